@@ -67,10 +67,10 @@ def _measured(processes: int, *arguments: str) -> float:
 def _packs(side: str, trials: int, steps: int) -> float:
     import torch
 
-    from depthrate.tasks.dufm.pack import training
-    from depthrate.tasks.dufm.task import DUFM
+    from depthrate.tasks.papers.unconstrained.deep_task import DUFM
+    from depthrate.tasks.papers.unconstrained.deep_training import training
     from depthrate.tasks.training.divergence import Divergence
-    from depthrate.tasks.training.native_steps import native_library
+    from depthrate.tasks.training.engines.native import native_library
     from depthrate.tasks.training.trainer import FusedTrainer
 
     torch.set_num_threads(1)

@@ -227,8 +227,8 @@ def _network(setting: Setting):  # type: ignore[no-untyped-def]
 def _trainer(setting: Setting, device: str, trials: int):  # type: ignore[no-untyped-def]
     import torch
 
-    from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan
     from depthrate.tasks.training.trainer import FusedTrainer
+    from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan
 
     plan = TrainingPlan(
         loss="ce", optimizer="sgd", schedule="constant", num_steps=10**6,
@@ -244,7 +244,7 @@ def _eager(setting: Setting, device: str) -> tuple[Callable[[], Any], int]:
 
 def _native(setting: Setting, device: str) -> tuple[Callable[[int], Any], int]:
     from depthrate.tasks.training.divergence import Divergence
-    from depthrate.tasks.training.native_steps import native_library
+    from depthrate.tasks.training.engines.native import native_library
 
     trainer = _trainer(setting, device, setting.trials)
     library, seconds = native_library(trainer.network, trainer.plan, lambda: False)
@@ -261,7 +261,7 @@ def _native(setting: Setting, device: str) -> tuple[Callable[[int], Any], int]:
 
 
 def _compiled(setting: Setting, device: str, trials: int | None = None) -> tuple[Callable[[], Any], int]:
-    from depthrate.tasks.training.step_cache import compiled_step
+    from depthrate.tasks.training.engines.step_cache import compiled_step
 
     trainer = _trainer(setting, device, trials or setting.trials)
     compiled, seconds = compiled_step(trainer.program(), lambda: False)

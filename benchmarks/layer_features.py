@@ -24,16 +24,15 @@ def grown_mb(depth: int, num_samples: int, width: int) -> float:
     from depthrate.storage.files.store import Store
     from depthrate.storage.tables.feature_file import FeatureFile
     from depthrate.storage.tables.from_task import layer_parts, task_table
-    from depthrate.tasks.collapse.pack import training
-    from depthrate.tasks.collapse.task import COLLAPSE
     from depthrate.tasks.data.dataset import Dataset
+    from depthrate.tasks.supervised.task import COLLAPSE
     from depthrate.tasks.training.layers import kept_features
 
     rng = np.random.default_rng(0)
     data = Dataset.from_arrays(rng.normal(size=(num_samples, width)).astype(np.float32), np.arange(num_samples) % 10)
     params = COLLAPSE.schema.fill({"arch": "rn1", "depth": depth, "width": width, "steps": 1, "geodesic": True})
     trial = COLLAPSE.read(params)
-    pack = training([trial], data, COLLAPSE.network(trial, data.shape))
+    pack = COLLAPSE.training_on([trial], data)
     trainer = pack.begin()
     with tempfile.TemporaryDirectory() as folder:
         before = _peak_mb()

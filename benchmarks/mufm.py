@@ -15,10 +15,10 @@ from collections.abc import Callable
 
 import torch
 
-from depthrate.tasks.mufm.pack import training
-from depthrate.tasks.mufm.task import MUFM
+from depthrate.tasks.papers.unconstrained.task import MUFM
+from depthrate.tasks.papers.unconstrained.training import training
 from depthrate.tasks.training.divergence import Divergence
-from depthrate.tasks.training.native_steps import native_library
+from depthrate.tasks.training.engines.native import native_library
 from depthrate.tasks.training.training import NetworkTraining
 
 CLASSES, SAMPLES, DIMENSION = 5, 100, 20

@@ -117,9 +117,9 @@ def _polish_fused(setting: Setting) -> tuple[int, float]:
     import torch
 
     from depthrate.tasks.networks.residual import ResidualNetwork
-    from depthrate.tasks.training.plan import Hyperparameters, PolishPlan, TrainingPlan
-    from depthrate.tasks.training.polish import Polisher
+    from depthrate.tasks.training.polish.polisher import Polisher
     from depthrate.tasks.training.trainer import FusedTrainer
+    from depthrate.tasks.training.training_plan import Hyperparameters, PolishPlan, TrainingPlan
 
     x, labels = _data(setting)
     network = ResidualNetwork(

@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def _compare(pool: ProcessPoolExecutor, setting: Setting, rounds: int, cores: int) -> None:
-    from depthrate.tasks.words.task import WORDS
+    from depthrate.tasks.papers.words.task import WORDS
 
     pack = min(WORDS.max_pack_size(_params(setting, 0), "cpu"), TRIALS)
     sides = {
@@ -104,7 +104,7 @@ def _one_thread() -> None:
 
 
 def _params(setting: Setting, seed: int) -> dict[str, object]:
-    from depthrate.tasks.words.task import WORDS
+    from depthrate.tasks.papers.words.task import WORDS
 
     sequences, words, length, width, layer_norm, steps = setting
     return WORDS.schema.fill(
@@ -123,8 +123,8 @@ def _params(setting: Setting, seed: int) -> dict[str, object]:
 
 def _train_eager(setting: Setting, seeds: list[int]) -> float:
     """Return the seconds that a pack of these seeds takes."""
-    from depthrate.tasks.words.task import WORDS
-    from depthrate.tasks.words.training import training
+    from depthrate.tasks.papers.words.task import WORDS
+    from depthrate.tasks.papers.words.training import training
 
     trainer = training([WORDS.read(_params(setting, seed)) for seed in seeds]).begin()
     started = time.process_time()
@@ -137,9 +137,9 @@ def _train_native(setting: Setting, seeds: list[int]) -> float:
     """Return the seconds that a pack of these seeds takes once calls are as long as they become."""
     import torch
 
+    from depthrate.tasks.papers.words.task import WORDS
+    from depthrate.tasks.papers.words.training import training
     from depthrate.tasks.training.divergence import Divergence
-    from depthrate.tasks.words.task import WORDS
-    from depthrate.tasks.words.training import training
 
     steps = setting[-1] * NATIVE_STEPS
     made = training([WORDS.read(_params(setting, seed)) for seed in seeds])
@@ -158,8 +158,8 @@ def _train_plain(setting: Setting, seeds: list[int]) -> float:
     import torch
     from torch import nn
 
-    from depthrate.tasks.words.sentences import draw_sentences
-    from depthrate.tasks.words.task import WORDS
+    from depthrate.tasks.papers.words.sentences import draw_sentences
+    from depthrate.tasks.papers.words.task import WORDS
 
     sequences, words, length, width, layer_norm, steps = setting
     (seed,) = seeds

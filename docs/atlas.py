@@ -22,7 +22,7 @@ from click.testing import CliRunner
 from depthrate.orchestrator.cli.app import app
 from depthrate.sweeps.atlas import AtlasFigure, atlas_figures
 from depthrate.sweeps.load import load_sweep
-from depthrate.tasks.papers import PAPERS
+from depthrate.tasks.citations import PAPERS
 
 FOLDER = Path(__file__).parent / "atlas"
 STORE = FOLDER / "store"

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+import declared
 
 project = "depthrate"
 release = version_of("depthrate")
@@ -27,8 +31,13 @@ html_css_files = ["tables.css"]
 
 
 def setup(app: Any) -> None:
-    """Have the pictures copied when the site is built."""
+    """Register the generated tables and the copying of pictures."""
+    app.connect("source-read", _insert_tables)
     app.connect("build-finished", _copy_pictures)
+
+
+def _insert_tables(app: Any, page: str, source: list[str]) -> None:
+    source[0] = declared.expand(source[0])
 
 
 def _copy_pictures(app: Any, error: Exception | None) -> None:

@@ -1,7 +1,6 @@
-"""Tables made from what the code declares, written into the pages: `python docs/declared.py` brings all of them up to date.
+"""Tables generated from the code's declarations. `conf.py` inserts them into the pages when the site is built.
 
-A page holds `<!-- declared: NAME [ARGUMENT] -->`, the table, and `<!-- end -->`; `TABLES` has a function for each name, which
-returns Markdown. A test checks that the pages are current.
+A page holds `<!-- declared: NAME [ARGUMENT] -->`. `TABLES` has a function for each name that returns Markdown.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ import depthrate
 from depthrate.orchestrator.analysis.columns import TABLES as MEASURED_TABLES
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.cli.app import app
-from depthrate.orchestrator.executors.registry import EXECUTORS
+from depthrate.orchestrator.executors.registry import executors as registered_executors
 from depthrate.storage.attempts.live_curves import live_schema
 from depthrate.storage.files import paths
 from depthrate.storage.tables import schema
-from depthrate.tasks.builtin import builtin_tasks
 from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.parameters import REQUIRED
+from depthrate.tasks.registry import registered_tasks
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("orchestrator", "tasks", "sweeps", "storage", "slurm")
@@ -38,21 +37,21 @@ def parameters(task: str) -> str:
     """A row a parameter of a task."""
     rows = [
         [f"`{p.name}`", p.doc, p.allowed, _default(p.default), "yes" if p.fusible else ""]
-        for p in builtin_tasks()[task].schema.values()
+        for p in registered_tasks()[task].schema.values()
     ]
     return _table(["parameter", "meaning", "allowed", "default", "fusible"], rows)
 
 
 def tasks() -> str:
     """A row a task."""
-    return _table(["task", "version", "what"], [[f"`{t.name}`", t.version, t.doc] for t in builtin_tasks().values()])
+    return _table(["task", "version", "what"], [[f"`{t.name}`", t.version, t.doc] for t in registered_tasks().values()])
 
 
 def measurements(task: str) -> str:
     """A row a measurement of a task, in the order readers see them."""
     rows = [
         [f"`{m.name}`", m.label, m.doc, f"`{MEASURED_TABLES[m.per]}`", m.kind, m.axis]
-        for m in builtin_tasks()[task].measurements
+        for m in registered_tasks()[task].measurements
     ]
     return _table(["measurement", "label", "what, with its source", "table", "kind", "axis"], rows)
 
@@ -67,7 +66,7 @@ def executors() -> str:
     """A row an executor: its options, and what goes on without its launch."""
     rows = [
         [f"`{e.name}`", ", ".join(f"`{option.flag}`" for option in e.options), f"`{e.detach}`" if e.detach else "no"]
-        for e in EXECUTORS.values()
+        for e in registered_executors().values()
     ]
     return _table(["`--executor`", "options of its own", "`--detach`"], rows)
 
@@ -157,27 +156,16 @@ TABLES: dict[str, Callable[..., str]] = {
 }
 
 
-REGION = re.compile(r"(<!-- declared: ([\w-]+)(?: (\w+))? -->\n).*?(<!-- end -->)", re.DOTALL)
+MARKER = re.compile(r"<!-- declared: ([\w-]+)(?: (\w+))? -->")
 
 
-def current(page: str) -> str:
-    """Return a page with its tables as the code declares them now.
+def expand(page: str) -> str:
+    """Return a page with the generated table in place of each marker.
 
     Raises:
-        KeyError: it names a table that there is not.
+        KeyError: A marker names an unknown table.
     """
-
-    def region(match: re.Match[str]) -> str:
-        start, name, argument, end = match.groups()
-        return f"{start}\n{TABLES[name](*filter(None, [argument])).strip()}\n\n{end}"
-
-    return REGION.sub(region, page)
-
-
-def write_pages() -> None:
-    """Bring the tables of all pages up to date."""
-    for page in sorted(Path(__file__).parent.glob("*.md")):
-        page.write_text(current(page.read_text()))
+    return MARKER.sub(lambda match: TABLES[match[1]](*filter(None, [match[2]])).strip(), page)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -284,7 +272,3 @@ def _prose(value: Any) -> str:
         re.sub(r"^    (?=\S)", "- ", line) + ("\n" if line in ("Raises:", "Returns:", "Yields:") else "")
         for line in lines
     )
-
-
-if __name__ == "__main__":
-    write_pages()

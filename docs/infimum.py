@@ -7,10 +7,10 @@ from pathlib import Path
 import matplotlib
 import torch
 
-from depthrate.tasks.collapse.construction import as_batch, zero_block_network
-from depthrate.tasks.collapse.theory import best_row_norm
 from depthrate.tasks.data.published import load_dataset
 from depthrate.tasks.networks.residual import ResidualNetwork
+from depthrate.tasks.supervised.construction import as_batch, zero_block_network
+from depthrate.tasks.supervised.theory import best_row_norm
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 
@@ -12,6 +14,7 @@ TIMEOUT_S = 60.0
 _AWAY = "jobs that run go on; try again in a minute (`scontrol ping` says whether SLURM's controller is up)"
 CALLS: Counter[str] = Counter()
 """How often this process has called each of SLURM's commands."""
+_WAITED = threading.local()
 _READ_BY_COMMANDS = ("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SINFO_")
 """Beginnings of the variables that change what SLURM's commands do, or that tell of the job around us."""
 _SAY_WHICH_CLUSTER = frozenset(["SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"])
@@ -54,17 +57,29 @@ def run_command(
         )
     CALLS[arguments[0]] += 1
     environment = {name: value for name, value in command_environment().items() if name not in withheld}
+    began = time.monotonic()
     try:
         done = subprocess.run(
             arguments, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
         )
     except subprocess.TimeoutExpired:
         raise SlurmError(f"{arguments[0]} did not answer within {timeout_s:g} s") from None
+    finally:
+        _WAITED.seconds = _waited_s() + time.monotonic() - began
     if done.returncode:
         said = " / ".join(((done.stderr or done.stdout).strip().splitlines() or ["nothing"])[-last_words:])
         what_to_do = f"; {_AWAY}" if "Unable to contact slurm controller" in said else ""
         raise SlurmError(f"{' '.join(arguments[:3])} failed with code {done.returncode}: {said}{what_to_do}")
     return done.stdout
+
+
+def own_time() -> float:
+    """Return the seconds on a clock of this thread that stands still while it waits for one of SLURM's commands."""
+    return time.monotonic() - _waited_s()
+
+
+def _waited_s() -> float:
+    return getattr(_WAITED, "seconds", 0.0)
 
 
 def fields_of(line: str) -> dict[str, str]:

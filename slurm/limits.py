@@ -6,7 +6,7 @@ import getpass
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from depthrate.slurm.command import SlurmError, fields_of, run_command
 from depthrate.slurm.profile import Profile
@@ -152,33 +152,76 @@ def read_limits() -> Limits:
     return Limits(config["ClusterName"], array_size, int(config["MaxJobCount"]), partitions)
 
 
-def read_max_submitted(profile: Profile) -> int | None:
-    """Return how many jobs of the user the accounting lets wait and run together; None where it sets or says nothing."""
+@dataclass(frozen=True)
+class JobGroup:
+    """The jobs that count toward a limit: of the user alone, or of all users."""
+
+    account: str | None = None
+    """None: of any; so are the next two."""
+    partition: str | None = None
+    qos: str | None = None
+    is_shared: bool = False
+
+    def __str__(self) -> str:
+        named = {"QOS": self.qos, "account": self.account, "partition": self.partition}
+        return ", ".join(f"{kind} {name}" for kind, name in named.items() if name) or "the cluster"
+
+    def count(self) -> Counter[str]:
+        """Return user -> jobs that wait or run.
+
+        Raises:
+            SlurmError: the controller does not answer.
+        """
+        named = {"--account": self.account, "--partition": self.partition, "--qos": self.qos}
+        options = [f"{option}={name}" for option, name in named.items() if name] + ([] if self.is_shared else ["--me"])
+        return Counter(run_command(["squeue", "--noheader", "--array", *options, "--format=%u"]).split())
+
+
+@dataclass(frozen=True)
+class SubmitLimits:
+    """How many jobs may wait and run together, as far as that is known before any is refused."""
+
+    most: Mapping[JobGroup, int] = field(default_factory=dict)
+    account: str | None = None
+    """To which jobs of the profile go; None where that is not known; so is `qos`."""
+    qos: str | None = None
+
+    def refused_group(self, refusal: str) -> JobGroup:
+        """Return the jobs that fill a limit, by what sbatch printed: `QOSMaxSubmitJobPerUserLimit` and the like."""
+        if "PerAccount" in refusal and self.account:
+            return JobGroup(self.account, qos=self.qos, is_shared=True)
+        limit = re.search(r"\b(Assoc|QOS)(Grp|Max)", refusal)  # the same text ends with "accounting/QOS policy"
+        if limit is None:
+            return JobGroup()
+        group = JobGroup(self.account) if limit[1] == "Assoc" else JobGroup(qos=self.qos)
+        return replace(group, is_shared=limit[2] == "Grp" and group != JobGroup())
+
+
+def read_submit_limits(profile: Profile, cluster: str) -> SubmitLimits:
+    """Return what the accounting allows jobs of this profile; no limits where it does not answer, or accounts are tried."""
     if len(profile.alternatives()) > 1:
-        return None  # each has a limit of its own
+        return SubmitLimits()  # each has limits of its own
+    columns = "format=defaultaccount,account,partition,maxsubmitjobs,grpsubmitjobs,defaultqos"
     try:
-        user = [f"user={getpass.getuser()}", "format=account,partition,maxsubmitjobs,grpsubmitjobs,defaultqos"]
-        associations = [line.split("|") for line in _sacctmgr("association", "where", *user)]
-        qualities = [line.split("|") for line in _sacctmgr("qos", "format=name,maxsubmitjobsperuser,grpsubmitjobs")]
+        user = ["user", "where", f"user={getpass.getuser()}", f"cluster={cluster}", "withassoc", columns]
+        associations = [line.split("|") for line in _sacctmgr(*user)]
+        columns = "format=name,maxsubmitjobsperuser,maxsubmitjobsperaccount,grpsubmitjobs"
+        qualities = {name: texts for name, *texts in (line.split("|") for line in _sacctmgr("qos", columns))}
     except (SlurmError, KeyError):
-        return None
-    found: list[str] = []
-    names = {profile.qos}
-    for account, partition, most, of_group, default_qos in associations:
-        if profile.account in (None, account) and partition in ("", *profile.partitions):
-            found += [most, of_group]
-            names |= set() if profile.qos else {default_qos}
-    found += [text for name, *texts in qualities if name in names for text in texts]
-    return min((int(text) for text in found if text.isdigit()), default=None)
-
-
-def count_submitted() -> int:
-    """Return how many jobs of the user wait or run.
-
-    Raises:
-        SlurmError: the controller does not answer.
-    """
-    return len(run_command(["squeue", "--noheader", "--array", "--me", "--format=%i"]).splitlines())
+        return SubmitLimits(account=profile.account, qos=profile.qos)
+    account, qos = profile.account, profile.qos
+    found: list[tuple[JobGroup, str]] = []
+    for default, name, partition, of_user, of_group, default_qos in associations:
+        account = account or default
+        if name == account and partition in ("", *profile.partitions):
+            qos = qos or default_qos or "normal"
+            group = JobGroup(account, partition or None)
+            found += [(group, of_user), (group, of_group)]
+    if qos in qualities:
+        groups = [JobGroup(qos=qos), JobGroup(account, qos=qos, is_shared=True), JobGroup(qos=qos, is_shared=True)]
+        found += zip(groups, qualities[qos], strict=True)
+    known = sorted(((int(text), group) for group, text in found if text.isdigit()), key=lambda limit: -limit[0])
+    return SubmitLimits({group: most for most, group in known}, account, qos)
 
 
 def _sacctmgr(*words: str) -> list[str]:

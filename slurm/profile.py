@@ -76,6 +76,8 @@ class Profile:
     credentials: str | None = None
     """A file of keys as S3 tools read it, read when a job starts; keys in the environment then stay behind."""
     setup: tuple[str, ...] = ()
+    failed_start_s: int = 20
+    """Seconds that a job lasts at least where it fails: a broken node would take one after the other."""
     extra: dict[str, str | bool] = field(default_factory=dict)
 
     @property
@@ -137,6 +139,7 @@ _ALLOWED: dict[str, tuple[float, float]] = {
     "signal_s": (5, 86_400),
     "poll_s": (1.0, 3_600.0),
     "grace_s": (0.0, 3_600.0),
+    "failed_start_s": (0, 600),
 }
 _IN_WORDS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
 _OWNED = frozenset(

@@ -149,8 +149,8 @@ def _at_the_end(profile: Profile, folder: Path, excluded: Sequence[str], elsewhe
             "  fi",
             "fi",
         ]
-    if not lines:
-        return []
+    soonest = profile.failed_start_s
+    lines.append(f"((code == 0 || code >= 128 || SECONDS >= {soonest})) || sleep $(({soonest} - SECONDS))")
     body = [f"  {line}" for line in lines]
     return ["scratch_of_job=", "depthrate_ends() {", "  code=$?", *body, "}", "trap depthrate_ends EXIT"]
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from depthrate.slurm.command import SlurmError, run_command
+from depthrate.slurm.command import TIMEOUT_S, SlurmError, run_command
 
 Phase = Literal["waiting", "running", "over"]
 STATES: dict[str, tuple[Phase, str | None]] = {
@@ -79,7 +80,8 @@ class JobState:
     @property
     def is_definite(self) -> bool:
         """Whether all its processes are known to be gone: it failed, and said how; a node that is lost may go on computing."""
-        return self.state == "OUT_OF_MEMORY" or (self.state == "FAILED" and bool(self.exit_code or self.signal))
+        has_status = bool(self.exit_code or self.signal)
+        return self.state in ("OUT_OF_MEMORY", "CANCELLED") or (self.state == "FAILED" and has_status)
 
     @property
     def failed_in_setup(self) -> bool:
@@ -92,21 +94,26 @@ class JobState:
         return STATES[self.state][1] or "worker_lost"
 
 
-def squeue_states(array_ids: Sequence[str]) -> dict[str, JobState]:
-    """Return job -> state of all jobs of these submissions that the controller still knows, ended ones included.
+def array_of(job_id: str) -> str:
+    """Return the array that a job belongs to; a job outside arrays is its own."""
+    return job_id.partition("_")[0]
+
+
+def squeue_states(job_ids: Iterable[str]) -> dict[str, JobState]:
+    """Return job -> state of these jobs and all others in their arrays that the controller knows, ended ones included.
 
     Raises:
         SlurmError: the controller does not answer.
     """
+    job_ids = list(job_ids)
+    wanted = f"--jobs={','.join(sorted(set(map(array_of, job_ids))))}"
     try:
-        printed = run_command(
-            ["squeue", "--noheader", "--array", "--states=all", f"--jobs={','.join(array_ids)}", f"--Format={_FORMAT}"]
-        )
+        printed = run_command(["squeue", "--noheader", "--array", "--states=all", wanted, f"--Format={_FORMAT}"])
     except SlurmError as error:
         if "Invalid job id" in str(error):  # it knows none of them any more
             return {}
         raise
-    found = {}
+    listed = {}
     for line in printed.splitlines():
         array_id, task, job_id, state, restarts, node, reason, status, start, end, name = _cells(line)
         job = job_id if task in ("N/A", "") else f"{array_id}_{task}"
@@ -114,19 +121,47 @@ def squeue_states(array_ids: Sequence[str]) -> dict[str, JobState]:
             (int(status) >> 8, int(status) & 127) if status.isdigit() else (None, 0)
         )  # as wait() gives it
         ended = (exit_code, _epoch(end), name, _signal(exit_code or 0, number))
-        found[job] = JobState(state, int(restarts or 0), node, reason, *ended, started_at=_epoch(start))
-    return found
+        listed[job] = JobState(state, int(restarts or 0), node, reason, *ended, started_at=_epoch(start))
+    return _expand(listed, job_ids)
 
 
-def sacct_states(array_ids: Sequence[str]) -> dict[str, JobState]:
-    """Return job -> last state of these submissions, as the accounting has it; it lags and may be missing altogether.
+def sacct_states(job_ids: Iterable[str]) -> dict[str, JobState]:
+    """Return the same from the accounting; it lags and may be missing altogether.
 
     Raises:
         SlurmError: it does not answer, or this cluster has none.
     """
-    which = f"--jobs={','.join(array_ids)}"
-    printed = run_command(["sacct", "-n", "--parsable2", "--allocations", which, f"--format={_ACCOUNTED}"])
-    return dict(map(_accounted, printed.splitlines()))
+    job_ids = list(job_ids)
+    return _expand(dict(_accounted("--jobs=" + ",".join(sorted(set(map(array_of, job_ids)))))), job_ids)
+
+
+def _expand(listed: dict[str, JobState], job_ids: Iterable[str]) -> dict[str, JobState]:
+    """Return job -> state where one line may stand for many elements of an array.
+
+    Elements that have not begun share a line: `7_[4-9%10]`, or `7` alone once they were cancelled, for all that have no line
+    of their own.
+    """
+    shared = {array_of(name): name for name in listed if name.isdigit() or "[" in name}
+    states = {name: state for name, state in listed.items() if "[" not in name}
+    for job_id in job_ids:
+        name = shared.get(array_of(job_id))
+        if job_id not in states and name is not None and _covers(name, job_id):
+            states[job_id] = listed[name]
+    return states
+
+
+def _covers(name: str, job_id: str) -> bool:
+    """Whether a line under this name, such as `7_[1,4-9%10]`, stands for an element of its array."""
+    elements, index = name.partition("_")[2], job_id.partition("_")[2]
+    if not elements or "..." in elements:  # a long list is cut off
+        return True
+    for first, last, step in _RANGE.findall(elements.partition("%")[0]):
+        if index and int(index) in range(int(first), int(last or first) + 1, int(step or 1)):
+            return True
+    return False
+
+
+_RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 
 
 def earlier_starts(job_id: str) -> list[JobState]:
@@ -135,22 +170,28 @@ def earlier_starts(job_id: str) -> list[JobState]:
     Raises:
         SlurmError: it does not answer, or this cluster has none.
     """
-    which = ["--allocations", "--duplicates", f"--jobs={job_id}"]
-    printed = run_command(["sacct", "-n", "--parsable2", *which, f"--format={_ACCOUNTED}"])
-    states = [state for job, state in map(_accounted, printed.splitlines()) if job == job_id and state.started_at]
-    return sorted(states, key=lambda state: state.started_at or 0.0)[:-1]
+    states = [state for job, state in _accounted("--duplicates", f"--jobs={job_id}") if job == job_id]
+    return sorted((state for state in states if state.started_at), key=lambda state: state.started_at or 0.0)[:-1]
 
 
-_ACCOUNTED = "JobID,State,NodeList,ExitCode,Start,End"
-
-
-def _accounted(line: str) -> tuple[str, JobState]:
-    job_id, state, node, code, start, end = line.split("|")
-    node = "" if node == "None assigned" else node
-    exit_code, _, number = code.partition(":")
-    state = state.split()[0] if state else ""  # "CANCELLED by 1000"
-    found = JobState(state, node=node, exit_code=int(exit_code or 0), ended_at=_epoch(end), started_at=_epoch(start))
-    return job_id, replace(found, signal=_signal(found.exit_code or 0, int(number or 0)))
+def _accounted(*options: str) -> Iterator[tuple[str, JobState]]:
+    columns = "--format=JobID,State,NodeList,ExitCode,Start,End"
+    command = ["sacct", "--noheader", "--parsable2", "--allocations", *options, columns]
+    for line in run_command(command).splitlines():
+        job_id, state, node, status, start, end = line.split("|")
+        exit_code, _, number = status.partition(":")
+        code = int(exit_code or 0)
+        yield (
+            job_id,
+            JobState(
+                state.split()[0] if state else "",  # "CANCELLED by 1000"
+                node="" if node == "None assigned" else node,
+                exit_code=code,
+                ended_at=_epoch(end),
+                signal=_signal(code, int(number or 0)),
+                started_at=_epoch(start),
+            ),
+        )
 
 
 def _signal(exit_code: int, number: int) -> int | None:
@@ -164,11 +205,24 @@ def live_job_ids(names: Iterable[str]) -> dict[str, str]:
     Raises:
         SlurmError: the controller does not answer.
     """
-    printed = run_command(
-        ["squeue", "--noheader", "--states=all", f"--name={','.join(names)}", "--Format=Name:200,ArrayJobID:24"]
-    )
-    rows = [(line[:200].strip(), line[200:].strip()) for line in printed.splitlines()]
+    rows = _named_jobs(names, "--states=all")
     return dict(sorted(rows, key=lambda row: int(row[1])))
+
+
+def unfinished_names(names: Iterable[str], timeout_s: float) -> set[str]:
+    """Return the names under which the controller has jobs that wait, run or end.
+
+    Raises:
+        SlurmError: the controller does not answer.
+    """
+    return {name for name, _ in _named_jobs(names, timeout_s=timeout_s)}
+
+
+def _named_jobs(names: Iterable[str], *options: str, timeout_s: float = TIMEOUT_S) -> list[tuple[str, str]]:
+    """Return (name, array) of jobs."""
+    wanted = [f"--name={','.join(names)}", "--Format=Name:200,ArrayJobID:24"]
+    printed = run_command(["squeue", "--noheader", *options, *wanted], timeout_s)
+    return [(line[:200].strip(), line[200:].strip()) for line in printed.splitlines()]
 
 
 def _epoch(text: str) -> float | None:

@@ -20,7 +20,7 @@ class AtlasFigure:
 
     key: str
     paper: str
-    """P1 to P4, as in tasks.papers."""
+    """P1 to P4, as in tasks.citations."""
     figure: str
     claim: str
     """What it shows, in one sentence of ours."""

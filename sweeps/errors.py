@@ -36,10 +36,13 @@ def require_keys(content: Mapping[str, Any], allowed: Iterable[str], place: str)
         SweepError: it has, with the nearest allowed one.
     """
     allowed = list(allowed)
-    for key in content:
-        if key not in allowed:
-            hint = nearest(key, allowed) if isinstance(key, str) else ""
-            raise SweepError(f"unknown key {shown(key)} in {place}{hint} (known: {', '.join(allowed)})")
+    unknown = [
+        f"unknown key {shown(key)} in {place}{nearest(key, allowed) if isinstance(key, str) else ''}"
+        for key in content
+        if key not in allowed
+    ]
+    if unknown:
+        raise SweepError(f"{'; '.join(unknown)} (known: {', '.join(allowed)})")
 
 
 def check_count(count: int, most: int) -> None:

@@ -29,9 +29,28 @@ def expand(sweep: SweepSpec, task: Task | None = None) -> list[Trial]:
     if sweep.search is not None:
         return []
     try:
-        return _expand(sweep, task or sweep.load_task())
-    except (ParameterError, ExpressionError) as error:
-        raise SweepError(str(error)) from None
+        task = task or sweep.load_task()
+        return _expand(sweep, task)
+    except (ParameterError, ExpressionError, SweepError) as error:
+        if task is None:
+            raise
+        mistakes = list(dict.fromkeys([str(error), *_mistakes(sweep, task)]))
+        more = "".join(f"\n  {mistake}" for mistake in mistakes[1:])
+        raise SweepError(f"{mistakes[0]}{more}") from None
+
+
+def _mistakes(sweep: SweepSpec, task: Task) -> Iterator[str]:
+    """Yield the unknown names and wrong values of a sweep that can be found independently of each other."""
+    places = {"params": sweep.params, "derive": sweep.derive, "grid": sweep.grid, "zip": sweep.zip}
+    for where, part in places.items():
+        for name, value in part.items():
+            try:
+                check_names([name], where, task)
+                is_axis = where in ("grid", "zip") and isinstance(value, list)
+                for single in value if is_axis else [value] if where == "params" else []:
+                    task.schema[name].check(single)
+            except ParameterError as error:
+                yield str(error)
 
 
 def _expand(sweep: SweepSpec, task: Task) -> list[Trial]:

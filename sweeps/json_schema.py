@@ -15,10 +15,10 @@ from depthrate.sweeps.part import Part
 from depthrate.sweeps.search_space import SearchedParameter
 from depthrate.sweeps.spec import FIGURE_KEYS, FigureRequest, FitRequest, Grid, Measure, Prune, Search, SweepSpec
 from depthrate.tasks.measurement import scalars
-from depthrate.tasks.own.references import HOSTS, NAMED, OWN, OWN_PATTERNS, OwnReferences
-from depthrate.tasks.own.schema import OF_TEXTS, OwnParameters, own_schema
-from depthrate.tasks.own.task import Own
 from depthrate.tasks.parameters import Parameter
+from depthrate.tasks.supervised.parameters import OF_TEXTS
+from depthrate.tasks.supervised.references import CUSTOM, CUSTOM_PATTERNS, HOSTS, REFERENCES
+from depthrate.tasks.supervised.task import TARGETS
 from depthrate.tasks.task import Task
 
 Schema = dict[str, Any]
@@ -35,12 +35,12 @@ def sweep_schema(tasks: Mapping[str, Task]) -> Schema:
         _describe(parts[part.__name__], part)
     parts["Prune"]["required"] = ["metric"]
     sweep = parts.pop("SweepSpec")
-    sweep["properties"]["task"]["anyOf"] = [{"enum": sorted({*tasks, OWN})}, {"pattern": ":"}]
+    sweep["properties"]["task"]["anyOf"] = [{"enum": sorted({*tasks, CUSTOM})}, {"pattern": ":"}]
     sweep["required"] = ["name"]
     sweep["anyOf"] = [{"required": ["task"]}, {"required": ["base"]}]
     sweep["properties"]["grids"]["items"] = {"$ref": "#/$defs/Grid"}
     sweep["properties"]["figures"]["items"] = {"anyOf": [_figure(kind) for kind in FIGURE_KEYS]}
-    definitions: dict[str, Schema] = {f"names own {name}": _names_own(name) for name in NAMED}
+    definitions: dict[str, Schema] = {f"names own {name}": _names_own(name) for name in REFERENCES}
     rules = []
     for task in tasks.values():
         definitions[f"{task.name}.names"] = {"enum": sorted(task.schema)}
@@ -63,10 +63,10 @@ def sweep_schema(tasks: Mapping[str, Task]) -> Schema:
 
 def _own_parts(task: Task, of_host: Schema) -> tuple[dict[str, Schema], list[Schema]]:
     """Return definitions and rules for the sweeps of a task that name something of the user's; widen its own values to that."""
-    for name in NAMED:
+    for name in REFERENCES:
         of_host[name] = {"anyOf": [of_host[name], _own_value(name)], "description": of_host[name].pop("description")}
-    host, parameters = task.name, task.parameters if isinstance(task, Own) else OwnParameters
-    network = own_schema(OwnReferences(arch=":", dataset=":"), (), (), parameters)
+    host = task.name
+    network = TARGETS[HOSTS[host]].schema(network=":", data=":")
     definitions = _parameters(
         f"{host} network",
         {
@@ -75,7 +75,7 @@ def _own_parts(task: Task, of_host: Schema) -> tuple[dict[str, Schema], list[Sch
             if name not in OF_TEXTS  # an argument of the network may have these names
         },
     )
-    return definitions, [_rule(host, f"{host} network", NAMED[:1]), _rule(host, host, NAMED[1:])]
+    return definitions, [_rule(host, f"{host} network", REFERENCES[:1]), _rule(host, host, REFERENCES[1:])]
 
 
 def _describe(schema: Schema, part: type[Part]) -> None:
@@ -105,7 +105,7 @@ def _figure(kind: str) -> Schema:
 
 
 def _own_value(parameter: str) -> Schema:
-    return {"type": "string", "pattern": OWN_PATTERNS[parameter]}
+    return {"type": "string", "pattern": CUSTOM_PATTERNS[parameter]}
 
 
 def _names_own(parameter: str) -> Schema:
@@ -129,8 +129,8 @@ def _rule(task: str, parameters: str, own: Collection[str] | None) -> Schema:
     names_task = [each for each, of in HOSTS.items() if own is not None and of == HOSTS[task]] or [task]
     conditions = [_has("task", {"enum": names_task})]
     if own is not None:
-        first = next(iter(own), NAMED[-1])
-        for parameter in NAMED[: NAMED.index(first) + 1]:  # with a network of the user's, data are anyone's
+        first = next(iter(own), REFERENCES[-1])
+        for parameter in REFERENCES[: REFERENCES.index(first) + 1]:  # with a network of the user's, data are anyone's
             names_own = {"$ref": f"#/$defs/names own {parameter}"}
             conditions.append(names_own if parameter in own else {"not": names_own})
     names: Schema = {} if own else {"propertyNames": {"$ref": f"#/$defs/{task}.names"}}

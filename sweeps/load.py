@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import hashlib
 import re
 import runpy
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,17 @@ from depthrate.sweeps.atlas import PREFIX, sweep_of_figure
 from depthrate.sweeps.errors import NoSweepFileError, SweepError, kind_of, require_keys
 from depthrate.sweeps.spec import KEYS, NAME, Search, SweepSpec, figure_request, fit_request
 from depthrate.sweeps.trial import canonical_json
+from depthrate.tasks.code.collect import real_path
+from depthrate.tasks.code.load import code_of_file, require_trust
 from depthrate.tasks.loading import absolute_task_name
-from depthrate.tasks.own.references import HOSTS, NAMED, absolute_reference, is_own, require_no_file_meant
-from depthrate.tasks.parameters import nearest, shown
-from depthrate.tasks.task_code import real_path
-from depthrate.tasks.user_code import code_of_file, require_trust
+from depthrate.tasks.parameters import shown
+from depthrate.tasks.supervised.references import (
+    HOSTS,
+    REFERENCES,
+    absolute_reference,
+    is_custom,
+    require_no_file_meant,
+)
 
 MOST_BYTES = 2**26
 """Of a sweep file: a million trials written out have less."""
@@ -89,11 +96,18 @@ def find_sweep_file(given: str) -> Path:
     folders = Counter(name.rpartition("/")[0] for name in shipped)
     top = [name for name in shipped if "/" not in name]
     below = [f"{count} below {folder}/" for folder, count in folders.items() if folder]
-    hint = nearest(given, [*shipped, *map(str, path.parent.glob("*.yaml"))])
+    hint = nearest_file(given, [*shipped, *map(str, path.parent.glob("*.yaml"))])
     raise NoSweepFileError(
         f"sweep file {given!r} does not exist (looked in {Path.cwd()}){hint}; "
         f"shipped sweeps: {', '.join(sorted(top) + sorted(below))} (depthrate plan papers/ names these)"
     )
+
+
+def nearest_file(name: str, known: Iterable[str]) -> str:
+    """Return a hint as `nearest` does, comparing the names without their common ending."""
+    stems = {candidate.removesuffix(".yaml"): candidate for candidate in known}
+    matches = difflib.get_close_matches(name.removesuffix(".yaml"), stems, n=1, cutoff=0.6)
+    return f"; did you mean {stems[matches[0]]!r}?" if matches else ""
 
 
 def sweeps_in_folder(given: str) -> list[str]:
@@ -238,14 +252,14 @@ def _absolute_references(sweep: SweepSpec, folder: Path) -> dict[str, Any]:
         if isinstance(value, list):
             return [absolute(name, item) for item in value]
         require_no_file_meant(name, value, folder)
-        return absolute_reference(value, folder) if is_own(name, value) else value
+        return absolute_reference(value, folder) if is_custom(name, value) else value
 
     def changed(part: Any) -> Any:
         if isinstance(part, list | tuple):
             return type(part)(map(changed, part))
         if not isinstance(part, Mapping):
             return part
-        return {name: absolute(name, value) if name in NAMED else value for name, value in part.items()}
+        return {name: absolute(name, value) if name in REFERENCES else value for name, value in part.items()}
 
     return {key: changed(getattr(sweep, key)) for key in _OF_TRIALS}
 

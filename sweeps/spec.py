@@ -16,8 +16,8 @@ from depthrate.sweeps.part import Part
 from depthrate.sweeps.trial import canonical_json
 from depthrate.tasks.loading import load_task
 from depthrate.tasks.measurement import scalars
-from depthrate.tasks.own.references import references_of_sweep
 from depthrate.tasks.parameters import LARGEST, ParameterError, listed, nearest, shown
+from depthrate.tasks.supervised.references import find_references
 from depthrate.tasks.task import Engine, Task
 
 NAME = "[A-Za-z0-9][A-Za-z0-9_.-]{0,99}"
@@ -317,7 +317,7 @@ class SweepSpec(Part, frozen=True):
         Raises:
             TaskError: it names several networks or data sets.
         """
-        references = references_of_sweep(self.task, self._parts(), Path.cwd())
+        references = find_references(self.task, self._parts(), Path.cwd())
         return self.task if references is None else references.text
 
     @property
@@ -327,7 +327,7 @@ class SweepSpec(Part, frozen=True):
         Raises:
             TaskError: see `loaded_task`.
         """
-        references = references_of_sweep(self.task, self._parts(), Path.cwd())
+        references = find_references(self.task, self._parts(), Path.cwd())
         where = self.task.rpartition(":")[0]
         return ([Path(where)] if where.endswith(".py") else []) + ([] if references is None else references.code_files)
 

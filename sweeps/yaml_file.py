@@ -78,6 +78,11 @@ def read_yaml(text: str) -> Any:
         _check_aliases(node)
         return loader.construct_document(node)
     except yaml.YAMLError as error:
+        tab = next(
+            (n for n, line in enumerate(text.splitlines(), 1) if "\t" in line[: len(line) - len(line.lstrip())]), 0
+        )
+        if tab:
+            raise SweepError(f"line {tab}: not YAML: indented with a tab; indent with spaces") from None
         raise SweepError(f"not YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
         raise SweepError("not YAML: nested too deeply") from None

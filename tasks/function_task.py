@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from depthrate.tasks.builtin import builtin_measurements
+from depthrate.tasks.code.collect import TaskCode
+from depthrate.tasks.code.explain import unforeseen_import
 from depthrate.tasks.measurement import Measurement, by_name
 from depthrate.tasks.panel import Panel
 from depthrate.tasks.parameters import REQUIRED, Parameter, ParameterError, ParameterSchema, kind_of_hint
+from depthrate.tasks.registry import core_measurements
 from depthrate.tasks.task import (
     Diverged,
     Interrupted,
@@ -24,8 +26,6 @@ from depthrate.tasks.task import (
     TaskError,
     TrialResult,
 )
-from depthrate.tasks.task_code import TaskCode
-from depthrate.tasks.user_code import unforeseen_import
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,7 +55,7 @@ class FunctionTask(Task):
     def measurable(self) -> tuple[Measurement, ...]:
         """What it declares, and what `probe` and `measure` may give beside; nothing where it declares nothing."""
         declared = {measurement.name for measurement in self.measurements}
-        others = [measurement for measurement in builtin_measurements() if measurement.name not in declared]
+        others = [measurement for measurement in core_measurements() if measurement.name not in declared]
         return (*self.measurements, *others) if declared else ()
 
     def run(self, trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:

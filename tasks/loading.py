@@ -1,4 +1,4 @@
-"""From a task's name to the task: a built-in one, a function in a user's file, or one in an installed module."""
+"""From a task's name to the task: a registered one, a function in a user's file, or one in an installed module."""
 
 from __future__ import annotations
 
@@ -6,37 +6,36 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from depthrate.tasks.builtin import BUILTIN, builtin_task
+from depthrate.tasks.code.collect import TaskCode
+from depthrate.tasks.code.load import code_of_file, code_of_installed, load_user_module, task_file
 from depthrate.tasks.function_task import FunctionTask
-from depthrate.tasks.own.references import OWN, code_of_references, names_own, references_of_text
 from depthrate.tasks.parameters import nearest
+from depthrate.tasks.registry import registered_task, task_names
+from depthrate.tasks.supervised.references import is_custom_task_text, parse_references
 from depthrate.tasks.task import Task, TaskError
-from depthrate.tasks.task_code import TaskCode
-from depthrate.tasks.user_code import code_of_file, code_of_installed, load_user_module, task_file
 
 
 def load_task(name: str, folder: Path | None = None, files: Mapping[str, bytes] | None = None) -> Task:
-    """Load a task by its built-in name, as `file.py:function` (relative to `folder`), or as `package.module:function`.
+    """Load a task by its registered name, as `file.py:function` (relative to `folder`), or as `package.module:function`.
 
     With `files` (path -> content, as in `TaskCode`) that code is executed, and not what the files hold by now.
 
     Raises:
         TaskError: there is no such task, file, module or function, the function is not marked as a task, or others decide
             what the file holds.
+        PluginError: A registered task is faulty.
     """
     _check_text(name)
-    if name in BUILTIN:
-        return builtin_task(name)
-    if names_own(name):
-        from depthrate.tasks.own.task import Own, own_task  # it imports numpy, which most commands do without
+    if _is_registered(name):
+        return registered_task(name)
+    if is_custom_task_text(name):
+        from depthrate.tasks.supervised.task import load_custom_task  # imports numpy, which most commands do without
 
-        host = references_of_text(name).task
-        built_in = None if host == OWN else builtin_task(host)
-        return own_task(name, files, type(built_in) if isinstance(built_in, Own) else Own)
+        return load_custom_task(name, files)
     where, separator, function_name = name.rpartition(":")
     if not separator or not where:
         raise TaskError(
-            f"unknown task {name!r}{nearest(name, BUILTIN)}; allowed: {', '.join(BUILTIN)}, "
+            f"unknown task {name!r}{nearest(name, task_names())}; allowed: {', '.join(task_names())}, "
             "'./my_task.py:function' or 'package.module:function'"
         )
     module, code = load_user_module(where, folder, files)
@@ -52,10 +51,9 @@ def load_task(name: str, folder: Path | None = None, files: Mapping[str, bytes] 
 
 def names_user_code(name: str) -> bool:
     """Whether loading a task executes code of the user's: a file's, or an installed module's."""
-    if names_own(name):
-        references = references_of_text(name)
-        return any(":" in (value or "") for value in (references.arch, references.dataset))
-    return ":" in name and name not in BUILTIN
+    if is_custom_task_text(name):
+        return bool(parse_references(name).callables)
+    return ":" in name
 
 
 def code_of_task(name: str) -> TaskCode | None:
@@ -66,10 +64,14 @@ def code_of_task(name: str) -> TaskCode | None:
     """
     if not names_user_code(name):
         return None
-    if names_own(name):
-        return code_of_references(references_of_text(name))
+    if is_custom_task_text(name):
+        return parse_references(name).code()
     where = name.rpartition(":")[0]
     return code_of_file(task_file(Path(where))) if where.endswith(".py") else code_of_installed(where)
+
+
+def _is_registered(name: str) -> bool:
+    return ":" not in name and name in task_names()  # in this order: a file's task needs no scan of what is installed
 
 
 def absolute_task_name(name: str, folder: Path) -> str:

@@ -55,8 +55,8 @@ REQUIRED = _Required()
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return `"; did you mean 'x'?"` for the known name closest to `name`, capitals aside, or an empty text."""
-    folded = {each.casefold(): each for each in known}
+    """Return `"; did you mean 'x'?"` for the known name closest to `name`, ignoring case, or an empty string."""
+    folded = {candidate.casefold(): candidate for candidate in known}
     matches = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
     return f"; did you mean {folded[matches[0]]!r}?" if matches else ""
 
@@ -179,7 +179,10 @@ class Parameter:
     def _refusal(self, value: Any, canonical: Any = None) -> ParameterError:
         given = "null" if value is None else shown(value)
         hint = nearest(canonical, map(str, self.choices)) if self.choices and isinstance(canonical, str) else ""
-        return ParameterError(f"parameter {self.name!r} is {given}; allowed: {self.allowed}{hint}")
+        numbers = value if isinstance(value, list | tuple) else [value]
+        is_huge = any(isinstance(number, int | float) and abs(number) >= LARGEST for number in numbers)
+        bound = f", of magnitude below {LARGEST:g}" if is_huge else ""
+        return ParameterError(f"parameter {self.name!r} is {given}; allowed: {self.allowed}{bound}{hint}")
 
 
 Result = TypeVar("Result")
@@ -409,7 +412,8 @@ def kind_of_hint(hint: Any, name: str, owner: str) -> tuple[Kind, bool, tuple[An
     for kind, python_type in PYTHON_TYPES.items():
         if hint == python_type:
             return kind, nullable, None
+    has_none = hint is None or hint is inspect.Parameter.empty
     raise ParameterError(
-        f"task {owner!r}: argument {name!r} is annotated {hint!r}; allowed: int, float, str, bool, "
-        "list[int], list[float], Literal[...], each also '| None'"
+        f"task {owner!r}: argument {name!r} {'has no annotation' if has_none else f'is annotated {hint!r}'}; allowed: int, "
+        f"float, str, bool, list[int], list[float], Literal[...], each also '| None', as in `{name}: float = 1.0`"
     )

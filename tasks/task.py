@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from depthrate.tasks.code.collect import TaskCode
     from depthrate.tasks.data.sources import DataSource
     from depthrate.tasks.measurement import Measurement
     from depthrate.tasks.panel import Panel
     from depthrate.tasks.parameters import ParameterSchema
-    from depthrate.tasks.task_code import TaskCode
 
 Params = Mapping[str, Any]
 Tables = Mapping[str, Any]

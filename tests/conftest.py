@@ -18,6 +18,8 @@ from slurm_lab import Lab, missing_programs
 from depthrate.storage.files.store import Store
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before any import of torch: tests run side by side, and waiting threads spin
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):  # hundreds of processes would each compile every module
+    sys.dont_write_bytecode = False
 
 LONGEST_FIRST = (
     "orchestrator/executors/test_slurm_scenarios.py",
@@ -42,12 +44,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Without paths, -m or --all run the fast lane; have xdist hand out files in the order below, not the fullest first."""
+    """Run the fast lane unless files, -m, -k or --all ask for more, and hand out files in the order above."""
     config.option.loadscopereorder = False
     if config.option.rest:
         config.option.markexpr = " or ".join(LANES)
     chosen = config.option.all or config.option.markexpr or config.option.keyword
-    if not chosen and config.args_source is not pytest.Config.ArgsSource.ARGS:
+    names_files = any(".py" in argument for argument in config.args)
+    if not chosen and not names_files:
         config.option.markexpr = " and ".join(f"not {lane}" for lane in LANES)
 
 

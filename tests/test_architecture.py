@@ -6,6 +6,7 @@ import ast
 import functools
 import graphlib
 import importlib.metadata
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,20 +32,21 @@ HOMES = {
     "optuna": ("orchestrator/search/", "orchestrator/export/optuna.py"),
     "pooch": "orchestrator/cli/commands/data.py",
     "matplotlib": "orchestrator/report/drawing/",
-    "deltalake": ("orchestrator/export/delta.py", "orchestrator/cli/commands/export.py"),
+    "deltalake": "orchestrator/export/delta.py",
     "tensorboardX": "orchestrator/export/tensorboard.py",
-    "wandb": ("orchestrator/export/wandb.py", "orchestrator/cli/commands/export.py"),
-    "starlette": "orchestrator/cli/serve/",
-    "uvicorn": "orchestrator/cli/commands/serve.py",
+    "wandb": "orchestrator/export/wandb.py",
+    "starlette": "orchestrator/serve/",
+    "uvicorn": "orchestrator/serve/server.py",
     "prometheus_client": "orchestrator/monitor/prometheus.py",
 }
 NEEDS_TORCH = {
-    "tasks/collapse/pack.py",
-    "tasks/dufm/descent.py",
-    "tasks/dufm/pack.py",
-    "tasks/dufm/starts.py",
+    "tasks/supervised/targets/classes_training.py",
+    "tasks/papers/unconstrained/deep_descent.py",
+    "tasks/papers/unconstrained/deep_training.py",
+    "tasks/papers/unconstrained/deep_starts.py",
     "tasks/measures/alignment.py",
     "tasks/measures/class_means.py",
+    "tasks/measures/finite_matrices.py",
     "tasks/measures/geodesic.py",
     "tasks/measures/geometry.py",
     "tasks/measures/labelled.py",
@@ -56,8 +58,8 @@ NEEDS_TORCH = {
     "tasks/measures/spectra.py",
     "tasks/measures/stream.py",
     "tasks/measures/token_classes.py",
-    "tasks/mufm/descent.py",
-    "tasks/mufm/pack.py",
+    "tasks/papers/unconstrained/held_descent.py",
+    "tasks/papers/unconstrained/training.py",
     "tasks/networks/convolutions.py",  # where a function is called, not where the module is imported
     "tasks/networks/flat_parameters.py",
     "tasks/networks/module.py",  # where a function is called, not where the module is imported
@@ -66,43 +68,42 @@ NEEDS_TORCH = {
     "tasks/networks/module_seconds.py",
     "tasks/networks/operations.py",  # where a function is called, not where the module is imported
     "tasks/networks/smooth_relu.py",
-    "tasks/next_token/pack.py",
-    "tasks/own/loop.py",
-    "tasks/own/pack.py",
-    "tasks/own/probe.py",
-    "tasks/regression/pack.py",
+    "tasks/supervised/targets/next_token_training.py",
+    "tasks/manual_training.py",  # where a function is called, not where the module is imported
+    "tasks/supervised/probe.py",
+    "tasks/supervised/targets/numbers_training.py",
     "tasks/training/checkpoint.py",
-    "tasks/training/compiled_step.py",
     "tasks/training/computing.py",
-    "tasks/training/continuation.py",
     "tasks/training/divergence.py",
-    "tasks/training/hand_gradient.py",
+    "tasks/training/engines/compiled_step.py",
+    "tasks/training/engines/hand_gradient.py",
+    "tasks/training/engines/native.py",
+    "tasks/training/engines/native_call.py",
+    "tasks/training/engines/native_evaluation.py",
+    "tasks/training/engines/replayed_step.py",
+    "tasks/training/engines/step_cache.py",
+    "tasks/training/engines/step_program.py",
     "tasks/training/held_out.py",
     "tasks/training/layers.py",
-    "tasks/training/lbfgs.py",
-    "tasks/training/newton_cg.py",
-    "tasks/training/native_call.py",
-    "tasks/training/native_evaluation.py",
-    "tasks/training/native_steps.py",
-    "tasks/training/pack.py",
-    "tasks/training/polish.py",
-    "tasks/training/rates.py",
-    "tasks/training/replayed_step.py",
-    "tasks/training/native_objective.py",
-    "tasks/training/smoothed_objective.py",
-    "tasks/training/subgradient.py",
+    "tasks/training/learning_rates.py",
+    "tasks/training/polish/continuation.py",
+    "tasks/training/polish/lbfgs.py",
+    "tasks/training/polish/native_objective.py",
+    "tasks/training/polish/newton_cg.py",
+    "tasks/training/polish/polisher.py",
+    "tasks/training/polish/smoothed_objective.py",
+    "tasks/training/polish/subgradient.py",
     "tasks/training/step.py",
-    "tasks/training/step_cache.py",
-    "tasks/training/step_program.py",
     "tasks/training/streamed_batches.py",
     "tasks/training/trainer.py",
     "tasks/training/training.py",
-    "tasks/words/geometry.py",
-    "tasks/words/measure.py",
-    "tasks/words/native.py",
-    "tasks/words/sentences.py",
-    "tasks/words/trainer.py",
-    "tasks/words/training.py",
+    "tasks/training/training_pack.py",
+    "tasks/papers/words/word_geometry.py",
+    "tasks/papers/words/word_rows.py",
+    "tasks/papers/words/word_kernels.py",
+    "tasks/papers/words/sentences.py",
+    "tasks/papers/words/word_trainer.py",
+    "tasks/papers/words/training.py",
 }
 FILES = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
 PLACES = {file.relative_to(ROOT).with_suffix("") for file in FILES}
@@ -120,6 +121,7 @@ ROOMS = (  # of the two folders that have no flat module; from the bottom up: a 
     "orchestrator/analysis",
     "orchestrator/console",
     "orchestrator/monitor",
+    "orchestrator/code",
     "orchestrator/launch",
     "orchestrator/worker",
     "orchestrator/search",
@@ -130,8 +132,10 @@ ROOMS = (  # of the two folders that have no flat module; from the bottom up: a 
     "orchestrator/executors/registry",
     "orchestrator/report",
     "orchestrator/export",
-    "orchestrator/cli",
+    "orchestrator/api",
+    "orchestrator/serve",
     "orchestrator/notebook",
+    "orchestrator/cli",  # the last: nothing imports the command line
 )
 
 
@@ -225,6 +229,45 @@ def test_rooms_import_those_below_them() -> None:
             if mine is not None and theirs is not None and other.parts[0] == place.parts[0] and theirs > mine:
                 wrong.append(f"{place} imports {other}: an arrow up")
     assert not wrong, "\n".join(wrong)
+
+
+STARTS_PROGRAMS = {
+    "tasks/python_process.py": "Python",
+    "tasks/native/build.py": "the compiler",
+    "slurm/command.py": "commands of SLURM",
+    "orchestrator/executors/machine.py": "nvidia-smi",
+    "orchestrator/executors/slurm/gpu_sharing.py": "the service that shares a GPU",
+    "orchestrator/launch/launch.py": "git",
+    "orchestrator/launch/notify.py": "what --notify names",
+}
+"""File -> the only program that it starts."""
+MODULES_THAT_START = {"subprocess", "os", "multiprocessing", "asyncio", "pty", "concurrent"}
+STARTS = re.compile(
+    r"Popen|run|call|check_call|check_output|getoutput|getstatusoutput|system|popen|startfile|fork\w*|exec[vl]\w*"
+    r"|spawn\w*|posix_spawnp?|Process|Pool|ProcessPoolExecutor|create_subprocess_\w+|get_context"
+)
+
+
+def process_starts(tree: ast.Module) -> Iterator[str]:
+    """Yield each name by which a file starts a process, or takes this Python's path to start one by."""
+    in_messages = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in MODULES_THAT_START:
+            yield from (alias.name for alias in node.names if STARTS.fullmatch(alias.name))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            dotted = ast.unparse(node.func)
+            if dotted.partition(".")[0] in MODULES_THAT_START and STARTS.fullmatch(node.func.attr):
+                yield dotted
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.executable" and id(node) not in in_messages:
+            yield "sys.executable"
+
+
+def test_python_is_started_in_one_place() -> None:
+    """So that none of our processes can forget to leave out what lies in the working folder."""
+    found = {path.relative_to(ROOT).as_posix(): set(process_starts(ast.parse(path.read_text()))) for path in FILES}
+    assert {place: names for place, names in found.items() if names and place not in STARTS_PROGRAMS} == {}
+    assert {place for place, names in found.items() if "sys.executable" in names} == {"tasks/python_process.py"}
+    assert all(found[place] for place in STARTS_PROGRAMS), "each still starts what is said of it"
 
 
 def test_each_room_says_what_it_is_for() -> None:

@@ -93,7 +93,7 @@ def test_targets_that_are_numbers_come_from_twenty_lines_to_a_fit_and_a_picture(
     ((exponent,),) = results.sql("select exponent from fits where metric = 'nrc1' and model = 'power'").fetchall()
     assert exponent > 0.5, "a deeper network's last features lie nearer to the targets' dimensions"
     found = results.sql(
-        "select nrc1, nrc2, nrc3, effective_rank, intrinsic_dimension, linear_probe, r_squared, loss from results"
+        "select nrc1, nrc2, nrc3, effective_rank, intrinsic_dimension, linear_probe, r_squared, last_loss from results"
     ).df()
     assert len(found) == 12 and found.notna().all(axis=None) and (found["r_squared"] > 0.5).all()
     invoke("report", "sines", "-o", "sines.html")
@@ -113,7 +113,7 @@ def test_five_million_samples_come_from_twenty_lines_to_a_fit_and_a_picture() ->
     results = depthrate.open("results")
     ((exponent,),) = results.sql("select exponent from fits where metric = 'nc1' and model = 'power'").fetchall()
     assert exponent > 0.3
-    found = results.sql("select nc1, nc3, accuracy, loss, stream from results").df()
+    found = results.sql("select nc1, nc3, accuracy, last_loss, stream from results").df()
     assert (
         len(found) == 8 and found.notna().all(axis=None) and (found["accuracy"] > 0.9).all() and found["stream"].all()
     )
@@ -202,7 +202,7 @@ def test_a_loop_of_ones_own_that_is_killed_goes_on_and_measures_as_probe_does() 
     results = depthrate.open("results")
     curves = results.sql("select step, loss from curves order by step").df()
     assert list(curves["step"]) == list(range(200))
-    assert results.sql("select loss from results").fetchall() == [(curves["loss"].iloc[-1],)]
+    assert results.sql("select last_loss from results").fetchall() == [(curves["loss"].iloc[-1],)]
     namespace: dict[str, object] = {"__name__": "model"}
     exec(Path("model.py").read_text() + Path("data.py").read_text(), namespace)
     model = namespace["Net"](3, 16, 16, 4)  # type: ignore[operator]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
+from depthrate.sweeps.errors import SweepError
+from depthrate.sweeps.load import SweepRenamedWarning, find_sweep_file, sweeps_in_folder
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -51,6 +54,39 @@ def test_it_begins_with_whom_it_is_for_and_two_commands() -> None:
     assert all("\n" not in command for command in commands[:2])
     before = README.partition("```")[0]
     assert all(name in before for name in ("It is for", "It\nis not for", "submitit", "Ray Tune", "Hydra"))
+
+
+def test_sweeps_that_the_prose_runs_exist() -> None:
+    pages = [*(ROOT / name for name in ("README.md", "LOG.md", "CONTRIBUTING.md")), *(ROOT / "docs").glob("*.md")]
+    written = {name for page in pages for name in re.findall(r"^name: (\S+)", page.read_text(), re.MULTILINE)}
+    calls = {
+        (page.name, name)
+        for page in pages
+        for name in re.findall(r"depthrate (?:run|plan|show) ([a-z][\w./-]*\w)", page.read_text())
+        if not name.endswith((".yaml", ".py")) and name.partition(".")[0] not in written and not sweeps_in_folder(name)
+    }
+    assert len(calls) > 15
+    gone = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SweepRenamedWarning)
+        for page, name in sorted(calls):
+            try:
+                find_sweep_file(name)
+            except (SweepError, SweepRenamedWarning) as error:
+                gone.append(f"{page}: {error}"[:100])
+    assert gone == []
+
+
+def test_the_rates_of_quickstart_are_the_same_wherever_they_are_shown() -> None:
+    printed = dict(re.findall(r"^ (\w+) .*\bdepth\^\S+ +(\d\.\d+ \[[\d., ]+\])", README, re.MULTILINE))
+    assert len(printed) == 4
+    log = next(
+        line for line in (ROOT / "LOG.md").read_text().splitlines() if line.startswith("| quickstart, exponents")
+    )
+    logged = dict(re.findall(r"([\w ]+?) (\d\.\d+ \[[\d., ]+\])", log))
+    assert {name.strip().lower().replace(" ", "_"): value for name, value in logged.items()} == printed
+    latex = re.findall(r"^NC1 .*? \$(\d\.\d+)\$ & \$(\[.*?\])\$", (ROOT / "docs/report.md").read_text(), re.MULTILINE)
+    assert len(latex) == 2 and all(f"{rate} {interval}" in README for rate, interval in latex)
 
 
 def test_each_picture_is_there_for_light_and_dark() -> None:

@@ -21,7 +21,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel of this checkout, built from a copy so that nothing is left in it."""
     pytest.importorskip("setuptools", minversion="77", reason="needs pip install 'setuptools>=77'")
     copy, built = tmp_path_factory.mktemp("checkout"), tmp_path_factory.mktemp("wheel")
-    for name in (*FOLDERS, "depthrate"):
+    for name in (*FOLDERS, "src"):
         shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy / name)

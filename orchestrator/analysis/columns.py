@@ -6,20 +6,32 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 
-from depthrate.storage.tables.schema import Columns
-from depthrate.tasks.builtin import BUILTIN, builtin_measurements
+from depthrate.storage.tables.schema import TRIALS, Columns
 from depthrate.tasks.measurement import Measurement, Per, by_name
+from depthrate.tasks.registry import builtin_task_names, core_measurements, registered_task
 from depthrate.tasks.task import Task
 
 _SQL_TYPES = {"scalar": "double", "int": "bigint", "float": "double", "str": "varchar", "bool": "boolean"}
 TABLES: dict[Per, str] = {"layer": "metrics", "step": "curves"}
 """Where a measurement's column stands."""
+ALWAYS_LAST = ("loss", "lr")
+"""Curves with the name of a parameter of depthrate's tasks: last_loss and last_lr in `results` of every store."""
 
 
 @cache
 def builtin_columns() -> Columns:
-    """Return the columns that every file has: those of the tasks that come with depthrate."""
-    return Columns(_tables(builtin_measurements()), complete=BUILTIN)
+    """Return the columns that every file has: those of the supervised tasks."""
+    return Columns(
+        _tables(core_measurements()), former=_former_columns, always_last=ALWAYS_LAST, complete=builtin_task_names()
+    )
+
+
+@cache
+def _former_columns() -> dict[str, dict[str, str]]:
+    """Return the columns of depthrate's other tasks, which every file had in earlier versions."""
+    standard = {measurement.name for measurement in core_measurements()}
+    declared = [each for name in builtin_task_names() for each in registered_task(name).measurements]
+    return _tables(measurement for measurement in declared if measurement.name not in standard)
 
 
 def columns_of(task: Task) -> Columns:
@@ -34,7 +46,7 @@ def columns_of(task: Task) -> Columns:
 def known_measurements(task: Task) -> dict[str, Measurement]:
     """Return name -> measurement: what the task declares, then what others declare, as its columns may be theirs."""
     declared = by_name(task.measurements)
-    return declared | {other.name: other for other in builtin_measurements() if other.name not in declared}
+    return declared | {other.name: other for other in core_measurements() if other.name not in declared}
 
 
 def columns_to_skip(task: Task, asked: Iterable[str] = ()) -> set[str]:
@@ -53,16 +65,16 @@ def result_columns(task: Task) -> dict[str, str] | None:
         return None
     columns = {"step": "bigint", "layer": "bigint", "wall_s": "double", "committed_at": "timestamptz"}
     columns |= {name: "varchar" for name in ("trial_id", "sweep", "task", "status", "split", "device", "host")}
-    columns |= {
-        measurement.name: "double" if measurement.kind == "scalar" else "double[]" for measurement in task.measurable
-    }
-    per = {measurement.name.casefold(): measurement.per for measurement in task.measurable}  # SQL ignores capitals
-    seen = set()
-    for name, parameter in task.schema.items():  # as the view names those that share a measurement's name
-        if per.get(name.casefold()) == "step" and name in columns:
-            columns[f"last_{name}"] = columns[name]
-        is_taken = per.get(name.casefold()) == "layer" or name.casefold() in seen
-        seen.add(name.casefold())
+    standard = {measurement.name.casefold() for measurement in core_measurements()}  # SQL ignores capitals
+    parameters = {name.casefold() for name in task.schema}
+    for measurement in task.measurable:  # named as the view names what shares its name with a parameter
+        name, folded = measurement.name, measurement.name.casefold()
+        is_hidden = name in ALWAYS_LAST or (measurement.per == "step" and folded in parameters - standard)
+        columns[f"last_{name}" if is_hidden else name] = "double" if measurement.kind == "scalar" else "double[]"
+    taken = {name.casefold() for name in (*columns, *TRIALS.names)}
+    for name, parameter in task.schema.items():
+        is_taken = name.casefold() in taken
+        taken.add(name.casefold())
         columns[f"param_{name}" if is_taken else name] = _SQL_TYPES.get(parameter.kind, "double[]")
     return columns
 

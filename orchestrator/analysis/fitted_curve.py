@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -82,8 +83,8 @@ class FittedCurve:
 
     @property
     def power(self) -> RateFit | None:
-        """The power law c x^-a."""
-        return next((fit for fit in self.fits if fit.model == POWER.name), None)
+        """The power law c x^-a, if its exponent is finite."""
+        return next((fit for fit in self.fits if fit.model == POWER.name and math.isfinite(fit.exponent)), None)
 
     @property
     def asked(self) -> FitRequest:

@@ -12,7 +12,7 @@ from depthrate.storage.files.store import Store, existing_store
 from depthrate.storage.query.results import Results
 from depthrate.storage.tables.parameters import Added
 from depthrate.storage.tables.schema import Columns
-from depthrate.tasks.builtin import BUILTIN, builtin_task
+from depthrate.tasks.registry import find_task
 from depthrate.tasks.task import Task
 
 
@@ -38,7 +38,7 @@ def declared_by(task: Task | None = None) -> tuple[Columns, Added]:
 
     def added(name: str, version: int) -> Mapping[str, Any]:
         is_given = task is not None and task.name == name
-        declared = task if is_given else builtin_task(name) if name in BUILTIN else None
+        declared = task if is_given else find_task(name)
         return {} if declared is None or declared.version != version else declared.schema.added_later
 
     return builtin_columns() if task is None else columns_of(task), added

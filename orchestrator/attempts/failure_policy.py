@@ -16,12 +16,14 @@ class Decision(StrEnum):
     RETRY = "retry"
     HALVE = "halve"
     """In two packs of half its trials each."""
+    STOP = "stop"
+    """Back into the queue, and this launch submits nothing more: its user can resume it."""
     GIVE_UP = "give up"
 
 
 RETRIES: dict[FailureKind, int] = {
-    FailureKind.TASK: 1,  # an exception in the task: once more, then it is reported
-    FailureKind.CODE: 1,  # a machine may have other versions of what it imports
+    FailureKind.TASK: 1,  # an exception that may not occur again: once more, then it is reported
+    FailureKind.CODE: 1,  # another machine may have other versions of imported libraries
     FailureKind.TABLE: 0,  # a task that returns no table will not return one next time
     FailureKind.STORE: 3,  # a disk that was full, a server that was away
     FailureKind.WORKER_LOST: 3,  # a process that was killed resumes from its checkpoint
@@ -32,7 +34,7 @@ RETRIES: dict[FailureKind, int] = {
     FailureKind.FAILED_TO_START_ANYWHERE: 0,  # the next job would end like the others
     FailureKind.NOT_HERE: 3,  # what this machine lacks, another may have
     FailureKind.TIMEOUT: 1,  # a whole job's time in which nothing was saved: the next job gets no further
-    FailureKind.CANCELLED: 1,  # one job cancelled by hand; the same pack twice means it
+    FailureKind.CANCELLED: 0,  # by its user or an administrator, who mean it
     FailureKind.OUT_OF_MEMORY: 1,  # only counted for a pack of one: larger packs are halved
 }
 """How often a pack that fails in this way is tried again."""
@@ -62,6 +64,8 @@ def decide(
     kind: FailureKind, failures: Counter[FailureKind], num_trials: int, *, has_other_nodes: bool = True
 ) -> Decision:
     """Return what to do with a pack that failed with `kind`, given its failures so far, this one included."""
+    if kind is FailureKind.CANCELLED:
+        return Decision.STOP
     if kind in ONLY_ELSEWHERE and not has_other_nodes:
         return Decision.GIVE_UP
     if kind is FailureKind.OUT_OF_MEMORY and num_trials > 1:
@@ -85,7 +89,7 @@ def error_pattern(error: str) -> str:
 _DIFFERS = (
     (re.compile(r"\S*/job\d+/"), ""),  # "/var/spool/slurmd/n1/job00017/slurm_script"
     (re.compile(r"\bjob \d+(?:_\d+)?"), "job"),
-    (re.compile(r"( ended as \w+) on [^\s:]+"), r"\1"),
+    (re.compile(r"( ended as \w+| was cancelled) on [^\s:]+"), r"\1"),
     (re.compile(r"\d{3,}"), "#"),  # processes, times
 )
 

@@ -68,6 +68,17 @@ class Commands(click.Group):
         command.name = cmd_name
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the arguments name; a mistyped name is answered with the nearest one."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            from depthrate.tasks.parameters import nearest
+
+            ctx.fail(f"No such command {name!r}{nearest(name, COMMANDS)}; depthrate --help lists them")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a line a command."""
         with formatter.section("Commands"):

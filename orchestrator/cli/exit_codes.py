@@ -33,11 +33,7 @@ def exit_code(command: Callable[[], int | None]) -> int:
     except ValueError as error:
         if type(error).__module__.partition(".")[0] != "depthrate":
             raise  # not what a user gave, but what we got wrong
-        from depthrate.orchestrator.console.tables import (
-            printable,  # its library is only needed where something is said
-        )
-
-        print(f"depthrate: {printable(str(error))}", file=sys.stderr)
+        _print_error(str(error))
         return 2
     except KeyboardInterrupt:
         return 130
@@ -47,5 +43,14 @@ def exit_code(command: Callable[[], int | None]) -> int:
         return OUTPUT_CLOSED
     except OSError as error:
         again = "what is committed is not touched; run the same command again when that is mended"
-        print(f"depthrate: {type(error).__name__}: {error}; {again}", file=sys.stderr)
+        reason = f"{type(error).__name__}: {error}"
+        if error.filename and error.strerror:
+            reason = f"cannot read or write {error.filename}: {error.strerror}"
+        _print_error(f"{reason}; {again}")
         return 1
+
+
+def _print_error(text: str) -> None:
+    from depthrate.orchestrator.console.tables import print_line  # imports rich, which only an error needs here
+
+    print_line(f"depthrate: {text}", stderr=True)

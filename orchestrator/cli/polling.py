@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from depthrate.orchestrator.console.tables import printable
+from depthrate.orchestrator.console.tables import print_line
 from depthrate.storage.commits.source import first_line
 from depthrate.storage.files.store import Store, StoreError
 
@@ -26,8 +25,8 @@ def looks(store: Store, look: Callable[[], T], every_s: float, sleep: Callable[[
         except (OSError, StoreError) as error:
             if not has_looked:
                 raise
-            said = printable(f"{store.url} does not answer ({first_line(error)})")
-            print(f"warning: {said}; asking it again", file=sys.stderr)
+            said = f"{store.url} does not answer ({first_line(error)})"
+            print_line(f"warning: {said}; asking it again", stderr=True)
         else:
             has_looked = True
             yield found

@@ -1,9 +1,11 @@
-"""Where a command writes what it was asked for: whole or not at all, and never in place of a device, a pipe or a link."""
+"""Write the files that a user names: atomically, and never in place of a device, a pipe or a link."""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,53 +13,97 @@ from typing import IO, Any
 
 from depthrate.orchestrator.console.errors import UsageError
 
+READER_TIMEOUT_S = 5.0
+"""How long to wait until a program reads from a named pipe."""
+_POLL_S = 0.05
+
 
 def check_output(path: Path) -> None:
-    """Check that a file can be meant by what -o was given.
+    """Check, before any work is done, that a file can be written.
 
     Raises:
-        UsageError: it is a folder, or its folder is not there.
+        UsageError: it is a folder, or cannot be written.
     """
     if path.is_dir():
-        raise UsageError(f"cannot write {str(path)!r}: it is a folder; name a file, as in -o {path / 'report.html'}")
-    if not path.parent.is_dir():
-        raise UsageError(f"cannot write {path}: folder {path.parent} does not exist")
+        raise UsageError(f"cannot write {str(path)!r}: it is a folder. Name a file, as in -o {path / 'report.html'}")
+    _require_writable(path)
 
 
 def check_folder(path: Path) -> None:
-    """Check that a folder can be meant.
+    """Check, before any work is done, that files can be written to a folder, which need not exist.
 
     Raises:
-        UsageError: there is something else of that name.
+        UsageError: it is not a folder, or cannot be written to.
     """
     if path.exists() and not path.is_dir():
-        raise UsageError(f"{path} is no folder; name one, which is made where it is not there")
+        raise UsageError(f"{path} is not a folder. Name a folder, which is created if it does not exist")
+    _require_writable(path)
+
+
+def _require_writable(path: Path) -> None:
+    existing = next(place for place in (path, *path.absolute().parents) if os.path.lexists(place))
+    if existing != path and not existing.is_dir():
+        raise UsageError(f"cannot write {path}: {existing} is not a folder")
+    if not existing.is_symlink() and not os.access(existing, os.W_OK):
+        raise UsageError(f"cannot write {path}: no permission to write to {existing}")
 
 
 def is_replaceable(path: Path) -> bool:
-    """Whether a path is a file of its own, or nothing yet: no device, pipe, socket or link to one of them."""
+    """Whether a path is a regular file or does not exist: no device, pipe, socket or link."""
     try:
         return stat.S_ISREG(os.lstat(path).st_mode)
     except FileNotFoundError:
         return True
 
 
-@contextmanager
-def output_file(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
-    """Open a file for what is written in the block: there whole or not at all where it is a file, else as it comes.
+def write_output(path: Path, content: str | bytes) -> None:
+    """Write a file that a user named; its folder is created.
 
     Raises:
-        OSError: it cannot be written.
+        UsageError: it cannot be written.
+    """
+    with output_file(path, binary=isinstance(content, bytes)) as stream:
+        stream.write(content)
+
+
+@contextmanager
+def output_file(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
+    """Open a file that a user named, and create its folder.
+
+    A regular file has all that the block writes, or keeps its content if the block fails. Devices, pipes and links are
+    written to as they are.
+
+    Raises:
+        UsageError: it cannot be written.
     """
     mode, options = ("wb", {}) if binary else ("w", {"encoding": "utf-8", "newline": "", "errors": "backslashreplace"})
-    if not is_replaceable(path):
-        with path.open(mode, **options) as stream:  # type: ignore[call-overload]
-            yield stream
-        return
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    is_atomic = is_replaceable(path)
+    target = path.with_name(f".{path.name}.{os.getpid()}.tmp") if is_atomic else path
     try:
-        with aside.open(mode, **options) as stream:  # type: ignore[call-overload]
-            yield stream
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(target, mode, opener=_open, **options) as stream:  # type: ignore[call-overload]
+                yield stream
+            if is_atomic:
+                target.replace(path)
+        finally:
+            if is_atomic:
+                target.unlink(missing_ok=True)
+    except OSError as error:
+        reason = "no program reads from this pipe" if error.errno == errno.ENXIO else error.strerror or error
+        raise UsageError(f"cannot write {path}: {reason}") from None
+
+
+def _open(path: str, flags: int) -> int:
+    """Return a descriptor for writing; a named pipe is opened once a program reads from it, or not at all."""
+    deadline = time.monotonic() + READER_TIMEOUT_S
+    while True:
+        try:
+            descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
+        except OSError as error:
+            if error.errno != errno.ENXIO or time.monotonic() > deadline:
+                raise
+            time.sleep(_POLL_S)
+        else:
+            os.set_blocking(descriptor, True)
+            return descriptor

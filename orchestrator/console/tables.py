@@ -31,13 +31,32 @@ def printable(text: str) -> str:
     return text.translate(_CONTROLS).encode(errors="backslashreplace").decode()
 
 
+ANY_WIDTH = 100_000
+"""The width for lines that nothing may wrap or cut."""
+TEXT_WIDTH = 120
+"""The width for tables with a column of prose, in a file or a pipe."""
+FILE_WIDTH = 200
+"""Maximum width of a table in a file or a pipe, in characters, unless --wide asks for every column."""
+
+
+class PlainConsole(Console):
+    """A console that prints texts as they are, without markup, and control characters escaped."""
+
+    def __init__(self, **options: Any):
+        super().__init__(markup=False, highlight=False, emoji=False, **options)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print texts, tables and other renderables."""
+        super().print(*(printable(item) if isinstance(item, str) else item for item in objects), **options)
+
+
 def make_console(*, stderr: bool = False, quiet: bool = False) -> Console:
     """Return a console that never wraps or cuts a table when its output goes to a file or a pipe; `quiet` prints nothing."""
     stream = sys.stderr if stderr else sys.stdout
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="backslashreplace")  # a letter that this place does not know is no reason to end
-    return Console(
-        stderr=stderr, quiet=quiet, width=None if stream.isatty() else 100_000, soft_wrap=not stream.isatty()
+    return PlainConsole(
+        stderr=stderr, quiet=quiet, width=None if stream.isatty() else ANY_WIDTH, soft_wrap=not stream.isatty()
     )
 
 
@@ -50,36 +69,38 @@ def print_table(
     for index, column in enumerate(columns):
         is_number = any(isinstance(row[index], int | float) and not isinstance(row[index], bool) for row in rows)
         table.add_column(
-            _escape(printable(column)),
+            Text(printable(column)),
             justify="right" if is_number else "left",
             no_wrap=not console.is_terminal,
             overflow="fold",  # a long word goes on in the next line: names and paths are to be read whole
         )
     for row in rows:
-        table.add_row(*(_escape(format_value(value)) for value in row))
-    console.print(table, highlight=False)
+        table.add_row(*(Text(format_value(value)) for value in row))
+    console.print(table)
 
 
 def print_rows(
     console: Console, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, wide: bool = False, more: str = "--wide"
 ) -> None:
-    """Print rows on a terminal with as many of their columns as it has room for, the first ones first; all with `wide`.
+    """Print rows with their first columns, as many as fit the terminal, or a file of `FILE_WIDTH`; all of them with `wide`.
 
-    What does not go to a terminal has all columns. `more` says how to see the others.
+    `more` is the hint that follows the names of the columns left out.
     """
-    kept = len(columns) if wide or not console.is_terminal else _columns_that_fit(columns, rows, console.width)
-    shown = Console(file=console.file, width=100_000, soft_wrap=True) if wide else console
+    width = console.width if console.is_terminal else FILE_WIDTH
+    kept = len(columns) if wide else _columns_that_fit(columns, rows, width)
+    shown = PlainConsole(file=console.file, width=ANY_WIDTH, soft_wrap=True) if wide else console
     print_table(shown, columns[:kept], [row[:kept] for row in rows])
     if kept < len(columns):
         left = ", ".join(columns[kept : kept + 8]) + (", ..." if len(columns) > kept + 8 else "")
         hidden = len(columns) - kept
         counted = f"{hidden} more column{'s' if hidden > 1 else ''}"
-        console.print(f"{counted} ({printable(left)}): {more}", highlight=False, markup=False)
+        console.print(f"{counted} ({printable(left)}): {more}")
 
 
 def print_described(console: Console, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print rows whose last cell is a text: as a table, or where a terminal has no room for that an entry a row."""
-    if not console.is_terminal or _columns_that_fit(columns, rows, console.width) == len(columns):
+    """Print rows whose last cell is prose: as a table if the width allows it, else as an entry for each row."""
+    width = console.width if console.is_terminal else TEXT_WIDTH
+    if _columns_that_fit(columns, rows, width) == len(columns):
         print_table(console, columns, rows)
         return
     console.print(Text(f"{columns[0]}s"))
@@ -89,7 +110,7 @@ def print_described(console: Console, columns: Sequence[str], rows: Sequence[Seq
         ]
         console.print(Text(printable(name), style="bold"))
         for line in filter(None, (printable(text), "; ".join(named))):
-            console.print(Padding(Text(line), (0, 0, 0, 4), expand=False), highlight=False)
+            console.print(Padding(Text(line), (0, 0, 0, 4), expand=False), width=width, soft_wrap=False)
     console.print()
 
 
@@ -130,12 +151,17 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
+def print_line(text: str, *, stderr: bool = False) -> None:
+    """Print a line, with control characters escaped: it may hold names and errors."""
+    print(printable(text), file=sys.stderr if stderr else sys.stdout, flush=True)
+
+
 def print_warnings(problems: Sequence[Problem]) -> None:
     """Name damaged and foreign files on standard error."""
     for problem in problems[:20]:
-        print(f"warning: {printable(str(problem))}", file=sys.stderr)
+        print_line(f"warning: {problem}", stderr=True)
     if len(problems) > 20:
-        print(f"warning: and {counted(len(problems) - 20, 'more damaged or foreign file')}", file=sys.stderr)
+        print_line(f"warning: and {counted(len(problems) - 20, 'more damaged or foreign file')}", stderr=True)
 
 
 def print_json(value: Any) -> None:
@@ -156,7 +182,3 @@ def json_text(value: Any) -> bytes:
     """Return the value as short JSON, with null for numbers that it has no word for."""
     text = json.dumps(finite(value), separators=(",", ":"), default=str, allow_nan=False)
     return text.encode("utf-8", "backslashreplace")
-
-
-def _escape(text: str) -> str:
-    return text.replace("[", "\\[")

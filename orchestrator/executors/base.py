@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -141,8 +141,6 @@ class NoFailure(StrEnum):
     """It ended before its turn."""
     CUT_OFF = "cut_off"
     """Its time was up, and what it had saved goes on, or it had had little of it."""
-    CANCELLED_ALL = "cancelled_all"
-    """Somebody cancelled everything that was left, and so the launch."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +175,10 @@ class NoRoomError(SubmitError):
     """A scheduler takes no more for now; it will when some of what it has is over."""
 
 
+class SubmitRateError(NoRoomError):
+    """A scheduler is asked no more often just now; it would take more."""
+
+
 class ExecutorError(ValueError):
     """The executor that was asked for is unknown, or its options do not fit it."""
 
@@ -203,7 +205,7 @@ class ComputeTarget(ABC):
         """Return the engine to ask for where a sweep asks for this one, and, where it is another, why."""
         if not self.is_here:
             return asked, None
-        from depthrate.tasks.training.engine import asked_here  # here: most commands ask no machine
+        from depthrate.tasks.training.engines.choice import asked_here  # here: most commands ask no machine
 
         return asked_here(asked)
 
@@ -287,6 +289,10 @@ class Executor(ComputeTarget):
     def running_on(self) -> Mapping[str, str]:
         """Return attempt, as submitted -> the node that it runs on, of those that have started. Most have one node only."""
         return {}
+
+    def has_other_nodes(self, nodes: Collection[str]) -> bool:
+        """Whether packs can run on a node that is not among these."""
+        return self.num_nodes is None or self.num_nodes > len(nodes)
 
     def avoid(self, nodes: Sequence[str]) -> None:
         """Begin nothing more on these nodes, and again on all others. Most have one node only."""

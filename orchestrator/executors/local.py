@@ -7,7 +7,6 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -25,6 +24,7 @@ from depthrate.orchestrator.executors.base import (
     PackJob,
 )
 from depthrate.orchestrator.executors.options import Option
+from depthrate.tasks.python_process import start_python
 
 WORKER_ENVIRONMENT = {
     # One thread a worker: bitwise results, and more threads in one process buy nothing.
@@ -36,8 +36,6 @@ WORKER_ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": "33554432",
     "MALLOC_TRIM_THRESHOLD_": "268435456",
     "MALLOC_TOP_PAD_": "67108864",
-    # A user's own tasks.py in the working folder must not shadow ours.
-    "PYTHONSAFEPATH": "1",
 }
 NICE = Option("nice", int, "How much workers leave to other processes: 0 (default) to 19, as nice -n.", 0, minimum=0)
 LAST_WORDS_S = 2.0
@@ -176,18 +174,17 @@ class LocalExecutor(Executor):
             self._forget(slot)
 
     def _start(self, slot: int) -> _Worker:
-        environment = {**os.environ, **WORKER_ENVIRONMENT}
-        environment["DEPTHRATE_DRIVER_PID"] = str(os.getpid())
+        variables = WORKER_ENVIRONMENT | {"DEPTHRATE_DRIVER_PID": str(os.getpid())}
         if self._gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = self._gpus[slot % len(self._gpus)]
+            variables["CUDA_VISIBLE_DEVICES"] = self._gpus[slot % len(self._gpus)]
         errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with its worker
-        process = subprocess.Popen(
-            [sys.executable, "-m", "depthrate.orchestrator.worker"],
+        process = start_python(
+            "depthrate.orchestrator.worker",
+            variables=variables,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            env=environment,
             start_new_session=True,  # Ctrl-C in the terminal reaches the driver alone, which then asks the workers to stop
         )
         if self._nice:  # at once, while it has one thread: those that it starts are as nice

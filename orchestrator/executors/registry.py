@@ -1,9 +1,10 @@
-"""The executors that come with depthrate: the one module that knows which there are."""
+"""The executors that packages register in the entry-point group `depthrate.executors`, and the options of a launch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.executors.base import (
@@ -13,28 +14,31 @@ from depthrate.orchestrator.executors.base import (
     ExecutorRequest,
     Scheduler,
 )
-from depthrate.orchestrator.executors.local import LOCAL
 from depthrate.orchestrator.executors.options import LaunchOptions, Option
-from depthrate.orchestrator.executors.ray.entry import RAY
-from depthrate.orchestrator.executors.slurm.entry import SLURM
+from depthrate.tasks.plugins import load_plugin, load_plugins
 
 if TYPE_CHECKING:  # --help imports this module
     from depthrate.storage.attempts.records import Record
     from depthrate.storage.files.store import Store
 
-EXECUTORS: dict[str, ExecutorEntry] = {entry.name: entry for entry in (LOCAL, RAY, SLURM)}
-"""By name, as --executor gives it."""
+GROUP = "depthrate.executors"
+
+
+@cache
+def executors() -> dict[str, ExecutorEntry]:
+    """Import all registered executors: name, as --executor has it -> entry. A faulty one is logged and left out."""
+    return load_plugins(GROUP, lambda name: load_plugin(GROUP, name, ExecutorEntry))
 
 
 def executor_names() -> str:
     """Return the names as a sentence has them: local, ray or slurm."""
-    *first, last = EXECUTORS
+    *first, last = executors()
     return f"{', '.join(first)} or {last}"
 
 
 def executor_options() -> list[Option]:
     """Return the options that executors declare, each once."""
-    return list({option.name: option for entry in EXECUTORS.values() for option in entry.options}.values())
+    return list({option.name: option for entry in executors().values() for option in entry.options}.values())
 
 
 def launch_options() -> list[Option]:
@@ -60,7 +64,7 @@ def make_launch_options(sweep: str, given: Mapping[str, Any], **more: Any) -> La
 
 def schedulers() -> dict[str, Scheduler]:
     """Return executor -> what keeps its jobs, of those whose jobs go on without a launch."""
-    return {entry.name: entry.scheduler for entry in EXECUTORS.values() if entry.scheduler is not None}
+    return {entry.name: entry.scheduler for entry in executors().values() if entry.scheduler is not None}
 
 
 def silent_deaths(store: Store, sweep: str) -> list[Record]:
@@ -76,20 +80,22 @@ def open_machines(request: ExecutorRequest) -> ComputeTarget:
         ValueError: `ExecutorError`, `MachineError` or `SlurmError` for what is unknown, not there, or does not fit.
     """
     executor = request.options.executor
-    entry = EXECUTORS.get(executor)
+    entry = executors().get(executor)
     if entry is None:
-        raise ExecutorError(f"executor {executor!r} is not available in this version; allowed: {', '.join(EXECUTORS)}")
+        raise ExecutorError(
+            f"executor {executor!r} is not available in this version; allowed: {', '.join(executors())}"
+        )
     options = replace(request.options, executor_options=_own_options(entry, request.options.executor_options))
     prune = None if request.sweep.search is None else request.sweep.search.prune
     if prune is not None and prune.rule == "asha" and not entry.compares_running_trials:
-        able = " or ".join(executor.name for executor in EXECUTORS.values() if executor.compares_running_trials)
+        able = " or ".join(executor.name for executor in executors().values() if executor.compares_running_trials)
         raise ExecutorError(
             f"search.prune.rule asha compares trials that run at the same time, which only --executor {able} can; given: "
             f"--executor {executor}; rule halving does nearly the same everywhere"
         )
     machines = entry.open(replace(request, options=options))
     if options.detach and not machines.outlives_driver:
-        able = " or ".join(f"--executor {executor.detach}" for executor in EXECUTORS.values() if executor.detach)
+        able = " or ".join(f"--executor {executor.detach}" for executor in executors().values() if executor.detach)
         raise ExecutorError(f"--detach goes with {able}; {executor} workers end with their launch")
     return machines
 
@@ -99,6 +105,6 @@ def _own_options(entry: ExecutorEntry, given: Mapping[str, Any]) -> dict[str, An
     own = {option.name for option in entry.options}
     for option in executor_options():
         if option.name not in own and given.get(option.name, option.default) != option.default:
-            able = " or ".join(executor.name for executor in EXECUTORS.values() if option in executor.options)
+            able = " or ".join(executor.name for executor in executors().values() if option in executor.options)
             raise ExecutorError(f"{option.flag} goes with --executor {able}; given: --executor {entry.name}")
     return {option.name: given.get(option.name, option.default) for option in entry.options}

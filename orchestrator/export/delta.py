@@ -10,6 +10,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from depthrate.orchestrator.console.errors import UsageError
+from depthrate.orchestrator.console.tables import counted
+from depthrate.orchestrator.export.exporter import ExportedSweep, Exporter
 from depthrate.storage.query.results import Results
 
 TABLES = ("trials", "metrics", "curves")
@@ -30,6 +33,22 @@ class TableChange:
     written: int
     removed: int
     """Those among them that are written anew, of another attempt, count as written too."""
+
+
+def _export(sweep: ExportedSweep, place: str | None) -> str:
+    from deltalake.exceptions import DeltaError
+
+    folder = f"{str(place).rstrip('/')}/{sweep.name}"
+    try:
+        changes = write_tables(sweep.results, folder)
+    except (DeltaError, TableConflictError, OSError) as error:
+        raise UsageError(f"Delta tables below {folder}: {' '.join(str(error).split())}") from None
+    texts = [
+        f"{name}: {counted(change.written, 'trial')} written"
+        + (f", {change.removed} taken out" if change.removed else "")
+        for name, change in changes.items()
+    ]
+    return f"{folder}: {'; '.join(texts)}"
 
 
 def write_tables(results: Results, url: str) -> dict[str, TableChange]:
@@ -96,3 +115,12 @@ def _attempts(table: Any) -> set[tuple[str, str]]:
 def _is_one_of(trial_ids: list[str]) -> str:
     """Return the condition, of SQL as DuckDB and Delta read it; identities are hexadecimal."""
     return f"trial_id in ({', '.join(map(repr, trial_ids))})"
+
+
+DELTA = Exporter(
+    name="delta",
+    doc="To Delta tables of trials, metrics and curves below the folder or URL TO.",
+    export=_export,
+    library="the library deltalake",
+    install="pip install 'depthrate[delta]'",
+)

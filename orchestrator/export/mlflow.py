@@ -5,11 +5,11 @@ A run has the trial's parameters, its metrics step by step, and tags that say wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
-from depthrate.orchestrator.export.tensorboard import Scalars
+from depthrate.orchestrator.console.errors import UsageError
+from depthrate.orchestrator.export.exporter import CommittedRun, ExportedSweep, Exporter
 
 MOST_METRICS, MOST_PARAMS = 1000, 100
 """MLflow takes so many in one request."""
@@ -17,20 +17,17 @@ LONGEST_VALUE = 6000
 TRIAL_TAG, ATTEMPT_TAG = "depthrate.trial_id", "depthrate.attempt_id"
 
 
-@dataclass(frozen=True)
-class ExportedTrial:
-    """What a run is made of."""
+def _export(sweep: ExportedSweep, place: str | None) -> str:
+    from mlflow.exceptions import MlflowException
 
-    trial_id: str
-    attempt_id: str
-    name: str
-    params: Mapping[str, Any]
-    began_at: float
-    ended_at: float
-    steps: list[Scalars]
+    try:
+        new, old, where = write_runs(place, sweep.name, sweep.runs())
+    except (MlflowException, OSError) as error:
+        raise UsageError(f"MLflow at {place or 'where it is set to'} refuses: {error}") from None
+    return f"wrote {new} runs to experiment {sweep.name!r} of {where}" + (f"; {old} were there" if old else "")
 
 
-def write_runs(uri: str | None, experiment: str, trials: Iterable[ExportedTrial]) -> tuple[int, int, str]:
+def write_runs(uri: str | None, experiment: str, trials: Iterable[CommittedRun]) -> tuple[int, int, str]:
     """Write a run a trial and return how many are new, how many were there, and where; one of an older attempt is replaced.
 
     `uri` is a tracking server or folder; null: what MLflow is set to (MLFLOW_TRACKING_URI).
@@ -68,7 +65,7 @@ def _runs(client: Any, experiment_id: str) -> Iterable[Any]:
             return
 
 
-def _write_run(client: Any, experiment_id: str, trial: ExportedTrial) -> None:
+def _write_run(client: Any, experiment_id: str, trial: CommittedRun) -> None:
     from mlflow.entities import Metric, Param
 
     began_ms, ended_ms = int(1000 * trial.began_at), int(1000 * trial.ended_at)
@@ -85,3 +82,13 @@ def _write_run(client: Any, experiment_id: str, trial: ExportedTrial) -> None:
 
 def _parts(values: list[Any], size: int) -> Iterable[list[Any]]:
     return (values[start : start + size] for start in range(0, len(values), size))
+
+
+MLFLOW = Exporter(
+    name="mlflow",
+    doc="To MLflow: to the server TO, else where MLFLOW_TRACKING_URI says.",
+    export=_export,
+    needs_place=False,
+    library="MLflow's library",
+    install="pip install 'depthrate[mlflow]'",
+)

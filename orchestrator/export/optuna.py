@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import optuna
-
+from depthrate.orchestrator.console.errors import UsageError
+from depthrate.orchestrator.export.exporter import ExportedSweep, Exporter
 from depthrate.orchestrator.search.proposals import ProposalState, SearchView
-from depthrate.orchestrator.search.samplers import frozen_trial
 from depthrate.sweeps.errors import SweepError
+
+
+def _export(sweep: ExportedSweep, place: str | None) -> str:
+    if sweep.search is None:
+        raise UsageError(f"sweep {sweep.name!r} has no search to copy to {place}; give a folder for TensorBoard")
+    return "\n".join(f"wrote study {name!r} to {place}" for name in export_studies(sweep.search, str(place)))
 
 
 def export_studies(view: SearchView, url: str) -> list[str]:
@@ -17,6 +22,10 @@ def export_studies(view: SearchView, url: str) -> list[str]:
     Raises:
         SweepError: the storage holds such a study already, or cannot be written.
     """
+    import optuna
+
+    from depthrate.orchestrator.search.samplers import frozen_trial
+
     names = []
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     for state in view.states:
@@ -40,3 +49,13 @@ def export_studies(view: SearchView, url: str) -> list[str]:
                 exported.add_trial(frozen_trial(proposal.values, told, study.dimensions, ids))
         names.append(name)
     return names
+
+
+OPTUNA = Exporter(
+    name="optuna",
+    doc="To the Optuna storage TO, the search alone. Default for a URL.",
+    export=_export,
+    takes=lambda place: "://" in place,
+    library="Optuna",
+    install="pip install 'depthrate[search]'",
+)

@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
-Scalars = tuple[int, Mapping[str, float]]
-"""A step, and tag -> value at it."""
+from depthrate.orchestrator.console.errors import UsageError
+from depthrate.orchestrator.export.exporter import ExportedSweep, Exporter, Scalars
+
+
+def _export(sweep: ExportedSweep, place: str | None) -> str:
+    """Write an event file per committed trial; written again it replaces what it wrote before."""
+    folder = Path(str(place))
+    runs = [run for run in sweep.runs() if run.steps]
+    try:
+        for run in runs:
+            run_folder = folder / sweep.name / run.name
+            run_folder.mkdir(parents=True, exist_ok=True)
+            path = run_folder / f"events.out.tfevents.{int(run.ended_at)}.{run.trial_id}"
+            write_events(path, run.ended_at, run.steps)
+            for other in run_folder.glob(f"events.out.tfevents.*.{run.trial_id}"):
+                if other != path:  # of a commit that was removed since: both would be drawn as one curve
+                    other.unlink()
+    except OSError as error:
+        raise UsageError(f"cannot write to {folder}: {error}") from None
+    if not runs:
+        raise UsageError(f"no committed trial of sweep {sweep.name!r} has curves or metrics; run it first")
+    return f"wrote {len(runs)} runs to {folder}; look at them: tensorboard --logdir {folder}"
 
 
 def write_events(path: Path, written_at: float, steps: Iterable[Scalars]) -> None:
@@ -27,3 +47,13 @@ def write_events(path: Path, written_at: float, steps: Iterable[Scalars]) -> Non
         event = Event(wall_time=written_at, step=step, summary=Summary(value=scalars))
         writer.write(event.SerializeToString())
     writer.close()
+
+
+TENSORBOARD = Exporter(
+    name="tensorboard",
+    doc="To TensorBoard's event files below the folder TO. Default for a folder.",
+    export=_export,
+    takes=lambda place: "://" not in place,
+    library="tensorboardX",
+    install="pip install 'depthrate[tensorboard]'",
+)

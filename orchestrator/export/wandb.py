@@ -10,13 +10,29 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from depthrate.orchestrator.export.mlflow import ATTEMPT_TAG, TRIAL_TAG, ExportedTrial
+from depthrate.orchestrator.console.errors import UsageError
+from depthrate.orchestrator.export.exporter import CommittedRun, ExportedSweep, Exporter
+from depthrate.orchestrator.export.mlflow import ATTEMPT_TAG, TRIAL_TAG
 
 MARK = "depthrate-attempt"
 """The file beside a run's own that is written when it is whole, and says which attempt it is of."""
 
 
-def write_offline_runs(folder: Path, project: str, trials: Iterable[ExportedTrial]) -> tuple[int, int]:
+def _export(sweep: ExportedSweep, place: str | None) -> str:
+    import wandb
+
+    folder = Path(str(place))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        new, old = write_offline_runs(folder, sweep.name, sweep.runs())
+    except (wandb.Error, OSError) as error:
+        raise UsageError(f"cannot write runs of W&B to {folder}: {error}") from None
+    existing = f"; {old} were there" if old else ""
+    upload = f"upload them: wandb sync {folder}/wandb/offline-run-*"
+    return f"wrote {new} runs of project {sweep.name!r} to {folder}{existing}; {upload}"
+
+
+def write_offline_runs(folder: Path, project: str, trials: Iterable[CommittedRun]) -> tuple[int, int]:
     """Write a run a trial below `folder/wandb` and return how many are new, and how many were there.
 
     A run of an older attempt is replaced, and one that was not written to its end.
@@ -57,7 +73,7 @@ def write_offline_runs(folder: Path, project: str, trials: Iterable[ExportedTria
     return new, old
 
 
-def _write_run(folder: Path, project: str, trial: ExportedTrial, settings: object) -> None:
+def _write_run(folder: Path, project: str, trial: CommittedRun, settings: object) -> None:
     import wandb
 
     run = wandb.init(
@@ -80,3 +96,12 @@ def _attempt(run: Path) -> str | None:
         return (run / MARK).read_text()
     except OSError:
         return None
+
+
+WANDB = Exporter(
+    name="wandb",
+    doc="To offline runs of Weights & Biases below the folder TO; wandb sync uploads them.",
+    export=_export,
+    library="W&B's client",
+    install="pip install 'depthrate[wandb]'",
+)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 
 from depthrate.storage.commits.snapshot import Snapshot
+from depthrate.tasks.python_process import start_python
 
 COMPACT_AT = 512
 """A launch starts a compaction when a sweep has this many loose commits."""
@@ -25,11 +25,10 @@ class AutoCompactor:
             return False
         if self._process is not None and self._process.poll() is None:
             return False
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "depthrate", "compact", "--store", self._store],
+        self._process = start_python(
+            *("depthrate", "compact", "--store", self._store),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONSAFEPATH": "1"},  # a folder `depthrate` where we stand is not ours
             start_new_session=True,  # Ctrl-C is for the launch, which then ends this
         )
         os.setpriority(os.PRIO_PROCESS, self._process.pid, 10)  # training comes first

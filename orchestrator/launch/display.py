@@ -15,7 +15,7 @@ from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as ProgressBars
 
 from depthrate.orchestrator.attempts.record import who
-from depthrate.orchestrator.console.tables import counted, duration, printable
+from depthrate.orchestrator.console.tables import counted, duration
 from depthrate.orchestrator.launch.plan import CheckedSweep, Plan
 from depthrate.orchestrator.launch.progress import Progress as LaunchProgress
 from depthrate.storage.attempts.heartbeats import Beat
@@ -75,11 +75,11 @@ class LaunchWatcher:
         now = time.monotonic()
         if progress.trials_done > self._last_done or now - self._last_line >= LOG_EVERY_S:
             self._last_done, self._last_line = progress.trials_done, now
-            self._console.print(self.sentence(progress), highlight=False)
+            self._console.print(self.sentence(progress))
 
     def say(self, line: str) -> None:
         """Show a line beside how the launch is getting on."""
-        self._console.print(printable(line), highlight=False, markup=False)
+        self._console.print(line)
 
     def take(self, progress: LaunchProgress) -> None:
         """Count what a search added, and name whom the launch waits for."""
@@ -92,7 +92,7 @@ class LaunchWatcher:
             if record["attempt_id"] not in self._named and len(self._named) < SHOWN_HOLDERS:
                 sweep = shlex.quote(record["sweep"])
                 text = f"waiting for {who(record)}; if it hangs, end it: depthrate cancel {sweep} --force"
-                self._console.print(printable(text), highlight=False, markup=False)
+                self._console.print(text)
             self._named.add(record["attempt_id"])
 
     def _count_added(self, progress: LaunchProgress) -> None:
@@ -237,5 +237,5 @@ class JobWatcher:
             return
         text = f"{state}, {len(self._trial_ids & committed)}/{counted(len(self._trial_ids), 'trial')}"
         if text != self._shown:
-            self._console.print(text, highlight=False)
+            self._console.print(text)
         self._shown = text

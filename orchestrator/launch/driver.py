@@ -32,6 +32,7 @@ from depthrate.orchestrator.executors.base import (
     NoRoomError,
     PackJob,
     SubmitError,
+    SubmitRateError,
 )
 from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.launch.batching import Batching, blamed, grouped, trials_of
@@ -231,6 +232,8 @@ class Driver:
         self._forgiven: dict[str, float] = {}
         """Node -> when somebody said that it is repaired, as far as that was taken into account."""
         self._no_room = Backoff(clock)
+        self._waits_for_rate = False
+        """Whether that is only because the scheduler is asked no more often."""
         self._is_store_full = False
         self._next_look = self._next_full_look = self._next_tick = float("-inf")
         self._nothing_before = float("-inf")
@@ -247,8 +250,8 @@ class Driver:
     def run(self) -> Outcome:
         """Bring every pack to its commit, or give it up."""
         with self._others:
-            while (self.running and not self._may_leave()) or (self._has_more() and not self.stopping):
-                if not self.stopping:
+            while (self.running and not self._may_leave()) or (self._has_more() and not self._is_draining):
+                if not self._is_draining:
                     packs = self._search_queue.next_packs(self._clock(), self.failures)
                     self.queue.extend(PackEntry(pack) for pack in packs)
                     self._submit(self._clock())
@@ -257,7 +260,7 @@ class Driver:
                     self._tick(self._clock())
         self._tell()
         self._heartbeats.leave()
-        return Outcome(self.failures, self.stopping and not self.stopped_early, self.stopped_early, self.cancelled)
+        return Outcome(self.failures, self._is_draining and not self.stopped_early, self.stopped_early, self.cancelled)
 
     def _tick(self, now: float) -> None:
         """Look at what goes on while packs run, and show it."""
@@ -272,14 +275,23 @@ class Driver:
         self._next_tick = now + max(heartbeat_s(self.store) / 2, REST * (self._clock() - now))
 
     def detach(self) -> Detached:
-        """Submit what is pending once; the jobs go on without us."""
+        """Submit what is pending and fits; the jobs go on without us."""
         with self._others:
             self._submit(self._clock())
+            while self._waits_for_rate:
+                time.sleep(0.2)
+                self._others.renew(self._own_trials())
+                self._submit(self._clock())
         elsewhere = sum(not self._others.busy.isdisjoint(entry.pack.trial_ids) for entry in self.queue)
         return Detached(len(self.running), elsewhere, len(self.queue) - elsewhere)
 
     def _may_leave(self) -> bool:
         return self.stopping and self.executor.outlives_driver
+
+    @property
+    def _is_draining(self) -> bool:
+        """Whether nothing more begins: asked to stop, or jobs were cancelled, beside which the others go on."""
+        return self.stopping or self.cancelled
 
     def _has_more(self) -> bool:
         return bool(self.queue) or self._search_queue.has_more
@@ -304,12 +316,13 @@ class Driver:
             self._look_for_others(now)
         if now < self._nothing_before:
             return
+        self._waits_for_rate = False
         room = self.executor.capacity - len(self.running)
         busy, size = self._others.busy, self._batching.size(len(self.queue), self.executor.workers)
         ready = (e for e in self.queue if now >= e.not_before and busy.isdisjoint(e.pack.trial_ids))
         ahead = max(room, self.executor.capacity // 4)  # claims are asked for rarely
         first = list(islice(ready, room * size + ahead))
-        if not self.stopping and (entries := self._claimed(first, sum(map(len, grouped(first, size, room))))):
+        if not self._is_draining and (entries := self._claimed(first, sum(map(len, grouped(first, size, room))))):
             self._submit_jobs([self._job_of(*group) for group in grouped(entries, size, room)])
         else:
             self._nothing_before = min((e.not_before for e in self.queue if e.not_before > now), default=float("inf"))
@@ -326,6 +339,8 @@ class Driver:
         self._is_store_full = bool(holding) or (free is not None and free < needed)
         if self._is_store_full:
             there = "" if free is None else f"{size_text(free)} free, "
+            if free is not None and free >= needed:  # a quota, say, which the file system's free space does not show
+                there = f"a write failed although {size_text(free)} are free (a quota?), "
             full = f"no room in store {self.store.url}: {there}about {size_text(needed)} needed now"
             kept = f"{counted(len(holding), 'running pack holds', 'running packs hold')} what has finished, "
             note("", f"{full}; {kept if holding else ''}nothing is lost: make room there and it goes on", is_state=True)
@@ -351,8 +366,9 @@ class Driver:
             self.executor.submit(jobs)
         except NoRoomError as error:
             self.queue.extendleft(reversed([self.running.pop(job.attempt_id) for job in error.left]))
-            note("pack", f"waiting for room: {error}", count=len(error.left), is_state=True)
+            note("pack", f"waiting to be submitted: {error}", count=len(error.left), is_state=True)
             self._no_room.wait()
+            self._waits_for_rate = isinstance(error, SubmitRateError)
         except SubmitError as error:
             entries = [self.running.pop(job.attempt_id) for job in error.left]
             if not self.running and not self._has_submitted:
@@ -412,9 +428,6 @@ class Driver:
             self._requeue(entry)
             if end.kind is NoFailure.CUT_OFF:
                 note("pack", "cut off by its job's time limit, to go on in another job")
-            if end.kind is NoFailure.CANCELLED_ALL and not self.stopping:
-                self.cancelled = True
-                self.stop()
             return
         state = None if record is None else record["state"]
         if record is not None and state is AttemptState.DONE:
@@ -440,7 +453,7 @@ class Driver:
     def _handle_failure(self, entry: PackEntry, end: JobEnd, kind: FailureKind, record: Record | None) -> None:
         attempt_id = end.ran_as or end.attempt_id
         kind, error = failure_of(kind, end.death, record, self.store)
-        if end.death is not None:
+        if end.death is not None and (record is not None or kind is not FailureKind.CANCELLED):
             known = {"attempt_id": attempt_id, "sweep": self.sweep.name, "device": self.options.device, **end.known}
             packs = {"pack_id": entry.pack.pack_id, "trial_ids": entry.trial_ids}
             over = {"heartbeat_at": end.known.get("ended_at"), "started_at": end.known.get("started_at")}
@@ -497,11 +510,12 @@ class Driver:
         """Do what is to be done with a pack that failed, and note what that is."""
         entry.failures[kind] += 1
         excused = Counter(failed for node, failed in entry.failed_on if node in self._health.sick)
+        unusable_nodes = {*self._health.sick, *(node for node, failed in entry.failed_on if failed is kind)}
         decision = decide(
             kind,
             entry.failures - excused,
             len(entry.pack.trials),
-            has_other_nodes=self.executor.num_nodes != 1,
+            has_other_nodes=self.executor.has_other_nodes(unusable_nodes),
         )
         if sum(number for failed, number in entry.failures.items() if failed not in _TAKEN) > MOST_FAILURES:
             decision = Decision.GIVE_UP
@@ -511,6 +525,10 @@ class Driver:
             case Decision.GIVE_UP:
                 failed.outcome = GIVEN_UP
                 self._give_up(entry, attempt_id, kind, error or "the attempt left no record", node)
+            case Decision.STOP:
+                failed.outcome = "put back, and nothing more is submitted"
+                self.queue.appendleft(entry)
+                self.cancelled = True
             case Decision.HALVE:
                 with contextlib.suppress(OSError):
                     self.store.delete(checkpoint_folder(entry.pack.pack_id))

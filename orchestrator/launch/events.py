@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import socket
-import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.attempts.failure_policy import error_pattern
 from depthrate.orchestrator.attempts.record import heartbeat_s, new_attempt_id
-from depthrate.orchestrator.console.tables import counted, printable
+from depthrate.orchestrator.console.tables import counted, print_line
 from depthrate.storage.attempts.clocks import is_time
 from depthrate.storage.files.json_objects import read_object
 from depthrate.storage.files.paths import launch_log_path, launch_path, launches_folder
@@ -161,7 +160,7 @@ class EventLog(logging.Handler):
         if not is_warning:
             self._say(line)
         elif not logging.getLogger().handlers:
-            print(printable(line), file=sys.stderr)
+            print_line(line, stderr=True)
 
     def _write(self, now: float) -> None:
         """Keep it in the store, if there is anything new; a store that refuses it stops nothing."""

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from depthrate.orchestrator.attempts.record import heartbeat_s
+from depthrate.orchestrator.code.store import keep_source
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import Executor, LaunchJob, RemoteLauncher, SubmitError
 from depthrate.orchestrator.executors.options import JobOptions, LaunchOptions
 from depthrate.orchestrator.launch.autocompact import AutoCompactor
-from depthrate.orchestrator.launch.code_versions import keep_source, other_code
+from depthrate.orchestrator.launch.code_changes import other_code
 from depthrate.orchestrator.launch.display import JobWatcher, watcher_for
 from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.events import EventLog
@@ -166,10 +167,7 @@ def write_launch(store: Store, checked: CheckedSweep) -> None:
 
 def _begin(plan: Plan, store: Store, executor: Executor, options: LaunchOptions) -> JobOptions:
     """Check the store, note the launch in it, and return what all its jobs share."""
-    if not store.is_shared:
-        raise StoreError(
-            f"store {store.url!r} lives in one process, and trials run in others; give a folder or a bucket"
-        )
+    store.require_place()
     require_clock(store)
     if not plan.snapshot.listing and store.format == Format():
         store.write_format(Format(FORMAT))

@@ -12,8 +12,15 @@ from dataclasses import dataclass
 
 from depthrate.orchestrator.console.tables import counted, printable
 from depthrate.orchestrator.launch.progress import Progress, Watcher
+from depthrate.orchestrator.launch.run_state import RunState
 
-INTERRUPTED = 130
+_ENDS = {
+    RunState.COMPLETE: "is done",
+    RunState.DETACHED: "is done",
+    RunState.PROBED: "is done",
+    RunState.INCOMPLETE: "ended with trials that are not done",
+    RunState.INTERRUPTED: "was stopped",
+}
 PATIENCE_S = 20.0
 """What takes longer is given up: a launch waits for nobody."""
 log = logging.getLogger("depthrate")
@@ -42,21 +49,17 @@ class Notifier:
 
         return watch
 
-    def around(self, run: Callable[[], int]) -> int:
-        """Run a launch, tell how it ended, also where it did so by an error, and return its exit code."""
-        code = 1
+    def around(self, run: Callable[[], RunState]) -> RunState:
+        """Run a launch, send its end, also that by an exception, and return its state."""
+        state = RunState.INCOMPLETE
         try:
-            code = run()
+            state = run()
         except KeyboardInterrupt:
-            code = INTERRUPTED
+            state = RunState.INTERRUPTED
             raise
         finally:
-            self._tell_end(code)
-        return code
-
-    def _tell_end(self, code: int) -> None:
-        how = {0: "is done", INTERRUPTED: "was stopped"}.get(code, "ended with trials that are not done")
-        self.tell("end", f"{self.sweep} {how}")
+            self.tell("end", f"{self.sweep} {_ENDS[state]}")
+        return state
 
     def tell(self, event: str, message: str) -> None:
         """Tell an event; that nobody hears it is a warning, never an error."""

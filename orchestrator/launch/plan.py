@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Set
+from contextlib import suppress
 from dataclasses import dataclass
 
 from depthrate.orchestrator.analysis.columns import columns_of, result_columns
@@ -12,11 +14,15 @@ from depthrate.storage.files.paths import checkpoint_trials_path, identity, is_i
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.expand import expand
+from depthrate.sweeps.expression import Expression, ExpressionError
 from depthrate.sweeps.packing import Pack, check_memory, estimated_wall_s, make_pack, pack_trials
 from depthrate.sweeps.spec import SweepSpec, check_figures, check_fits
-from depthrate.sweeps.trial import Trial
+from depthrate.sweeps.trial import Trial, canonical_json
 from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.task import Task
+
+MIN_DISTINCT_X = 3
+"""Values of x from which on a power law, which has two parameters, can fail to fit."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +92,23 @@ def check_filters(sweep: SweepSpec, task: Task) -> None:
             check_expression(text, result_columns(task))
         except QueryError as error:
             raise SweepError(f"fit where: {error}") from None
+
+
+def thin_fits(checked: CheckedSweep) -> Iterator[str]:
+    """Yield a remark for each fit of a grid whose longest curve has too few values of x to test the power law."""
+    for request in checked.sweep.fit if checked.sweep.search is None else ():
+        expression, curves = Expression(request.x), defaultdict[str, set[float]](set)
+        for trial in checked.trials:
+            with suppress(ExpressionError):  # x is null there, or divides by zero: the fit leaves the trial out
+                curves[canonical_json([trial.params[name] for name in request.by])].add(
+                    expression.evaluate(trial.params)
+                )
+        most = max(map(len, curves.values()), default=0)
+        if most < MIN_DISTINCT_X:
+            yield (
+                f"fit of {request.metric} over {request.x}: at most {most} different {request.x} in a curve, and a power law "
+                f"passes through any {MIN_DISTINCT_X - 1} points; give {MIN_DISTINCT_X} or more"
+            )
 
 
 def check_data(checked: CheckedSweep, source: DataSource) -> None:

@@ -114,10 +114,10 @@ class Outcome:
 
     failures: list[PackFailure]
     interrupted: bool
-    """Asked to stop, by a signal or by `depthrate cancel`."""
+    """Asked to stop, by a signal or a cancellation."""
     stopped_early: bool
     cancelled: bool = False
-    """By `depthrate cancel`."""
+    """By `depthrate cancel`, or by the user or an administrator of a scheduler."""
 
 
 @dataclass(frozen=True)

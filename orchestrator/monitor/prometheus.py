@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from depthrate.orchestrator.console.errors import UsageError
-from depthrate.orchestrator.console.output_file import output_file
+from depthrate.orchestrator.console.output_file import write_output
 from depthrate.orchestrator.monitor.cost import Reckoning
 from depthrate.orchestrator.monitor.status import SweepStatus
 
@@ -33,13 +33,12 @@ def check_library() -> None:
 
 
 def write_textfile(path: Path, states: Sequence[SweepStatus], costs: Mapping[str, Reckoning]) -> None:
-    """Write what a scrape is to see: whole, in place of what was there.
+    """Write the file that the node exporter reads.
 
     Raises:
-        OSError: it cannot be written.
+        UsageError: it cannot be written.
     """
-    with output_file(path) as stream:
-        stream.write(textfile(states, costs, time.time()))
+    write_output(path, textfile(states, costs, time.time()))
 
 
 def textfile(states: Sequence[SweepStatus], costs: Mapping[str, Reckoning], now: float) -> str:

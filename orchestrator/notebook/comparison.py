@@ -43,8 +43,8 @@ def compare(
     """
     import pandas as pd
 
-    from depthrate.orchestrator.cli.commands.compare import compared
-    from depthrate.orchestrator.cli.find_sweep import find_sweep
+    from depthrate.orchestrator.api.compare import compared
+    from depthrate.orchestrator.api.find_sweep import find_sweep
     from depthrate.orchestrator.console.tables import counted
     from depthrate.storage.files.store import existing_store
 
@@ -74,5 +74,5 @@ def compare(
     both_fit = f"{counted(len(rows), 'curve')} that both have; p_equal: F test that they share the exponent"
     return Comparison(
         Table(f"{said}; {shared}{differ}", pd.DataFrame(values, columns=["parameter", *names])),
-        Table(both_fit if rows else "no fit that both ask for, of the same metric over the same x", pd.DataFrame(rows)),
+        Table(found.unpaired or both_fit, pd.DataFrame(rows)),
     )

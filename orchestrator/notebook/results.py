@@ -13,8 +13,8 @@ from depthrate.storage.query.results import Results
 from depthrate.storage.query.sql_checks import QueryError
 from depthrate.sweeps.spec import fit_request
 from depthrate.sweeps.trial import Trial
-from depthrate.tasks.builtin import builtin_tasks
 from depthrate.tasks.parameters import nearest
+from depthrate.tasks.registry import find_task
 from depthrate.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -45,13 +45,14 @@ class StoreResults(Results):
 
         names = [by] if isinstance(by, str) else list(by)
         known = self.column_names("select * from results")
+        known += [name.removeprefix("last_") for name in known if name.startswith("last_")]
         request = fit_request({"metric": metric, "x": x, "by": names} | options)
         if unknown := [name for name in (metric, *request.x_names, *names) if name not in known]:
             raise QueryError(f"results have no column {unknown[0]!r}{nearest(unknown[0], known)}")
         rows = self.sql("select trial_id, task, task_version, params from trials order by trial_id").fetchall()
         trials = [Trial(trial_id, task, version, object_of(params)) for trial_id, task, version, params in rows]
         names_of_tasks = {trial.task for trial in trials}
-        task = builtin_tasks().get(names_of_tasks.pop()) if len(names_of_tasks) == 1 else None
+        task = find_task(names_of_tasks.pop()) if len(names_of_tasks) == 1 else None
         plots = rate_plots(fit_curves(self, [request], trials, task))
         if not plots:
             raise QueryError(f"no committed trial has a positive {metric} and a positive {x} to draw")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from depthrate.orchestrator.notebook.sweep import StoreUrl
 
 if TYPE_CHECKING:
-    from depthrate.orchestrator.cli.commands.serve import Listening
+    from depthrate.orchestrator.serve.server import Listening
 
 PATIENCE_S = 30.0
 
@@ -67,7 +67,7 @@ def serve(
         StoreError: there is no such store.
         UsageError: Starlette or uvicorn is not installed, or nothing can listen at that address.
     """
-    from depthrate.orchestrator.cli.commands.serve import listen
+    from depthrate.orchestrator.serve.server import listen
     from depthrate.storage.files.store import existing_store
 
     return Served(listen(existing_store(store), host, port, with_token=token, timeout_s=timeout, memory_gb=memory))

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from depthrate.storage.files.store import Store
 
 StoreUrl = str | os.PathLike[str] | None
-INTERRUPTED = 130
-"""How `run` ends that was interrupted."""
 
 
 class RunError(RuntimeError):
@@ -91,7 +89,7 @@ class Sweep:
         """
         import pandas as pd
 
-        from depthrate.orchestrator.cli.planning import check_launch, estimates_on, machines_of, plan_on, plan_sentence
+        from depthrate.orchestrator.api.planning import check_launch, estimates_on, machines_of, plan_on, plan_sentence
         from depthrate.orchestrator.search.proposals import with_search
         from depthrate.storage.files.data_folder import open_data_folder
         from depthrate.storage.files.store import open_store
@@ -129,16 +127,17 @@ class Sweep:
             TypeError: there is no such option.
             ValueError: the sweep cannot run; nothing was started.
         """
-        from depthrate.orchestrator.cli.commands.run import run_sweep
+        from depthrate.orchestrator.api.run import run_sweep
+        from depthrate.orchestrator.launch.run_state import RunState
 
         if "checkpoint_s" in options:
             warnings.warn("checkpoint_s is checkpoint_seconds now", DeprecationWarning, stacklevel=2)
             options["checkpoint_seconds"] = options.pop("checkpoint_s")
         launch = self._options(store, options)
-        code = run_sweep(launch, self._spec)
-        if code == INTERRUPTED:
+        state = run_sweep(launch, self._spec)
+        if state is RunState.INTERRUPTED:
             raise KeyboardInterrupt("stopped; run the cell again to go on")
-        if code:
+        if state is RunState.INCOMPLETE:
             raise RunError(
                 f"sweep {self.name!r} is not done; the reasons stand above; run it again to try what is left"
             )
@@ -175,21 +174,15 @@ class Sweep:
         """Fit the rates that the sweep asks for and return them, a row a curve and model; the store keeps them."""
         import pandas as pd
 
-        from depthrate.orchestrator.analysis.fit_curves import fit_curves
-        from depthrate.orchestrator.analysis.open_results import results_of
+        from depthrate.orchestrator.api.fit import fit_sweep
         from depthrate.orchestrator.console.tables import counted
-        from depthrate.orchestrator.search.proposals import fitted_trials
-        from depthrate.storage.catalog.fits import write_fits
         from depthrate.storage.files.json_objects import object_of
         from depthrate.storage.files.store import existing_store
 
         opened = existing_store(store)
         checked, view = self.checked(opened)
-        results, trials = results_of(opened, checked.task), fitted_trials(checked, view)
-        curves = fit_curves(results, self._spec.fit, trials, checked.task)
-        rows = [row for curve in curves for row in curve.table_rows(self.name)]
-        if rows:
-            write_fits(opened, self.name, rows)
+        result = fit_sweep(checked, opened, view)
+        curves, rows = result.curves, result.rows
         groups = ["by"] if any(object_of(row["by"]) for row in rows) else []
         shown = [
             "metric",
@@ -218,7 +211,7 @@ class Sweep:
         Raises:
             OSError: it cannot be written.
         """
-        from depthrate.orchestrator.cli.commands.report import ReportFiles, write_report
+        from depthrate.orchestrator.api.report import ReportFiles, write_report
         from depthrate.storage.files.store import existing_store
 
         opened = existing_store(store)

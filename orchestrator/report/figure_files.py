@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from depthrate.orchestrator.console.errors import UsageError
+from depthrate.orchestrator.console.output_file import write_output
 from depthrate.orchestrator.report.drawing.draw import FORMATS, draw
 from depthrate.orchestrator.report.drawing.labels import plain
 from depthrate.orchestrator.report.drawing.style import SCREEN, FigureStyle
@@ -24,15 +25,14 @@ def export_figures(plots: Sequence[Plot], folder: Path, style: FigureStyle = SCR
     """Write figure-<number>-<title>.svg, .pdf and .csv for each plot; return how many.
 
     Raises:
-        OSError: a file cannot be written.
+        UsageError: a file cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     for number, plot in enumerate(plots, 1):
         words = re.sub(r"[^a-z0-9]+", "-", html.unescape(plot.title).lower()).strip("-")
         path = folder / f"figure-{number:02d}-{words[:60]}"
-        path.with_suffix(".csv").write_text(plot_csv(plot), encoding="utf-8")
+        write_output(path.with_suffix(".csv"), plot_csv(plot))
         for ending, content in draw(plot, style).items():
-            path.with_suffix(f".{ending}").write_bytes(content)
+            write_output(path.with_suffix(f".{ending}"), content)
     return len(plots)
 
 
@@ -52,14 +52,13 @@ class Picture:
         """Write it as SVG, PDF, PNG or CSV, by the ending of the path.
 
         Raises:
-            ValueError: the ending is another.
-            OSError: it cannot be written.
+            UsageError: the ending is another, or the file cannot be written.
         """
         ending = Path(path).suffix.removeprefix(".").lower()
         if ending not in (*FORMATS, "csv"):
             raise UsageError(f"{os.fspath(path)}: a figure is written as {_ENDINGS}")
         content = plot_csv(self.plot).encode() if ending == "csv" else draw(self.plot, endings=[ending])[ending]
-        Path(path).write_bytes(content)
+        write_output(Path(path), content)
 
 
 def plot_csv(plot: Plot) -> str:

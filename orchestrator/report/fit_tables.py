@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from depthrate.orchestrator.analysis.compare import FitPair
+from depthrate.orchestrator.analysis.compare import FitPair, unpaired_text
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.preferred_model import adequate_power
 from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.fit_words import (
     above_words,
     bound_words,
     drift_words,
+    inadequacy_words,
     range_words,
     rivals_words,
     target_words,
@@ -34,7 +36,6 @@ from depthrate.orchestrator.report.words import (
     is_finite,
     number_text,
     p_text,
-    power_law,
     signed_text,
     thousandths,
     value_text,
@@ -50,7 +51,7 @@ MAX_VALUES = 8
 
 def support_table(curves: Sequence[FittedCurve]) -> str:
     """Return a row a curve with what speaks for and against its power law; empty where nothing is fitted."""
-    fitted = [(curve, power) for curve in curves if (power := power_law(curve)) is not None]
+    fitted = [(curve, power) for curve in curves if (power := curve.power) is not None]
     if not fitted:
         return ""
     header = [
@@ -94,8 +95,10 @@ def support_table(curves: Sequence[FittedCurve]) -> str:
 
 def _rate(curve: FittedCurve, power: RateFit) -> str:
     by = group_text(curve.by)
-    exponent = f"{escape(x_text(curve.x))}<sup>{signed_text(-power.exponent, '.2f')}</sup>"
-    return f"{escape(curve_label(curve))} {exponent}{f', {escape(by)}' if by else ''}"
+    rate = f"{escape(x_text(curve.x))}<sup>{signed_text(-power.exponent, '.2f')}</sup>"
+    if why := inadequacy_words(curve, power):
+        rate = f"over {escape(x_text(curve.x))}: no power law ({why})"
+    return f"{escape(curve_label(curve))} {rate}{f', {escape(by)}' if by else ''}"
 
 
 def fit_table(curves: Sequence[FittedCurve]) -> str:
@@ -203,7 +206,7 @@ def comparison_tables(data: ReportData) -> str:
     ]
     content += table(["parameter", *names], rows) if rows else "<p>Their parameters take the same values.</p>"
     if not data.pairs:
-        return f"{content}<p>There is no fit that both ask for, of one metric over one x.</p>"
+        return f"{content}<p>{escape(unpaired_text(names, [part.fits for part in data.parts]))}.</p>"
     header = ["metric", "group", f"a of {names[0]}", f"a of {names[1]}", "a of both", "p(equal)"]
     note = (
         "p(equal): F test that both share the exponent, over the seeds that both have; where each trial is a draw of its own, "
@@ -223,8 +226,9 @@ def _values(data: ReportData, name: str) -> str:
 
 
 def _pair_row(pair: FitPair) -> list[Cell]:
-    common = pair.common
+    common = pair.stated_common
     groups = unique([group_text(pair.first.by), group_text(pair.second.by)])
+    groups = groups if len(groups) == 1 else [group or "all" for group in groups]
     both = "—" if common is None else f"{thousandths(common.exponent)} {_ends_text(common.ci_low, common.ci_high)}"
     exponents = [_exponent(pair.first), _exponent(pair.second), both, p_text(common.p_common if common else None)]
     metric = f"{curve_label(pair.first)} over {x_text(pair.first.x)}"
@@ -232,7 +236,7 @@ def _pair_row(pair: FitPair) -> list[Cell]:
 
 
 def _exponent(curve: FittedCurve) -> str:
-    power = curve.power
+    power = adequate_power(curve)
     if power is None:
-        return "no fit"
+        return "no power law fits" if curve.power else "no fit"
     return f"{thousandths(power.exponent)} {_ends_text(power.ci_low, power.ci_high) if power.ci_method else ''}".strip()

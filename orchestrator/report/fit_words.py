@@ -5,29 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.preferred_model import (
+    CLEAR_AICC,
+    LEVEL,
+    adequate_power,
+    best_rival,
+    clear_rival,
+    inadequacy,
+    local_exponents_text,
+    preferred_model,
+)
 from depthrate.orchestrator.report.words import (
     curve_label,
     escape,
     group_text,
     group_values,
     interval_of,
-    is_finite,
+    minus_signs,
     number_text,
     p_text,
-    power_law,
     signed_text,
     x_text,
 )
-from depthrate.tasks.fits.models import MODELS, POWER
+from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.fits.rate_fit import RateFit
 from depthrate.tasks.fits.whole_seeds import MIN_SEEDS
-
-CLEAR_AICC = 2.0
-"""Below this difference of AICc two models count as not told apart (Burnham and Anderson 2002, section 2.6)."""
-LEVEL = 0.05
-"""Over whole seeds another model is preferred only where the power law is rejected at this level: AICc alone takes bends
-that seeds share by chance for the curve's."""
-
 
 MAX_SENTENCES = 3
 """Of one metric over one x; more groups than that stand in one sentence."""
@@ -59,49 +61,26 @@ def groups_sentence(curves: Sequence[FittedCurve]) -> str:
 
 def _parts(curve: FittedCurve) -> tuple[str, tuple[str, str, str]]:
     """Return the rate, and beside it the interval, how many trials are unconverged and what was left out, as HTML."""
-    power, excluded = power_law(curve), curve.excluded_text
+    power, excluded = curve.power, curve.excluded_text
     left_out = f"left out: {escape(excluded)}" if excluded else ""
     if power is None:
         return f"has no fit ({escape(curve.note or 'too few points')})", ("", "", left_out)
     doubt = f"<strong>{_unconverged_words(curve)}</strong>" if curve.unconverged else ""
-    return _what(curve, power), (_interval_words(curve, power), doubt, left_out)
+    return _what(curve, power), (_interval_words(curve), doubt, left_out)
 
 
 def fit_sentence(curve: FittedCurve) -> str:
     """Say one fitted curve in a sentence, as HTML: the preferred model first, unconverged trials beside it."""
     by = group_text(curve.by)
     start = escape(curve_label(curve)) + (f" at {escape(by)}" if by else "")
-    power = power_law(curve)
+    power = curve.power
     excluded = curve.excluded_text
     left_out = f" Left out: {escape(excluded)}." if excluded else ""
     if power is None:
         return f"{start}: no fit ({escape(curve.note or 'too few points')}).{left_out}"
     doubt = f" <strong>({_unconverged_words(curve)})</strong>" if curve.unconverged else ""
-    return f"{start} {_what(curve, power)}, {_interval_words(curve, power)}{doubt}.{left_out}"
-
-
-def preferred_model(curve: FittedCurve) -> RateFit | None:
-    """Return the model that clearly beats the power law; null where none does.
-
-    By AICc, and over whole seeds only if the means' distance from a power law is more than seeds bring about by chance.
-    """
-    power = power_law(curve)
-    rival = None if power is None else best_rival(power, curve.fits)
-    if power is None or rival is None or rival[1] >= -CLEAR_AICC:
-        return None
-    p = curve.p_lack_of_fit
-    if power.n_seeds is not None and (p is None or p >= LEVEL):  # too few whole seeds reject nothing
-        return None
-    return rival[0]
-
-
-def best_rival(power: RateFit, fits: Sequence[RateFit]) -> tuple[RateFit, float] | None:
-    """Return the best model that is not the power law, and by how much its AICc is above the power law's."""
-    known = [(fit, fit.aicc) for fit in fits if fit.model != POWER.name and is_finite(fit.aicc)]
-    if not is_finite(power.aicc) or not known:
-        return None
-    best, aicc = min(known, key=lambda other: other[1])
-    return best, aicc - power.aicc
+    interval = _interval_words(curve)
+    return f"{start} {_what(curve, power)}{f', {interval}' if interval else ''}{doubt}.{left_out}"
 
 
 def common_sentence(curve: FittedCurve) -> str:
@@ -109,12 +88,11 @@ def common_sentence(curve: FittedCurve) -> str:
     common = curve.common
     if common is None:
         return ""
-    exponent, low, high = (signed_text(-value, ".2f") for value in (common.exponent, common.ci_high, common.ci_low))
-    rate = f"{exponent} [{low}, {high}]"
+    exponent, low, high = (signed_text(value, ".2f") for value in (common.exponent, common.ci_low, common.ci_high))
     verdict = "do not share one exponent" if common.p_common < LEVEL else "are compatible with one exponent"
     p = escape(p_text(common.p_common)) if common.p_common < 0.001 else f"= {p_text(common.p_common)}"
     label = escape(curve_label(curve))
-    return f"{label}: the {common.num_groups} groups {verdict} (F test, p {p}); fitted together {rate}."
+    return f"{label}: the {common.num_groups} groups {verdict} (F test, p {p}); fitted together a = {exponent} [{low}, {high}]."
 
 
 def no_interval_text(power: RateFit) -> str:
@@ -125,64 +103,71 @@ def no_interval_text(power: RateFit) -> str:
     return f"no interval ({seeds} too little of how seeds differ; {MIN_SEEDS} are needed)"
 
 
+def inadequacy_words(curve: FittedCurve, fit: RateFit) -> str:
+    """Say why a model does not describe a curve, as HTML; empty where it does."""
+    return escape(minus_signs(inadequacy(curve, fit).replace("R^2", "R²")))
+
+
 def _what(curve: FittedCurve, power: RateFit) -> str:
-    """The power law, behind the model that is preferred over it."""
-    best, rate = preferred_model(curve), _rate_words(curve, power)
-    if best is None:
-        return rate
+    """The preferred model, and the power law behind another one."""
+    best = preferred_model(curve)
+    if best is None or best is power:
+        return f"<strong>{_rate_words(curve, power)}</strong>"
     model = MODELS[best.model]
     values = [f"exponent {signed_text(best.exponent, '.2f')}"]
     values += [f"{parameter.symbol} {number_text(best.parameter(parameter.name))}" for parameter in model.parameters]
     told = f" ({', '.join(values)})" if model.values_are_told else ""
     name = model.words if " " in model.words else f"{model.words} law"
     article = "an" if name[0] in "aeiou" else "a"
-    return f"<strong>follows {article} {name}</strong>{told}; as a power law it {rate}"
+    behind = "as a power law it " if adequate_power(curve) else "it "
+    return f"<strong>follows {article} {name}</strong>{told}; {behind}{_rate_words(curve, power)}"
 
 
 def _rate_words(curve: FittedCurve, power: RateFit) -> str:
-    """What is established of the power law: that it falls or grows only where the interval says so."""
+    """What is established of the power law: that it fits, and falls or grows only where the interval says so."""
+    if why := inadequacy_words(curve, power):
+        local = minus_signs(local_exponents_text(curve))
+        return f"follows no power law ({why})" + (
+            f"; local exponents over {escape(x_text(curve.x))}: {local}" if local else ""
+        )
     interval, base = interval_of(power), escape(x_text(curve.x))
     rate = f"<span class=nowrap>{base}<sup>{signed_text(-power.exponent, '.2f')}</sup></span>"
-    plain = preferred_model(curve) is not None
     if interval is None:
-        words = f"goes as {rate}"
-    elif interval[0] <= 0 <= interval[1]:
-        words = f"neither falls nor grows for certain, as {rate}"
-    else:
-        words = f"{'grows' if power.exponent < 0 else 'falls'} as {rate}"
-    return words if plain else f"<strong>{words}</strong>"
+        return f"goes as {rate}"
+    if interval[0] <= 0 <= interval[1]:
+        return f"neither falls nor grows for certain, as {rate}"
+    return f"{'grows' if power.exponent < 0 else 'falls'} as {rate}"
 
 
-def _interval_words(curve: FittedCurve, power: RateFit) -> str:
-    """The interval is of the exponent's size, as the sentence says whether it falls or grows."""
+def _interval_words(curve: FittedCurve) -> str:
+    """The interval of the power law's exponent a, where it is stated."""
+    power = adequate_power(curve)
+    if power is None:
+        return ""
     interval = interval_of(power)
     if interval is None:
         return no_interval_text(power)
     over = f" over {escape(curve.draws)}" if curve.draws else ""
-    low, high = interval
-    if low <= 0 <= high:
-        return f"95 % interval [{signed_text(-high, '.2f')}, {signed_text(-low, '.2f')}] of the exponent{over}"
-    low, high = sorted((abs(low), abs(high)))
-    return f"95 % interval [{low:.2f}, {high:.2f}]{over}"
+    of_a = "" if interval[0] > 0 else " of a"
+    return f"95 % interval{of_a} [{', '.join(signed_text(end, '.2f') for end in interval)}]{over}"
 
 
 def rivals_words(curve: FittedCurve) -> str:
     """Compare the power law with the best other model by AICc; empty without a fit."""
-    power = power_law(curve)
-    if power is None:
-        return ""
-    rival = best_rival(power, curve.fits)
+    rival = best_rival(curve)
     if rival is None:
-        return "none to compare with (too few different values or points)"
+        return "none to compare with (too few different values or points)" if curve.power else ""
     best, delta = rival
     model, by = MODELS[best.model].words, f"ΔAICc {abs(delta):.1f}"
-    if preferred_model(curve) is not None:
+    if preferred_model(curve) is best:
         return f"{model} preferred, {by}"
     if abs(delta) < CLEAR_AICC:
         return f"{model} not told apart, {by}"
     if delta > 0:
         return f"preferred over {model}, {by}"
     lower, p = f"{model} has the lower AICc ({by})", curve.p_lack_of_fit
+    if clear_rival(curve) is best:
+        return f"{lower}, but does not fit ({inadequacy_words(curve, best)})"
     if p is None:
         return f"{lower}, but there are too few whole seeds to reject the power law"
     return f"{lower}, but over whole seeds the power law is not rejected (p = {p_text(p)})"
@@ -201,19 +186,18 @@ def bound_words(curve: FittedCurve) -> str:
     if check is None or not curve.is_stationary:
         return ""
     shape = f"{escape(x_text(curve.x))}<sup>{signed_text(-check.exponent, '.2f')}</sup>, up to a factor"
-    low, high = (signed_text(-value, ".2f") for value in (check.ci_high, check.ci_low))
-    ratio = f"over it the data have {signed_text(-check.ratio, '.2f')} [{low}, {high}]"
+    ratio, low, high = (signed_text(value, ".2f") for value in (check.ratio, check.ci_low, check.ci_high))
     verdict = check.verdict
     if verdict == "slower":
         verdict = "<strong>slower than the bound allows for ever</strong>"
-    return f"{shape}; {ratio}: {verdict}"
+    return f"{shape}; over it the data have a = {ratio} [{low}, {high}]: {verdict}"
 
 
 def drift_words(curve: FittedCurve) -> str:
     """By how much training's last quarter moved the exponent, and could still; empty where that is not known."""
     if curve.drift is None:
         return ""
-    moved = signed_text(-curve.drift.moved, "+.2f")
+    moved = signed_text(curve.drift.moved, "+.2f")
     return f"{moved} (as much again, at worst {curve.drift.could_move:.2f})"
 
 
@@ -233,13 +217,13 @@ def range_words(curve: FittedCurve) -> str:
         words.append(f"from {x_text(curve.x)} = {curve.cutoff.x_min:g} on")
     if len(curve.sensitivity) > 1:
         whole, row, *_ = curve.sensitivity
-        words.append(f"{signed_text(-row['exponent'], '.2f')} without {x_text(curve.x)} = {whole['x_min']:g}")
+        words.append(f"a = {signed_text(row['exponent'], '.2f')} without {x_text(curve.x)} = {whole['x_min']:g}")
     return "; ".join(words)
 
 
 def target_words(curve: FittedCurve) -> str:
     """Where the power law reaches the value that was asked for; empty where none was."""
-    power, target = power_law(curve), curve.asked.target
+    power, target = adequate_power(curve), curve.asked.target
     if power is None or target is None:
         return ""
     if power.x_at_target is None:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from depthrate.orchestrator.analysis.preferred_model import curves_with_common_exponent
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.monitor.cost import Reckoning
 from depthrate.orchestrator.report import figures
@@ -30,15 +31,12 @@ from depthrate.orchestrator.report.theme import Theme
 from depthrate.orchestrator.report.trial_tables import left_out_table, trial_details, trial_table
 from depthrate.orchestrator.report.words import duration_text, escape, number_text
 from depthrate.sweeps.yaml_file import yaml_text
+from depthrate.tasks.citations import titles_cited
 from depthrate.tasks.measurement import Measurement
-from depthrate.tasks.papers import titles_cited
 
 
-def render_report(data: ReportData, *, refresh_s: float | None = None) -> str:
-    """Return the whole report as one HTML text; missing parts are said, never an error.
-
-    With refresh_s the page loads itself again after so many seconds.
-    """
+def render_report(data: ReportData) -> str:
+    """Return the whole report as one HTML text; missing parts are said, never an error."""
     numbers = itertools.count(1)
     search = [] if data.search is None else [_section("Search", _search(data.search, numbers))]
     drawn = [(title, _figures(themes, data, numbers)) for title, themes in _sections()]
@@ -59,7 +57,7 @@ def render_report(data: ReportData, *, refresh_s: float | None = None) -> str:
         _section("How to reproduce", _of_each(data, _sweep) + _reproduce(data)),
     ]
     told = "\n".join(body)
-    return _page(data.name, "\n".join([_head(data), _contents(told), _summary(data), told]), refresh_s)
+    return _page(data.name, "\n".join([_head(data), _contents(told), _summary(data), told]))
 
 
 def all_plots(data: ReportData) -> list[Plot]:
@@ -110,8 +108,8 @@ def _summary(data: ReportData) -> str:
     sentences = [f"<li>{sentence}</li>" for sentence in fit_sentences(data.fits)]
     for part in data.parts or (data,):
         of_sweep = f"{escape(part.name)}: " if data.parts else ""
-        together = dict.fromkeys(common_sentence(curve) for curve in part.fits)
-        sentences += [f"<li>{of_sweep}{sentence}</li>" for sentence in together if sentence]
+        together = curves_with_common_exponent(part.fits)
+        sentences += [f"<li>{of_sweep}{common_sentence(curve)}</li>" for curve in together]
     sentences += [sentence for each in data.drawn("step") if (sentence := _last_values(data, each))]
     if not data.fits:
         none = "No fits yet." if data.is_underway else "The sweep asks for no fit."
@@ -219,11 +217,10 @@ def page_policy() -> str:
     return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
 
 
-def _page(name: str, body: str, refresh_s: float | None) -> str:
-    refresh = "" if refresh_s is None else f'<meta http-equiv="refresh" content="{refresh_s:g}">'
+def _page(name: str, body: str) -> str:
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" '
-        f'content="{page_policy()}"><meta name="viewport" content="width=device-width, initial-scale=1">{refresh}'
+        f'content="{page_policy()}"><meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(name)} · depthrate</title><style>{STYLE}</style></head><body><main>{body}</main>"
         f"<noscript><p>The figures need JavaScript.</p></noscript>"
         f'<script type="application/gzip" id="library">{packed_library()}</script><script>{SCRIPT}</script></body></html>\n'

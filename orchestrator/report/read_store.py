@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from depthrate.orchestrator.analysis.columns import columns_to_skip, known_measurements
+from depthrate.orchestrator.analysis.columns import ALWAYS_LAST, columns_to_skip, known_measurements
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.launch.plan import CheckedSweep
 from depthrate.orchestrator.monitor.cost import Reckoning, reckon
@@ -62,6 +62,8 @@ def read_report(
     known = pd.CategoricalDtype(sorted(set(trials["trial_id"])))
     of_sweep = partial(_rows_of, held, known)
     fitted = of_sweep("select * from results")
+    logged = {name: fitted[f"last_{name}"] for name in ALWAYS_LAST if name not in fitted}
+    fitted = fitted.assign(**logged)  # a panel of a task without such a parameter has the curve under its own name
     if search is not None:
         fitted = fitted[fitted["trial_id"].isin([trial.trial_id for trial in search.chosen()])]
     metrics = of_sweep(

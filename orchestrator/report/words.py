@@ -36,11 +36,6 @@ def minus_signs(formula: str) -> str:
     return formula.replace("-", "−")
 
 
-def power_law(curve: FittedCurve) -> RateFit | None:
-    """Return the curve's power law, if its exponent is finite."""
-    return curve.power if curve.power and is_finite(curve.power.exponent) else None
-
-
 def curve_label(curve: FittedCurve) -> str:
     """Name a curve's metric, and what of it is not as usual: its layer, its filter, options of the fit."""
     asked = curve.asked

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from depthrate.orchestrator.analysis.columns import result_columns
+from depthrate.orchestrator.analysis.columns import ALWAYS_LAST, result_columns
 from depthrate.orchestrator.launch.plan import CheckedSweep
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.studies import make_studies
@@ -28,9 +28,9 @@ def check_search(checked: CheckedSweep, source: DataSource) -> None:
     checked.task.check_data([trial.params for study in studies for trial in study.first_trials()], source)
     columns, measured = result_columns(checked.task), listed(scalars(checked.task.measurements))
     for text in search.objective:
-        if text in checked.task.schema and f"last_{text}" in (columns or ()):
+        if text in ALWAYS_LAST or (text in checked.task.schema and f"last_{text}" in (columns or ())):
             raise SweepError(
-                f"search.objective is {text!r}, in results the parameter of that name; what is measured by it is last_{text}"
+                f"search.objective is {text!r}, in results a parameter's name; what is measured is last_{text}: give that"
             )
         try:
             check_expression(text, columns)

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import resource
+import subprocess
 import sys
 import threading
 import time
@@ -20,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from depthrate.orchestrator.analysis.columns import columns_of
 from depthrate.orchestrator.attempts.node_health import is_hardware_error
 from depthrate.orchestrator.attempts.record import Attempt
+from depthrate.orchestrator.code.store import code_hash, load_kept_task
 from depthrate.orchestrator.executors.base import BATCH_S, PackJob
-from depthrate.orchestrator.launch.code_versions import code_hash, load_kept_task
 from depthrate.orchestrator.worker.context import StopFlag, WorkerContext, disk_of_node
 from depthrate.orchestrator.worker.heartbeat import Heartbeat, captured_output
 from depthrate.orchestrator.worker.live_curves import LiveCurves
@@ -36,7 +37,8 @@ from depthrate.storage.tables.from_task import layer_parts, picked_columns, task
 from depthrate.storage.tables.schema import TableError
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.tasks.task import Interrupted, ResultStatus, Tables, Task, TrialResult, has_diverged
-from depthrate.tasks.training.engine import NoCompilerError
+from depthrate.tasks.training.engines.choice import NoCompilerError
+from depthrate.tasks.training.torch_errors import torch_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -398,12 +400,16 @@ def _has_diverged(tables: Tables) -> bool:
     return any(has_diverged(zip(*picked_columns(*table, ("step", "split", "loss")), strict=True)) for table in returned)
 
 
+_TRANSIENT_ERRORS = (OSError, EOFError, subprocess.SubprocessError)
+"""Exceptions that a disk, a network or another process causes, and that may not occur again on the same machine."""
+
+
 def failure_kind(error: BaseException) -> FailureKind:
-    """Return the kind of failure that decides about a retry."""
-    if isinstance(error, MemoryError) or type(error).__name__ in ("OutOfMemoryError", "ArrowMemoryError"):
+    """Return the kind of failure that decides about a retry, by the classes of an exception and of its causes."""
+    if isinstance(error, (MemoryError, *torch_errors("OutOfMemoryError"))):
         return FailureKind.OUT_OF_MEMORY
     if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
-        return FailureKind.OUT_OF_MEMORY  # torch's CPU allocator has no type of its own
+        return FailureKind.OUT_OF_MEMORY  # torch's CPU allocator has no class of its own
     if isinstance(error, CommitError):
         return FailureKind.STORE
     if isinstance(error, TableError):
@@ -412,36 +418,13 @@ def failure_kind(error: BaseException) -> FailureKind:
         return FailureKind.NOT_HERE
     if is_hardware_error(f"{type(error).__name__}: {error}"):
         return FailureKind.HARDWARE
-    name = type(error).__name__
-    is_sure = name in _WRONG_CODE or (
-        name == "DatasetError" and error.__cause__ is None
-    )  # else a file that was not read
-    return FailureKind.CODE if is_sure else FailureKind.TASK
-
-
-_WRONG_CODE = frozenset(
-    [
-        "AssertionError",
-        "AttributeError",
-        "FeaturesError",
-        "ImportError",
-        "IndentationError",
-        "IndexError",
-        "KeyError",
-        "LabelsError",
-        "ModuleNotFoundError",
-        "NameError",
-        "NotImplementedError",
-        "ParameterError",
-        "SyntaxError",
-        "TaskError",
-        "TypeError",
-        "UnboundLocalError",
-        "ValueError",
-        "ZeroDivisionError",
-    ]
-)
-"""Exactly these: what libraries derive from them (a matrix that is singular, a file half written) may go away."""
+    transient: tuple[type[BaseException], ...] = (*_TRANSIENT_ERRORS, *torch_errors("AcceleratorError"))
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, transient):
+            return FailureKind.TASK
+        cause = cause.__cause__
+    return FailureKind.CODE
 
 
 @functools.cache  # reading them takes as long as all the rest of a small pack

@@ -24,7 +24,7 @@ from depthrate.storage.files.json_objects import read_sealed, sealed
 from depthrate.storage.files.parquet import SLACK_BYTES
 from depthrate.storage.files.paths import checkpoint_path, checkpoint_trials_path
 from depthrate.storage.files.store import Store
-from depthrate.tasks.own.loop_context import TrainsByHand
+from depthrate.tasks.manual_training import ManualTraining
 from depthrate.tasks.task import Engine
 
 log = logging.getLogger("depthrate")
@@ -64,7 +64,7 @@ class FoundCheckpoints:
 
 
 @dataclass
-class WorkerContext(TrainsByHand):
+class WorkerContext(ManualTraining):
     """What a running task may ask of the outside (`tasks.task.TaskContext`)."""
 
     store: Store

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
-from depthrate.orchestrator.launch.stored_code import who_writes
+from depthrate.orchestrator.code.permission import who_writes
 from depthrate.storage.files.paths import library_path
 from depthrate.storage.files.store import Store, StoreError
 

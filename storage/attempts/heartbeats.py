@@ -14,8 +14,8 @@ from typing import Any
 
 from depthrate.storage.attempts.clocks import TOLERANCE_S, is_time
 from depthrate.storage.files.json_objects import read_object
-from depthrate.storage.files.local import Stamp
 from depthrate.storage.files.paths import beat_path, beats_folder
+from depthrate.storage.files.protocol import Stamp
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState
 

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from depthrate.storage.files.json_objects import read_object
-from depthrate.storage.files.local import Stamp
 from depthrate.storage.files.parquet import read_parquet
 from depthrate.storage.files.paths import is_identity, live_folder, live_path, name_of_path, sweep_of_path
+from depthrate.storage.files.protocol import Stamp
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.schema import CURVES, Columns
 

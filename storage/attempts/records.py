@@ -18,9 +18,9 @@ from depthrate.storage.attempts.heartbeats import Beat, Beats, with_beat
 from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.files.json_objects import read_object
-from depthrate.storage.files.local import Stamp
 from depthrate.storage.files.parquet import read_parquet
 from depthrate.storage.files.paths import attempt_of_path, attempts_folder, is_identity, sweep_of_path
+from depthrate.storage.files.protocol import Stamp
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.schema import ATTEMPTS, as_attempts
 from depthrate.storage.tables.states import AttemptState, FailureKind

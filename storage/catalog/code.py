@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from depthrate.storage.files.json_objects import read_object
-from depthrate.storage.files.local import UnfitFileError
 from depthrate.storage.files.paths import code_file_path, code_folder, code_index_path, is_safe
+from depthrate.storage.files.regular import UnfitFileError
 from depthrate.storage.files.store import Store, StoreError
 
 _HASH = re.compile(r"[0-9a-f]{32}")

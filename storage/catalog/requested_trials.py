@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 
 from depthrate.storage.catalog.specs import parse_spec
 from depthrate.storage.files.json_objects import read_object
-from depthrate.storage.files.local import Stamp
 from depthrate.storage.files.paths import searches_folder, sweep_folder, trial_ids_path
+from depthrate.storage.files.protocol import Stamp
 from depthrate.storage.files.store import Store, StoreError
 
 Known = dict[tuple[str, Stamp], frozenset[str]]

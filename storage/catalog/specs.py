@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from depthrate.storage.files.json_objects import read_object
-from depthrate.storage.files.local import UnfitFileError
 from depthrate.storage.files.paths import is_identity, spec_path, trial_ids_path
+from depthrate.storage.files.regular import UnfitFileError
 from depthrate.storage.files.store import Store
 
 MOST_LAUNCHES = 10**9

@@ -14,9 +14,9 @@ from depthrate.storage.catalog.requested_trials import Known, asked_for
 from depthrate.storage.commits.commit import ForeignFile, NewerFile
 from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.commits.source import Commit, Problem, first_line, parse_commit
-from depthrate.storage.files.local import UnfitFileError
 from depthrate.storage.files.parquet import DataFile, read_parquet
 from depthrate.storage.files.paths import is_seal
+from depthrate.storage.files.regular import UnfitFileError
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.tables.schema import STATE_COLUMNS, as_trials, no_rows
 

@@ -7,8 +7,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from depthrate.storage.files.local import is_hidden, walk
-from depthrate.storage.files.store import Store, as_os_error
+from depthrate.storage.files.protocol import is_hidden
+from depthrate.storage.files.remote import as_os_error
+from depthrate.storage.files.store import Store
 
 _UPLOAD = "?uploadId="
 """Between a key and the identity of a multipart upload to it that was never completed."""
@@ -21,7 +22,7 @@ def unfinished_writes(store: Store, older_than_s: float) -> Sequence[str]:
     """
     before = time.time() - store.clock_ahead_s - older_than_s
     if store.is_local:
-        left = [path for path, _ in walk(store.root, len(store.root) + 1) if is_unfinished(path)]
+        left = [path for path, _ in store.files.walk("") if is_unfinished(path)]
         return [path for path in left if (store.modified(path) or before) < before]
     if not store.is_s3:
         return []

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     import numpy as np
 
 PAGES_KEY = b"depthrate_pages"
-"""Of the footer of a trials file: length and CRC-32 of all that stands before the footer."""
+"""Footer key of a trials file: length and CRC-32 of everything before the footer."""
+FOOTER_KEY = b"depthrate_footer"
+"""Footer key of a trials file: CRC-32 of the footer in 8 hex digits, computed with `_NO_CRC` in their place."""
+_NO_CRC = b"00000000"
 ROWS_PER_GROUP = 8192
 """Of the large files: one trial's rows are read by decoding one such group (64 k rows took five times as long)."""
 DECODED_BYTES, DECODED_PER_BYTE = 2**28, 400
@@ -39,6 +42,8 @@ class DataFile:
     rows: int
     own_columns: dict[str, str]
     """Columns beyond the standard ones, with their Arrow types."""
+    names_all: bool = False
+    """Whether `own_columns` has all of them: files of earlier versions do not name columns that were standard then."""
 
     def to_json(self) -> dict[str, Any]:
         """Return what stands in a commit or a manifest."""
@@ -55,7 +60,7 @@ class DataFile:
         if not (isinstance(size, int) and isinstance(rows, int)):
             raise ValueError(f"bytes and rows are {size!r:.80} and {rows!r:.80}; they are whole numbers")
         own = {str(column): str(kind) for column, kind in fields["own_columns"].items()}
-        return DataFile(str(fields["path"]), size, str(fields["sha256"]), rows, own)
+        return DataFile(str(fields["path"]), size, str(fields["sha256"]), rows, own, fields.get("names_all") is True)
 
     def read(self, store: Store) -> bytes:
         """Return its bytes, or those that stand in its place.
@@ -79,10 +84,11 @@ def write_table(
     order: np.ndarray | None = None,
     *,
     own: Mapping[str, str] | None = None,
+    names_all: bool = True,
 ) -> DataFile:
     """Write a table's rows to a file of their own, durably, in the given order if there is one.
 
-    `own` are the columns beyond the standard ones, with their types.
+    `own` are the columns beyond the standard ones, with their types; `names_all` says whether they are all of them.
 
     Raises:
         OSError: the store refused (a full disk, say); no such file is there then.
@@ -93,13 +99,14 @@ def write_table(
     else:
         content = table_bytes(table, order)
     store.write(path, content, durable=True)
-    return DataFile(path, len(content), hashlib.sha256(content).hexdigest(), table.num_rows, dict(own or {}))
+    digest = hashlib.sha256(content).hexdigest()
+    return DataFile(path, len(content), digest, table.num_rows, dict(own or {}), names_all)
 
 
 def trials_bytes(table: pa.Table) -> bytes:
     """Return trials as Parquet for reading thousands of such files: no dictionaries and snappy, half the time of zstd.
 
-    A checksum of all pages stands in the footer: who reads a few columns still notices that another is damaged.
+    The footer holds checksums of all pages and of itself: a reader of a few columns detects damage of any other.
     """
     sink = io.BytesIO()
     with pq.ParquetWriter(
@@ -107,8 +114,20 @@ def trials_bytes(table: pa.Table) -> bytes:
     ) as writer:
         writer.write_table(table, row_group_size=ROWS_PER_GROUP)
         pages = sink.getvalue()
-        writer.add_key_value_metadata({PAGES_KEY.decode(): f"{len(pages)} {zlib.crc32(pages)}"})
-    return sink.getvalue()
+        checksums = {PAGES_KEY.decode(): f"{len(pages)} {zlib.crc32(pages)}", FOOTER_KEY.decode(): _NO_CRC.decode()}
+        writer.add_key_value_metadata(checksums)
+    content = sink.getvalue()
+    place = _footer_crc_place(content, len(pages))
+    assert place is not None and content[place] == _NO_CRC
+    crc = b"%08x" % zlib.crc32(content[len(pages) :])
+    return content[: place.start] + crc + content[place.stop :]
+
+
+def _footer_crc_place(content: bytes, num_page_bytes: int) -> slice | None:
+    """Return the bytes of the footer's own checksum, or None for a file of an older version without one."""
+    key = content.find(FOOTER_KEY, num_page_bytes)
+    start = key + len(FOOTER_KEY) + 2  # Thrift's type and length of the value
+    return None if key < 0 else slice(start, start + len(_NO_CRC))
 
 
 def pages_are_sound(content: bytes, metadata: Mapping[bytes, bytes]) -> bool | None:
@@ -117,7 +136,12 @@ def pages_are_sound(content: bytes, metadata: Mapping[bytes, bytes]) -> bool | N
     if noted is None:
         return None
     length, checksum = map(int, noted.split())
-    return zlib.crc32(content[:length]) == checksum
+    if zlib.crc32(content[:length]) != checksum:
+        return False
+    if (place := _footer_crc_place(content, length)) is None:
+        return FOOTER_KEY not in metadata
+    footer = content[length : place.start] + _NO_CRC + content[place.stop :]
+    return content[place] == b"%08x" % zlib.crc32(footer)
 
 
 def table_bytes(table: pa.Table, order: np.ndarray | None = None) -> bytes:

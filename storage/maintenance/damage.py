@@ -51,8 +51,10 @@ def wrong_columns(name: str, schema: pa.Schema, columns: Columns) -> str | None:
 
 def newer_columns(name: str, schema: pa.Schema, file: DataFile, columns: Columns) -> list[str]:
     """Return the columns that neither this version has nor a task claimed: those of a newer version."""
-    known = columns.schemas[name].names if name in columns.schemas else schema.names
-    return [column for column in schema.names if column not in known and column not in file.own_columns]
+    known = {*(columns.schemas[name].names if name in columns.schemas else schema.names), *file.own_columns}
+    if file.names_all or known.issuperset(schema.names):
+        return [column for column in schema.names if column not in known]
+    return [column for column in schema.names if column not in known | columns.former_types(name).keys()]
 
 
 def _bad_groups(parquet: Any) -> list[int]:

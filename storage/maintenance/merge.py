@@ -15,9 +15,9 @@ from depthrate.storage.commits.commit import joined_rows
 from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.commits.source import Source, counting_rows, read_commit_of, resolve
-from depthrate.storage.files.local import UnfitFileError
 from depthrate.storage.files.parquet import DataFile, read_parquet, write_table
 from depthrate.storage.files.paths import attempt_of_path, compacted_path, log_path, manifest_path, name_of_path
+from depthrate.storage.files.regular import UnfitFileError
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.groups import MERGE_FEATURES_BELOW, Group
 from depthrate.storage.tables.schema import ATTEMPTS, all_rows, as_attempts, no_rows
@@ -113,7 +113,9 @@ def write_tables(
         table = _joined(name, [read(store, s, file) for s in sources for file in s.files.get(name, ())])
         if table is not None:
             own = _own_columns(sources, name, table)
-            written[name] = [write_table(store, path(name), name, table, _order(name, table, ids), own=own)]
+            names_all = all(file.names_all for source in sources for file in source.files.get(name, ()))
+            order = _order(name, table, ids)
+            written[name] = [write_table(store, path(name), name, table, order, own=own, names_all=names_all)]
             del table  # before the next is read
     features = _merge_features(store, sources, ids, path, read)
     return written | ({"features": features} if features else {})

@@ -17,7 +17,6 @@ from depthrate.storage.commits.commit import NewerFile
 from depthrate.storage.commits.snapshot import named_files, replaced_files, take_snapshot
 from depthrate.storage.commits.source import Source, first_line, parse_commit
 from depthrate.storage.files.json_objects import read_object
-from depthrate.storage.files.local import UnfitFileError
 from depthrate.storage.files.parquet import DataFile, open_parquet, read_parquet
 from depthrate.storage.files.paths import (
     DATA_TABLES,
@@ -32,6 +31,7 @@ from depthrate.storage.files.paths import (
     sweep_of_path,
     table_path,
 )
+from depthrate.storage.files.regular import UnfitFileError
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.damage import BROKEN, diagnose, newer_columns, rows_left, wrong_columns
 from depthrate.storage.maintenance.findings import NEWER, STRAY, Finding, Verification

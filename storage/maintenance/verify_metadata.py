@@ -16,7 +16,6 @@ from depthrate.storage.catalog.tags import Tagging
 from depthrate.storage.commits.source import first_line
 from depthrate.storage.files.json_objects import read_object, read_sealed
 from depthrate.storage.files.leftovers import unfinished_writes
-from depthrate.storage.files.local import UnfitFileError
 from depthrate.storage.files.parquet import read_parquet
 from depthrate.storage.files.paths import (
     checkpoint_trials_path,
@@ -27,6 +26,7 @@ from depthrate.storage.files.paths import (
     submission_path,
     trial_ids_path,
 )
+from depthrate.storage.files.regular import UnfitFileError
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.damage import BROKEN
 from depthrate.storage.maintenance.findings import Finding

@@ -6,14 +6,23 @@ import csv
 import json
 import math
 import re
-from collections.abc import Iterator
-from datetime import date, datetime
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Iterator, Set
+from datetime import date
+from decimal import Decimal
+from typing import IO, Any
 
-if TYPE_CHECKING:
-    import duckdb
+import duckdb
+import pyarrow as pa
+from duckdb.sqltypes import DuckDBPyType
+
+from depthrate.storage.query.sql_checks import QueryError
+from depthrate.storage.tables.own_columns import quoted
 
 BATCH_ROWS = 10_000
+_NESTED = frozenset({"list", "array", "struct", "map", "union", "tuple"})
+_FOREIGN_TO_PARQUET = frozenset({"interval", "union"})
+_FOREIGN_TO_TEXT = _FOREIGN_TO_PARQUET | {"blob", "bit", "bignum", "geometry", "time", "time with time zone", "time_ns"}
+"""Types of DuckDB that a format does not have: DuckDB's own text stands for them."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _FORMULA = re.compile(r"[=+\-@\t\n\uff1d\uff0b\uff0d\uff20]")
 """Begins a formula, also in full width as East Asian keyboards write it."""
@@ -24,7 +33,7 @@ def write_csv(relation: duckdb.DuckDBPyRelation, stream: IO[str]) -> None:
     """Write rows as CSV with a header; null is an empty field, lists are JSON, and no text is a formula (`_csv_text`)."""
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow([_csv_text(name) for name in relation.columns])
-    for row in _rows(relation):
+    for row in _rows(_without(relation, _FOREIGN_TO_TEXT)):
         writer.writerow([_csv_value(value) for value in row])
 
 
@@ -32,7 +41,7 @@ def write_json(relation: duckdb.DuckDBPyRelation, stream: IO[str]) -> None:
     """Write rows as a JSON list of objects; numbers that JSON has no word for are null."""
     stream.write("[")
     separator = "\n"
-    for row in _rows(relation):
+    for row in _rows(_without(relation, _FOREIGN_TO_TEXT)):
         fields = {name: _json_value(value) for name, value in zip(relation.columns, row, strict=True)}
         stream.write(separator + " " + json.dumps(fields, allow_nan=False))
         separator = ",\n"
@@ -40,18 +49,46 @@ def write_json(relation: duckdb.DuckDBPyRelation, stream: IO[str]) -> None:
 
 
 def write_parquet(relation: duckdb.DuckDBPyRelation, stream: IO[bytes]) -> None:
-    """Write rows as Parquet, batch after batch."""
+    """Write rows as Parquet, batch after batch.
+
+    Raises:
+        QueryError: a column has a type that Parquet lacks.
+    """
     import pyarrow.parquet as pq
 
-    reader = relation.to_arrow_reader(BATCH_ROWS)
-    with pq.ParquetWriter(stream, reader.schema, compression="zstd", write_page_checksum=True) as writer:
-        for batch in reader:
-            writer.write_batch(batch)
+    reader = _without(relation, _FOREIGN_TO_PARQUET).to_arrow_reader(BATCH_ROWS)
+    try:
+        with pq.ParquetWriter(stream, reader.schema, compression="zstd", write_page_checksum=True) as writer:
+            for batch in reader:
+                writer.write_batch(batch)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise QueryError(f"Parquet lacks a type of these columns ({error}); cast it, as in x::varchar") from None
+
+
+def _without(relation: duckdb.DuckDBPyRelation, types: Set[str]) -> duckdb.DuckDBPyRelation:
+    """Return the same rows with DuckDB's text in the columns that contain one of these types."""
+    is_foreign = [bool(types & _types_in(kind)) for kind in relation.types]
+    if not any(is_foreign):
+        return relation
+    columns = (
+        f"#{number}::varchar as {quoted(name)}" if foreign else f"#{number}"
+        for number, (name, foreign) in enumerate(zip(relation.columns, is_foreign, strict=True), start=1)
+    )
+    return relation.project(", ".join(columns))
+
+
+def _types_in(kind: DuckDBPyType) -> Set[str]:
+    """Return the names of a type and of the types nested in it."""
+    children = [child for _, child in kind.children] if kind.id in _NESTED else []
+    return {kind.id}.union(*(_types_in(child) for child in children if isinstance(child, DuckDBPyType)))
 
 
 def _rows(relation: duckdb.DuckDBPyRelation) -> Iterator[tuple[Any, ...]]:
-    for batch in relation.to_arrow_reader(BATCH_ROWS):
-        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    try:
+        for batch in relation.to_arrow_reader(BATCH_ROWS):
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    except OverflowError as error:
+        raise QueryError(f"a date lies outside of the years 1 to 9999 ({error}); cast it, as in x::varchar") from None
 
 
 def _csv_value(value: Any) -> Any:
@@ -76,6 +113,8 @@ def _json_value(value: Any) -> Any:
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
         return {key: _json_value(item) for key, item in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_json_value(item) for item in value]
-    return value.isoformat() if isinstance(value, date | datetime) else value
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    return value.isoformat() if isinstance(value, date) else value

@@ -165,7 +165,7 @@ class Results:
                 raise QueryError(f"the query takes more memory than it may ({first_line(error)}); {more}") from None
             except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.DataError) as error:
                 hint = (
-                    renamed_hint(str(error), self.column_names(query))
+                    renamed_hint(str(error), query, self.column_names(query))
                     or elsewhere_hint(str(error), self.column_names("from trials"))
                     or candidates(error)
                 )
@@ -371,7 +371,7 @@ class Results:
         return TableDataset.of(self.store, self.snapshot, name, sources, schema)
 
     def _own_columns(self, name: str) -> dict[str, pa.DataType]:
-        """Return the tasks' own columns of a table: those in the files, then those declared that none has yet.
+        """Return the columns of a table beyond the standard ones: those of the files, then those declared that none has yet.
 
         One with two types in two tasks is left out and reported.
         """
@@ -379,6 +379,9 @@ class Results:
         for file in self.snapshot.files(name):
             for column, text in file.own_columns.items():
                 types.setdefault(column, set()).add(text)
+        if not all(file.names_all for file in self.snapshot.files(name)):
+            for column, kind in self.columns.former_types(name).items():
+                types.setdefault(column, set()).add(str(kind))
         for column, texts in types.items():
             problem = Problem(
                 f"{name}.{column}",
@@ -406,15 +409,19 @@ class Results:
         return kept
 
     def _results_view(self, query: str) -> str:
-        parameters = self.parameter_names()
+        parameters, always_last = self.parameter_names(), self.columns.always_last
         standard = {table: self.columns.schemas[table].names for table in MEASURED}
         metrics = [n for n in standard["metrics"] if n not in ("trial_id", "attempt_id", "is_last")]
-        curves = [n for n in standard["curves"] if n not in standard["metrics"]] + list(self._own_columns("curves"))
-        metrics += self._own_columns("metrics")
-        kept = {name: table.column_names for name, table in self._in_memory.items()}
-        metrics = [name for name in metrics if name in kept.get("metrics", metrics)]
-        curves = [name for name in curves if name in kept.get("curves", curves)]
-        return results_view(parameters, metrics, curves, query, self.columns.complete)
+        curves = [n for n in standard["curves"] if n not in standard["metrics"]]
+        metrics += [
+            n for n, kind in self._own_columns("metrics").items() if n not in always_last or kind == pa.float64()
+        ]
+        custom = list(self._own_columns("curves"))
+        in_memory = {name: table.column_names for name, table in self._in_memory.items()}
+        metrics = [name for name in metrics if name in in_memory.get("metrics", metrics)]
+        curves, custom = ([n for n in names if n in in_memory.get("curves", names)] for names in (curves, custom))
+        complete = self.columns.complete
+        return results_view(parameters, metrics, curves, custom, query, always_last=always_last, complete=complete)
 
     def _fits(self) -> pa.Table:
         tables = [pa.Table.from_batches([], FITS)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from depthrate.storage.tables.own_columns import quoted
 
@@ -18,7 +18,14 @@ _MEASURED = (
 
 
 def results_view(
-    parameters: Sequence[str], metrics: Sequence[str], curves: Sequence[str], query: str, complete: Iterable[str]
+    parameters: Sequence[str],
+    metrics: Sequence[str],
+    curves: Sequence[str],
+    custom_curves: Sequence[str],
+    query: str,
+    *,
+    always_last: Collection[str],
+    complete: Iterable[str],
 ) -> str:
     """Return the SQL that makes the view: parameters, and what was measured at a trial's last step at its last layer, on the
     training split; curves where the query may name one.
@@ -27,18 +34,25 @@ def results_view(
     n - 1 and measure after n, or measure nothing. Of a `complete` task that is so where no row at all stands there: for
     others the last values of all curves are looked up, which takes longer than the rest of a query.
 
-    A parameter named like a metric becomes param_<name>; a curve named like a parameter becomes last_<name>.
+    The curves `always_last` become last_<name> in every store, so that trials of other tasks give no name another meaning; a
+    metric of such a name, which a task measures in place of logging it, stands there too. A parameter named like another metric
+    or another of the `curves` becomes param_<name>; one of the `custom_curves` named like a parameter becomes last_<name>.
     """
-    metrics = [name for name in metrics if not _is_in(name, (*_FIRST, *_LAST))]
-    curves = [name for name in curves if not _is_in(name, (*metrics, *_FIRST, *_LAST))]
+    measured_too = [quoted(name) for name in metrics if _is_in(name, always_last)]
+    metrics = [name for name in metrics if not _is_in(name, (*_FIRST, *_LAST, *always_last))]
+    taken = [*metrics, *(name for name in curves if not _is_in(name, always_last))]
+    curves = [name for name in (*curves, *custom_curves) if not _is_in(name, (*metrics, *_FIRST, *_LAST))]
+    hidden = [*always_last, *(name for name in custom_curves if _is_in(name, parameters))]
     columns = [f"t.{name}" for name in _FIRST]
-    columns += [_column("t", name, "param", metrics) for name in parameters]
+    columns += [_column("t", name, "param", taken) for name in parameters]
     columns += [f"m.{quoted(name)}" for name in metrics]
     join = ""
     if _may_name(query, curves):
         logged = [quoted(name) for name in curves]
-        at_the_end = [_named(name, "last", parameters) for name in curves]
-        columns += [f"coalesce(c.{n}, l.{n}) as {shown}" for n, shown in zip(logged, at_the_end, strict=True)]
+        at_the_end = [_named(name, "last", hidden) for name in curves]
+        others = [f", m.{name}" if name in measured_too else "" for name in logged]
+        named = zip(logged, others, at_the_end, strict=True)
+        columns += [f"coalesce(c.{name}, l.{name}{other}) as {shown}" for name, other, shown in named]
         last_logged = ", ".join(f"arg_max({name}, step) as {name}" for name in logged)
         join = (
             "left join curves c on c.trial_id = t.trial_id and c.step = m.step and c.split = m.split "

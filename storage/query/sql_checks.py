@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 
@@ -36,9 +37,9 @@ def check_expression(text: str, columns: Mapping[str, str] | None) -> None:
     require_characters(text)
     query = f"select (\n{text}\n) as value from results"
     try:
-        statements = duckdb.extract_statements(query)
-        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-            raise QueryError(f"{text!r} is not an SQL expression over the columns of results, as in a or log(a) + b")
+        duckdb.extract_statements(f"select\n{text}\n")  # an error in it does not mention what the query adds
+        if not _is_select(query):
+            raise QueryError(f"{text!r} is not an SQL expression over results, as in a or log(a) + b")
         if columns is not None:
             connection = duckdb.connect(":memory:")
             connection.execute("set enable_external_access = false")
@@ -46,12 +47,22 @@ def check_expression(text: str, columns: Mapping[str, str] | None) -> None:
             connection.execute(f"create table results ({listed})")
             connection.sql(query)
     except duckdb.Error as error:
-        raise QueryError(
-            f"{text!r} is no SQL expression over results: {first_line(error)}{candidates(error)}"
-        ) from None
+        reason = f"{first_line(error)}{candidates(error)}"
+        raise QueryError(f"{text!r} is not an SQL expression over results: {reason}") from None
+
+
+def _is_select(query: str) -> bool:
+    try:
+        statements = duckdb.extract_statements(query)
+    except duckdb.ParserException:
+        return False
+    return len(statements) == 1 and statements[0].type == duckdb.StatementType.SELECT
 
 
 def candidates(error: Exception) -> str:
-    """Return which column may have been meant, as DuckDB says it below the error."""
-    found = re.search(r'^Candidate bindings:[ :]*(".*")', str(error), re.MULTILINE)
-    return f"; did you mean {found[1]}?" if found else ""
+    """Return the similar one of the columns that DuckDB lists below an error, as a question; none may be similar."""
+    missing = re.search(r'Referenced column "([^"]+)"', str(error))
+    listed = re.search(r'^Candidate bindings:[ :]*(".*")', str(error), re.MULTILINE)
+    names = re.findall(r'"([^"]+)"', listed[1]) if listed else []
+    similar = difflib.get_close_matches(missing[1], names, n=1) if missing else names[:1]
+    return f'; did you mean "{similar[0]}"?' if similar else ""

@@ -20,6 +20,7 @@ VIEWS = {
 """View -> what a row of it is."""
 _SHOW_TABLES = re.compile(r"\s*show\s+(all\s+)?tables\s*;?\s*", re.IGNORECASE)
 _MISSING = re.compile(r'Referenced column "([^"]+)" not found|does not have a column named "([^"]+)"')
+_OBJECTS_TO_TEXT = re.compile(r"VARCHAR|convert string", re.IGNORECASE)
 _WORD = re.compile(r'"?([A-Za-z_][A-Za-z0-9_]*)"?')
 
 
@@ -33,13 +34,14 @@ def asks_for_tables(query: str) -> bool:
     return _SHOW_TABLES.fullmatch(query) is not None
 
 
-def renamed_hint(error: str, columns: Iterable[str]) -> str:
-    """Return what a column is called here that an error of DuckDB misses, where a parameter gave way to a measured one."""
-    name = _missed_column(error)
+def renamed_hint(error: str, query: str, columns: Iterable[str]) -> str:
+    """Return what the columns of a name are called here that an error of DuckDB misses, or to whose type it objects."""
+    missed = _missed_column(error).casefold()
     known = {column.casefold(): column for column in columns}
-    called = [known[each] for each in (f"param_{name}".casefold(), f"last_{name}".casefold()) if each in known]
-    kinds = ["the parameter" if each.startswith("param_") else "the last value of the curve" for each in called]
-    return "".join(f"; {kind} {name} is called {each} here" for kind, each in zip(kinds, called, strict=True))
+    names = [missed] if missed else sorted(names_in(query) & known.keys()) if _OBJECTS_TO_TEXT.search(error) else []
+    kinds = {"param_": "the parameter", "last_": "the last value of the curve"}
+    called = [(kind, name, known.get(prefix + name)) for name in names for prefix, kind in kinds.items()]
+    return "".join(f"; {kind} {name} is called {column} here" for kind, name, column in called if column)
 
 
 def elsewhere_hint(error: str, of_trials: Iterable[str]) -> str:

@@ -1,12 +1,12 @@
 """The tables' columns: those that are always there, and those that tasks declare, which the store is told.
 
-No measurement has its name here. What a store holds was written with the columns of the tasks that come with depthrate,
-in their order, in every file; the caller passes them as `Columns`.
+No metric has its name here: the caller passes the measured columns as `Columns`. Every file has the standard ones, and those
+that its task declares or returned besides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -149,14 +149,22 @@ class TableError(ValueError):
     """A task returned or declared something that the tables do not hold."""
 
 
+Kinds = Mapping[str, Mapping[str, str]]
+"""Table (metrics, curves) -> measured column -> kind, one of KINDS."""
+
+
 @dataclass(frozen=True)
 class Columns:
-    """What is measured: table (metrics, curves) -> column -> kind, one of KINDS."""
+    """The measured columns of a store's tables."""
 
-    standard: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Of the tasks that come with depthrate: in every file, and null where a trial has none."""
-    own: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Of a task of the user's own: in the files of that task."""
+    standard: Kinds = field(default_factory=dict)
+    """Columns of every file, null where a trial has none."""
+    own: Kinds = field(default_factory=dict)
+    """Columns that a task declares: in its files."""
+    former: Callable[[], Kinds] = dict
+    """Returns the columns that were standard in earlier versions: files of theirs have these without naming them."""
+    always_last: Collection[str] = ()
+    """Curves that are last_<name> in `results` of every store: the plain name is a parameter's."""
     complete: Collection[str] = ()
     """Tasks that log a row of all their curves at each step where they measure."""
 
@@ -170,7 +178,8 @@ class Columns:
             for name, kind in columns.items():
                 if name in (*TRIALS.names, *METRICS.names):
                     raise TableError(f"column {name!r} is one that every table has; give the measurement another name")
-                known = {of: known[name] for of, known in self.standard.items() if name in known}
+                kinds = self.standard if any(name in names for names in self.standard.values()) else self.former()
+                known = {of: known[name] for of, known in kinds.items() if name in known}
                 if known and known != {table: kind}:
                     ((of, is_kind),) = known.items()
                     raise TableError(
@@ -197,15 +206,31 @@ class Columns:
     def _missing(self) -> dict[str, tuple[int, dict[str, pa.Array]]]:
         return {}
 
+    def former_types(self, table: str) -> dict[str, pa.DataType]:
+        """Return the columns of a table that files of earlier versions have without naming them, with their types."""
+        return {name: KINDS[kind] for name, kind in self.former().get(table, {}).items()}
+
     def own_types(self, table: str) -> dict[str, pa.DataType]:
         """Return the declared columns of a table that not every file has, with their types."""
         names = self.schemas[table].names
         return {name: KINDS[kind] for name, kind in self.own.get(table, {}).items() if name not in names}
 
     def not_standard(self, table: str, columns: pa.Schema) -> dict[str, str]:
-        """Return those of some columns that not every file has, with their types' names."""
+        """Return those of some columns that not every file has, with their types' names.
+
+        Raises:
+            TableError: One was standard in an earlier version, with another type.
+        """
         names = self.schemas[table].names
-        return {column.name: str(column.type) for column in columns if column.name not in names}
+        types = {column.name: column.type for column in columns if column.name not in names}
+        former = self.former_types(table) if types else {}
+        for name, kind in types.items():
+            if former.get(name, kind) != kind:
+                raise TableError(
+                    f"table {table!r}, column {name!r} holds {kind}; it is a column of a task that comes with depthrate, which "
+                    f"holds {former[name]}; give the new column another name"
+                )
+        return {name: str(kind) for name, kind in types.items()}
 
 
 def no_rows(columns: Sequence[str] = TRIALS.names) -> pa.Table:

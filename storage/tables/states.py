@@ -22,9 +22,9 @@ class FailureKind(StrEnum):
     """Why an attempt did not do its work, as the `error_kind` of its record."""
 
     TASK = "task"
-    """An exception in the task."""
+    """An exception in the task that may not occur again on the same machine: a file, a connection or a GPU failed."""
     CODE = "code"
-    """An exception in the task that the same code raises again on the same machine, such as a TypeError or an ImportError."""
+    """Any other exception in the task: the same code raises it again on the same machine."""
     TABLE = "table"
     """The task returned what is no table."""
     STORE = "store"

@@ -5,8 +5,11 @@ Shapes: N images, I numbers of an image, K classes.
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
+from depthrate.tasks.data.dataset import Dataset
 from depthrate.tasks.data.sources import DatasetError
 
 ROWS_AT_ONCE = 4096
@@ -33,6 +36,32 @@ def drawn(
             members = rng.permutation(members)[:samples_per_class]
         segments.append(members)
     return np.concatenate(segments)
+
+
+def prepare_classes(
+    whole: Dataset, name: str, *, samples_per_class: int | None, data_seed: int, normalize: str, dtype: str
+) -> Dataset:
+    """Return samples drawn of each class, in the order of classes, and normalised, with the test split by the same moments.
+
+    Tokens are not normalised.
+
+    Raises:
+        DatasetError: a class has too few samples.
+    """
+    chosen = drawn(name, whole.labels_N, len(whole.class_counts_K), samples_per_class, data_seed)
+    x_NI, labels_N = whole.x_NI[chosen], whole.labels_N[chosen]
+    of_inputs = None if whole.vocabulary_size is not None else moments(x_NI, normalize)
+
+    def prepared(x_NI: np.ndarray) -> np.ndarray:
+        return x_NI.astype(np.int64) if of_inputs is None else scaled(x_NI, *of_inputs, np.dtype(dtype))
+
+    return dataclasses.replace(
+        whole,
+        x_NI=prepared(x_NI),
+        labels_N=labels_N,
+        class_counts_K=np.bincount(labels_N, minlength=len(whole.class_counts_K)),
+        test=None if whole.test is None else dataclasses.replace(whole.test, x_NI=prepared(whole.test.x_NI)),
+    )
 
 
 def scaled(images_NI: np.ndarray, mean: np.ndarray | float, std: np.ndarray | float, dtype: np.dtype) -> np.ndarray:

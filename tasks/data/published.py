@@ -16,7 +16,7 @@ import numpy as np
 
 from depthrate.tasks.data import formats
 from depthrate.tasks.data.dataset import Dataset, DataShape
-from depthrate.tasks.data.preparation import drawn, moments, scaled
+from depthrate.tasks.data.preparation import drawn, prepare_classes
 from depthrate.tasks.data.reviews import Corpus, load_corpus
 from depthrate.tasks.data.sources import DatasetError, DataSource, Layout, Located, locate, opened_archive, read_files
 
@@ -269,33 +269,35 @@ def load_dataset(
     Raises:
         DatasetError: a file is missing or damaged, or a class has too few samples.
     """
-    info, located = PUBLISHED[name], check_dataset(name, source)
-    held_out = None
+    info = PUBLISHED[name]
     if info.is_text:
         corpus = load_corpus_of(name, source)
         indices = drawn(name, corpus.labels_N, info.num_classes, samples_per_class, data_seed)
         x_NI, labels_N = corpus.contexts(indices, context_length, vocabulary_size), corpus.labels_N[indices]
-    else:
-        images_NI, all_labels_N = _load_images(name, located, source)
-        indices = drawn(name, all_labels_N, info.num_classes, samples_per_class, data_seed)
-        mean, std = moments(images_NI[indices], normalize)
-        x_NI, labels_N = scaled(images_NI[indices], mean, std, np.dtype(dtype)), all_labels_N[indices]
-        if test:
-            held_out = _load_test(name, source, lambda found_NI: scaled(found_NI, mean, std, np.dtype(dtype)))
-    counts_K = np.bincount(labels_N, minlength=info.num_classes)
-    vocabulary = vocabulary_size if info.is_text else None
-    return Dataset(x_NI, labels_N, counts_K, info.image_shape or (), vocabulary, held_out)
+        return Dataset(x_NI, labels_N, np.bincount(labels_N, minlength=info.num_classes), (), vocabulary_size)
+    images_NI, all_labels_N = _load_images(name, check_dataset(name, source), source)
+    counts_K, held_out = (
+        np.bincount(all_labels_N, minlength=info.num_classes),
+        _load_test(name, source) if test else None,
+    )
+    return prepare_classes(
+        Dataset(images_NI, all_labels_N, counts_K, info.image_shape or (), test=held_out),
+        name,
+        samples_per_class=samples_per_class,
+        data_seed=data_seed,
+        normalize=normalize,
+        dtype=dtype,
+    )
 
 
-def _load_test(name: str, source: DataSource, scale: Callable[[np.ndarray], np.ndarray]) -> Dataset:
+def _load_test(name: str, source: DataSource) -> Dataset:
     located, info = check_test(name, source), PUBLISHED[name]
     assert info.test is not None
     info = dataclasses.replace(info, num_samples=info.test[0], layouts=info.test[1])
-    images_NI, all_labels_N = _decoded(info, located, source)
-    indices = drawn(name, all_labels_N, info.num_classes, None, 0)
-    labels_N = all_labels_N[indices]
+    images_NI, labels_N = _decoded(info, located, source)
+    order = np.argsort(labels_N, kind="stable")
     counts_K = np.bincount(labels_N, minlength=info.num_classes)
-    return Dataset(scale(images_NI[indices]), labels_N, counts_K, info.image_shape or ())
+    return Dataset(images_NI[order], labels_N[order], counts_K, info.image_shape or ())
 
 
 def load_corpus_of(name: str, source: DataSource) -> Corpus:

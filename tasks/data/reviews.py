@@ -23,6 +23,7 @@ from typing import IO
 import numpy as np
 
 from depthrate.tasks.data.sources import DatasetError, archive_members
+from depthrate.tasks.private_cache import private_cache
 
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
 REVIEWS_PER_CLASS = 12_500
@@ -98,7 +99,7 @@ def load_corpus(opened: IO[bytes], origin: str) -> Corpus:
     digest = hashlib.sha256()
     while part := opened.read(1 << 20):
         digest.update(part)
-    path = cache_folder() / f"imdb-{TOKENIZER_VERSION}-{digest.hexdigest()[:32]}.npz"
+    path = private_cache("tokens") / f"imdb-{TOKENIZER_VERSION}-{digest.hexdigest()[:32]}.npz"
     cached = _read_cached(path)
     if cached is not None:
         return cached
@@ -131,11 +132,6 @@ def read_reviews(opened: IO[bytes], origin: str, *, per_class: int) -> list[tupl
     return [(("neg", "pos").index(folder), text) for (folder, _), text in sorted(found.items())]
 
 
-def cache_folder() -> Path:
-    """Return where tokenised reviews are kept on this machine: below XDG_CACHE_HOME, else ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "depthrate" / "tokens"
-
-
 def _read_cached(path: Path) -> Corpus | None:
     try:
         content = path.read_bytes()
@@ -158,7 +154,6 @@ def _write_cached(path: Path, corpus: Corpus) -> None:
     payload = buffer.getvalue()
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         aside.write_bytes(hashlib.sha256(payload).digest() + payload)
         os.replace(aside, path)
     except OSError as error:

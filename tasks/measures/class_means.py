@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from depthrate.tasks.measures.finite_matrices import zero_unless_finite
+
 PINV_TOLERANCE = 1e-12
 """Eigenvalues of Sigma_B below this share of the largest count as zero in nc1_pinv by default; at most K - 1 are kept."""
 
@@ -55,7 +57,7 @@ def pinv_trace(scatter_TKK: Tensor, root_TKD: Tensor, tolerance: float = PINV_TO
     With G = A A^T it is tr(G^+ (A Sigma_W A^T) G^+) / K; eigenvalues below `tolerance` times the largest count as zero.
     """
     num_classes = root_TKD.shape[1]
-    gram_TKK = (root_TKD @ root_TKD.mT).cpu()
+    gram_TKK, _ = zero_unless_finite((root_TKD @ root_TKD.mT).cpu())  # of zeros the result is NaN
     eigenvalues_TK, vectors_TKK = (part.to(root_TKD.device) for part in torch.linalg.eigh(gram_TKK))
     kept_TK = eigenvalues_TK > tolerance * eigenvalues_TK[:, -1:]
     kept_TK[:, 0] = False  # the centred means span at most K - 1 dimensions

@@ -57,7 +57,7 @@ def of_each(measure: Callable[..., float | None], *tensors: Tensor) -> Tensor:
     def number(*slices: Any) -> float:
         try:
             found = measure(*slices)
-        except FeaturesError:
+        except (FeaturesError, torch.linalg.LinAlgError):  # type: ignore[attr-defined]  # squares of huge features
             return float("nan")
         return float("nan") if found is None else found
 

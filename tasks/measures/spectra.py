@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from depthrate.tasks.measures.finite_matrices import zero_unless_finite
+
 
 def spectrum(means_TKD: Tensor, rank_tol: float, precision: torch.dtype = torch.float64) -> dict[str, Tensor]:
     """Measure the class-mean matrix M (D x K), uncentred; NaN or infinite where not defined.
@@ -19,12 +21,17 @@ def spectrum(means_TKD: Tensor, rank_tol: float, precision: torch.dtype = torch.
     `precision`, in which the features were computed.
     """
     # on a GPU a decomposition of so small a matrix costs more than bringing it over
-    singular_values = torch.linalg.svdvals(means_TKD.mT.cpu()).to(means_TKD.device)
+    finite_TKD, is_finite_T11 = zero_unless_finite(means_TKD.cpu())
+    singular_values = torch.linalg.svdvals(finite_TKD.mT)
+    singular_values = torch.where(is_finite_T11.squeeze(2), singular_values, torch.nan).to(means_TKD.device)
     largest_T, smallest_T = singular_values[:, 0], singular_values[:, -1]
     zero_share = max(means_TKD.shape[1:]) * torch.finfo(precision).eps
     smallest_T = torch.where(smallest_T > zero_share * largest_T, smallest_T, 0.0)
     return {
-        "rank": (singular_values > rank_tol * largest_T.unsqueeze(1)).double().sum(1),
+        "rank": (singular_values > rank_tol * largest_T.unsqueeze(1))
+        .double()
+        .sum(1)
+        .where(~largest_T.isnan(), torch.nan),
         "stable_rank": singular_values.square().sum(1) / largest_T.square(),
         "condition_number": largest_T / smallest_T,
         "singular_values": singular_values,

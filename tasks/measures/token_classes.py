@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from depthrate.tasks.measures.class_means import PINV_TOLERANCE
+from depthrate.tasks.measures.finite_matrices import zero_unless_finite
 
 PAIRED_AT_ONCE = 2**20
 """Pairs of classes that are compared at once."""
@@ -129,7 +130,7 @@ def _pinv_trace(within_DD: Tensor, between_DD: Tensor, num_classes: int) -> Tens
 
     What counts as zero is as in `pinv_trace`.
     """
-    values_D, vectors_DD = torch.linalg.eigh(between_DD)
+    values_D, vectors_DD = torch.linalg.eigh(zero_unless_finite(between_DD)[0])  # of zeros the result is NaN
     kept_D = values_D > PINV_TOLERANCE * values_D[-1]
     kept_D[: max(0, len(values_D) - (num_classes - 1))] = False  # the centred means span at most K - 1 dimensions
     along_DR = vectors_DD[:, kept_D]

@@ -1,8 +1,8 @@
 """Libraries of kernels on disk, each built once on a machine in a few seconds, by one process while others wait for it.
 
-They lie below XDG_CACHE_HOME, else ~/.cache, in `depthrate/native`. A file's name says what it depends on (sources, constants,
-flags, processor; compiler) and what it holds (its checksum). The folder may be deleted at any time. A machine without a
-compiler takes over what another one with the same processor has built, where there is a place for that.
+They lie in the folder `native` of the user's cache (`private_cache`). A file's name says what it depends on (sources,
+constants, flags, processor; compiler) and what it holds (its checksum). The folder may be deleted at any time. A machine
+without a compiler takes over what another one with the same processor has built, where there is a place for that.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from depthrate.tasks.native.library import AnyCall, Call, CallMismatchError, Library
+from depthrate.tasks.private_cache import is_private_file, private_cache
+from depthrate.tasks.regular_file import read_regular
 from depthrate.tasks.task import Interrupted, SharedLibraries
-from depthrate.tasks.training.engine import EngineError, NoCompilerError, compiler
+from depthrate.tasks.training.engines.choice import EngineError, NoCompilerError, compiler
 
 SOURCES = Path(__file__).parent
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
@@ -29,47 +32,66 @@ POLL_S = 0.05
 OTHERS_S, LOOK_S = 20.0, 1.0
 """How long a machine without a compiler waits for a library of others, who may just be building it, and between two looks."""
 ERROR_HEAD = 2000
+MAX_BYTES = 2**26
+MODE = 0o700
+"""Of a library, whatever the umask allows: nobody else may write to it."""
 
 
-def loaded_library(
+def load_library(
     family: str,
     constants: Mapping[str, object],
     should_stop: Callable[[], bool],
     shared: SharedLibraries | None = None,
     flags: tuple[str, ...] = FLAGS,
-) -> tuple[ctypes.CDLL, float]:
-    """Return the library of a family of networks for these constants, and the seconds it took to build it or wait for it.
+    call: type[AnyCall] = Call,
+) -> tuple[Library, float]:
+    """Load the kernels of a family of networks for these constants; return them and the seconds of building or waiting.
 
-    A file that is damaged is thrown away and built anew.
+    A damaged file, or one that reads calls of another structure, is deleted and built again.
 
     Raises:
-        EngineError: there is neither a library nor a compiler, or it fails.
-        Interrupted: asked to stop on the way.
+        EngineError: neither a library nor a compiler exists, the compiler fails, or its library reads other calls than `call`.
+        Interrupted: a stop was requested meanwhile.
     """
     started = time.monotonic()
-    folder = cache_folder()
+    folder = private_cache("native")
     name = _name(family, constants, flags)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        path = _kept(folder, name)
-        if path is None:
-            try:
-                compiler()
-            except NoCompilerError as missing:
-                path = _taken_over(folder, name, shared, missing, should_stop)
-            else:
-                with locked(folder / f"{name}.lock", should_stop):
-                    path = _kept(folder, name) or _build(folder, name, family, constants, flags, should_stop)
+        path = _find_or_build(folder, name, family, constants, should_stop, shared, flags)
+        try:
+            library = Library(ctypes.CDLL(str(path)), call)
+        except CallMismatchError:
+            path.unlink(missing_ok=True)
+            path = _find_or_build(folder, name, family, constants, should_stop, shared, flags)
+            library = Library(ctypes.CDLL(str(path)), call)
         if shared is not None:
             shared.keep(path)
-        return ctypes.CDLL(str(path)), time.monotonic() - started
+        return library, time.monotonic() - started
     except OSError as error:
         raise EngineError(f"native steps are kept in {folder}, which cannot be used: {error}") from error
+    except CallMismatchError as error:
+        path.unlink(missing_ok=True)
+        raise EngineError(f"the kernels of {family}.cpp were not loaded: {error}; make them agree") from error
 
 
-def cache_folder() -> Path:
-    """Return where libraries are kept on this machine."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "depthrate" / "native"
+def _find_or_build(
+    folder: Path,
+    name: str,
+    family: str,
+    constants: Mapping[str, object],
+    should_stop: Callable[[], bool],
+    shared: SharedLibraries | None,
+    flags: tuple[str, ...],
+) -> Path:
+    path = _kept(folder, name)
+    if path is not None:
+        return path
+    try:
+        compiler()
+    except NoCompilerError as missing:
+        return _taken_over(folder, name, shared, missing, should_stop)
+    with locked(folder / f"{name}.lock", should_stop):
+        return _kept(folder, name) or _build(folder, name, family, constants, flags, should_stop)
 
 
 @contextmanager
@@ -79,7 +101,8 @@ def locked(path: Path, should_stop: Callable[[], bool]) -> Iterator[None]:
     Raises:
         Interrupted: asked to stop while it waited.
     """
-    with path.open("w") as file:
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe is not waited for
+    with open(os.open(path, flags, 0o600), "w") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -113,7 +136,7 @@ def _kept(folder: Path, name: str) -> Path | None:
     with suppress(EngineError):
         name = f"{name}-{_compiler_digest()}"
     for path in sorted(folder.glob(f"{name}-*.so")):
-        if _is_whole(path.name, path.read_bytes()):
+        if is_private_file(path) and _is_whole(path.name, read_regular(path, MAX_BYTES)):
             return path
         path.unlink(missing_ok=True)
     return None
@@ -147,6 +170,7 @@ def _taken_over(
                     with tempfile.TemporaryDirectory(dir=folder, prefix="taking-") as work:
                         copy = Path(work) / "library.so"
                         copy.write_bytes(content)
+                        copy.chmod(MODE)
                         return copy.replace(folder / file_name)
                 why = f"{file_name} in the store is not what its name says and was not loaded: delete it"
         except OSError as error:
@@ -191,6 +215,7 @@ def _build(
                     f"the compiler's first words: {words}"
                 )
         path = folder / f"{name}-{_compiler_digest()}-{_digest(made.read_bytes())}.so"
+        made.chmod(MODE)
         os.replace(made, path)
         return path
 

@@ -7,11 +7,14 @@ L layers, M LayerNorms, D width; of sentences V words, K classes, M numbers that
 from __future__ import annotations
 
 import ctypes
+from typing import ClassVar
 
 
 class Call(ctypes.Structure):
-    """What `run` is given, as tasks/native/steps.h says; addresses are of numbers of the library's type, or int64, no gaps."""
+    """Mirror `Call` of tasks/native/steps.h: addresses of numbers of the library's type, or of int64, without gaps."""
 
+    version: ClassVar[int] = 1
+    """Version of the C++ structure that this one mirrors."""
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("num_trials", "num_steps", "num_parameters", "depth", "batch")),
         *((name, ctypes.c_int64) for name in ("last_bias", "is_mse", "is_adam")),
@@ -27,8 +30,10 @@ class Call(ctypes.Structure):
 
 
 class WordsCall(ctypes.Structure):
-    """The same for an embedding and a linear layer over sentences, as tasks/native/words.cpp says."""
+    """Mirror `Call` of tasks/native/words.cpp: an embedding and a linear layer over sentences."""
 
+    version: ClassVar[int] = 1
+    """Version of the C++ structure that this one mirrors."""
     _fields_ = [
         *(
             (name, ctypes.c_int64)
@@ -47,10 +52,24 @@ class WordsCall(ctypes.Structure):
 AnyCall = Call | WordsCall
 
 
+class CallMismatchError(ValueError):
+    """A library reads calls of another structure than Python writes."""
+
+
 class Library:
     """The kernels of one family of networks and one set of constants."""
 
-    def __init__(self, library: ctypes.CDLL):
+    def __init__(self, library: ctypes.CDLL, call: type[AnyCall] = Call):
+        """Take the functions of a library whose calls have this structure.
+
+        Raises:
+            CallMismatchError: the library was built with another structure.
+        """
+        compiled, mirrored = _exported_call(library), (ctypes.sizeof(call), call.version)
+        if compiled != mirrored:
+            raise CallMismatchError(
+                f"its struct Call has (bytes, version) {compiled}, and {call.__name__} in {__name__} has {mirrored}"
+            )
         self._scratch_bytes, self._run = library.scratch_bytes, library.run
         self._scratch_bytes.restype, self._run.restype = ctypes.c_int64, None
         self._library = library
@@ -66,3 +85,13 @@ class Library:
     def evaluate(self, call: Call) -> None:
         """Give every trial's loss and gradient over all samples, or a trial's layers; only where kernels say `gives_layers`."""
         self._library.evaluate(ctypes.byref(call))
+
+
+def _exported_call(library: ctypes.CDLL) -> tuple[int, int] | None:
+    """Return the size and version of a library's `Call`, or None for a library that does not export them."""
+    try:
+        size, version = library.call_bytes, library.call_version
+    except AttributeError:
+        return None
+    size.restype = version.restype = ctypes.c_int64
+    return int(size()), int(version())

@@ -32,6 +32,7 @@ struct Call {
   int64_t* correct;                                  // [T], samples whose class is found; null: nobody asks
   Number *features, *scales;                         // [L, N, D] and [LayerNorms, N], of one trial: see `Trial`
 };
+EXPORT_CALL(1)
 
 // W x + b, W [OUT, IN] and perhaps b [OUT] behind it among a trial's parameters.
 template <long OUTPUTS, long READ> struct Linear {

@@ -10,6 +10,12 @@
 
 #include "processor.h"
 
+// Exports the size and the version of a family's `Call`, which tasks/native/library.py compares with its own before the first
+// call. Raise the version in both places where a field changes its meaning and the size stays.
+#define EXPORT_CALL(VERSION)                                     \
+  extern "C" int64_t call_bytes() { return sizeof(Call); }       \
+  extern "C" int64_t call_version() { return VERSION; }
+
 constexpr long ROWS = 4;   // of a product's block in registers
 constexpr long TILE = 64;  // rows of a tile: part of how sums round, so the same for all
 
@@ -184,11 +190,12 @@ static inline void transpose(const Number* a, long rows, long columns, long a_ro
     for (long c = 0; c < columns; c++) b[c * b_row + r] = a[r * a_row + c];
 }
 
-// Writes n numbers of each of `count` rows of x, those that `order` names or else the first ones, into rows of a tile; 0 in the
-// rows behind, up to a multiple of four.
+// Writes n numbers of each of `count` rows of x, those that `order` names or else the first ones, into rows of a tile; up to a
+// multiple of four the last of them again, whose LayerNorm is finite wherever the row's own is, while that of a row of zeros is
+// not where ln_eps is 0.
 INLINE void gather(const Number* x, const int64_t* order, long count, long n, Number* tile, long row) {
   for (long r = 0; r < count; r++) memcpy(tile + r * row, x + (order ? order[r] : r) * n, n * sizeof(Number));
-  for (long r = count; r < up(count, ROWS); r++) memset(tile + r * row, 0, row * sizeof(Number));
+  for (long r = count; r < up(count, ROWS); r++) memcpy(tile + r * row, tile + (count - 1) * row, row * sizeof(Number));
 }
 
 // ---- ReLU: `give` is its value and keeps what `take` multiplies a gradient with ----

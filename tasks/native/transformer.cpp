@@ -106,8 +106,8 @@ struct Transformer : Step<Transformer> {
   // h <- the embedded samples, normalised where pre-LN.
   void embed(long row, long count, const int64_t* order) {
     for (long sample = 0; sample < count; sample++)
-      for (long place = 0; place < S; place++) {
-        const long r = sample * PLACES + place;
+      for (long i = 0; i < PLACES; i++) {
+        const long r = sample * PLACES + i, place = i < S ? i : S - 1;  // rows behind the last place hold it again: see `gather`
         if constexpr (TOKENS) memcpy(h + r * LD, table + tokens(sample, row, order)[place] * LD, LD * sizeof(Number));
         else memcpy(x + r * LI, (const Number*)call.x + ((order ? order[sample] : row + sample) * S + place) * I, I * sizeof(Number));
       }
@@ -183,10 +183,8 @@ struct Transformer : Step<Transformer> {
   // Reads the last positions out; `gradient` <- the gradient of h.
   double loss(long count, const int64_t* labels, const int64_t* order, bool is_first) {
     const long m = up(count, ROWS);
-    for (long sample = 0; sample < m; sample++) {
-      if (sample < count) memcpy(read + sample * LD, h + last_row(sample) * LD, LD * sizeof(Number));
-      else memset(read + sample * LD, 0, LD * sizeof(Number));
-    }
+    for (long sample = 0; sample < m; sample++)
+      memcpy(read + sample * LD, h + last_row(sample < count ? sample : count - 1) * LD, LD * sizeof(Number));
     for (long i = 0; i < m; i += ROWS) normalised(i, read, read, read_scale);
     double total = 0;
     last.forward(m, read, q, [&](long i) {

@@ -1,5 +1,5 @@
 // Steps of gradient descent on unconstrained features H_1 to H_L, each held to the one before it and H_1 to X, below a linear map W
-// (tasks/mufm/network.py), tile by tile.
+// (tasks/papers/unconstrained/network.py), tile by tile.
 //
 // Built with NUMBER, WIDTH and CLASSES. A trial's parameters are H_1 to H_L, each [N, D], and W [K, D]; its X [N, D] stands in
 // `x` [T, N, D]. Rows of H take their step as soon as the gradient of H_L is there: no other rows read them.

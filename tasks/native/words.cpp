@@ -1,4 +1,4 @@
-// Steps of gradient descent on an embedding and a linear layer, over sentences (tasks/words/trainer.py), place by place.
+// Steps of gradient descent on an embedding and a linear layer, over sentences (tasks/papers/words/word_trainer.py), place by place.
 //
 // Built with NUMBER, WIDTH, CLASSES, LENGTH and NORM (1: LayerNorm behind the embedding). At a place a batch says fewer different
 // words than it has sentences, so that all is computed once a word: what it adds to the outputs, which sentences then gather, and
@@ -27,6 +27,7 @@ struct Call {
   int64_t* diverged_at;                     // [T], the first step looked at whose loss was not finite; negative: none
   void* scratch;
 };
+EXPORT_CALL(1)
 
 // Numbers things in the order in which they are first met.
 struct Numbering {

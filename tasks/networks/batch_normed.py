@@ -156,6 +156,11 @@ class DenseResNet(BatchNormed):
     last_bias: bool
 
     @property
+    def min_batch_size(self) -> int:
+        """Fewest samples of a training step."""
+        return 2
+
+    @property
     def _read_width(self) -> int:
         return self.width
 
@@ -251,6 +256,11 @@ class StagedResNet(BatchNormed):
         stage, depth = self.stages[-1], self.depth
         shape = (stage.channels, stage.side, self._pixels()[-1] // stage.side)
         return [Layer(number, shape) for number in range(depth - stage.blocks, depth + 1)]
+
+    @property
+    def min_batch_size(self) -> int:
+        """Fewest samples of a training step."""
+        return 1 if min(self._pixels()) > 1 else 2
 
     @property
     def rows_per_sample(self) -> int:

@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils.flop_counter import FlopCounterMode
 
+from depthrate.tasks.code.explain import innermost_line
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.networks.module_layers import layer_names, pooled, watched
 from depthrate.tasks.networks.module_seconds import samples
 from depthrate.tasks.parameters import ParameterError, shown
-from depthrate.tasks.user_code import innermost_line
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 

@@ -179,6 +179,11 @@ class Network(ABC):
         return None
 
     @property
+    def min_batch_size(self) -> int:
+        """Fewest samples of a training step: 2 where a BatchNorm reads one number of a sample, whose variance would be 0."""
+        return 1
+
+    @property
     def rows_per_sample(self) -> int:
         """Rows that one sample adds to a matrix product: 1, or the positions of a sequence."""
         return 1

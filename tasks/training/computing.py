@@ -10,6 +10,8 @@ from pathlib import Path
 
 import torch
 
+from depthrate.tasks.training.engines.choice import check_precision
+
 
 @functools.cache
 def keep_products_reproducible() -> None:
@@ -32,12 +34,10 @@ def computing(device: str, matmul_precision: str = "full") -> Iterator[None]:
     """Set up torch for results that are the same to the last bit however often and with whom a trial runs.
 
     Raises:
-        RuntimeError: there is no GPU, or matrix products are asked for as only a GPU forms them.
+        EngineError: the device does not have that precision of matrix products.
+        RuntimeError: there is no GPU.
     """
-    if matmul_precision == "tf32" and device != "cuda":
-        raise RuntimeError(
-            f"matmul_precision is tf32, which {device} does not have; give --device cuda, or matmul_precision full or bf16"
-        )
+    check_precision(matmul_precision, device)
     keep_products_reproducible()
     torch.set_num_threads(1)  # bitwise results need one thread, and packs run one a core anyway
     if device == "cuda":

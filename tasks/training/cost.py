@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.task import Engine
-from depthrate.tasks.training.plan import PolishPlan, TrainingPlan, evaluation_rows
-from depthrate.tasks.training.polish_parameters import curve_steps
+from depthrate.tasks.training.polish.polish_parameters import curve_steps
+from depthrate.tasks.training.training_plan import PolishPlan, TrainingPlan, evaluation_rows
 
 PRODUCT_S = 1.4e-5
 """Of one matrix product of an eager step, however small."""

@@ -3,7 +3,7 @@
 A task of this kind is a class of parameters (`TrainingParameters`) and a class below `NetworkTask` that says of a trial its
 network and its data's shape, and of a pack what it trains on and what is measured; checks of data, memory, time, sizes of packs
 and the life of a pack follow. One without such a network is a class below `FusedTask`. How to add one: a folder with both, and
-an entry in `tasks/builtin.py`.
+an entry point in the group `depthrate.tasks` (`pyproject.toml`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,19 @@ from depthrate.tasks.data.published import check_dataset, check_test
 from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.importing import no_garbage
 from depthrate.tasks.networks.network import Network
-from depthrate.tasks.parameters import changed
+from depthrate.tasks.parameters import ParameterError, changed
 from depthrate.tasks.task import Engine, Params, Task, TaskContext, TrialResult
 from depthrate.tasks.training.cost import PackShape, estimate_s, max_pack_size
-from depthrate.tasks.training.engine import chosen_engine
+from depthrate.tasks.training.engines.choice import check_precision, chosen_engine
 from depthrate.tasks.training.memory import memory_bytes
 from depthrate.tasks.training.parameters import TrainingParameters
-from depthrate.tasks.training.polish_parameters import chain, marked_steps, polish_plan, taken_steps, training_steps
+from depthrate.tasks.training.polish.polish_parameters import (
+    chain,
+    marked_steps,
+    polish_plan,
+    taken_steps,
+    training_steps,
+)
 
 if TYPE_CHECKING:
     from depthrate.tasks.training.training import Training
@@ -74,7 +80,7 @@ class FusedTask(Task, Generic[Trial]):
             Interrupted: it was asked to stop and has saved a checkpoint.
         """
         with no_garbage():
-            from depthrate.tasks.training.pack import run_training
+            from depthrate.tasks.training.training_pack import run_training
 
         yield from run_training(self.training([self.read(params) for params in trials], context.data), context)
 
@@ -125,6 +131,23 @@ class NetworkTask(FusedTask[Trial]):
     def network(self, trial: Trial, data: DataShape) -> Network:
         """Return the network of a trial, for data of that shape."""
 
+    def check_trial(self, params: Params) -> None:
+        """Refuse a combination that cannot run.
+
+        Raises:
+            ParameterError: naming the parameters that exclude each other.
+        """
+        super().check_trial(params)
+        trial = self.read(params)
+        data = self.data_shape(trial)
+        if min(trial.batch_size or data.num_samples, data.num_samples) > 1:
+            return
+        if self.network(trial, data).min_batch_size > 1:
+            raise ParameterError(
+                f"batch_size is {trial.batch_size}, with one sample in a step, but arch {trial.arch!r} normalises over a "
+                "step's samples; give a batch_size of at least 2, or more samples"
+            )
+
     def pack_shape(self, trial: Trial) -> PackShape:
         """Return what the memory and the time of a pack of such trials depend on."""
         data = self.data_shape(trial)
@@ -162,9 +185,11 @@ class NetworkTask(FusedTask[Trial]):
         """Return how the steps of such a trial run: in a chain those of the first depth, the only one with steps.
 
         Raises:
-            EngineError: compiled steps were asked for, and the network is a user's.
+            EngineError: steps cannot run as they were asked for, or not in the trial's precision on that device.
         """
-        return chosen_engine(asked, self._chain_shapes(self.read(params))[0], device) if self.has_engines else None
+        trial = self.read(params)
+        check_precision(trial.matmul_precision, device)
+        return chosen_engine(asked, self._chain_shapes(trial)[0], device) if self.has_engines else None
 
     def _chain_shapes(self, trial: Trial) -> list[PackShape]:
         depths = chain(trial) if trial.continuation else []

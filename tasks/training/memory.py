@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from depthrate.tasks.training.cost import PackShape
-from depthrate.tasks.training.plan import order_bytes
+from depthrate.tasks.training.training_plan import order_bytes
 
 PROCESS_BYTES = 315e6
 """Of a worker that has imported torch and trained something."""

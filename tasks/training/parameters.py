@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from depthrate.tasks.parameters import ParameterError, Parameters, parameter
-from depthrate.tasks.training.plan import learning_rate_factor
+from depthrate.tasks.training.training_plan import learning_rate_factor
 
 DEFAULT_STEPS = 12_000
 
@@ -253,7 +253,10 @@ def check_training(trial: TrainingParameters, num_samples: int) -> None:
         )
     late = [step for step in trial.measure_steps or () if step > last]
     if late:
-        raise ParameterError(f"measure_steps has {late[0]}, but training ends at step {last}")
+        raise ParameterError(
+            f"measure_steps has {late[0]}, but training ends at step {last}; give steps up to that, or train for more steps "
+            "or epochs"
+        )
 
 
 def _check_epochs(trial: TrainingParameters) -> None:

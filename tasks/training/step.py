@@ -19,7 +19,7 @@ from torch import Tensor
 
 from depthrate.tasks.networks.flat_parameters import gradients_of, leaves_of
 from depthrate.tasks.networks.network import Network, Tensors
-from depthrate.tasks.training.plan import TrainingPlan
+from depthrate.tasks.training.training_plan import TrainingPlan
 
 
 class Moments(NamedTuple):

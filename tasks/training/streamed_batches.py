@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from depthrate.tasks.data.dataset import SampleStream
-from depthrate.tasks.training.plan import order_bytes
+from depthrate.tasks.training.training_plan import order_bytes
 
 
 class StreamedBatches:

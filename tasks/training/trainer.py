@@ -26,16 +26,16 @@ from depthrate.tasks.native.library import Library
 from depthrate.tasks.networks.flat_parameters import decay_groups, gradients_of, leaves_of, split_parameters, started
 from depthrate.tasks.networks.network import Network, Tensors
 from depthrate.tasks.task import Engine
-from depthrate.tasks.training.compiled_step import CompiledStep
 from depthrate.tasks.training.divergence import Divergence
-from depthrate.tasks.training.engine import EngineError
-from depthrate.tasks.training.native_evaluation import NativeEvaluation
-from depthrate.tasks.training.native_steps import NativeSteps, StepState
-from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan, evaluation_rows, learning_rate_factor
-from depthrate.tasks.training.rates import Rates
+from depthrate.tasks.training.engines.choice import EngineError
+from depthrate.tasks.training.engines.compiled_step import CompiledStep
+from depthrate.tasks.training.engines.native import NativeSteps, StepState
+from depthrate.tasks.training.engines.native_evaluation import NativeEvaluation
+from depthrate.tasks.training.engines.step_program import StepProgram
+from depthrate.tasks.training.learning_rates import Rates
 from depthrate.tasks.training.step import Moments, StepNumbers, agree, clipping, gradients, losses, lowered, optimise
-from depthrate.tasks.training.step_program import StepProgram
 from depthrate.tasks.training.streamed_batches import StreamedBatches
+from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan, evaluation_rows, learning_rate_factor
 
 CHECK_RTOL = {"full": 1e-3, "tf32": 1e-2}
 """What a compiled step may differ from the eager one when it is first used, by the precision of its matrix products: far more

@@ -18,14 +18,14 @@ from depthrate.tasks.networks.network import Network
 from depthrate.tasks.task import Engine, SharedLibraries
 from depthrate.tasks.training.cost import PackShape
 from depthrate.tasks.training.divergence import Divergence
-from depthrate.tasks.training.engine import chosen_engine
+from depthrate.tasks.training.engines.choice import chosen_engine
+from depthrate.tasks.training.engines.native import native_library
 from depthrate.tasks.training.held_out import HeldOut, Measure, Rows
 from depthrate.tasks.training.layers import kept_features
-from depthrate.tasks.training.native_steps import native_library
 from depthrate.tasks.training.parameters import TrainingParameters, learning_rate, milestone_steps
-from depthrate.tasks.training.plan import Hyperparameters, PolishPlan, TrainingPlan
-from depthrate.tasks.training.polish_parameters import curve_steps, marked_steps, polish_plan, training_steps
+from depthrate.tasks.training.polish.polish_parameters import curve_steps, marked_steps, polish_plan, training_steps
 from depthrate.tasks.training.trainer import Evaluation, FusedTrainer
+from depthrate.tasks.training.training_plan import Hyperparameters, PolishPlan, TrainingPlan
 
 Row = Mapping[str, Any]
 OwnCurves = Callable[[int, Row, Sequence[Row]], dict[str, float | None]]
@@ -110,7 +110,7 @@ class Training(ABC):
         """Return the kernels of its steps, and the seconds it took to build them or to wait for that.
 
         Raises:
-            EngineError, Interrupted: as `loaded_library`.
+            EngineError, Interrupted: as `load_library`.
         """
 
     @abstractmethod

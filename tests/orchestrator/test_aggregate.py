@@ -15,7 +15,7 @@ from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.fit_curves import fit_curves
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.analysis.replicates import draws_text
-from depthrate.orchestrator.cli.fit_table import print_fits
+from depthrate.orchestrator.console.fit_table import print_fits
 from depthrate.orchestrator.report.fit_words import fit_sentence
 from depthrate.orchestrator.report.words import curve_label
 from depthrate.storage.commits.commit import commit_trials
@@ -25,7 +25,7 @@ from depthrate.storage.tables.from_task import task_table
 from depthrate.storage.tables.schema import FITS
 from depthrate.sweeps.spec import FitRequest
 from depthrate.sweeps.trial import Trial
-from depthrate.tasks.collapse.task import COLLAPSE
+from depthrate.tasks.supervised.task import COLLAPSE
 
 
 def stored(store: Store, trials: list[dict[str, Any]], metrics: Any, status: Any = lambda params: "ok") -> list[Trial]:

@@ -43,6 +43,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_python_says_what_the_command_says(ran: Path) -> None:
     printed = json.loads(invoke("compare", "half", "one", "--json").stdout)
     found = depthrate.compare("half", depthrate.load("one.yaml"))
@@ -62,6 +63,33 @@ def test_python_says_what_the_command_says(ran: Path) -> None:
     same = depthrate.compare("one", "one")
     assert list(same.parameters.frame.columns) == ["parameter", "one (first)", "one (second)"]
     assert "the same values" in repr(same)
+
+
+def test_groups_of_one_sweep_are_compared_with_the_only_curve_of_the_other(ran: Path) -> None:
+    """Before this, there was nothing to compare where only `by` differed."""
+    grouped = SWEEP.format(name="grouped", exponent=0.5).replace("metric: nc1", "metric: nc1, by: [exponent]")
+    Path("grouped.yaml").write_text(
+        grouped.replace("params: {exponent: 0.5}\ngrid: {", "grid: {exponent: [0.5, 1.0], ")
+    )
+    invoke("run", "grouped.yaml", "--workers", "1", "--quiet")
+    for sweeps, by in ((("grouped", "one"), 0), (("one", "grouped"), 1)):
+        fits = json.loads(invoke("compare", *sweeps, "--json").stdout)["fits"]
+        assert [fit["by"][by] for fit in fits] == [{"exponent": 0.5}, {"exponent": 1.0}]
+        assert [fit["by"][1 - by] for fit in fits] == [{}, {}]
+        assert fits[0]["p_equal"] < 1e-3 < fits[1]["p_equal"]
+    assert "exponent = 0.5 / all" in invoke("compare", "grouped", "one").stdout
+    assert len(depthrate.compare("grouped", "one").df()) == 2
+
+
+def test_sweeps_without_a_common_fit_name_what_each_fits(ran: Path) -> None:
+    Path("other.yaml").write_text(
+        SWEEP.format(name="other", exponent=1.0).replace("metric: nc1", "metric: nc1, x: depth - 1")
+    )
+    printed = invoke("compare", "half", "other.yaml").stdout
+    for part in ("half fits nc1 over depth", "other fits nc1 over depth - 1", "under fit:"):
+        assert part in " ".join(printed.split())
+    found = depthrate.compare("half", "other.yaml")
+    assert found.df().empty and "other fits nc1 over depth - 1" in repr(found.fits)
 
 
 def test_quiet_says_what_fails(ran: Path) -> None:

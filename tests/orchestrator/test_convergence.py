@@ -8,11 +8,11 @@ import pytest
 
 from depthrate.orchestrator.analysis.convergence import Ended, _above_shallower, _judged
 from depthrate.sweeps.trial import Trial
-from depthrate.tasks.collapse.measurements import MEASUREMENTS
+from depthrate.tasks.supervised.metrics import CLASSES
 from depthrate.tasks.training.parameters import judged_steps
-from depthrate.tasks.training.plan import learning_rate_factor
+from depthrate.tasks.training.training_plan import learning_rate_factor
 
-OBJECTIVE = next(measurement for measurement in MEASUREMENTS if measurement.optimum is not None)
+OBJECTIVE = next(measurement for measurement in CLASSES if measurement.optimum is not None)
 
 
 def ended(heights: dict[int, float], *, limit: float | None = None, schedule: str = "constant") -> Ended:

@@ -15,13 +15,13 @@ from outcomes import committed, raw_rows, states
 from tests_rows import commit
 
 from depthrate.orchestrator.analysis.open_results import results_of
-from depthrate.orchestrator.attempts.record import Attempt
-from depthrate.orchestrator.cli.planning import plan_sentence
-from depthrate.orchestrator.executors.base import JobEnd, PackJob
+from depthrate.orchestrator.api.planning import plan_sentence
+from depthrate.orchestrator.attempts.record import Attempt, read_attempt
+from depthrate.orchestrator.executors.base import Executor, JobEnd, PackJob, SubmitRateError
 from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.launch.driver import Driver
-from depthrate.orchestrator.launch.plan import check_sweep, make_plan
+from depthrate.orchestrator.launch.plan import Plan, check_sweep, make_plan
 from depthrate.orchestrator.launch.progress import Outcome
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
@@ -52,12 +52,12 @@ def test_a_users_own_task(folder: Store) -> None:
 
 
 @pytest.mark.slow
-def test_an_exception_is_retried_once_then_reported_and_spares_its_pack(folder: Store) -> None:
+def test_an_exception_is_tried_once_on_one_machine_and_spares_its_pack(folder: Store) -> None:
     outcome = drive(folder, "fails", grid={"depth": [2, 3, 4]})
     assert [depth for depth, _ in committed(folder)] == [2, 4], "the other trials of the pack are committed"
     (failure,) = outcome.failures
     assert failure.error == "RuntimeError: depth 3 is cursed" and len(failure.pack.trials) == 1
-    assert states(folder).count("failed") == 2 and raw_rows(folder) == 2
+    assert states(folder).count("failed") == 1 and raw_rows(folder) == 2
     trace = results_of(folder).sql("select traceback from attempts where state = 'failed' limit 1").fetchall()[0][0]
     assert "is cursed" in trace and "trial " in trace
 
@@ -156,10 +156,10 @@ def test_many_small_trials_are_committed_in_few_files(folder: Store, workers: in
     assert len(folder.list("trials")) <= 16
 
 
-class Mute:
+class Mute(Executor):
     """An executor whose workers see another store, or none: what they do leaves no trace here."""
 
-    capacity, workers, num_nodes, outlives_driver, takes_batches = 1, 1, 1, False, False
+    device, capacity, workers = "cpu", 1, 1
 
     def __init__(self) -> None:
         self.given: list[str] = []
@@ -169,10 +169,10 @@ class Mute:
         self._running = [job.attempt_id for job in jobs]
         self.given += self._running
 
-    def running(self) -> dict[str, str]:
-        return {}
+    def sentence(self) -> str:
+        return "no machine"
 
-    def running_on(self) -> dict[str, str]:
+    def running(self) -> dict[str, str]:
         return {}
 
     def poll(self, timeout_s: float) -> list[JobEnd]:
@@ -237,6 +237,58 @@ def test_an_attempt_that_was_given_up_commits_late(folder: Store, is_first: bool
         "it is no longer on the books as lost"
     )
     assert not make_plan(check_sweep(sweep_of_spec(spec)), folder).packs
+
+
+def of_depths(store: Store, count: int) -> tuple[Plan, JobOptions]:
+    """Return a plan of so many packs, and the options of their jobs."""
+    spec = {"name": "s", "task": f"{OWN_TASKS}:power_law", "grid": {"depth": list(range(2, 2 + count))}}
+    options = JobOptions(store=store.root, data="", device="cpu", checkpoint_seconds=30, git_sha=None, git_dirty=None)
+    return make_plan(check_sweep(sweep_of_spec(spec)), store, workers=count), options
+
+
+def test_after_a_cancellation_nothing_is_submitted_and_what_runs_goes_on(folder: Store) -> None:
+    class Cancelled(Mute):
+        capacity = 2
+
+        def poll(self, timeout_s: float) -> list[JobEnd]:
+            ends = super().poll(timeout_s)
+            if len(ends) == 2:  # the other one needs a while
+                self._running = [ends[1].attempt_id]
+                how = "job 7_1 was cancelled"
+                return [JobEnd(ends[0].attempt_id, how, FailureKind.CANCELLED)]
+            for end in ends:
+                commit(folder, end.attempt_id, next(job.trial_ids for job in jobs if job.attempt_id == end.attempt_id))
+            return [JobEnd(end.attempt_id, record=read_attempt(folder, "s", end.attempt_id)) for end in ends]
+
+        def submit(self, submitted: Sequence[PackJob]) -> None:
+            super().submit(submitted)
+            jobs.extend(submitted)
+
+    jobs: list[PackJob] = []
+    plan, options = of_depths(folder, 4)
+    outcome = Driver(plan, folder, Cancelled(), options, lambda progress: None).run()
+    assert outcome.cancelled and outcome.interrupted and not outcome.failures and not outcome.stopped_early
+    assert len(jobs) == 2 and raw_rows(folder) == 1
+    assert len(make_plan(check_sweep(plan.checked.sweep), folder, workers=4).packs) == 3, "another launch goes on"
+    assert states(folder) == ["done"], "what had not begun is no attempt"
+
+
+def test_a_detached_launch_waits_until_it_may_submit_the_rest(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(Mute):
+        capacity = 10
+
+        def submit(self, jobs: Sequence[PackJob]) -> None:
+            super().submit(jobs[:1])
+            if len(jobs) > 1:
+                raise SubmitRateError("sbatch is called 6 times per minute at most", jobs[1:])
+
+    now = [0.0]
+    monkeypatch.setattr("depthrate.orchestrator.launch.driver.time.sleep", lambda seconds: now.append(0.0))
+    plan, options = of_depths(folder, 4)
+    executor = Slow()
+    driver = Driver(plan, folder, executor, options, lambda progress: None, clock=lambda: 10.0 * len(now))
+    detached = driver.detach()
+    assert len(executor.given) == 4 == detached.on_their_way and not detached.not_submitted
 
 
 def test_what_ends_but_is_not_of_the_plan_is_nobodys_business(folder: Store) -> None:

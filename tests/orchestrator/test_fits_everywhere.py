@@ -12,8 +12,8 @@ from rich.console import Console
 import depthrate
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.orchestrator.api.fit import fit_sweep
 from depthrate.orchestrator.cli.commands import compare
-from depthrate.orchestrator.cli.commands.fit import fit_and_print
 from depthrate.orchestrator.launch.plan import CheckedSweep, check_sweep
 from depthrate.storage.commits.commit import commit_trials
 from depthrate.storage.files.store import Store
@@ -61,7 +61,7 @@ def kept(store: Store) -> list[Any]:
 
 
 def test_a_notebook_keeps_the_fits_that_the_command_line_keeps(checked: CheckedSweep, folder: Store) -> None:
-    fit_and_print(Console(quiet=True), checked, folder, None)
+    fit_sweep(checked, folder, None)
     told = kept(folder)
     assert [(unconverged, points) for unconverged, points, *_ in told] == [(9, 9)], "the other curve has no trial left"
     assert told[0][-1] is not None, "there is a theorem"

@@ -173,6 +173,7 @@ def test_the_mark_says_who_is_to_end_at_once(folder: Store) -> None:
     assert forced_attempts(read_cancel_mark(folder, "s")) == {"a", "b"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stall_s", [None, 2.0])
 def test_features_that_do_not_come_stop_neither_signs_of_life_nor_its_end(
     folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stall_s: float | None

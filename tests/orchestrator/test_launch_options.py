@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from depthrate.orchestrator.executors.base import PackJob
 from depthrate.orchestrator.executors.options import JobOptions, LaunchOptions, OptionError
 from depthrate.orchestrator.executors.registry import launch_options, make_launch_options
 from depthrate.storage.files.store import Store
+from depthrate.tasks.python_process import start_python
 
 ROOT = Path(__file__).parents[2]
 RUN_FILES = [*(ROOT / "orchestrator").rglob("*.py")]
@@ -96,8 +96,8 @@ def test_a_job_that_an_earlier_version_submitted_begins() -> None:
     ("use", "file"),
     [
         (r"\boptions\.checkpoint_seconds\b", "worker/context.py"),
-        (r"\boptions\.accept_code\b", "launch/code_versions.py"),
-        (r"\boptions\.notify\b", "cli/commands/run.py"),
+        (r"\boptions\.accept_code\b", "launch/code_changes.py"),
+        (r"\boptions\.notify\b", "api/run.py"),
         (r"\bNICE\b", "executors/local.py"),
     ],
 )
@@ -106,7 +106,7 @@ def test_an_option_of_run_is_its_declaration_and_its_use(use: str, file: str) ->
     files = {
         path.relative_to(ROOT / "orchestrator").as_posix() for path in RUN_FILES if re.search(use, path.read_text())
     }
-    assert file in files and files <= {file, "cli/commands/run.py"}, "run.py refuses options that contradict each other"
+    assert file in files and files <= {file, "api/run.py"}, "run.py refuses options that contradict each other"
 
 
 @pytest.mark.slow
@@ -115,10 +115,16 @@ def test_a_job_runs_the_launch_that_its_file_says(sweep: Path, folder: Store, tm
     file = tmp_path / "launch.json"
     file.write_text(replace(options, data=str(tmp_path / "data sets")).to_json())
     (tmp_path / "numpy.py").write_text("raise SystemExit('somebody else's')")
-    command = [sys.executable, "-m", "depthrate.orchestrator.cli.launch_file", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == 0 and "1 trial" in done.stdout, done.stderr
+
+    def launch() -> tuple[int, str, str]:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": tmp_path}
+        process = start_python("depthrate.orchestrator.cli.launch_file", str(file), **pipes)
+        output, errors = process.communicate()
+        return process.returncode, output, errors
+
+    code, output, errors = launch()
+    assert code == 0 and "1 trial" in output, errors
     assert niceness(folder.address) == [os.getpriority(os.PRIO_PROCESS, 0) + 1.0]
     file.write_text(replace(options, device="tpu", store=f"{folder.address}/other").to_json())
-    refused = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert refused.returncode == 2 and "device 'tpu' is unknown" in refused.stderr, refused.stderr
+    code, _, errors = launch()
+    assert code == 2 and "device 'tpu' is unknown" in errors, errors

@@ -17,8 +17,8 @@ import pytest
 from counted_files import CountedFileSystem
 from thousand_workers import simulate
 
+from depthrate.orchestrator.api.status import Controllers
 from depthrate.orchestrator.attempts.record import Attempt, heartbeat_s, is_live, read_attempt
-from depthrate.orchestrator.cli.commands.status import Controllers
 from depthrate.orchestrator.executors.base import JobCounts, SeenJobs
 from depthrate.orchestrator.worker.node_heartbeat import NodeHeartbeat
 from depthrate.storage.attempts.heartbeats import Beats, write_beats

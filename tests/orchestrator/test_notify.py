@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.launch.notify import Notifier
+from depthrate.orchestrator.launch.run_state import RunState
 
 TASK = """
 import depthrate
@@ -52,8 +53,11 @@ def test_a_webhook_gets_json_and_silence_is_no_error() -> None:
 
     with http.server.HTTPServer(("127.0.0.1", 0), Listener) as server:
         threading.Thread(target=server.handle_request, daemon=True).start()
-        assert Notifier(f"http://127.0.0.1:{server.server_port}/hook", "s").around(lambda: 0) == 0
+        assert (
+            Notifier(f"http://127.0.0.1:{server.server_port}/hook", "s").around(lambda: RunState.COMPLETE)
+            is RunState.COMPLETE
+        )
     said = {"event": "end", "sweep": "s", "message": "s is done", "text": "s is done"}
     assert got == [said]
-    assert Notifier("http://127.0.0.1:9/nobody", "s").around(lambda: 0) == 0
-    assert Notifier("exit 3", "s").around(lambda: 1) == 1
+    assert Notifier("http://127.0.0.1:9/nobody", "s").around(lambda: RunState.COMPLETE) is RunState.COMPLETE
+    assert Notifier("exit 3", "s").around(lambda: RunState.INCOMPLETE) is RunState.INCOMPLETE

@@ -1,10 +1,12 @@
-"""-o writes files whole, and into devices, pipes and links without replacing them."""
+"""-o writes files whole, creates their folders, and writes into devices, pipes and links without replacing them."""
 
 from __future__ import annotations
 
 import os
+import socket
 import stat
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from tests_rows import commit
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.console.output_file import output_file
+from depthrate.storage.catalog.specs import write_spec
 from depthrate.storage.files.store import Store
 
 SQL = "select trial_id from trials"
@@ -23,6 +26,11 @@ def store(tmp_path: Path) -> Store:
     made = Store(str(tmp_path / "store"))
     commit(made, "20260101T000000_aaaaaaaaaaaa", ["t1"])
     return made
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
 
 
 def query(store: Store, output: object, *more: str) -> tuple[int, str]:
@@ -66,12 +74,38 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path, format: str) -> Non
     assert path.read_text() == "before" and list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("given", ["", ".", "{folder}", "{folder}/none/rows.csv"])
-def test_a_folder_is_refused_before_anything_is_asked(store: Store, tmp_path: Path, given: str) -> None:
+@pytest.mark.parametrize("given", ["", ".", "{folder}", "{folder}/file/rows.csv", "{folder}/file/none/rows.csv"])
+def test_a_place_of_no_file_is_refused_before_anything_is_asked(store: Store, tmp_path: Path, given: str) -> None:
+    (tmp_path / "file").write_text("mine")
     code, output = query(store, given.format(folder=tmp_path))
     assert code == 2 and "cannot write" in output
     result = CliRunner().invoke(app, ["report", "s", "--store", store.url, "-o", given.format(folder=tmp_path)])
     assert result.exit_code == 2 and "cannot write" in result.output
+
+
+def test_a_folder_is_created(store: Store, tmp_path: Path) -> None:
+    assert query(store, tmp_path / "new" / "inner" / "rows.csv")[0] == 0
+    assert (tmp_path / "new" / "inner" / "rows.csv").read_text() == "trial_id\nt1\n"
+
+
+def test_what_the_system_refuses_is_named(store: Store) -> None:
+    code, output = query(store, "/proc/none/rows.csv")
+    assert code == 2 and "cannot write /proc/none/rows.csv" in output
+
+
+@pytest.mark.parametrize("made", [os.mkfifo, make_socket])
+@pytest.mark.parametrize(
+    "words", [["query", SQL, "-o"], ["query", SQL, "--format", "parquet", "-o"], ["status", "s", "--prometheus"]]
+)
+def test_a_pipe_that_no_program_reads_is_refused(
+    store: Store, tmp_path: Path, made: Callable[[Path], None], words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("depthrate.orchestrator.console.output_file.READER_TIMEOUT_S", 0.2)
+    write_spec(store, "s", "s1", {"name": "s", "task": "collapse"}, ["t1"])
+    made(tmp_path / "x.csv")
+    result = CliRunner().invoke(app, [*words, str(tmp_path / "x.csv"), "--store", store.url])
+    assert result.exit_code == 2 and "no program reads" in result.output
+    assert not stat.S_ISREG((tmp_path / "x.csv").lstat().st_mode)
 
 
 def test_figures_go_into_a_folder(store: Store, tmp_path: Path) -> None:
@@ -79,4 +113,4 @@ def test_figures_go_into_a_folder(store: Store, tmp_path: Path) -> None:
     file.write_text("mine")
     words = ["report", "s", "--store", store.url, "-o", str(tmp_path / "r.html"), "--figures", str(file)]
     result = CliRunner().invoke(app, words)
-    assert result.exit_code == 2 and "is no folder" in result.output and file.read_text() == "mine"
+    assert result.exit_code == 2 and "is not a folder" in result.output and file.read_text() == "mine"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import typing
 from collections import Counter
 
 import numpy as np
+import pyarrow as pa
 import pytest
+import torch
 
 from depthrate.orchestrator.attempts.failure_policy import RETRIES, Decision, decide, error_pattern, pause_s
 from depthrate.orchestrator.executors.base import NoFailure
@@ -35,6 +38,7 @@ from depthrate.tasks.measures.labelled import FeaturesError
         ("not_begun", {"not_begun": 20}, 4, "retry"),
         ("begins_nowhere", {"begins_nowhere": 1}, 4, "give up"),
         ("store", {"store": 3}, 4, "retry"),
+        ("cancelled", {"cancelled": 1}, 4, "stop"),
     ],
 )
 def test_decide(kind: str, failures: dict[str, int], num_trials: int, decision: str) -> None:
@@ -49,22 +53,45 @@ def test_what_this_machine_would_say_again_is_tried_on_another_or_not_at_all(kin
     assert decide(FailureKind(kind), counted, 1, has_other_nodes=True) is Decision.RETRY
 
 
+class CustomError(Exception):
+    """An exception class of a user's."""
+
+
+class CustomMemoryError(MemoryError):
+    """A class below a builtin one, under a name that says nothing."""
+
+
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
         (TypeError("no"), FailureKind.CODE),
         (ModuleNotFoundError("no"), FailureKind.CODE),
-        (ValueError("no"), FailureKind.CODE),
+        (RuntimeError("no"), FailureKind.CODE),
+        (CustomError("no"), FailureKind.CODE),
+        (SystemExit(3), FailureKind.CODE),
         (FeaturesError("no"), FailureKind.CODE),
+        (np.linalg.LinAlgError("singular"), FailureKind.CODE),
         (DatasetError("class 1 is not among the samples"), FailureKind.CODE),
-        (RuntimeError("no"), FailureKind.TASK),
-        (np.linalg.LinAlgError("singular"), FailureKind.TASK),
-        (UnicodeDecodeError("utf-8", b"", 0, 1, "half written"), FailureKind.TASK),
+        (caused(DatasetError("x"), KeyError("y")), FailureKind.CODE),
+        (caused(DatasetError("x cannot be read"), FileNotFoundError("x")), FailureKind.TASK),
+        (ConnectionResetError("no"), FailureKind.TASK),
+        (TimeoutError("no"), FailureKind.TASK),
+        (EOFError("no"), FailureKind.TASK),
+        (subprocess.CalledProcessError(1, "x"), FailureKind.TASK),
+        (torch.AcceleratorError("no"), FailureKind.TASK),
+        (torch.OutOfMemoryError("no"), FailureKind.OUT_OF_MEMORY),
+        (pa.ArrowMemoryError("no"), FailureKind.OUT_OF_MEMORY),
+        (CustomMemoryError("no"), FailureKind.OUT_OF_MEMORY),
         (OSError(5, "Input/output error"), FailureKind.HARDWARE),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value),
 )
-def test_errors_of_the_code_are_told_from_those_that_may_go_away(error: Exception, kind: FailureKind) -> None:
+def test_failures_are_classified_by_class(error: BaseException, kind: FailureKind) -> None:
     assert failure_kind(error) is kind
 
 

@@ -30,9 +30,9 @@ from here import TINY
 from tests_rows import commit
 
 import depthrate
+from depthrate.orchestrator.api import status as status_command
+from depthrate.orchestrator.api.find_sweep import planned_trials
 from depthrate.orchestrator.cli.app import app
-from depthrate.orchestrator.cli.commands import status as status_command
-from depthrate.orchestrator.cli.find_sweep import planned_trials
 from depthrate.storage.catalog.specs import write_spec
 from depthrate.storage.files.paths import attempt_path
 from depthrate.storage.files.store import Store
@@ -40,13 +40,13 @@ from depthrate.storage.files.store import Store
 pytest.importorskip("starlette", reason="needs pip install 'depthrate[serve]'")
 uvicorn = pytest.importorskip("uvicorn", reason="needs pip install 'depthrate[serve]'")
 
-from depthrate.orchestrator.cli.serve import drawn  # noqa: E402
-from depthrate.orchestrator.cli.serve.access import is_known_host, is_loopback  # noqa: E402
-from depthrate.orchestrator.cli.serve.drawn import Drawer  # noqa: E402
-from depthrate.orchestrator.cli.serve.poller import Poller  # noqa: E402
-from depthrate.orchestrator.cli.serve.rows import SweepRows  # noqa: E402
-from depthrate.orchestrator.cli.serve.sql import MOST_ROWS, Limits  # noqa: E402
-from depthrate.orchestrator.cli.serve.web import make_app  # noqa: E402
+from depthrate.orchestrator.serve import drawn  # noqa: E402
+from depthrate.orchestrator.serve.access import is_known_host, is_loopback  # noqa: E402
+from depthrate.orchestrator.serve.drawn import Drawer  # noqa: E402
+from depthrate.orchestrator.serve.poller import Poller  # noqa: E402
+from depthrate.orchestrator.serve.rows import SweepRows  # noqa: E402
+from depthrate.orchestrator.serve.sql import MOST_ROWS, Limits  # noqa: E402
+from depthrate.orchestrator.serve.web import make_app  # noqa: E402
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 ENDING = "</script><script>alert(2)</script><!--"
@@ -355,6 +355,7 @@ def requests_a_minute(kind: str, commits_every: int, monkeypatch: pytest.MonkeyP
     return files.count(CountedFileSystem.DRIVER) - before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("commits_every", [0, 3])
 def test_a_page_of_a_sweep_costs_the_store_no_more_than_watching_its_status(
     commits_every: int, monkeypatch: pytest.MonkeyPatch
@@ -385,6 +386,7 @@ def test_what_is_committed_is_read_once_and_what_is_removed_goes(folder: Store) 
         assert len(names) == 3
 
 
+@pytest.mark.slow
 def test_a_store_that_goes_away_is_a_sentence_until_it_is_back(folder: Store) -> None:
     fill(folder)
     away = f"{folder.root}-away"
@@ -403,7 +405,7 @@ def test_a_store_that_goes_away_is_a_sentence_until_it_is_back(folder: Store) ->
 
 
 def test_nobody_asks_nothing_is_read(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("depthrate.orchestrator.cli.serve.poller.IDLE_S", 0.3)
+    monkeypatch.setattr("depthrate.orchestrator.serve.poller.IDLE_S", 0.3)
     poller = Poller(fill(folder), every_s=0.05)
     poller.start()
     assert poller.seen().look is not None
@@ -695,6 +697,7 @@ def seen(window: Browser) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_a_tiny_sweep_has_its_figures_and_its_report(tmp_path: Path) -> None:
     (sweep := tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
     store = Store(str(tmp_path / "store"))
@@ -733,6 +736,7 @@ if pathlib.Path(__file__).with_name("how").exists():  # read by who draws: dies 
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "said"), [("abort", "has ended (signal 6)"), ("wait", "longer than 4 s")])
 def test_what_draws_may_die_or_hang_and_the_page_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, said: str

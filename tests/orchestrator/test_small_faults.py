@@ -15,7 +15,7 @@ from here import TINY
 
 from depthrate.orchestrator.attempts.record import Attempt
 from depthrate.orchestrator.cli.app import app
-from depthrate.orchestrator.executors.base import JobEnd, PackJob
+from depthrate.orchestrator.executors.base import Executor, JobEnd, PackJob
 from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.launch import delete_checkpoints
@@ -35,9 +35,9 @@ OWN_TASKS = Path(__file__).parents[1] / "support/own_tasks.py"
 @pytest.mark.parametrize(
     ("where", "message"),
     [
-        ("nc1 >", "is no SQL expression over results"),
+        ("nc1 >", "is not an SQL expression over results"),
         ("nc11 > 0", 'did you mean "nc1"'),
-        ("true; drop table trials", "is no SQL expression over results"),
+        ("true; drop table trials", "is not an SQL expression over results"),
         ("true) as value from results; select (1", "is not an SQL expression"),
     ],
 )
@@ -78,16 +78,16 @@ def test_a_checkpoint_that_cannot_be_deleted_is_no_failure(tmp_path: Path, monke
     assert result.exit_code == 0 and "all 2 trials are committed" in result.output
 
 
-class Mute:
+class Mute(Executor):
     """An executor whose workers say that they are done, and have written nothing, or not the end."""
 
-    capacity, workers, num_nodes, outlives_driver, takes_batches = 1, 1, 1, False, False
+    device, capacity, workers = "cpu", 1, 1
 
     def __init__(self) -> None:
         self._running: list[str] = []
 
-    def running_on(self) -> dict[str, str]:
-        return {}
+    def sentence(self) -> str:
+        return "no machine"
 
     def submit(self, jobs: Sequence[PackJob]) -> None:
         self._running = [job.attempt_id for job in jobs]

@@ -16,9 +16,9 @@ from depthrate.orchestrator.worker.stored_libraries import StoredLibraries
 from depthrate.storage.attempts.records import Record
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
-from depthrate.tasks.dufm.task import DUFM
 from depthrate.tasks.native import build
-from depthrate.tasks.training.engine import NoCompilerError
+from depthrate.tasks.papers.unconstrained.deep_task import DUFM
+from depthrate.tasks.training.engines.choice import NoCompilerError
 
 GIVEN = {"depth": 2, "num_classes": 2, "samples_per_class": 3, "width": 7, "steps": 40}
 
@@ -95,7 +95,7 @@ class Machine:
                 there.setenv("PATH", "")
             constants = {"NUMBER": "float", "WIDTH": 3, "CLASSES": 2, "RELU": 1}
             flags = ("-O0", *(flag for flag in build.FLAGS if flag != "-O3"))
-            build.loaded_library("products", constants, lambda: False, StoredLibraries(store), flags)
+            build.load_library("products", constants, lambda: False, StoredLibraries(store), flags)
 
     def refusal(self, store: Store) -> str:
         """Why one without a compiler loads nothing: the pack goes elsewhere."""

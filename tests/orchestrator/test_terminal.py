@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import sys
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+import depthrate.orchestrator
 from depthrate.orchestrator.console.tables import (
+    ANY_WIDTH,
+    TEXT_WIDTH,
+    PlainConsole,
     format_value,
     make_console,
     print_described,
+    print_line,
     print_rows,
     print_table,
     printable,
@@ -43,8 +50,29 @@ def test_a_table_prints_what_its_place_cannot_show(monkeypatch: pytest.MonkeyPat
     assert "\x1b" not in shown and "\\xe9" in shown and "\\x1b[31mred" in shown and "[b]" in shown
 
 
+def test_what_is_printed_is_neither_markup_nor_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    make_console().print("store a[bold]b:tada:\x1b[31m")
+    print_line("store a[bold]b:tada:\x1b[31m", stderr=True)
+    out, err = capsys.readouterr()
+    assert out == err == "store a[bold]b:tada:\\x1b[31m\n"
+
+
+def test_whatever_is_printed_goes_through_one_place() -> None:
+    """Printed elsewhere are versions, JSON and YAML of our own, and requests to a process of ours."""
+    elsewhere = {"app.py", "schema.py", "show.py", "drawing.py", "drawn.py", "tables.py", "__main__.py"}
+    folder = Path(depthrate.orchestrator.__path__[0])
+    for file in folder.rglob("*.py"):
+        calls = [node.func for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
+        named = {call.id for call in calls if isinstance(call, ast.Name)}
+        assert "Console" not in named and ("print" not in named or file.name in elsewhere), file
+
+
 def on_terminal(width: int) -> Console:
     return Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+
+
+def make_piped() -> Console:
+    return PlainConsole(file=io.StringIO(), width=ANY_WIDTH, soft_wrap=True)
 
 
 def text_of(console: Console) -> str:
@@ -71,5 +99,7 @@ def test_what_is_described_is_an_entry_where_a_terminal_has_no_room_for_a_table(
     assert lines[:2] == ["parameters", "a_long_name"] and max(map(len, lines)) <= 60
     assert lines[-2].strip() == "allowed: one of b, c"
     assert text_of(console).count("word") == 30, "nothing is cut"
+    print_described(console := make_piped(), columns, rows)
+    assert max(map(len, text_of(console).splitlines())) <= TEXT_WIDTH and text_of(console).count("word") == 30
     print_described(console := on_terminal(300), columns, rows)
     assert "parameter" in text_of(console)

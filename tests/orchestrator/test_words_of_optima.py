@@ -10,7 +10,7 @@ from rich.console import Console
 
 from depthrate.orchestrator.analysis.convergence import Convergence
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.cli.fit_table import print_fits
+from depthrate.orchestrator.console.fit_table import print_fits
 from depthrate.orchestrator.report.fit_tables import support_table
 from depthrate.orchestrator.report.fit_words import fit_sentence
 from depthrate.sweeps.spec import FitRequest
@@ -74,6 +74,6 @@ def test_a_solver_s_word_goes_before_how_little_the_objective_moved(moved, stati
 
 def test_the_readme_claims_nothing_for_quickstart():
     text = (Path(__file__).parents[2] / "README.md").read_text()
-    output = text.split("What the first prints at its end")[1].split("## Ask the results")[0]
-    assert "bound" not in output.split("```text")[1].split("```")[0]
+    output = text.split("```text")[1].split("```")[0]
+    assert output.startswith("\nquickstart: ") and "bound" not in output
     assert "of training at this budget, not of an optimum" in output and "depthrate run converged" not in text

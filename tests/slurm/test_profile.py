@@ -43,6 +43,12 @@ GOLDEN = """\
 #SBATCH --time=240
 
 # setup
+scratch_of_job=
+depthrate_ends() {{
+  code=$?
+  ((code == 0 || code >= 128 || SECONDS >= 20)) || sleep $((20 - SECONDS))
+}}
+trap depthrate_ends EXIT
 trap 'code=$?; if ((${{#BASH_SOURCE[@]}} == 1)); then echo "a setup line ended with code $code: $BASH_COMMAND" >&2; \
 exit 113; fi' ERR
 module load cuda/12.4
@@ -358,12 +364,46 @@ def test_the_first_setup_line_that_fails_ends_the_job(tmp_path: Path, lines: lis
     (tmp_path / "ends_well.sh").write_text("false\ntrue\n")
     (tmp_path / "ends_badly.sh").write_text("true\n(exit 3)\n")
     script = "\n".join(
-        [*sbatch_parameters(Profile(setup=tuple(lines)), "x", tmp_path)["setup"], "false", "echo reached"]
+        [
+            *sbatch_parameters(Profile(setup=tuple(lines), failed_start_s=0), "x", tmp_path)["setup"],
+            "false",
+            "echo reached",
+        ]
     )
     (tmp_path / "job.sh").write_text(script)
     done = subprocess.run(["bash", "job.sh"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == code and said in done.stderr and "not reached" not in done.stdout
     assert (done.stdout == "reached\n") == (code == 0), "what follows the setup lines is not held to that"
+
+
+@pytest.mark.parametrize(
+    ("setup", "code", "seconds", "pauses"),
+    [
+        (("false",), 0, 0, True),
+        (("exit 7",), 0, 0, True),
+        ((), 1, 0, True),
+        ((), 1, 30, False),
+        ((), 0, 0, False),
+        ((), 143, 0, False),
+    ],
+)
+def test_a_job_that_fails_at_once_keeps_its_node_busy_for_a_while(
+    programs: Any, tmp_path: Path, setup: tuple[str, ...], code: int, seconds: int, pauses: bool
+) -> None:
+    """A setup line, Python or a file system that is missing; not a job that is told to end."""
+    pytest.importorskip("submitit")
+    programs("srun", "")
+    programs("sleep", "")
+    (tmp_path / "bin" / "srun").write_text(f"#!/bin/bash\nexit {code}\n")
+    (tmp_path / "bin" / "sleep").write_text(f'#!/bin/bash\necho "$@" > {tmp_path}/pause\n')
+    (tmp_path / "jobs").mkdir()
+    profile = Profile(setup=(f"SECONDS={seconds}", *setup), failed_start_s=20)
+    (tmp_path / "job.sh").write_text(batch_script(profile, "x", 1, tmp_path / "jobs"))
+    done = subprocess.run(["bash", tmp_path / "job.sh"], check=False)
+    assert (done.returncode != 0) == bool(setup or code)
+    assert (tmp_path / "pause").exists() == pauses
+    if pauses:
+        assert 15 <= int((tmp_path / "pause").read_text()) <= 20
 
 
 @pytest.mark.parametrize(
@@ -384,7 +424,9 @@ def test_the_batch_script_queues_a_container_again(
     for name, value in {"JOB_ID": "9", "ARRAY_JOB_ID": "5", "ARRAY_TASK_ID": "3"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     (tmp_path / "jobs").mkdir()
-    (tmp_path / "job.sh").write_text(batch_script(Profile(container="x.sif"), "x", 2, tmp_path / "jobs"))
+    (tmp_path / "job.sh").write_text(
+        batch_script(Profile(container="x.sif", failed_start_s=0), "x", 2, tmp_path / "jobs")
+    )
     done = subprocess.run(["bash", tmp_path / "job.sh"], capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
     assert ((tmp_path / "asked").read_text().splitlines() if asked else []) == asked and (
@@ -406,7 +448,7 @@ def test_only_a_scratch_folder_of_ours_is_removed(
     jobs = tmp_path / "jobs"
     jobs.mkdir()
     setup = (f"ls -d {tmp_path}/scratch/*", "false") if setup_fails else ()
-    profile = Profile(scratch=f"{tmp_path}/scratch", setup=setup)
+    profile = Profile(scratch=f"{tmp_path}/scratch", setup=setup, failed_start_s=0)
     (tmp_path / "bin" / "srun").write_text('#!/bin/bash\ntouch "$TMPDIR/left"; echo "$TMPDIR"\n')
     (jobs / "job.sh").write_text(batch_script(profile, "x", 1, jobs))
     done = subprocess.run(["bash", jobs / "job.sh"], capture_output=True, text=True, check=False)

@@ -56,6 +56,7 @@ def test_who_comes_later_leaves_what_is_claimed(store: Store) -> None:
     assert store.list() == {}
 
 
+@pytest.mark.slow
 def test_what_is_done_is_given_back(store: Store) -> None:
     first, second = entered(store, "a"), entered(store, "b")
     first.take(TRIALS[:2])

@@ -37,7 +37,7 @@ def points(count: int) -> list[int]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry.EXECUTORS, "toy", TOY)
+    monkeypatch.setitem(registry.executors(), "toy", TOY)
     monkeypatch.setattr("depthrate.storage.catalog.requested_trials.PAUSES_S", (None,))
     for module in ("storage.attempts.claims", "orchestrator.attempts.record"):  # who was killed is no more
         monkeypatch.setattr(f"depthrate.{module}.is_process_gone", lambda host, pid: True)

@@ -64,7 +64,7 @@ def test_a_changed_byte_anywhere_in_the_trials_is_noticed_by_all_readers_alike(s
     content = store.read(path)
     with open_parquet(content) as parquet:
         pages = len(content) if compacted else int(parquet.metadata.metadata[PAGES_KEY].split()[0])
-    for position in range(4, len(content) - 4, len(content) // 10):
+    for position in range(4, len(content) - 4, len(content) // 60):
         changed = bytearray(content)
         changed[position] ^= 16
         store.write(path, bytes(changed))

@@ -13,11 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from later_store import COLUMN, age
 from tests_rows import commit, tables_of
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import open_results, results_of
 from depthrate.orchestrator.cli.app import app
+from depthrate.orchestrator.cli.commands.upgrade import OLD_VERIFY
 from depthrate.storage.catalog.specs import newest_specs, write_spec
 from depthrate.storage.commits.commit import METADATA_KEY
 from depthrate.storage.commits.snapshot import take_snapshot
@@ -162,6 +164,30 @@ def test_columns_of_newer_versions_are_carried_on(folder: Store) -> None:
         commit(folder, C, ["t3"])
     assert results_of(folder).sql("select count(*) from trials").fetchall() == [(3,)]
     assert results_of(folder).sql("select count(*) from metrics where trial_id = 't2'").fetchall() == [(6,)]
+
+
+def test_verify_tolerates_a_column_more_in_every_table_and_a_key_more_in_every_file(folder: Store) -> None:
+    commit(folder, A, ["t1", "t2"])
+    write_spec(folder, "s", "aaaa", {"name": "s", "task": "t"}, ["t1", "t2", "t3"])
+    compact(folder, grace_s=0)
+    commit(folder, B, ["t3"])
+    assert call(folder, "trials", "tag", "odd", "t1")[0] == 0
+    folder.write_format(Format(FORMAT))
+    assert age(Path(folder.root)) == len(files(folder)) - 1, "all but the list of trials, which is plain text"
+    every = {f"{table}.{COLUMN}" for table in ("trials", "metrics", "curves", "features")}
+    for _ in range(2):
+        found = verify(folder, builtin_columns())
+        assert found.findings == [] and found.newer >= every - {f"trials.{COLUMN}"}
+        assert repair(folder, found).moved == [] and take_snapshot(folder).trial_ids() == {"t1", "t2", "t3"}
+        compact(folder, grace_s=0)
+    assert compacted(folder, "features")[COLUMN].to_pylist() == [b"x"] * 12
+
+
+def test_upgrade_warns_of_versions_that_take_new_columns_for_damage(folder: Store) -> None:
+    commit(folder, A, ["t1"])
+    for _ in range(2):
+        code, said = call(folder, "upgrade")
+        assert code == 0 and OLD_VERIFY in " ".join(said.split())
 
 
 def test_columns_of_newer_versions_are_saved_beside_a_damaged_trial(folder: Store) -> None:

@@ -109,3 +109,22 @@ def test_a_question_that_is_no_text_is_refused(folder: Store) -> None:
         Results(folder, builtin_columns()).sql("select '\ud800'")
     with pytest.raises(QueryError, match="characters that are none"):
         check_expression("nc1 > '\ud800'", None)
+
+
+@pytest.mark.parametrize(
+    "text", ["a), (b", "a > 1) or (b > 1", "a as x", "a from results", "a > 1; select 1", "", "-- a"]
+)
+def test_an_expression_cannot_leave_its_parentheses(text: str) -> None:
+    with pytest.raises(QueryError, match="is not an SQL expression"):
+        check_expression(text, {"a": "DOUBLE", "b": "DOUBLE"})
+    with pytest.raises(QueryError, match="is not an SQL expression"):
+        check_expression(text, None)
+
+
+def test_only_a_similar_column_is_suggested() -> None:
+    columns = {"depth": "INTEGER", "deviations": "DOUBLE", "patch_size": "INTEGER"}
+    with pytest.raises(QueryError, match='did you mean "depth"\\?$'):
+        check_expression("dpeth > 2", columns)
+    with pytest.raises(QueryError) as caught:
+        check_expression("xyzzy > 2", columns)
+    assert "did you mean" not in str(caught.value)

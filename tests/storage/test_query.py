@@ -38,10 +38,63 @@ def test_a_parameter_is_not_hidden_by_a_curve_of_its_name(store: Store) -> None:
     assert results_of(store).sql("select lr from results").fetchall() == [(0.1,)]
 
 
+def types_of(results: Results) -> dict[str, str]:
+    relation = results.sql("select * from results limit 0")
+    return {name: str(kind) for name, kind in zip(relation.columns, relation.types, strict=True)}
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"depth": 2, "loss": "ce", "lr": 0.1},
+        {"depth": 2, "loss": "ce", "objective": "mine", "accuracy": True},
+        {"depth": 2, "nc1": "text"},
+    ],
+    ids=str,
+)
+def test_no_column_changes_its_type_when_another_task_enters_the_store(folder: Store, others: dict[str, Any]) -> None:
+    """Before this, `loss` was a number until a trial came that has a parameter of that name, a text from then on."""
+    commit(folder, A, ["t1"], params={"depth": 2, "samples": 8})
+    before = types_of(results_of(folder))
+    commit(folder, B, ["t2"], params=others, sweep="other")
+    after = types_of(results_of(folder))
+    assert before["last_loss"] == "DOUBLE" and "loss" not in before
+    assert {name: kind for name, kind in after.items() if name in before} == before
+    assert results_of(folder).sql("select last_loss from results where trial_id = 't1'").fetchall() == [(2.0,)]
+
+
+def test_the_last_loss_is_there_for_every_sweep_and_errors_name_it(folder: Store) -> None:
+    commit(folder, A, ["t1"], params={"depth": 2})
+    commit(folder, B, ["t2"], params={"depth": 2, "loss": "ce"}, sweep="other")
+    results = results_of(folder)
+    for chosen in (results, results.of("s"), results.of("other")):
+        assert {value for (value,) in chosen.sql("select last_loss from results").fetchall()} == {2.0}
+    for chosen, query in (
+        (results, "select avg(loss) from results"),
+        (results, "select trial_id from results where loss < 0.5"),
+        (results.of("s"), "select avg(loss) from results"),
+        (results.of("s"), "select loss from results"),
+    ):
+        with pytest.raises(QueryError, match="the last value of the curve loss is called last_loss here"):
+            chosen.sql(query)
+    with pytest.raises(QueryError) as error:
+        results.sql("select avg(nothing) from results")
+    assert "last_loss" not in str(error.value).split("Candidate")[0].split("did you mean")[0]
+
+
+def test_a_loss_that_is_measured_and_not_logged_is_the_last_loss_too(folder: Store) -> None:
+    metrics = [{"layer": 2, "loss": 0.25, "nc1": 1.0}]
+    table = task_table("metrics", metrics, builtin_columns(), trial_id="t1", attempt_id=A)
+    row = {"trial_id": "t1", "sweep": "s", "task": "t", "attempt_id": A, "status": "ok", "params": '{"loss": "ce"}'}
+    tables = {"metrics": [table]}
+    commit_trials(folder, sweep="s", attempt_id=A, part=None, trials=[row], tables=tables, columns=builtin_columns())
+    assert results_of(folder).sql("select loss, last_loss from results").fetchall() == [("ce", 0.25)]
+
+
 @pytest.mark.parametrize(
     "query",
     [
-        "select loss from results",
+        "select last_loss from results",
         "select * from results",
         "select columns('lo.*') from results",
         "select r from results r",
@@ -163,7 +216,7 @@ def test_curves_of_a_loop_are_in_results_with_what_was_logged_last(store: Store)
     commit_loop(store, "a2", [])
     commit_loop(store, "a3", [{"step": 2, "nc1": 0.5}])
     commit_loop(store, "a4", [], status="diverged")
-    found = results_of(store).sql("select loss, accuracy, nc1 from results order by trial_id").fetchall()
+    found = results_of(store).sql("select last_loss, accuracy, nc1 from results order by trial_id").fetchall()
     assert found == [(1.0, 0.5, 0.5), (1.0, 0.5, None), (2.0, 0.5, 0.5), (None, None, None)]
 
 
@@ -317,4 +370,4 @@ def test_a_query_is_ended_at_its_time_and_refused_beyond_its_memory(folder: Stor
 
 def test_a_curve_that_a_loop_logs_seldom_is_there_beside_one_that_it_logs_always(store: Store) -> None:
     commit_loop(store, "a1", [{"step": 3, "nc1": 0.5}])
-    assert results_of(store).sql("select loss, accuracy, nc1 from results").fetchall() == [(1.0, 0.5, 0.5)]
+    assert results_of(store).sql("select last_loss, accuracy, nc1 from results").fetchall() == [(1.0, 0.5, 0.5)]

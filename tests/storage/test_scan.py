@@ -155,6 +155,7 @@ def test_usual_parameters_are_read_by_arrow() -> None:
     assert columns["batch_size"].null_count == 1000 and columns["measure_steps"].to_pylist()[0] == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is measured as Linux says it")
 def test_a_scan_of_many_files_does_not_hold_their_footers(folder: Store) -> None:
     for number in range(120):

@@ -12,7 +12,7 @@ import pytest
 
 from depthrate.storage.files.data_folder import DataFolder
 from depthrate.storage.files.leftovers import remove_unfinished, unfinished_writes
-from depthrate.storage.files.local import UnfitFileError
+from depthrate.storage.files.regular import UnfitFileError
 from depthrate.storage.files.store import Store, StoreError
 
 

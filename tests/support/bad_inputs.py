@@ -8,8 +8,8 @@ from typing import Any
 import yaml
 from here import TINY
 
-from depthrate.tasks.builtin import builtin_tasks
 from depthrate.tasks.parameters import ParameterError
+from depthrate.tasks.registry import registered_tasks
 
 Row = tuple[str, Any, str]
 """(name of the case, what is given, a piece of the message)."""
@@ -33,7 +33,7 @@ ODD: dict[str, Any] = {
 
 def bad_parameters() -> Iterator[Row]:
     """Each parameter of the task `collapse` with each value that its schema does not accept."""
-    for name, parameter in builtin_tasks()["collapse"].schema.items():
+    for name, parameter in registered_tasks()["collapse"].schema.items():
         for what, value in ODD.items():
             if what in ("list", "mapping", "huge"):
                 continue  # of another shape: an axis, or refused by the reader
@@ -173,7 +173,7 @@ _SEARCHES: dict[str, tuple[list[Any], str]] = {
     "params.lr": ([{"lr": 3}, {"lr": []}, {"lr": {"low": 1}}, {"lr": {"low": 1, "high": 0.5}}], "search.params.lr"),
     "params.rl": ([{"rl": [1]}], "unknown parameter 'rl' in search.params; did you mean 'lr'?"),
     "objective": ([3, None, "", [], ["nc1", 3]], "give a text, or a list of texts"),
-    "objective in SQL": (["nc11", "nc1 >", "a\0b"], "is no SQL expression over results"),
+    "objective in SQL": (["nc11", "nc1 >", "a\0b"], "is not an SQL expression over results"),
     "objective of letters": (["\ud800"], "characters that are none"),
     "direction": (["down", 3, []], "search.direction is"),
     "direction for each": ([["minimize", "maximize"]], "1 objectives and 2 directions"),

@@ -125,7 +125,7 @@ def on_bucket(server: S3Server, kill_at: int, *, answer_lost: bool) -> Iterator[
         plain(store, url, **others)
         if store.is_s3:  # data sets come from a folder
             store.fs.retries = 1
-            store.fs = UntilStopped(store.fs)
+            store.files.fs = UntilStopped(store.fs)  # type: ignore[misc]
 
     Store.__init__ = opened  # type: ignore[method-assign]
     server.stop_at(kill_at, answer_lost=answer_lost)

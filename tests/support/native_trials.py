@@ -6,9 +6,9 @@ import torch
 
 from depthrate.tasks.networks.residual import ResidualNetwork
 from depthrate.tasks.training.divergence import Divergence
-from depthrate.tasks.training.native_steps import native_library
-from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan
+from depthrate.tasks.training.engines.native import native_library
 from depthrate.tasks.training.trainer import FusedTrainer
+from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan
 
 WIDTHS = (5, 19, 64, 65, 128, 200)
 """Below a vector, ragged, whole vectors, and wider than what stays in cache."""

@@ -1,4 +1,4 @@
-"""A data source over a local folder, for tests."""
+"""A data source over a local folder, and a user's function as data, for tests."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,3 +19,12 @@ class Folder:
 
     def open(self, path):
         return (Path(self.url) / path).open("rb")
+
+
+def data_of_function(make, target="own"):
+    """Return what a sweep's `dataset: d.py:make` is read by."""
+    from depthrate.tasks.supervised.data import CustomData
+    from depthrate.tasks.supervised.task import TARGETS
+    from depthrate.tasks.supervised.user_callable import UserCallable
+
+    return CustomData(UserCallable(make=make, name="d:make"), TARGETS[target])

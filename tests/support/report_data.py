@@ -13,8 +13,8 @@ from depthrate.orchestrator.analysis.columns import known_measurements
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.monitor.cost import Hours, Reckoning
 from depthrate.orchestrator.report.data import ReportData
-from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.fits.rates import fit_rates
+from depthrate.tasks.supervised.task import COLLAPSE
 
 DEPTHS = (2, 3, 5, 8, 13)
 STEPS = (0, 1, 3, 10, 30, 100, 300, 1000, 3000, 12000)

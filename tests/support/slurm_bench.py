@@ -33,6 +33,7 @@ class Bench:
         self.store = Store(str(self.url))
         self.name = "s" + folder.name.replace("_", "")[-12:]
         self.profile: dict[str, Any] = {"mem_gb": 0.8, "walltime_min": 10, "array_parallelism": 4, "grace_s": 4}
+        self.profile["failed_start_s"] = 2
         self.executor = "slurm"
         self.environment: dict[str, str] = {}
         """Of the commands, beyond what leads them to the cluster."""

@@ -24,7 +24,7 @@ from tests_rows import tables_of
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.storage.commits.commit import commit_trials
-from depthrate.storage.files.local import Stamp
+from depthrate.storage.files.protocol import Stamp
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.query.results import Results

@@ -52,11 +52,9 @@ class Context:
 
 def training_on(trials, dataset):
     """Return what a pack of the task `collapse` does with a data set of the test's own."""
-    from depthrate.tasks.collapse.pack import training
-    from depthrate.tasks.collapse.task import COLLAPSE
+    from depthrate.tasks.supervised.task import COLLAPSE
 
-    read = [COLLAPSE.read(params) for params in trials]
-    return training(read, dataset, COLLAPSE.network(read[0], dataset.shape))
+    return COLLAPSE.training_on([COLLAPSE.read(params) for params in trials], dataset)
 
 
 def ids_of(trials):

@@ -14,9 +14,10 @@ from tests_rows import commit
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.orchestrator.api.run import run_sweep
 from depthrate.orchestrator.cli.app import app
-from depthrate.orchestrator.cli.commands.run import run_sweep
 from depthrate.orchestrator.executors.options import LaunchOptions
+from depthrate.orchestrator.launch.run_state import RunState
 from depthrate.storage.catalog.removals import RemovalKind, remove
 from depthrate.storage.catalog.specs import write_spec
 from depthrate.storage.commits.snapshot import take_snapshot
@@ -79,7 +80,7 @@ def run(place: Place, *, accept: bool = False) -> None:
         device="cpu",
         accept_code=accept,
     )
-    assert run_sweep(options) == 0
+    assert run_sweep(options) is RunState.COMPLETE
 
 
 def two_sweeps(place: Place) -> None:

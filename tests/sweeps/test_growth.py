@@ -13,11 +13,11 @@ from depthrate.sweeps.load import load_sweep, sweep_of_spec
 from depthrate.sweeps.packing import pack_trials
 from depthrate.sweeps.studies import make_studies
 from depthrate.sweeps.trial import TrialMaker, trial_id_of
-from depthrate.tasks.builtin import builtin_tasks
 from depthrate.tasks.loading import load_task
 from depthrate.tasks.parameters import Parameter, ParameterError, ParameterSchema
+from depthrate.tasks.registry import registered_tasks
 
-COLLAPSE = builtin_tasks()["collapse"]
+COLLAPSE = registered_tasks()["collapse"]
 TEMPERATURE = Parameter(name="temperature", kind="float", default=1e-5, minimum=0, added_later=True)
 PHASES = Parameter(name="phases", kind="list[int]", default=None, nullable=True, added_later=True)
 

@@ -13,12 +13,12 @@ from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.expand import expand
 from depthrate.sweeps.json_schema import sweep_schema
 from depthrate.sweeps.load import parse_yaml, sweep_of_spec
-from depthrate.tasks.builtin import builtin_tasks
+from depthrate.tasks.registry import registered_tasks
 
 jsonschema = pytest.importorskip("jsonschema", reason="comes with nbclient of depthrate[dev]")
 
 ROOT = Path(__file__).parents[2]
-VALIDATOR = jsonschema.Draft202012Validator(sweep_schema(builtin_tasks()))
+VALIDATOR = jsonschema.Draft202012Validator(sweep_schema(registered_tasks()))
 BASE = {"name": "s", "task": "collapse"}
 BUILTIN = BASE | {"params": {"arch": "rn1"}, "grid": {"depth": [2, 3]}}
 OWN = BASE | {"params": {"arch": "./model.py:Net"}, "grid": {"depth": [2, 3]}}

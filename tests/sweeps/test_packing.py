@@ -18,8 +18,8 @@ from depthrate.sweeps.packing import (
     why_alone,
 )
 from depthrate.sweeps.trial import Trial
-from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.parameters import Parameter, ParameterSchema
+from depthrate.tasks.supervised.task import COLLAPSE
 
 SCHEMA = ParameterSchema(
     [

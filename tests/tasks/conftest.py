@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from depthrate.tasks import user_code
+from depthrate.tasks.code import load
 
 
 @pytest.fixture
 def clean_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Leave the import path and the modules of the other tests as they were, and see nothing of theirs."""
-    user_code._IMPORT_PATH.activate(None)  # the code of the task that was loaded last would be looked in first
-    import_path = user_code._ImportPath()
-    monkeypatch.setattr(user_code, "_IMPORT_PATH", import_path)
+    load._IMPORT_PATH.activate(None)  # the code of the task that was loaded last would be looked in first
+    import_path = load._ImportPath()
+    monkeypatch.setattr(load, "_IMPORT_PATH", import_path)
     path, modules = list(sys.path), set(sys.modules)
     yield
     import_path.activate(None)

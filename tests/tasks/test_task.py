@@ -90,7 +90,7 @@ def test_a_relative_file_is_made_absolute_and_nothing_else():
     ("name", "parts"),
     [
         ("colapse", ["'colapse'", "did you mean 'collapse'", "./my_task.py:function"]),
-        ("./nothing.py:f", ["nothing.py does not exist", "./nothing.py"]),
+        ("./nothing.py:f", ["nothing.py does not exist", "relative to the sweep file"]),
         ("my_laws.py:nothing", ["has no function 'nothing'", "tasks there: power_law"]),
         ("my_laws.py:plain", ["@depthrate.task", "'plain'", "tasks there: power_law"]),
         ("no.such.module:f", ["'no.such.module' cannot be imported"]),

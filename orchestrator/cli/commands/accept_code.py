@@ -9,9 +9,9 @@ from rich.console import Console
 
 from depthrate.orchestrator.cli.options import declared
 from depthrate.orchestrator.console.errors import UsageError
-from depthrate.orchestrator.console.tables import make_console, printable
-from depthrate.tasks.code_trust import accept, is_hash
-from depthrate.tasks.user_code import unpacked_files
+from depthrate.orchestrator.console.tables import make_console
+from depthrate.tasks.code.trust import accept, is_hash
+from depthrate.tasks.code.unpack import unpacked_files
 
 
 def accept_code(content_hash: str, console: Console) -> None:
@@ -35,8 +35,8 @@ def accept_code(content_hash: str, console: Console) -> None:
     except OSError as error:
         raise UsageError(f"that this code is accepted cannot be written down: {error}") from None
     for path in files:
-        console.print(printable(str(path)), highlight=False, markup=False, soft_wrap=True)
-    console.print("these files may be executed from now on, as they are and for you alone", highlight=False)
+        console.print(str(path), soft_wrap=True)
+    console.print("these files may be executed from now on, as they are and for you alone")
 
 
 @declared(__doc__)

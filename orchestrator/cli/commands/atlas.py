@@ -9,9 +9,9 @@ import click
 
 from depthrate.orchestrator.cli.options import declared, json_option
 from depthrate.orchestrator.console.errors import UsageError
-from depthrate.orchestrator.console.tables import make_console, print_described, print_json
+from depthrate.orchestrator.console.tables import make_console, print_described, print_json, print_line
 from depthrate.sweeps.atlas import PREFIX, AtlasFigure, atlas_figures
-from depthrate.tasks.papers import PAPERS
+from depthrate.tasks.citations import PAPERS
 from depthrate.tasks.parameters import nearest
 
 
@@ -37,12 +37,12 @@ def command(figure: str | None, json: bool) -> None:
 def _print_all(figures: list[AtlasFigure]) -> None:
     console = make_console()
     for paper, title in PAPERS.items():
-        console.print(f"\n{paper}: {title}", highlight=False, markup=False)
+        console.print(f"\n{paper}: {title}")
         rows = [[each.key, each.figure, each.verdict] for each in figures if each.paper == paper]
         print_described(console, ["figure", "of the paper", "verdict"], rows)
     counts = Counter(each.verdict for each in figures)
-    print("\n" + ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common()))
-    print("one of them: depthrate atlas FIGURE; pictures and numbers: docs/atlas/index.md")
+    print_line("\n" + ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common()))
+    print_line("one of them: depthrate atlas FIGURE; pictures and numbers: docs/atlas/index.md")
 
 
 def _print_figure(figure: AtlasFigure) -> None:
@@ -59,4 +59,4 @@ def _print_figure(figure: AtlasFigure) -> None:
     }
     print_described(console, ["", figure.key], [[name, text] for name, text in told.items() if text])
     if figure.run or figure.sweep:
-        print(f"again: depthrate run {PREFIX}{figure.key}")
+        print_line(f"again: depthrate run {PREFIX}{figure.key}")

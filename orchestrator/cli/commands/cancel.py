@@ -11,7 +11,7 @@ from depthrate.orchestrator.attempts.cancellation import write_cancel_mark
 from depthrate.orchestrator.attempts.record import is_live, who
 from depthrate.orchestrator.cli.options import declared, launched_argument, store_option
 from depthrate.orchestrator.console.errors import UsageError
-from depthrate.orchestrator.console.tables import counted, make_console, printable
+from depthrate.orchestrator.console.tables import counted, make_console
 from depthrate.orchestrator.executors.registry import schedulers
 from depthrate.storage.attempts.clocks import compare_clocks
 from depthrate.storage.attempts.records import Record, read_loose_records
@@ -51,18 +51,18 @@ def cancel_sweep(store: Store, sweep: str, console: Console, *, force: bool = Fa
         hosts = sorted({record["host"] for record in live})
         on = ", ".join(hosts[:SHOWN]) + (f" and {len(hosts) - SHOWN} more" if len(hosts) > SHOWN else "")
         what = who(live[0]) if len(live) == 1 else f"each of {len(live)} running attempts on {on}"
-        console.print(printable(f"{what}: {how}"), highlight=False, markup=False)
+        console.print(f"{what}: {how}")
     for scheduler in schedulers().values():
         cancelled = scheduler.cancel_jobs(store, sweep)
         if cancelled is None:
             continue
         if cancelled.elsewhere:
             others = ", ".join(cancelled.elsewhere)
-            console.print(f"jobs on {others} are not touched: call this there", highlight=False, markup=False)
+            console.print(f"jobs on {others} are not touched: call this there")
         if cancelled.count:
             text = f"{counted(cancelled.count, 'job')} of {sweep} cancelled; what runs saves its state first"
-            console.print(text, highlight=False)
-    console.print(f"launches of {sweep} stop within seconds; go on later with depthrate run", highlight=False)
+            console.print(text)
+    console.print(f"launches of {sweep} stop within seconds; go on later with depthrate run")
 
 
 def _live_attempts(store: Store, sweep: str) -> list[Record]:

@@ -4,14 +4,12 @@ asked.
 
 from __future__ import annotations
 
-import sys
-
 import click
 from rich.console import Console
 from rich.progress import Progress
 
 from depthrate.orchestrator.cli.options import NOT_NEGATIVE, declared, store_option
-from depthrate.orchestrator.console.tables import counted, make_console, printable
+from depthrate.orchestrator.console.tables import counted, make_console, print_line
 from depthrate.storage.files.store import Store, existing_store
 from depthrate.storage.maintenance.compact import CompactionResult, compact
 
@@ -29,18 +27,18 @@ def run_compaction(store: Store, grace_s: float, console: Console) -> bool:
         text = (
             f"{result.commits} commits and {result.records} records of attempts put together in {result.groups} groups"
         )
-        console.print(f"{text} ({counted(result.trials, 'trial')})", highlight=False)
+        console.print(f"{text} ({counted(result.trials, 'trial')})")
     else:
-        console.print("nothing to put together", highlight=False)
+        console.print("nothing to put together")
     if result.deleted:
-        console.print(f"{result.deleted} replaced files deleted", highlight=False)
+        console.print(f"{result.deleted} replaced files deleted")
     if result.waiting:
         wait = f"{grace_s / 3600:g} h" if grace_s else "until they can be deleted safely"
-        console.print(f"{result.waiting} replaced files stay for {wait}; a later compact deletes them", highlight=False)
+        console.print(f"{result.waiting} replaced files stay for {wait}; a later compact deletes them")
     for path in result.damaged:
-        console.print(f"left alone, because it is damaged: {path}; see: depthrate verify", highlight=False)
+        console.print(f"left alone, because it is damaged: {path}; see: depthrate verify")
     for text in result.refused:
-        print(f"depthrate: {printable(text)}", file=sys.stderr)
+        print_line(f"depthrate: {text}", stderr=True)
     return not result.refused
 
 

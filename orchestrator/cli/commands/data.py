@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -12,7 +11,7 @@ from pathlib import Path
 import click
 
 from depthrate.orchestrator.cli.options import declared_group
-from depthrate.orchestrator.console.tables import make_console, print_table
+from depthrate.orchestrator.console.tables import make_console, print_line, print_table
 from depthrate.storage.files.data_folder import DataFolder, open_data_folder
 from depthrate.tasks.data.downloads import DOWNLOADS, Download
 from depthrate.tasks.data.published import PUBLISHED, check_dataset
@@ -46,7 +45,7 @@ class DatasetState:
 def print_datasets(data: DataFolder) -> None:
     """Print one row a data set."""
     console = make_console()
-    console.print(f"data sets at {data.url} (DEPTHRATE_DATA)", highlight=False)
+    console.print(f"data sets at {data.url} (DEPTHRATE_DATA)")
     rows = [[d.name, d.num_samples, d.num_classes, d.what, d.state, d.where] for d in list_datasets(data)]
     print_table(console, ["data set", "samples", "classes", "a sample", "state", "where"], rows)
 
@@ -59,11 +58,11 @@ def fetch_and_print(name: str, data: DataFolder) -> bool:
     """
     try:
         for path in fetch_dataset(name, data):
-            print(f"got {data.store.full_path(path)}")
+            print_line(f"got {data.store.full_path(path)}")
     except DownloadError as error:
-        print(f"depthrate: {error}", file=sys.stderr)
+        print_line(f"depthrate: {error}", stderr=True)
         return False
-    print(f"{name} is at {data.url}")
+    print_line(f"{name} is at {data.url}")
     return True
 
 

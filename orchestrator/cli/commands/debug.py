@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from depthrate.orchestrator.analysis.columns import columns_of
-from depthrate.orchestrator.cli.find_sweep import launched_sweep
+from depthrate.orchestrator.api.find_sweep import launched_sweep
 from depthrate.orchestrator.cli.options import declared, store_option, trial_argument
-from depthrate.orchestrator.console.tables import make_console, print_table, printable
+from depthrate.orchestrator.console.tables import make_console, print_table
 from depthrate.orchestrator.launch.plan import check_sweep
 from depthrate.orchestrator.monitor.status import find_params
 from depthrate.storage.catalog.specs import newest_specs
@@ -23,12 +23,12 @@ from depthrate.storage.files.store import StoreError, existing_store, open_store
 from depthrate.storage.tables.from_task import task_table
 from depthrate.storage.tables.schema import TRIALS
 from depthrate.sweeps.load import load_sweep
-from depthrate.tasks.own.loop_context import TrainsByHand
+from depthrate.tasks.manual_training import ManualTraining
 from depthrate.tasks.task import Engine
 
 
 @dataclass
-class _DebugContext(TrainsByHand):
+class _DebugContext(ManualTraining):
     """A context that keeps nothing and never stops (`tasks.task.TaskContext`)."""
 
     device: str
@@ -93,7 +93,7 @@ def debug_trial(prefix: str, sweep: str | None, url: str | None, device: str, *,
     trial_id, task_name, params = found[0]
     task = by_task[task_name].load_task()  # again: what lies beside its file is what it imports while it runs
     params = task.schema.completed(params)
-    console.print(printable(f"trial {trial_id} of {task_name}: {params}"), highlight=False, markup=False)
+    console.print(f"trial {trial_id} of {task_name}: {params}")
     try:
         results = list(task.run([params], _DebugContext(device, data, [trial_id])))
     except Exception:

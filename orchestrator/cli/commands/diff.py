@@ -10,9 +10,9 @@ from rich.console import Console
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.cli.options import declared, json_option, store_option, trial_argument
+from depthrate.orchestrator.code.diff import unified_diff
 from depthrate.orchestrator.console.errors import UsageError
-from depthrate.orchestrator.console.tables import make_console, print_json, print_table, printable
-from depthrate.orchestrator.launch.code_diff import unified_diff
+from depthrate.orchestrator.console.tables import make_console, print_json, print_table
 from depthrate.storage.catalog.code import read_code
 from depthrate.storage.files.json_objects import object_of
 from depthrate.storage.files.store import Store, existing_store
@@ -58,10 +58,10 @@ def show_difference(store: Store, prefixes: tuple[str, str], as_json: bool, cons
             table = [[name, *map(_shown, values)] for name, values in differing.items()]
             print_table(console, [title, first["trial_id"], second["trial_id"]], table)
         else:
-            console.print(f"{title}: the same", highlight=False)
-    console.print(f"code: {note}", highlight=False, markup=False)
+            console.print(f"{title}: the same")
+    console.print(f"code: {note}")
     for line in code:
-        console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
 
 
 def _the_trial(rows: list[dict[str, Any]], prefix: str, store: Store) -> dict[str, Any]:

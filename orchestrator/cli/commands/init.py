@@ -10,10 +10,10 @@ from rich.console import Console
 
 from depthrate.orchestrator.cli.options import FILE, declared
 from depthrate.orchestrator.console.errors import UsageError
+from depthrate.orchestrator.console.output_file import write_output
 from depthrate.orchestrator.console.tables import make_console
-from depthrate.storage.files.local import write_whole
 from depthrate.sweeps.json_schema import sweep_schema
-from depthrate.tasks.builtin import builtin_tasks
+from depthrate.tasks.registry import registered_tasks
 
 SCHEMA_FILE = "sweep.schema.json"
 SWEEP = """\
@@ -66,15 +66,11 @@ def write_start(folder: Path, console: Console) -> None:
     is_begun = len(there) < len(contents) and all(_holds(folder / name, contents[name].encode()) for name in there)
     if there and not is_begun:
         raise UsageError(f"{folder / there[0]} is there already and is not overwritten; give another folder")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in contents.items():
-            write_whole(str(folder / name), text.encode(), durable=False)
-    except OSError as error:
-        raise UsageError(f"cannot write to {folder}: {error}") from None
+    for name, text in contents.items():
+        write_output(folder / name, text)
     for name, what in (("sweep.yaml", "a sweep"), ("my_task.py", "a task"), (SCHEMA_FILE, "what editors check it by")):
-        console.print(f"wrote {folder / name}: {what}", highlight=False, markup=False)
-    console.print(f"next: depthrate plan {folder / 'sweep.yaml'}", highlight=False, markup=False)
+        console.print(f"wrote {folder / name}: {what}")
+    console.print(f"next: depthrate plan {folder / 'sweep.yaml'}")
 
 
 def _holds(path: Path, content: bytes) -> bool:
@@ -84,7 +80,7 @@ def _holds(path: Path, content: bytes) -> bool:
 
 def schema_text() -> str:
     """Return the JSON schema of sweep files."""
-    return json.dumps(sweep_schema(builtin_tasks()), indent=1) + "\n"
+    return json.dumps(sweep_schema(registered_tasks()), indent=1) + "\n"
 
 
 @declared(__doc__)

@@ -2,61 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable
-
-from rich.console import Console
-
+from depthrate.orchestrator.api.logs import print_logs
 from depthrate.orchestrator.cli.options import declared, store_option, trial_argument
-from depthrate.orchestrator.console.errors import UsageError
-from depthrate.orchestrator.console.tables import counted, make_console, printable
-from depthrate.orchestrator.executors.registry import silent_deaths
-from depthrate.storage.attempts.records import Record, compacted_log, read_records
-from depthrate.storage.catalog.specs import newest_specs
-from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
-from depthrate.storage.files.paths import log_path
-from depthrate.storage.files.store import Store, existing_store
-
-
-def print_logs(store: Store, prefix: str, console: Console) -> None:
-    """Print where each attempt of the trials whose identity begins with `prefix` ran, how it ended, and what it printed.
-
-    Raises:
-        UsageError: no attempt had such a trial.
-    """
-    snapshot = take_snapshot(store)
-    states = {state["attempt_id"]: state for state in read_records(store, snapshot)}
-    for sweep in newest_specs(store):
-        states |= {state["attempt_id"]: state for state in silent_deaths(store, sweep)}
-    print_attempts(store, snapshot, prefix, states.values(), console)
-
-
-def print_attempts(store: Store, snapshot: Snapshot, prefix: str, records: Iterable[Record], console: Console) -> None:
-    """Print those of these attempts that had such a trial, the first first, each with what it printed.
-
-    Raises:
-        UsageError: no attempt had such a trial.
-    """
-    found = [s for s in records if any(trial_id.startswith(prefix) for trial_id in s.get("trial_ids") or ())]
-    if not found:
-        raise UsageError(
-            f'no attempt in {store.url} had a trial {prefix!r}; trial ids: depthrate query "select trial_id from trials"'
-        )
-    for state in sorted(found, key=lambda s: s.get("started_at", 0)):
-        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(state["started_at"]))
-        head = (
-            f"attempt {state['attempt_id']} {state['state']}: started {when} on {state['host']}, pid {state['pid']}, "
-        )
-        head += f"{counted(len(state['trial_ids']), 'trial')}, step {state['step']}/{state['num_steps'] or '?'}"
-        console.print(printable(head), highlight=False, markup=False)
-        if state.get("error"):
-            console.print(printable(state.get("traceback") or state["error"]), highlight=False, markup=False)
-        try:
-            printed: bytes | None = store.read(log_path(state["sweep"], state["attempt_id"]))
-        except FileNotFoundError:
-            printed = compacted_log(store, snapshot, state["attempt_id"])
-        if printed:
-            console.print(printable(printed.decode(errors="replace")), highlight=False, markup=False, end="")
+from depthrate.orchestrator.console.tables import make_console
+from depthrate.storage.files.store import existing_store
 
 
 @declared(__doc__)

@@ -8,11 +8,11 @@ from dataclasses import asdict
 
 import click
 
+from depthrate.orchestrator.api.find_sweep import planned_trials
 from depthrate.orchestrator.attempts.node_health import SUSPECT_S, NodeHealth, read_forgiven, write_forgiven
-from depthrate.orchestrator.cli.find_sweep import planned_trials
 from depthrate.orchestrator.cli.options import declared, json_option, launched_argument, store_option
 from depthrate.orchestrator.console.errors import UsageError
-from depthrate.orchestrator.console.tables import make_console, print_json, print_table, printable
+from depthrate.orchestrator.console.tables import make_console, print_json, print_table
 from depthrate.orchestrator.monitor.cost import NodeReckoning, reckon
 from depthrate.storage.attempts.records import read_records_of
 from depthrate.storage.commits.snapshot import take_snapshot
@@ -34,8 +34,14 @@ def forgive_node(given: str, node: str, store: Store) -> None:
         raise UsageError(
             f"nothing of sweep {sweep!r} ran on {node!r}; it ran on {', '.join(sorted(hosts)) or 'no node'}"
         )
-    write_forgiven(store, sweep, node)
-    make_console().print(printable(f"{node} is used again"), highlight=False, markup=False)
+    try:
+        write_forgiven(store, sweep, node)
+    except OSError as error:
+        raise UsageError(
+            f"node {node!r} was not cleared: store {store.url} cannot be written ({error.strerror or error}); run this as a "
+            "user who may write there"
+        ) from None
+    make_console().print(f"{node} is used again")
 
 
 def show_nodes(given: str, store: Store, *, as_json: bool) -> None:
@@ -66,11 +72,11 @@ def show_nodes(given: str, store: Store, *, as_json: bool) -> None:
     for node in [each for each in nodes if each.avoided]:
         undo = f"depthrate nodes {shlex.quote(sweep)} --forgive {shlex.quote(node.node)}"
         text = f"{node.node} is avoided: {node.avoided}; when it is repaired: {undo}"
-        console.print(printable(text), highlight=False, markup=False)
+        console.print(text)
     for node in [each for each in nodes if each.last_failed_at is not None][:SHOWN_ERRORS]:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(node.last_failed_at))
         error = " ".join(node.last_error.split())
-        console.print(printable(f"{node.node}, last failure {when}: {error:.300}"), highlight=False, markup=False)
+        console.print(f"{node.node}, last failure {when}: {error:.300}")
 
 
 def _row(node: NodeReckoning) -> list[object]:

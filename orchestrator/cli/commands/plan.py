@@ -3,39 +3,46 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
 
-from depthrate.orchestrator.cli.launch_options import INSTEAD, launch_options
-from depthrate.orchestrator.cli.options import declared, json_option, wide_option
-from depthrate.orchestrator.cli.planning import (
+from depthrate.orchestrator.api.planning import (
     again,
     check_launch,
+    cost_lines,
     estimates_on,
     load_launch,
     machines_of,
+    peak_gb,
     plan_on,
     plan_sentence,
 )
-from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_rows, print_warnings
+from depthrate.orchestrator.cli.launch_options import INSTEAD, launch_options
+from depthrate.orchestrator.cli.options import declared, json_option, wide_option
+from depthrate.orchestrator.console.tables import (
+    counted,
+    make_console,
+    print_json,
+    print_line,
+    print_rows,
+    print_warnings,
+)
 from depthrate.orchestrator.executors.base import ComputeTarget
 from depthrate.orchestrator.executors.options import LaunchOptions
-from depthrate.orchestrator.launch.code_versions import describe, other_code_of_launch
+from depthrate.orchestrator.launch.code_changes import describe, other_code_of_launch
 from depthrate.orchestrator.launch.estimates import Estimates
-from depthrate.orchestrator.launch.plan import Plan, check_contents, check_data
+from depthrate.orchestrator.launch.plan import Plan, check_contents, check_data, thin_fits
 from depthrate.orchestrator.search.proposals import SearchView, with_search
 from depthrate.storage.files.data_folder import DataFolder, open_data_folder
 from depthrate.storage.files.store import Store, open_store
 from depthrate.sweeps.load import sweeps_in_folder
-from depthrate.sweeps.packing import Pack, gigabytes, predicted_bytes, why_alone
+from depthrate.sweeps.packing import Pack, why_alone
 from depthrate.sweeps.trial import varying_parameters
 from depthrate.tasks.task import Engine
 
-PROBE = "depthrate run SWEEP --probe"
 SHOWN = 40
 """Packs printed; --json prints all."""
 _HOW = {
@@ -57,6 +64,7 @@ def show_plan(options: LaunchOptions, as_json: bool, *, wide: bool = False) -> N
         return
     checked = check_launch(options, data)
     store = open_store(options.store)
+    store.require_place()
     checked, view = with_search(checked, store)
     machines = machines_of(options, checked.sweep, store)
     plan = plan_on(machines, checked, store)
@@ -70,20 +78,21 @@ def show_plan(options: LaunchOptions, as_json: bool, *, wide: bool = False) -> N
     print_warnings(plan.snapshot.problems)
     found = other_code_of_launch(plan, store, machines.submitted_codes)
     if found is not None and found.versions:
-        print(f"warning: {describe(found, plan.checked, store, again(options), 'run would stop')}", file=sys.stderr)
+        print_line(f"warning: {describe(found, plan.checked, store, again(options), 'run would stop')}", stderr=True)
     console = make_console()
-    console.print(plan_sentence(plan), highlight=False)
+    console.print(plan_sentence(plan))
     if view is not None:
-        console.print(view.sentence(), highlight=False)
+        console.print(view.sentence())
+    for remark in _remarks(plan):
+        console.print(remark)
     if plan.packs:
-        for remark in plan.checked.task.remarks([trial.params for pack in plan.packs for trial in pack.trials]):
-            console.print(remark, highlight=False, markup=False)
         alone = why_alone(plan.packs, plan.checked.task, device=machines.device, workers=machines.workers)
         if alone is not None:
-            console.print(alone, highlight=False, markup=False)
+            console.print(alone)
         _print_packs(console, plan, machines, estimates, wide=wide)
         _print_engines(console, plan, machines)
-        print_cost(console, plan, machines, estimates, details)
+        for line in cost_lines(plan, machines, estimates, details):
+            console.print(line, soft_wrap=True)
 
 
 def _show_folder(options: LaunchOptions, names: list[str], data: DataFolder, as_json: bool, *, wide: bool) -> None:
@@ -99,13 +108,11 @@ def _show_folder(options: LaunchOptions, names: list[str], data: DataFolder, as_
     cells = [[row[name] for name in columns] + ["lacks" if row["lacks"] else ""] for row in rows]
     print_rows(console, [*columns, ""], cells, wide=wide)
     for lack, count in lacking.most_common():
-        console.print(
-            f"{counted(count, 'sweep')} {'lacks' if count == 1 else 'lack'}: {lack}", highlight=False, markup=False
-        )
+        console.print(f"{counted(count, 'sweep')} {'lacks' if count == 1 else 'lack'}: {lack}")
     known = [hours for row in rows if (hours := row["hours"]) is not None]
     unknown = f", {len(rows) - len(known)} unknown" if len(known) < len(rows) else ""
-    console.print(f"{counted(len(rows), 'sweep')}: {sum(known):.2g} hours of one worker{unknown}", highlight=False)
-    console.print("more of one: depthrate plan SWEEP", highlight=False)
+    console.print(f"{counted(len(rows), 'sweep')}: {sum(known):.2g} hours of one worker{unknown}")
+    console.print("more of one: depthrate plan SWEEP")
 
 
 def _costs(options: LaunchOptions, store: Store, data: DataFolder) -> dict[str, Any]:
@@ -137,7 +144,7 @@ def _as_json(
             {
                 "pack_id": p.pack_id,
                 "trial_ids": p.trial_ids,
-                "predicted_memory_gb": _peak_gb(p, plan, machines),
+                "predicted_memory_gb": peak_gb(p, plan, machines),
                 "engine": _engine(p, plan, machines),
                 "estimated_core_s": estimates(p),
             }
@@ -148,16 +155,17 @@ def _as_json(
         "device": machines.device,
         "estimated_core_hours": estimates.hours(plan.packs, machines.workers),
         "estimate_rests_on_packs": len(estimates.measured),
-        "remarks": list(plan.checked.task.remarks([trial.params for pack in plan.packs for trial in pack.trials])),
+        "remarks": _remarks(plan),
         **details,
         **({} if view is None else {"search": view.to_json()}),
         "problems": [str(problem) for problem in plan.snapshot.problems],
     }
 
 
-def _peak_gb(pack: Pack, plan: Plan, machines: ComputeTarget) -> float | None:
-    peak_bytes = predicted_bytes(pack, plan.checked.task, machines.device)
-    return None if peak_bytes is None else peak_bytes / 1e9
+def _remarks(plan: Plan) -> list[str]:
+    """Return sentences on the trials that would run, and on fits that cannot test their model."""
+    pending = [trial.params for pack in plan.packs for trial in pack.trials]
+    return [*(plan.checked.task.remarks(pending) if pending else ()), *thin_fits(plan.checked)]
 
 
 def _engine(pack: Pack, plan: Plan, machines: ComputeTarget) -> Engine | None:
@@ -172,7 +180,7 @@ def _print_engines(console: Console, plan: Plan, machines: ComputeTarget) -> Non
     for engine, how in _HOW.items():
         if engines[engine]:
             count = "all" if engines[engine] == len(plan.packs) else f"{engines[engine]} of {len(plan.packs)}"
-            console.print(f"{count} packs train {how}", highlight=False)
+            console.print(f"{count} packs train {how}")
 
 
 def _print_packs(console: Console, plan: Plan, machines: ComputeTarget, estimates: Estimates, *, wide: bool) -> None:
@@ -182,34 +190,11 @@ def _print_packs(console: Console, plan: Plan, machines: ComputeTarget, estimate
         cells = [_values([t.params[name] for t in pack.trials]) for name in varying]
         seconds = estimates(pack)
         rough_s = None if seconds is None else float(f"{seconds:.2g}")
-        peak_gb = _peak_gb(pack, plan, machines)
-        rows.append([pack.pack_id, len(pack.trials), rough_s, None if peak_gb is None else round(peak_gb, 2), *cells])
+        peak = peak_gb(pack, plan, machines)
+        rows.append([pack.pack_id, len(pack.trials), rough_s, None if peak is None else round(peak, 2), *cells])
     print_rows(console, ["pack", "trials", f"rough {estimates.unit}-s", "peak GB", *varying], rows, wide=wide)
     if len(plan.packs) > SHOWN:
         console.print(f"and {counted(len(plan.packs) - SHOWN, 'more pack')}")
-
-
-def print_cost(
-    console: Console, plan: Plan, machines: ComputeTarget, estimates: Estimates, details: dict[str, Any]
-) -> None:
-    """Say what a plan costs, or that nobody knows before a pack has run."""
-    hours = estimates.hours(plan.packs, machines.workers)
-    if hours is not None:
-        wall = hours / min(machines.workers, len(plan.packs))
-        text = f"about {hours:.2g} {estimates.unit}-hours, {wall:.2g} h with {machines.workers} workers on {machines.device}"
-        reckoned = f"reckoned for how they train, not measured: {PROBE} makes it sure"
-        console.print(f"{text}; {estimates.remark or reckoned}", highlight=False)
-    else:
-        console.print(f"hours: unknown: run one pack first ({PROBE})", highlight=False)
-    if machines.memory_bytes is not None and any(_peak_gb(pack, plan, machines) is not None for pack in plan.packs):
-        console.print(f"a worker may use {gigabytes(machines.memory_bytes)} of memory", highlight=False)
-    if details:
-        console.print(machines.sentence(), highlight=False)
-    for name, value in details.items():
-        text = f"{value:.2g}" if isinstance(value, float) else value
-        if value is not None:
-            shown = f"\n{text}" if "\n" in str(value) else f" {text}"
-            console.print(f"{name.replace('_', ' ')}:{shown}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _values(values: list[Any]) -> str:

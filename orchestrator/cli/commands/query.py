@@ -14,7 +14,15 @@ from depthrate.orchestrator.cli.commands.what_varies import what_varies
 from depthrate.orchestrator.cli.options import FILE, Number, declared, store_option, wide_option
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.console.output_file import check_output, output_file
-from depthrate.orchestrator.console.tables import make_console, print_rows, print_table, print_warnings, printable
+from depthrate.orchestrator.console.tables import (
+    ANY_WIDTH,
+    PlainConsole,
+    make_console,
+    print_line,
+    print_rows,
+    print_table,
+    print_warnings,
+)
 from depthrate.storage.query.export import write_csv, write_json, write_parquet
 
 if TYPE_CHECKING:
@@ -54,13 +62,10 @@ def answer(
     if output is None:
         print_answer(relation, chosen, make_console(), wide=wide)
     else:
-        try:
-            write_answer(relation, chosen, output)
-        except OSError as error:
-            raise UsageError(f"cannot write {output}: {error}") from None
+        write_answer(relation, chosen, output)
     print_warnings(results.problems)
     if (note := what_varies(results, sql)) is not None:
-        print(f"note: {printable(note)}", file=sys.stderr)
+        print_line(f"note: {note}", stderr=True)
 
 
 def format_of(output: Path | None) -> str:
@@ -88,16 +93,16 @@ def print_answer(relation: duckdb.DuckDBPyRelation, format: str, console: Consol
 
 
 def write_answer(relation: duckdb.DuckDBPyRelation, format: str, path: Path) -> None:
-    """Write rows to a file, which is there whole or not at all.
+    """Write rows to a file.
 
     Raises:
-        OSError: it cannot be written.
+        UsageError: it cannot be written.
     """
     with output_file(path, binary=format == "parquet") as stream:
         if format == "parquet":
             write_parquet(relation, stream)
         elif format == "table":
-            print_table(Console(file=stream, width=100_000), relation.columns, relation.fetchall())
+            print_table(PlainConsole(file=stream, width=ANY_WIDTH), relation.columns, relation.fetchall())
         else:
             {"csv": write_csv, "json": write_json}[format](relation, stream)
 

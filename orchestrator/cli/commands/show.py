@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from depthrate.orchestrator.cli.find_sweep import sweep_to_launch
+from depthrate.orchestrator.api.find_sweep import sweep_to_launch
+from depthrate.orchestrator.api.planning import overrides_of
 from depthrate.orchestrator.cli.options import declared, json_option, store_option, sweep_argument
-from depthrate.orchestrator.cli.planning import overrides_of
-from depthrate.orchestrator.console.tables import counted, print_json
+from depthrate.orchestrator.console.tables import counted, print_json, print_line
 from depthrate.orchestrator.launch.plan import check_sweep
 from depthrate.sweeps.trial import varying_parameters
 from depthrate.sweeps.yaml_file import yaml_text
@@ -26,4 +26,4 @@ def command(sweep: str, store: str | None, set_: tuple[str, ...], json: bool) ->
         return
     print(yaml_text(found.spec()), end="")
     varying = ", ".join(varying_parameters(trials)) if trials else ""
-    print(f"# {counted(len(trials), 'trial')}{f', which differ in {varying}' if varying else ''}")
+    print_line(f"# {counted(len(trials), 'trial')}{f', which differ in {varying}' if varying else ''}")

@@ -9,8 +9,8 @@ from dataclasses import replace
 import click
 from rich.console import Console
 
+from depthrate.orchestrator.api.find_sweep import launched_sweep, write_missing_lists
 from depthrate.orchestrator.attempts.record import is_live, who
-from depthrate.orchestrator.cli.find_sweep import launched_sweep, write_missing_lists
 from depthrate.orchestrator.cli.options import (
     GRACE_NOTE,
     declared_group,
@@ -20,7 +20,7 @@ from depthrate.orchestrator.cli.options import (
     yes_option,
 )
 from depthrate.orchestrator.console.errors import UsageError, next_call
-from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_table, printable
+from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_table
 from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.attempts.records import Record, read_records_of
 from depthrate.storage.catalog.fits import rename_fits
@@ -52,7 +52,7 @@ def list_sweeps(store: Store, as_json: bool, console: Console) -> None:
         how = "removed" if each.rows else "removed or renamed"  # a new name takes the trials with it
         text = f"{how}: {each.sweep}, {len({t for t, _ in each.rows})} trials; bring it back: "
         text += next_call("sweeps", "restore", None, each.sweep, "--store", store.url)
-        console.print(printable(text), highlight=False, markup=False)
+        console.print(text)
 
 
 def _removed_json(removal: Removal) -> dict[str, object]:
@@ -79,22 +79,22 @@ def remove_named(store: Store, sweep: str, *, is_sure: bool, grace_note: str, co
     _say_what_goes(console, store, snapshot, going)
     if not is_sure:
         again = next_call("sweeps", "rm", None, sweep, "--yes", "--store", store.url)
-        console.print(f"nothing is removed yet; do it: {again}", highlight=False, markup=False)
+        console.print(f"nothing is removed yet; do it: {again}")
         return
     remove_sweep(store, going)
     back = next_call("sweeps", "restore", None, sweep, "--store", store.url)
-    console.print(f"removed; until {grace_note} it can be brought back: {back}", highlight=False, markup=False)
+    console.print(f"removed; until {grace_note} it can be brought back: {back}")
 
 
 def _say_what_goes(console: Console, store: Store, snapshot: Snapshot, going: Going) -> None:
     goes = going.trial_ids() & snapshot.trial_ids()
-    console.print(f"sweep {going.sweep}: {len(goes)} committed trials go", highlight=False, markup=False)
+    console.print(f"sweep {going.sweep}: {len(goes)} committed trials go")
     if going.kept:
         members = read_membership(store, snapshot).of_sweep
         others = {name: len(ids & going.kept) for name, ids in members.items() if name != going.sweep}
         said = ", ".join(f"{name} {count}" for name, count in sorted(others.items()) if count) or "earlier launches"
         text = f"{len(going.kept)} stay, which other sweeps ask for: {said}"
-        console.print(printable(text), highlight=False, markup=False)
+        console.print(text)
 
 
 def _running(store: Store, snapshot: Snapshot, sweep: str) -> list[Record]:
@@ -135,7 +135,7 @@ def say_restored(store: Store, removals: Iterable[Removal], what: str, console: 
     back = len({trial_id for trial_id, _ in rows - lost})
     text = f"{what} is back, {counted(back, 'trial')} with it"
     text += f"; {len({t for t, _ in lost})} more are gone with a compaction: run them again" if lost else ""
-    console.print(printable(text), highlight=False, markup=False)
+    console.print(text)
 
 
 def rename(store: Store, old: str, new: str, console: Console) -> None:
@@ -151,7 +151,7 @@ def rename(store: Store, old: str, new: str, console: Console) -> None:
     snapshot, specs = take_snapshot(store), _launches(store, old)
     begun = _renaming(store, new)
     if begun == (old, True) and not specs and new in newest_specs(store):
-        console.print(f"{old} is called {new} already", highlight=False, markup=False)
+        console.print(f"{old} is called {new} already")
         return
     is_resumed = begun == (old, False)
     if not specs and not is_resumed:
@@ -178,7 +178,7 @@ def rename(store: Store, old: str, new: str, console: Console) -> None:
     if going.paths:
         remove_sweep(store, replace(going, rows=frozenset()))
     _write_renaming(store, old, new, is_over=True)
-    console.print(f"{old} is called {new} now; a sweep file keeps the name it has", highlight=False, markup=False)
+    console.print(f"{old} is called {new} now; a sweep file keeps the name it has")
 
 
 def _renaming(store: Store, new: str) -> tuple[str, bool] | None:

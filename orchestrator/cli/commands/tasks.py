@@ -11,11 +11,11 @@ from rich.console import Console
 
 from depthrate.orchestrator.cli.options import declared
 from depthrate.orchestrator.console.tables import make_console, print_described, print_table
-from depthrate.tasks.builtin import builtin_tasks
+from depthrate.tasks.citations import titles_cited
 from depthrate.tasks.loading import load_task
 from depthrate.tasks.measurement import Measurement
-from depthrate.tasks.papers import titles_cited
 from depthrate.tasks.parameters import REQUIRED
+from depthrate.tasks.registry import registered_tasks
 
 
 def show_tasks(name: str | None, console: Console) -> None:
@@ -33,7 +33,7 @@ def show_tasks(name: str | None, console: Console) -> None:
 def print_tasks(console: Console) -> None:
     """Print one row a task."""
     print_table(
-        console, ["task", "version", "what"], [[t.name, str(t.version), t.doc] for t in builtin_tasks().values()]
+        console, ["task", "version", "what"], [[t.name, str(t.version), t.doc] for t in registered_tasks().values()]
     )
 
 
@@ -44,7 +44,7 @@ def print_task(name: str, console: Console) -> None:
         TaskError: there is no such task.
     """
     task = load_task(name, Path.cwd())
-    console.print(f"{task.name}, version {task.version}. {task.doc}", highlight=False, markup=False)
+    console.print(f"{task.name}, version {task.version}. {task.doc}")
     rows = []
     for p in task.schema.values():
         default = "required" if p.default is REQUIRED else _literal(p.default)
@@ -53,10 +53,10 @@ def print_task(name: str, console: Console) -> None:
     if task.measurements:
         print_measurements(task.measurements, console)
     else:
-        console.print("It declares no measurements: any column that it returns is kept.", highlight=False)
+        console.print("It declares no measurements: any column that it returns is kept.")
     docs = [p.doc for p in task.schema.values()] + [measurement.doc for measurement in task.measurements]
     if titles := titles_cited(" ".join(docs)):
-        console.print(titles, highlight=False, markup=False)
+        console.print(titles)
 
 
 def print_measurements(measurements: Sequence[Measurement], console: Console) -> None:

@@ -40,19 +40,19 @@ def remove_trials(
     rows = [[t, ", ".join(sorted(s for s, ids in members.items() if t in ids))] for t in chosen[:SHOWN]]
     print_table(console, ["trial", "asked for by"], rows)
     if len(chosen) > SHOWN:
-        console.print(f"and {len(chosen) - SHOWN} more", highlight=False)
+        console.print(f"and {len(chosen) - SHOWN} more")
     said = f"the results of {counted(len(chosen), 'trial')}"
     if not is_sure:
         words = [*prefixes, *(["--where", where] if where else []), "--yes", "--store", store.url]
         again = next_call("trials", "rm", None, *words)
-        console.print(f"nothing is removed yet; remove {said}: {again}", highlight=False, markup=False)
+        console.print(f"nothing is removed yet; remove {said}: {again}")
         return
     require_clock(store)
     remove(store, RemovalKind.TRIALS, "", rows_of_trials(take_snapshot(store), chosen))
     words = [*prefixes, *(["--where", where] if where else [])]
     back = next_call("trials", "restore", None, *words, "--store", store.url)
-    console.print(f"removed {said}; a sweep that asks for one runs it again", highlight=False, markup=False)
-    console.print(f"until {grace_note} they can be brought back: {back}", highlight=False, markup=False)
+    console.print(f"removed {said}; a sweep that asks for one runs it again")
+    console.print(f"until {grace_note} they can be brought back: {back}")
 
 
 def restore_trials(
@@ -92,9 +92,9 @@ def tag_trials(
     require_clock(store)  # of two words about a trial the later one holds
     write_tag(store, tag, chosen, is_set=is_set)
     how = "have the tag" if is_set else "do not have the tag"
-    console.print(f"{counted(len(chosen), 'trial')} {how} {tag} now", highlight=False, markup=False)
+    console.print(f"{counted(len(chosen), 'trial')} {how} {tag} now")
     ask = f"select * from results where list_contains(tags, '{tag}')"
-    console.print(f'find them: depthrate query "{ask}"', highlight=False, markup=False)
+    console.print(f'find them: depthrate query "{ask}"')
 
 
 def chosen_trials(results: Results, prefixes: Sequence[str], where: str | None) -> list[str]:

@@ -15,7 +15,7 @@ from rich.progress import Progress
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.cli.options import declared, json_option, store_option
-from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_table, printable
+from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_table
 from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.files.json_objects import object_of
 from depthrate.storage.files.store import Store, existing_store
@@ -23,7 +23,7 @@ from depthrate.storage.maintenance.findings import Verification
 from depthrate.storage.maintenance.repair import repair
 from depthrate.storage.maintenance.verify import verify
 from depthrate.sweeps.trial import canonical_json
-from depthrate.tasks.builtin import builtin_tasks
+from depthrate.tasks.registry import find_task
 
 SHOWN = 40
 """Findings printed; --json prints all."""
@@ -47,7 +47,6 @@ def run_verification(store: Store, with_repair: bool, as_json: bool, console: Co
     console.print(
         f"{counted(found.num_trials, 'trial')} in {counted(found.num_files, 'file')}, {found.num_bytes / 1e6:.1f} MB read: "
         + ("all as committed" if not found.findings else f"{len(found.findings)} findings"),
-        highlight=False,
     )
     rows = [[f.kind, f.path, f.what, len(f.trial_ids) or None] for f in found.findings[:SHOWN]]
     if rows:
@@ -56,25 +55,20 @@ def run_verification(store: Store, with_repair: bool, as_json: bool, console: Co
         text = (
             f"columns that a newer version of depthrate has written, left as they are: {', '.join(sorted(found.newer))}"
         )
-        console.print(printable(text), highlight=False, markup=False)
+        console.print(text)
     if len(found.findings) > SHOWN:
         kinds = ", ".join(f"{n} {kind}" for kind, n in Counter(f.kind for f in found.findings).most_common())
-        console.print(f"and {len(found.findings) - SHOWN} more (in all: {kinds}); --json prints them", highlight=False)
+        console.print(f"and {len(found.findings) - SHOWN} more (in all: {kinds}); --json prints them")
     if done is not None:
-        console.print(f"moved {counted(len(done.moved), 'file')} to {done.quarantine}/", highlight=False)
+        console.print(f"moved {counted(len(done.moved), 'file')} to {done.quarantine}/")
         if done.saved:
-            console.print(
-                f"{counted(done.saved, 'trial')} beside damaged ones, written anew: counted again", highlight=False
-            )
+            console.print(f"{counted(done.saved, 'trial')} beside damaged ones, written anew: counted again")
         if done.pending:
             console.print(
                 f"{counted(len(done.pending), 'trial is', 'trials are')} pending again: run their sweep",
-                highlight=False,
             )
     elif found.findings:
-        console.print(
-            "move what is broken aside and make its trials pending: depthrate verify --repair", highlight=False
-        )
+        console.print("move what is broken aside and make its trials pending: depthrate verify --repair")
     return not found.findings or done is not None
 
 
@@ -100,7 +94,7 @@ def _hash_of(spec: Mapping[str, Any]) -> str:
 
 def _measured(row: Mapping[str, Any]) -> tuple[Sequence[int], Sequence[int]] | None:
     """Return the (steps, layers) that a committed trial's task says it measures."""
-    task = builtin_tasks().get(row["task"])
+    task = find_task(row["task"])
     if task is None or task.version != row["task_version"] or row["steps"] is None:
         return None
     try:

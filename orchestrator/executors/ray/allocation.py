@@ -14,7 +14,7 @@ from depthrate.orchestrator.executors.ray.node import RAY_ITSELF_GB, run_ray_nod
 from depthrate.orchestrator.executors.slurm.entry import chosen_profile
 from depthrate.orchestrator.executors.slurm.queue import UNKNOWN_S, accounted_states
 from depthrate.orchestrator.executors.slurm.remote_launch import RemoteLaunch
-from depthrate.orchestrator.executors.slurm.submissions import jobs_folder, read_submissions
+from depthrate.orchestrator.executors.slurm.submissions import PLANNED_JOB_NAME, jobs_folder, read_submissions
 from depthrate.slurm.command import SlurmError
 from depthrate.slurm.limits import Limits, read_limits
 from depthrate.slurm.profile import Profile
@@ -61,8 +61,8 @@ class Allocation(RemoteLaunch, RemoteLauncher):
 
     def details(self, packs: Sequence[Pack], estimate_s: Estimate) -> dict[str, Any]:
         """Return the batch script."""
-        folder = jobs_folder(self._profile, self._store, self._sweep.name)
-        name = f"depthrate-{self._sweep.name}"
+        name = PLANNED_JOB_NAME.format(sweep=self._sweep.name)
+        folder = jobs_folder(self._profile, self._store, self._sweep.name) / name
         return {"batch_script": batch_script(self._profile, name, 1, folder, nodes=self._profile.nodes)}
 
     def follow(self, job: LaunchJob, show: Callable[[str], None]) -> str:

@@ -13,7 +13,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import replace
@@ -27,6 +26,7 @@ from depthrate.slurm import in_job
 from depthrate.storage.attempts.records import read_loose_records
 from depthrate.storage.files.paths import attempts_folder
 from depthrate.storage.files.store import Store, StoreError
+from depthrate.tasks.python_process import start_python
 
 log = logging.getLogger("depthrate")
 START_WAIT_S = 300.0
@@ -100,15 +100,19 @@ class _RayNode:
     def __init__(self, token: str, folder: str, *arguments: str):
         self.folder = folder
         gpus = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats", *arguments]
-        command += [f"--num-cpus={os.environ.get('SLURM_CPUS_PER_TASK') or 1}", f"--num-gpus={len(gpus)}"]
-        command += [f"--object-store-memory={OBJECT_STORE_BYTES}"]
+        words = ["start", "--block", "--disable-usage-stats", *arguments]
+        words += [f"--num-cpus={os.environ.get('SLURM_CPUS_PER_TASK') or 1}", f"--num-gpus={len(gpus)}"]
+        words += [f"--object-store-memory={OBJECT_STORE_BYTES}"]
         if memory_mb := os.environ.get("SLURM_MEM_PER_NODE"):
-            command.append(f"--memory={max(0.1 * GB, int(memory_mb) * 2**20 - RAY_ITSELF_GB * GB):.0f}")
+            words.append(f"--memory={max(0.1 * GB, int(memory_mb) * 2**20 - RAY_ITSELF_GB * GB):.0f}")
         # any free ports: other jobs, of others too, may have Ray on the same node
-        command += ["--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"]
-        environment = ray_environment(token)
-        self.process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
+        words += ["--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"]
+        self.process = start_python(
+            *("ray.scripts.scripts", *words),
+            variables=ray_environment(token),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
     def await_port(self, host: str, port: int) -> None:
         """Wait until the head listens.

@@ -24,16 +24,26 @@ import depthrate.orchestrator.executors.ray.settings  # noqa: F401 - first: ray 
 
 # isort: split
 import ray
+from ray.job_config import JobConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from depthrate.orchestrator.executors.local import WORKER_ENVIRONMENT
 from depthrate.orchestrator.executors.ray.errors import OWN_RAY_LATE, RayError, told
+from depthrate.tasks.python_process import SAFE_PATH
 
 KNOCK_S = 10.0
 """How long a head's port may take to accept a connection."""
 START_WAIT_S = 120.0
 """Longest wait for a node to say what is installed on it."""
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
+
+
+class _JobConfig(JobConfig):
+    """A job whose workers import what is installed: Ray would put the driver's working folder before that."""
+
+    def _serialize(self) -> Any:
+        self._py_driver_sys_path = []
+        return super()._serialize()
 
 
 class Session:
@@ -54,7 +64,7 @@ class Session:
         if ray.is_initialized():
             return self
         self._knock()
-        environment = {**WORKER_ENVIRONMENT, "DEPTHRATE_DRIVER_PID": "", "RAY_USAGE_STATS_ENABLED": "0"}
+        environment = WORKER_ENVIRONMENT | SAFE_PATH | {"DEPTHRATE_DRIVER_PID": "", "RAY_USAGE_STATS_ENABLED": "0"}
         with written_errors() as written:
             try:
                 if self._address is None:
@@ -62,7 +72,8 @@ class Session:
                 else:
                     self._folder = tempfile.mkdtemp(prefix="dr-code-")
                     code = {"py_modules": [our_code(self._folder)]}
-                    ray.init(address=self._address, runtime_env={"env_vars": environment, **code}, **_QUIET)
+                    runtime_env = {"env_vars": environment, **code}
+                    ray.init(address=self._address, runtime_env=runtime_env, job_config=_JobConfig(), **_QUIET)
             except Exception as error:  # of a Ray that comes too late it is an Exception and no more
                 why = self._why_not(error, written())
                 with contextlib.suppress(Exception):
@@ -113,6 +124,7 @@ class Session:
                 _temp_dir=f"{self._folder}/r",  # Ray lets everybody write into its folder, so it stands in one of ours
                 object_store_memory=100 * 2**20,  # nothing passes through it
                 runtime_env={"env_vars": environment},
+                job_config=_JobConfig(),
                 **_QUIET,
             )
 

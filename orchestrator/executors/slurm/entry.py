@@ -96,13 +96,17 @@ def _open(request: ExecutorRequest) -> ComputeTarget:
     from depthrate.orchestrator.executors.slurm.executor import SlurmExecutor
     from depthrate.orchestrator.executors.slurm.remote_launch import Supervisor
     from depthrate.orchestrator.executors.slurm.submissions import jobs_of_sweep
-    from depthrate.slurm.limits import read_limits, read_max_submitted
+    from depthrate.slurm.limits import JobGroup, SubmitLimits, read_limits, read_submit_limits
     from depthrate.slurm.script import check_submitit
 
     check_submitit()  # before anything is written or submitted
     profile, device = chosen_profile(request, request.options.executor_options[CLUSTER.name])
     limits = read_limits()
     limits.check(profile, 0)
+    if profile.max_submitted is None:
+        submit_limits = read_submit_limits(profile, limits.cluster)
+    else:
+        submit_limits = SubmitLimits({JobGroup(): profile.max_submitted})
     supervisor = Supervisor(request, profile, limits) if profile.supervisor else None
     executor = SlurmExecutor(
         profile,
@@ -111,7 +115,7 @@ def _open(request: ExecutorRequest) -> ComputeTarget:
         request.sweep.name,
         device,
         supervisor=supervisor,
-        max_submitted=profile.max_submitted or read_max_submitted(profile),
+        submit_limits=submit_limits,
     )
     executor.adopt(*jobs_of_sweep(request.store, request.sweep.name, limits.cluster))
     return executor

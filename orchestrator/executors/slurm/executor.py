@@ -8,22 +8,38 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.executors.base import Executor, JobEnd, LaunchJob, NoRoomError, PackJob, SubmitError
+from depthrate.orchestrator.executors.base import (
+    Executor,
+    JobEnd,
+    LaunchJob,
+    NoRoomError,
+    PackJob,
+    SubmitError,
+    SubmitRateError,
+)
 from depthrate.orchestrator.executors.machine import USABLE_SHARE
-from depthrate.orchestrator.executors.slurm.folders import FinishedFolders
-from depthrate.orchestrator.executors.slurm.outcomes import CancelledEnds, NodeCounts, PackOutcomes
-from depthrate.orchestrator.executors.slurm.queue import JobQueue, WatchedJob, array_of
-from depthrate.orchestrator.executors.slurm.submissions import Submission, is_alive, jobs_folder, jobs_of_sweep
+from depthrate.orchestrator.executors.slurm.folders import remove_finished_folders
+from depthrate.orchestrator.executors.slurm.outcomes import NodeCounts, PackOutcomes
+from depthrate.orchestrator.executors.slurm.queue import JobQueue, WatchedJob
+from depthrate.orchestrator.executors.slurm.submissions import (
+    PLANNED_JOB_NAME,
+    Submission,
+    is_alive,
+    jobs_folder,
+    jobs_of_sweep,
+)
 from depthrate.orchestrator.executors.slurm.submitter import (
     GUESSED_PARALLEL,
     ConcurrencySlots,
+    SbatchRateError,
     SubmitQuota,
     Submitter,
     bundle,
@@ -31,11 +47,11 @@ from depthrate.orchestrator.executors.slurm.submitter import (
     share_of_slots_used,
 )
 from depthrate.orchestrator.launch.events import note
-from depthrate.slurm.command import CALLS, SlurmError, ignored_variables
-from depthrate.slurm.limits import Limits, count_submitted
+from depthrate.slurm.command import CALLS, SlurmError, ignored_variables, own_time
+from depthrate.slurm.limits import JobGroup, Limits, SubmitLimits
 from depthrate.slurm.profile import Profile, expiring_keys
 from depthrate.slurm.script import batch_script
-from depthrate.slurm.states import JobState, squeue_states
+from depthrate.slurm.states import JobState, array_of
 from depthrate.slurm.submit import SubmitLimitError, cancel_jobs
 from depthrate.slurm.waiting import exclude_nodes
 from depthrate.storage.commits.snapshot import take_snapshot
@@ -66,12 +82,12 @@ SHORTEST_MIN = 1.0
 SETTLES_S = 18.0
 """How soon after a submission most of what is wrong with jobs shows: they cannot begin, or end in their first seconds."""
 REST = 20
-"""A look that took a second, at thousands of records, is not done again for so many."""
+"""Reading the store for a second, at thousands of records, is not done again for so many."""
 ORDINARY_REASONS = ("", "None", "Priority", "Resources", "Dependency", "JobArrayTaskLimit", "BeginTime")
 """Why jobs wait that need nobody to do anything."""
 PACKS_KEPT = 32
-CLOSING_LOOKS = 8
-"""How often, a second apart, the last jobs are looked for before the folders of those that still end are left behind."""
+CANCEL_TIMEOUT_S = 8
+"""How long a job that was cancelled may take to leave the queue."""
 
 
 class SlurmExecutor(Executor):
@@ -89,7 +105,7 @@ class SlurmExecutor(Executor):
         device: str = "cpu",
         clock: Callable[[], float] = time.monotonic,
         supervisor: Supervisor | None = None,
-        max_submitted: int | None = None,
+        submit_limits: SubmitLimits | None = None,
     ):
         self.profile, self.limits, self.store, self.sweep, self.device = profile, limits, store, sweep, device
         self.workers = (profile.array_parallelism or GUESSED_PARALLEL) * profile.slots
@@ -100,7 +116,7 @@ class SlurmExecutor(Executor):
         self._supervisor = supervisor
         """Sends the launch away where it must stay."""
         self._queue = JobQueue(clock, profile.grace_s, profile.poll_s)
-        self.room = SubmitQuota(max_submitted, clock, self._queue.requests.note_count)
+        self.room = SubmitQuota(submit_limits or SubmitLimits(), clock, self._queue.requests.note_count)
         self.num_nodes = self._num_nodes = limits.partition_of(profile).nodes
         self._nodes = NodeCounts(self._num_nodes)
         self._sick: list[str] = []
@@ -109,8 +125,8 @@ class SlurmExecutor(Executor):
         self._avoided_by_array: dict[str, list[str]] = {}
         """Array -> nodes on which its packs have failed."""
         self._ends = PackOutcomes(store, sweep, self._nodes, profile)
-        self._cancelled = CancelledEnds(clock)
-        self._finished = FinishedFolders(store)
+        self._folders = {jobs_folder(profile, store, sweep)}
+        """Where folders of jobs may lie that are over."""
         self._lanes = ConcurrencySlots(profile.array_parallelism)
         self._adopted: dict[str, tuple[str, list[str]]] = {}
         self._adopted_codes: dict[str, str | None] = {}
@@ -122,9 +138,9 @@ class SlurmExecutor(Executor):
         """Whether there was no room for all jobs when some were last submitted."""
         self._refusal = ""
         """How that was said."""
-        self._next_look = self._submitted_at = float("-inf")
+        self._next_look = float("-inf")
         self._pause_s = SOONEST_S
-        self._outbox = Submitter(profile, limits, store, sweep, self.room, self._lanes)
+        self._outbox = Submitter(profile, limits, store, sweep, self.room, self._lanes, self._queue.requests)
 
     def scheduler_calls(self) -> dict[str, int]:
         """Return how often each of SLURM's commands was called."""
@@ -168,7 +184,8 @@ class SlurmExecutor(Executor):
         held = held_s(packs, seconds, self._profile_in_room())
         hours = None if held is None else sum(held) / 3600
         per_array = min(len(bundles), self.limits.array_size)
-        folder = jobs_folder(self.profile, self.store, self.sweep)
+        name = PLANNED_JOB_NAME.format(sweep=self.sweep)
+        folder = jobs_folder(self.profile, self.store, self.sweep) / name
         return {
             "jobs": len(bundles),
             "arrays": -(-len(bundles) // self.limits.array_size),
@@ -177,7 +194,7 @@ class SlurmExecutor(Executor):
             "cpu_hours": None if hours is None or self.profile.gpus else hours * self.profile.cpus,
             "gpu_hours": None if hours is None or not self.profile.gpus else hours * self.profile.gpus,
             "share_of_slots_used": share_of_slots_used(packs, seconds, self.profile),
-            "batch_script": batch_script(self.profile, f"depthrate-{self.sweep}", per_array, folder) if bundles else "",
+            "batch_script": batch_script(self.profile, name, per_array, folder) if bundles else "",
         }
 
     def _bundles(self, packs: Sequence[Pack], estimate_s: Estimate) -> list[list[Pack]]:
@@ -211,7 +228,11 @@ class SlurmExecutor(Executor):
     def _strike_off_what_is_over(self) -> None:
         """Take what earlier launches left off the books: not in `adopt`, since to plan is to look only."""
         while self._over:
-            self._finished.strike_off(self._over.pop())
+            self._strike_off(self._over.pop())
+
+    def _strike_off(self, submission: Submission) -> None:
+        submission.delete(self.store)
+        self._folders.add(Path(submission.folder).parent)
 
     def _committed(self) -> set[str]:
         """Return what is committed; nothing if the store does not answer, which costs a look."""
@@ -241,10 +262,10 @@ class SlurmExecutor(Executor):
     def _make_room_for_one(self) -> None:
         """Cancel the job that this launch submitted last, whose packs are then pending again."""
         if self._queue.jobs:
-            there = count_submitted()
+            there = JobGroup().count().total()
             cancel_jobs([self._queue.jobs.popitem()[0]])
-            for _ in range(CLOSING_LOOKS):
-                if count_submitted() < there:
+            for _ in range(CANCEL_TIMEOUT_S):
+                if JobGroup().count().total() < there:
                     break
                 time.sleep(1)
 
@@ -263,14 +284,16 @@ class SlurmExecutor(Executor):
         """Submit packs as arrays, none longer than the cluster allows.
 
         Raises:
-            NoRoomError: those that are left wait for others to end.
+            NoRoomError: those that are left wait for others to end, or until sbatch may be called again.
             SubmitError: sbatch refused.
         """
         self._strike_off_what_is_over()
+        if self._queue.is_away and self._queue.jobs:  # sbatch would wait for it, and nothing else be done meanwhile
+            raise NoRoomError("SLURM's controller does not answer", jobs)
         requests = self._queue.requests
-        if not requests.may_submit(is_full=self._is_full):
-            raise NoRoomError(self._refusal or "sbatch is not called that often", jobs)
-        requests.note_submission()
+        if self._is_full and not requests.may_submit(is_full=True):
+            raise NoRoomError(self._refusal, jobs)
+        before = requests.submitted_at
         typical_s = median(self._pack_s) if self._pack_s else None
         sent: set[str] = set()
         self._is_full = False
@@ -288,12 +311,13 @@ class SlurmExecutor(Executor):
             raise NoRoomError(f"the store takes nothing: {error}", left) from None
         except SlurmError as error:
             self._is_full, self._refusal = isinstance(error, SubmitLimitError), str(error)
-            kind = NoRoomError if self._is_full else SubmitError
+            is_early = isinstance(error, SbatchRateError)
+            kind = NoRoomError if self._is_full else SubmitRateError if is_early else SubmitError
             raise kind(str(error), [job for job in jobs if job.attempt_id not in sent]) from None
         finally:
-            self._pause_s = SOONEST_S
-            self._submitted_at = self._clock()
-            self._next_look = self._submitted_at + SOONEST_S
+            if requests.submitted_at != before:
+                self._pause_s = SOONEST_S
+                self._next_look = self._clock() + SOONEST_S
 
     @staticmethod
     def _by_avoided_nodes(jobs: Sequence[PackJob]) -> dict[tuple[str, ...], list[PackJob]]:
@@ -313,6 +337,10 @@ class SlurmExecutor(Executor):
     def running_on(self) -> dict[str, str]:
         """Return attempt, as submitted -> the node that it runs on, of those that have started."""
         return {given: job.state.node for job in self._queue.jobs.values() if job.state.node for given in job.current}
+
+    def has_other_nodes(self, nodes: Collection[str]) -> bool:
+        """Whether the partition has nodes that are neither among these nor excluded."""
+        return len({*nodes, *self._nodes.excluded, *self.profile.exclude}) < self._num_nodes
 
     def avoid(self, nodes: Sequence[str]) -> None:
         """Submit nothing more to these nodes, and keep what waits away from them."""
@@ -352,25 +380,28 @@ class SlurmExecutor(Executor):
     def poll(self, timeout_s: float) -> list[JobEnd]:
         """Wait up to `timeout_s`, look at the queue if it is time, and return the packs that ended."""
         time.sleep(timeout_s)
-        if not (self._queue.jobs or self._cancelled) or self._clock() < self._next_look:
+        if not self._queue.jobs or self._clock() < self._next_look:
             return []
-        before, began = self._queue.states(), time.monotonic()
-        ends = self._look()
+        before = self._queue.states()
+        self._queue.poll_if_due(is_news_due=self._is_news_due())
+        began = own_time()
+        ends = self._read_ends()
         if ends or before != self._queue.states():
             self._pause_s = SOONEST_S
         else:
             self._pause_s = min(LATEST_S if self.store.is_local else LATEST_REMOTE_S, self._pause_s * 1.3)
-        self._next_look = self._clock() + max(self._pause_s, REST * (time.monotonic() - began))
+        self._next_look = self._clock() + max(self._pause_s, REST * (own_time() - began))
         return ends
 
-    def _look(self) -> list[JobEnd]:
-        if not self._queue.look_if_due(is_news_due=self._is_news_due()):
-            return []
+    def _read_ends(self) -> list[JobEnd]:
+        """Return the packs that ended: by the store, also while the controller is away, and by what it last answered."""
         ends = []
         self._ends.look_again(self._queue.jobs.values())
         for job in list(self._queue.jobs.values()):
             is_over, is_settled = self._queue.is_over(job), self._queue.is_settled(job)
             ends += self._ends.take_ended(job, self.profile.slots, is_over=is_over, is_settled=is_settled)
+            if self._queue.is_away:
+                ends += self._ends.take_committed(job)
             if not job.packs:
                 self._forget(job)
         self._pack_s += [_ran_s(end.record) for end in ends if end.record is not None]
@@ -379,11 +410,11 @@ class SlurmExecutor(Executor):
             ends = [_nowhere(end) for end in ends]
         self._note_states()
         earlier, self._ends.earlier_ends = self._ends.earlier_ends, []
-        return [*earlier, *self._cancelled.hold(ends, jobs_left=bool(self._alive()))]
+        return [*earlier, *ends]
 
     def _is_news_due(self) -> bool:
         """Whether jobs may have changed: they were just submitted, have saved their state to end, or have had their time."""
-        is_new = self._clock() - self._submitted_at < SETTLES_S
+        is_new = self._clock() - self._queue.requests.submitted_at < SETTLES_S
         return is_new or self._ends.any_told_to_end or self._queue.is_any_past(60 * self.profile.walltime_min)
 
     def _note_states(self) -> None:
@@ -416,7 +447,7 @@ class SlurmExecutor(Executor):
 
     def _keep_away(self) -> None:
         """Keep the jobs that wait away from the nodes that only fail, where these have changed."""
-        if (excluded := self._excluded()) == self._kept_away:
+        if (excluded := self._excluded()) == self._kept_away or self._queue.is_away:
             return
         self._kept_away = excluded
         for array in sorted({array_of(job_id) for job_id, job in self._queue.jobs.items() if job.is_waiting}):
@@ -427,7 +458,7 @@ class SlurmExecutor(Executor):
         self._queue.forget(job)
         if not any(other.submission is job.submission for other in self._queue.jobs.values()):
             try:
-                self._finished.strike_off(job.submission)
+                self._strike_off(job.submission)
             except OSError as error:
                 log.warning("%s is over but cannot be taken off the books: %s", job.submission.name, error)
 
@@ -447,12 +478,9 @@ class SlurmExecutor(Executor):
 
     def close(self) -> None:
         """Tidy up after the jobs that are over; the others go on, see `stop`."""
-        with suppress(SlurmError, OSError):
+        with suppress(SlurmError, StoreError, OSError):
             self._strike_off_what_is_over()
-            for look in range(CLOSING_LOOKS):
-                if arrays := self._finished.arrays():
-                    time.sleep(min(look, 1))  # a job ends a moment after its last commit
-                    self._finished.remove(squeue_states(arrays))
+            remove_finished_folders(self.store, self.sweep, self._folders)
 
 
 def _ran_s(record: Record) -> float:

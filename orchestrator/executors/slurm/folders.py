@@ -1,45 +1,58 @@
-"""What is left to tidy up when a submission's jobs are over: its record in the store, and the folder of its jobs."""
+"""The folders of what jobs are made of and print: each goes once its jobs are over and their trials are committed."""
 
 from __future__ import annotations
 
 import shutil
+import time
+from collections.abc import Iterable
 from pathlib import Path
 
-from depthrate.orchestrator.executors.slurm.queue import array_of
-from depthrate.orchestrator.executors.slurm.submissions import Submission, is_alive
-from depthrate.slurm.states import JobState
-from depthrate.storage.commits.cache import SnapshotCache
+from depthrate.orchestrator.executors.slurm.submissions import read_submissions
+from depthrate.slurm.states import unfinished_names
 from depthrate.storage.commits.snapshot import take_snapshot
-from depthrate.storage.files.store import Store, StoreError
+from depthrate.storage.files.paths import is_job_folder
+from depthrate.storage.files.store import Store
+
+TRIALS_FILE = "trials"
+"""In a folder: the trials that its jobs run, one per line."""
+PAUSES_S = (0.0, 1.0, 2.0, 4.0)
+"""Before each query for jobs that still end: a job is over a moment after its last commit."""
+TIMEOUT_S = 10.0
+"""How long all queries may take; what still ends then is left to the next launch."""
 
 
-class FinishedFolders:
-    """The folders of submissions that are over; those go of which all packs were done, the others may say why not."""
+def write_trials(folder: Path, trial_ids: Iterable[str]) -> None:
+    """Make a folder for jobs that run these trials."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / TRIALS_FILE).write_text("\n".join(trial_ids))
 
-    def __init__(self, store: Store):
-        self._store = store
-        self._cache = SnapshotCache()
-        self._done: list[Submission] = []
 
-    def strike_off(self, submission: Submission) -> None:
-        """Take a submission off the books, and note its folder if all its packs were done."""
-        submission.delete(self._store)
-        if not submission.job_ids:
+def remove_finished_folders(store: Store, sweep: str, roots: Iterable[Path]) -> None:
+    """Remove the folders below these of a sweep's jobs that are over and have nothing left to do.
+
+    Raises:
+        OSError: a folder or the store cannot be read; so is a StoreError.
+        SlurmError: the controller does not answer.
+    """
+    paths = [path for root in roots if root.is_dir() for path in root.iterdir()]
+    folders = {path.name: path for path in paths if is_job_folder(str(path), sweep, path.name)}
+    watched = {submission.name for submission in read_submissions(store, [sweep])}
+    trials = {name: _read_trials(folder) for name, folder in folders.items() if name not in watched}
+    committed = take_snapshot(store).trial_ids() if any(trials.values()) else set()
+    left = {name for name, trial_ids in trials.items() if trial_ids is not None and committed.issuperset(trial_ids)}
+    until = time.monotonic() + TIMEOUT_S
+    for pause_s in PAUSES_S:
+        if not left or time.monotonic() + pause_s >= until:
             return
-        try:
-            committed = take_snapshot(self._store, cache=self._cache).trial_ids()
-        except StoreError:
-            return
-        if all(committed.issuperset(pack.trial_ids) for packs in submission.packs for pack in packs):
-            self._done.append(submission)
+        time.sleep(pause_s)
+        ending = unfinished_names(left, until - time.monotonic())
+        for name in left - ending:
+            shutil.rmtree(folders[name], ignore_errors=True)
+        left &= ending
 
-    def arrays(self) -> list[str]:
-        """Return the arrays whose folders are to be removed."""
-        return sorted({array_of(each.job_ids[0]) for each in self._done})
 
-    def remove(self, states: dict[str, JobState]) -> None:
-        """Remove them, but for those into which a job still writes its end."""
-        alive = {job_id for job_id, state in states.items() if is_alive(state)}
-        for submission in [each for each in self._done if alive.isdisjoint(each.job_ids)]:
-            shutil.rmtree(Path(submission.folder), ignore_errors=True)
-            self._done.remove(submission)
+def _read_trials(folder: Path) -> list[str] | None:
+    try:
+        return (folder / TRIALS_FILE).read_text().split()
+    except OSError:
+        return None  # of an earlier version, which did not write them down

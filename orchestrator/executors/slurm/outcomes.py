@@ -12,9 +12,9 @@ import re
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from depthrate.orchestrator.attempts.record import beat_of, lost_attempt, nth_attempt_id, read_attempt, write_lost
@@ -89,8 +89,6 @@ LONGEST_START_S = 300.0
 """Between a job's start and its first attempt's: an hour would be another start's."""
 SILENT_BEATS = 4
 """Heartbeats that a worker may miss before its silence counts."""
-CANCELLED_S = 12.0
-"""After a job was cancelled, how long others have to follow before it is submitted again."""
 EARLY_S = 60.0
 """By how much SLURM may send the warning of a time limit too early."""
 _MEMORY = re.compile(r"oom[-_ ]?kill|exceeded .*memory limit|out of memory", re.IGNORECASE)
@@ -175,6 +173,12 @@ class PackOutcomes:
             self.nodes.ends_before_it_begins(job.state.node, job.job_id)
         return ends
 
+    def take_committed(self, job: WatchedJob) -> list[JobEnd]:
+        """Take the packs out of a job whose trials are committed, whatever became of their attempts; return them as ends."""
+        done = [pack for pack in job.packs if self._is_committed(pack)]
+        job.packs = [pack for pack in job.packs if pack not in done]
+        return [JobEnd(pack.attempt_id, kind=NoFailure.NOT_STARTED) for pack in done]
+
     def _has_left_word(self, job: WatchedJob) -> bool:
         """Whether a job has written since the controller was last asked for it."""
         return self._seen is not None and not self._seen.keys().isdisjoint(_attempts_of(job))
@@ -198,7 +202,10 @@ class PackOutcomes:
         if state is not None:
             job.current[pack.attempt_id] = attempt_id
             self.any_told_to_end |= state is AttemptState.INTERRUPTED and is_last_start and not is_over
-        if not is_over or not (is_settled or _wrote_nothing(job)):
+        is_cancelled = (
+            state is None and job.state.kind == FailureKind.CANCELLED
+        )  # and stays so, whatever it may have done
+        if not is_over or not (is_settled or is_cancelled or _wrote_nothing(job)):
             return None
         if state is AttemptState.RUNNING and self._seen is not None:
             record = read_attempt(self._store, self._sweep, attempt_id) or record  # with what its node said since
@@ -223,7 +230,7 @@ class PackOutcomes:
     def _lost(self, job: WatchedJob, pack: SubmittedPack, attempt_id: str, record: Record) -> JobEnd:
         """Return the end of a pack whose job is over without a word of its own."""
         is_known = job.unknown_since is None
-        printed = job.submission.printed_by(job.job_id)
+        printed = job.submission.printed_by(job.job_id) if job.state.node else ""
         kind: FailureKind | NoFailure = _kind(job, printed)
         how = _how(job)
         if kind is FailureKind.OUT_OF_MEMORY:
@@ -231,8 +238,8 @@ class PackOutcomes:
         elif kind is FailureKind.TIMEOUT:
             limit = "" if self._profile is None else f" of {self._profile.walltime_min} min"
             how += f": its time limit{limit}{_ran(job)} came before anything was done; a longer walltime_min is needed"
-        else:
-            how += f": {_last_words(printed)}" if printed.strip() else ""
+        elif kind is not FailureKind.CANCELLED and printed.strip():
+            how += f": {_last_words(printed)}"
         if kind is FailureKind.TIMEOUT and record:
             return self._out_of_time(job, pack, attempt_id, record)
         had_no_time = job.has_begun and job.state.state in ("COMPLETED", "TIMEOUT")
@@ -245,9 +252,10 @@ class PackOutcomes:
     def _interrupted(self, job: WatchedJob, pack: SubmittedPack, attempt_id: str, record: Record) -> JobEnd:
         """Return the end of a pack that saved its state when its job was told to end."""
         if job.unknown_since is None and job.state.kind == FailureKind.CANCELLED:
-            how = f"job {job.job_id} was cancelled" + (f" on {job.state.node}" if job.state.node else "")
             known = self._known(job, record)
-            return JobEnd(pack.attempt_id, how, FailureKind.CANCELLED, attempt_id, node=job.state.node, known=known)
+            return JobEnd(
+                pack.attempt_id, _how(job), FailureKind.CANCELLED, attempt_id, node=job.state.node, known=known
+            )
         if job.state.state in ("COMPLETED", "TIMEOUT"):
             end = self._out_of_time(job, pack, attempt_id, record)
             if end.kind is FailureKind.TIMEOUT:
@@ -371,35 +379,6 @@ def silent_deaths(
     return deaths
 
 
-class CancelledEnds:
-    """Keeps cancelled packs back until it is clear whether somebody cancelled one job or everything that was left."""
-
-    def __init__(self, clock: Callable[[], float]):
-        self._clock = clock
-        self._held: list[JobEnd] = []
-        self._since = 0.0
-
-    def __bool__(self) -> bool:
-        return bool(self._held)
-
-    def hold(self, ends: list[JobEnd], *, jobs_left: bool) -> list[JobEnd]:
-        """Return the ends that can be told now; `jobs_left` says whether any job goes on."""
-        others = [end for end in ends if end.kind is not FailureKind.CANCELLED]
-        cancelled = [end for end in ends if end.kind is FailureKind.CANCELLED]
-        if cancelled:
-            self._held += cancelled
-            self._since = self._clock()
-        if self._held and not jobs_left:
-            everything = len(self._held) > 1 and not others
-            kind = NoFailure.CANCELLED_ALL if everything else FailureKind.CANCELLED
-            others += [replace(end, kind=kind) for end in self._held]
-            self._held = []
-        elif self._clock() - self._since >= CANCELLED_S:
-            others += self._held
-            self._held = []
-        return others
-
-
 def _attempts_of(job: WatchedJob) -> Iterator[str]:
     """Yield the attempts that may have left a record of a job's packs."""
     for pack in job.packs:
@@ -431,8 +410,9 @@ def _how(job: WatchedJob) -> str:
     """Say how a job ended, where, and by what."""
     if job.unknown_since is not None:
         return f"job {job.job_id} is gone" + (f" on {job.state.node}" if job.state.node else "")
-    how = f"job {job.job_id} ended as {job.state.state}" + (f" on {job.state.node}" if job.state.node else "")
-    if job.state.phase != "over" or not job.state.is_definite or job.state.failed_in_setup:
+    ended = "was cancelled" if job.state.state == "CANCELLED" else f"ended as {job.state.state}"
+    how = f"job {job.job_id} {ended}" + (f" on {job.state.node}" if job.state.node else "")
+    if job.state.state == "CANCELLED" or not job.state.is_definite or job.state.failed_in_setup:
         return how
     if job.state.signal:
         with suppress(ValueError):

@@ -1,22 +1,25 @@
-"""The jobs that a launch watches on a SLURM cluster, and their states: one query a look."""
+"""The jobs that a launch watches on a SLURM cluster, and their states: one query for all, in a thread of its own."""
 
 from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from depthrate.orchestrator.executors.slurm.request_budget import RequestBudget
 from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack
 from depthrate.slurm.command import SlurmError
 from depthrate.slurm.profile import GRACE_S
-from depthrate.slurm.states import JobState, sacct_states, squeue_states
+from depthrate.slurm.states import JobState, array_of, sacct_states, squeue_states
 
 log = logging.getLogger("depthrate")
 UNKNOWN_S = 20.0
 """How long a job may be unknown to squeue and sacct alike before its silence counts."""
+ANSWER_S = 1.0
+"""How long a poll waits for the controller's answer, which usually takes a tenth of that; a later poll takes a slower one."""
 
 
 @dataclass
@@ -46,6 +49,27 @@ class WatchedJob:
         return self.unknown_since is None and self.state.phase == "running"
 
 
+class _Query(threading.Thread):
+    """Asks the controller for the states of jobs, and the accounting for those that it has forgotten."""
+
+    def __init__(self, job_ids: Collection[str]):
+        super().__init__(daemon=True)
+        self.job_ids = list(job_ids)
+        self.states: dict[str, JobState] = {}
+        self.error: Exception | None = None
+        self.took_s = 0.0
+
+    def run(self) -> None:
+        began = time.monotonic()
+        try:
+            self.states = squeue_states(self.job_ids)
+            self.took_s = time.monotonic() - began
+            self.states |= accounted_states([job_id for job_id in self.job_ids if job_id not in self.states])
+        except Exception as error:
+            self.took_s = time.monotonic() - began
+            self.error = error
+
+
 class JobQueue:
     """The jobs that are not over, as the controller and the accounting know them."""
 
@@ -56,7 +80,11 @@ class JobQueue:
         self.requests = RequestBudget(clock, poll_s)
         self._grace_s = grace_s
         self._clock = clock
-        self._is_deaf = False
+        self._query: _Query | None = None
+        self._has_failed = False
+        """Whether the last query that ended got no answer, which was logged."""
+        self.is_away = False
+        """Whether the controller has not answered the last query, or takes longer than usual to."""
         self._answered_at = self._answered_at_time = float("-inf")
         """When the scheduler last answered, on our clock and in seconds since the epoch."""
 
@@ -92,53 +120,56 @@ class JobQueue:
         """Watch a job no longer."""
         del self.jobs[job.job_id]
 
-    def look_if_due(self, *, is_news_due: bool = False) -> bool:
-        """Update the jobs' states if the controller may be asked for them now; return whether they are as it last said."""
-        return self.look() if self.requests.may_look(is_news_due=is_news_due) else not self._is_deaf
+    def poll_if_due(self, *, is_news_due: bool = False) -> None:
+        """Ask for the jobs' states if the controller may be asked now, and take its answer if it has given one."""
+        if self._query is not None:
+            self._take_answer(0.0)
+        elif self.requests.may_look(is_news_due=is_news_due):
+            self._query = _Query(self.jobs)
+            self._query.start()
+            self._take_answer(ANSWER_S)
 
-    def look(self) -> bool:
-        """Update the jobs' states and return whether the scheduler answered."""
-        began = time.monotonic()
-        has_answered = self._look()
-        self.requests.note_look(time.monotonic() - began, has_answered=has_answered)
-        return has_answered
+    def _take_answer(self, timeout_s: float) -> None:
+        if self._query is None:
+            return
+        self._query.join(timeout_s)
+        if self._query.is_alive():
+            self.is_away = True
+            return
+        query, self._query = self._query, None
+        self.requests.note_look(query.took_s, has_answered=query.error is None)
+        if query.error is not None and not isinstance(query.error, SlurmError):
+            raise query.error
+        if query.error is not None and not self._has_failed:
+            log.warning("the queue cannot be seen, jobs go on meanwhile: %s", query.error)
+        self.is_away = self._has_failed = query.error is not None
+        if not self.is_away:
+            self._update(query)
 
-    def _look(self) -> bool:
-        try:
-            states = squeue_states(sorted({array_of(job_id) for job_id in self.jobs}))
-        except SlurmError as error:
-            if not self._is_deaf:
-                log.warning("the queue cannot be seen, jobs go on meanwhile: %s", error)
-            self._is_deaf = True
-            return False
-        self._is_deaf = False
-        missing = [job_id for job_id in self.jobs if job_id not in states]
-        states |= accounted_states(missing)
+    def _update(self, query: _Query) -> None:
         self._answered_at = now = self._clock()
         self._answered_at_time = time.time()
-        for job_id, job in self.jobs.items():
-            if job_id in states:
-                known = states[job_id]
-                restarts = job.state.restarts if known.restarts is None else known.restarts
-                job.state = replace(known, restarts=restarts, node=known.node or job.state.node)
-                job.unknown_since = None
-                job.over_since = None if known.phase != "over" else now if job.over_since is None else job.over_since
-            else:
+        arrays = {array_of(job_id) for job_id in query.states}
+        for job_id in query.job_ids:
+            job = self.jobs.get(job_id)
+            if job is None:
+                continue
+            known = query.states.get(job_id)
+            if known is None and job.is_waiting and not job.state.restarts and array_of(job_id) in arrays:
+                known = JobState("CANCELLED")  # an element cancelled alone while it waited is listed nowhere
+            if known is None:
                 job.unknown_since = now if job.unknown_since is None else job.unknown_since
-        return True
+                continue
+            restarts = job.state.restarts if known.restarts is None else known.restarts
+            job.state = replace(known, restarts=restarts, node=known.node or job.state.node)
+            job.unknown_since = None
+            job.over_since = None if known.phase != "over" else now if job.over_since is None else job.over_since
 
 
-def array_of(job_id: str) -> str:
-    """Return the array that a job belongs to."""
-    return job_id.partition("_")[0]
-
-
-def accounted_states(job_ids: list[str]) -> dict[str, JobState]:
+def accounted_states(job_ids: Collection[str]) -> dict[str, JobState]:
     """Return job -> state of those jobs, which the controller has forgotten, that the accounting knows to be over."""
-    if not job_ids:
-        return {}
     try:
-        found = sacct_states(sorted({array_of(job_id) for job_id in job_ids}))
+        found = sacct_states(job_ids) if job_ids else {}
     except SlurmError as error:
         log.info("no accounting: %s", error)
         return {}

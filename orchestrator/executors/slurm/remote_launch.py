@@ -12,7 +12,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from abc import ABC, abstractmethod
 from dataclasses import replace
@@ -23,14 +22,22 @@ from typing import Any
 from depthrate.orchestrator.attempts.record import new_attempt_id
 from depthrate.orchestrator.executors.base import ExecutorRequest, LaunchJob
 from depthrate.orchestrator.executors.options import LaunchOptions
+from depthrate.orchestrator.executors.slurm.folders import write_trials
 from depthrate.orchestrator.executors.slurm.job import go_back_into_queue
-from depthrate.orchestrator.executors.slurm.submissions import Submission, is_alive, jobs_folder, jobs_of_sweep
+from depthrate.orchestrator.executors.slurm.submissions import (
+    JOB_NAME,
+    Submission,
+    is_alive,
+    jobs_folder,
+    jobs_of_sweep,
+)
 from depthrate.slurm import in_job
 from depthrate.slurm.command import SlurmError
 from depthrate.slurm.limits import Limits
 from depthrate.slurm.profile import Profile
 from depthrate.slurm.script import begun_marker
 from depthrate.slurm.submit import UnclearSubmissionError, submit_array
+from depthrate.tasks.python_process import start_python
 
 log = logging.getLogger("depthrate")
 OPTIONS_FILE = "launch.json"
@@ -86,15 +93,15 @@ class RemoteLaunch(ABC):
                 alive = alive or submission
             elif submission.job_ids:
                 submission.delete(self._store)
+                shutil.rmtree(submission.folder, ignore_errors=True)
         return alive
 
     def _submit(self, options: LaunchOptions) -> Submission:
-        name = f"depthrate-{self._sweep.name}-{new_attempt_id()}"
+        name = JOB_NAME.format(sweep=self._sweep.name, number=new_attempt_id())
         folder = jobs_folder(self._profile, self._store, self._sweep.name) / name
-        folder.mkdir(parents=True, exist_ok=True)
-        spec = (
-            folder / "sweep.yaml"
-        )  # the sweep, its task's code and the options as they are now, whatever becomes of them
+        write_trials(folder, [])
+        # the sweep, its task's code and the options as they are now, whatever becomes of them
+        spec = folder / "sweep.yaml"
         spec.write_text(json.dumps(self._sweep.spec(), indent=1))
         executor, executor_options = self._options_inside(folder)
         inside = replace(
@@ -158,9 +165,9 @@ class Supervisor(RemoteLaunch):
 def launch_process(file: Path) -> subprocess.Popen[bytes]:
     """Start `depthrate run` with the options in a file, where it finds its data sets as they say."""
     data = LaunchOptions.from_json(file.read_text()).data
-    environment = os.environ if data is None else os.environ | {"DEPTHRATE_DATA": data}
-    command = [sys.executable, "-m", "depthrate.orchestrator.cli.launch_file", str(file)]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment)
+    variables = {} if data is None else {"DEPTHRATE_DATA": data}
+    module = "depthrate.orchestrator.cli.launch_file"
+    return start_python(module, str(file), variables=variables, stdin=subprocess.DEVNULL)
 
 
 def run_supervisor(arguments: list[str]) -> None:

@@ -14,16 +14,17 @@ POLL_S = 15.0
 """Between two looks at the queue, where the cluster file says nothing of it and nothing is to be expected."""
 NEWS_A_MINUTE = 2
 """Looks in any minute that may come sooner."""
-SUBMISSIONS_AT_ONCE = 4
-"""Submissions that may come sooner than in the long run; each comes back after as long as the next would have waited."""
+SUBMISSIONS_AT_ONCE = 3
+"""Calls of sbatch that may come sooner than in the long run, so that no minute has more than six."""
 SOONEST_S = 5.0
 """Between two looks, whatever is to be expected."""
 SLOW_S = 5.0
 """A controller that takes longer to answer than this is asked half as often, and so is one that does not answer."""
 LONGEST_AWAY_S = 300.0
 """Between two looks, however slow it is."""
-SUBMIT_EVERY_S, RESUBMIT_EVERY_S = 30.0, 15.0
-"""Between two submissions in the long run: where there is no room for all jobs, and where there is."""
+SUBMIT_EVERY_S, RESUBMIT_EVERY_S = 30.0, 20.0
+"""Between two calls of sbatch in the long run: where there is no room for all jobs, and where there is."""
+SUBMISSIONS_A_MINUTE = SUBMISSIONS_AT_ONCE + round(60 / RESUBMIT_EVERY_S)
 
 
 class _Bucket:
@@ -41,8 +42,8 @@ class _Bucket:
     def has_any(self) -> bool:
         return self._left >= 1 - 1e-9
 
-    def take(self) -> None:
-        self._left -= 1
+    def take(self, number: int = 1) -> None:
+        self._left -= number
 
 
 class RequestBudget:
@@ -56,7 +57,8 @@ class RequestBudget:
         self._not_before = self._next_look = float("-inf")
         self._away_s = 0.0
         """By how much looks are further apart than usual, since the controller is slow or away."""
-        self._submitted_at = float("-inf")
+        self.submitted_at = float("-inf")
+        """When sbatch was last called."""
 
     def may_look(self, *, is_news_due: bool = False) -> bool:
         """Whether it is time to ask for the jobs' states, sooner where `is_news_due`."""
@@ -88,9 +90,9 @@ class RequestBudget:
         """Whether sbatch may be called, where there is no room for all jobs (`is_full`), or there is."""
         now = self._clock()
         self._submissions.fill(now)
-        return now - self._submitted_at >= SUBMIT_EVERY_S if is_full else self._submissions.has_any
+        return now - self.submitted_at >= SUBMIT_EVERY_S if is_full else self._submissions.has_any
 
-    def note_submission(self) -> None:
-        """Note that it was called."""
-        self._submissions.take()
-        self._submitted_at = self._clock()
+    def note_submission(self, number: int = 1) -> None:
+        """Note that it was called so often."""
+        self._submissions.take(number)
+        self.submitted_at = self._clock()

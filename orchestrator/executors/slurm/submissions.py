@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from depthrate.slurm.profile import Profile
     from depthrate.slurm.states import JobState
 
+JOB_NAME = "depthrate-{sweep}-{number}"
+"""The name of a submission's jobs, and of their folder; its number is an attempt's."""
+PLANNED_JOB_NAME = JOB_NAME.replace("{number}", "TIME_ID")
+"""The same before a number is given."""
 ANSWER_S = 600.0
 """A scheduler that has not accepted a submission so long after it was named never will."""
 _NAMED_AT = re.compile(r"-(\d{8}T\d{6})_[0-9a-f]{12}$")
@@ -147,8 +151,8 @@ def jobs_of_sweep(store: Store, sweep: str, cluster: str) -> tuple[list[Submissi
             found = by_name[name]
             many = len(found.packs) > 1
             found.job_ids = [f"{array_id}_{i}" for i in range(len(found.packs))] if many else [array_id]
-    arrays = sorted({job_id.partition("_")[0] for each in submissions for job_id in each.job_ids})
-    states = squeue_states(arrays) if arrays else {}
+    ours = {job_id for each in submissions for job_id in each.job_ids}
+    states = squeue_states(ours) if ours else {}
     for each in submissions:
         if any(job_id in states and states[job_id].name != each.name for job_id in each.job_ids):
             each.job_ids = []

@@ -5,20 +5,24 @@ from __future__ import annotations
 import heapq
 import logging
 import math
+import shutil
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from getpass import getuser
 from typing import TypeVar
 
 from depthrate.orchestrator.attempts.record import new_attempt_id
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import PackJob
+from depthrate.orchestrator.executors.slurm.folders import write_trials
 from depthrate.orchestrator.executors.slurm.job import run_bundle
-from depthrate.orchestrator.executors.slurm.queue import array_of
-from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack, jobs_folder
-from depthrate.slurm.command import SlurmError
-from depthrate.slurm.limits import Limits, count_submitted
+from depthrate.orchestrator.executors.slurm.request_budget import SUBMISSIONS_A_MINUTE, RequestBudget
+from depthrate.orchestrator.executors.slurm.submissions import JOB_NAME, Submission, SubmittedPack, jobs_folder
+from depthrate.slurm.command import CALLS, SlurmError
+from depthrate.slurm.limits import JobGroup, Limits, SubmitLimits
 from depthrate.slurm.profile import Profile
+from depthrate.slurm.states import array_of
 from depthrate.slurm.submit import (
     SubmitLimitError,
     UnclearSubmissionError,
@@ -35,64 +39,79 @@ FORGET_S = 600.0
 
 COUNT_EVERY_S = 60.0
 """Between two counts of the user's other jobs, which come and go without us."""
+MAX_USERS_NAMED = 3
 
 
 class SubmitQuota:
     """How many jobs may be submitted now."""
 
-    def __init__(self, most: int | None, clock: Callable[[], float], on_count: Callable[[], object] = lambda: None):
-        """Know of a limit that is `most`, if any; `on_count` is called when the controller has been asked."""
-        self._said, self._clock, self._on_count = most, clock, on_count
-        self._others = 0
+    def __init__(self, limits: SubmitLimits, clock: Callable[[], float], on_count: Callable[[], object] = lambda: None):
+        """Know what limits there are; `on_count` is called when the controller has been asked."""
+        self._limits, self._clock, self._on_count = limits, clock, on_count
+        self._counts: dict[JobGroup, Counter[str]] = {}
+        """User -> jobs that fill a limit beside those of this launch."""
         self._counted_at = float("-inf")
-        self._learnt: int | None = None
+        self._learnt: dict[JobGroup, int] = {}
         self._learnt_at = 0.0
+
+    def _known(self) -> dict[JobGroup, int]:
+        if self._clock() - self._learnt_at > FORGET_S:
+            self._learnt = {}
+        return {**self._limits.most, **self._learnt}
 
     @property
     def most(self) -> int | None:
         """Jobs that may wait and run together, as far as that is known."""
-        if self._learnt is not None and self._clock() - self._learnt_at > FORGET_S:
-            self._learnt = None
-        known = [each for each in (self._said, self._learnt) if each is not None]
-        return min(known, default=None)
+        return min(self._known().values(), default=None)
 
-    def left(self, alive: int) -> int | None:
+    def left(self, alive: int, *, recount: bool = False) -> int | None:
         """Return how many jobs more there is room for beside those that are `alive`; None where no limit is known.
 
         Raises:
             SlurmError: the controller does not answer.
         """
-        if self.most is None:
-            return None
-        if self._clock() - self._counted_at > COUNT_EVERY_S:
-            self._count(alive)
-        return max(0, self.most - self._others - alive)
+        limits = self._known()
+        if recount or self._clock() - self._counted_at > COUNT_EVERY_S:
+            self._counts = {group: self._count(group, alive) for group in limits}
+            self._counted_at = self._clock()
+        return min((self._left_in(group, most, alive) for group, most in limits.items()), default=None)
 
-    def recount(self, alive: int) -> int | None:
-        """Return what `left` does, the user's other jobs counted anew.
+    def _left_in(self, group: JobGroup, most: int, alive: int) -> int:
+        return max(0, most - self._counts[group].total() - alive)
 
-        Raises:
-            SlurmError: the controller does not answer.
-        """
-        self._counted_at = float("-inf")
-        return self.left(alive)
-
-    def _count(self, alive: int) -> int:
+    def _count(self, group: JobGroup, alive: int) -> Counter[str]:
         self._on_count()
-        there = count_submitted()
-        self._others, self._counted_at = max(0, there - alive), self._clock()
-        return there
+        counts, user = group.count(), getuser()
+        counts[user] = max(0, counts[user] - alive)
+        return counts
 
-    def learn(self, alive: int) -> int:
-        """Note that not one job more was taken beside those that are `alive`, and return how many there are.
+    def learn(self, alive: int, refusal: str) -> int:
+        """Note that not one job more was taken beside those that are `alive`, and return how many fill that limit.
 
         Raises:
             SlurmError: the controller does not answer.
         """
-        there = self._count(alive)
-        if there:
-            self._learnt, self._learnt_at = there, self._clock()
-        return there
+        for group in (self._limits.refused_group(refusal), JobGroup()):
+            counts = self._count(group, alive)
+            if there := counts.total() + alive:
+                self._learnt, self._learnt_at = {group: there}, self._clock()
+                self._counts[group] = counts
+                return there
+        return 0
+
+    def describe(self, alive: int) -> str:
+        """Say which limit is the tightest, and whose jobs fill it."""
+        limits = self._known()
+        group = min(limits, key=lambda group: self._left_in(group, limits[group], alive))
+        others = +self._counts[group]
+        mine = others.pop(getuser(), 0)
+        filled = [f"{counted(alive, 'job')} of this launch"]
+        filled += [f"{counted(mine, 'other job')} of this user"] if mine else []
+        filled += [f"{count} of {user}" for user, count in others.most_common(MAX_USERS_NAMED)]
+        if more := others.total() - sum(count for _, count in others.most_common(MAX_USERS_NAMED)):
+            filled.append(f"{more} of other users")
+        whose = "all users" if group.is_shared else "this user"
+        return f"{group} takes {counted(limits[group], 'job')} of {whose}, and has {', '.join(filled)}"
 
 
 class ConcurrencySlots:
@@ -201,57 +220,71 @@ def _costs_s(seconds: Sequence[float | None]) -> list[float]:
     return costs_s if len(costs_s) == len(seconds) else [1.0] * len(seconds)
 
 
+class SbatchRateError(SlurmError):
+    """sbatch was called as often as a minute allows."""
+
+
 class Submitter:
     """Submits jobs, each a bundle of packs."""
 
     def __init__(
-        self, profile: Profile, limits: Limits, store: Store, sweep: str, room: SubmitQuota, lanes: ConcurrencySlots
+        self,
+        profile: Profile,
+        limits: Limits,
+        store: Store,
+        sweep: str,
+        room: SubmitQuota,
+        lanes: ConcurrencySlots,
+        requests: RequestBudget,
     ):
         self._profile, self._limits, self._store, self._sweep = profile, limits, store, sweep
-        self._room, self._lanes = room, lanes
+        self._room, self._lanes, self._requests = room, lanes, requests
+        self._size = limits.array_size
+        """Jobs of the next array at most: fewer while a limit is searched that only refusals show."""
         self._unclear: list[Submission] = []
         """What sbatch may or may not have accepted; its packs are submitted again once that is known."""
 
     def submit(
         self, bundles: Sequence[list[PackJob]], excluded: Sequence[str], alive: Callable[[], Sequence[str]]
     ) -> Iterator[Submission]:
-        """Yield arrays as they are submitted, ever shorter ones where the cluster refuses; `alive` tells the jobs there are.
+        """Yield arrays as they are submitted, ever shorter ones where the cluster refuses; `alive` returns the live jobs.
 
         Raises:
             SubmitLimitError: it takes no more for now.
+            SbatchRateError: it is to be asked later.
             SlurmError: it refuses for another reason, or does not answer.
         """
         self._clear_up()
-        left = deque(bundles)
-        size = self._limits.array_size
+        left, was_refused = deque(bundles), False
         while left:
             jobs_alive = alive()
             room = self._room.left(len(jobs_alive))
-            size = min(size, len(left), size if room is None else room)
+            size = min(self._size, len(left), self._size if room is None else room)
             if size == 0:
-                raise SubmitLimitError(f"the cluster takes {counted(self._room.most or 0, 'job')} of this user")
+                raise SubmitLimitError(self._room.describe(len(jobs_alive)))
+            if not self._requests.may_submit(is_full=False):
+                raise SbatchRateError(f"sbatch is called {SUBMISSIONS_A_MINUTE} times per minute at most")
             try:
                 yield self._submit_array([left[index] for index in range(size)], excluded, jobs_alive)
-            except SubmitLimitError:
-                room = self._room.recount(len(jobs_alive))
-                if room is not None and room < size:  # jobs of ours that have ended leave a moment later
-                    size = room
-                    if size == 0:
-                        raise
+            except SubmitLimitError as error:
+                room = self._room.left(len(jobs_alive), recount=True)
+                if room is not None and room < size:
+                    continue  # jobs of ours that have ended leave a moment later
+                self._size, was_refused = max(1, size // 2), True
+                if size > 1:
                     continue
-                if size == 1 and not self._room.learn(len(jobs_alive)):
-                    raise SlurmError("the cluster's limits take not even one job of this user") from None
-                if size == 1:
-                    raise
-                size //= 2
-            else:
-                for _ in range(size):
-                    left.popleft()
+                if self._room.learn(len(jobs_alive), str(error)):
+                    raise SubmitLimitError(self._room.describe(len(jobs_alive))) from None
+                raise SlurmError(f"the cluster's limits take not even one job of this user: {error}") from None
+            for _ in range(size):
+                left.popleft()
+            if not was_refused:
+                self._size = min(self._limits.array_size, 2 * self._size)
 
     def _submit_array(
         self, bundles: Sequence[list[PackJob]], excluded: Sequence[str], alive: Sequence[str]
     ) -> Submission:
-        name = f"depthrate-{self._sweep}-{new_attempt_id()}"
+        name = JOB_NAME.format(sweep=self._sweep, number=new_attempt_id())
         folder = jobs_folder(self._profile, self._store, self._sweep) / name
         packs = [
             [SubmittedPack(job.attempt_id, job.pack_id, job.trial_ids, job.options.code) for job in bundle]
@@ -259,16 +292,22 @@ class Submitter:
         ]
         submission = Submission(name, self._sweep, self._limits.cluster, str(folder), packs)
         submission.write(self._store)  # first, so that a job can always be found again by its name
+        write_trials(folder, (trial_id for bundle in bundles for job in bundle for trial_id in job.trial_ids))
+        arguments = [[job.to_json() for job in bundle] for bundle in bundles]
+        profile = self._lanes.bounded(self._profile, len(bundles), alive)
+        called = CALLS["sbatch"]
         try:
-            arguments = [[job.to_json() for job in bundle] for bundle in bundles]
-            profile = self._lanes.bounded(self._profile, len(bundles), alive)
             submission.job_ids = submit_array(profile, name, folder, run_bundle, arguments, excluded)
         except UnclearSubmissionError:
             self._unclear.append(submission)  # stays in the store, for whoever comes after us
             raise
-        except SlurmError:
+        except SlurmError as error:
             submission.delete(self._store)
+            if isinstance(error, SubmitLimitError):  # of another refusal the message names the script
+                shutil.rmtree(folder, ignore_errors=True)
             raise
+        finally:
+            self._requests.note_submission(CALLS["sbatch"] - called or 1)  # once under each account and QOS
         try:
             submission.write(self._store)
         except OSError as error:  # its jobs are found by their name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from depthrate.orchestrator.console.output_file import write_output
 from depthrate.orchestrator.export.latex.methods import methods_paragraph
 from depthrate.orchestrator.export.latex.table import fits_table
 from depthrate.orchestrator.report.data import ReportData
@@ -15,11 +16,10 @@ def export_latex(data: ReportData, folder: Path) -> list[Path]:
     r"""Write fits.tex and methods.tex, each for \input, and return their paths; without a fit there is no table.
 
     Raises:
-        OSError: a file cannot be written.
+        UsageError: a file cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     contents = {TABLE: fits_table(data)} if data.fits else {}
     contents[METHODS] = methods_paragraph(data)
     for name, content in contents.items():
-        (folder / name).write_text(content, encoding="utf-8")
+        write_output(folder / name, content)
     return [folder / name for name in contents]

@@ -9,13 +9,14 @@ import pandas as pd
 
 from depthrate.orchestrator.analysis.convergence import UNCONVERGED_RULE
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.preferred_model import adequate_power
 from depthrate.orchestrator.export.latex.numbers import interval, number, power_of, value, values
 from depthrate.orchestrator.export.latex.table import table_label
 from depthrate.orchestrator.export.latex.text import code, latex
 from depthrate.orchestrator.monitor.cost import device_word
 from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.groups import unique, varying
-from depthrate.orchestrator.report.words import curve_label, group_text, is_null, power_law
+from depthrate.orchestrator.report.words import curve_label, group_text, is_null
 from depthrate.tasks.fits.models import MODELS, POWER
 
 INTERVALS = {
@@ -101,7 +102,7 @@ _STATES = {"ok": "finished", "running": "are running", "pending": "are pending"}
 
 def _fits(data: ReportData) -> list[str]:
     """Say how rates and intervals were made, and what of the trials is not in them or in doubt."""
-    fitted = [curve for curve in data.fits if power_law(curve)]
+    fitted = [curve for curve in data.fits if curve.power]
     if not fitted:
         return []
     layers = unique(curve.asked.layer for curve in fitted)
@@ -139,7 +140,7 @@ def _cutoffs(fitted: Sequence[FittedCurve]) -> str:
 
 
 def _intervals(fitted: Sequence[FittedCurve]) -> str:
-    powers = [(curve, power) for curve in fitted if (power := power_law(curve))]
+    powers = [(curve, power) for curve in fitted if (power := curve.power)]
     ways = unique(power.ci_method for _, power in powers if power.ci_method)
     if not ways:
         return r"There are too few points or seeds for an interval of $a$."
@@ -150,17 +151,17 @@ def _intervals(fitted: Sequence[FittedCurve]) -> str:
 
 def _rates(data: ReportData) -> list[str]:
     """Say each curve's rate; the table has the same numbers."""
-    told = [_rate(curve) for curve in data.fits if power_law(curve)]
+    told = [_rate(curve) for curve in data.fits if curve.power]
     return [rf"The rates (Table~\ref{{{table_label(data)}}}): {'; '.join(told)}."] if told else []
 
 
 def _rate(curve: FittedCurve) -> str:
-    power = power_law(curve)
-    assert power is not None
-    exponent = power_of(curve, -power.exponent)
+    power = adequate_power(curve)
+    if power is None:
+        return f"no power law fits {_name(curve)}"
     has_interval = power.ci_low is not None or power.ci_high is not None
-    ends = f" {interval(power, '.2f', sign=-1)}" if has_interval else ", without an interval"
-    return f"{_name(curve)} goes as {exponent}{ends}"
+    ends = f", $a$ in {interval(power, '.2f')}" if has_interval else ", without an interval"
+    return f"{_name(curve)} goes as {power_of(curve, -power.exponent)}{ends}"
 
 
 def _name(curve: FittedCurve) -> str:

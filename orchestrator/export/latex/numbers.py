@@ -49,13 +49,10 @@ def power_of(curve: FittedCurve, exponent: float) -> str:
     return f"{base if curve.x.isidentifier() else f'({base})'}$^{{{exponent:.2f}}}$"
 
 
-def interval(fit: RateFit, form: str = ".3f", *, sign: int = 1) -> str:
-    """Return the 95 % interval of a, or of the exponent -a for sign -1; an end that is left open is infinite."""
+def interval(fit: RateFit, form: str = ".3f") -> str:
+    """Return the 95 % interval of a; an end that is left open is infinite."""
     if fit.ci_low is None and fit.ci_high is None:
         return NOTHING
-    ends = [(-1, fit.ci_low), (1, fit.ci_high)]
-    texts = [
-        f"{sign * end:{form}}" if is_finite(end) else (r"-\infty" if side * sign < 0 else r"\infty")
-        for side, end in ends
-    ]
-    return f"$[{', '.join(texts if sign > 0 else reversed(texts))}]$"
+    low = format(fit.ci_low, form) if is_finite(fit.ci_low) else r"-\infty"
+    high = format(fit.ci_high, form) if is_finite(fit.ci_high) else r"\infty"
+    return f"$[{low}, {high}]$"

@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.preferred_model import adequate_power, preferred_names
 from depthrate.orchestrator.export.latex.numbers import NOTHING, interval, number, value
 from depthrate.orchestrator.export.latex.text import latex
 from depthrate.orchestrator.report.data import ReportData
-from depthrate.orchestrator.report.fit_words import CLEAR_AICC, best_rival, preferred_model
 from depthrate.orchestrator.report.groups import unique
 from depthrate.orchestrator.report.words import curve_label
 from depthrate.tasks.fits.models import MODELS
@@ -41,14 +41,14 @@ def fits_table(data: ReportData) -> str:
 def _columns(curves: Sequence[FittedCurve]) -> dict[str, list[str]]:
     """Return the cells under their headings."""
     by = unique(name for curve in curves for name in curve.by)
-    powers = [curve.power for curve in curves]
+    powers = [adequate_power(curve) for curve in curves]
     return {
         "Metric": [latex(curve_label(curve)) for curve in curves],
         "over": [latex(curve.x).replace("-", "$-$") for curve in curves],
         **{latex(name): [value(curve.by[name]) if name in curve.by else "" for curve in curves] for name in by},
         "$a$": [NOTHING if power is None else number(power.exponent, ".3f") for power in powers],
         r"95\,\% interval": [NOTHING if power is None else interval(power) for power in powers],
-        "$R^2$": [NOTHING if power is None else number(power.r2, ".3f") for power in powers],
+        "$R^2$": [NOTHING if curve.power is None else number(curve.power.r2, ".3f") for curve in curves],
         "trials": [str(len(curve.rows)) for curve in curves],
         "unconverged": [str(len(curve.unconverged)) if curve.judged else NOTHING for curve in curves],
         "preferred model": [_preferred(curve) for curve in curves],
@@ -56,20 +56,14 @@ def _columns(curves: Sequence[FittedCurve]) -> dict[str, list[str]]:
 
 
 def _preferred(curve: FittedCurve) -> str:
-    """Name the model that the data speak for, by how much; both where they are not told apart."""
-    power = curve.power
-    rival = None if power is None else best_rival(power, curve.fits)
-    if power is None or rival is None:
+    """Name the model by which the curve is stated, and one that is not told apart from it."""
+    if not curve.fits:
         return NOTHING
-    best = preferred_model(curve)
-    model, delta = rival
-    if best is None and abs(delta) < CLEAR_AICC:
-        return f"power law or {MODELS[model.model].words}"
-    return MODELS[best.model].words if best is not None else MODELS[power.model].words
+    return " or ".join(MODELS[name].words for name in preferred_names(curve)) or "none"
 
 
 def _caption(data: ReportData) -> str:
     return (
         rf"Rates of {latex(data.name)}: $y \approx c\,x^{{-a}}$, fitted to $\log y$ of every trial. "
-        "Preferred model: by AICc, and over whole seeds only where these reject the power law."
+        "Preferred model: by AICc, and over whole seeds only where these reject the power law; none where it does not fit."
     )

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.preferred_model import adequate_power, preferred_model
 from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.figures.residuals import residual_plot
-from depthrate.orchestrator.report.fit_words import preferred_model
 from depthrate.orchestrator.report.groups import thin_indices
 from depthrate.orchestrator.report.looks import Look, drawn_curves, looks_of, sweeps_of
 from depthrate.orchestrator.report.plot import (
@@ -38,12 +38,11 @@ from depthrate.orchestrator.report.words import (
     interval_of,
     is_number,
     minus_signs,
-    power_law,
     shorten,
     signed_text,
     x_text,
 )
-from depthrate.tasks.fits.models import MODELS
+from depthrate.tasks.fits.models import MODELS, POWER
 from depthrate.tasks.fits.rates import predict
 
 SLOPES = {"−½": 0.5, "−1": 1.0}
@@ -103,7 +102,7 @@ def _decays(shown: Sequence[tuple[FittedCurve, pd.DataFrame]]) -> bool:
     """Whether some curve falls so fast that the reference slopes are something to compare it with."""
     rates = []
     for curve, points in shown:
-        power, means = power_law(curve), _mean_table(points)
+        power, means = curve.power, _mean_table(points)
         span = math.log(means["x"].iloc[-1] / means["x"].iloc[0])
         if power is not None:
             rates.append(power.exponent)
@@ -145,18 +144,20 @@ def _point_traces(curve: FittedCurve, points: pd.DataFrame, look: Look, group: s
 
 
 def _fit_traces(curve: FittedCurve, points: pd.DataFrame, look: Look, group: str, *, names_rival: bool) -> list[Trace]:
-    """The fitted power law and, where AICc clearly prefers another model, that one."""
-    power, line = power_law(curve), {"color": look.colour, "width": 2.5, "dash": look.dash}
-    if power is None:
-        return [make_trace([None], [None], group, name=_legend_name(curve, "no fit"), line=line)]
-    rate = f"{escape_for_plotly(x_text(curve.x))}<sup>{signed_text(-power.exponent, '.2f')}</sup>"
-    if interval := interval_of(power):
-        rate += f" [{signed_text(-interval[1], '.2f')}, {signed_text(-interval[0], '.2f')}]"
+    """The fitted power law where it is adequate and, where another model is preferred, that one."""
+    power, line = adequate_power(curve), {"color": look.colour, "width": 2.5, "dash": look.dash}
     x = np.geomspace(points["x"].min(), points["x"].max(), 50)
-    name = _legend_name(curve, rate if curve.by else f"fit {rate}")
-    traces = [make_trace(x, predict(power, x), group, name=name, line=line, meta="fit")]
+    if power is None:
+        none = "no power law fits" if curve.power else "no fit"
+        traces = [make_trace([None], [None], group, name=_legend_name(curve, none), line=line)]
+    else:
+        rate = f"{escape_for_plotly(x_text(curve.x))}<sup>{signed_text(-power.exponent, '.2f')}</sup>"
+        if interval := interval_of(power):
+            rate += f" [{', '.join(signed_text(end, '.2f') for end in interval)}]"
+        name = _legend_name(curve, rate if curve.by else f"fit {rate}")
+        traces = [make_trace(x, predict(power, x), group, name=name, line=line, meta="fit")]
     rival = preferred_model(curve)
-    if rival is not None:
+    if rival is not None and rival.model != POWER.name:
         words = _legend_name(curve, f"{MODELS[rival.model].words}, preferred by AICc") if names_rival else None
         dotted = line | {"dash": "dot", "width": 2}
         traces.append(make_trace(x, predict(rival, x), group, name=words, line=dotted, meta="rival"))
@@ -225,9 +226,9 @@ def _mean_table(points: pd.DataFrame) -> pd.DataFrame:
 def _lead(data: ReportData) -> str:
     return (
         "At the last step. Small dots: trials (ringed: unconverged; triangles below: left out); large dots and band: "
-        "their mean and one standard deviation, both of log values; thick line: fitted power law, its exponent and "
-        "95 % interval in the legend; dashed in grey, where something falls: the slopes −½ and −1, through the first mean. "
-        f"{_OF_SWEEPS if data.parts else ''}Residuals: of "
+        "their mean and one standard deviation, both of log values; thick line: fitted power law where it is adequate, with "
+        "the 95 % interval of its exponent a in the legend; dashed in grey, where something falls: the slopes −½ and −1, "
+        f"through the first mean. {_OF_SWEEPS if data.parts else ''}Residuals: of "
         "ln y, so 0.1 is about 10 %; a bend that all seeds follow is a sign of another law, or of too small a start."
     )
 

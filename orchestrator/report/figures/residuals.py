@@ -27,7 +27,6 @@ from depthrate.orchestrator.report.words import (
     escape_for_plotly,
     group_values,
     minus_signs,
-    power_law,
     shorten,
 )
 from depthrate.tasks.fits.rates import predict
@@ -35,7 +34,7 @@ from depthrate.tasks.fits.rates import predict
 
 def residual_plot(curves: Sequence[FittedCurve]) -> Plot | None:
     """Draw log y minus the log of the fitted power law, for the curves of one metric and x; null without a fit."""
-    shown = drawn_curves([curve for curve in curves if power_law(curve)], MAX_GROUPS)
+    shown = drawn_curves([curve for curve in curves if curve.power], MAX_GROUPS)
     if not shown:
         return None
     traces: list[Trace] = []
@@ -54,7 +53,7 @@ def residual_plot(curves: Sequence[FittedCurve]) -> Plot | None:
 
 
 def _group_traces(curve: FittedCurve, look: Look, group: str, budget: int) -> list[Trace]:
-    power = power_law(curve)
+    power = curve.power
     assert power is not None
     points = curve.points.astype({"x": float, "y": float})
     points = points[(points["x"] > 0) & (points["y"] > 0)]

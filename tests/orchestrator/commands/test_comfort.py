@@ -22,7 +22,7 @@ from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.console.tables import print_rows
 from depthrate.sweeps.json_schema import sweep_schema
 from depthrate.sweeps.load import SHIPPED, load_sweep
-from depthrate.tasks.builtin import builtin_tasks
+from depthrate.tasks.registry import registered_tasks
 
 
 def invoke(*arguments: str) -> str:
@@ -55,7 +55,7 @@ def test_what_init_writes_runs_and_is_never_written_over(tmp_path: Path, monkeyp
 
 def test_the_schema_accepts_every_shipped_sweep_and_names_what_is_wrong(tmp_path: Path) -> None:
     jsonschema = pytest.importorskip("jsonschema", reason="comes with nbclient of depthrate[dev]")
-    schema = sweep_schema(builtin_tasks())
+    schema = sweep_schema(registered_tasks())
     assert json.loads(invoke("schema")) == schema
     validator = jsonschema.Draft202012Validator(schema)
     for path in SHIPPED.rglob("*.yaml"):
@@ -88,6 +88,7 @@ def test_a_terminal_gets_the_columns_that_fit_and_all_with_wide() -> None:
         assert ("column_19" in text) == wide and ("--wide" in text) != wide, text
 
 
+@pytest.mark.slow
 def test_a_plan_that_reads_for_long_says_what_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     slow = """
@@ -102,7 +103,7 @@ def test_a_plan_that_reads_for_long_says_what_it_reads(tmp_path: Path, monkeypat
     Path("s.yaml").write_text(
         'name: s\ntask: collapse\nparams: {arch: rn1, dataset: "./data.py:make", width: 8, steps: 2}\ngrid: {depth: [2]}\n'
     )
-    script = "from depthrate.orchestrator.cli import planning\nplanning.PATIENCE_S = {}\nimport depthrate\n"
+    script = "from depthrate.orchestrator.api import planning\nplanning.PATIENCE_S = {}\nimport depthrate\n"
     script += "depthrate.load('s.yaml').plan()\n"
     for patience_s, is_terminal, is_said in ((0.2, True, True), (0.2, False, False), (60.0, True, False)):
         master, slave = pty.openpty() if is_terminal else os.pipe()

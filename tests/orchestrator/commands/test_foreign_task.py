@@ -20,7 +20,7 @@ from depthrate.storage.catalog.code import keep_code
 from depthrate.storage.catalog.specs import write_spec
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.load import load_sweep
-from depthrate.tasks import user_code
+from depthrate.tasks.code import load
 
 LAW = """
 from pathlib import Path
@@ -58,7 +58,7 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for number, trial in enumerate(checked.trials):
         commit(store, f"20260101T000000_{number:012d}", [trial.trial_id], sweep="s", params=dict(trial.params))
     (tmp_path / "executed").unlink()
-    user_code._run_file.cache_clear()  # whoever loads the task executes its file again
+    load._run_file.cache_clear()  # whoever loads the task executes its file again
     return tmp_path
 
 
@@ -114,7 +114,7 @@ def test_code_that_others_decide_is_not_executed_because_a_store_names_it(
 
 @needs_root
 def test_who_names_the_sweeps_file_may_execute_what_is_another_users(launched: Path) -> None:
-    """As root does in a container, where files belong to the user outside it; another user is asked: test_code_trust."""
+    """As root does in a container, where files belong to the user outside it; another user is asked, see test_trust.py."""
     strangers_module(launched)
     assert call("fit", "s.yaml")[0] == 0 and (launched / "executed").exists()
 
@@ -143,7 +143,7 @@ def test_who_launches_code_has_accepted_it(launched: Path) -> None:
     shutil.rmtree(launched / "store/trials")
     assert call("run", "s.yaml", "--workers", "1", "--device", "cpu")[0] == 0
     (launched / "executed").unlink()
-    user_code._run_file.cache_clear()
+    load._run_file.cache_clear()
     assert call("fit", "s")[0] == 0 and (launched / "executed").exists()
 
 

@@ -92,6 +92,7 @@ def test_a_sweep_file_without_an_end_is_refused(tmp_path: Path, monkeypatch: pyt
             load_sweep(str(tmp_path / given))
 
 
+@pytest.mark.slow
 def test_a_cluster_file_without_an_end_or_nested_without_one_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SlurmError, match="/dev/zero has more than 1024 kB"):
         load_profile("/dev/zero")
@@ -143,6 +144,7 @@ def long_texts(store: Store) -> bytes:
     return sink.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [many_rows, long_texts])
 def test_a_small_file_of_trials_that_stands_for_gigabytes_is_not_decoded(tmp_path: Path, make: object) -> None:
     content = make(Store(str(tmp_path / "made")))  # type: ignore[operator]

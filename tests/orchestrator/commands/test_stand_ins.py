@@ -34,6 +34,7 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Matrix:
     return Matrix(make_place(tmp_path_factory.mktemp("stand_ins")))
 
 
+@pytest.mark.slow
 def test_every_path_that_is_made_is_of_a_kind_and_every_kind_is_tried(matrix: Matrix) -> None:
     made = {
         "table_path": paths.table_path("curves", "s", "a", 1),

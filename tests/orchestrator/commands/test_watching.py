@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from here import TINY
 
 from depthrate.orchestrator.cli.app import app
-from depthrate.orchestrator.cli.commands import report, status
+from depthrate.orchestrator.cli.commands import status
 from depthrate.orchestrator.launch.plan import check_sweep
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.load import load_sweep
@@ -49,24 +49,14 @@ def test_a_store_that_is_away_for_a_moment_does_not_end_watching(
     store = Store(str(tmp_path / "store"))
     CliRunner().invoke(app, ["run", str(sweep), "--store", store.url])
     wider = check_sweep(load_sweep(str(sweep), {"depth": [2, 3, 17]}))
-    files = report.ReportFiles(tmp_path / "report.html", None, ["depthrate"])
-    break_off(monkeypatch, "depthrate.orchestrator.cli.commands.report", "results_of", {1})
-    with pytest.raises(Enough):
-        report.write_reports(wider, store, files, 5.0, sleep)
-    assert capsys.readouterr().err.count("does not answer (Connection reset by peer); asking") == 1
-    break_off(monkeypatch, "depthrate.orchestrator.cli.commands.report", "results_of", {0})
-    with pytest.raises(ConnectionError):
-        report.write_reports(wider, store, files, 5.0, sleep)
-
-    pauses.clear()
     planned = {"wider": [trial.trial_id for trial in wider.trials]}
     monkeypatch.setattr(status, "planned_trials", lambda given, store: planned)
     monkeypatch.setattr(status.time, "sleep", sleep)
-    break_off(monkeypatch, "depthrate.orchestrator.cli.commands.status", "take_snapshot", {1})
+    break_off(monkeypatch, "depthrate.orchestrator.api.status", "take_snapshot", {1})
     with pytest.raises(Enough):
         status.show_status("wider", store, watch=True, as_json=True)
     shown = capsys.readouterr()
     assert shown.out.count('"pending"') == 2 and shown.err.count("asking it again") == 1
-    break_off(monkeypatch, "depthrate.orchestrator.cli.commands.status", "take_snapshot", {0})
+    break_off(monkeypatch, "depthrate.orchestrator.api.status", "take_snapshot", {0})
     with pytest.raises(ConnectionError):
         status.show_status("wider", store, watch=True, as_json=True)

@@ -16,7 +16,7 @@ from depthrate.storage.files.store import Store
 
 
 def test_it_runs_a_sweep_from_the_command_line(folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry.EXECUTORS, "toy", TOY)
+    monkeypatch.setitem(registry.executors(), "toy", TOY)
     for verb in ("run", "plan"):  # which declare their options when they are imported
         monkeypatch.delitem(sys.modules, f"depthrate.orchestrator.cli.commands.{verb}", raising=False)
 

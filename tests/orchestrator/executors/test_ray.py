@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import sysconfig
 import venv
 from collections.abc import Iterator
@@ -53,6 +54,18 @@ def drive(store: Store, session: Session, task: str, *, gpu_share: float = 0.0, 
         return Driver(make_plan(checked, store, workers=2), store, executor, options, lambda progress: None).run()
     finally:
         executor.close()
+
+
+def test_workers_import_nothing_from_the_drivers_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    session = Session(address=None, workers=1).connect()
+    try:
+        paths, is_safe = ray.get(ray.remote(lambda: (sys.path, sys.flags.safe_path)).remote())
+        assert is_safe and str(tmp_path) not in paths and "" not in paths
+    finally:
+        session.close()
 
 
 @pytest.fixture

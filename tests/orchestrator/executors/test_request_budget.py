@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable
+from getpass import getuser
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from depthrate.orchestrator.executors.slurm import executor as executor_module
 from depthrate.orchestrator.executors.slurm import queue, submitter
 from depthrate.orchestrator.executors.slurm.executor import SlurmExecutor
 from depthrate.orchestrator.executors.slurm.request_budget import RequestBudget
-from depthrate.slurm.limits import Limits, Partition
+from depthrate.slurm.limits import JobGroup, Limits, Partition, SubmitLimits
 from depthrate.slurm.profile import Profile
 from depthrate.slurm.states import JobState
 from depthrate.slurm.submit import SubmitLimitError
@@ -148,13 +150,12 @@ def test_two_hundred_short_packs_where_six_jobs_are_taken(
     """A launch that submits whenever it may, as the driver does: at most 6 squeue and 2 sbatch a minute."""
     clock = Clock()
     cluster = Cluster(clock, folder)
-    for module in (queue, executor_module):
-        monkeypatch.setattr(module, "squeue_states", cluster.squeue)
+    monkeypatch.setattr(queue, "squeue_states", cluster.squeue)
     monkeypatch.setattr(submitter, "submit_array", cluster.submit)
-    monkeypatch.setattr(submitter, "count_submitted", cluster.count)
+    monkeypatch.setattr(JobGroup, "count", lambda group: Counter({getuser(): cluster.count()}))
     monkeypatch.setattr(executor_module.time, "sleep", lambda seconds: None)
     profile = Profile(job_min=0, grace_s=0)
-    executor = SlurmExecutor(profile, LIMITS, folder, "s", clock=clock, max_submitted=6)
+    executor = SlurmExecutor(profile, LIMITS, folder, "s", clock=clock, submit_limits=SubmitLimits({JobGroup(): 6}))
     options = JobOptions(store="", data="", device="cpu", checkpoint_seconds=1, git_sha=None, git_dirty=None)
     common: dict[str, Any] = {"sweep": "s", "task": "t", "params": [], "options": options, "estimated_s": estimated_s}
     names = [f"20260101T000000_{number:012d}" for number in range(200)]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,9 +18,10 @@ from tests_rows import commit
 from depthrate.orchestrator.attempts.failure_policy import RETRIES
 from depthrate.orchestrator.attempts.node_health import NodeHealth
 from depthrate.orchestrator.attempts.record import Attempt, failure_of, nth_attempt_id, read_attempt, write_lost
-from depthrate.orchestrator.executors.base import JobEnd, PackJob, SubmitError
+from depthrate.orchestrator.executors.base import JobEnd, NoRoomError, PackJob, SubmitError
 from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.executors.slurm import executor as executor_module
+from depthrate.orchestrator.executors.slurm import folders as finished_folders
 from depthrate.orchestrator.executors.slurm import outcomes, queue, submitter
 from depthrate.orchestrator.executors.slurm.executor import SlurmExecutor
 from depthrate.orchestrator.executors.slurm.job import _Bundle
@@ -27,7 +30,7 @@ from depthrate.orchestrator.executors.slurm.submissions import read_submissions
 from depthrate.orchestrator.executors.slurm.submitter import ConcurrencySlots
 from depthrate.orchestrator.monitor.cost import span_s
 from depthrate.orchestrator.monitor.status import sweep_status
-from depthrate.slurm.command import SlurmError
+from depthrate.slurm.command import SlurmError, run_command
 from depthrate.slurm.limits import Limits, Partition
 from depthrate.slurm.profile import Profile
 from depthrate.slurm.states import SETUP_FAILED_CODE, JobState
@@ -46,6 +49,7 @@ class Scheduler:
         self.accounting: dict[str, JobState] = {}
         self.is_away = self.refuses = False
         self.arrays: list[list[list[str]]] = []
+        self.names: dict[str, str] = {}
         self.excluded: list[str] = []
         self.kept_away: dict[str, list[str]] = {}
         self.cancelled: list[str] = []
@@ -57,10 +61,17 @@ class Scheduler:
     def cancel(self, job_ids: list[str]) -> None:
         self.cancelled += job_ids
 
-    def squeue(self, arrays: Any) -> dict[str, JobState]:
+    def squeue(self, job_ids: Any) -> dict[str, JobState]:
         if self.is_away:
             raise SlurmError("squeue failed: Unable to contact slurm controller")
+        arrays = {job_id.partition("_")[0] for job_id in job_ids}
         return {job: state for job, state in self.queue.items() if job.partition("_")[0] in arrays}
+
+    def unfinished(self, names: Any, timeout_s: float) -> set[str]:
+        if self.is_away:
+            raise SlurmError("squeue failed: Unable to contact slurm controller")
+        alive = {job.partition("_")[0] for job, state in self.queue.items() if state.phase != "over"}
+        return {name for name, array in self.names.items() if name in names and array in alive}
 
     def sacct(self, arrays: Any) -> dict[str, JobState]:
         if not self.accounting:
@@ -75,6 +86,7 @@ class Scheduler:
         self.arrays.append(arguments)
         self.excluded = list(exclude)
         self.dependencies.append(profile.extra.get("dependency"))
+        self.names[name] = str(len(self.arrays))
         ids = [f"{len(self.arrays)}_{index}" for index in range(len(arguments))]
         self.queue |= {job_id: JobState("PENDING", 0) for job_id in ids}
         return ids
@@ -84,7 +96,7 @@ class Scheduler:
 def scheduler(monkeypatch: pytest.MonkeyPatch) -> Scheduler:
     made = Scheduler()
     monkeypatch.setattr(queue, "squeue_states", made.squeue)
-    monkeypatch.setattr(executor_module, "squeue_states", made.squeue)
+    monkeypatch.setattr(finished_folders, "unfinished_names", made.unfinished)
     monkeypatch.setattr(queue, "sacct_states", made.sacct)
     monkeypatch.setattr(submitter, "submit_array", made.submit)
     monkeypatch.setattr(executor_module, "exclude_nodes", made.keep_away)
@@ -165,6 +177,23 @@ def test_arrays_are_split_and_kept_in_the_store(executor: SlurmExecutor, schedul
     kept = sorted(read_submissions(folder, ["s"]), key=lambda each: each.job_ids)
     assert [each.job_ids for each in kept] == [["1_0", "1_1"], ["2_0"]]
     assert [pack.pack_id for each in kept for job in each.packs for pack in job] == ["a", "b", "c"]
+
+
+def test_a_plan_shows_the_form_of_the_name_that_jobs_have(
+    executor: SlurmExecutor, folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("submitit")
+    (tmp_path / "srun").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    packs: list[Any] = jobs("a", "b")
+    script = executor.details(packs, lambda pack: 1.0)["batch_script"]
+    planned = re.search(r"--job-name=(\S+)", script)
+    executor.submit(packs)
+    (submission,) = read_submissions(folder, ["s"])
+    assert planned is not None
+    form = re.escape(planned[1]).replace("TIME_ID", r"\d{8}T\d{6}_[0-9a-f]{12}")
+    assert re.fullmatch(form, submission.name)
+    assert submission.folder.replace(submission.name, planned[1]) in script
 
 
 def test_a_done_pack_needs_no_scheduler_to_say_so(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
@@ -612,7 +641,7 @@ def test_what_is_to_be_expected_is_looked_for_before_the_queues_turn(
 def test_how_much_memory_was_used_is_said(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
     executor.submit(jobs("a"))
     (submission,) = read_submissions(folder, ["s"])
-    Path(submission.folder).mkdir(parents=True)
+    Path(submission.folder).mkdir(parents=True, exist_ok=True)
     said = "slurmstepd-n1: error: StepId=1.0 exceeded memory limit (899883008 > 838860800), being killed\n"
     (Path(submission.folder) / "1_0_0_log.err").write_text(said)
     scheduler.queue["1_0"] = JobState("FAILED", 0, "n1", exit_code=137, signal=9)
@@ -632,7 +661,8 @@ def test_all_cancelled_is_known_before_the_last_word_could_be_seen(scheduler: Sc
     record(folder, given[0].attempt_id, "interrupted", checkpoints=1)
     scheduler.queue |= {"1_0": JobState("CANCELLED", 0, "n1"), "2_0": JobState("CANCELLED")}
     ends = ends_of(executor)
-    assert {end.kind for end in ends} == {"cancelled_all"} and len(ends) == 2
+    assert [end.kind for end in ends] == ["cancelled"] * 4, "of packs that had not begun too"
+    assert {end.death for end in ends} == {"job 1_0 was cancelled on n1", "job 2_0 was cancelled"}
 
 
 def test_who_looks_is_told_how_jobs_died_that_no_launch_looks_after(
@@ -656,7 +686,7 @@ def test_who_looks_is_told_how_jobs_died_that_no_launch_looks_after(
 def test_what_a_job_printed_says_why(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
     executor.submit(jobs("a", "b"))
     (submission,) = read_submissions(folder, ["s"])
-    Path(submission.folder).mkdir(parents=True)
+    Path(submission.folder).mkdir(parents=True, exist_ok=True)
     (Path(submission.folder) / "1_0_0_log.err").write_text("slurmstepd: error: Exceeded job memory limit\n")
     (Path(submission.folder) / "1_1_0_log.err").write_text("bash: module: command not found\nsrun: error: n1\n")
     scheduler.queue = {"1_0": JobState("FAILED", 0, "n1"), "1_1": JobState("FAILED", 0, "n1")}
@@ -665,16 +695,89 @@ def test_what_a_job_printed_says_why(executor: SlurmExecutor, scheduler: Schedul
     assert module_line.death == "job 1_1 ended as FAILED on n1: bash: module: command not found"
 
 
-def test_one_cancelled_job_and_all_of_them(executor: SlurmExecutor, scheduler: Scheduler) -> None:
-    executor.submit(jobs("a", "b"))
-    scheduler.queue["1_0"] = JobState("CANCELLED", 0, "n1")
-    scheduler.queue["1_1"] = JobState("RUNNING", 0, "n1")
-    (end,) = ends_of(executor)
-    assert end.kind == "cancelled", "the other one goes on, so this one may be submitted again"
-    executor.submit(jobs("c"))
-    scheduler.queue["1_1"] = scheduler.queue["2_0"] = JobState("CANCELLED", 0, "n1")
+def test_an_element_that_was_cancelled_alone_while_it_waited_is_listed_nowhere(
+    executor: SlurmExecutor, scheduler: Scheduler
+) -> None:
+    """SLURM 22.05 keeps no line of it in squeue or sacct; one that ran and is unknown may be anything."""
+    executor.submit(jobs("a", "b", "c"))
+    scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1")
+    assert ends_of(executor, 3) == []
+    del scheduler.queue["1_1"], scheduler.queue["2_0"]
     ends = ends_of(executor, until=lambda ends: len(ends) == 2)
-    assert {end.kind for end in ends} == {"cancelled_all"}
+    assert {end.attempt_id[-1]: end.kind for end in ends} == {"b": "cancelled", "c": "worker_lost"}
+
+
+def test_a_launch_cancels_what_it_watches_without_taking_that_for_the_users_doing(
+    executor: SlurmExecutor, scheduler: Scheduler
+) -> None:
+    silent, waiting, other = jobs("a", "b", "c")
+    executor.submit([silent, waiting, other])
+    scheduler.queue["1_0"] = scheduler.queue["2_0"] = JobState("RUNNING", 0, "n1")
+    record(executor.store, silent.attempt_id, "running")
+    ends_of(executor, 3)
+    assert not executor.end(silent.attempt_id, "no sign of life")
+    executor.withdraw()
+    assert scheduler.cancelled == ["1_0", "1_1"]
+    scheduler.queue |= dict.fromkeys(scheduler.cancelled, JobState("CANCELLED", 0, "n1"))
+    assert ends_of(executor, 20) == []
+
+
+@pytest.mark.parametrize("how", ["hangs", "fails"])
+def test_the_store_is_read_while_the_controller_does_not_answer(
+    executor: SlurmExecutor, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """By an attempt's own record, and by commits where it left none."""
+    recorded, committed, running = jobs("a", "b", "c")
+    executor.submit([recorded, committed, running])
+    scheduler.queue |= dict.fromkeys(scheduler.queue, JobState("RUNNING", 0, "n1"))
+    for job in (recorded, committed, running):
+        record(executor.store, job.attempt_id, "running")
+    ends_of(executor, 4)
+    answered, scheduler.is_away = threading.Event(), how == "fails"
+    if how == "hangs":
+        monkeypatch.setattr(queue, "ANSWER_S", 0.01)
+        monkeypatch.setattr(queue, "squeue_states", lambda job_ids: answered.wait(60) and scheduler.squeue(job_ids))
+    assert ends_of(executor, 10) == []
+    record(executor.store, recorded.attempt_id, "done")
+    commit(executor.store, f"20260101T000001_{'9' * 12}", committed.trial_ids)
+    ends = ends_of(executor, until=lambda ends: len(ends) == 2)
+    assert {end.attempt_id: end.kind for end in ends} == {
+        recorded.attempt_id: "worker_lost",  # as no end has another: its record says that it is done
+        committed.attempt_id: "not_started",
+    }
+    assert list(executor.running()) == [running.attempt_id]
+    with pytest.raises(NoRoomError, match="does not answer"):
+        executor.submit(jobs("d"))
+    answered.set()
+    scheduler.is_away = False
+    scheduler.queue["2_0"] = JobState("OUT_OF_MEMORY", 0, "n1")
+    record(executor.store, running.attempt_id, "running", heartbeat_ago_s=100)
+    (end,) = ends_of(executor, 500)
+    assert end.kind == "out_of_memory", "what it answers late is taken"
+
+
+def test_time_in_the_controller_is_no_reason_to_rest(
+    scheduler: Scheduler, folder: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a poll rests for is what its own work took: a slow squeue was once rested for 20 times as long."""
+    now = [0.0]
+    executor = SlurmExecutor(Profile(grace_s=0), LIMITS, folder, "s", clock=lambda: now[0])
+    (job,) = jobs("a")
+    executor.submit([job])
+
+    def squeue(job_ids: Any) -> dict[str, JobState]:
+        run_command(["sh", "-c", "sleep 0.4"])
+        return scheduler.squeue(job_ids)
+
+    def slow_exclude(arrays: Any, nodes: Any) -> None:
+        run_command(["sh", "-c", "sleep 0.4"])
+
+    monkeypatch.setattr(queue, "squeue_states", squeue)
+    monkeypatch.setattr(executor_module, "exclude_nodes", slow_exclude)
+    executor._sick = ["n2"]
+    now[0] += executor_module.SOONEST_S
+    executor.poll(0)
+    assert executor._kept_away == ["n2"] and executor._next_look - now[0] < 20 * 0.4
 
 
 def test_the_next_launch_takes_over(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
@@ -725,7 +828,7 @@ def test_folders_of_what_was_done_are_removed_and_of_what_failed_are_kept(
     executor: SlurmExecutor, scheduler: Scheduler, folder: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        executor_module.time, "sleep", lambda seconds: scheduler.queue.pop("4_0", None) if seconds else None
+        finished_folders.time, "sleep", lambda seconds: scheduler.queue.pop("4_0", None) if seconds else None
     )
     names = ("a", "b", "c", "d")
     folders = {}
@@ -735,7 +838,6 @@ def test_folders_of_what_was_done_are_removed_and_of_what_failed_are_kept(
             submission for submission in read_submissions(folder, ["s"]) if submission.packs[0][0].pack_id == name
         ]
         folders[name] = Path(submission.folder)
-        folders[name].mkdir(parents=True)
         (folders[name] / "log.err").touch()
     done, failed, interrupted, ending = (job.attempt_id for job in jobs(*names))
     commit(folder, done, ["ta"])
@@ -753,11 +855,11 @@ def test_folders_of_what_was_done_are_removed_and_of_what_failed_are_kept(
 def test_a_job_that_does_not_end_and_a_controller_that_is_away_keep_their_folders(
     executor: SlurmExecutor, scheduler: Scheduler, folder: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor_module.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(finished_folders.time, "sleep", lambda seconds: None)
     (job,) = jobs("a")
     executor.submit([job])
     (submission,) = read_submissions(folder, ["s"])
-    Path(submission.folder).mkdir(parents=True)
+    Path(submission.folder).mkdir(parents=True, exist_ok=True)
     commit(folder, job.attempt_id, job.trial_ids)
     scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1")
     assert len(ends_of(executor)) == 1
@@ -768,13 +870,51 @@ def test_a_job_that_does_not_end_and_a_controller_that_is_away_keep_their_folder
     assert Path(submission.folder).is_dir()
 
 
+def test_the_folder_of_what_failed_goes_once_another_job_has_done_its_work(
+    executor: SlurmExecutor, scheduler: Scheduler, folder: Store
+) -> None:
+    """It once stayed for ever: it was struck off before its trials were committed."""
+    first, again = jobs("a", "b")
+    again = replace(again, trial_ids=first.trial_ids)
+    executor.submit([first])
+    record(folder, first.attempt_id, "failed")
+    ends_of(executor)
+    scheduler.queue["1_0"] = JobState("COMPLETED", 0, "n1")
+    executor.close()
+    there = [path.name for path in Path(folder.root).glob("slurm/s/*")]
+    assert len(there) == 1 and not read_submissions(folder, ["s"]), "its logs say why it failed"
+    executor.submit([again])
+    commit(folder, again.attempt_id, again.trial_ids)
+    ends_of(executor)
+    scheduler.queue["2_0"] = JobState("COMPLETED", 0, "n1")
+    executor.close()
+    assert not list(Path(folder.root).glob("slurm/s/*"))
+
+
+def test_folders_that_an_unreachable_controller_left_go_with_the_next_launch(
+    executor: SlurmExecutor, scheduler: Scheduler, folder: Store
+) -> None:
+    (job,) = jobs("a")
+    executor.submit([job])
+    commit(folder, job.attempt_id, job.trial_ids)
+    ends_of(executor)
+    scheduler.is_away = True
+    executor.close()
+    kept = Path(folder.root) / "slurm/s" / f"depthrate-s-{job.attempt_id}"
+    kept.mkdir()
+    assert len(list(kept.parent.iterdir())) == 2 and not read_submissions(folder, ["s"])
+    scheduler.is_away, scheduler.queue = False, {}
+    SlurmExecutor(Profile(), LIMITS, folder, "s").close()
+    assert list(kept.parent.iterdir()) == [kept], "what an earlier version left does not show what it was for"
+
+
 def test_the_next_launch_removes_the_folders_of_what_was_done_meanwhile(
     executor: SlurmExecutor, scheduler: Scheduler, folder: Store
 ) -> None:
     (job,) = jobs("a")
     executor.submit([job])
     (submission,) = read_submissions(folder, ["s"])
-    Path(submission.folder).mkdir(parents=True)
+    Path(submission.folder).mkdir(parents=True, exist_ok=True)
     commit(folder, job.attempt_id, job.trial_ids)
     scheduler.queue = {}
     other = SlurmExecutor(Profile(grace_s=0), LIMITS, folder, "s")

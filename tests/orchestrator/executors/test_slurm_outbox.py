@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from getpass import getuser
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,16 +12,18 @@ import pytest
 from depthrate.orchestrator.executors.base import PackJob
 from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.executors.slurm import submitter
+from depthrate.orchestrator.executors.slurm.request_budget import RequestBudget
 from depthrate.orchestrator.executors.slurm.submissions import Submission
 from depthrate.orchestrator.executors.slurm.submitter import (
     COUNT_EVERY_S,
     FORGET_S,
     ConcurrencySlots,
+    SbatchRateError,
     SubmitQuota,
     Submitter,
 )
-from depthrate.slurm.command import SlurmError
-from depthrate.slurm.limits import Limits
+from depthrate.slurm.command import CALLS, SlurmError
+from depthrate.slurm.limits import JobGroup, Limits, SubmitLimits
 from depthrate.slurm.profile import Profile
 from depthrate.slurm.submit import SubmitLimitError, UnclearSubmissionError
 from depthrate.storage.files.store import Store
@@ -34,9 +39,9 @@ class Cluster:
         self.known: dict[str, list[str]] = {}
         self.cancelled: list[str] = []
 
-    def count(self) -> int:
+    def count(self, group: JobGroup | None = None) -> Counter[str]:
         self.counts += 1
-        return self.there
+        return Counter({getuser(): self.there})
 
     def submit(
         self, profile: Any, name: str, folder: Any, function: Any, arguments: list[Any], exclude: Any
@@ -55,15 +60,24 @@ class Cluster:
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster(5)
     monkeypatch.setattr(submitter, "submit_array", made.submit)
-    monkeypatch.setattr(submitter, "count_submitted", made.count)
+    monkeypatch.setattr(JobGroup, "count", made.count)
     monkeypatch.setattr(submitter, "find_submitted", lambda name, count: made.known.get(name, []))
     monkeypatch.setattr(submitter, "cancel_jobs", made.cancelled.extend)
     return made
 
 
+class Anytime(RequestBudget):
+    """Lets sbatch be called without end."""
+
+    def may_submit(self, *, is_full: bool) -> bool:
+        return True
+
+
 def outbox_of(cluster: Cluster, store: Store, said: int | None) -> tuple[Submitter, SubmitQuota]:
-    room = SubmitQuota(said, lambda: cluster.now)
-    return Submitter(Profile(), Limits("lab", 101, 1000, {}), store, "s", room, ConcurrencySlots(None)), room
+    clock = lambda: cluster.now  # noqa: E731
+    room = SubmitQuota(SubmitLimits({} if said is None else {JobGroup(): said}), clock)
+    limits = Limits("lab", 101, 1000, {})
+    return Submitter(Profile(), limits, store, "s", room, ConcurrencySlots(None), Anytime(clock)), room
 
 
 def bundles(count: int) -> list[list[PackJob]]:
@@ -134,3 +148,85 @@ def test_what_may_have_been_accepted_is_cancelled_before_it_goes_out_again(clust
     cluster.is_unclear = False
     assert len(submit(outbox, cluster, 2)) == 1
     assert cluster.cancelled == ["1_0", "1_1"] and len(folder.list("jobs")) == 1
+
+
+@pytest.mark.parametrize("num_arrays", [9, 50])
+def test_sbatch_is_called_six_times_a_minute_at_most_within_a_submission_too(
+    cluster: Cluster, folder: Store, num_arrays: int
+) -> None:
+    cluster.most, called = 10_000, list[float]()
+    clock = lambda: cluster.now  # noqa: E731
+    limits = Limits("lab", 3, 1000, {})
+    room = SubmitQuota(SubmitLimits(), clock)
+    outbox = Submitter(Profile(), limits, folder, "s", room, ConcurrencySlots(None), RequestBudget(clock))
+    left = bundles(2 * num_arrays)
+    while left:
+        try:
+            for submission in outbox.submit(left, [], list):
+                called.append(cluster.now)
+                left = left[len(submission.packs) :]
+        except SbatchRateError:
+            cluster.now += 0.5
+    assert len(called) == num_arrays == cluster.calls, "none is sent twice"
+    assert max(sum(begin <= at < begin + 60 for at in called) for begin in called) <= 6
+    assert cluster.now <= 20 * num_arrays
+
+
+def test_each_account_that_is_tried_counts_as_a_call(cluster: Cluster, folder: Store, monkeypatch: Any) -> None:
+    def submit(*given: Any) -> list[str]:
+        CALLS["sbatch"] += 4
+        return cluster.submit(*given)
+
+    monkeypatch.setattr(submitter, "submit_array", submit)
+    clock = lambda: cluster.now  # noqa: E731
+    room, limits = SubmitQuota(SubmitLimits(), clock), Limits("lab", 2, 1000, {})
+    outbox = Submitter(Profile(), limits, folder, "s", room, ConcurrencySlots(None), RequestBudget(clock))
+    with pytest.raises(SbatchRateError):
+        list(outbox.submit(bundles(2), [], list))
+    assert cluster.calls == 1
+
+
+def test_only_jobs_of_the_qos_that_has_the_limit_fill_it(cluster: Cluster, folder: Store, monkeypatch: Any) -> None:
+    """Hundreds of jobs in another QOS leave its room as it is; those of other users fill a limit of all users."""
+    few, everyone = JobGroup(qos="few"), JobGroup(qos="few", is_shared=True)
+    counts = {
+        JobGroup(): Counter({getuser(): 300}),
+        few: Counter({getuser(): 1}),
+        everyone: Counter({getuser(): 1, "bob": 30, "eve": 7}),
+    }
+    monkeypatch.setattr(JobGroup, "count", lambda group: counts[group].copy())
+    clock = lambda: cluster.now  # noqa: E731
+    room = SubmitQuota(SubmitLimits({few: 5}, qos="few"), clock)
+    assert room.left(0) == 4
+    assert (
+        room.describe(4) == "QOS few takes 5 jobs of this user, and has 4 jobs of this launch, 1 other job of this user"
+    )
+    room = SubmitQuota(SubmitLimits({few: 5, everyone: 40}, qos="few"), clock)
+    assert room.left(0) == 2
+    wanted = "QOS few takes 40 jobs of all users, and has 2 jobs of this launch, 1 other job of this user, 30 of bob, 7 of eve"
+    assert room.describe(2) == wanted
+
+
+def test_a_limit_that_a_refusal_teaches_counts_its_own_jobs_only(
+    cluster: Cluster, folder: Store, monkeypatch: Any
+) -> None:
+    counts = {JobGroup(): 300, JobGroup(qos="few"): 5}
+    monkeypatch.setattr(JobGroup, "count", lambda group: Counter({getuser(): counts[group]}))
+    room = SubmitQuota(SubmitLimits(account="theory", qos="few"), lambda: cluster.now)
+    assert room.learn(2, "sbatch: error: QOSMaxSubmitJobPerUserLimit") == 5
+    counts[JobGroup()] = 1000
+    assert room.left(1, recount=True) == 0
+    counts[JobGroup(qos="few")] = 3
+    assert room.left(1, recount=True) == 2
+    counts[JobGroup(qos="few")] = 0
+    room = SubmitQuota(SubmitLimits(account="theory", qos="few"), lambda: cluster.now)
+    assert room.learn(0, "QOSMaxSubmitJobPerUserLimit") == 1000, (
+        "of the partition's QOS, say: none is here by that name"
+    )
+
+
+def test_the_folder_of_an_array_for_which_there_is_no_room_is_removed(cluster: Cluster, folder: Store) -> None:
+    outbox, _ = outbox_of(cluster, folder, None)
+    taken = submit(outbox, cluster, 30)
+    names = {path.parent.name for path in Path(folder.root).glob("slurm/s/*/trials")}
+    assert names == {each.name for each in taken} and cluster.calls > len(taken)

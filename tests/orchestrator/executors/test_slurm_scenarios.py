@@ -66,15 +66,19 @@ def test_a_stronger_partition_takes_the_nodes_for_a_while(bench: Bench) -> None:
 
 
 def test_one_job_is_cancelled_by_hand(bench: Bench) -> None:
+    """The others go on to their end; what it was to do is left to another launch."""
     bench.sweep(params={"steps": 60, "step_s": 0.2}, grid={"depth": [2, 3, 5]})
     process = bench.start()
     bench.until(lambda: len({step[0] for step in bench.steps()}) == 3)
     bench.lab.run("scancel", bench.queue()[0][0])
-    bench.wait(process)
+    printed = bench.wait(process, code=130)
+    assert "was cancelled" in printed and "cancelled with 1 trial to do; resume: depthrate run" in printed
+    assert bench.status()["ok"] == 2 and bench.status()["pending"] == 1
+    bench.wait(bench.start())
     bench.check(3, most_redone=1)
 
 
-def test_curves_are_seen_while_jobs_train_also_after_one_was_cancelled(bench: Bench) -> None:
+def test_curves_are_seen_while_jobs_train_also_after_one_was_killed(bench: Bench) -> None:
     (hold := bench.folder / "hold").touch()
     bench.sweep("curved", params={"hold": str(hold)}, grid={"depth": [2, 3]})
     process = bench.start()
@@ -88,11 +92,10 @@ def test_curves_are_seen_while_jobs_train_also_after_one_was_cancelled(bench: Be
     first = seen()
     assert [number for _, number in first.values()] == [100, 100] and len(bench.queue()) == 2
     assert "loss" in bench.run("status", bench.name)
-    bench.lab.run("scancel", bench.queue()[0][0])
+    for pid in bench.lab.job_pids(bench.queue()[0][2]):
+        os.kill(pid, signal.SIGKILL)
     bench.until(lambda: len(seen()) == 2 and len(set(seen().items()) - set(first.items())) == 1, seconds=150)
-    assert [number for _, number in seen().values()] == [100, 100], (
-        "the rows of the cancelled attempt are not among them"
-    )
+    assert [number for _, number in seen().values()] == [100, 100], "the rows of the killed attempt are not among them"
     hold.unlink()
     bench.wait(process)
     assert bench.store.list("live") == {}
@@ -339,7 +342,8 @@ def test_packs_fill_the_slots_of_few_jobs(bench: Bench) -> None:
 
 
 def test_a_node_ends_every_job_at_once(bench: Bench) -> None:
-    """It is idle whenever jobs wait, so without care it would eat them all."""
+    """It is idle whenever jobs wait, so without care it would take them all."""
+    del bench.profile["failed_start_s"]  # the default
     bench.profile |= {"job_min": 0, "array_parallelism": 4, "setup": ['[ "$SLURMD_NODENAME" != n2 ] || exit 7']}
     bench.sweep(params={"steps": 5}, grid={"depth": list(range(2, 14))})
     printed = bench.wait(bench.start())
@@ -347,7 +351,9 @@ def test_a_node_ends_every_job_at_once(bench: Bench) -> None:
     bench.check(12, most_redone=0)
     assert {step[3] for step in bench.steps()} <= {"n1", "n3", "n4"}
     lost = results_of(bench.store).sql("select distinct error_kind from attempts where state = 'lost'").fetchall()
-    assert lost == [("not_begun",)] and num_jobs(bench) <= 3 * 12, "no more than it could take between some looks"
+    assert lost == [("not_begun",)] and num_jobs(bench) <= 12 + 4, (
+        "its two CPUs, and at most once again before it is avoided"
+    )
 
 
 @pytest.mark.parametrize("error", ["it is broken here", "CUDA error: uncorrectable ECC error encountered"])

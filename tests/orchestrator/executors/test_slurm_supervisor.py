@@ -128,7 +128,7 @@ def test_on_a_node_where_it_cannot_begin_it_goes_elsewhere(
         (programs / name).write_text(f"#!/bin/bash\n{script}\n")
         (programs / name).chmod(stat.S_IRWXU)
     monkeypatch.setenv("PATH", str(programs), prepend=":")
-    script = batch_script(Profile(exclude=("n9",)), "x", 1, jobs, elsewhere=3)
+    script = batch_script(Profile(exclude=("n9",), failed_start_s=0), "x", 1, jobs, elsewhere=3)
     for name, value in {"JOB_ID": "7", "MEM_PER_NODE": "1", "CONF": "conf"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     monkeypatch.setenv("SLURMD_NODENAME", "n2")

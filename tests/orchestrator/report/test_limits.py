@@ -11,8 +11,8 @@ import pytest
 from depthrate.orchestrator.analysis.columns import known_measurements
 from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.figures.limits import LIMITS, limit_plots
-from depthrate.tasks.collapse.task import COLLAPSE
-from depthrate.tasks.collapse.theory import construction_cost
+from depthrate.tasks.supervised.task import COLLAPSE
+from depthrate.tasks.supervised.theory import construction_cost
 
 DEPTHS = [2, 3, 5, 9]
 LIMIT = 0.02

@@ -159,7 +159,7 @@ def test_the_paragraph_has_the_numbers_of_the_store() -> None:
         "All 15 trials finished; all attempts together held $0.31$ core-hours.",
         "The fits are of 15 trials. Of these, 2 are unconverged: over the last quarter",
         "The power law was compared with other models by AICc: ",
-        f"NC1 goes as depth$^{{{-power.exponent:.2f}}}$ $[{-power.ci_high:.2f}, {-power.ci_low:.2f}]$",
+        f"NC1 goes as depth$^{{{-power.exponent:.2f}}}$, $a$ in $[{power.ci_low:.2f}, {power.ci_high:.2f}]$",
         r"(Table~\ref{tab:quickstart-rates})",
     ):
         assert part in text, (part, text)

@@ -21,8 +21,8 @@ import yaml
 from click.testing import CliRunner, Result
 
 from depthrate.orchestrator.analysis.open_results import open_results, results_of
+from depthrate.orchestrator.api.find_sweep import find_sweep
 from depthrate.orchestrator.cli.app import app
-from depthrate.orchestrator.cli.find_sweep import find_sweep
 from depthrate.orchestrator.monitor.status import sweep_status
 from depthrate.storage.attempts.searches import Batch, Report, SearchRecords
 from depthrate.storage.files.store import Store
@@ -453,8 +453,8 @@ def test_an_objective_that_cannot_be_is_refused_before_anything_starts(folder: S
     path = tmp_path / "s.yaml"
     for objective, message in (
         ("nc7", "nc7"),
-        ("nc1; drop table x", "syntax error"),
-        ("nc1 +", "no SQL expression"),
+        ("nc1; drop table x", "not an SQL expression"),
+        ("nc1 +", "not an SQL expression"),
         ("loss", "last_loss"),
     ):
         search = {"params": {"lr": [0.1, 0.2]}, "objective": objective}

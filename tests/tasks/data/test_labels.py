@@ -6,14 +6,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from own_data import data_of_function
 from torch import nn
 
 import depthrate
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.networks.module import ModuleNetwork
-from depthrate.tasks.own.reading import OwnData
 from depthrate.tasks.parameters import ParameterError
+from depthrate.tasks.supervised.data import CustomData
+from depthrate.tasks.supervised.task import TARGETS
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 4)).astype(np.float32)
@@ -51,10 +53,10 @@ ENTRY_POINTS = {
     "Measurer": lambda y: depthrate.Measurer().update(X, y),
     "probe": lambda y: depthrate.probe(nn.Sequential(nn.Linear(4, 5), nn.ReLU()), (X, y), layers="0"),
     "loader": lambda y: depthrate.probe(nn.Sequential(nn.Linear(4, 5), nn.ReLU()), [(X, y)], layers="0"),
-    "function": lambda y: OwnData("d.py:make", make=lambda: (X, y)).read({}),
-    "mapping": lambda y: OwnData("d.py:make", make=lambda: {"x": X, "y": y, "x_test": X, "y_test": CLASSES}).read({}),
-    "test split": lambda y: OwnData("d.py:make", make=lambda: (X, CLASSES, X, y)).read({}),
-    "items": lambda y: OwnData("d.py:make", make=lambda: Items(y)).read({}),
+    "function": lambda y: data_of_function(lambda: (X, y)).read({}),
+    "mapping": lambda y: data_of_function(lambda: {"x": X, "y": y, "x_test": X, "y_test": CLASSES}).read({}),
+    "test split": lambda y: data_of_function(lambda: (X, CLASSES, X, y)).read({}),
+    "items": lambda y: data_of_function(lambda: Items(y)).read({}),
 }
 
 
@@ -75,7 +77,7 @@ def test_files_with_them_are_refused(kind, tmp_path):
     pd.DataFrame({"x": list(X), "y": list(y) if y.ndim == 2 else y}).to_parquet(tmp_path / "d.parquet")
     for name in ("d.npz", "d.parquet"):
         with pytest.raises(DatasetError, match=words if name == "d.npz" or y.ndim == 1 else "multi-label"):
-            OwnData(name, tmp_path / name).read({})
+            CustomData(tmp_path / name, TARGETS["own"]).read({})
 
 
 @pytest.mark.parametrize("entry", ENTRY_POINTS)

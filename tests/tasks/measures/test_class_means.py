@@ -212,6 +212,19 @@ def test_undefined_is_not_a_number():
     assert not any(np.isfinite(found[name]) for name in ("nc1", "nc1_pinv", "pfc2", "nc2a", "nc3", "condition_number"))
 
 
+@pytest.mark.parametrize("largest", [1e200, np.inf])
+def test_features_too_large_for_their_squares_are_measured_and_disturb_no_other_trial(largest):
+    """torch's decompositions raise where a number is not finite."""
+    h_ND, w_KD = random_layer(UNBALANCED)
+    alone = measured(h_ND, UNBALANCED, w_KD)
+    huge_ND = h_ND.copy()
+    huge_ND[0] = largest
+    h_2ND, w_2KD = (torch.from_numpy(np.stack(pair)) for pair in ((huge_ND, h_ND), (w_KD, w_KD)))
+    found = measured_of_all(h_2ND, torch.tensor(UNBALANCED), w_2KD)
+    assert found["nc1_pinv"][0].isnan() and found["nc1_pinv"][1] == pytest.approx(alone["nc1_pinv"], rel=1e-12)
+    assert found["rank"][0].isfinite() == np.isfinite(largest) and found["rank"][1] == alone["rank"]
+
+
 def test_trials_are_measured_apart():
     layers = [random_layer(UNBALANCED, seed=seed) for seed in range(3)]
     h_TND = torch.from_numpy(np.stack([h for h, _ in layers]))

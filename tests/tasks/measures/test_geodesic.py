@@ -6,9 +6,9 @@ import torch
 from training_context import Context, ids_of
 
 import depthrate
-from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.measures.geodesic import Geodesic, effective_depth, line_distances
 from depthrate.tasks.measures.progressive import monotonicity
+from depthrate.tasks.supervised.task import COLLAPSE
 
 
 def independent(h, labels):

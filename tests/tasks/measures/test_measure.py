@@ -11,9 +11,9 @@ import torch
 from training_context import Context, ids_of, training_on
 
 import depthrate
-from depthrate.tasks.collapse.pack import layer_measurements
-from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.data.dataset import Dataset
+from depthrate.tasks.supervised.targets.classes_training import layer_measurements
+from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training.trainer import FusedTrainer
 
 RNG = np.random.default_rng(0)
@@ -136,7 +136,7 @@ def test_wrong_features_are_refused():
 def test_a_probed_module_has_the_rows_of_the_metrics_table(make):
     from depthrate.tasks.data.dataset import DataShape
     from depthrate.tasks.networks.module import ModuleNetwork
-    from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan
+    from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan
 
     torch.set_num_threads(1)
     arguments = {"depth": 2, "width": 8}
@@ -177,7 +177,7 @@ def test_the_rows_of_a_built_in_network_keep_their_numbers():
     params = COLLAPSE.schema.fill({"arch": "rn1", "depth": 2, "width": 8, "steps": 2})
     x = np.random.default_rng(0).normal(size=(20, 6))
     training = training_on([params], Dataset.from_arrays(x, np.arange(20) % 2))
-    from depthrate.tasks.training.pack import run_training
+    from depthrate.tasks.training.training_pack import run_training
 
     result = next(iter(run_training(training, Context(ids_of([params])))))
     assert {row["split"] for row in result.tables["metrics"]} == {"train"}

@@ -1,16 +1,5 @@
-"""Native tests build their libraries in one folder of their own: each library once a test run."""
+"""Native tests share one folder of built libraries and run on one thread."""
 
-import pytest
-import torch
+from native_fixtures import built_libraries, one_thread
 
-
-@pytest.fixture(autouse=True, scope="session")
-def built_libraries(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("native")))
-        yield
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
+__all__ = ["built_libraries", "one_thread"]

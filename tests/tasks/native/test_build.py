@@ -1,16 +1,21 @@
 """Libraries of kernels on disk: built once whoever needs them, whole or not at all, and said what is missing."""
 
+import contextlib
+import ctypes
+import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from native_trials import native_trainer, network_of, plan_of, trainer_of, trials_of
 
 from depthrate.tasks.native import build
-from depthrate.tasks.native.build import FLAGS, loaded_library
+from depthrate.tasks.native.build import FLAGS, load_library
+from depthrate.tasks.native.library import Call
 from depthrate.tasks.task import Interrupted
-from depthrate.tasks.training.engine import EngineError, NoCompilerError
+from depthrate.tasks.training.engines.choice import EngineError, NoCompilerError
 
 CONSTANTS = {"NUMBER": "float", "WIDTH": 3, "INPUTS": 2, "CLASSES": 2, "LINEAR_LAYERS": 1, "PRE_NORM": 0}
 QUICK = (*(flag for flag in FLAGS if flag != "-O3"), "-O0")
@@ -31,7 +36,7 @@ def libraries(folder):
 
 
 def get(constants=CONSTANTS):
-    return loaded_library("residual", constants, never, flags=QUICK)
+    return load_library("residual", constants, never, flags=QUICK)
 
 
 @pytest.mark.slow
@@ -40,8 +45,8 @@ def test_it_is_built_once_and_then_needs_no_compiler(empty_cache, monkeypatch):
     (made,) = libraries(empty_cache)
     before = made.stat()
     monkeypatch.setenv("PATH", "")
-    library, seconds = get()
-    assert library.run is not None and made.stat() == before and seconds < 1
+    _, seconds = get()
+    assert made.stat() == before and seconds < 1
     get({**CONSTANTS, "WIDTH": 3})
     with pytest.raises(NoCompilerError, match=r"'g\+\+' is not on PATH.*install g\+\+.*--engine eager"):
         get({**CONSTANTS, "WIDTH": 4})
@@ -54,7 +59,10 @@ def test_a_damaged_file_is_thrown_away_and_built_anew(empty_cache, monkeypatch):
     (made,) = libraries(empty_cache)
     content = made.read_bytes()
     for broken in (content[:5000], content[:-1] + b"?", b""):
-        made.write_bytes(broken)
+        damaged = empty_cache / "damaged"  # not in place, where this process has mapped the library
+        damaged.write_bytes(broken)
+        damaged.chmod(0o700)
+        damaged.replace(made)
         with monkeypatch.context() as without_compiler:
             without_compiler.setenv("PATH", "")
             with pytest.raises(NoCompilerError):
@@ -84,7 +92,7 @@ def test_who_comes_while_it_is_built_waits_and_takes_it(empty_cache, monkeypatch
 
 @pytest.mark.slow
 def test_two_processes_that_build_at_once_get_one_whole_library(empty_cache):
-    code = f"from depthrate.tasks.native.build import *; loaded_library('residual', {CONSTANTS}, lambda: False, flags={QUICK})"
+    code = f"from depthrate.tasks.native.build import *; load_library('residual', {CONSTANTS}, lambda: False, flags={QUICK})"
     processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
     assert [process.wait() for process in processes] == [0, 0]
     assert len(libraries(empty_cache)) == 1 and not list(empty_cache.glob("building-*"))
@@ -101,9 +109,39 @@ def test_another_compiler_builds_its_own(empty_cache, monkeypatch, tmp_path):
     assert len(libraries(empty_cache)) == 2
 
 
+@pytest.mark.slow
+def test_a_library_that_reads_other_calls_is_built_again(empty_cache):
+    """As one that an older version left under this name: whole by its checksum, with a smaller structure or none exported."""
+    get()
+    (made,) = libraries(empty_cache)
+    source = empty_cache / "other.cpp"
+    smaller = 'extern "C" { long call_bytes() { return 8; } long call_version() { return 1; } }'
+    for text in ("", smaller):
+        source.write_text(text)
+        subprocess.run(["g++", "-shared", "-fPIC", source, "-o", empty_cache / "other"], check=True)
+        other = (empty_cache / "other").read_bytes()
+        planted = made.with_name(f"{made.stem.rpartition('-')[0]}-{build._digest(other)}.so")
+        planted.write_bytes(other)
+        planted.chmod(0o700)
+        made.unlink()
+        get()
+        assert libraries(empty_cache) == [made]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"_fields_": [*Call._fields_, ("more", ctypes.c_int64)], "version": 1}, {"_fields_": Call._fields_, "version": 2}],
+)
+def test_kernels_whose_structure_differs_from_the_mirror_are_refused(empty_cache, change):
+    mirror = type("OtherCall", (ctypes.Structure,), change)
+    with pytest.raises(EngineError, match=r"residual.cpp.*\(bytes, version\) .*OtherCall"):
+        load_library("residual", CONSTANTS, never, flags=QUICK, call=mirror)
+    assert libraries(empty_cache) == []
+
+
 def test_a_stop_ends_the_building(empty_cache):
     with pytest.raises(Interrupted):
-        loaded_library("residual", CONSTANTS, lambda: True, flags=QUICK)
+        load_library("residual", CONSTANTS, lambda: True, flags=QUICK)
     assert libraries(empty_cache) == [] and not list(empty_cache.glob("building-*"))
 
 
@@ -114,11 +152,73 @@ def test_what_does_not_build_is_said_with_the_compilers_words(empty_cache):
     assert libraries(empty_cache) == []
 
 
-def test_a_folder_that_cannot_be_used_is_named(monkeypatch, tmp_path):
+def small(flags=QUICK):
+    """Load a library that is quick to build, and return the file that was loaded."""
+    library, _ = load_library("products", {"NUMBER": "float", "WIDTH": 3, "CLASSES": 2, "RELU": 1}, never, flags=flags)
+    return Path(library._library._name)
+
+
+def test_where_nothing_can_be_kept_this_process_keeps_it(monkeypatch, tmp_path, caplog):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(EngineError, match=r"native steps are kept in .*/file/depthrate/native, which cannot be used"):
-        get()
+    made = small()
+    assert not made.is_relative_to(tmp_path) and made.parent.stat().st_mode & 0o777 == 0o700
+    assert small() == made and caplog.text.count("set XDG_CACHE_HOME") == 1
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o002])
+def test_nobody_else_may_write_to_what_is_kept_whatever_the_umask(empty_cache, umask):
+    (empty_cache.parent).mkdir()
+    before = os.umask(umask)
+    try:
+        made = small()
+    finally:
+        os.umask(before)
+    assert made.parent == empty_cache
+    assert not any(
+        path.stat().st_mode & 0o022 for path in (made, *empty_cache.iterdir(), empty_cache, empty_cache.parent)
+    )
+
+
+@pytest.mark.slow
+def test_a_library_that_others_could_have_written_is_built_anew(empty_cache):
+    made = small()
+    first = made.stat().st_ino
+    for spoil in (
+        lambda: made.chmod(0o777),
+        lambda: os.link(made, empty_cache / "other"),
+        lambda: os.chown(made, 12345, -1),
+    ):
+        spoil()
+        with contextlib.suppress(FileNotFoundError):
+            (empty_cache.parent / "kept").unlink()
+        os.link(made, empty_cache.parent / "kept")  # so that its number is not given to the next one
+        assert small() == made and made.stat().st_ino != first
+        first = made.stat().st_ino
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
+def test_a_folder_of_somebody_else_is_not_used(empty_cache):
+    shared = empty_cache.parent
+    empty_cache.mkdir(parents=True)
+    forged = small()
+    shared.parent.chmod(0o1777)  # as /tmp, where another was here first
+    for theirs in (empty_cache, shared):
+        os.chown(theirs, 12345, -1)
+        assert small().parent != forged.parent
+        os.chown(theirs, os.geteuid(), -1)
+
+
+@pytest.mark.parametrize("place", ["library", "lock"])
+def test_a_pipe_in_place_of_a_file_hangs_nothing(empty_cache, place):
+    made = small()
+    name = made.name.rsplit("-", 2)[0]
+    made.unlink()
+    if place == "lock":
+        (empty_cache / f"{name}.lock").unlink()
+    os.mkfifo(made if place == "library" else empty_cache / f"{name}.lock")
+    assert small().is_file()
 
 
 def test_it_needs_no_torch():
@@ -130,12 +230,12 @@ def test_it_needs_no_torch():
 @pytest.mark.parametrize("flags", ["-mavx2 -mfma", "-march=x86-64", "-march=x86-64-v3"])
 def test_other_instruction_sets_of_this_processor_do_it_too(flags, monkeypatch):
     """Vectors of other lengths round in another order, and give the same but for that."""
-    from depthrate.tasks.training import native_steps
+    from depthrate.tasks.training.engines import native
 
     if "avx2" not in build.processor():
         pytest.skip("a processor without AVX2")
     given = tuple(flag for flag in FLAGS if flag != "-march=native") + tuple(flags.split())
-    monkeypatch.setattr(native_steps, "loaded_library", lambda *asked: loaded_library(*asked, flags=given))
+    monkeypatch.setattr(native, "load_library", lambda *requested: load_library(*requested, flags=given))
     network, plan = network_of(19, linear_layers=2, pre_norm=True), plan_of(batch_size=33)
     eager, native = (make(network, plan, trials_of(2), 67) for make in (trainer_of, native_trainer))
     for _ in range(10):

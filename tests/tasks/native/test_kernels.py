@@ -20,10 +20,10 @@ from native_trials import (
 )
 
 from depthrate.tasks.native.library import Library
-from depthrate.tasks.training import native_call
 from depthrate.tasks.training.divergence import Divergence
-from depthrate.tasks.training.engine import EngineError
-from depthrate.tasks.training.native_steps import native_library
+from depthrate.tasks.training.engines import native_call
+from depthrate.tasks.training.engines.choice import EngineError
+from depthrate.tasks.training.engines.native import native_library
 
 FAMILIES = [(layers, pre_norm, torch.float32) for layers in (1, 2) for pre_norm in (False, True)]
 QUICK, CASES = 1, 19
@@ -66,6 +66,15 @@ def test_so_it_is_in_float64(family, seeds):
         eager, native = (make(network, plan, trials_of(2), samples) for make in (trainer_of, native_trainer))
         assert error(native.step(), eager.step()) < 1e-13, (network, plan, samples)
         assert error(gradient(native), gradient(eager)) < 1e-12, (network, plan, samples)
+
+
+@pytest.mark.parametrize(("layers", "pre_norm"), [(1, True), pytest.param(2, False, marks=pytest.mark.slow)])
+def test_a_layer_norm_without_epsilon_has_the_eager_gradient_where_biases_start_at_zero(layers, pre_norm):
+    """Rows that fill a tile up were zeros, and their LayerNorm made each gradient NaN."""
+    network = dataclasses.replace(network_of(8, linear_layers=layers, pre_norm=pre_norm), ln_eps=0.0)
+    plan = plan_of(init="normal", dtype=torch.float64)
+    eager, native = (make(network, plan, trials_of(1), 5) for make in (trainer_of, native_trainer))
+    assert error(native.step(), eager.step()) < 1e-13 and error(gradient(native), gradient(eager)) < 1e-12
 
 
 @pytest.mark.slow
@@ -113,6 +122,7 @@ def test_a_few_steps_stay_near_the_eager_ones():
         assert native._position == eager._position and native.step_count == eager.step_count == 40
 
 
+@pytest.mark.slow
 def test_who_diverges_is_noted_at_the_step_at_which_it_is_eagerly_and_disturbs_nobody():
     trials = trials_of(4)
     trials[1] = dataclasses.replace(trials[1], lr=1e30)
@@ -151,6 +161,7 @@ def test_hundreds_of_layers_are_checked_against_float64_where_rounding_alone_par
     assert error(native.moment_TP, eager.moment_TP) > 1e-4
 
 
+@pytest.mark.slow
 def test_a_step_that_does_something_else_is_refused():
     class Wrong(Library):
         def run(self, call):

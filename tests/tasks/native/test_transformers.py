@@ -3,6 +3,7 @@ interruptions.
 """
 
 import copy
+import dataclasses
 import random
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from native_trials import error, gradient, plan_of, taken, trials_of
 
 from depthrate.tasks.networks.transformer import Transformer
-from depthrate.tasks.training.native_steps import native_library
+from depthrate.tasks.training.engines.native import native_library
 from depthrate.tasks.training.trainer import FusedTrainer
 
 FAMILIES = [
@@ -72,6 +73,7 @@ def parameters(family):
 ALL = [parameter for family in FAMILIES for parameter in parameters(family)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "seeds"), ALL)
 def test_the_first_gradient_is_as_near_to_float64_as_the_eager_one(family, seeds):
     for seed in seeds:
@@ -83,6 +85,16 @@ def test_the_first_gradient_is_as_near_to_float64_as_the_eager_one(family, seeds
         least = 2e-7 if plan.dtype is torch.float32 else 1e-12
         assert error(others[1], exact) <= 2 * error(others[0], exact) + least, (network, plan, samples)
         assert error(losses[2], losses[0]) <= 2 * error(losses[1], losses[0]) + least, (network, plan, samples)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("patch", [3, None], ids=["patches", "tokens"])
+def test_a_layer_norm_without_epsilon_has_the_eager_gradient_where_biases_start_at_zero(patch):
+    network, plan, _ = case((1, 1, patch is None, 16, 5, patch, torch.float64), 0)
+    network = dataclasses.replace(network, ln_eps=0.0)
+    plan = dataclasses.replace(plan, init="normal", batch_size=None)
+    eager, native = (trainer_of(network, plan, trials_of(1), 5, native=native) for native in (False, True))
+    assert error(native.step(), eager.step()) < 1e-13 and error(gradient(native), gradient(eager)) < 1e-12
 
 
 @pytest.mark.parametrize(("family", "seeds"), ALL)

@@ -8,8 +8,8 @@ import torch
 from depthrate.tasks.networks import residual, transformer
 from depthrate.tasks.networks.residual import ResidualNetwork
 from depthrate.tasks.networks.transformer import Transformer
-from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan
 from depthrate.tasks.training.trainer import FusedTrainer
+from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan
 
 WIDTH, POSITIONS, PATCH, CLASSES, SAMPLES, DEPTH = 6, 5, 3, 4, 8, 3
 RESIDUAL, TRANSFORMERS = ("rn1", "rn2"), ("t11", "t12", "t21", "t22")

@@ -9,16 +9,16 @@ from torch import nn
 from training_context import Context, assert_same, ids_of, run_resumed, training_on
 
 from depthrate.storage.files.data_folder import DataFolder
-from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.data.dataset import Dataset, DataShape
 from depthrate.tasks.data.published import check_dataset
 from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.networks.flat_parameters import initial_parameters, initial_state, split_parameters
 from depthrate.tasks.parameters import ParameterError
-from depthrate.tasks.training.pack import run_training
+from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training.parameters import measured_steps, milestone_steps
-from depthrate.tasks.training.plan import learning_rate_factor
 from depthrate.tasks.training.trainer import stream
+from depthrate.tasks.training.training_pack import run_training
+from depthrate.tasks.training.training_plan import learning_rate_factor
 
 DENSE = {"arch": "resnet_dense", "depth": 3, "width": 10, "dataset": "mnist"}
 STAGES = "4x4x4*1 6x2x2*2"
@@ -236,6 +236,8 @@ def test_it_trains_on_images(name, own, layers):
         ({**CONV, "stages": "4x3x3*1 6x5x5*2"}, "maps of 5 rows after 3; no stride"),
         ({**CONV, "stages": "4x4*3"}, "stages.*matching"),
         ({**CONV, "dataset": "imdb"}, "'imdb' is text"),
+        ({**DENSE, "batch_size": 1}, "batch_size is 1, with one sample in a step"),
+        ({**CONV, "batch_size": 1, "stages": "4x4x4*1 6x1x1*2"}, "batch_size is 1, with one sample in a step"),
         ({**DENSE, "measure_epochs": 2}, "measure_epochs is 2 and epochs is null"),
         ({**DENSE, "milestones": [2]}, "milestones is .2. and epochs is null"),
         ({**DENSE, "milestones": [2], "steps": None, "epochs": 3}, "give step"),
@@ -245,3 +247,7 @@ def test_it_trains_on_images(name, own, layers):
 def test_bad_input(params, words):
     with pytest.raises(ParameterError, match=words):
         COLLAPSE.check_trial(trial(**{"batch_size": None, **params}))
+
+
+def test_maps_of_several_pixels_take_a_batch_of_one():
+    COLLAPSE.check_trial(trial(**CONV, batch_size=1))

@@ -9,15 +9,15 @@ from torch import nn
 from training_context import Context, assert_same, ids_of, run_resumed, training_on
 
 from depthrate.storage.files.data_folder import DataFolder
-from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.data.dataset import Dataset, DataShape
 from depthrate.tasks.data.published import check_dataset
 from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.networks.flat_parameters import initial_parameters, initial_state, split_parameters
 from depthrate.tasks.parameters import ParameterError
-from depthrate.tasks.training.pack import run_training
+from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training.step import losses
 from depthrate.tasks.training.trainer import FusedTrainer, stream
+from depthrate.tasks.training.training_pack import run_training
 
 BASE = {"arch": "resnet20_mlp", "depth": 4, "width": 64, "dataset": "cifar10", "loss": "mse", "lr": 0.05}
 
@@ -175,6 +175,7 @@ def test_the_features_decay_is_the_gradient_of_their_norm():
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_it_trains_on_images_of_cifar10():
     root = os.environ.get("DEPTHRATE_DATA")
     source = DataFolder(root) if root else None

@@ -12,8 +12,8 @@ from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.networks.module import ModuleNetwork
 from depthrate.tasks.networks.module_layers import layer_names
 from depthrate.tasks.parameters import ParameterError
-from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan
 from depthrate.tasks.training.trainer import FusedTrainer, stream
+from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan
 
 SAMPLES = 60
 TOLERANCE = 1e-5
@@ -73,6 +73,7 @@ class Attending(nn.Module):
         return self.head(self.blocks[0](x.flatten(1, 2)).flatten(1))
 
 
+@pytest.mark.slow
 def test_what_torch_does_not_fuse_trains_alone_and_is_no_warning_to_a_user():
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")  # as a user has them, not errors as here

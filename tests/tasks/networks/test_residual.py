@@ -8,8 +8,8 @@ import torch
 
 from depthrate.tasks.networks.flat_parameters import initial_parameters, split_parameters
 from depthrate.tasks.networks.residual import ResidualNetwork
-from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan
 from depthrate.tasks.training.trainer import FusedTrainer
+from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan
 
 INPUTS, WIDTH, CLASSES, SAMPLES, TRIALS = 5, 7, 4, 9, 3
 SHAPES = [(linear, pre, depth) for linear in (1, 2) for pre in (False, True) for depth in (1, 2, 5)]

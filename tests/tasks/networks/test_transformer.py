@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from depthrate.tasks.networks.transformer import Transformer, cut_into_patches
-from depthrate.tasks.training.plan import EVALUATION_ROWS, Hyperparameters, TrainingPlan
 from depthrate.tasks.training.trainer import FusedTrainer
+from depthrate.tasks.training.training_plan import EVALUATION_ROWS, Hyperparameters, TrainingPlan
 
 PATCH, POSITIONS, VOCABULARY, WIDTH, CLASSES, SAMPLES, TRIALS = 3, 4, 11, 7, 3, 6, 3
 ARCHITECTURES = [(x, y, pre) for x in (1, 2) for y in (1, 2) for pre in (False, True)]

@@ -1,10 +1,16 @@
 """A trial has diverged at the first step at which its loss was looked at and not finite."""
 
 import math
+from dataclasses import replace
+from functools import partial
 
 import torch
+from training_context import Context, ids_of, training_on
 
+from depthrate.tasks.data.published import load_dataset
+from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training.divergence import Divergence
+from depthrate.tasks.training.training_pack import run_training
 
 
 def test_the_first_step_counts_and_stays():
@@ -23,3 +29,14 @@ def test_those_that_stay_keep_what_was_noted():
     assert seen.found() == {1: 5}
     seen.look(torch.tensor([math.nan, math.nan]), 7)
     assert seen.found() == {0: 7, 1: 5}
+
+
+def test_a_pack_in_which_all_trials_diverge_ends_with_a_test_split_too():
+    base = {"arch": "resnet_dense", "depth": 1, "width": 4, "steps": 4, "lr": 1e30, "samples_per_class": 2}
+    trials = [COLLAPSE.schema.fill({**base, "seed": seed}) for seed in (0, 1)]
+    draw = partial(load_dataset, "digits", None, samples_per_class=2, normalize="global", dtype="float32")
+    dataset = replace(draw(data_seed=0), test=draw(data_seed=1))
+    results = list(run_training(training_on(trials, dataset), Context(ids_of(trials))))
+    assert [result.status for result in results] == ["diverged", "diverged"]
+    for result in results:
+        assert {row["split"] for row in result.tables["curves"]} == {"train", "test"}

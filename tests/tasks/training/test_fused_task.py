@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 from training_context import Context, assert_same, ids_of, run_resumed
 
-from depthrate.tasks.collapse.pack import layer_measurements
 from depthrate.tasks.data.dataset import Dataset, DataShape
-from depthrate.tasks.dufm.task import DUFM
-from depthrate.tasks.mufm.task import MUFM
 from depthrate.tasks.networks.residual import ResidualNetwork
+from depthrate.tasks.papers.unconstrained.deep_task import DUFM
+from depthrate.tasks.papers.unconstrained.task import MUFM
+from depthrate.tasks.papers.words.task import WORDS
 from depthrate.tasks.parameters import parameter
+from depthrate.tasks.supervised.targets.classes_training import layer_measurements
 from depthrate.tasks.training.fused_task import NetworkTask
 from depthrate.tasks.training.parameters import BatchSize, Seed, TrainingParameters, check_training
 from depthrate.tasks.training.training import training_of
-from depthrate.tasks.words.task import WORDS
 
 SAMPLES, CLASSES = 40, 4
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from training_context import training_on
 
-from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.data.dataset import Dataset
+from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training import layers
 
 SHAPES = [

@@ -4,10 +4,12 @@ import pytest
 import torch
 from training_context import Context, assert_same, ids_of, run_resumed
 
-from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.parameters import ParameterError
+from depthrate.tasks.registry import registered_task
+from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.task import Engine
 from depthrate.tasks.training.computing import computing
+from depthrate.tasks.training.engines.choice import EngineError
 from depthrate.tasks.training.step import lowered
 
 SHAPES = [
@@ -69,8 +71,18 @@ def test_a_trial_in_full_precision_is_the_trial_it_was_before_there_was_a_choice
 def test_float64_and_cpus_without_tf32_are_refused():
     with pytest.raises(ParameterError, match="matmul_precision is bf16 and dtype is float64"):
         COLLAPSE.check_trial(params_of(dtype="float64"))
-    with pytest.raises(RuntimeError, match="tf32, which cpu does not have"):
+    with pytest.raises(EngineError, match="tf32, which cpu does not have"):
         run([params_of(matmul_precision="tf32")])
+
+
+@pytest.mark.parametrize("name", ["collapse", "regression"])
+def test_plan_refuses_a_precision_that_the_device_does_not_have(name):
+    """Before this, each pack failed when it began."""
+    task = registered_task(name)
+    params = task.schema.fill({"arch": "mlp", "depth": 2, "matmul_precision": "tf32"})
+    with pytest.raises(EngineError, match="tf32, which cpu does not have"):
+        task.engine(params, Engine.EAGER, "cpu")
+    task.engine(params, Engine.EAGER, "cuda")
 
 
 def test_tf32_is_allowed_for_as_long_as_a_step_takes():

@@ -11,8 +11,8 @@ import pytest
 import torch
 from training_context import Context, ids_of
 
-from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.data.published import PUBLISHED
+from depthrate.tasks.supervised.task import COLLAPSE
 
 PACKS_ON_THE_CPU = {
     "deep": ({"arch": "rn2", "depth": 21, "width": 128, "samples_per_class": 60, "optimizer": "adam"}, 6),
@@ -22,7 +22,7 @@ PACKS_ON_THE_CPU = {
 PROCESS = """
 import json, os, sys
 import depthrate.orchestrator.worker.__main__  # what a worker has loaded before it trains
-from depthrate.tasks.collapse.task import COLLAPSE
+from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.task import Engine
 
 class Context:

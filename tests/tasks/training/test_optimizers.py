@@ -6,11 +6,11 @@ import pytest
 import torch
 from training_context import Context, ids_of
 
-from depthrate.tasks.collapse.task import COLLAPSE
-from depthrate.tasks.collapse.theory import bound_of_gap
 from depthrate.tasks.parameters import ParameterError
+from depthrate.tasks.supervised.task import COLLAPSE
+from depthrate.tasks.supervised.theory import bound_of_gap
 from depthrate.tasks.task import Engine
-from depthrate.tasks.training.engine import EngineError
+from depthrate.tasks.training.engines.choice import EngineError
 from depthrate.tasks.training.step import losses
 
 PARAMS = {"dataset": "digits", "samples_per_class": 4, "width": 8, "depth": 2, "steps": 60, "weight_decay": 0.01}

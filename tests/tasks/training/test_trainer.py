@@ -10,8 +10,8 @@ import torch.nn.functional as F
 
 from depthrate.tasks.networks.network import NO_STATE
 from depthrate.tasks.networks.residual import ResidualNetwork
-from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan, learning_rate_factor
 from depthrate.tasks.training.trainer import FusedTrainer, stream
+from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan, learning_rate_factor
 
 INPUTS, CLASSES, SAMPLES = 11, 5, 43
 OPTIMIZERS = ["sgd", "adam", "adamw", "rmsprop"]

@@ -1,0 +1,72 @@
+"""Fit the curves of a sweep: those it requests, which the store keeps, or others, which it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from depthrate.orchestrator.analysis.fit_curves import fit_curves
+from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.orchestrator.api.mixtures import mixtures
+from depthrate.orchestrator.launch.plan import CheckedSweep, check_filters
+from depthrate.orchestrator.search.proposals import SearchView, fitted_trials
+from depthrate.storage.catalog.fits import write_fits
+from depthrate.storage.commits.source import Problem
+from depthrate.storage.files.store import Store
+from depthrate.sweeps.errors import SweepError
+from depthrate.sweeps.spec import SweepSpec, check_fits, fit_request
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """Fitted curves of a sweep."""
+
+    curves: Sequence[FittedCurve]
+    rows: Sequence[Mapping[str, Any]]
+    """Rows of the table `fits`, one per curve and model."""
+    warnings: Sequence[str]
+    """Mixed settings or code versions, and a failure to save the rows."""
+    problems: Sequence[Problem]
+    """Problems of the store."""
+
+
+def fit_sweep(
+    checked: CheckedSweep, store: Store, view: SearchView | None, requests: Sequence[Any] | None = None
+) -> FitResult:
+    """Fit the curves of a sweep.
+
+    Args:
+        checked: The sweep with its trials.
+        view: The sweep's search, whose chosen trials are fitted.
+        requests: Fits that replace those of the sweep. They are not saved in the store.
+
+    Raises:
+        SweepError: A metric or parameter is unknown, or an option is not allowed.
+    """
+    if requests is not None:
+        changed = checked.sweep.replace(fit=tuple(requests))
+        check_fits(changed, checked.task)
+        check_filters(changed, checked.task)
+    results = results_of(store, checked.task)
+    curves = fit_curves(
+        results, checked.sweep.fit if requests is None else requests, fitted_trials(checked, view), checked.task
+    )
+    rows = [row for curve in curves for row in curve.table_rows(checked.sweep.name)]
+    warnings = list(mixtures(checked, results))
+    if rows and requests is None:
+        try:
+            write_fits(store, checked.sweep.name, rows)
+        except OSError as error:
+            warnings.append(f"fits are not kept: {error}")
+    return FitResult(curves, rows, warnings, results.problems)
+
+
+def changed_requests(sweep: SweepSpec, changes: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return one new request if a metric is given, else those of the sweep with these options."""
+    if "metric" in changes:
+        return (fit_request(changes),)
+    if not sweep.fit:
+        raise SweepError(f"sweep {sweep.name!r} asks for no fit; say which metric: --metric nc1")
+    return tuple(fit_request({**request.spec(), **changes}) for request in sweep.fit)

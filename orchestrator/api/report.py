@@ -1,0 +1,85 @@
+"""Write a sweep's report: an HTML page, and its figures and LaTeX files where folders are given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from depthrate.orchestrator.analysis.fit_curves import fit_curves
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.orchestrator.api.mixtures import mixtures
+from depthrate.orchestrator.console.output_file import write_output
+from depthrate.orchestrator.export.latex.files import export_latex
+from depthrate.orchestrator.launch.plan import CheckedSweep
+from depthrate.orchestrator.monitor.status import sweep_status
+from depthrate.orchestrator.report.data import ReportData
+from depthrate.orchestrator.report.drawing.style import SCREEN, FigureStyle
+from depthrate.orchestrator.report.figure_files import export_figures
+from depthrate.orchestrator.report.overlay import overlaid
+from depthrate.orchestrator.report.page import all_plots, render_report
+from depthrate.orchestrator.report.read_store import hold_numbers, read_report
+from depthrate.orchestrator.search.proposals import fitted_trials, with_search
+from depthrate.storage.commits.source import Problem
+from depthrate.storage.files.store import Store
+from depthrate.storage.query.results import Results
+
+
+@dataclass(frozen=True)
+class ReportFiles:
+    """Where the report goes, and the command that ran the sweep."""
+
+    page: Path
+    figures: Path | None
+    command: list[str]
+    style: FigureStyle = SCREEN
+    latex: Path | None = None
+    overlay: CheckedSweep | None = None
+    """A second sweep, which is drawn into the same figures."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """What came of a report."""
+
+    megabytes: float
+    num_figures: int
+    problems: list[Problem]
+    latex: tuple[Path, ...] = ()
+    """The LaTeX files."""
+    mixtures: tuple[str, ...] = ()
+    """Sentences on how its trials are not alike."""
+
+
+def write_report(checked: CheckedSweep, store: Store, targets: ReportFiles) -> Written:
+    """Write a sweep's report, and its figures and LaTeX files where folders are given.
+
+    Raises:
+        UsageError: A file cannot be written.
+    """
+    results = results_of(store, checked.task)
+    data = read_sweep(checked, store, results, targets.command)
+    if targets.overlay is not None:
+        command = [*targets.command[:2], targets.overlay.sweep.name, *targets.command[3:]]
+        second = read_sweep(targets.overlay, store, results_of(store, targets.overlay.task), command)
+        data = overlaid(data, second)
+    html = render_report(data)
+    write_output(targets.page, html)
+    num_figures = 0
+    if targets.figures is not None:
+        num_figures = export_figures(all_plots(data), targets.figures, targets.style)
+    latex = () if targets.latex is None else tuple(export_latex(data, targets.latex))
+    return Written(len(html.encode()) / 1e6, num_figures, results.problems, latex, mixtures(checked, results))
+
+
+def read_sweep(checked: CheckedSweep, store: Store, results: Results, command: list[str]) -> ReportData:
+    """Read the content of a sweep's report.
+
+    Args:
+        command: Command that ran the sweep, shown in the report.
+    """
+    sweep = checked.sweep
+    checked, view = with_search(checked, store)
+    state = sweep_status(sweep.name, [trial.trial_id for trial in checked.trials], results.snapshot, store)
+    held = hold_numbers(checked, results)
+    curves = fit_curves(held, sweep.fit, fitted_trials(checked, view), checked.task)
+    return read_report(checked, state, results, curves, command, view, held)

@@ -1,0 +1,154 @@
+"""Fitted curves in a terminal: a row a curve, and how far its trials' training had converged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rich.console import Console
+
+from depthrate.orchestrator.analysis.convergence import UNCONVERGED_RULE
+from depthrate.orchestrator.analysis.preferred_model import (
+    adequate_power,
+    curves_with_common_exponent,
+    inadequacy,
+    local_exponents_text,
+    preferred_names,
+)
+from depthrate.orchestrator.console.tables import print_line, print_rows
+
+if TYPE_CHECKING:
+    from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+    from depthrate.tasks.fits.rate_fit import RateFit
+
+
+class _Fitted(Protocol):
+    """Fitted curves with warnings about them."""
+
+    @property
+    def curves(self) -> Sequence[FittedCurve]: ...
+
+    @property
+    def warnings(self) -> Sequence[str]: ...
+
+
+def print_fit_result(console: Console, result: _Fitted, *, wide: bool = False, more: str) -> None:
+    """Print the warnings and the table of fitted curves."""
+    print_fit_warnings(result.warnings)
+    if result.curves:
+        print_fits(console, result.curves, wide=wide, more=more)
+
+
+def print_fit_warnings(warnings: Sequence[str]) -> None:
+    """Print warnings to stderr."""
+    for text in warnings:
+        print_line(f"warning: {text}", stderr=True)
+
+
+def print_fits(
+    console: Console, curves: Sequence[FittedCurve], *, wide: bool = False, more: str = "depthrate fit SWEEP --wide"
+) -> None:
+    """Print one row per curve: the power law with its interval, and the preferred model."""
+    rows: list[list[Any]] = []
+    for curve in curves:
+        power, adequate = curve.power, adequate_power(curve)
+        name = [curve.metric, curve.label()]
+        if power is None:
+            rows.append([*name, "no fit", "", None, len(curve.rows), "", curve.note or "", "", curve.excluded_text])
+            continue
+        law, exponent = "no power law fits", f"local: {local_exponents_text(curve)}"
+        if adequate is not None:
+            base = curve.x if curve.x.isidentifier() else f"({curve.x})"
+            prefactor = f"{power.prefactor:#.3g}".removesuffix(".")
+            law, exponent = f"{prefactor} {base}^{-power.exponent:.3f}", _interval(power)
+        model = " or ".join(preferred_names(curve)) or f"none ({inadequacy(curve, power)})"
+        numbers = [power.r2, power.n_points, _bounded(curve)]
+        rows.append([*name, law, exponent, *numbers, model, _reached(curve), curve.excluded_text])
+    columns = ["metric", "group", "power law", "exponent a [95 %]", "R^2", "trials", "theorem's bound"]
+    columns += ["preferred model", "target at", "left out"]
+    optional = [columns.index(name) for name in ("group", "theorem's bound", "target at", "left out")]
+    kept = [i for i in range(len(columns)) if i not in optional or any(row[i] for row in rows)]
+    print_rows(
+        console,
+        [columns[i] for i in kept],
+        [[(round(row[i], 3) if isinstance(row[i], float) else row[i]) for i in kept] for row in rows],
+        wide=wide,
+        more=more,
+    )
+    for line in _convergence(curves):
+        console.print(line)
+    for curve in curves_with_common_exponent(curves):
+        if (common := curve.common) is not None:
+            text = f"{curve.metric}: one exponent for all {common.num_groups} groups: {common.exponent:.3f}"
+            text += f" [{common.ci_low:.3f}, {common.ci_high:.3f}], p = {_p_value(common.p_common)}"
+            console.print(text)
+
+
+def _convergence(curves: Sequence[FittedCurve]) -> list[str]:
+    """Say whether the trials' training had converged, which exponents rest on."""
+    fitted = [curve for curve in curves if curve.fits]
+    used = {row["trial_id"] for curve in fitted for row in curve.rows}
+    judged = max((curve.judged for curve in fitted), default=0)
+    if not judged:
+        return []
+    falling = frozenset().union(*(curve.unconverged for curve in fitted))
+    lines = [_how_it_ended(fitted, len(used), len(falling))]
+    above = {trial_id: share for curve in fitted for trial_id, share in curve.above.items()}
+    if above:
+        lines.append(
+            f"above a shallower network's objective: {len(above)} of {len(used)} trials, by up to {max(above.values()):.1%} "
+            "of what theirs is above its limit"
+        )
+    drifts = [
+        (_curve_name(curve), curve.drift) for curve in fitted if curve.drift is not None and adequate_power(curve)
+    ]
+    if drifts:
+        parts = (f"{name} {drift.moved:+z.3f} (at most {drift.could_move:.3f})" for name, drift in drifts)
+        lines.append(f"exponents moved in the last quarter of training: {', '.join(parts)}")
+    return lines
+
+
+def _how_it_ended(fitted: Sequence[FittedCurve], num_used: int, num_falling: int) -> str:
+    if all(curve.is_stationary for curve in fitted):
+        return f"stationary: all {num_used} trials, by their solver's tolerance"
+    if any(curve.stationary for curve in fitted):
+        return f"unconverged: {num_falling} of {num_used} trials (their solver ended above its tolerance)"
+    ended = (
+        f"unconverged: {num_falling} of {num_used} trials ({UNCONVERGED_RULE})" if num_falling else "objectives at rest"
+    )
+    return f"exponents are of training at this budget, not of an optimum; {ended}"
+
+
+def _curve_name(curve: FittedCurve) -> str:
+    label = curve.label()
+    return f"{curve.metric} over {curve.x}" + (f" ({label})" if label else "")
+
+
+def _bounded(curve: FittedCurve) -> str:
+    """Whether the data fall as fast as a theorem's upper bound."""
+    if curve.bound is None or not curve.is_stationary:  # it speaks of optima
+        return ""
+    return f"{curve.bound.verdict} ({curve.bound.exponent:.2f})"
+
+
+def _p_value(p: float | None) -> str:
+    return "" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _interval(fit: RateFit) -> str:
+    if fit.ci_low is None or fit.ci_high is None:
+        few = "" if fit.n_seeds is None else f": {fit.n_seeds} seed{'s' if fit.n_seeds > 1 else ''}"
+        return f"{fit.exponent:.3f} (no interval{few})"
+    return f"{fit.exponent:.3f} [{fit.ci_low:.3f}, {fit.ci_high:.3f}]"
+
+
+def _reached(curve: FittedCurve) -> str:
+    """Where the power law meets the target."""
+    power = adequate_power(curve)
+    if power is None or curve.asked.target is None:
+        return ""
+    if power.x_at_target is None:
+        return "never"
+    high = "inf" if power.x_at_high is None else f"{power.x_at_high:.3g}"
+    low = "" if power.x_at_low is None else f" [{power.x_at_low:.3g}, {high}]"
+    return f"{curve.x} {power.x_at_target:.3g}{low}"

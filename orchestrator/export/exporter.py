@@ -1,0 +1,160 @@
+"""What an exporter is, and a sweep as exporters read it.
+
+A package registers an `Exporter` under its name in the entry-point group `depthrate.exporters`; `depthrate export` then has a
+flag of that name.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.orchestrator.console.errors import UsageError
+from depthrate.orchestrator.launch.plan import CheckedSweep
+from depthrate.orchestrator.search.proposals import SearchView
+from depthrate.storage.files.store import Store
+from depthrate.storage.query.results import Results
+from depthrate.storage.tables.own_columns import quoted
+from depthrate.sweeps.trial import varying_parameters
+
+MAX_RUN_NAME = 120
+"""Characters of the name of a run."""
+Scalars = tuple[int, Mapping[str, float]]
+"""A step, and tag -> value at it."""
+
+
+@dataclass(frozen=True)
+class CommittedRun:
+    """A committed trial as a run: its parameters, and its finite numbers by step."""
+
+    trial_id: str
+    attempt_id: str
+    name: str
+    """Parameters that vary in the sweep, as in `depth=3,seed=0`."""
+    params: Mapping[str, Any]
+    began_at: float
+    ended_at: float
+    """Time of the commit, in seconds since 1970."""
+    steps: list[Scalars]
+    """Numbers by step, tagged `curves/loss`, `metrics/nc1`, and of a test split `curves/loss/test`."""
+
+
+@dataclass(frozen=True)
+class ExportedSweep:
+    """A sweep and what is committed of it."""
+
+    checked: CheckedSweep
+    search: SearchView | None
+    store: Store
+
+    @property
+    def name(self) -> str:
+        """Name of the sweep."""
+        return self.checked.sweep.name
+
+    @cached_property
+    def results(self) -> Results:
+        """Committed results of its trials alone, for SQL."""
+        trial_ids = [trial.trial_id for trial in self.checked.trials]
+        return results_of(self.store, self.checked.task).only(trial_ids, self.name)
+
+    def runs(self) -> list[CommittedRun]:
+        """Return its committed trials with their numbers.
+
+        Raises:
+            UsageError: No trial is committed.
+        """
+        trials, names = {trial.trial_id: trial for trial in self.checked.trials}, self._run_names()
+        query = "select trial_id, attempt_id, epoch(committed_at), coalesce(wall_s, 0) from trials"
+        rows = self.results.sql(query).fetchall()
+        if not rows:
+            raise UsageError(f"no trial of sweep {self.name!r} is committed; run it first")
+        steps = dict(_scalars_of_trials(self.results))
+        return [
+            CommittedRun(
+                trial_id, attempt_id, names[trial_id], trials[trial_id].params, at - wall_s, at, steps.get(trial_id, [])
+            )
+            for trial_id, attempt_id, at, wall_s in rows
+        ]
+
+    def _run_names(self) -> dict[str, str]:
+        trials = self.checked.trials
+        varying = varying_parameters(trials) if trials else []
+        names = {}
+        for trial in trials:
+            text = ",".join(f"{name}={trial.params[name]}" for name in varying) or trial.trial_id
+            safe = re.sub(r"[^A-Za-z0-9_.,=+-]+", "-", text)
+            is_short = len(safe) <= MAX_RUN_NAME
+            names[trial.trial_id] = safe if is_short else f"{safe[:MAX_RUN_NAME]}-{trial.trial_id}"
+        return names
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exporter:
+    """A way to copy a sweep to another program."""
+
+    name: str
+    """Name of its flag: `mlflow` is --mlflow."""
+    doc: str
+    """Help of its flag."""
+    export: Callable[[ExportedSweep, str | None], str]
+    """Copies a sweep to a folder or URL and returns the line to print; raises a UsageError for a place that refuses."""
+    needs_place: bool = True
+    """Whether a folder or URL must be named."""
+    takes: Callable[[str], bool] = lambda place: False
+    """Whether it is the exporter for a place that is named without a flag."""
+    library: str = ""
+    """Library that it needs, as messages name it."""
+    install: str = ""
+    """Command that installs the library."""
+
+    def run(self, sweep: ExportedSweep, place: str | None) -> str:
+        """Copy a sweep, and return the line to print.
+
+        Raises:
+            UsageError: The place is missing or refuses, there is nothing to copy, or its library is not installed.
+        """
+        if self.needs_place and place is None:
+            raise UsageError(
+                f"say where to: --{self.name} writes to a folder or URL, as in depthrate export SWEEP PLACE"
+            )
+        try:
+            return self.export(sweep, place)
+        except ImportError as error:
+            raise UsageError(f"--{self.name} needs {self.library} ({error}); install it: {self.install}") from None
+
+
+def _scalars_of_trials(results: Results) -> Iterator[tuple[str, list[Scalars]]]:
+    """Yield each trial with its finite numbers by step."""
+    rows = sorted(
+        itertools.chain(_rows(results, "curves", "true"), _rows(results, "metrics", "is_last")),
+        key=lambda row: (row["trial_id"], row["step"]),
+    )
+    for trial_id, of_trial in itertools.groupby(rows, key=lambda row: row["trial_id"]):
+        steps: list[Scalars] = []
+        for step, at_step in itertools.groupby(of_trial, key=lambda row: row["step"]):
+            values = {tag: value for row in at_step for tag, value in _values(row).items()}
+            if values:
+                steps.append((step, values))
+        yield str(trial_id), steps
+
+
+def _rows(results: Results, table: str, condition: str) -> Iterator[dict[str, Any]]:
+    relation = results.sql(f"select * from {table} limit 0")
+    numbers = [n for n, kind in zip(relation.columns, relation.types, strict=True) if str(kind) == "DOUBLE"]
+    listed = "".join(f", {quoted(name)}" for name in numbers)
+    query = f"select trial_id, step, split{listed} from {table} where {condition} and step is not null"
+    for trial_id, step, split, *values in results.sql(query).fetchall():
+        named = {f"{table}/{name}": value for name, value in zip(numbers, values, strict=True)}
+        yield {"trial_id": trial_id, "step": step, "split": split, "values": named}
+
+
+def _values(row: Mapping[str, Any]) -> dict[str, float]:
+    ending = "" if row["split"] in (None, "train") else f"/{row['split']}"
+    return {f"{name}{ending}": v for name, v in row["values"].items() if v is not None and math.isfinite(v)}

@@ -1,0 +1,79 @@
+"""The process that draws: for each sweep that is asked for, its figures and its report as packed files.
+
+It is its own since drawing takes the processor for seconds, which all that look would wait for, and since what a task's code
+does there ends nothing else. A request is a line of JSON, and so is the answer; it ends when nobody asks any more.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import select
+import sys
+from pathlib import Path
+from typing import Any
+
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.orchestrator.api.find_sweep import find_launch
+from depthrate.orchestrator.api.report import read_sweep
+from depthrate.orchestrator.console.tables import json_text
+from depthrate.orchestrator.report.page import all_plots, render_report
+from depthrate.storage.catalog.specs import newest_specs
+from depthrate.storage.commits.source import first_line
+from depthrate.storage.files.store import Store
+from depthrate.storage.query.results import Results
+
+IDLE_S = 120.0
+MOST_DRAWINGS = 20
+"""Then it ends, and another begins with the memory that drawing needs and no more."""
+LEFT_TO_OTHERS = 5
+"""Trials that run on the same machine, and the pages, come first."""
+
+
+def main() -> None:
+    """Draw what is asked for on the standard input; argument: the store."""
+    os.nice(LEFT_TO_OTHERS)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a task's code prints is no answer
+    store, results = Store(sys.argv[1]), None
+    for _ in range(MOST_DRAWINGS):
+        if not select.select([sys.stdin], [], [], IDLE_S)[0] or not (line := sys.stdin.readline()):
+            return
+        asked = json.loads(line)
+        try:
+            store.require_there()
+            results = results_of(store) if results is None else results.refresh()
+            _draw(store, results, asked["sweep"], Path(asked["figures"]), Path(asked["page"]))
+            said = ""
+        except (ValueError, OSError) as error:
+            said = first_line(error)
+        print(json.dumps({"said": said}), file=answers, flush=True)
+
+
+def _draw(store: Store, results: Results, sweep: str, figures: Path, page: Path) -> None:
+    """Write both files.
+
+    Raises:
+        ValueError: the sweep's task is not to be had, or the store does not answer.
+        OSError: the store does not answer, or the files cannot be written.
+    """
+    checked, _ = find_launch(newest_specs(store)[sweep], store)
+    data = read_sweep(checked, store, results, ["depthrate", "run", sweep, "--store", store.url])
+    drawn: list[dict[str, Any]] = [
+        {
+            "title": plot.title,
+            "notes": " ".join(plot.notes),
+            "rows": plot.rows,
+            "data": plot.traces,
+            "layout": plot.page_layout(),
+            "frames": plot.frames,
+        }
+        for plot in all_plots(data)
+    ]
+    figures.write_bytes(gzip.compress(json_text(drawn), 4))
+    page.write_bytes(gzip.compress(render_report(data).encode(), 4))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""What was drawn of the sweeps, for the pages: by a process that is started when somebody looks, ends alone, and may fail."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import subprocess
+import tempfile
+import threading
+import time
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from depthrate.orchestrator.serve.poller import Seen
+from depthrate.orchestrator.serve.rows import state_of
+from depthrate.storage.files.store import Store
+from depthrate.tasks.python_process import start_python
+
+LONGEST_S = 180.0
+"""Drawing that takes longer is ended."""
+PATIENCE_S = 60.0
+"""For so long a report waits for what was committed since."""
+EVERY_S, SHARE = 15.0, 10.0
+"""A sweep is drawn again no sooner than this after the last time, nor than so many times what that took."""
+MOST_KEPT = 8
+"""Sweeps whose figures are kept: those that were looked at last."""
+
+
+class DrawingError(Exception):
+    """The process that draws has ended, or was ended, before it answered."""
+
+
+@dataclass
+class Drawn:
+    """What was drawn of one sweep last."""
+
+    name: str = ""
+    """Of its files; empty where nothing has been drawn yet."""
+    said: str = ""
+    """What went wrong since."""
+    of: frozenset[tuple[str, str]] | None = None
+    """The (trial, attempt) that counted then."""
+    due_at: float = 0.0
+    running: Future[None] | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Drawer:
+    """Has sweeps drawn, one after the other, when they are asked for and something was committed."""
+
+    def __init__(self, store: Store):
+        self._store = store
+        self._scratch = tempfile.TemporaryDirectory(prefix="depthrate-serve-", ignore_cleanup_errors=True)
+        self._folder = Path(self._scratch.name)
+        self._one_at_a_time = ThreadPoolExecutor(1, "drawing")
+        self._process: subprocess.Popen[str] | None = None
+        self._sweeps: OrderedDict[str, Drawn] = OrderedDict()
+        self._lock, self._number, self._is_ended = threading.Lock(), 0, False
+
+    def stop(self) -> None:
+        """End what draws, and forget what was drawn."""
+        with self._lock:
+            self._is_ended = True
+            self._end_process()
+        self._one_at_a_time.shutdown(cancel_futures=True)
+        self._scratch.cleanup()
+
+    def figures(self, sweep: str, seen: Seen) -> Drawn:
+        """Return what was drawn last, at once; if something was committed since, it is drawn from now on."""
+        return self._asked(sweep, seen)
+
+    def page(self, sweep: str, seen: Seen) -> tuple[bytes | None, str]:
+        """Return the report, packed by gzip, and what went wrong since it was drawn; it waits while it is being drawn."""
+        drawn = self._asked(sweep, seen)
+        if drawn.running is not None:
+            wait([drawn.running], PATIENCE_S)
+        with contextlib.suppress(OSError):
+            return self._path(drawn.name, "page").read_bytes(), drawn.said
+        return None, drawn.said or "It is still being drawn; ask again in a while."
+
+    def packed_figures(self, name: str) -> bytes | None:
+        """Return the figures of one drawing, packed by gzip; None where others have taken their place."""
+        with self._lock:
+            is_known = any(name == drawn.name for drawn in self._sweeps.values())
+        with contextlib.suppress(OSError):
+            return self._path(name, "figures").read_bytes() if is_known else None
+        return None
+
+    def _asked(self, sweep: str, seen: Seen) -> Drawn:
+        drawn = self._of(sweep)
+        with drawn.lock:
+            if drawn.running is not None and drawn.running.done():
+                drawn.running = None
+            if drawn.running is None and time.monotonic() >= drawn.due_at and not self._is_ended:
+                counting = _counting(seen, sweep)
+                if counting != drawn.of:
+                    drawn.running = self._one_at_a_time.submit(self._draw, sweep, drawn, counting)
+            return drawn
+
+    def _of(self, sweep: str) -> Drawn:
+        with self._lock:
+            drawn = self._sweeps.setdefault(sweep, Drawn())
+            self._sweeps.move_to_end(sweep)
+            left = [self._sweeps.popitem(last=False)[1] for _ in range(len(self._sweeps) - MOST_KEPT)]
+        for each in left:
+            self._forget(each.name)
+        return drawn
+
+    def _draw(self, sweep: str, drawn: Drawn, counting: frozenset[tuple[str, str]]) -> None:
+        self._number += 1
+        began, before, name = time.monotonic(), drawn.name, f"{time.time_ns():x}-{self._number}"
+        request = {"sweep": sweep} | {what: str(self._path(name, what)) for what in ("figures", "page")}
+        try:
+            said = self._answer(request)
+        except DrawingError as error:
+            said = str(error)
+        ended = time.monotonic()
+        drawn.name, drawn.said, drawn.of = (before, said, None) if said else (name, "", counting)
+        drawn.due_at = ended + max(EVERY_S, SHARE * (ended - began))
+        if not said:
+            self._forget(before)
+
+    def _answer(self, request: dict[str, str]) -> str:
+        """Return what went wrong; empty where all is drawn.
+
+        Raises:
+            DrawingError: the process ended, or took too long and was ended.
+        """
+        for is_last in (False, True):
+            process = self._started()
+            with contextlib.suppress(OSError, ValueError):  # it has ended since it was used last
+                assert process.stdin is not None and process.stdout is not None
+                print(json.dumps(request), file=process.stdin, flush=True)
+                if not select.select([process.stdout], [], [], LONGEST_S)[0]:
+                    self._end_process()
+                    raise DrawingError(f"drawing took longer than {LONGEST_S:.0f} s and was ended")
+                if line := process.stdout.readline():
+                    return str(json.loads(line)["said"])
+            code = process.wait()
+            self._end_process()
+            if code or is_last:
+                break  # one that was idle for long has ended well, and another is asked
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        raise DrawingError(f"the process that draws has ended ({how}); what it printed stands where serve was started")
+
+    def _started(self) -> subprocess.Popen[str]:
+        with self._lock:
+            if self._is_ended:
+                raise DrawingError("the server is being ended")
+            if self._process is None or self._process.poll() is not None:
+                self._end_process()
+                module, pipe = "depthrate.orchestrator.serve.drawing", subprocess.PIPE
+                self._process = start_python(module, self._store.address, stdin=pipe, stdout=pipe, text=True)
+            return self._process
+
+    def _end_process(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stdout):
+                with contextlib.suppress(OSError):  # half a line that nobody reads any more
+                    stream.close() if stream is not None else None
+
+    def _path(self, name: str, what: str) -> Path:
+        return self._folder / f"{name or 'nothing'}.{what}.gz"
+
+    def _forget(self, name: str) -> None:
+        for what in ("figures", "page"):
+            self._path(name, what).unlink(missing_ok=True)
+
+
+def _counting(seen: Seen, sweep: str) -> frozenset[tuple[str, str]]:
+    """Return the (trial, attempt) of a sweep that count."""
+    assert seen.look is not None
+    known = state_of(seen, sweep).states
+    columns = (seen.look.snapshot.trials[name].to_pylist() for name in ("trial_id", "attempt_id"))
+    return frozenset(pair for pair in zip(*columns, strict=True) if pair[0] in known)

@@ -1,0 +1,311 @@
+"""The trials of a sweep as rows, and their curves: what is committed is read once, what runs as it is logged."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.orchestrator.api.find_sweep import find_launch
+from depthrate.orchestrator.monitor.status import SweepStatus
+from depthrate.orchestrator.report.groups import thin_indices
+from depthrate.orchestrator.report.trial_tables import MAX_COLUMNS
+from depthrate.orchestrator.serve.poller import Seen
+from depthrate.storage.attempts.live_curves import LivePack
+from depthrate.storage.commits.snapshot import Snapshot
+from depthrate.storage.files.json_objects import object_of
+from depthrate.storage.files.store import Store
+from depthrate.storage.query.results import Results
+from depthrate.storage.tables.own_columns import quoted
+
+SHOWN_CURVES = 40
+"""Trials in the figure of curves: those that run, then those that were committed last."""
+CURVE_POINTS = 200
+ORDER = ("failed", "diverged", "running", "ok", "pending")
+"""Of the table: what needs a look, what runs, and what was committed last come first."""
+FIRST_CURVES = ("loss", "accuracy")
+Curves = dict[str, dict[str, list[float | None]]]
+"""Of one trial: split -> step and what was logged."""
+
+
+class SweepRows:
+    """A sweep that somebody looks at."""
+
+    def __init__(self, store: Store, sweep: str):
+        self._store, self._sweep = store, sweep
+        self._read: set[tuple[str, str]] = set()
+        """(trial, attempt) whose numbers are below."""
+        self._numbers: dict[str, dict[str, Any]] = {}
+        self._committed: dict[str, dict[str, Any]] = {}
+        self._order: list[str] = []
+        """Committed trials, the newest last."""
+        self._curves: dict[str, Curves] = {}
+        self._planned: dict[str, Mapping[str, Any]] = {}
+        self._looked_up: frozenset[str] = frozenset()
+        self._names: list[str] = []
+        self._varying: list[str] = []
+        self._varying_of: tuple[Any, ...] = ()
+        self._lock, self._number = threading.Lock(), -1
+
+    def table(self, seen: Seen) -> dict[str, Any]:
+        """Return the columns of the table of trials, and a row a trial.
+
+        Raises:
+            OSError, StoreError: the store does not answer.
+        """
+        with self._caught_up(seen) as (state, live):
+            params, varying = self._settings(state, live)
+            running = {each.trial_id: each for each in (seen.look.running if seen.look else ())}
+            values = {t: self._numbers.get(t) or _last(running[t].last) for t in state.states if self._has(t, running)}
+            measured = self._chosen(seen, values, MAX_COLUMNS - 5 - len(varying))
+            errors = {trial_id: error for trial_id in state.states if (error := state.error_of(trial_id)) is not None}
+            columns = ["trial", "state", *varying, "step", *measured, "wall s", *(["error"] if errors else [])]
+            rows = []
+            newest = {trial_id: place for place, trial_id in enumerate(reversed(self._order))}
+            places = {trial_id: (ORDER.index(s), newest.get(trial_id, 0)) for trial_id, s in state.states.items()}
+            for trial_id, trial_state in sorted(state.states.items(), key=lambda item: places[item[0]]):
+                done, own = self._committed.get(trial_id, {}), values.get(trial_id, {})
+                row = [trial_id, trial_state, *(params[trial_id].get(name) for name in varying)]
+                row += [running[trial_id].step if trial_id in running else done.get("steps")]
+                row += [own.get(name) for name in measured] + [done.get("wall_s")]
+                rows.append(row + ([errors.get(trial_id)] if errors else []))
+            return {"columns": columns, "rows": rows}
+
+    def curves(self, seen: Seen, of: str | None) -> dict[str, Any]:
+        """Return one logged quantity over the steps: of the trials that run, and of those that were committed last.
+
+        Raises:
+            OSError, StoreError: the store does not answer.
+        """
+        with self._caught_up(seen) as (state, live):
+            shown = {trial_id: curves_of(pack, trial_id) for trial_id, pack in list(live.items())[:SHOWN_CURVES]}
+            room = SHOWN_CURVES - len(shown)
+            newest = [trial_id for trial_id in reversed(self._order) if trial_id in self._curves]
+            shown |= {trial_id: self._curves[trial_id] for trial_id in newest[:room]}
+            names = logged_names(shown.values())
+            chosen = of if of in names else next(iter(names), "")
+            params, varying = self._settings(state, live)
+            lines = [
+                {
+                    "trial": trial_id,
+                    "label": ", ".join(f"{n} {params[trial_id].get(n)}" for n in varying) or trial_id,
+                    "running": trial_id in live,
+                    "split": split,
+                    "x": columns["step"],
+                    "y": columns[chosen],
+                }
+                for trial_id, curves in shown.items()
+                for split, columns in curves.items()
+                if chosen in columns
+            ]
+            return {"names": names, "of": chosen, "lines": lines}
+
+    def trial(self, seen: Seen, trial_id: str) -> dict[str, Any]:
+        """Return all that is known of a trial but its attempts: parameters, last numbers, curves.
+
+        Raises:
+            OSError, StoreError: the store does not answer.
+        """
+        with self._caught_up(seen) as (state, live):
+            running = [each for each in (seen.look.running if seen.look else ()) if each.trial_id == trial_id]
+            curves = curves_of(live[trial_id], trial_id) if trial_id in live else self._curves.get(trial_id)
+            params, numbers = self._params(trial_id, live), self._numbers.get(trial_id)
+            found = {
+                "state": state.states[trial_id],
+                "params": dict(params),
+                "numbers": numbers or (_last(running[0].last) if running else {}),
+                "error": state.error_of(trial_id),
+            }
+        if curves is None and trial_id in self._committed and seen.look is not None:
+            curves = self._keep_curves(seen.look.snapshot, trial_id)
+        return found | {"curves": curves or {}, "names": logged_names([curves or {}])}
+
+    def _keep_curves(self, snapshot: Snapshot, trial_id: str) -> Curves:
+        """Read the curves of a trial that was committed long ago; they are kept while it is among the last few of these."""
+        rows = snapshot.trials.select(["trial_id", "attempt_id"]).to_pylist()
+        others = {(row["trial_id"], row["attempt_id"]) for row in rows if row["trial_id"] != trial_id}
+        curves = _read_curves(self._results(snapshot).without(others), [trial_id]).get(trial_id, {})
+        with self._lock:
+            self._curves[trial_id] = curves
+            for other in list(self._curves)[: -2 * SHOWN_CURVES]:
+                del self._curves[other]
+        return curves
+
+    @contextmanager
+    def _caught_up(self, seen: Seen) -> Iterator[tuple[SweepStatus, dict[str, LivePack]]]:
+        """Lend the sweep's state and what runs of it, to one thread at a time, once what was committed since is read.
+
+        Raises:
+            OSError, StoreError: the store does not answer.
+        """
+        state = state_of(seen, self._sweep)
+        with self._lock:
+            self._catch_up(seen, state)
+            yield state, self._live(seen)
+
+    def _catch_up(self, seen: Seen, state: SweepStatus) -> None:
+        """Read the numbers of what was committed since."""
+        if seen.look is None or self._number == seen.number:
+            return
+        self._number = seen.number
+        if self._looked_up != state.states.keys():
+            self._look_up(seen, frozenset(state.states))
+        columns = (seen.look.snapshot.trials[name].to_pylist() for name in ("trial_id", "attempt_id"))
+        counting = set(zip(*columns, strict=True))
+        there = {trial_id: attempt_id for trial_id, attempt_id in counting if trial_id in state.states}
+        for trial_id in [t for t in self._committed if t not in there]:  # removed, or to be run again
+            for kept in (self._committed, self._numbers, self._curves):
+                kept.pop(trial_id, None)
+        self._read = {pair for pair in self._read if there.get(pair[0]) == pair[1]}
+        unread = there.items() - self._read
+        if not unread:
+            return
+        # in memory: each file is read once, and what the poller has seen is not listed again
+        new = self._results(seen.look.snapshot).without(counting - unread).in_memory(dict(unread))
+        found = _rows_of(new, "select trial_id, attempt_id, steps, wall_s, params, committed_at from trials")
+        self._committed |= {row["trial_id"]: row for row in found}
+        self._names = [name for name in _number_columns(new) if name != "wall_s"]
+        self._numbers |= {
+            row["trial_id"]: {name: row[name] for name in self._names if row.get(name) is not None}
+            for row in _rows_of(new, "select * from results")
+        }
+        self._order = sorted(self._committed, key=lambda t: str(self._committed[t]["committed_at"]))
+        last = set(self._order[-SHOWN_CURVES:])
+        self._curves |= _read_curves(new, [row["trial_id"] for row in found if row["trial_id"] in last])
+        self._curves = {t: curves for t, curves in self._curves.items() if t in last}
+        self._read |= {(row["trial_id"], row["attempt_id"]) for row in found}
+
+    def _results(self, snapshot: Snapshot) -> Results:
+        return results_of(self._store, snapshot=snapshot)
+
+    def _look_up(self, seen: Seen, trial_ids: frozenset[str]) -> None:
+        """Expand the sweep for the parameters of its trials; where its task is not to be had, those of commits remain."""
+        self._looked_up = trial_ids
+        try:
+            checked, _ = find_launch(seen.specs[self._sweep], self._store)
+        except ValueError:
+            return
+        self._planned = {trial.trial_id: trial.params for trial in checked.trials}
+
+    def _settings(
+        self, state: SweepStatus, live: Mapping[str, LivePack]
+    ) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
+        """Return the parameters of each trial, and those in which they differ, found again when other trials are known."""
+        params = {trial_id: self._params(trial_id, live) for trial_id in state.states}
+        known = (len(params), len(self._planned), len(self._committed), *live)
+        if known != self._varying_of:
+            self._varying, self._varying_of = _varying(params.values()), known
+        return params, self._varying
+
+    def _params(self, trial_id: str, live: Mapping[str, LivePack]) -> Mapping[str, Any]:
+        if trial_id in self._planned:
+            return self._planned[trial_id]
+        if trial_id in live:
+            return live[trial_id].params[trial_id]
+        return object_of(self._committed[trial_id]["params"]) if trial_id in self._committed else {}
+
+    def _live(self, seen: Seen) -> dict[str, LivePack]:
+        """Return the trials of this sweep that run and have logged something."""
+        if seen.look is None:
+            return {}
+        running = [each.trial_id for each in seen.look.running if each.sweep == self._sweep]
+        of_trial = {trial_id: pack for pack in seen.look.packs for trial_id in pack.params}
+        return {trial_id: of_trial[trial_id] for trial_id in running if trial_id in of_trial}
+
+    def _has(self, trial_id: str, running: Mapping[str, Any]) -> bool:
+        return trial_id in self._numbers or trial_id in running
+
+    def _chosen(self, seen: Seen, values: Mapping[str, Mapping[str, Any]], room: int) -> list[str]:
+        """Return the measured columns that the table shows: the fitted ones first."""
+        asked = seen.specs[self._sweep].spec.get("fit") if self._sweep in seen.specs else None
+        fits = [each.get("metric") for each in asked if isinstance(each, dict)] if isinstance(asked, list) else []
+        there = dict.fromkeys(name for of_trial in values.values() for name in of_trial)
+        order = [*fits, *FIRST_CURVES, *(n for n in self._names if n in there), *there]
+        return [name for name in dict.fromkeys(order) if name in there][: max(room, 2)]
+
+
+def state_of(seen: Seen, sweep: str) -> SweepStatus:
+    """Return the states of a sweep's trials.
+
+    Raises:
+        KeyError: no such sweep was launched.
+    """
+    for state in seen.look.states if seen.look else ():
+        if state.name == sweep:
+            return state
+    raise KeyError(sweep)
+
+
+def curves_of(pack: LivePack, trial_id: str) -> Curves:
+    """Return what a trial that runs has logged so far."""
+    rows = [row for row in pack.rows.to_pylist() if row["trial_id"] == trial_id]
+    return _by_split(rows, [name for name in pack.rows.column_names if name not in ("trial_id", "step", "split")])
+
+
+def logged_names(curves: Any) -> list[str]:
+    """Return what was logged of some trials, the loss first."""
+    names = dict.fromkeys(n for of_trial in curves for columns in of_trial.values() for n in columns if n != "step")
+    return sorted(names, key=lambda name: (*FIRST_CURVES, name).index(name))
+
+
+def _read_curves(results: Results, trial_ids: Sequence[str]) -> dict[str, Curves]:
+    if not trial_ids:
+        return {}
+    relation = results.sql("select * from curves limit 0")
+    numbers = [n for n, kind in zip(relation.columns, relation.types, strict=True) if str(kind) == "DOUBLE"]
+    listed = ", ".join("'" + trial_id.replace("'", "''") + "'" for trial_id in trial_ids)
+    columns = ", ".join(["trial_id", "step", "split", *map(quoted, numbers)])
+    found = _rows_of(
+        results, f"select {columns} from curves where trial_id in ({listed}) and step is not null order by step"
+    )
+    of_trial: dict[str, list[dict[str, Any]]] = {}
+    for row in found:
+        of_trial.setdefault(row["trial_id"], []).append(row)
+    return {trial_id: _by_split(rows, numbers) for trial_id, rows in of_trial.items()}
+
+
+def _by_split(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Curves:
+    """Thin rows so that a figure of many is quick to send."""
+    splits: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        splits.setdefault(row["split"] or "train", []).append(row)
+    found: Curves = {}
+    for split, own in splits.items():
+        thin = [own[index] for index in thin_indices(len(own), CURVE_POINTS)]
+        kept = [name for name in names if any(row[name] is not None for row in thin)]
+        found[split] = {"step": [row["step"] for row in thin]} | {n: [_short(row[n]) for row in thin] for n in kept}
+    return found
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.5g}")
+
+
+def _rows_of(results: Results, query: str) -> list[dict[str, Any]]:
+    relation = results.sql(query)
+    return [dict(zip(relation.columns, row, strict=True)) for row in relation.fetchall()]
+
+
+def _number_columns(results: Results) -> list[str]:
+    """Return the measured columns of the view `results`: those of metrics and curves, not the parameters."""
+    relation = results.sql("select * from results limit 0")
+    hidden = set(results.parameter_names())
+    kinds = zip(relation.columns, relation.types, strict=True)
+    return [name for name, kind in kinds if str(kind) == "DOUBLE" and name not in hidden and name != "step"]
+
+
+def _varying(params: Any) -> list[str]:
+    """Return the parameters in which trials differ."""
+    values: dict[str, set[str]] = {}
+    for each in params:
+        for name, value in each.items():
+            values.setdefault(name, set()).add(repr(value))
+    return [name for name, found in values.items() if len(found) > 1]
+
+
+def _last(splits: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what a trial that runs has logged last."""
+    row = splits.get("train") or next(iter(splits.values()), {})
+    return {name: value for name, value in row.items() if name != "step"}

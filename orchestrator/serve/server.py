@@ -1,0 +1,86 @@
+"""Prepare the server of a store's pages."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from depthrate.orchestrator.console.errors import UsageError
+from depthrate.storage.files.store import Store
+
+if TYPE_CHECKING:
+    import uvicorn
+
+MOST_CONNECTIONS = 200
+STOPPED_AFTER_S = 5
+"""Seconds that open requests may take after the server is asked to stop."""
+
+
+@dataclass(frozen=True)
+class Listening:
+    """A server that has its port and waits for `run`."""
+
+    server: uvicorn.Server
+    socket: socket.socket
+    address: str
+
+    def run(self) -> None:
+        """Answer until the server is told to end."""
+        self.server.run(sockets=[self.socket])
+
+
+def listen(store: Store, host: str, port: int, *, with_token: bool, timeout_s: float, memory_gb: float) -> Listening:
+    """Prepare a server of a store.
+
+    Raises:
+        UsageError: Starlette or uvicorn is not installed, or nothing can listen at that address.
+    """
+    try:
+        import uvicorn
+
+        from depthrate.orchestrator.serve.access import is_loopback, own_names
+        from depthrate.orchestrator.serve.sql import Limits
+        from depthrate.orchestrator.serve.web import make_app
+    except ImportError as error:
+        raise UsageError(
+            f"depthrate serve needs Starlette and uvicorn ({error}); install them: pip install 'depthrate[serve]'"
+        ) from None
+    listening = _listen(host, port)
+    port = listening.getsockname()[1]
+    token = secrets.token_urlsafe(24) if with_token or not is_loopback(host) else None
+    limits = Limits(timeout_s, memory_gb)
+    # a browser sends a cookie to all ports of a host: each server has its own
+    app = make_app(store, limits=limits, names=own_names(host), token=token, cookie=f"depthrate_{port}")
+    settings = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_graceful_shutdown=STOPPED_AFTER_S,
+    )
+    address = f"http://{_shown(host)}:{port}/" + (f"?token={token}" if token else "")
+    return Listening(uvicorn.Server(settings), listening, address)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(place)
+    except OSError as error:
+        why = error.strerror or error
+        raise UsageError(
+            f"cannot listen at {host}, port {port}: {why}; give another --port (0: any that is free), or --host"
+        ) from None
+    return listening
+
+
+def _shown(host: str) -> str:
+    """Return the host as an address has it; of all of this machine's, its name."""
+    if host in ("0.0.0.0", "::"):
+        return socket.gethostname()
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,43 @@
+"""How a sweep is getting on, in the words of `depthrate status`, as the pages show it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from depthrate.orchestrator.api.status import SHOWN_EVENTS, Look, job_words, stalled_words
+from depthrate.orchestrator.console.tables import counted
+from depthrate.orchestrator.executors.registry import schedulers
+from depthrate.orchestrator.monitor.cost import cost_lines, device_word, hours_text
+from depthrate.orchestrator.monitor.status import SweepStatus
+
+SHOWN_LINES = 5
+
+
+def summaries(look: Look) -> list[dict[str, Any]]:
+    """Return each sweep's summary, those in which something runs first."""
+    found = [summary(look, state) for state in look.states]
+    return sorted(found, key=lambda each: (not each["counts"]["running"], each["name"]))
+
+
+def summary(look: Look, state: SweepStatus) -> dict[str, Any]:
+    """Return how many trials are in which state, what they cost, what failed and what happened."""
+    cost, launch = look.costs.get(state.name), look.launches.get(state.name, {})
+    devices = {} if cost is None else cost.devices
+    errors = [
+        f"{counted(count, 'trial')} failed with: {said}" for said, count in state.errors().most_common(SHOWN_LINES)
+    ]
+    stalled = [stalled_words(state.name, record) for record in state.stalled[:SHOWN_LINES]]
+    jobs = look.jobs[look.states.index(state)]
+    waiting = [job_words(each, schedulers()[executor].title) for executor, each in jobs.items() if each is not None]
+    events = [{"at": event["at"], "text": event["text"]} for event in launch.get("events", [])[-SHOWN_EVENTS:]]
+    return {
+        "name": state.name,
+        "trials": len(state.states),
+        "counts": state.counts(),
+        "trial_hours": round(state.trial_hours(), 3),
+        "held": ", ".join(f"{hours_text(h.held)} {device_word(d)}" for d, h in sorted(devices.items()) if h.held),
+        "failures": 0 if cost is None else sum(number for number, _ in cost.failures.values()),
+        "says": next(iter([*stalled, *errors]), events[-1]["text"] if events else ""),
+        "lines": [*([] if cost is None else cost_lines(state.name, cost)), *waiting, *stalled, *errors],
+        "events": events,
+    }

@@ -1,0 +1,328 @@
+"""The addresses of `depthrate serve`, and what stands at each."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from depthrate.orchestrator.api.logs import print_attempts
+from depthrate.orchestrator.api.status import WATCH_EVERY_S
+from depthrate.orchestrator.console.tables import ANY_WIDTH, PlainConsole, json_text
+from depthrate.orchestrator.report.library import library
+from depthrate.orchestrator.report.page import page_policy
+from depthrate.orchestrator.serve.access import Access
+from depthrate.orchestrator.serve.drawn import Drawer
+from depthrate.orchestrator.serve.pages import (
+    index_page,
+    missing_page,
+    script,
+    sql_page,
+    style,
+    sweep_page,
+    trial_page,
+)
+from depthrate.orchestrator.serve.poller import Poller, Seen
+from depthrate.orchestrator.serve.readers import BusyError, Readers
+from depthrate.orchestrator.serve.rows import SweepRows, state_of
+from depthrate.orchestrator.serve.sql import MOST_ROWS, Limits, ask
+from depthrate.orchestrator.serve.summary import summaries, summary
+from depthrate.storage.attempts.records import RecordReader, read_records
+from depthrate.storage.commits.source import first_line
+from depthrate.storage.files.store import Store, StoreError
+from depthrate.storage.query.sql_checks import QueryError
+
+MOST_KEPT = 8
+"""Sweeps whose rows are kept at once: those that were looked at last."""
+ANSWERS_KEPT = 40
+MOST_QUERY_BYTES = 100_000
+MOST_LOG = 200_000
+"""Characters of a trial's logs, the last ones."""
+Make = Callable[[Seen], dict[str, Any]]
+
+
+class Pages:
+    """What is answered at each address."""
+
+    def __init__(self, store: Store, poller: Poller, drawer: Drawer, limits: Limits):
+        self._store, self._poller, self._drawer, self._limits = store, poller, drawer, limits
+        self._readers = Readers(store)
+        self._records, self._reading = RecordReader(store), threading.Lock()
+        self._rows = _Kept(lambda sweep: SweepRows(store, sweep))
+        self._answers = _Kept(lambda address: _Made(), ANSWERS_KEPT)
+
+    def routes(self) -> list[Route]:
+        """Return the addresses."""
+        return [
+            Route("/", self._index),
+            Route("/state.json", self._state),
+            Route("/sql", self._sql_page),
+            Route("/sql", self._sql, methods=["POST"]),
+            Route("/sweep/{sweep}/", self._sweep),
+            Route("/sweep/{sweep}/trials.json", self._trials),
+            Route("/sweep/{sweep}/curves.json", self._curves),
+            Route("/sweep/{sweep}/figures.json", self._figures),
+            Route("/sweep/{sweep}/figures/{name}.json", self._drawn),
+            Route("/sweep/{sweep}/report", self._report),
+            Route("/sweep/{sweep}/trial/{trial}.json", self._trial_values),
+            Route("/sweep/{sweep}/trial/{trial}.log", self._log),
+            Route("/sweep/{sweep}/trial/{trial}", self._trial),
+            Route("/page.js", _file(script().encode(), "text/javascript")),
+            Route("/page.css", _file(style().encode(), "text/css")),
+            Route("/plotly.js", _file(library().encode(), "text/javascript")),
+        ]
+
+    def _index(self, request: Request) -> Response:
+        return HTMLResponse(index_page(self._store.url))
+
+    def _sql_page(self, request: Request) -> Response:
+        return HTMLResponse(sql_page(self._store.url, self._limits.timeout_s, MOST_ROWS))
+
+    def _sweep(self, request: Request) -> Response:
+        self._known(request)
+        return HTMLResponse(sweep_page(request.path_params["sweep"]))
+
+    def _trial(self, request: Request) -> Response:
+        self._known(request)
+        return HTMLResponse(trial_page(request.path_params["sweep"], request.path_params["trial"]))
+
+    def _state(self, request: Request) -> Response:
+        return self._answer(
+            request,
+            lambda seen: {"sweeps": summaries(seen.look) if seen.look else [], "is_seen": seen.look is not None},
+        )
+
+    def _trials(self, request: Request) -> Response:
+        rows = self._rows.of(self._known(request))
+
+        def make(seen: Seen) -> dict[str, Any]:
+            assert seen.look is not None
+            return {"sweep": summary(seen.look, state_of(seen, request.path_params["sweep"])), **rows.table(seen)}
+
+        return self._answer(request, make)
+
+    def _curves(self, request: Request) -> Response:
+        rows, of = self._rows.of(self._known(request)), request.query_params.get("of")
+        return self._answer(request, lambda seen: rows.curves(seen, of))
+
+    def _trial_values(self, request: Request) -> Response:
+        rows = self._rows.of(self._known(request))
+
+        def make(seen: Seen) -> dict[str, Any]:
+            found = rows.trial(seen, request.path_params["trial"])
+            return found | {"trial_error": found["error"]}
+
+        return self._answer(request, make)
+
+    def _log(self, request: Request) -> Response:
+        self._known(request)
+
+        def make(seen: Seen) -> dict[str, Any]:
+            assert seen.look is not None
+            text = io.StringIO()
+            try:
+                console = PlainConsole(file=text, width=ANY_WIDTH, soft_wrap=True, color_system=None)
+                with self._reading:
+                    records = read_records(self._store, seen.look.snapshot, reader=self._records)
+                print_attempts(self._store, seen.look.snapshot, request.path_params["trial"], records, console)
+            except StoreError:
+                raise
+            except ValueError as error:
+                return {"log": str(error)}
+            return {"log": text.getvalue()[-MOST_LOG:]}
+
+        return self._answer(request, make)
+
+    def _figures(self, request: Request) -> Response:
+        sweep = self._known(request)
+
+        def make(seen: Seen) -> dict[str, Any]:
+            drawn = self._drawer.figures(sweep, seen)
+            return {"drawn": drawn.name, "is_drawing": drawn.running is not None, "said": drawn.said}
+
+        return self._answer(request, make)
+
+    def _drawn(self, request: Request) -> Response:
+        packed = self._drawer.packed_figures(request.path_params["name"])
+        if packed is None:
+            raise HTTPException(404, "these figures have been drawn again since")
+        return _unpacked(request, packed, "application/json")
+
+    def _report(self, request: Request) -> Response:
+        packed, said = self._drawer.page(self._known(request), self._poller.seen())
+        if packed is None:
+            return HTMLResponse(missing_page(said, "../../"), 503)
+        policy = f"{page_policy()}; frame-ancestors 'none'"
+        return _unpacked(request, packed, "text/html", {"Content-Security-Policy": policy})
+
+    async def _sql(self, request: Request) -> Response:
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > MOST_QUERY_BYTES:
+                return PlainTextResponse(f"a question has at most {MOST_QUERY_BYTES} bytes\n", 413)
+        try:
+            asked = json.loads(body)
+            query, sweep = asked["sql"], asked.get("sweep")
+            if not isinstance(query, str) or not isinstance(sweep, str | None):
+                raise TypeError
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return PlainTextResponse('give JSON: {"sql": "select ...", "sweep": null or a name}\n', 400)
+        try:
+            answer = await run_in_threadpool(ask, self._readers, query, sweep, self._limits)
+        except QueryError as error:
+            return PlainTextResponse(f"{error}\n", 400)
+        except BusyError as error:
+            return PlainTextResponse(f"{error}\n", 503)
+        except (OSError, StoreError) as error:
+            return PlainTextResponse(f"{self._store.url} does not answer ({first_line(error)})\n", 503)
+        return Response(json_text(answer), media_type="application/json")
+
+    def _known(self, request: Request) -> str:
+        """Return the sweep that is asked for, if it and the trial that may be asked for are there.
+
+        Raises:
+            HTTPException: they are not.
+        """
+        sweep, trial, seen = request.path_params["sweep"], request.path_params.get("trial"), self._poller.seen()
+        if seen.look is None:
+            raise HTTPException(503, seen.error or f"{self._store.url} is being read; ask again")
+        try:
+            state = state_of(seen, sweep)
+        except KeyError:
+            raise HTTPException(404, f"no sweep {sweep!r:.100} was launched in {self._store.url}") from None
+        if trial is not None and trial not in state.states:
+            raise HTTPException(404, f"sweep {sweep!r} has no trial {trial!r:.100}")
+        return str(sweep)
+
+    def _answer(self, request: Request, make: Make) -> Response:
+        """Return what is made of the last look, once for all that ask, or in one line that it is what the browser has."""
+        seen, kept = self._poller.seen(), self._answers.of(f"{request.url.path}?{request.url.query}")
+        with kept.lock:
+            if kept.number != seen.number or seen.error:
+                try:
+                    kept.body = json_text(make(seen) | {"error": seen.error})
+                except (OSError, StoreError) as error:
+                    said = seen.error or f"{self._store.url} does not answer ({first_line(error)}); it is asked again"
+                    return PlainTextResponse(f"{said}\n", 503)
+                kept.number = seen.number
+            body = kept.body
+        return _tagged(request, body, "application/json")
+
+
+T = TypeVar("T")
+
+
+class _Kept(Generic[T]):
+    """What is kept by name: of those that were asked for last."""
+
+    def __init__(self, make: Callable[[str], T], most: int = MOST_KEPT):
+        self._make, self._most, self._lock = make, most, threading.Lock()
+        self._known: OrderedDict[str, T] = OrderedDict()
+
+    def of(self, name: str) -> T:
+        """Return that of one name."""
+        with self._lock:
+            if name not in self._known:
+                self._known[name] = self._make(name)
+            self._known.move_to_end(name)
+            while len(self._known) > self._most:
+                self._known.popitem(last=False)
+            return self._known[name]
+
+
+@dataclass
+class _Made:
+    """An answer, and the look that it was made of; whoever asks meanwhile waits for it."""
+
+    number: int = -1
+    body: bytes = b""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+def make_app(
+    store: Store,
+    *,
+    limits: Limits,
+    names: frozenset[str] = frozenset(),
+    token: str | None = None,
+    cookie: str = "depthrate",
+    every_s: float = WATCH_EVERY_S,
+) -> Starlette:
+    """Return the application; it looks at the store while it is served.
+
+    names: hosts under which it is known; token: what who asks has to show, null: nothing.
+    """
+    poller, drawer = Poller(store, every_s), Drawer(store)
+
+    @asynccontextmanager
+    async def looking(app: Starlette) -> AsyncIterator[None]:
+        poller.start()
+        yield
+        poller.stop()
+        await run_in_threadpool(drawer.stop)
+
+    access = Middleware(Access, names=names, token=token, cookie=cookie)
+    middleware = [access, Middleware(GZipMiddleware, minimum_size=1000, compresslevel=4)]
+    return Starlette(
+        routes=Pages(store, poller, drawer, limits).routes(),
+        middleware=middleware,
+        lifespan=looking,
+        exception_handlers={HTTPException: _refusal},
+    )
+
+
+def _refusal(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if "text/html" in request.headers.get("accept", ""):
+        root = "../" * (request.url.path.count("/") - 1)
+        return HTMLResponse(missing_page(error.detail, root), error.status_code, error.headers)
+    return PlainTextResponse(f"{error.detail}\n", error.status_code, error.headers)
+
+
+def _file(content: bytes, media_type: str) -> Callable[[Request], Response]:
+    """Return an endpoint of something that never changes while the server runs, packed once."""
+    packed, tag = gzip.compress(content, 9), _tag(content)
+
+    def answer(request: Request) -> Response:
+        headers = {"ETag": tag}
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=headers)
+        return _unpacked(request, packed, media_type, headers)
+
+    return answer
+
+
+def _unpacked(request: Request, packed: bytes, media_type: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Return what is packed by gzip as it is, to who reads that."""
+    headers = {**(headers or {}), "Vary": "Accept-Encoding"}
+    if "gzip" not in request.headers.get("accept-encoding", ""):
+        return Response(gzip.decompress(packed), media_type=media_type, headers=headers)
+    return Response(packed, media_type=media_type, headers=headers | {"Content-Encoding": "gzip"})
+
+
+def _tagged(request: Request, body: bytes, media_type: str) -> Response:
+    headers = {"ETag": _tag(body)}
+    if request.headers.get("if-none-match") == headers["ETag"]:
+        return Response(status_code=304, headers=headers)
+    return Response(body, media_type=media_type, headers=headers)
+
+
+def _tag(content: bytes) -> str:
+    return f'"{hashlib.sha256(content).hexdigest()[:24]}"'

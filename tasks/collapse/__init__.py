@@ -1,1 +1,0 @@
-"""The task `collapse`: deep residual networks and transformers, and the theory of their collapse."""

@@ -1,0 +1,144 @@
+"""Explicit matrices of the two solutions, and the objective with its gradient, in float64.
+
+Rows are samples: h_ND holds features, a weight maps them as h W^T. Shapes: N samples sorted by class, K classes, D = width.
+Source: P2 Neural Collapse versus Low-Rank Bias, Definition 10 and Lemma 18.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from depthrate.tasks.papers.unconstrained.strongly_regular import TriangularGraph
+from depthrate.tasks.papers.unconstrained.theory import (
+    DufmProblem,
+    dnc_branch,
+    srg_branch,
+    triangular_classes,
+    triangular_root,
+)
+
+Array = npt.NDArray[np.float64]
+KINK = 1e-12
+"""Before a ReLU, values below this share of the largest are zero to rounding."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """All that the model trains: one feature a class (or a sample), and the weights W_1 to W_L."""
+
+    h_ND: Array
+    weights: list[Array]
+
+
+def dnc_solution(problem: DufmProblem, width: int) -> Solution:
+    """Return deep neural collapse at its best scale: class k has its own coordinate k in every layer.
+
+    Raises:
+        ValueError: the width is below the number of classes.
+    """
+    _check_width(problem, width)
+    scale, _ = dnc_branch(problem).minimum()
+    identity_KD = np.eye(problem.num_classes, width)
+    features = problem.samples_per_class * problem.weight_decay_features
+    m_KD = np.sqrt(scale / features) * identity_KD
+    hidden = [np.sqrt(scale / decay) * identity_KD.T @ identity_KD for decay in problem.weight_decays[:-1]]
+    return _with_ridge(problem, m_KD, hidden)
+
+
+def srg_solution(problem: DufmProblem, width: int) -> Solution:
+    """Return the strongly regular graph's solution at its best scale.
+
+    Raises:
+        ValueError: K is not r(r-1)/2, the depth is below 3, or the width is below the number of classes.
+    """
+    _check_width(problem, width)
+    r = triangular_root(problem.num_classes)
+    if r is None:
+        near = triangular_classes(problem.num_classes)
+        raise ValueError(f"num_classes is {problem.num_classes}; the graph exists for r(r-1)/2 classes: {near}, ...")
+    scale, _ = srg_branch(problem, r).minimum()
+    slope, graph = srg_branch(problem, r).slope, TriangularGraph(r)
+    left_RR, sizes_R, right_RK = np.linalg.svd(scale * graph.features_RK, full_matrices=False)
+    features = problem.samples_per_class * problem.weight_decay_features
+    ratio = np.sqrt(features / problem.weight_decays[0])
+    m_KR = right_RK.T * np.sqrt(sizes_R / ratio)
+    hidden = [left_RR * np.sqrt(sizes_R * ratio)]
+    hidden += [np.sqrt(slope * scale / (r * decay)) * np.eye(r) for decay in problem.weight_decays[1:-2]]
+    gain = slope * scale / problem.weight_decays[-2] / (r * problem.num_classes)
+    hidden.append(np.sqrt(gain) * graph.signs_KR)
+    return _with_ridge(problem, _padded(m_KR, (problem.num_classes, width)), [_padded(w, (width,) * 2) for w in hidden])
+
+
+def _check_width(problem: DufmProblem, width: int) -> None:
+    if width < problem.num_classes:
+        raise ValueError(f"width is {width}; the construction for {problem.num_classes} classes needs at least as much")
+
+
+def _padded(matrix: Array, shape: tuple[int, ...]) -> Array:
+    return np.pad(matrix, [(0, size - given) for size, given in zip(shape, matrix.shape, strict=True)])
+
+
+def _with_ridge(problem: DufmProblem, m_KD: Array, hidden: list[Array]) -> Solution:
+    """Return the solution with the best last weight for these."""
+    h_KD = m_KD
+    for weight in hidden:
+        h_KD = np.maximum(h_KD @ weight.T, 0)
+    shift_KK = problem.num_classes * problem.weight_decays[-1] * np.eye(problem.num_classes)
+    last = np.asarray(np.linalg.solve(h_KD @ h_KD.T + shift_KK, h_KD), dtype=np.float64)
+    return Solution(m_KD, [*hidden, last])
+
+
+def repeated(solution: Solution, samples_per_class: int) -> Solution:
+    """Return the solution with each class's feature for each of its samples."""
+    return Solution(np.repeat(solution.h_ND, samples_per_class, axis=0), solution.weights)
+
+
+def objective(problem: DufmProblem, solution: Solution, *, relu: bool = True) -> tuple[float, Solution]:
+    """Return the objective of all samples and its gradient, laid out as a solution.
+
+    Where a value before a ReLU is zero to rounding, the ReLU's derivative may be any number from 0 to 1 (Clarke); of each
+    layer the one is taken that makes the gradient smallest. The graph's solution has such zeros. In this sense it is
+    stationary for K = 10 and 15, and for K = 21 at L = 3; for K = 6, for 21 at L > 3 and for 28 and more the derivative
+    would have to lie outside of [0, 1], and a gradient in proportion to lambda is left: there are better solutions nearby.
+    """
+    num_samples = len(solution.h_ND)
+    h, before = [solution.h_ND], []
+    for weight in solution.weights[:-1]:
+        before.append(h[-1] @ weight.T)
+        h.append(np.maximum(before[-1], 0) if relu else before[-1])
+    targets_NK = np.repeat(np.eye(problem.num_classes), num_samples // problem.num_classes, axis=0)
+    delta = h[-1] @ solution.weights[-1].T - targets_NK
+    value = float((delta**2).sum()) / (2 * num_samples)
+    decays = (problem.weight_decay_features, *problem.weight_decays)
+    value += sum(float(decay * (m**2).sum()) / 2 for decay, m in zip(decays, _matrices(solution), strict=True))
+    delta, gradients = delta / num_samples, []
+    for layer in reversed(range(problem.depth)):
+        weight, decay = solution.weights[layer], problem.weight_decays[layer]
+        if relu and layer < problem.depth - 1:
+            delta = _through_relu(before[layer], delta, h[layer], decay * weight)
+        gradients.append(delta.T @ h[layer] + decay * weight)
+        delta = delta @ weight
+    return value, Solution(delta + problem.weight_decay_features * solution.h_ND, gradients[::-1])
+
+
+def _through_relu(before: Array, delta: Array, h: Array, decayed: Array) -> Array:
+    """Return the gradient before a ReLU, such that the gradient of the weight before it is as small as zeros allow."""
+    bound = KINK * np.abs(before).max(initial=0)
+    sure, free = np.where(before > bound, delta, 0), np.where(np.abs(before) <= bound, delta, 0)
+    fixed, change = sure.T @ h + decayed, free.T @ h
+    size = float((change**2).sum())
+    derivative = float(np.clip(-(fixed * change).sum() / size, 0, 1)) if size > 0 else 0.0
+    return sure + derivative * free
+
+
+def norm(solution: Solution) -> float:
+    """Return the norm of all its matrices together."""
+    return float(np.sqrt(sum((matrix**2).sum() for matrix in _matrices(solution))))
+
+
+def _matrices(solution: Solution) -> Sequence[Array]:
+    return [solution.h_ND, *solution.weights]

@@ -1,0 +1,154 @@
+"""The strongly regular graph behind the low-rank solution: classes are the edges of a complete graph on r vertices.
+
+The triangular graph T(r): two classes are neighbours where their edges share a vertex. It is strongly regular with
+K = r(r-1)/2 vertices, degree 2(r-2), r-2 common neighbours of neighbours and 4 of others. Shapes: R = r, K classes.
+Source: P2 Neural Collapse versus Low-Rank Bias, Definition 10.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from depthrate.tasks.papers.unconstrained.theory import SMALLEST_R, Branch, DufmProblem, graph_constant, triangular_root
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class TriangularGraph:
+    """T(r), with the matrices of the solution that is built on it.
+
+    Raises:
+        ValueError: r is below 4.
+    """
+
+    r: int
+
+    def __post_init__(self) -> None:
+        if self.r < SMALLEST_R:
+            raise ValueError(f"r is {self.r}; the graph is defined from r = {SMALLEST_R} on, which is K = 6 classes")
+
+    @property
+    def num_classes(self) -> int:
+        """K = r(r-1)/2."""
+        return self.r * (self.r - 1) // 2
+
+    @cached_property
+    def edges(self) -> list[tuple[int, int]]:
+        """The pair of vertices that each class is, in lexicographic order."""
+        return list(itertools.combinations(range(self.r), 2))
+
+    @cached_property
+    def incidence_RK(self) -> Array:
+        """Which vertex is an end of which edge, 0 or 1."""
+        incidence = np.zeros((self.r, self.num_classes))
+        for column, ends in enumerate(self.edges):
+            incidence[list(ends), column] = 1.0
+        return incidence
+
+    @property
+    def features_RK(self) -> Array:
+        """T_r, the incidence divided by sqrt(r-1): the class means of layers 2 to L-1, but for a factor."""
+        return self.incidence_RK / math.sqrt(self.r - 1)
+
+    @property
+    def signs_KR(self) -> Array:
+        """A, a row a class: -1 at the ends of its edge and +1 elsewhere; what W_{L-1} is, but for a factor."""
+        return 1.0 - 2.0 * self.incidence_RK.T
+
+    @property
+    def row_norm(self) -> float:
+        """The norm of each row of A T_r."""
+        return math.sqrt(2 * graph_constant(self.r) / (self.r - 1))
+
+    @property
+    def last_features_KK(self) -> Array:
+        """relu(A T_r) with each row over its norm before the ReLU: the class means of layer L, but for a factor."""
+        return np.maximum(self.signs_KR @ self.features_RK, 0) / self.row_norm
+
+    @property
+    def adjacency_KK(self) -> npt.NDArray[np.bool_]:
+        """Whether two classes are neighbours: their edges share one vertex."""
+        return self.incidence_RK.T @ self.incidence_RK == 1
+
+    def gram_KK(self) -> Array:
+        """Return the Gram matrix of T_r over its diagonal: 1 on it, 1/2 between neighbours, else 0."""
+        return self.incidence_RK.T @ self.incidence_RK / 2
+
+
+def cut_graph_branch(problem: DufmProblem, r: int) -> Branch:
+    """Return the family of solutions on the first K classes of the graph of r, whose other classes are left out.
+
+    For K = r(r-1)/2 it is `srg_branch`. Nuclear norm and eigenvalues are computed: they have no closed form here.
+
+    Raises:
+        ValueError: K is more than the graph has.
+    """
+    graph, classes = TriangularGraph(r), problem.num_classes
+    if classes > graph.num_classes:
+        raise ValueError(f"there are {classes} classes, the graph of r = {r} has {graph.num_classes}")
+    features = graph.features_RK[:, :classes]
+    last = graph.last_features_KK[:classes, :classes]
+    p = problem.first_pair * float(np.linalg.norm(features, ord="nuc"))
+    # of the p q / 2 that each matrix costs, W_2 to W_{L-2} are multiples of I_r, and W_{L-1} of K rows of signs
+    gain = (p / r) ** (problem.depth - 3) * p * graph.row_norm**2 / (r * classes)
+    eigenvalues = np.linalg.eigvalsh(last.T @ last)
+    spectrum = tuple((1.0, max(float(eigenvalue), 0.0)) for eigenvalue in eigenvalues)
+    return Branch(problem, spectrum, gain / math.prod(problem.weight_decays[1:-1]), p)
+
+
+def graph_order(gram_KK: Array, tolerance: float) -> list[int] | None:
+    """Return the order of classes in which a Gram matrix is the graph's but for a factor; null where there is none.
+
+    The order is that of `TriangularGraph.edges`. Each entry, over the mean of the diagonal, may be off by `tolerance`.
+    """
+    r = triangular_root(len(gram_KK))
+    scale = float(np.mean(np.diag(gram_KK)))
+    if r is None or not scale > 0:
+        return None
+    graph, cosines = TriangularGraph(r), gram_KK / scale
+    adjacency = (cosines > 0.25) & ~np.eye(len(gram_KK), dtype=bool)
+    if not _has_counts(adjacency, r):
+        return None
+    edge_of = _edges_of_classes(adjacency, graph)
+    if edge_of is None:
+        return None
+    order = [edge_of.index(edge) for edge in graph.edges]
+    off = np.abs(cosines[np.ix_(order, order)] - graph.gram_KK()).max()
+    return order if off <= tolerance else None
+
+
+def _has_counts(adjacency: npt.NDArray[np.bool_], r: int) -> bool:
+    """Return whether a graph has the degree and the common neighbours of T(r), which only T(8) shares with others."""
+    common = adjacency.astype(int) @ adjacency.astype(int)
+    expected = np.where(adjacency, r - 2, 4)
+    np.fill_diagonal(expected, 2 * (r - 2))
+    return bool((common == expected).all())
+
+
+def _edges_of_classes(adjacency: npt.NDArray[np.bool_], graph: TriangularGraph) -> list[tuple[int, int]] | None:
+    """Return an edge for each class, such that neighbours share a vertex: by trying, which the graph leaves little of."""
+    chosen: list[tuple[int, int]] = []
+
+    def fits(edge: tuple[int, int]) -> bool:
+        return edge not in chosen and all(
+            (len({*edge, *other}) == 3) == adjacency[len(chosen), index] for index, other in enumerate(chosen)
+        )
+
+    def extend() -> bool:
+        if len(chosen) == graph.num_classes:
+            return True
+        for edge in filter(fits, graph.edges):
+            chosen.append(edge)
+            if extend():
+                return True
+            chosen.pop()
+        return False
+
+    return chosen if extend() else None

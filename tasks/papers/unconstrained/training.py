@@ -1,0 +1,130 @@
+"""The tasks `ufm` and `mufm`: what a pack of them solves or trains, and what it measures of every layer.
+
+The exact solver is gradient descent that starts at the optimum and takes no step: what is measured, kept and drawn is the
+same. Shapes: T trials, N samples sorted by class, D = dimension, K classes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from depthrate.tasks.data.dataset import numbered_samples
+from depthrate.tasks.measures.alignment import weight_alignment
+from depthrate.tasks.measures.class_means import class_collapse, class_means
+from depthrate.tasks.measures.progressive import monotonicity
+from depthrate.tasks.papers.unconstrained.held_descent import PROXIMITY, Descent, UnconstrainedDescent
+from depthrate.tasks.papers.unconstrained.held_optimum import Array, ExactSolution, UnconstrainedProblem, solve
+from depthrate.tasks.papers.unconstrained.held_theory import equivalent_proximity, ufm_optimum
+from depthrate.tasks.papers.unconstrained.network import INPUTS, WEIGHT, UnconstrainedLayers
+from depthrate.tasks.papers.unconstrained.parameters import EXACT, INPUT, UnconstrainedParameters
+from depthrate.tasks.training.layers import LayerMeasurements
+from depthrate.tasks.training.trainer import FusedTrainer, stream
+from depthrate.tasks.training.training import NetworkTraining, OwnCurves, Row, training_of
+
+
+def training(
+    trials: Sequence[UnconstrainedParameters], network: UnconstrainedLayers, inputs_of_trials: Sequence[Array]
+) -> NetworkTraining:
+    """Return what a pack of trials does with their inputs, each [N, D]."""
+    shared = trials[0]
+    optima = [_optimum(trial, x_ND) for trial, x_ND in zip(trials, inputs_of_trials, strict=True)]
+    starts = [_start(network, *of_trial) for of_trial in zip(trials, inputs_of_trials, optima, strict=True)]
+    dataset = numbered_samples(network.num_classes, network.num_samples)
+    return training_of(
+        trials,
+        network,
+        dataset,
+        [{WEIGHT: trial.weight_decay, PROXIMITY: trial.proximity} for trial in trials],
+        measure=_PathMeasurements(dataset.class_counts_K),
+        own_curves=_gaps([_lowest(trial, optimum) for trial, optimum in zip(trials, optima, strict=True)]),
+        trainer=functools.partial(
+            UnconstrainedDescent,
+            descent=Descent(anchored=shared.is_anchored, scaled_steps=shared.scaled_steps),
+            inputs_TND=torch.from_numpy(np.stack(inputs_of_trials)),
+            start_TP=torch.stack(starts),
+        ),
+    )
+
+
+def _optimum(trial: UnconstrainedParameters, x_ND: Array) -> ExactSolution:
+    labels_N = np.repeat(np.arange(trial.num_classes), trial.samples_per_class)
+    problem = UnconstrainedProblem(
+        target_ND=x_ND if trial.is_anchored else np.zeros_like(x_ND),
+        labels_N=labels_N,
+        num_classes=trial.num_classes,
+        weight_decay=trial.weight_decay,
+        proximity=equivalent_proximity(trial.proximity, trial.depth),
+    )
+    return solve(problem, trial.loss, np.random.default_rng(trial.seed))
+
+
+def _lowest(trial: UnconstrainedParameters, optimum: ExactSolution) -> float:
+    """Return the lowest objective: the closed form of UFM, the exact solver's of MUFM."""
+    if trial.is_anchored:
+        return optimum.objective
+    return ufm_optimum(
+        trial.loss,
+        num_classes=trial.num_classes,
+        weight_decay=trial.weight_decay,
+        weight_decay_features=trial.weight_decay_features,
+    )
+
+
+def _start(network: UnconstrainedLayers, trial: UnconstrainedParameters, x_ND: Array, optimum: ExactSolution) -> Tensor:
+    """Return where a trial starts, flat: at the optimum, features evenly between X and H; or for descent at H = X or drawn."""
+    if trial.solver == EXACT:
+        shares = [layer / network.depth for layer in range(1, network.depth + 1)]
+        features = [x_ND + share * (optimum.h_ND - x_ND) for share in shares]
+        return torch.from_numpy(np.concatenate([array.ravel() for array in (*features, optimum.weight_KD)]))
+    generator, shape = stream(trial.seed, "init"), (network.num_classes, network.dimension)
+    drawn_KD = torch.randn(shape, generator=generator, dtype=torch.float64)
+    if trial.start != INPUT:
+        features_P = torch.randn(network.depth * x_ND.size, generator=generator, dtype=torch.float64)
+        return trial.init_scale * torch.cat([features_P, drawn_KD.flatten()])
+    weight_KD = trial.init_scale / network.dimension**0.5 * drawn_KD
+    return torch.cat([*[torch.from_numpy(x_ND).flatten()] * network.depth, weight_KD.flatten()])
+
+
+def _gaps(lowest: Sequence[float]) -> OwnCurves:
+    """Return what adds to a row of curves the exact optimum, and the objective above it."""
+
+    def gap(index: int, row: Row, earlier: Sequence[Row]) -> dict[str, float | None]:
+        return {"objective_gap": row["objective"] - lowest[index], "optimum": lowest[index]}
+
+    return gap
+
+
+class _PathMeasurements:
+    """Measures trials of a pack, layer by layer from X on, and whether the metrics are monotone."""
+
+    def __init__(self, class_counts_K: np.ndarray):
+        counts_K = torch.from_numpy(class_counts_K)
+
+        def of_features(h_TND: Tensor) -> dict[str, Tensor]:
+            there_K = counts_K.to(h_TND.device)
+            return class_collapse(h_TND, there_K, class_means(h_TND.double(), there_K))
+
+        def of_weights(h_TND: Tensor, weight_TKD: Tensor) -> dict[str, Tensor]:
+            return weight_alignment(h_TND, counts_K.to(h_TND.device), weight_TKD)
+
+        self._of_layers = LayerMeasurements(of_features, of_weights)
+
+    def __call__(self, trainer: FusedTrainer, positions: Sequence[int], step: int) -> list[list[dict[str, Any]]]:
+        """Return of each trial one row a layer; the last one says whether the metrics were monotone on the way."""
+        rows_of_trials = self._of_layers(trainer, positions, step)
+        for position, rows in zip(positions, rows_of_trials, strict=True):
+            x_1ND = _unit(trainer.untrained[INPUTS][position : position + 1].double())
+            for row, h_1ND in zip(rows, trainer.features(position), strict=True):
+                row["alignment"] = (_unit(h_1ND.double()) - x_1ND).norm().item()
+            rows[-1] |= monotonicity(rows)
+        return rows_of_trials
+
+
+def _unit(h_TND: Tensor) -> Tensor:
+    return h_TND / h_TND.norm()

@@ -1,0 +1,75 @@
+"""The data of the task `words`: latent sequences of concepts, and sentences that say them in words.
+
+Word b of concept a has the number a s + b, with s words in a concept, the most frequent first.
+
+Shapes: K sequences (classes), L words of a sentence, N sentences sorted by class.
+Source: Feature Collapse (Laurent, von Brecht and Bresson 2023), section 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from depthrate.tasks.papers.words.parameters import WordsParameters
+from depthrate.tasks.papers.words.theory import frequencies
+from depthrate.tasks.training.trainer import stream
+
+LARGEST_SHUFFLED = 1 << 20
+"""Up to so many possible sequences all of them are shuffled; of more, draws are repeated until there are enough."""
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """What one trial trains and is tested on."""
+
+    concepts_KL: Tensor
+    """int64: the latent sequences."""
+    train_NL: Tensor
+    """int32 word numbers, sorted by class, the same number of sentences in each."""
+    test_NL: Tensor
+    """The same for fresh sentences."""
+
+    @property
+    def num_train(self) -> int:
+        """Training sentences."""
+        return len(self.train_NL)
+
+
+def draw_sentences(trial: WordsParameters) -> Sentences:
+    """Return the sentences of a trial; more of them begin with the same ones, and frequencies change no sequence."""
+    seed = trial.seed if trial.data_seed is None else trial.data_seed
+    concepts_KL = latent_sequences(
+        stream(seed, "latent sequences"), trial.concepts, trial.sentence_length, trial.sequences
+    )
+    words = trial.words_per_concept
+    cumulative_S = torch.from_numpy(frequencies(words, trial.zipf)).cumsum(0)
+
+    def said(purpose: str, per_sequence: int) -> Tensor:
+        generator = stream(seed, purpose)
+        uniform = torch.rand(per_sequence, *concepts_KL.shape, generator=generator, dtype=torch.float64)
+        ranks = torch.searchsorted(cumulative_S, uniform, right=True).clamp_(max=words - 1)
+        numbers = (ranks + words * concepts_KL).transpose(0, 1)
+        return numbers.reshape(-1, concepts_KL.shape[1]).to(torch.int32)
+
+    return Sentences(
+        concepts_KL,
+        said("training sentences", trial.samples_per_sequence),
+        said("test sentences", trial.test_samples_per_sequence),
+    )
+
+
+def latent_sequences(generator: torch.Generator, concepts: int, length: int, num_sequences: int) -> Tensor:
+    """Return different sequences of concepts, drawn uniformly, [K, L]."""
+    possible = concepts**length
+    if possible <= LARGEST_SHUFFLED:
+        numbers = torch.randperm(possible, generator=generator)[:num_sequences]
+        digits = [numbers // concepts**place % concepts for place in range(length)]
+        return torch.stack(digits, dim=1)
+    chosen: dict[tuple[int, ...], None] = {}
+    while len(chosen) < num_sequences:
+        drawn = torch.randint(concepts, (num_sequences, length), generator=generator)
+        chosen |= dict.fromkeys(map(tuple, drawn.tolist()))
+    return torch.tensor(list(chosen)[:num_sequences])

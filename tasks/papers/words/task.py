@@ -1,0 +1,128 @@
+"""The task `words`: its checks, its predictions of memory and time, and all of it put together. Importable without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from depthrate.tasks.data.sources import DataSource
+from depthrate.tasks.papers.words.metrics import MEASUREMENTS, PANELS
+from depthrate.tasks.papers.words.parameters import WordsParameters
+from depthrate.tasks.parameters import ParameterError
+from depthrate.tasks.task import Engine, Params
+from depthrate.tasks.training.engines.choice import engine_by_hand
+from depthrate.tasks.training.fused_task import FusedTask
+from depthrate.tasks.training.memory import PROCESS_BYTES
+from depthrate.tasks.training.parameters import check_training
+from depthrate.tasks.training.polish.polish_parameters import taken_steps
+
+if TYPE_CHECKING:
+    from depthrate.tasks.papers.words.training import WordsTraining
+
+MULTIPLY_ADDS_PER_S, STEP_OVERHEAD_S = 7e10, 2e-4
+"""Of one core in the matrix products of an eager step, and what a step takes beside them (measured)."""
+NATIVE_MULTIPLY_ADDS_PER_S, NATIVE_STEP_OVERHEAD_S = 8e10, 3e-5
+"""Of native steps, of which those are not taken that a word said twice at a place repeats."""
+FUSED_MULTIPLY_ADDS = 1e8
+"""Of one step, up to which fusing pays on a CPU: beyond it the matrix products take all the time."""
+
+
+class Words(FusedTask[WordsParameters]):
+    """An embedding and a linear layer, on sentences of the trial's own."""
+
+    name = "words"
+    version = 1
+    doc = "Train an embedding and a linear layer on sentences made of concepts, and measure how words collapse to them."
+    parameters = WordsParameters
+    measurements = MEASUREMENTS
+    panels = PANELS
+
+    def training(self, trials: Sequence[WordsParameters], source: DataSource) -> WordsTraining:
+        """Return what a pack of trials does."""
+        from depthrate.tasks.papers.words.training import training
+
+        return training(trials)
+
+    def check(self, trial: WordsParameters) -> None:
+        """Refuse combinations that cannot run.
+
+        Raises:
+            ParameterError: naming the parameters that exclude each other.
+        """
+        check_training(trial, trial.num_sentences)
+        words, concepts = trial.vocabulary_size, trial.concepts
+        if words % concepts:
+            raise ParameterError(
+                f"vocabulary_size is {words}, which {concepts} concepts cannot share evenly; give a multiple of {concepts}"
+            )
+        most = concepts**trial.sentence_length
+        if trial.sequences > most:
+            raise ParameterError(
+                f"sequences is {trial.sequences}, but {concepts} concepts make {most} sequences of "
+                f"{trial.sentence_length} words; give at most that"
+            )
+        least = concepts if trial.layer_norm else concepts - 1
+        if trial.width < least:
+            raise ParameterError(
+                f"width is {trial.width}, in which {concepts} concepts have no equiangular directions; give at least {least}"
+            )
+        for name, decay in (("weight_decay", trial.weight_decay), ("weight_decay_embedding", trial.embedding_decay)):
+            if trial.lr * decay >= 1:
+                raise ParameterError(
+                    f"lr is {trial.lr} and {name} is {decay}; give a product below 1, else one step takes all weight away"
+                )
+
+    def engine(self, params: Params, asked: Engine, device: str) -> Engine:
+        """Return how the steps of such a trial run, given what was asked for.
+
+        Raises:
+            EngineError: native steps were asked for on another device than a CPU.
+        """
+        return engine_by_hand(asked, device)
+
+    def max_pack_size(self, params: Params, device: str) -> int:
+        """Return how many trials of a shape to fuse for speed."""
+        if device == "cuda":
+            return 64
+        return int(max(1, min(16, FUSED_MULTIPLY_ADDS // _step_multiply_adds(self.read(params)))))
+
+    def estimate_s(self, params: Params, engine: Engine = Engine.EAGER) -> float:
+        """Return the rough seconds of a trial on one core."""
+        trial = self.read(params)
+        a_second, beside_s = (
+            (NATIVE_MULTIPLY_ADDS_PER_S, NATIVE_STEP_OVERHEAD_S)
+            if engine is Engine.NATIVE
+            else (MULTIPLY_ADDS_PER_S, STEP_OVERHEAD_S)
+        )
+        return float(trial.num_steps * (beside_s + 3 * _step_multiply_adds(trial) / a_second))
+
+    def memory_bytes(self, params: Params, num_trials: int, device: str) -> float:
+        """Return the peak memory of a pack: of the process on a CPU, of torch's tensors on a GPU."""
+        trial = self.read(params)
+        number = 8 if trial.dtype == "float64" else 4
+        length, classes, width = trial.sentence_length, trial.sequences, trial.width
+        batch = trial.batch_size or trial.num_sentences
+        weights = width * (trial.vocabulary_size + length * classes)
+        step = batch * (3 * length * width + 3 * classes)
+        sentences = classes * (trial.samples_per_sequence + trial.test_samples_per_sequence)
+        data = sentences * (2 * 4 * length + 4 * 8)
+        # of one trial at a time: the table of what each word adds to each class at each place, and float64 copies to measure
+        table = number * length * classes * (trial.vocabulary_size + width) + 3 * 8 * length * classes * width
+        at_once = num_trials + (device == "cpu")  # kernels work in memory of one trial more
+        pack = at_once * number * (weights + step) + num_trials * data
+        return float((0 if device == "cuda" else PROCESS_BYTES) + pack + table)
+
+    def measured(self, params: Params, steps: int) -> tuple[list[int], list[int]]:
+        """Return the (steps, layers) at which a trial that took so many steps was measured: layer 0 is the embedding, with
+        LayerNorm layer 1 the words as the linear layer reads them."""
+        trial = self.read(params)
+        return taken_steps(trial, trial.num_sentences, steps), [0, 1] if trial.layer_norm else [0]
+
+
+def _step_multiply_adds(trial: WordsParameters) -> float:
+    """Return those of the linear layer's forward product in one step; the backward pass has two more of them."""
+    batch = trial.batch_size or trial.num_sentences
+    return float(batch * trial.sentence_length * trial.width * trial.sequences)
+
+
+WORDS = Words()

@@ -1,0 +1,153 @@
+"""How far words have collapsed to their concepts: norms, directions, angles between concepts, and the collapse of which type.
+
+Everything in float64. Every number that says how far is zero for perfect collapse and a relative distance elsewhere:
+noise of size eps beside a vector of norm 1 gives about eps.
+
+Shapes: C concepts, S words of a concept, the most frequent first, X vectors of a group, D = width, K classes, L places.
+Source: Feature Collapse (Laurent, von Brecht and Bresson 2023), Definitions 1, 2 and 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from depthrate.tasks.measures.finite_matrices import zero_unless_finite
+
+TOLERANCE = 0.2
+"""Largest distance from a type of collapse, in any of its conditions, at which a trial is said to have collapsed so."""
+
+
+@dataclass(frozen=True)
+class Groups:
+    """What vectors that belong to concepts have in common."""
+
+    norms: Tensor
+    """[N], group after group."""
+    centres_CD: Tensor
+    """The mean direction of each group, of norm 1; NaN for an empty group."""
+    direction_collapse: float
+    """Root mean square distance of the vectors, scaled to norm 1, from their group's mean direction."""
+    magnitude_collapse: float
+    """Root mean square over groups of (standard deviation / mean) of the norms within one."""
+    equiangularity: float
+    """Largest difference of a cosine between two mean directions from -1/(C - 1)."""
+
+    @property
+    def norm_spread(self) -> float:
+        """Standard deviation over mean of all norms."""
+        return _variation(self.norms)
+
+
+def grouped(groups: Sequence[Tensor]) -> Groups:
+    """Measure vectors that belong to one concept each, given as [X, D] concept by concept."""
+    vectors = [group.double() for group in groups]
+    norms = [group.norm(dim=1) for group in vectors]
+    units = [group / norm.unsqueeze(1) for group, norm in zip(vectors, norms, strict=True)]
+    means = [unit.mean(0) for unit in units]
+    centres_CD = torch.stack([mean / mean.norm() for mean in means])
+    squares = [(unit - centre).square().sum(1) for unit, centre in zip(units, centres_CD, strict=True)]
+    cosines_CC = centres_CD @ centres_CD.T
+    pairs = torch.triu_indices(len(groups), len(groups), 1)
+    variations = torch.tensor([_variation(norm) for norm in norms])
+    return Groups(
+        norms=torch.cat(norms),
+        centres_CD=centres_CD,
+        direction_collapse=torch.cat(squares).mean().sqrt().item(),
+        magnitude_collapse=variations.square().mean().sqrt().item(),
+        equiangularity=(cosines_CC[pairs[0], pairs[1]] + 1 / (len(groups) - 1)).abs().max().item(),
+    )
+
+
+def words_of(words_VD: Tensor, concepts: int) -> Groups:
+    """Measure the words, numbered concept after concept."""
+    return grouped(list(words_VD.view(concepts, -1, words_VD.shape[1])))
+
+
+def blocks_of(linear_KLD: Tensor, concepts_KL: Tensor, concepts: int) -> Groups | None:
+    """Measure the blocks of the linear layer by the concept of their place; None where a concept occurs nowhere."""
+    groups = [linear_KLD[concepts_KL == concept] for concept in range(concepts)]
+    return grouped(groups) if all(map(len, groups)) else None
+
+
+def rank_spread(norms: Tensor, concepts: int) -> float:
+    """Return the root mean square over frequency ranks of (standard deviation / mean) of the norms of words of one rank."""
+    norms_CS = norms.view(concepts, -1)
+    deviations_S = norms_CS.std(0, correction=0) / norms_CS.mean(0)
+    return deviations_S.square().mean().sqrt().item()
+
+
+def alignment(words: Groups, blocks: Groups) -> float:
+    """Return the largest distance between the mean direction of a concept's words and that of its blocks."""
+    return (words.centres_CD - blocks.centres_CD).norm(dim=1).max().item()
+
+
+def scores(words: Groups, blocks: Groups | None, concepts: int, *, layer_norm: bool) -> dict[str, float]:
+    """Return how far a network is from each type of collapse that it can have: the largest distance in its conditions.
+
+    Type I: words c f_alpha and blocks c' f_alpha with equiangular f. Type II: the same of the words behind LayerNorm.
+    Type III: words r_b f_alpha, norms that depend on the frequency rank b only.
+    """
+    if blocks is None:
+        return {}
+    shared = [
+        words.direction_collapse,
+        words.equiangularity,
+        blocks.direction_collapse,
+        blocks.equiangularity,
+        blocks.norm_spread,
+        alignment(words, blocks),
+    ]
+    even = _worst([*shared, words.norm_spread])
+    if layer_norm:
+        return {"collapse_2": even}
+    return {"collapse_1": even, "collapse_3": _worst([*shared, rank_spread(words.norms, concepts)])}
+
+
+def collapse_type(found: dict[str, float]) -> int:
+    """Return the type of collapse that these scores show, the strictest first: 1, 2, 3, or 0 for none."""
+    for name in ("collapse_1", "collapse_2", "collapse_3"):
+        if found.get(name, torch.inf) <= TOLERANCE:
+            return int(name[-1])
+    return 0
+
+
+def principal_values(vectors_ND: Tensor) -> Tensor:
+    """Return the singular values of the centred vectors, falling: those of their principal components."""
+    vectors_ND = vectors_ND.double()
+    centred_ND, is_finite = zero_unless_finite((vectors_ND - vectors_ND.mean(0)).cpu())
+    return torch.where(is_finite[0], torch.linalg.svdvals(centred_ND), torch.nan)
+
+
+def projection(vectors_ND: Tensor, labels_N: Tensor, num_components: int = 3) -> Tensor:
+    """Return the first principal components of the vectors, [N, components], zero where there are fewer dimensions.
+
+    In the plane of the first two the picture is turned so that the mean of label 0 lies to the right and that of label 1
+    not below it: pictures of several steps, and of several seeds, then lie alike.
+    """
+    centred_ND = vectors_ND.double() - vectors_ND.double().mean(0)
+    _, _, basis_DD = torch.linalg.svd(zero_unless_finite(centred_ND.T @ centred_ND)[0])
+    shown_NC = centred_ND @ basis_DD[:num_components].T
+    shown_NC = torch.nn.functional.pad(shown_NC, (0, num_components - shown_NC.shape[1]))
+    if num_components < 2:
+        return shown_NC
+    x, y = (shown_NC[labels_N == 0].mean(0))[:2].tolist()
+    length = (x * x + y * y) ** 0.5
+    if length > 0:
+        turn = torch.tensor([[x, -y], [y, x]], dtype=torch.float64) / length
+        shown_NC[:, :2] = shown_NC[:, :2] @ turn
+    if (shown_NC[labels_N == 1].mean(0))[1] < 0:
+        shown_NC[:, 1] *= -1
+    return shown_NC
+
+
+def _variation(norms: Tensor) -> float:
+    return (norms.std(correction=0) / norms.mean()).item()
+
+
+def _worst(distances: Sequence[float]) -> float:
+    """Return the largest; not defined where one of them is not."""
+    return torch.tensor(distances, dtype=torch.float64).max().item()

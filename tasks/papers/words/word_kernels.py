@@ -1,0 +1,109 @@
+"""Steps of `words` by kernels: many of them of a pack's trials in one call, each trial alone.
+
+Shapes: T trials, S steps, V words, D width, K classes, M numbers that the linear layer reads, L words of a sentence,
+N sentences, B batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from depthrate.tasks.native.build import load_library
+from depthrate.tasks.native.library import Library, WordsCall
+from depthrate.tasks.papers.words.parameters import WordsParameters
+from depthrate.tasks.papers.words.sentences import Sentences
+from depthrate.tasks.task import SharedLibraries
+from depthrate.tasks.training.divergence import CHECK_STEPS, NEVER, Divergence
+from depthrate.tasks.training.engines.native import NUMBERS
+from depthrate.tasks.training.engines.native_call import HeldCall, Pace
+
+
+def words_library(
+    shape: WordsParameters, should_stop: Callable[[], bool], shared: SharedLibraries | None = None
+) -> tuple[Library, float]:
+    """Return the kernels that train trials of a shape, and the seconds it took to build them or to wait for that.
+
+    Raises:
+        EngineError, Interrupted: as `load_library`.
+    """
+    constants = {
+        "NUMBER": NUMBERS[getattr(torch, shape.dtype)],
+        "WIDTH": shape.width,
+        "CLASSES": shape.sequences,
+        "LENGTH": shape.sentence_length,
+        "NORM": int(shape.layer_norm),
+    }
+    return load_library("words", constants, should_stop, shared, call=WordsCall)
+
+
+class Batch(NamedTuple):
+    """A batch of one trial."""
+
+    sentences_B: Tensor
+    begins_epoch: bool
+
+
+class WordsState(NamedTuple):
+    """What steps change in place: matrices, their scales, and what the epoch has passed (`WordsTrainer`)."""
+
+    words_TVD: Tensor
+    linear_TKM: Tensor
+    word_scale_T: Tensor
+    linear_scale_T: Tensor
+    epoch_T3: Tensor
+
+
+class NativeWords:
+    """Runs the steps of a library."""
+
+    def __init__(self, library: Library, shape: WordsParameters, batch: int):
+        fields = WordsCall(vocabulary=shape.vocabulary_size, ln_eps=shape.layer_norm_eps, look_every=CHECK_STEPS)
+        self._call, self._batch = HeldCall(library, fields, batch=batch), batch
+        self.pace = Pace()
+
+    def __call__(
+        self,
+        first_step: int,
+        state: WordsState,
+        trials: Sequence[WordsParameters],
+        sentences: Sequence[Sentences],
+        rates: Sequence[Sequence[float]],
+        batches: Sequence[Sequence[Batch]],
+        divergence: Divergence | None,
+    ) -> Tensor:
+        """Take as many steps as there are rates and batches [S][T], return the losses [T] of the last; notes who diverges."""
+        of_steps = [batch for batches_T in batches for batch in batches_T]
+        assert all(len(batch.sentences_B) == self._batch for batch in of_steps)
+        loss_T = state.words_TVD.new_empty(len(trials))
+        never_T = torch.full((len(trials),), NEVER)
+        self._call.give(
+            num_trials=len(trials),
+            num_steps=len(rates),
+            first_step=first_step,
+            **state._asdict(),
+            rate_ST=_doubles(rates),
+            word_decay_T=_doubles([trial.embedding_decay for trial in trials]),
+            linear_decay_T=_doubles([trial.weight_decay for trial in trials]),
+            sentences_T=_addresses([of_trial.train_NL for of_trial in sentences]),
+            order_ST=_addresses([batch.sentences_B for batch in of_steps]),
+            begins_ST=torch.tensor([int(batch.begins_epoch) for batch in of_steps]),
+            per_class_T=torch.tensor([trial.samples_per_sequence for trial in trials]),
+            loss_T=loss_T,
+            diverged_at_T=never_T if divergence is None else divergence.step_T,
+        )
+        self.pace.run(self._call, len(rates))
+        return loss_T
+
+
+def _doubles(numbers: Sequence[float] | Sequence[Sequence[float]]) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+def _addresses(tensors: Sequence[Tensor]) -> Tensor:
+    """Return where tensors lie, which must live on while that is used."""
+    assert all(tensor.is_contiguous() for tensor in tensors)
+    return torch.tensor([tensor.data_ptr() for tensor in tensors])

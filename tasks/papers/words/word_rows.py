@@ -1,0 +1,119 @@
+"""The rows that a trial of the task `words` gives: its layers beside their prediction, its curves, and what it keeps of both.
+
+Shapes: V words, D = width, K classes, L places, C concepts.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from depthrate.tasks.papers.words import word_geometry as geometry
+from depthrate.tasks.papers.words.parameters import WordsParameters
+from depthrate.tasks.papers.words.theory import Prediction, Setting, frequencies, predict
+from depthrate.tasks.papers.words.word_trainer import WordsTrainer
+from depthrate.tasks.training.layers import defined
+
+KEPT_BLOCKS = 1500
+"""Blocks of the linear layer whose projection is kept: more of them are one spot on top of the other."""
+
+
+def prediction_of(trial: WordsParameters) -> Prediction | None:
+    """Return what theory says of a trial; None where it says nothing: no or uneven weight decay."""
+    expected = 0.0 if trial.layer_norm else trial.weight_decay
+    if trial.weight_decay == 0 or trial.embedding_decay != expected:
+        return None
+    return predict(
+        Setting(
+            concepts=trial.concepts,
+            vocabulary_size=trial.vocabulary_size,
+            sentence_length=trial.sentence_length,
+            sequences=trial.sequences,
+            weight_decay=trial.weight_decay,
+            width=trial.width,
+            frequencies=frequencies(trial.words_per_concept, trial.zipf),
+        ),
+        layer_norm=trial.layer_norm,
+    )
+
+
+def layer_rows(trainer: WordsTrainer, position: int, step: int, prediction: Prediction | None) -> list[dict[str, Any]]:
+    """Return the rows of metrics of one trial: the words as they are read, before it the embedding."""
+    trial = trainer.trials[position]
+    concepts, layer_norm, place = trial.concepts, trial.layer_norm, {"step": step, "split": "train"}
+    linear_KLD, concepts_KL = trainer.linear(position).cpu(), trainer.sentences[position].concepts_KL
+    words_VD = trainer.word_features(position).cpu()
+    words, blocks = geometry.words_of(words_VD, concepts), geometry.blocks_of(linear_KLD, concepts_KL, concepts)
+    scores = geometry.scores(words, blocks, concepts, layer_norm=layer_norm)
+    row = {**place, "layer": int(layer_norm), "is_last": True}
+    row |= {**_of_words(words_VD, words, concepts), **defined(dict(scores))}
+    if blocks is not None:
+        row |= _of_blocks(linear_KLD, words, blocks)
+        row["collapse_type"] = geometry.collapse_type(scores)
+    if prediction is not None:
+        row |= {
+            "predicted_norm_rms": _root_mean_square(torch.from_numpy(prediction.word_norms)),
+            "predicted_linear_norm": prediction.linear_norm,
+            "predicted_rank_norms": torch.from_numpy(prediction.word_norms),
+            "prediction": int(prediction.source),
+        }
+    if not layer_norm:
+        return [row]
+    embedding_VD = trainer.embedding(position).cpu()
+    of_embedding = _of_words(embedding_VD, geometry.words_of(embedding_VD, concepts), concepts)
+    return [{**place, "layer": 0, "is_last": False, **of_embedding}, row]
+
+
+def _of_words(words_VD: Tensor, words: geometry.Groups, concepts: int) -> dict[str, Any]:
+    numbers = {
+        "norm_mean": words.norms.mean().item(),
+        "norm_rms": _root_mean_square(words.norms),
+        "norm_spread": words.norm_spread,
+        "direction_collapse": words.direction_collapse,
+        "magnitude_collapse": words.magnitude_collapse,
+        "rank_spread": geometry.rank_spread(words.norms, concepts),
+        "equiangularity": words.equiangularity,
+    }
+    vectors = {
+        "word_singular_values": geometry.principal_values(words_VD),
+        "rank_norms": words.norms.view(concepts, -1).mean(0),
+    }
+    return defined(numbers) | vectors
+
+
+def _of_blocks(linear_KLD: Tensor, words: geometry.Groups, blocks: geometry.Groups) -> dict[str, Any]:
+    numbers = {
+        "linear_norm_rms": _root_mean_square(blocks.norms),
+        "linear_norm_spread": blocks.norm_spread,
+        "linear_direction_collapse": blocks.direction_collapse,
+        "linear_magnitude_collapse": blocks.magnitude_collapse,
+        "linear_equiangularity": blocks.equiangularity,
+        "alignment": geometry.alignment(words, blocks),
+    }
+    values = geometry.principal_values(linear_KLD.flatten(0, 1))
+    return defined(numbers) | {"linear_singular_values": values}
+
+
+def kept_projection(trainer: WordsTrainer, position: int, step: int) -> dict[str, Any]:
+    """Return the first principal components of words and of blocks as columns of features; labels are concepts."""
+    trial, words_VD = trainer.trials[position], trainer.word_features(position).cpu()
+    labels_V = torch.arange(trial.concepts).repeat_interleave(trial.words_per_concept)
+    linear_KLD, labels_N = trainer.linear(position).cpu(), trainer.sentences[position].concepts_KL.flatten()
+    every = max(1, math.ceil(len(labels_N) / KEPT_BLOCKS))
+    shown_NC = geometry.projection(linear_KLD.flatten(0, 1), labels_N)[::every]
+    count = len(words_VD) + len(shown_NC)
+    return {
+        "step": torch.full((count,), step),
+        "layer": torch.full((count,), int(trial.layer_norm)),
+        "kind": ["word"] * len(words_VD) + ["block"] * len(shown_NC),
+        "label": torch.cat([labels_V, labels_N[::every]]),
+        "sample_index": torch.cat([torch.arange(len(words_VD)), torch.arange(len(labels_N))[::every]]),
+        "feature": torch.cat([geometry.projection(words_VD, labels_V), shown_NC]).float(),
+    }
+
+
+def _root_mean_square(norms: Tensor) -> float:
+    return norms.double().square().mean().sqrt().item()

@@ -1,0 +1,373 @@
+"""Fused training of networks of one embedding and one linear layer: T trials advance together, each as if it were alone.
+
+The gradient is written out, as there are two layers only: words are gathered, their gradients scattered, so that a step
+touches the rows of its own words. Weight decay multiplies a whole matrix by 1 - lr lambda at each step; it is kept as one
+factor a matrix (W = w_scale x the stored one), which is exact and costs nothing, and the linear layer's gradient is added by
+the matrix product that forms it. Products are batched over T and nothing is summed across T, as in the trainer of deep
+networks. On a CPU kernels take the same steps (`native.py`), trial by trial.
+
+Shapes: T trials, V words, D = width, K classes, L words of a sentence, M = L D, B batch, N sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from depthrate.tasks.native.library import Library
+from depthrate.tasks.papers.words.parameters import WordsParameters
+from depthrate.tasks.papers.words.sentences import Sentences
+from depthrate.tasks.papers.words.word_kernels import Batch, NativeWords, WordsState
+from depthrate.tasks.parameters import changed
+from depthrate.tasks.training.divergence import Divergence
+from depthrate.tasks.training.engines.choice import EngineError
+from depthrate.tasks.training.trainer import stream
+from depthrate.tasks.training.training_plan import learning_rate_factor
+
+SMALLEST_SCALE = 2.0**-20
+"""A factor below it is multiplied into its matrix, long before that leaves the range of its numbers."""
+CHECK_RTOL = 1e-3
+"""What a native step may differ from the eager one when it is first used: far more than rounding, far less than a fault."""
+ROWS_AT_ONCE = 4096
+EVALUATED_PER_SEQUENCE = 10
+"""Training sentences of a sequence that losses and accuracies are taken over: a pass over 500 costs some 1,000 steps."""
+
+
+@dataclass(frozen=True)
+class WordsEvaluation:
+    """Numbers of some trials, each a float64 tensor [T]."""
+
+    loss: Tensor
+    objective: Tensor
+    accuracy: Tensor
+    test_loss: Tensor
+    test_accuracy: Tensor
+    epoch_loss: Tensor
+    """Mean over the sentences of the epoch so far, each with the parameters of its step; not a number before the first step."""
+    epoch_accuracy: Tensor
+
+
+class WordsTrainer:
+    """Trains T networks on their own sentences; trials that leave the pack disturb nobody."""
+
+    def __init__(self, trials: Sequence[WordsParameters], sentences: Sequence[Sentences], device: str = "cpu"):
+        self.trials, self.sentences, self.device = list(trials), list(sentences), torch.device(device)
+        self.shape = trials[0]
+        """What all trials of a pack share."""
+        self._dtype = getattr(torch, self.shape.dtype)
+        self._num_steps = [trial.num_steps for trial in trials]
+        self.step_count = 0
+        starts = [_initial(trial, self._dtype) for trial in trials]
+        self._words_TVD = torch.stack([words for words, _ in starts]).to(self.device)
+        self._linear_TKM = torch.stack([linear for _, linear in starts]).to(self.device)
+        self._word_scales, self._linear_scales = [1.0] * len(starts), [1.0] * len(starts)
+        self._generators = [stream(trial.seed, "data order") for trial in trials]
+        self._positions = [0] * len(starts)
+        self._orders: list[Tensor | None] = [None] * len(starts)
+        self._shuffled: list[tuple[Tensor, Tensor] | None] = [None] * len(starts)
+        self._epoch_T3 = torch.zeros(len(starts), 3, dtype=torch.float64, device=self.device)
+        """Of each trial's epoch so far: sum of losses, sentences classified right, sentences."""
+        self._native: NativeWords | None = None
+        self._prepare()
+
+    @property
+    def num_trials(self) -> int:
+        """Trials still training."""
+        return len(self.trials)
+
+    def embedding(self, trial: int) -> Tensor:
+        """Return the embedding of a trial, [V, D]."""
+        return self._words_TVD[trial] * self._word_scales[trial]
+
+    def word_features(self, trial: int) -> Tensor:
+        """Return the words of a trial as the linear layer reads them, [V, D]."""
+        words_VD = self.embedding(trial)
+        if not self.shape.layer_norm:
+            return words_VD
+        return F.layer_norm(words_VD, words_VD.shape[-1:], eps=self.shape.layer_norm_eps)
+
+    def linear(self, trial: int) -> Tensor:
+        """Return the linear layer of a trial as its blocks, [K, L, D]."""
+        blocks = (self.shape.sequences, self.shape.sentence_length, self.shape.width)
+        return (self._linear_TKM[trial] * self._linear_scales[trial]).view(blocks)
+
+    def lr_at(self, step: int) -> list[float]:
+        """Return the learning rate of each trial at a step."""
+        schedule = self.shape.schedule
+        return [
+            trial.lr * learning_rate_factor(schedule, step, last)
+            for trial, last in zip(self.trials, self._num_steps, strict=True)
+        ]
+
+    def use_native(self, library: Library) -> None:
+        """Run native steps from now on.
+
+        Raises:
+            EngineError: a step of the first trial, with weights at which every term counts, is not the eager one, but for
+                rounding.
+        """
+        trial = changed(self.trials[0], init_scale=1.0)
+        eager, other = (WordsTrainer([trial], self.sentences[:1]) for _ in range(2))
+        before = eager.embedding(0), eager.linear(0)
+        other._native = NativeWords(library, trial, other._batch_size(0))
+        eager.step(), other.step()
+        for old, exact, found in zip(
+            before, (eager.embedding(0), eager.linear(0)), (other.embedding(0), other.linear(0)), strict=True
+        ):
+            rounding = 16 * torch.finfo(old.dtype).eps * old.norm()
+            off, moved = (found - exact).norm(), (exact - old).norm()
+            if not off <= CHECK_RTOL * moved + rounding and exact.isfinite().all():
+                raise EngineError(
+                    f"the native step of words is {off.item():.3g} from the eager one, which moves by {moved.item():.3g}; "
+                    "train with --engine eager, and report this"
+                )
+        self._native = NativeWords(library, self.shape, self._batch_size(0))
+
+    def advance(self, until: int, divergence: Divergence) -> bool:
+        """Take a step, or native ones for a fraction of a second, up to step `until`; return whether it looked who diverges."""
+        if self._native is not None:
+            self._native_steps(self._native, until - self.step_count, divergence)
+            return True
+        return divergence.look_when_due(self.step(), self.step_count - 1)
+
+    def _native_steps(self, native: NativeWords, most: int, divergence: Divergence | None) -> Tensor:
+        """Take some steps, at least one; return the losses of the last, [T]."""
+        steps = range(self.step_count, self.step_count + min(most, native.pace.steps_at_once))
+        state = WordsState(
+            self._words_TVD,
+            self._linear_TKM,
+            torch.tensor(self._word_scales, dtype=torch.float64),
+            torch.tensor(self._linear_scales, dtype=torch.float64),
+            self._epoch_T3,
+        )
+        batches = [[self._next_sentences(trial) for trial in range(self.num_trials)] for _ in steps]
+        rates = [self.lr_at(step) for step in steps]
+        loss_T = native(self.step_count, state, self.trials, self.sentences, rates, batches, divergence)
+        self._word_scales, self._linear_scales = state.word_scale_T.tolist(), state.linear_scale_T.tolist()
+        self.step_count = steps.stop
+        return loss_T
+
+    @torch.no_grad()
+    def step(self) -> Tensor:
+        """Advance every trial by one step; return numbers [T] that are finite where its outputs were: its loss, of native
+        steps, else a sum of probabilities."""
+        if self._native is not None:
+            return self._native_steps(self._native, 1, None)
+        num_trials, width = self.num_trials, self.shape.width
+        eps = self.shape.layer_norm_eps if self.shape.layer_norm else None
+        rows, labels_TB1 = self._next_batch()
+        rates = self.lr_at(self.step_count)
+        table = self._words_TVD.view(-1, width)
+        words_TXD = table.index_select(0, rows).view(num_trials, -1, width)  # X = B L
+        words_TXD *= self._column(self._word_scales)
+        features_TXD, kept = words_TXD, list[Tensor]()
+        if eps is not None:
+            features_TXD, *kept = torch.native_layer_norm(words_TXD, [width], None, None, eps)
+        x_TBM = features_TXD.view(num_trials, labels_TB1.shape[1], -1)
+        linear_scale_T11 = self._column(self._linear_scales)
+        x_TBM = x_TBM * linear_scale_T11
+        logits_TBK = torch.bmm(x_TBM, self._linear_TKM.mT)
+        slope_TBK, sums_T, seen_T3 = _loss_slope(logits_TBK, labels_TB1)
+        self._epoch_T3 += seen_T3
+        slope_TXD = torch.bmm(slope_TBK, self._linear_TKM).mul_(linear_scale_T11).view(words_TXD.shape)
+        if eps is not None:
+            slope_TXD, *_ = torch.ops.aten.native_layer_norm_backward(
+                slope_TXD, words_TXD, [width], *kept, None, None, [True, False, False]
+            )
+        self._decay(rates)
+        # x holds the old scale of the linear layer, which its gradient does not
+        factors = zip(rates, self._linear_scales, linear_scale_T11.flatten().tolist(), strict=True)
+        slope_TBK *= self._column([-rate / (new * old) for rate, new, old in factors])
+        self._linear_TKM.baddbmm_(slope_TBK.mT, x_TBM)
+        slope_TXD *= self._column([-rate / scale for rate, scale in zip(rates, self._word_scales, strict=True)])
+        table.index_add_(0, rows, slope_TXD.view(-1, width))
+        self._fold_scales()
+        self.step_count += 1
+        return sums_T
+
+    @torch.no_grad()
+    def evaluate(self, trials: Sequence[int]) -> WordsEvaluation:
+        """Return loss and accuracy of trials on training sentences (up to 10 of each sequence) and on their test sentences."""
+        numbers = torch.tensor([self._evaluated(trial) for trial in trials], dtype=torch.float64).view(-1, 5)
+        seen_T3 = self._epoch_T3[list(trials)].cpu()
+        means_T2 = seen_T3[:, :2] / seen_T3[:, 2:]
+        return WordsEvaluation(*numbers.unbind(1), *means_T2.unbind(1))
+
+    def _evaluated(self, trial: int) -> tuple[float, ...]:
+        of_trial, sentences = self.trials[trial], self.sentences[trial]
+        linear_KLD, features_VD = self.linear(trial), self.word_features(trial)
+        # of every word at every place what it adds to every class: sentences are then sums of its rows
+        table_LVK = torch.matmul(features_VD, linear_KLD.permute(1, 2, 0))
+        table = table_LVK.reshape(-1, self.shape.sequences)
+        per_sequence = sentences.num_train // self.shape.sequences
+        train_NL = sentences.train_NL.view(self.shape.sequences, per_sequence, -1)[:, :EVALUATED_PER_SEQUENCE]
+        loss, accuracy = self._tested(table, train_NL)
+        test_loss, test_accuracy = self._tested(
+            table, sentences.test_NL.view(self.shape.sequences, -1, train_NL.shape[-1])
+        )
+        decay = of_trial.weight_decay * linear_KLD.double().square().sum().item()
+        decay += of_trial.embedding_decay * self.embedding(trial).double().square().sum().item()
+        return loss, loss + decay / 2, accuracy, test_loss, test_accuracy
+
+    def keep(self, trials: Sequence[int]) -> None:
+        """Go on with these trials only; those that stay are not changed by a bit."""
+        index = torch.tensor(list(trials), dtype=torch.int64)
+        self._words_TVD, self._linear_TKM = self._words_TVD[index], self._linear_TKM[index]
+        self._epoch_T3 = self._epoch_T3[index]
+        for name in (
+            "trials",
+            "sentences",
+            "_num_steps",
+            "_word_scales",
+            "_linear_scales",
+            "_generators",
+            "_positions",
+            "_orders",
+            "_shuffled",
+        ):
+            held = getattr(self, name)
+            setattr(self, name, [held[trial] for trial in trials])
+        self._prepare()
+
+    def state(self) -> dict[str, Any]:
+        """Return all that training needs to go on, as tensors and numbers."""
+        return {
+            "step_count": self.step_count,
+            "words_TVD": self._words_TVD,
+            "linear_TKM": self._linear_TKM,
+            "word_scales": list(self._word_scales),
+            "linear_scales": list(self._linear_scales),
+            "positions": list(self._positions),
+            "orders": list(self._orders),
+            "epoch_T3": self._epoch_T3,
+            "generators": [generator.get_state() for generator in self._generators],
+        }
+
+    def load_state(self, state: Mapping[str, Any], trials: Sequence[int]) -> None:
+        """Go on from what `state` gave: of these trials of it, in this order."""
+        index = torch.tensor(list(trials), dtype=torch.int64)
+        self.step_count = state["step_count"]
+        self._words_TVD, self._linear_TKM = (state[name][index].to(self.device) for name in ("words_TVD", "linear_TKM"))
+        for name in ("word_scales", "linear_scales", "positions", "orders"):
+            setattr(self, f"_{name}", [state[name][trial] for trial in trials])
+        if (
+            "epoch_T3" in state
+        ):  # checkpoints of older versions have none: their epoch's mean begins where they were saved
+            self._epoch_T3 = state["epoch_T3"][index].to(self.device)
+        for generator, trial in zip(self._generators, trials, strict=True):
+            generator.set_state(state["generators"][trial])
+        self._shuffled = [None] * len(self._orders)
+
+    def _prepare(self) -> None:
+        vocabulary = self.shape.vocabulary_size
+        self._offsets_T11 = (
+            torch.arange(self.num_trials, dtype=torch.int32, device=self.device).view(-1, 1, 1) * vocabulary
+        )
+
+    def _column(self, values: Sequence[float]) -> Tensor:
+        """Return one number a trial, [T, 1, 1]."""
+        return torch.tensor(values, dtype=self._dtype, device=self.device).view(-1, 1, 1)
+
+    def _next_batch(self) -> tuple[Tensor, Tensor]:
+        """Return the rows of the table that each trial's batch names, [T B L], and its labels, [T, B, 1]."""
+        parts = [self._next_part(trial) for trial in range(self.num_trials)]
+        words_TBL = torch.stack([words for words, _ in parts]) + self._offsets_T11
+        return words_TBL.view(-1), torch.stack([labels for _, labels in parts]).unsqueeze(-1)
+
+    def _next_part(self, trial: int) -> tuple[Tensor, Tensor]:
+        """Return the words and labels of the next batch of a trial."""
+        rows, shuffled = self._next_rows(trial), self._shuffled[trial]
+        if shuffled is None:
+            order_N = self._orders[trial]
+            assert order_N is not None
+            self._shuffled[trial] = shuffled = self._shuffle(trial, order_N)
+        words_NL, labels_N = shuffled
+        return words_NL[rows], labels_N[rows]
+
+    def _next_sentences(self, trial: int) -> Batch:
+        """Return which sentences the next batch of a trial has."""
+        rows, order_N = self._next_rows(trial), self._orders[trial]
+        assert order_N is not None
+        return Batch(order_N[rows], rows.start == 0)
+
+    def _next_rows(self, trial: int) -> slice:
+        """Every trial walks its own permutation of its own sentences; an incomplete last batch is left out."""
+        num_train, batch = self.sentences[trial].num_train, self._batch_size(trial)
+        start = self._positions[trial]
+        if self._orders[trial] is None or start + batch > num_train:
+            if batch < num_train:
+                self._orders[trial] = torch.randperm(num_train, generator=self._generators[trial])
+            else:
+                self._orders[trial] = torch.arange(num_train)
+            self._shuffled[trial] = None
+            self._epoch_T3[trial] = 0
+            start = 0
+        self._positions[trial] = start + batch
+        return slice(start, start + batch)
+
+    def _batch_size(self, trial: int) -> int:
+        return self.shape.batch_size or self.sentences[trial].num_train
+
+    def _shuffle(self, trial: int, order: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sentences of a trial in this order, and their labels: once an epoch, so that batches are slices."""
+        sentences = self.sentences[trial]
+        labels_N = order // (sentences.num_train // self.shape.sequences)
+        return sentences.train_NL[order].to(self.device), labels_N.to(self.device)
+
+    def _decay(self, rates: Sequence[float]) -> None:
+        """Multiply both matrices of every trial by what weight decay leaves of them."""
+        for position, (rate, trial) in enumerate(zip(rates, self.trials, strict=True)):
+            self._word_scales[position] *= 1 - rate * trial.embedding_decay
+            self._linear_scales[position] *= 1 - rate * trial.weight_decay
+
+    def _fold_scales(self) -> None:
+        for stored, scales in ((self._words_TVD, self._word_scales), (self._linear_TKM, self._linear_scales)):
+            for trial, scale in enumerate(scales):
+                if scale < SMALLEST_SCALE:
+                    stored[trial] *= scale
+                    scales[trial] = 1.0
+
+    def _tested(self, table: Tensor, words_KSL: Tensor) -> tuple[float, float]:
+        """Return mean cross-entropy and accuracy over S sentences of each class, given what each word adds at each place."""
+        num_classes, per_class, length = words_KSL.shape
+        places_L = torch.arange(length, dtype=torch.int32) * self.shape.vocabulary_size
+        labels_N = torch.arange(num_classes).repeat_interleave(per_class)
+        rows_NL = words_KSL.reshape(-1, length) + places_L
+        loss, correct = 0.0, 0
+        for start in range(0, len(rows_NL), ROWS_AT_ONCE):
+            rows = rows_NL[start : start + ROWS_AT_ONCE].to(self.device)
+            labels = labels_N[start : start + ROWS_AT_ONCE].to(self.device)
+            logits = F.embedding_bag(rows, table, mode="sum")
+            loss += F.cross_entropy(logits, labels, reduction="none").double().sum().item()
+            correct += int((logits.argmax(1) == labels).sum().item())
+        return loss / len(rows_NL), correct / len(rows_NL)
+
+
+def _initial(trial: WordsParameters, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return the start of the embedding, N(0, 1), and of the linear layer, U(-1, 1)/sqrt(M), both times the initial scale."""
+    generator, inputs = stream(trial.seed, "init"), trial.sentence_length * trial.width
+    words_VD = torch.randn(trial.vocabulary_size, trial.width, generator=generator, dtype=dtype)
+    linear_KM = torch.rand(trial.sequences, inputs, generator=generator, dtype=dtype) * 2 - 1
+    return words_VD * trial.init_scale, linear_KM * (trial.init_scale / inputs**0.5)
+
+
+def _loss_slope(logits_TBK: Tensor, labels_TB1: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the derivative of the mean cross-entropy in the logits, [T, B, K], and numbers finite where it is, [T].
+
+    The third are the batch's sum of losses, its sentences classified right (a tie is) and how many it has, [T, 3].
+    """
+    slope_TBK = torch.softmax(logits_TBK, dim=-1)
+    said_TB1 = slope_TBK.gather(-1, labels_TB1)
+    loss_T = -said_TB1.clamp_min(torch.finfo(said_TB1.dtype).tiny).log().double().sum((1, 2))
+    # of the outputs: near the start probabilities are all alike, to their last digit
+    correct_T = (logits_TBK.gather(-1, labels_TB1) == logits_TBK.amax(-1, keepdim=True)).double().sum((1, 2))
+    seen_T3 = torch.stack([loss_T, correct_T, torch.full_like(loss_T, labels_TB1.shape[1])], dim=1)
+    sums_T = slope_TBK[..., 0].sum(1)  # one number that is not finite spoils its whole row
+    minus_one = slope_TBK.new_full((1, 1, 1), -1.0).expand(labels_TB1.shape)
+    slope_TBK.scatter_add_(-1, labels_TB1, minus_one)
+    return slope_TBK.div_(logits_TBK.shape[1]), sums_T, seen_T3

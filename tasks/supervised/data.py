@@ -1,0 +1,122 @@
+"""A user's data as a sweep names them, a file, a folder or a function, held in memory or streamed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from depthrate.tasks.data.dataset import Dataset
+from depthrate.tasks.data.sources import DatasetError
+from depthrate.tasks.parameters import Parameter
+from depthrate.tasks.supervised.arrays import Splits, call_function, has_mapped_arrays, map_folder, read_file
+from depthrate.tasks.supervised.references import short_name
+from depthrate.tasks.supervised.streaming import Streamed
+from depthrate.tasks.supervised.targets.target import Target
+from depthrate.tasks.supervised.user_callable import UserCallable
+
+
+@dataclass(frozen=True)
+class CustomData:
+    """A data set of the user's."""
+
+    source: Path | UserCallable
+    target: Target
+    """Makes data sets of its samples."""
+
+    @property
+    def name(self) -> str:
+        """The name in a trial's parameters: `mine.npz`, `data:make`."""
+        return short_name(str(self.source)) if isinstance(self.source, Path) else self.source.name
+
+    @property
+    def function(self) -> UserCallable | None:
+        """The user's function; None: a file or folder."""
+        return None if isinstance(self.source, Path) else self.source
+
+    @property
+    def arguments(self) -> tuple[Parameter, ...]:
+        """The arguments of the user's function."""
+        return () if self.function is None else self.function.arguments
+
+    def read(self, arguments: Mapping[str, Any], stream: bool | None = None) -> Dataset | Streamed:
+        """Return all samples as they come, or the object that streams them; read once per process.
+
+        arguments: of a trial. stream: whether they are streamed; None: if they are large (`items.STREAMED_BYTES`).
+
+        Raises:
+            DatasetError: they cannot be read, are not of one form, or cannot be streamed.
+        """
+        return self._opened(arguments).read(stream)
+
+    def settled(self, arguments: Mapping[str, Any], stream: bool | None) -> bool | None:
+        """Return `stream` as it identifies trials: True for streamed, None for held data that are not large.
+
+        Raises:
+            DatasetError: as `read`.
+        """
+        if isinstance(self.read(arguments, stream), Streamed):
+            return True
+        return False if self._opened(arguments).is_large else None
+
+    def is_from_loader(self, arguments: Mapping[str, Any]) -> bool:
+        """Return whether torch's loaders were returned, of which only the data sets are used."""
+        return self._opened(arguments).is_from_loader
+
+    def _opened(self, arguments: Mapping[str, Any]) -> _Opened:
+        if isinstance(self.source, Path):
+            read = map_folder if has_mapped_arrays(self.source) else read_file
+            call = functools.partial(read, self.source, self.name)
+            key: tuple[Any, ...] = (self.source, _changed_at(self.source))
+        else:
+            values = self.source.values(arguments)
+            call = functools.partial(call_function, self.source.make, values, self.name)
+            key = (self.source.make, repr(values))  # by repr: 1, 1.0 and True differ, and a list has no hash
+        key = (*key, self.target)
+        _OPENED[key] = opened = _OPENED.pop(key, None) or _Opened(call, self.name, self.target)
+        if len(_OPENED) > MAX_OPENED:
+            del _OPENED[next(iter(_OPENED))]
+        return opened
+
+
+class _Opened:
+    """Splits as they were read, made a data set or a stream when that is first requested."""
+
+    def __init__(self, call: Callable[[], Splits], name: str, target: Target):
+        self._call, self._name, self._target = call, name, target
+        splits = call()
+        self._splits: Splits | None = splits
+        self._is_indexed, self.is_large, self.is_from_loader = splits.is_indexed, splits.is_large, splits.is_from_loader
+        self._streamed: Streamed | None = None
+        self._held: Dataset | None = None
+
+    def read(self, stream: bool | None) -> Dataset | Streamed:
+        if self.is_large if stream is None else stream:
+            if not self._is_indexed:
+                raise DatasetError(
+                    f"stream is true, but {self._name} is read whole; give a folder with x.npy and y.npy, or a function in a "
+                    "file, ./data.py:make, that returns a map-style data set"
+                )
+            if self._streamed is None:
+                self._streamed = self._target.streamed(self._splits or self._call(), self._name)
+            return self._streamed
+        if self._held is None:
+            splits, self._splits = self._splits or self._call(), None  # held samples need no second copy as they came
+            self._held = self._target.dataset(splits, self._name)
+        return self._held
+
+
+_OPENED: dict[tuple[Any, ...], _Opened] = {}
+MAX_OPENED = 2
+"""Number of data sets that a process keeps, the last used ones."""
+
+
+def _changed_at(path: Path) -> tuple[int, ...]:
+    """Return numbers that change when a file, or one of a folder, does."""
+    try:
+        files = sorted(path.rglob("*")) if path.is_dir() else [path]
+        return tuple(number for file in files for number in (file.stat().st_mtime_ns, file.stat().st_size))
+    except OSError:
+        return ()

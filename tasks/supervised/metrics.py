@@ -1,0 +1,304 @@
+"""What supervised trials measure, target by target. Every command reads this: no numpy, no torch.
+
+P1 is Neural Collapse is Globally Optimal in Deep Regularized ResNets and Transformers, P2 Neural Collapse versus Low-Rank Bias,
+P3 Progressive Feedforward Collapse of ResNet Training, NRC Andriopoulos, Dong, Guo, Zhao, Ross, The Prevalence of Neural
+Collapse in Neural Multivariate Regression (NeurIPS 2024), WP Wu & Papyan, Linguistic Collapse: Neural Collapse in (Large)
+Language Models (NeurIPS 2024).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from depthrate.tasks.measurement import Measurement, Optimum, by_name
+from depthrate.tasks.measures.named_columns import NAMED
+from depthrate.tasks.measures.path_columns import GEODESIC
+from depthrate.tasks.supervised import theory
+
+HOW_ONE_TRAINS = frozenset(
+    [
+        *(
+            "seed",
+            "seed_scope",
+            "optimizer",
+            "lr",
+            "momentum",
+            "schedule",
+            "steps",
+            "epochs",
+            "batch_size",
+            "clip_norm",
+        ),
+        *("polish", "polish_to", "polish_tolerance", "polish_smoothing", "polish_memory", "polish_solver"),
+        *("polish_barrier", "continuation", "init", "dtype", "features", "feature_dtype", "measure_steps", "rank_tol"),
+        *("measure", "geodesic", "epsilon", "measure_epochs", "milestones"),
+    ]
+)
+"""Parameters that the objective's least value does not depend on."""
+
+_fitted = partial(Measurement, panel="fitted")
+"""A measurement that is drawn where a fit asks for it."""
+_PER_LAYER = (
+    Measurement(
+        "nc1",
+        "NC1",
+        "tr Sigma_W / tr Sigma_B: spread within classes over spread of their means (P1, Def. 3.4)",
+        bound=theory.bound_of_gap,
+    ),
+    _fitted(
+        "nc1_pinv", "NC1 (pseudo-inverse)", "tr(Sigma_W pinv(Sigma_B)) / K (Papyan, Han and Donoho 2020; DNC1 of P2)"
+    ),
+    _fitted(
+        "nc2a",
+        "NC2A",
+        "distance of W W^T, over its norm, from the nearest multiple of I - 1 1^T / K, a simplex (P1, Def. 3.4)",
+        bound=theory.bound_of_simplex,
+    ),
+    _fitted(
+        "nc2b",
+        "NC2B",
+        "distance of W W^T, over its norm, from the nearest multiple of the identity (P1, Def. 3.4)",
+        bound=theory.bound_of_basis,
+    ),
+    _fitted(
+        "nc3",
+        "NC3",
+        "1 - mean cosine between a sample's features and its class's row of W (P1, Def. 3.4)",
+        bound=theory.bound_of_gap,
+    ),
+    _fitted(
+        "ncc_accuracy", "NCC accuracy", "share of samples whose nearest class mean is their own (NC4; PFC3 of P3, (9))"
+    ),
+    _fitted(
+        "pfc2", "PFC2", "distance of the centred class means' Gram matrix from a simplex's, both of norm 1 (P3, (8))"
+    ),
+    _fitted("rank", doc="singular values of the class means above rank_tol times the largest (P2)"),
+    _fitted("stable_rank", doc="sum of the class means' squared singular values over the largest square (P2)"),
+    _fitted("condition_number", doc="largest over smallest singular value of the class means (DNC2 of P2, section 6)"),
+    _fitted(
+        "relative_position",
+        "Relative position",
+        doc="length of the features' path from the first measured layer to here, over the whole path's (P3, section IV)",
+    ),
+    _fitted(
+        "hidden_square_norm",
+        "Squared norm of the hidden weights",
+        "sum of ||W_l||^2 over all regularised layers but the last (P1, Theorems 4.3 and 4.6); at the last layer alone",
+        bound=theory.bound_of_gap,
+    ),
+    _fitted(
+        "regularisation_hidden",
+        "Regularisation of the hidden layers",
+        "(lambda / 2) sum of ||W_l||^2 over all regularised layers but the last; loss and both regularisations make the "
+        "objective; at the last layer alone",
+        bound=theory.bound_of_gap,
+    ),
+    _fitted(
+        "regularisation_last", "Regularisation of the last layer", "(lambda_L / 2) ||W_L||^2; at the last layer alone"
+    ),
+    _fitted(
+        "regularisation_embedding",
+        "Regularisation of the embedding",
+        "(lambda_0 / 2) ||W_0, b_0||^2 with weight_decay_embedding; at the last layer alone",
+    ),
+    _fitted(
+        "regularisation_biases",
+        "Regularisation of the biases",
+        "(lambda_b / 2) sum of ||b_l||^2 with weight_decay_biases; at the last layer alone",
+    ),
+    _fitted(
+        "smallest_deviation",
+        "Smallest deviation before LayerNorm",
+        "smallest standard deviation over coordinates of what a LayerNorm reads, over samples and layers: "
+        "near 0 LayerNorm is singular; at the last layer alone",
+    ),
+    _fitted(
+        "deviations",
+        "Smallest deviation before each LayerNorm",
+        "the same of each LayerNorm, in the order of the network, of trials that are polished; at the last layer alone",
+        kind="vector",
+        entry="LayerNorm",
+    ),
+    _fitted(
+        "row_norms",
+        "Norms of the last layer's rows",
+        "||w_k|| of each class k (P1, Lemma 4.2 has them equal); at the last layer alone",
+        kind="vector",
+        entry="Class",
+    ),
+    Measurement(
+        "singular_values",
+        "Singular values of the class means",
+        "singular values of the matrix of class means (P2)",
+        kind="vector",
+        panel="spectrum",
+        entry="Singular value",
+    ),
+    Measurement(
+        "class_gram",
+        "Cosines between class means",
+        "Gram matrix of the class means, row by row (P2); drawn as cosines, once the means' mean is taken away",
+        kind="matrix",
+        panel="cosines",
+        entry="Class",
+    ),
+)
+_PER_STEP = (
+    Measurement("loss", "Loss", "training loss, without regularisation", per="step"),
+    Measurement(
+        "objective",
+        "Objective",
+        "loss and regularisation together: what training minimises (P1)",
+        per="step",
+        gap="objective_gap",
+        excess=theory.construction_excess,
+        reaches_limit=theory.reaches_limit,
+        gap_bound="objective_bound",
+        at_zero=theory.objective_at_zero,
+        optimum=Optimum("depth", HOW_ONE_TRAINS, theory.may_idle, reached_where="stationary"),
+    ),
+    _fitted(
+        "objective_gap",
+        "Objective gap",
+        "objective minus its limit as depth grows, the unconstrained model's optimum (P1, Lemma 4.2); for blocks of two "
+        "matrices a limit only if their lambda falls faster than 1 / log L (Theorem 4.6), else a lower bound",
+        per="step",
+        bound=theory.bound_of_gap,
+    ),
+    _fitted(
+        "objective_bound",
+        "Theorem's bound on the gap",
+        "P1's bound on the objective gap of one-matrix blocks, with m, the smallest distance between samples of norm 1; "
+        "null for more than 10,000 samples",
+        per="step",
+    ),
+    Measurement("accuracy", "Accuracy", "share of training samples classified right", axis="linear", per="step"),
+    Measurement("grad_norm", "Gradient norm", "norm of the objective's gradient", per="step"),
+    _fitted(
+        "smoothed_grad_norm",
+        "Gradient norm, smoothed",
+        "norm of the gradient of what polish minimises: ReLU's kinks rounded off, with a barrier on the first variance",
+        per="step",
+    ),
+    _fitted(
+        "subgradient_norm",
+        "Least subgradient",
+        "smallest norm that was found of the objective's gradient with slopes between 0 and 1 at the kinks of the true ReLU, "
+        "those within the last width of polish_smoothing; where polish_to stationary ends",
+        per="step",
+    ),
+    _fitted(
+        "stationary",
+        doc="1 where polish_to stationary ended with a gradient norm within polish_tolerance times the objective, else 0",
+        axis="linear",
+        per="step",
+    ),
+    _fitted("lr", doc="learning rate of the step", per="step"),
+)
+CLASSES = (*_PER_LAYER, *NAMED, *GEODESIC, *_PER_STEP)
+_OF_CLASSES = by_name(CLASSES)
+NUMBERS = (
+    Measurement(
+        "nrc1",
+        "NRC1",
+        "mean square of what of a centred feature's direction lies outside the features' m first principal components, m the "
+        "numbers of a target (NRC)",
+    ),
+    Measurement(
+        "nrc2",
+        "NRC2",
+        "the same outside the rows of the last layer's weight; null where the layer has another width (NRC)",
+    ),
+    _fitted(
+        "nrc3",
+        "NRC3",
+        "distance of W W^T, over its norm, from the nearest S - s I, S the square root of the targets' covariance; null for "
+        "m = 1 (NRC)",
+    ),
+    *NAMED,
+    _OF_CLASSES["relative_position"],
+    _OF_CLASSES["loss"],
+    Measurement(
+        "objective",
+        "Objective",
+        "loss and regularisation together: what training minimises",
+        per="step",
+        optimum=Optimum("depth", HOW_ONE_TRAINS, theory.may_idle),
+    ),
+    Measurement(
+        "r_squared",
+        "R²",
+        "1 - sum of squared errors over that of the targets around their mean, all numbers of a target together",
+        axis="linear",
+        per="step",
+    ),
+    _OF_CLASSES["grad_norm"],
+    _OF_CLASSES["lr"],
+)
+NEXT_TOKENS = (
+    Measurement(
+        "nc1",
+        "NC1",
+        "tr Sigma_W / tr Sigma_B: spread within classes over spread of their means, which weigh alike (P1, Def. 3.4)",
+    ),
+    _OF_CLASSES["nc1_pinv"],
+    Measurement(
+        "cdnv",
+        "CDNV",
+        "mean over pairs of classes of their mean variance over the squared distance of their means (Galanti et al. 2022; WP's "
+        "NC1)",
+    ),
+    _fitted("nc2_norms", "NC2, norms", "standard deviation of log ||mu_k - mu_G|| over classes (WP's equinormness)"),
+    _fitted(
+        "nc2_angles",
+        "NC2, angles",
+        "standard deviation over pairs of classes of the cosine of mu_k - mu_G and mu_l - mu_G (WP's equiangularity)",
+    ),
+    _fitted(
+        "gnc2",
+        "GNC2",
+        "standard deviation over pairs of classes of the logarithm of their directions' inverse distance (WP's hyperspherical "
+        "uniformity)",
+    ),
+    _fitted(
+        "nc3_means",
+        "NC3 of class means",
+        "1 - mean over classes of the cosine of mu_k - mu_G and the row of W (WP's self-duality); null where widths differ",
+    ),
+    _fitted("unc3", "UNC3", "standard deviation over classes of these cosines (WP's uniform duality)"),
+    _fitted(
+        "nc4",
+        "NC4 agreement",
+        "share of positions whose nearest class mean is the class that the network gives, of those measured (WP's agreement)",
+        axis="linear",
+    ),
+    _OF_CLASSES["ncc_accuracy"],
+    _fitted(
+        "measured_classes",
+        "Measured classes",
+        "tokens that come next at min_class_count measured positions or more",
+        axis="linear",
+    ),
+    _fitted(
+        "measured_share",
+        "Measured share",
+        "share of the positions whose next token is one of these; the others are trained on and not measured",
+        axis="linear",
+    ),
+    Measurement("loss", "Loss", "mean cross-entropy of the next token over all positions, in nats", per="step"),
+    Measurement("objective", "Objective", "loss and regularisation together: what training minimises", per="step"),
+    _fitted("perplexity", "Perplexity", "e^loss", per="step"),
+    Measurement(
+        "loss_gap",
+        "Loss above the entropy",
+        "loss minus the least expected one, the chain's entropy rate; below 0 sequences are learnt by heart; null for other "
+        "data than markov",
+        axis="linear",
+        per="step",
+    ),
+    Measurement(
+        "accuracy", "Accuracy", "share of positions whose next token has the largest output", axis="linear", per="step"
+    ),
+    _OF_CLASSES["grad_norm"],
+    _OF_CLASSES["lr"],
+)

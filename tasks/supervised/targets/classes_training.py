@@ -1,0 +1,120 @@
+"""Measurements of trials that train on classes: the geometry of each layer, and the network's weights.
+
+Shapes: T trials, N samples sorted by class, D feature dimensions, K classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from depthrate.tasks.measures.alignment import weight_alignment
+from depthrate.tasks.measures.class_means import class_collapse, class_means
+from depthrate.tasks.measures.geodesic import Geodesic, add_geodesic
+from depthrate.tasks.measures.linear_probe import probe_accuracy
+from depthrate.tasks.measures.named import NamedMeasurements
+from depthrate.tasks.measures.named_columns import asked
+from depthrate.tasks.measures.norms import row_norms, smallest_deviations, square_norms
+from depthrate.tasks.measures.spectra import spectrum
+from depthrate.tasks.networks.network import Tensors
+from depthrate.tasks.supervised.parameters import SupervisedParameters
+from depthrate.tasks.training.held_out import Measure
+from depthrate.tasks.training.layers import LayerMeasurements, defined
+from depthrate.tasks.training.trainer import FusedTrainer
+from depthrate.tasks.training.training_plan import EVALUATION_ROWS
+
+
+def layer_measurements(
+    class_counts_K: np.ndarray,
+    rank_tol: float,
+    *,
+    split: str = "train",
+    epsilon: float | None = None,
+    names: Collection[str] = (),
+) -> LayerMeasurements:
+    """Return the measurements of a layer: the geometry of its classes, and their alignment with the last weight.
+
+    epsilon: with it, the path through the layers is compared with the geodesic. names: further measurements by name.
+    """
+    on_cpu_K = torch.from_numpy(class_counts_K)
+    labels_N = np.repeat(np.arange(len(class_counts_K)), class_counts_K)
+    named = NamedMeasurements(names, lambda h_ND: probe_accuracy(h_ND, labels_N))
+
+    def of_features(h_TND: Tensor) -> dict[str, Tensor]:
+        precision = h_TND.dtype
+        counts_K, h_TND = on_cpu_K.to(h_TND.device), h_TND.double()
+        means_TKD = class_means(h_TND, counts_K)
+        of_classes = class_collapse(h_TND, counts_K, means_TKD) | spectrum(means_TKD, rank_tol, precision)
+        return of_classes | named.alone(h_TND)
+
+    def of_weights(h_TND: Tensor, weight_TKD: Tensor) -> dict[str, Tensor]:
+        return weight_alignment(h_TND, on_cpu_K.to(h_TND.device), weight_TKD)
+
+    def of_path(rows: Sequence[dict[str, Any]], ends: tuple[Tensor, Tensor], layers: Iterable[Tensor]) -> None:
+        assert epsilon is not None
+        line = Geodesic(*ends, on_cpu_K.to(ends[0].device))
+        add_geodesic(rows, line, ends, layers, epsilon)
+
+    return LayerMeasurements(
+        of_features, of_weights, None if epsilon is None else of_path, split, named.compared if named.compares else None
+    )
+
+
+def layer_and_weight_measurements(class_counts_K: np.ndarray, trial: SupervisedParameters, split: str) -> Measure:
+    """Return the measurements of built-in networks: of layers and, with the training split's last layer, of weights."""
+    epsilon = trial.epsilon if trial.geodesic else None
+    of_layers = layer_measurements(
+        class_counts_K, trial.rank_tol, split=split, epsilon=epsilon, names=asked(trial.measure)
+    )
+    return of_layers if split != "train" else _WithWeights(of_layers, of_each_norm=bool(trial.polish))
+
+
+class _WithWeights:
+    """Adds measurements of the network's weights to the last layer's row."""
+
+    def __init__(self, of_layers: LayerMeasurements, *, of_each_norm: bool):
+        self._of_layers, self._of_each_norm = of_layers, of_each_norm
+
+    def __call__(self, trainer: FusedTrainer, positions: Sequence[int], step: int) -> list[list[dict[str, Any]]]:
+        """Return one row per layer for each trial."""
+        rows_of_trials = self._of_layers(trainer, positions, step)
+        weights = {name: weight[list(positions)] for name, weight in trainer.parameters().items()}
+        squares = square_norms(weights, {spec.name: spec.decay for spec in trainer.specs})
+        sizes = {name: square_T.tolist() for name, square_T in squares.items()}
+        last = trainer.network.last_weight
+        norms = None if last is None else row_norms(weights[last]).tolist()
+        for trial, (position, rows) in enumerate(zip(positions, rows_of_trials, strict=True)):
+            alone = {name: weight[trial : trial + 1] for name, weight in weights.items()}
+            decays = trainer.hyperparameters[position].weight_decays
+            costs = {f"regularisation_{name}": decays[name] / 2 * size_T[trial] for name, size_T in sizes.items()}
+            hidden = sizes["hidden"][trial] if "hidden" in sizes else 0.0
+            variance = None if self._of_each_norm else trainer.smallest_variance(position)
+            deviations = _deviations(trainer, alone) if variance is None else [float(variance**0.5)]
+            smallest = float(np.min(deviations)) if deviations else None  # NaN stays NaN
+            rows[-1] |= defined({"hidden_square_norm": hidden, "smallest_deviation": smallest, **costs})
+            if self._of_each_norm and deviations:
+                rows[-1]["deviations"] = deviations
+            if norms is not None:
+                rows[-1]["row_norms"] = norms[trial]
+        return rows_of_trials
+
+
+def _deviations(trainer: FusedTrainer, weights: Tensors) -> list[float]:
+    """Return the smallest deviation before each LayerNorm of one trial.
+
+    Samples come in parts: a transformer holds far more of each than its last position.
+    """
+    network = trainer.network
+    with torch.no_grad():
+        parts = [
+            [
+                smallest_T.item()
+                for smallest_T in smallest_deviations(network.norm_inputs(weights, part_NI.unsqueeze(0)))
+            ]
+            for part_NI in torch.split(trainer.x_NI, max(1, EVALUATION_ROWS // network.rows_per_sample))
+        ]
+    return [min(of_one_norm) for of_one_norm in zip(*parts, strict=True)]

@@ -1,0 +1,215 @@
+"""Numbers, one or several per sample: the task `regression`. Importable without torch.
+
+Shapes: N samples, M of them measured, B of a batch, I numbers of a sample, m numbers of a target, H hidden ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from depthrate.tasks.data.dataset import Dataset, DataShape
+from depthrate.tasks.data.preparation import moments, scaled
+from depthrate.tasks.data.published import PUBLISHED, load_dataset
+from depthrate.tasks.data.sources import DatasetError, DataSource
+from depthrate.tasks.measures import named_columns
+from depthrate.tasks.supervised import metrics
+from depthrate.tasks.supervised.parameters import SupervisedParameters
+from depthrate.tasks.supervised.samples import check_samples, flattened
+from depthrate.tasks.supervised.streaming import Streamed
+from depthrate.tasks.supervised.targets.target import Fields, Target, check_drawn
+
+if TYPE_CHECKING:
+    from depthrate.tasks.training.held_out import Measure
+
+HIDDEN = 32
+_NO_CLASSES = np.zeros(0, np.int64)
+
+
+class StreamedNumbers(Streamed):
+    """Streamed samples with targets [m] each."""
+
+    has_targets = True
+    _num_targets: int
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of numbers of a target."""
+        return self._num_targets
+
+    def _learn_labels(self, y_B: np.ndarray) -> None:
+        self._num_targets = as_numbers(y_B, self.name).shape[1]
+
+    def _labelled(self, y_B: np.ndarray, indices_B: np.ndarray) -> np.ndarray:
+        y_Bm = as_numbers(y_B, f"{self.name}, items {indices_B[0]} ...")
+        if y_Bm.shape[1] != self._num_targets:
+            raise DatasetError(
+                f"{self.name}: items {indices_B[0]} ... have targets of {y_Bm.shape[1]} numbers, those before of "
+                f"{self._num_targets}; give as many of each"
+            )
+        return y_Bm
+
+    def _label_moments(self, y_M: np.ndarray, trial: SupervisedParameters) -> tuple[Any, Any] | None:
+        return moments(y_M, "per_feature" if trial.standardize else "none")
+
+    def _dataset(self, x_MI: np.ndarray, labels_M: np.ndarray) -> Dataset:
+        _check_variation(labels_M, self.name, "all that are measured")
+        return Dataset(x_MI, labels_M, _NO_CLASSES, self.sample_shape)
+
+
+class Numbers(Target):
+    """Numbers per sample, compared by the squared error."""
+
+    name = "regression"
+    doc = "Train networks on targets that are numbers, and measure neural regression collapse layer by layer."
+    metrics = metrics.NUMBERS
+    declares: ClassVar[Mapping[str, Fields]] = {
+        "arch": {
+            "choices": ("mlp", "rn1", "rn2", "resnet_dense"),
+            "doc": "plain network of linear layers and ReLU, residual network L-RN1 or L-RN2 (one or two linear layers in a "
+            "block), or one with BatchNorm",
+        },
+        "dataset": {
+            "choices": tuple(name for name, info in PUBLISHED.items() if not info.is_text),
+            "doc": "images, whose targets are the outputs of a fixed random network, the teacher",
+        },
+        "data_seed": {
+            "doc": "seed of that draw and of the teacher, the same for all trials unless it is varied",
+        },
+        "samples": {"minimum": 4},
+        "last_bias": {"nullable": False, "default": True, "doc": "bias of the last layer (never regularised)"},
+        "measure": {"default": "effective_rank, intrinsic_dimension, linear_probe", "added_later": False},
+        "test": {"added_later": False},
+    }
+    fixed: ClassVar[Mapping[str, Any]] = {"loss": "mse"}
+    published_only = ("targets",)
+    from_data = (*Target.from_data, "num_targets")
+    streamed = StreamedNumbers
+
+    def split(
+        self, x: np.ndarray, y: np.ndarray, vocabulary_size: int | None, name: str, split: str
+    ) -> tuple[Dataset, int]:
+        """Return samples with targets [N, m], in the order in which they come, and m."""
+        if vocabulary_size is not None:
+            raise DatasetError(f"{name} has vocabulary_size, and regression reads numbers; leave it out")
+        check_samples(x, name, split)
+        y_Nm = as_numbers(y, f"{name}, {split} split")
+        _check_variation(y_Nm, f"{name}, {split} split", "all samples")
+        if len(y_Nm) != len(x):
+            raise DatasetError(f"{name}, {split} split: {len(x)} samples have {len(y_Nm)} targets; give one a sample")
+        flat_NI, sample_shape = flattened(x)
+        return Dataset(flat_NI, y_Nm, _NO_CLASSES, sample_shape), y_Nm.shape[1]
+
+    def check_alike(self, answers: int, test_answers: int, name: str) -> None:
+        """Refuse a test split with targets of other length."""
+        if answers != test_answers:
+            raise DatasetError(f"{name}: targets have {answers} numbers, those of the test split {test_answers}")
+
+    def prepare(self, whole: Dataset, trial: SupervisedParameters) -> Dataset:
+        """Return the drawn samples with inputs and targets scaled, and the test split, by the same moments."""
+        return _prepared(whole, trial, trial.normalize)
+
+    def published_shape(self, trial: SupervisedParameters) -> DataShape:
+        """Return the shape of images with a teacher's targets."""
+        shape = PUBLISHED[trial.dataset].shape(
+            samples_per_class=None, context_length=0, vocabulary_size=0, dtype=trial.dtype
+        )
+        num_samples = trial.samples or shape.num_samples
+        return dataclasses.replace(shape, num_samples=num_samples, num_classes=trial.targets, has_targets=True)
+
+    def load(self, trial: SupervisedParameters, source: DataSource) -> Dataset:
+        """Return images with a teacher's targets."""
+        images = load_dataset(
+            trial.dataset,
+            source,
+            samples_per_class=None,
+            data_seed=0,
+            normalize=trial.normalize,
+            dtype=trial.dtype,
+            test=trial.test,
+        )
+        return _prepared(_taught(images, trial.targets, trial.data_seed), trial, "none")
+
+    def check(self, trial: SupervisedParameters, whole: Dataset | Streamed | None) -> None:
+        """Refuse unknown metrics, and more samples than there are."""
+        named_columns.asked(trial.measure)
+        check_drawn(trial, PUBLISHED[trial.dataset].num_samples if whole is None else whole.num_samples)
+
+    def measure(self, dataset: Dataset, trial: SupervisedParameters, split: str) -> Measure:
+        """Return the function that measures NRC1, NRC2 and NRC3 of each layer."""
+        from depthrate.tasks.supervised.targets.numbers_training import layer_measurements
+
+        return layer_measurements(dataset.labels_N, named_columns.asked(trial.measure), split=split)
+
+    def training_options(self, trials: Sequence[SupervisedParameters], dataset: Dataset) -> dict[str, Any]:
+        """Return the trainer."""
+        from depthrate.tasks.supervised.targets.numbers_training import NumbersTrainer
+
+        return {"trainer": NumbersTrainer}
+
+
+_NUMBERS = "give numbers [N] or [N, m]; for classes give task: collapse"
+
+
+def as_numbers(y: np.ndarray, where: str) -> np.ndarray:
+    """Return targets [N] or [N, m] as float64 [N, m].
+
+    Raises:
+        DatasetError: they are not numbers, not as many of each sample, or not finite.
+    """
+    if y.dtype.kind == "O":  # a table's column of lists
+        try:
+            y = np.array([np.asarray(target, np.float64) for target in y])
+        except (TypeError, ValueError):
+            raise DatasetError(f"{where}: targets are no numbers, or not as many of each sample; {_NUMBERS}") from None
+    if y.dtype.kind not in "iuf" or y.ndim not in (1, 2) or not y.size:
+        raise DatasetError(f"{where}: targets are {y.dtype} of shape {list(y.shape)}; {_NUMBERS}")
+    y_Nm = y.astype(np.float64).reshape(len(y), -1)
+    if not np.isfinite(y_Nm).all():
+        bad = int(np.flatnonzero(~np.isfinite(y_Nm).all(1))[0])
+        raise DatasetError(
+            f"{where}: the target of sample {bad} is NaN or infinite; leave out samples without a target"
+        )
+    return y_Nm
+
+
+def _check_variation(y_Nm: np.ndarray, where: str, which: str) -> None:
+    if constant := np.flatnonzero(np.ptp(y_Nm, axis=0) == 0).tolist():
+        raise DatasetError(f"{where}: number {constant[0]} of the targets is the same for {which}; leave it out")
+
+
+def _taught(images: Dataset, num_targets: int, data_seed: int) -> Dataset:
+    """Return images, test split included, with the outputs [N, m] of a teacher as targets.
+
+    y = tanh(x A / sqrt(I)) B / sqrt(H), with A [I, H] and B [H, m] standard normal, drawn by `data_seed`.
+    """
+    rng = np.random.default_rng([data_seed, 1])
+    inputs = images.x_NI.shape[1]
+    first_IH, second_Hm = rng.normal(size=(inputs, HIDDEN)), rng.normal(size=(HIDDEN, num_targets))
+
+    def label(split: Dataset) -> Dataset:
+        hidden_NH = np.tanh(split.x_NI.astype(np.float64) @ first_IH / inputs**0.5)
+        targets_Nm = hidden_NH @ second_Hm / HIDDEN**0.5
+        test = None if split.test is None else label(split.test)
+        return Dataset(split.x_NI, targets_Nm, _NO_CLASSES, split.sample_shape, None, test)
+
+    return label(images)
+
+
+def _prepared(whole: Dataset, trial: SupervisedParameters, normalize: str) -> Dataset:
+    num_all, dtype = len(whole.x_NI), np.dtype(trial.dtype)
+    chosen = np.arange(num_all)
+    if trial.samples is not None:
+        chosen = np.sort(np.random.default_rng([trial.data_seed, 0]).permutation(num_all)[: trial.samples])
+    of_inputs = moments(whole.x_NI[chosen], normalize)
+    of_targets = moments(whole.labels_N[chosen], "per_feature" if trial.standardize else "none")
+
+    def scale(x_NI: np.ndarray, y_Nm: np.ndarray, test: Dataset | None) -> Dataset:
+        x_NI, y_Nm = scaled(x_NI, *of_inputs, dtype), scaled(y_Nm, *of_targets, dtype)
+        return Dataset(x_NI, y_Nm, _NO_CLASSES, whole.sample_shape, None, test)
+
+    test = None if whole.test is None or not trial.test else scale(whole.test.x_NI, whole.test.labels_N, None)
+    return scale(whole.x_NI[chosen], whole.labels_N[chosen], test)

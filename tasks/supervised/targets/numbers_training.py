@@ -1,0 +1,67 @@
+"""The trainer of trials on numbers, and the measurements of their layers.
+
+Shapes: T trials, N samples, D numbers of a feature, m numbers of a target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from depthrate.tasks.measures.geometry import component_collapse, weight_collapse
+from depthrate.tasks.measures.linear_probe import probe_r2
+from depthrate.tasks.measures.named import NamedMeasurements, of_each
+from depthrate.tasks.training.layers import LayerMeasurements
+from depthrate.tasks.training.trainer import Evaluation, FusedTrainer
+
+
+@dataclass(frozen=True)
+class NumbersEvaluation(Evaluation):
+    """Numbers over the whole training set; accuracy is not defined."""
+
+    r_squared: Tensor
+
+
+class NumbersTrainer(FusedTrainer):
+    """Trains on targets [N, m] in place of labels."""
+
+    def num_right(self, logits_TBK: Tensor, labels_TB: Tensor) -> Tensor:
+        """Return NaN [T]: numbers have no accuracy."""
+        return torch.full((len(logits_TBK),), torch.nan, dtype=torch.float64, device=logits_TBK.device)
+
+    def evaluate(self) -> NumbersEvaluation:
+        """Return loss, objective, R^2 and the objective's gradient norm over the whole training set."""
+        evaluation = super().evaluate()
+        return NumbersEvaluation(**vars(evaluation), r_squared=self._r_squared(evaluation.loss))
+
+    def scores(self) -> dict[str, Tensor]:
+        """Return loss and R^2 over all samples, by column, each [T] in float64, without a gradient."""
+        loss_T = super().scores()["loss"]
+        return {"loss": loss_T, "r_squared": self._r_squared(loss_T)}
+
+    def _r_squared(self, loss_T: Tensor) -> Tensor:
+        y_Nm = self.labels_N.double()
+        return 1 - 2 * loss_T / (y_Nm - y_Nm.mean(0)).square().sum(1).mean()
+
+
+def layer_measurements(targets: Any, names: Collection[str], *, split: str = "train") -> LayerMeasurements:
+    """Return the measurements of a layer with targets [N, m]: NRC1, NRC2 and NRC3, and those of these names."""
+    y_Nm = torch.as_tensor(targets).double()
+    named = NamedMeasurements(names, lambda h_ND: probe_r2(h_ND, y_Nm))
+
+    def of_features(h_TND: Tensor) -> dict[str, Tensor]:
+        nrc1_T = of_each(lambda h_ND: component_collapse(h_ND, y_Nm.shape[1]), h_TND.double())
+        return {"nrc1": nrc1_T} | named.alone(h_TND)
+
+    def of_weights(h_TND: Tensor, weight_TmD: Tensor) -> dict[str, Tensor]:
+        on_device_Nm, doubled = y_Nm.to(h_TND.device), (h_TND.double(), weight_TmD.double())
+        return {
+            name: of_each(lambda h_ND, w_mD, name=name: weight_collapse(h_ND, on_device_Nm, w_mD)[name], *doubled)
+            for name in ("nrc2", "nrc3")
+        }
+
+    return LayerMeasurements(of_features, of_weights, split=split, of_pair=named.compared if named.compares else None)

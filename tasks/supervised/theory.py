@@ -1,0 +1,207 @@
+"""Closed forms the measurements are compared with. Plain Python: importable by every command."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+MIN_WIDTH = 4
+"""Below it P1's Theorem 4.3 says nothing."""
+
+
+def gufm_limit(loss: str, *, num_classes: int, width: int, weight_decay_last: float, last_bias: bool) -> float | None:
+    """Return the objective's limit as depth grows: the optimum of the unconstrained model on the LayerNorm sphere.
+
+    Features live on the sphere of radius sqrt(width) inside the mean-zero subspace, one balanced point a class; only
+    the last layer is regularised in the limit. Null where the class points do not fit into that subspace, and below width 4.
+    A limit for blocks of one matrix (Theorem 4.3); for those of two only if their lambda falls faster than 1 / log L
+    (Theorem 4.6), and a lower bound otherwise.
+
+    Source: Neural Collapse is Globally Optimal in Deep Regularized ResNets and Transformers, Lemma 4.2, with
+    the factor of the MSE case corrected to (d + lambda K).
+    """
+    if width < MIN_WIDTH:
+        return None
+    free_dimensions = width - 1
+    if loss == "ce":
+        return (
+            _cross_entropy_limit(num_classes, width, weight_decay_last) if num_classes - 1 <= free_dimensions else None
+        )
+    if last_bias:
+        excess = num_classes - 1
+        if excess > free_dimensions:
+            return None
+        return weight_decay_last * excess**2 / (2 * num_classes * (width + weight_decay_last * excess))
+    if num_classes > free_dimensions:
+        return None
+    return weight_decay_last * num_classes / (2 * (width + weight_decay_last * num_classes))
+
+
+def _cross_entropy_limit(num_classes: int, width: int, weight_decay_last: float) -> float:
+    """Return the least value over the row norm w >= 0 of log(1 + (K-1) exp(-w sqrt(d) K/(K-1))) + lambda K w^2 / 2."""
+    if weight_decay_last == 0:
+        return 0.0
+    w = best_row_norm(num_classes, width, weight_decay_last)
+    tail = (num_classes - 1) * math.exp(-math.sqrt(width) * num_classes / (num_classes - 1) * w)
+    return math.log1p(tail) + weight_decay_last * num_classes * w**2 / 2
+
+
+def best_row_norm(num_classes: int, width: int, weight_decay_last: float) -> float:
+    """Return the norm of W_L's rows at the unconstrained model's optimum with cross-entropy; the decay is above 0."""
+    rate = math.sqrt(width) * num_classes / (num_classes - 1)
+
+    def slope(w: float) -> float:
+        tail = (num_classes - 1) * math.exp(-min(rate * w, 700.0))
+        return -rate * tail / (1 + tail) + weight_decay_last * num_classes * w
+
+    low, high = 0.0, 1.0
+    while slope(high) < 0:
+        high *= 2
+    for _ in range(200):  # the objective is convex in w, so its slope has one root: bisect to the last bit
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
+    return low
+
+
+def construction_cost(num_blocks: int, weight_decay: float, *, matrices: int, total_change: float) -> float:
+    """Return the regularisation of hidden layers that reach collapse together, each block doing an equal share.
+
+    The change that the blocks make adds up to `total_change` (a norm that depends on the data, not on the depth); a block
+    whose product of `matrices` weights has norm s costs at least (lambda/2) matrices s^(2/matrices), by the inequality of
+    means. So it is lambda c^2 / (2 blocks) for one matrix a block, which vanishes as 1/L, and lambda c for two, which does
+    not, unless lambda falls with L: that is why L-RN2 stays flat under a constant lambda and collapses under lambda / L.
+    The order in L is that of P1's construction (Theorem 4.6); this form of it, with one constant, is ours.
+    """
+    share = total_change / num_blocks
+    return weight_decay / 2 * num_blocks * matrices * share ** (2 / matrices)
+
+
+def construction_excess(trials: Sequence[Mapping[str, Any]]) -> list[float] | None:
+    """Return the construction's cost at each trial's depth and decay, for a total change of one (which is a common factor).
+
+    Null for an architecture whose construction is not known, and for trials of several architectures.
+    """
+    from depthrate.tasks.networks.builtin import (
+        ARCHITECTURES,  # here: numpy comes with it, and every command reads this file
+    )
+
+    names = {params.get("arch") for params in trials}
+    architecture = ARCHITECTURES.get(str(names.pop())) if len(names) == 1 else None
+    matrices = None if architecture is None else architecture.construction_matrices
+    shapes = [(params.get("depth"), params.get("weight_decay")) for params in trials]
+    complete = [(depth, decay) for depth, decay in shapes if isinstance(depth, int) and depth > 1 and decay is not None]
+    if matrices is None or len(complete) < len(shapes):
+        return None
+    return [construction_cost(depth - 1, decay, matrices=matrices, total_change=1.0) for depth, decay in complete]
+
+
+TWO_MATRICES = frozenset(["rn2", "t12", "t22"])
+"""Networks whose blocks map with two matrices one after the other."""
+
+
+def reaches_limit(trials: Sequence[Mapping[str, Any]]) -> bool:
+    """Tell whether the objective comes down to `gufm_limit` as depth grows, along these trials' depths and decays.
+
+    With blocks of two matrices only if lambda(L) = o(1 / log L) (P1, Theorem 4.6): here, if lambda log L is less at the
+    largest depth than at the smallest above 1.
+    """
+    if not any(params.get("arch") in TWO_MATRICES for params in trials):
+        return True
+    shapes = [(params.get("depth"), params.get("weight_decay")) for params in trials]
+    costs = sorted(
+        (L, decay * math.log(L)) for L, decay in shapes if isinstance(L, int) and L > 1 and decay is not None
+    )
+    return len(costs) > 1 and costs[-1][1] < costs[0][1]
+
+
+def theorem_bound(blocks: int, *, num_samples: int, width: int, weight_decay: float, closest: float) -> float | None:
+    """Return P1's bound on the objective above its limit, for residual blocks of one matrix; null below two blocks.
+
+    32 pi^2 d lambda N / (L_1 m^2) + 2^7 N d lambda log^2 L_2 / (m^2 L_2), with m (`closest`) the smallest distance between
+    normalised samples. The theorem leaves open how the blocks part into L_1 and L_2: here half and half.
+    """
+    if blocks < 2 or closest <= 0:
+        return None
+    half = blocks / 2
+    shared = num_samples * width * weight_decay / closest**2
+    return shared * (32 * math.pi**2 / half + 2**7 * math.log(half) ** 2 / half)
+
+
+def may_idle(params: Mapping[str, Any]) -> bool:
+    """Return whether a further block of a trial's network can change nothing at no cost; of a user's that is not known."""
+    from depthrate.tasks.networks.builtin import ARCHITECTURES  # here: see construction_excess
+
+    architecture = ARCHITECTURES.get(str(params.get("arch")))
+    return architecture is not None and architecture.may_idle
+
+
+def objective_at_zero(trials: Sequence[Mapping[str, Any]]) -> list[float | None]:
+    """Return the objective of networks whose weights and biases are all 0, with balanced classes; null for data of a user's.
+
+    log K for cross-entropy, 1/2 for the squared error.
+    """
+    from depthrate.tasks.data.published import PUBLISHED  # here: see construction_excess
+
+    sets = [PUBLISHED.get(str(params.get("dataset"))) for params in trials]
+    return [
+        None if found is None else 0.5 if params.get("loss") == "mse" else math.log(found.num_classes)
+        for found, params in zip(sets, trials, strict=True)
+    ]
+
+
+def bound_of_gap(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | None:
+    """Return `theorem_bound` at each trial's depth, up to its factor: it bounds squared distances to collapse alike.
+
+    Null for what it is not about (blocks of several matrices, pre-LN, smoothed labels, an embedding or biases that are not
+    free), and where anything in its factor differs between the trials.
+    """
+    from depthrate.tasks.networks.builtin import ARCHITECTURES  # here: see construction_excess
+
+    names = ("arch", "width", "weight_decay", "dataset", "samples_per_class", "normalize", "norm")
+    factors = {tuple(str(params.get(name)) for name in names) for params in trials}
+    architecture = ARCHITECTURES.get(str(trials[0].get("arch"))) if len(factors) == 1 else None
+    if architecture is None or architecture.construction_matrices != 1 or trials[0].get("norm") == "pre":
+        return None
+    if any(map(is_other_problem, trials)):
+        return None
+    depths = [params.get("depth") for params in trials]
+    return [
+        theorem_bound(depth - 1, num_samples=1, width=1, weight_decay=1.0, closest=1.0)
+        if isinstance(depth, int)
+        else None
+        for depth in depths
+    ]
+
+
+def is_other_problem(params: Mapping[str, Any]) -> bool:
+    """Tell whether labels are smoothed, or embedding or biases are not free, as P1's theorems have them."""
+    decays = (params.get("weight_decay_embedding"), params.get("weight_decay_biases"))
+    is_other = params.get("train_embedding") is False or bool(params.get("label_smoothing"))
+    return is_other or any(decay is not None for decay in decays)
+
+
+def bound_of_simplex(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | None:
+    """Return the bound on nc2a: null where the optimum's rows are no simplex (see `bound_of_basis`)."""
+    return _bound_of_distance(trials) if set(map(_is_simplex, trials)) == {True} else None
+
+
+def bound_of_basis(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | None:
+    """Return the bound on nc2b: null where the optimum's rows are not orthogonal, as only those of squares without bias are."""
+    return _bound_of_distance(trials) if set(map(_is_simplex, trials)) == {False} else None
+
+
+def _is_simplex(params: Mapping[str, Any]) -> bool:
+    """Tell which of both the optimum of the unconstrained model has (Lemma 4.2): with a last bias, too, squares have it."""
+    from depthrate.tasks.networks.builtin import NetworkParameters, has_last_bias  # here: see construction_excess
+
+    trial = NetworkParameters.of({"loss": "ce", "last_bias": None, **params})
+    return trial.loss == "ce" or has_last_bias(trial)
+
+
+def _bound_of_distance(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | None:
+    """Return the root of `bound_of_gap`: the bound on a distance to collapse, which is of order L^-1/2 up to logarithms."""
+    squared = bound_of_gap(trials)
+    return None if squared is None else [None if value is None else math.sqrt(value) for value in squared]

@@ -1,0 +1,109 @@
+"""A user's callable that makes a network or a data set, and its arguments as parameters. Importable without torch."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from depthrate.tasks.code.collect import TaskCode
+from depthrate.tasks.code.load import load_user_module
+from depthrate.tasks.parameters import REQUIRED, Kind, Parameter, ParameterError, kind_of_hint
+from depthrate.tasks.supervised.references import short_name
+from depthrate.tasks.task import TaskError
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class UserCallable:
+    """A class or function in a user's file or installed module."""
+
+    make: Callable[..., Any]
+    name: str
+    """Its name in a trial's parameters: `model:MLP`."""
+    arguments: tuple[Parameter, ...] = ()
+    code: TaskCode | None = None
+    defined_at: str = ""
+
+    def values(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of its arguments among a trial's."""
+        return {argument.name: arguments[argument.name] for argument in self.arguments}
+
+
+def load_callable(reference: str | None, parameter: str, files: Mapping[str, bytes] | None) -> UserCallable | None:
+    """Load the callable that `arch` or `dataset` names; None for another reference. `files` go before what is on disk.
+
+    Raises:
+        TaskError: the file or module does not import, or has no such callable.
+        ParameterError: the callable takes an argument that no sweep can give.
+    """
+    where, separator, name = (reference or "").rpartition(":")
+    if reference is None or not separator:
+        return None
+    module, code = load_user_module(where, None, files if where.endswith(".py") else None)
+    make = getattr(module, name, None)
+    if not callable(make):
+        state = "has nothing called" if make is None else "has something that is no class or function called"
+        defined = [
+            key for key, value in vars(module).items() if callable(value) and value.__module__ == module.__name__
+        ]
+        raise TaskError(f"{parameter}: {where} {state} {name!r}; what it defines: {', '.join(defined) or 'nothing'}")
+    short = short_name(reference)
+    arguments = tuple(read_arguments(make, short))
+    return UserCallable(make=make, name=short, arguments=arguments, code=code, defined_at=f"{Path(where).name}, {name}")
+
+
+def read_arguments(function: Callable[..., Any], name: str) -> list[Parameter]:
+    """Return the arguments of a callable that was not written for sweeps as parameters; they need no annotation.
+
+    Without an annotation the default's type holds, and without a default any scalar is taken. An argument that no sweep can
+    give (a class, a function) keeps its default, as do *args and **kwargs.
+
+    Raises:
+        ParameterError: an argument without a default takes something that no sweep can give.
+    """
+    inner = function.__init__ if isinstance(function, type) else function  # type: ignore[misc]
+    try:
+        hints = typing.get_type_hints(inner)
+    except Exception:  # annotations that only the author's type checker can resolve
+        hints = {}
+    parameters = []
+    for argument in inspect.signature(function).parameters.values():
+        if argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD):
+            continue
+        kind, nullable, choices = _argument_kind(hints.get(argument.name), argument)
+        if kind is not None:
+            default = REQUIRED if argument.default is argument.empty else argument.default
+            made = Parameter(
+                name=argument.name, kind=kind, nullable=nullable, choices=choices, doc=f"argument of {name}"
+            )
+            parameters.append(made if default is REQUIRED else replace(made, default=made.check(default)))
+        elif argument.default is argument.empty:
+            raise ParameterError(
+                f"{name} needs {argument.name!r}, which is {hints.get(argument.name)!r}: no sweep can give that; name a "
+                "function that takes numbers, str and bool and makes the rest itself"
+            )
+    return parameters
+
+
+def _argument_kind(hint: Any, argument: inspect.Parameter) -> tuple[Kind | None, bool, tuple[Any, ...] | None]:
+    """Return (kind, nullable, choices) of an argument; the kind is None where a sweep cannot give it."""
+    default = argument.default
+    if hint is not None:
+        try:
+            kind, nullable, choices = kind_of_hint(hint, argument.name, "")
+            return kind, nullable or default is None, choices
+        except ParameterError:
+            if default is argument.empty or not isinstance(default, int | float | str | tuple | list):
+                return None, False, None
+    if default is argument.empty or default is None:
+        return "scalar", default is None, None
+    if isinstance(default, tuple | list):
+        for kind, one in (("list[int]", int), ("list[float]", int | float)):
+            if default and all(isinstance(item, one) and not isinstance(item, bool) for item in default):
+                return kind, False, None
+        return None, False, None
+    name = type(default).__name__
+    return (typing.cast(Kind, name), False, None) if name in ("bool", "int", "float", "str") else (None, False, None)

@@ -1,0 +1,109 @@
+"""A compiled step at work: a program on disk, run over the trials of a pack a few at a time.
+
+How many at a time (`size`) is found by trying, on the first steps of the training itself: it decides how well the caches are
+used, and no number depends on it, since a trial's numbers do not depend on those that run beside it.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from depthrate.tasks.training.engines.replayed_step import ReplayedStep, ReplayError
+
+log = logging.getLogger(__name__)
+
+TRIES = 3
+"""Steps that each size is tried for; the fastest counts."""
+
+
+class CompiledStep:
+    """Runs a `StepProgram` on tensors that it changes in place."""
+
+    def __init__(self, package: Path, *, shares_batches: bool, device: str):
+        self._replays = device == "cuda"
+        # The public `torch._inductor.aoti_load_package` does this too, and imports the compiler: 2 s and 80 MB a worker.
+        # What is recorded must not ask whether it is done, as a program does that several threads may run.
+        self._program = torch._C._aoti.AOTIModelPackageLoader(str(package), "model", self._replays, 1, -1)
+        self._shares_batches = shares_batches
+        self._replayed: ReplayedStep | None = None
+        self._state: list[Tensor] = []
+        self._parts: list[tuple[slice, list[Tensor]]] = []
+        self.size: int | None = None
+        """Trials at a time; null until it is found."""
+        self._tried: dict[int, list[float]] = {}
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether it has tensors to work on."""
+        return bool(self._state)
+
+    def bind(self, state: Sequence[Tensor]) -> None:
+        """Work on these tensors [T, ...] from now on: the inputs of `StepProgram.run` up to the momentum, in its order."""
+        self._state = list(state)
+        self._split(self.size or self._sizes()[0])
+
+    def release(self) -> None:
+        """Forget the tensors, and what was tried on them."""
+        self._state, self._parts, self._tried, self._replayed = [], [], {}, None
+
+    def __call__(self, rate_T1: Tensor, correction: Tensor, x: Tensor, labels: Tensor) -> Tensor:
+        """Advance all trials by one step and return their losses [T]."""
+        if self.size is None:
+            return self._try(rate_T1, correction, x, labels)
+        if self._replays:
+            return self._replay(rate_T1, correction, x, labels)
+        return self._run(rate_T1, correction, x, labels)
+
+    def _replay(self, rate_T1: Tensor, correction: Tensor, x: Tensor, labels: Tensor) -> Tensor:
+        """Replay the step, recorded where it is not yet; where that fails, run it as it is from now on."""
+        given, run = [rate_T1, correction, x, labels], self._run
+        if self._shares_batches:  # the whole training set, which stays where it is
+            given, run = given[:2], functools.partial(self._run, x=x, labels=labels)
+        if self._replayed is not None:
+            return self._replayed(*given)
+        try:
+            self._replayed = ReplayedStep(run, self._state, given)
+        except ReplayError as error:
+            log.warning("steps are not replayed, because %s", error)
+            self._replays = False
+            return self._run(rate_T1, correction, x, labels)
+        return self._replayed.first_T
+
+    def _run(self, rate_T1: Tensor, correction: Tensor, x: Tensor, labels: Tensor) -> Tensor:
+        losses = []
+        for rows, state in self._parts:
+            batch = (x, labels) if self._shares_batches else (x[rows], labels[rows])
+            losses += self._program.boxed_run([*state, rate_T1[rows], correction, *batch])
+        return losses[0] if len(losses) == 1 else torch.cat(losses)
+
+    def _try(self, rate_T1: Tensor, correction: Tensor, x: Tensor, labels: Tensor) -> Tensor:
+        """Run a step with the size that was tried least, and settle on the fastest once all were tried."""
+        size = min(self._sizes(), key=lambda each: len(self._tried.get(each, ())))
+        self._split(size)
+        started = time.thread_time()
+        loss_T = self._run(rate_T1, correction, x, labels)
+        self._tried.setdefault(size, []).append(time.thread_time() - started)
+        if all(len(self._tried.get(size, ())) >= TRIES for size in self._sizes()):
+            self.size = min(self._sizes(), key=lambda each: min(self._tried[each]))
+            self._split(self.size)
+        return loss_T
+
+    def _sizes(self) -> list[int]:
+        """Return the sizes worth trying: powers of two, and all trials at once; on a GPU these alone."""
+        num_trials = len(self._state[0])
+        if self._state[0].device.type != "cpu":
+            return [num_trials]
+        powers = [2**exponent for exponent in range(num_trials.bit_length()) if 2**exponent < num_trials]
+        return [num_trials, *reversed(powers)]
+
+    def _split(self, size: int) -> None:
+        num_trials = len(self._state[0])
+        slices = [slice(start, min(start + size, num_trials)) for start in range(0, num_trials, size)]
+        self._parts = [(rows, [tensor[rows] for tensor in self._state]) for rows in slices]

@@ -1,0 +1,76 @@
+"""Evaluation by the kernels that train: loss, gradient and layers of all samples without another forward pass in torch.
+
+Shapes: T trials, N samples, I input dimensions, P parameters of one trial, L layers, M LayerNorms, D width.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from depthrate.tasks.native.library import Library
+from depthrate.tasks.networks.network import Network
+from depthrate.tasks.training.engines.native_call import NativeCall
+from depthrate.tasks.training.training_plan import TrainingPlan
+
+MOST_HELD_BYTES = 64_000_000
+"""Of one trial's layers at once; a network that has more of them gives them layer by layer, from torch."""
+
+
+class NativeEvaluation:
+    """Evaluates trials on one data set, each alone."""
+
+    def __init__(self, library: Library, network: Network, plan: TrainingPlan, x_NI: Tensor, labels_N: Tensor):
+        kernels = network.kernels()
+        assert kernels is not None
+        self._library, self._dtype, self._num_samples = library, plan.dtype, len(x_NI)
+        self._depth, self._width = int(kernels.arguments["depth"]), kernels.constants["WIDTH"]
+        self._ln_eps = kernels.arguments["ln_eps"]
+        room = x_NI.new_empty(1)  # any gradient: memory is taken for it
+        self._call = NativeCall(library, network, plan.loss, x_NI, labels_N, gradient_TP=room)
+        self._variances: dict[bytes, float | None] = {}
+        """What a pass through a trial's layers has told of them, by a digest of its parameters, until it is asked for."""
+
+    @property
+    def holds_layers(self) -> bool:
+        """Whether it gives a trial's features of all layers."""
+        num_bytes = self._depth * self._num_samples * self._width * self._dtype.itemsize
+        return num_bytes <= MOST_HELD_BYTES
+
+    def __call__(self, theta_TP: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return loss [T], samples whose class is found [T] and the loss's gradient [T, P] at these parameters, in float64."""
+        gradient_TP, loss_T = torch.empty_like(theta_TP), theta_TP.new_empty(len(theta_TP))
+        correct_T = torch.zeros(len(theta_TP), dtype=torch.int64)
+        self._run(theta_TP, gradient_TP=gradient_TP, loss_T=loss_T, correct_T=correct_T)
+        return loss_T.double(), correct_T.double(), gradient_TP.double()
+
+    def layers(self, theta_1P: Tensor) -> Iterator[Tensor]:
+        """Yield the features [1, N, D] of a trial, layer by layer."""
+        features_LND = torch.empty(self._depth, self._num_samples, self._width, dtype=self._dtype)
+        self._variances[_digest(theta_1P)] = self._pass(theta_1P, features_LND)
+        yield from features_LND.unsqueeze(1)
+
+    def smallest_variance(self, theta_1P: Tensor) -> float | None:
+        """Return the smallest variance of a row that a LayerNorm of a trial reads; null where eps hides it."""
+        digest = _digest(theta_1P)
+        return self._variances.pop(digest) if digest in self._variances else self._pass(theta_1P)
+
+    def _pass(self, theta_1P: Tensor, features_LND: Tensor | None = None) -> float | None:
+        """Go through the layers of a trial, keep their features where that is asked for, and return the smallest variance."""
+        scales_MN = torch.zeros(self._depth + 1, self._num_samples, dtype=self._dtype)  # post-LN has one fewer
+        self._run(theta_1P, features_LND=features_LND, scales_MN=scales_MN, loss_T=theta_1P.new_empty(1))
+        variance = 1 / scales_MN.max().item() ** 2 - self._ln_eps
+        return variance if variance > self._ln_eps else None  # of what is smaller, rounding leaves too little; nor NaN
+
+    def _run(self, theta_TP: Tensor, **given: Tensor | None) -> None:
+        num_trials, num_parameters = theta_TP.shape
+        self._call.give(num_trials=num_trials, num_parameters=num_parameters, theta_TP=theta_TP.contiguous())
+        self._call.give(**dict.fromkeys(("gradient_TP", "correct_T", "features_LND", "scales_MN")) | given)
+        self._library.evaluate(self._call.fields)
+
+
+def _digest(theta_1P: Tensor) -> bytes:
+    return hashlib.sha256(theta_1P.contiguous().numpy().tobytes()).digest()

@@ -1,0 +1,66 @@
+"""The learning rates of the steps to come, formed together and kept where the trials train: no step waits for the host.
+
+All are formed in float64 and rounded once. Shapes: S steps, T trials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan, learning_rate_factor
+
+AT_ONCE = 1024
+"""Steps whose rates are formed together."""
+
+
+class Rates:
+    """What the optimiser multiplies with at each step, of the trials of a pack."""
+
+    def __init__(self, plan: TrainingPlan, hyperparameters: Sequence[Hyperparameters], device: torch.device):
+        self._plan, self._device = plan, device
+        self._lr_T = torch.tensor([h.lr for h in hyperparameters], dtype=torch.float64)
+        self._start, self._stop = 0, 0
+        self._rate_ST1 = self._correction_S = torch.empty(0)
+
+    def at(self, step: int) -> tuple[Tensor, Tensor]:
+        """Return each trial's rate [T, 1] at a step, and the root of Adam's second bias correction.
+
+        For Adam the rate is divided by the first.
+        """
+        if not self._start <= step < self._stop:
+            self._form(step)
+        position = step - self._start
+        return self._rate_ST1[position], self._correction_S[position]
+
+    def learning_rates(self, step: int) -> Tensor:
+        """Return each trial's learning rate [T, 1] at a step."""
+        plan = self._plan
+        factor = learning_rate_factor(plan.schedule, step, plan.num_steps, plan.milestones)
+        return (self._lr_T * factor).to(plan.dtype).unsqueeze(1).to(self._device)
+
+    def of_steps(self, start: int, most: int) -> tuple[Tensor, Tensor]:
+        """Return the same of some steps from `start` on, [S, T, 1] and [S]: of `most` at most, of one at least."""
+        self.at(start)
+        steps = slice(start - self._start, min(start + most, self._stop) - self._start)
+        return self._rate_ST1[steps], self._correction_S[steps]
+
+    def _form(self, start: int) -> None:
+        plan, stop = self._plan, max(start + 1, min(start + AT_ONCE, self._plan.num_steps))
+        steps = range(start, stop)
+        factor_S1 = _column([learning_rate_factor(plan.schedule, s, plan.num_steps, plan.milestones) for s in steps])
+        rate_ST, correction_S = self._lr_T * factor_S1, torch.ones(len(steps), dtype=torch.float64)
+        if plan.corrects_bias:
+            # in float32 the bias corrections drift by 1e-4 in 100 steps
+            beta1, beta2 = plan.adam_betas
+            rate_ST = rate_ST / _column([1 - beta1 ** (step + 1) for step in steps])
+            correction_S = _column([1 - beta2 ** (step + 1) for step in steps]).squeeze(1).sqrt()
+        self._rate_ST1 = rate_ST.to(plan.dtype).unsqueeze(2).to(self._device)
+        self._correction_S = correction_S.to(plan.dtype).to(self._device)
+        self._start, self._stop = start, stop
+
+
+def _column(values: list[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64).unsqueeze(1)

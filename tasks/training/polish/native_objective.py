@@ -1,0 +1,67 @@
+"""What polish minimises, by kernels: as `smoothed_objective.py` has it, each trial alone in one call.
+
+Shapes: T trials, P parameters of one trial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from depthrate.tasks.native.library import Library
+from depthrate.tasks.training.engines.choice import EngineError
+from depthrate.tasks.training.engines.native_call import NativeCall
+from depthrate.tasks.training.polish.smoothed_objective import SmoothedObjective
+from depthrate.tasks.training.trainer import FusedTrainer
+from depthrate.tasks.training.training_plan import PolishPlan
+
+CHECK_RTOL = 1e-5
+"""What a value or a gradient, by its norm, may differ from the eager one when it is first formed: far more than rounding."""
+
+
+class NativeObjective:
+    """The smoothed objective of T trials with its gradient, of networks whose kernels can form it."""
+
+    def __init__(self, library: Library, trainer: FusedTrainer, polish: PolishPlan):
+        """Take a trainer in float64, and compare with what is formed eagerly, at the first smoothing width.
+
+        Raises:
+            EngineError: value or gradient of the first trial are not the eager ones, but for rounding.
+        """
+        self._decay_TP = trainer.decay_TP
+        self._call = NativeCall(
+            library,
+            trainer.network,
+            trainer.plan.loss,
+            trainer.x_NI,
+            trainer.labels_N,
+            num_parameters=trainer.theta_TP.shape[1],
+            barrier=polish.barrier,
+            gradient_TP=trainer.theta_TP,  # that there is one: room is taken for it
+        )
+        given = [0], trainer.theta_TP[:1], polish.smoothing[:1]
+        (value_1, gradient_1P), (eager_1, eager_1P) = self(*given), SmoothedObjective(trainer, polish)(*given)
+        off = (value_1 - eager_1).abs() / eager_1.abs(), (gradient_1P - eager_1P).norm() / eager_1P.norm()
+        if not all(share <= CHECK_RTOL or share.isnan() for share in off):
+            raise EngineError(
+                f"native polish of {type(trainer.network).__name__} gives objective {value_1.item():.10g} where the eager one "
+                f"gives {eager_1.item():.10g}, or another gradient; train with --engine eager, and report this"
+            )
+
+    def __call__(self, trials: Sequence[int], theta_TP: Tensor, widths: Sequence[float]) -> tuple[Tensor, Tensor]:
+        """Return the values [T] and gradients [T, P] of these trials at these parameters, with these smoothing widths."""
+        gradient_TP, loss_T = torch.empty_like(theta_TP), theta_TP.new_empty(len(theta_TP))
+        self._call.give(
+            num_trials=len(theta_TP),
+            theta_TP=theta_TP.contiguous(),
+            gradient_TP=gradient_TP,
+            loss_T=loss_T,
+            smoothing_T=theta_TP.new_tensor(widths),
+        )
+        self._call.run()
+        decay_TP = self._decay_TP if len(trials) == len(self._decay_TP) else self._decay_TP[list(trials)]
+        pull_TP = decay_TP * theta_TP
+        gradient_TP += pull_TP
+        return loss_T + pull_TP.mul_(theta_TP).sum(1) / 2, gradient_TP

@@ -1,0 +1,369 @@
+"""The life of a pack, whatever its task: resume, train, measure on the way, prune, checkpoint, and give the results.
+
+A task hands in a `Training`: what advances its trials, for how many steps each, and what measures them. Shapes: T trials.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import logging
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from depthrate.tasks.native.library import Library
+from depthrate.tasks.task import Engine, Interrupted, ResultStatus, TaskContext, TrialResult
+from depthrate.tasks.training.checkpoint import at_positions, left_by_earlier, packed
+from depthrate.tasks.training.computing import computing
+from depthrate.tasks.training.divergence import Divergence
+from depthrate.tasks.training.engines.choice import EngineError
+from depthrate.tasks.training.engines.native import smoothed_library
+from depthrate.tasks.training.engines.step_cache import compiled_step
+from depthrate.tasks.training.layers import defined
+from depthrate.tasks.training.polish.native_objective import NativeObjective
+from depthrate.tasks.training.polish.polisher import Polisher
+from depthrate.tasks.training.trainer import FusedTrainer
+from depthrate.tasks.training.training import Training
+
+log = logging.getLogger(__name__)
+
+
+def run_training(training: Training, context: TaskContext) -> Iterator[TrialResult]:
+    """Train and measure a pack of trials of one shape; results come when the whole pack is done.
+
+    Raises:
+        Interrupted: it was asked to stop and has saved a checkpoint.
+    """
+    with computing(context.device, training.matmul_precision):
+        pack = ready_pack(training, context)
+        pack.train()
+        yield from pack.results()
+
+
+def ready_pack(training: Training, context: TaskContext) -> TrainingPack:
+    """Return the pack as far as an earlier attempt brought it, with the engine that it began with.
+
+    Raises:
+        EngineError: its steps are to be native, or compiled because that was asked for, and cannot be here.
+        Interrupted: asked to stop while its step was compiled.
+    """
+    pack = TrainingPack(training, context)
+    begun = pack.resume()
+    engine = begun or training.engine(context.engine, context.device)
+    if begun is not None and context.engine not in (begun, Engine.AUTO):
+        log.warning("the pack's checkpoint was trained %s; it goes on like that, not %s", begun, context.engine)
+    context.runs_as(engine)
+    if engine == Engine.EAGER or (pack.is_trained and not pack.polishes_natively(engine)):
+        pack.engine = engine
+        return pack
+    try:
+        compile_s = pack.use(engine)
+    except EngineError as error:
+        if Engine.NATIVE in (engine, context.engine) or context.engine is Engine.COMPILED:
+            raise
+        log.warning("training %s, because %s", "anew and eagerly" if begun else "eagerly", error)
+        context.runs_as(Engine.EAGER)
+        return pack if begun is None else TrainingPack(training, context)
+    context.runs_as(engine, compile_s)
+    return pack
+
+
+class TrainingPack:
+    """A pack on its way through training: the trainer, which trials are left, and what was measured."""
+
+    def __init__(self, training: Training, context: TaskContext):
+        self.training, self.context = training, context
+        self.trainer = training.begin(context.device)
+        self.polisher: Polisher | None = None
+        self._polish_library: Library | None = None
+        """Of native polish."""
+        self.test_split = training.test_split(context.device)
+        self.engine = Engine.EAGER
+        self.num_steps = max(training.num_steps)
+        self._ends = set(training.num_steps)
+        self.curve_steps: set[int] = set().union(*training.curve_steps)
+        self._stops = sorted(self.curve_steps | self._ends)
+        num_trials = len(training.num_steps)
+        self.alive = list(range(num_trials))
+        """Trials that the trainer holds, by their index in the pack: a trial's position there is its position here."""
+        self._divergence = Divergence(num_trials, self.trainer.device)
+        self.diverged_at: dict[int, int] = {}
+        self.pruned_at: dict[int, int] = {}
+        self.finished_at: dict[int, int] = {}
+        """Trials that came to their end before others of the pack."""
+        self.metrics: list[list[dict[str, Any]]] = [[] for _ in range(num_trials)]
+        self.curves: list[list[dict[str, Any]]] = [[] for _ in range(num_trials)]
+        self.features: list[list[dict[str, Any]]] = [[] for _ in range(num_trials)]
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self.trainer.device.type == "cuda"
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether no step of training is left."""
+        return self.polisher is not None or self.trainer.step_count == self.num_steps
+
+    def use(self, engine: Engine) -> float:
+        """Train natively or compiled from here on, and return the seconds it took to build or compile what that takes.
+
+        Raises:
+            EngineError: that cannot be done here.
+            Interrupted: asked to stop on the way.
+        """
+        if engine is Engine.NATIVE:
+            compile_s = self._use_native()
+        else:
+            assert isinstance(self.trainer, FusedTrainer)
+            step, compile_s = compiled_step(self.trainer.program(), self.context.should_stop)
+            self.trainer.use(step)
+        self.engine = engine
+        return compile_s
+
+    def _use_native(self) -> float:
+        compile_s, trainer = 0.0, self.trainer
+        if not self.is_trained:
+            library, compile_s = self.training.native_library(self.context.should_stop, self.context.libraries)
+            trainer.use_native(library)
+        if self.polishes_natively(Engine.NATIVE):
+            assert self.training.polish is not None and isinstance(trainer, FusedTrainer)
+            polish = self.training.polish
+            self._polish_library, polish_s = smoothed_library(
+                trainer.network, polish, self.context.should_stop, self.context.libraries
+            )
+            compile_s += polish_s
+        return compile_s
+
+    def polishes_natively(self, engine: Engine) -> bool:
+        """Whether with this engine polish is by kernels; with others it is eager."""
+        if engine is not Engine.NATIVE or self.training.polish is None:
+            return False
+        kernels = self.trainer.network.kernels() if isinstance(self.trainer, FusedTrainer) else None
+        return kernels is not None and kernels.can_smooth
+
+    def train(self) -> None:
+        """Train to the end, and polish where that is asked for, measuring on the way."""
+        self.context.show_curves(dict(zip(self.context.trial_ids, self.curves, strict=True)))
+        if self.polisher is None:
+            self._descend()
+        if self.training.polish is not None and self.alive:
+            self._polish()
+
+    def _descend(self) -> None:
+        trainer = self.trainer
+        while True:
+            step = trainer.step_count
+            if step in self.curve_steps:
+                self._record(step)
+            if step in self._ends and step < self.num_steps:
+                self._drop_finished(step)
+            if step == self.num_steps or not self.alive:
+                return
+            looked = trainer.advance(self._stops[bisect.bisect_right(self._stops, step)], self._divergence)
+            if (
+                looked and not self._on_gpu
+            ):  # which would wait for it here; what diverged there disturbs nobody meanwhile
+                self._drop_diverged()
+            self._tell_progress(trainer.step_count)
+
+    def _polish(self) -> None:
+        polisher = self.polisher or self._begin_polish()
+        if self._polish_library is not None:
+            assert isinstance(self.trainer, FusedTrainer)
+            polisher.objective = NativeObjective(self._polish_library, self.trainer, polisher.plan)
+        while positions := polisher.active:
+            polisher.step()
+            step, done = self.num_steps + polisher.num_evaluations, set(positions) - set(polisher.active)
+            if step in self.curve_steps or done:
+                self._record_polished(step, positions if step in self.curve_steps else sorted(done), done)
+            self._tell_progress(step)
+        assert isinstance(self.trainer, FusedTrainer)
+        self.trainer.theta_TP = polisher.theta_TP
+
+    def _begin_polish(self) -> Polisher:
+        assert self.training.polish is not None and isinstance(self.trainer, FusedTrainer)
+        self.trainer = self.trainer.in_float64()
+        self.polisher = Polisher(self.training.polish, self.trainer)
+        return self.polisher
+
+    def _tell_progress(self, step: int) -> None:
+        polish = self.training.polish
+        self.context.progress(step, self.num_steps + (0 if polish is None else polish.num_evaluations))
+        is_over = self.context.should_stop()
+        if is_over or self.context.checkpoint_due():
+            self._drop_diverged()
+            self.context.save_checkpoint(self.saved())
+        if is_over:
+            raise Interrupted
+
+    def results(self) -> Iterator[TrialResult]:
+        """Yield each trial's tables, features included where asked for."""
+        peak_memory_gb = torch.cuda.max_memory_allocated() / 1e9 if self._on_gpu else None
+        for index in range(len(self.metrics)):
+            if index in self.pruned_at:
+                yield TrialResult(index, {}, status=ResultStatus.PRUNED, num_steps=self.pruned_at[index])
+                continue
+            yield TrialResult(
+                index,
+                self._tables(index),
+                status=ResultStatus.DIVERGED if index in self.diverged_at else ResultStatus.OK,
+                num_steps=self._steps_taken(index),
+                peak_memory_gb=peak_memory_gb,
+            )
+
+    def _steps_taken(self, index: int) -> int:
+        if index in self.diverged_at or self.polisher is None:
+            return self.diverged_at.get(index, self.training.num_steps[index])
+        return self.num_steps + (self.polisher.finished_at[self.alive.index(index)] or 0)
+
+    def _tables(self, index: int) -> dict[str, Any]:
+        metrics = [
+            {name: value.numpy() if isinstance(value, Tensor) else value for name, value in row.items()}
+            for row in self.metrics[index]
+        ]
+        tables: dict[str, Any] = {"metrics": metrics, "curves": self.curves[index]}
+        kept: Mapping[str, Any] | None = None
+        if self.features[index]:
+            kept = _joined(self.features[index])
+        elif index in self.alive:
+            position, last = self.alive.index(index), self._steps_taken(index)
+            kept = self.training.kept_at_end(self.trainer, position, index, last)
+        return tables if kept is None else {**tables, "features": kept}
+
+    def resume(self) -> Engine | None:
+        """Go on from the checkpoint of an earlier attempt, if there is one that holds all these trials; return its engine."""
+        left = left_by_earlier(self.context)
+        if left is None:
+            return None
+        saved, positions = left
+        if (
+            "diverged_at" not in saved
+        ):  # of the task words when it kept other things; training anew costs time, not results
+            return None
+        self.metrics = [saved["metrics"][position] for position in positions]
+        self.curves = [saved["curves"][position] for position in positions]
+        self.diverged_at = at_positions(saved["diverged_at"], positions)
+        self.pruned_at = at_positions(saved.get("pruned_at", {}), positions)
+        self.finished_at = at_positions(saved.get("finished_at", {}), positions)  # older versions have none
+        self.features = [saved["features"][position] if "features" in saved else [] for position in positions]
+        gone = self.diverged_at.keys() | self.pruned_at.keys() | self.finished_at.keys()
+        alive = [index for index in range(len(positions)) if index not in gone]
+        self._keep([self.alive.index(index) for index in alive])
+        rows = [saved["alive"].index(positions[index]) for index in alive]
+        polished = saved.get("polisher")  # checkpoints of older versions have none
+        if polished is not None:
+            self._begin_polish().load_state(polished, rows)
+        self.trainer.load_state(saved["trainer"], rows)
+        return Engine(saved.get("engine", Engine.EAGER))  # checkpoints of older versions do not say
+
+    def saved(self) -> bytes:
+        """Return all that `resume` needs, with a checksum in front."""
+        return packed(
+            {
+                "engine": self.engine.value,
+                "trial_ids": list(self.context.trial_ids),
+                "trainer": self.trainer.state(),
+                "polisher": None if self.polisher is None else self.polisher.state(),
+                "alive": self.alive,
+                "diverged_at": self.diverged_at,
+                "pruned_at": self.pruned_at,
+                "finished_at": self.finished_at,
+                "metrics": self.metrics,
+                "curves": self.curves,
+                "features": self.features,
+            }
+        )
+
+    def _keep(self, positions: list[int]) -> None:
+        if len(positions) < len(self.alive):
+            self.trainer.keep(positions)
+            self._divergence.keep(positions)
+            self.alive = [self.alive[position] for position in positions]
+
+    def _drop_pruned(self, step: int, reported: dict[int, dict[str, float | None]]) -> None:
+        """Tell how the trials do, and leave out those that their search has seen enough of."""
+        left_out = self.context.report(step, reported)
+        self.pruned_at |= {index: step for index in left_out}
+        self._keep([position for position, index in enumerate(self.alive) if index not in left_out])
+
+    def _drop_diverged(self) -> None:
+        diverged = self._divergence.found()
+        self.diverged_at |= {self.alive[position]: step for position, step in diverged.items()}
+        self._keep([position for position in range(len(self.alive)) if position not in diverged])
+
+    def _drop_finished(self, step: int) -> None:
+        """Let those leave whose steps are over."""
+        finished = [index for index in self.alive if self.training.num_steps[index] == step]
+        self.finished_at |= {index: step for index in finished}
+        self._keep([position for position, index in enumerate(self.alive) if index not in finished])
+
+    def _record(self, step: int) -> None:
+        """Append the curves of the trials that have them at this step, and the measurements where they are due."""
+        self._drop_diverged()
+        if not self.alive:
+            return
+        due = [position for position, index in enumerate(self.alive) if step in self.training.curve_steps[index]]
+        evaluation = self.training.evaluate(self.trainer, due)
+        loss_T = torch.zeros(len(self.alive), dtype=evaluation.loss.dtype, device=evaluation.loss.device)
+        loss_T[due] = evaluation.loss
+        finite = torch.isfinite(evaluation.loss)
+        indices = [self.alive[position] for position, is_finite in zip(due, finite.tolist(), strict=True) if is_finite]
+        self._divergence.look(loss_T, step)
+        self._drop_diverged()
+        rows = _rows(evaluation, finite)
+        rates = self.trainer.lr_at(step) if self.num_steps else [math.nan] * len(self.alive)
+        positions = [self.alive.index(index) for index in indices]
+        reported = {}
+        for index, position, row in zip(indices, positions, rows, strict=True):
+            columns = self.training.own_curves(index, row, self.curves[index])
+            values = defined({**row, **columns, "lr": rates[position]})
+            self.curves[index].append({"step": step, "split": "train", **values})
+            if 0 < step < self.training.num_steps[index]:
+                reported[index] = values
+        self._measure(step, positions)
+        if reported:
+            self._drop_pruned(step, reported)
+
+    def _record_polished(self, step: int, positions: Sequence[int], done: Collection[int]) -> None:
+        """Append the curves of these trials, with the true ReLU, and the measurements where they are due or a trial is done."""
+        assert self.polisher is not None
+        rows = _rows(self.polisher.compare(positions), list(positions))
+        for position, row in zip(positions, rows, strict=True):
+            index = self.alive[position]
+            row |= self.training.own_curves(index, row, self.curves[index])
+            row["smoothed_grad_norm"] = self.polisher.gradient_norms[position]
+            row |= self.polisher.ends(position) if position in done else {}
+            self.curves[index].append({"step": step, "split": "train", **defined(row)})
+        self._measure(step, positions, done)
+
+    def _measure(self, step: int, positions: Sequence[int], done: Collection[int] = ()) -> None:
+        """Append the layers of these trials where the step is a measured one or the trial is done, and the test split."""
+        if not positions:  # all have diverged, and a network need not take a pack of none
+            return
+        training = self.training
+        measured = [p for p in positions if step in training.measured_steps[self.alive[p]] or p in done]
+        for position, rows in zip(measured, training.measure(self.trainer, measured, step), strict=True):
+            index = self.alive[position]
+            self.metrics[index] += rows
+            kept = training.kept_on_the_way(self.trainer, position, index, step)
+            if kept is not None:
+                self.features[index].append(kept)
+        if self.test_split is not None:
+            tables = {p: (self.metrics[self.alive[p]], self.curves[self.alive[p]]) for p in positions}
+            self.test_split.record(self.trainer, step, tables, measured)
+
+
+def _rows(evaluation: Any, chosen: Any) -> list[dict[str, Any]]:
+    """Return the numbers of these trials, each one's by column."""
+    columns = {field.name: getattr(evaluation, field.name)[chosen].tolist() for field in dataclasses.fields(evaluation)}
+    return [dict(zip(columns, numbers, strict=True)) for numbers in zip(*columns.values(), strict=True)]
+
+
+def _joined(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return tables of columns, tensors and lists, as one of arrays."""
+    return {name: np.concatenate([np.asarray(table[name]) for table in tables]) for name in tables[0]}

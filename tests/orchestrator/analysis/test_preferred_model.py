@@ -1,0 +1,109 @@
+"""The rule by which a curve is stated: what is adequate, and that terminal, report and LaTeX state the same."""
+
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.preferred_model import (
+    adequate_power,
+    curves_with_common_exponent,
+    inadequacy,
+    local_exponents_text,
+    preferred_model,
+    preferred_names,
+)
+from depthrate.orchestrator.console.fit_table import print_fits
+from depthrate.orchestrator.export.latex.table import _columns
+from depthrate.orchestrator.report.fit_words import fit_sentence
+from depthrate.tasks.fits.common_exponent import CommonFit
+from depthrate.tasks.fits.models import MODELS
+from depthrate.tasks.fits.rates import fit_rates
+
+DEPTHS = [2, 3, 5, 8, 13]
+
+
+def curve_of(x: Sequence[float], y: Sequence[float], **changes: object) -> FittedCurve:
+    """Return a curve of one value per x with all models fitted."""
+    pairs = zip(x, y, strict=True)
+    rows = [{"x": a, "y": b, "seed": 0, "trial_id": f"{i}"} for i, (a, b) in enumerate(pairs)]
+    return FittedCurve("nc1", "depth", {}, rows, fit_rates(x, y), {}, **changes)  # type: ignore[arg-type]
+
+
+POWER = curve_of(DEPTHS, [0.3 * x**-0.5 * (1 + 0.01 * (-1) ** x) for x in DEPTHS])
+SCATTERED = curve_of(DEPTHS, [0.2, 0.3, 0.08, 0.25, 0.1])
+EXPONENTIAL = curve_of([*DEPTHS, 21, 34], [0.3 * math.exp(-0.3 * x) for x in [*DEPTHS, 21, 34]])
+RISING_AND_FALLING = curve_of(DEPTHS, [0.1, 0.2, 0.3, 0.2, 0.1])
+
+
+@pytest.mark.parametrize(
+    ("curve", "why"),
+    [
+        (POWER, ""),
+        (curve_of([2, 3, 5], [0.3, 0.2, 0.12]), "3 values of depth, 4 are needed"),
+        (SCATTERED, "R^2 0.20"),
+        (RISING_AND_FALLING, "R^2 0.00"),
+        (curve_of(DEPTHS, [0.1] * 5), ""),
+    ],
+)
+def test_a_power_law_is_adequate_or_says_why_not(curve: FittedCurve, why: str) -> None:
+    assert curve.power is not None
+    assert inadequacy(curve, curve.power) == why
+    assert adequate_power(curve) is (None if why else curve.power)
+
+
+def test_a_mean_far_off_is_inadequate_however_high_r_squared_is() -> None:
+    x = [*np.geomspace(2, 2.2, 20), 8, *np.geomspace(30, 33, 20)]
+    y = [a**-0.5 * (2.0 if a == 8 else 1.0) for a in x]
+    curve = curve_of(x, y)
+    assert curve.power is not None and curve.power.r2 is not None and curve.power.r2 > 0.95
+    assert inadequacy(curve, curve.power) == "the mean at depth = 8 lies a factor 2.0 off"
+
+
+def test_local_exponents_are_those_between_neighbours() -> None:
+    assert local_exponents_text(curve_of([1, 2, 4, 8], [1.0, 0.5, 0.5, 1.0])) == "1.00, 0.00, -1.00"
+    many = curve_of(range(1, 12), [1 / x for x in range(1, 11)] + [1.0])
+    assert local_exponents_text(many).endswith(" to 1.00")
+
+
+@pytest.mark.parametrize(
+    ("curve", "names"),
+    [
+        (POWER, None),
+        (SCATTERED, []),
+        (RISING_AND_FALLING, []),
+        (EXPONENTIAL, ["exponential"]),
+    ],
+)
+def test_terminal_report_and_latex_state_the_same_model(curve: FittedCurve, names: list[str] | None) -> None:
+    """Before there was one rule the terminal named the model of the highest weight, whatever its fit."""
+    names = preferred_names(curve) if names is None else names
+    best = preferred_model(curve)
+    assert preferred_names(curve) == names and (best.model if best else None) == (names[0] if names else None)
+    print_fits(console := Console(file=io.StringIO(), width=300), [curve])
+    printed, sentence, latex = console.file.getvalue(), fit_sentence(curve), _columns([curve])  # type: ignore[attr-defined]
+    words = " or ".join(MODELS[name].words for name in names)
+    assert latex["preferred model"] == [words or "none"]
+    if names:
+        assert " or ".join(names) in printed
+    if best is None:
+        assert "no power law fits" in printed and "follows no power law" in sentence and latex["$a$"] == ["---"]
+        assert local_exponents_text(curve) in printed and "local exponents over depth: " in sentence
+        assert f"{curve.power.exponent:.3f}" not in printed  # type: ignore[union-attr]
+    elif best.model == "power":
+        assert f"{best.exponent:.3f}" in printed and f"${best.exponent:.3f}$" in latex["$a$"]
+        assert f"falls as <span class=nowrap>depth<sup>−{best.exponent:.2f}</sup>" in sentence
+    else:
+        assert f"follows an {words}" in sentence and "it follows no power law" in sentence
+
+
+def test_a_common_exponent_is_stated_where_each_group_has_an_adequate_power_law() -> None:
+    common = CommonFit(0.5, 0.4, 0.6, 0.5, 2)
+    good, bad = replace(POWER, common=common), replace(SCATTERED, common=common)
+    assert [curve.common for curve in curves_with_common_exponent([good, good])] == [common]
+    assert curves_with_common_exponent([good, bad]) == []

@@ -1,0 +1,109 @@
+"""A real controller that is slow or away, cancellations by hand, and limits of a QOS."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from getpass import getuser
+
+import pytest
+from slurm_bench import Bench
+
+pytestmark = pytest.mark.timeout(1800)
+
+
+def begin(bench: Bench, num_packs: int, **params: object) -> subprocess.Popen[str]:
+    """Start a launch whose packs all wait for a file, one in each job, and return it when all CPUs are taken."""
+    (bench.folder / "hold").touch()
+    bench.profile |= {"job_min": 0, "array_parallelism": num_packs}
+    given = {"steps": 5, "step_s": 0.1, "hold": str(bench.folder / "hold"), **params}
+    bench.sweep(params=given, grid={"depth": list(range(2, 2 + num_packs))})
+    process = bench.start()
+    bench.until(lambda: len({step[0] for step in bench.steps()}) == min(num_packs, 8))
+    return process
+
+
+@pytest.mark.parametrize("how", ["hangs", "is away"])
+def test_a_launch_ends_when_all_is_committed_though_the_controller_never_answers(bench: Bench, how: str) -> None:
+    """What jobs do stands in the store: a squeue of 8 s once hid it for three minutes."""
+    bench.wrap("squeue", 'while [ -e hangs ]; do sleep 0.2; done; exec $REAL "$@"')
+    process = begin(bench, 4)
+    try:
+        if how == "is away":
+            bench.lab.stop_controller()
+        else:
+            (bench.folder / "hangs").touch()
+        (bench.folder / "hold").unlink()
+        assert "all 4 trials are committed" in bench.wait(process)
+    finally:
+        (bench.folder / "hangs").unlink(missing_ok=True)
+        bench.lab.start_controller()
+    bench.until(lambda: not bench.queue())
+    bench.run("run")
+    bench.check(4, most_redone=0)
+    assert not list((bench.url / "slurm").glob("*/*")), "what the launch could not remove, the next one has"
+
+
+@pytest.mark.parametrize("what", ["--user", "--name", "--partition", "the rest"])
+def test_what_the_user_cancels_is_not_submitted_again(bench: Bench, what: str) -> None:
+    """Elements that wait then share one line of squeue and of sacct."""
+    calls = bench.folder / "calls"
+    bench.wrap("sbatch", f'echo >> {calls}; exec $REAL "$@"')
+    process = begin(bench, 12)
+    waiting = [job for job, state, _ in bench.queue() if state == "PENDING"]
+    assert len(waiting) == 4
+    named = {"--user": getuser(), "--name": bench.job_names()[0], "--partition": "main"}
+    bench.lab.run("scancel", *([f"{what}={named[what]}"] if what in named else waiting[:3]))
+    (bench.folder / "hold").unlink()
+    printed = bench.wait(process, code=130)
+    left = re.search(r"cancelled with (\d+) trials to do; resume: depthrate run", printed)
+    assert left is not None and "nothing more is submitted" in printed, printed
+    assert len(calls.read_text()) == 1 and not bench.queue()
+    assert int(left[1]) == 12 - bench.status()["ok"] >= (4 if what in named else 3)
+    if what == "the rest":
+        assert bench.status()["ok"] == 9, "what was not cancelled went on"
+    assert bench.status()["failed"] == 0
+    bench.wait(bench.start())
+    bench.check(12)
+
+
+@pytest.fixture
+def few(bench: Bench) -> Iterator[Bench]:
+    """A cluster with a QOS that takes three jobs of a user."""
+    lab = bench.lab
+    for words in ("add qos three set MaxSubmitJobsPerUser=3", f"modify user {getuser()} set qos+=three,normal"):
+        lab.run("sacctmgr", "--immediate", *words.split(), check=False)  # it may be there already
+    lab.reconfigure(AccountingStorageEnforce="limits,qos")
+    bench.profile |= {"job_min": 0, "array_parallelism": 8, "qos": "three"}
+    yield bench
+    lab.run("scancel", f"--user={getuser()}")
+    lab.reconfigure()
+
+
+@pytest.mark.parametrize("how", ["said", "learnt"])
+def test_jobs_in_another_qos_leave_the_room_of_this_one(few: Bench, how: str) -> None:
+    """They were once counted: nothing could be submitted."""
+    if how == "learnt":
+        few.wrap("sacctmgr", "exit 1")
+    others = ["sbatch", "--hold", "--qos=normal", "--array=0-9", "--output=/dev/null", "--wrap=true"]
+    few.lab.run(*others, f"--chdir={few.folder}")
+    mine = ["sbatch", "--parsable", "--hold", "--qos=three", "--output=/dev/null", "--wrap=true"]
+    held = few.lab.run(*mine, f"--chdir={few.folder}").strip()
+    (hold := few.folder / "hold").touch()
+    few.sweep(params={"steps": 2, "step_s": 0.05, "hold": str(hold)}, grid={"depth": list(range(2, 8))})
+    process, said = (
+        few.start(),
+        "QOS three takes 3 jobs of this user, and has 2 jobs of this launch, 1 other job of this user",
+    )
+    few.until(lambda: said in events(few), 240)
+    assert len(few.queue()) == 2
+    hold.unlink()
+    assert "all 6 trials are committed" in few.wait(process)
+    few.lab.run("scancel", held)
+    few.check(6, most_redone=0)
+
+
+def events(bench: Bench) -> str:
+    """Return what launches have noted so far."""
+    return "".join(content.decode() for _, content in bench.store.read_many(bench.store.list("launches")))

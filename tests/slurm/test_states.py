@@ -1,0 +1,66 @@
+"""The lines of squeue and sacct that stand for many elements of an array, as SLURM 22.05 prints them."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from depthrate.slurm import states
+from depthrate.slurm.states import sacct_states, squeue_states
+
+ARRAY = [f"7_{index}" for index in range(12)]
+Programs = Callable[[str, str], None]
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
+    """Put programs in front of the PATH that print a text."""
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+    def add(name: str, text: str) -> None:
+        (tmp_path / f"{name}.txt").write_text(text)
+        (tmp_path / name).write_text(f"#!/bin/sh\ncat {tmp_path}/{name}.txt\n")
+        (tmp_path / name).chmod(stat.S_IRWXU)
+
+    return add
+
+
+def squeue_line(task: str, job_id: str, state: str, node: str = "") -> str:
+    cells = ("7", task, job_id, state, "0", node, "None", "0", "N/A", "N/A", "a")
+    return "".join(
+        f"{cell:<{width}}"
+        for cell, width in zip(cells, [int(c.partition(":")[2]) for c in states._COLUMNS], strict=True)
+    )
+
+
+def test_waiting_elements_that_were_cancelled_have_one_line_in_squeue(programs: Programs) -> None:
+    programs("squeue", "\n".join([squeue_line("N/A", "7", "CANCELLED"), squeue_line("0", "8", "COMPLETING", "n1")]))
+    found = squeue_states(ARRAY)
+    assert [found[job].state for job in ARRAY] == ["COMPLETING", *["CANCELLED"] * 11]
+    assert squeue_states(["9_0"]).get("9_0") is None, "another array's line says nothing"
+
+
+@pytest.mark.parametrize(
+    ("name", "covered"),
+    [
+        ("7_[4-9%10]", range(4, 10)),
+        ("7_[4-9]", range(4, 10)),
+        ("7_[1,3,5-7]", (1, 3, 5, 6, 7)),
+        ("7_[2-10:4%3]", (2, 6, 10)),
+        ("7_[1,3,...]", range(1, 12)),
+        ("7", range(1, 12)),
+    ],
+)
+def test_waiting_elements_share_a_line_of_the_accounting(
+    programs: Programs, name: str, covered: tuple[int, ...]
+) -> None:
+    own = "7_0|COMPLETED|n1|0:0|2026-11-23T23:58:09|2026-11-23T23:58:12\n"
+    programs("sacct", f"{own}{name}|CANCELLED by 0|None assigned|0:0|None|2026-11-23T23:58:16\n")
+    found = sacct_states(ARRAY)
+    assert found["7_0"].state == "COMPLETED"
+    assert [job for job in ARRAY[1:] if job in found] == [f"7_{index}" for index in covered]
+    assert {found[f"7_{index}"].kind for index in covered} == {"cancelled"}
+    assert {found[f"7_{index}"].node for index in covered} == {""}

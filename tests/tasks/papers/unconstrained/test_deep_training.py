@@ -1,0 +1,204 @@
+"""Packs of the model: gradient by hand against autograd, what is measured, what is refused, interruption."""
+
+import itertools
+import logging
+import math
+
+import numpy as np
+import pytest
+import torch
+from training_context import Context, assert_same, ids_of, run_resumed
+
+from depthrate.tasks.papers.unconstrained.closed_forms import dnc_loss
+from depthrate.tasks.papers.unconstrained.deep_metrics import MEASUREMENTS
+from depthrate.tasks.papers.unconstrained.deep_parameters import problem_of
+from depthrate.tasks.papers.unconstrained.deep_task import DUFM
+from depthrate.tasks.papers.unconstrained.solution_kind import SolutionKind
+from depthrate.tasks.parameters import ParameterError
+from depthrate.tasks.task import Engine
+from depthrate.tasks.training.trainer import FusedTrainer
+
+SMALL = {"depth": 3, "num_classes": 3, "samples_per_class": 4, "width": 5, "weight_decay": 0.01, "lr": 0.2}
+
+
+def trial(**params):
+    filled = DUFM.schema.fill({**SMALL, "steps": 30, **params})
+    DUFM.check_trial(filled)
+    return filled
+
+
+def run(trials):
+    return list(DUFM.run(trials, Context(ids_of(trials))))
+
+
+def trainer_of(trials, make=None):
+    training = DUFM.training([DUFM.read(params) for params in trials], None)
+    data = training.dataset
+    return (make or training.trainer)(
+        training.network, training.plan, training.hyperparameters, torch.tensor(data.x_NI), torch.tensor(data.labels_N)
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("params", [{}, {"activation": "none"}, {"depth": 1}, {"schedule": "cosine"}])
+def test_a_step_by_hand_is_a_step_by_autograd(params):
+    trials = [
+        trial(dtype="float64", **params, seed=seed, lr=0.1 + 0.1 * seed, weight_decay_features=0.02 * seed)
+        for seed in range(3)
+    ]
+    by_hand = trainer_of(trials)
+    reference = trainer_of(trials, FusedTrainer)
+    reference.theta_TP = by_hand.theta_TP.clone()
+    for _ in range(20):
+        torch.testing.assert_close(by_hand.step(), reference.step(), rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(by_hand.theta_TP, reference.theta_TP, rtol=1e-11, atol=1e-13)
+    assert not torch.equal(by_hand.theta_TP[0], by_hand.theta_TP[1])
+
+
+@pytest.mark.slow
+def test_a_trial_is_bitwise_independent_of_its_pack_and_of_an_interruption():
+    trials = [
+        trial(seed=seed, lr=0.1 * (seed + 1), init=init) for seed, init in enumerate(("normal", "he", "balanced"))
+    ]
+    together = run(trials)
+    assert_same(
+        [run([params])[0] for params in trials], [type(r)(0, r.tables, r.status, r.num_steps) for r in together]
+    )
+    resumed, _ = run_resumed(DUFM.run, trials, stop_at=17)
+    assert_same(resumed, together)
+
+
+@pytest.mark.slow
+def test_the_step_by_hand_is_what_runs_whatever_engine_is_asked_for():
+    trials = [trial()]
+    asked = Context(ids_of(trials), engine=Engine.COMPILED)
+    assert_same(list(DUFM.run(trials, asked)), run(trials))
+    assert asked.ran_as == [(Engine.EAGER, None)]
+
+
+@pytest.mark.slow
+def test_a_diverging_trial_leaves_and_disturbs_nobody():
+    calm, wild = trial(), trial(lr=1e6)
+    first, second = run([wild, calm])
+    assert (first.status, second.status) == ("diverged", "ok")
+    assert_same([type(second)(0, second.tables, second.status, second.num_steps)], run([calm]))
+
+
+def test_every_declared_column_is_measured_and_no_other():
+    declared = {measurement.name: measurement for measurement in MEASUREMENTS}
+    (result,) = run([trial(num_classes=6, width=8, features="class_means")])
+    keys = {"step", "split", "layer", "is_last"}
+    metrics, curves = result.tables["metrics"], result.tables["curves"]
+    assert {name for row in metrics for name in row} - keys - {"solution"} == {
+        name for name, each in declared.items() if each.per == "layer"
+    } - {"class_order"}
+    assert {name for row in curves for name in row} - keys == {n for n, each in declared.items() if each.per == "step"}
+    last = [row for row in metrics if row["step"] == 30]
+    assert [row["layer"] for row in last] == [1, 2, 3] and [row["is_last"] for row in last] == [False, False, True]
+    assert "rank_pre" not in last[0] and last[1]["rank_pre"] >= last[1]["rank"] - 6
+    for row in last:
+        singular = np.linalg.svd(np.asarray(row["class_gram"]).reshape(6, 6), compute_uv=False) ** 0.5
+        np.testing.assert_allclose(row["singular_values"], singular, rtol=1e-3, atol=1e-3)
+        assert row["ranks"] == sorted(row["ranks"]) and row["ranks"][1] == row["rank"]
+    assert result.tables["features"]["feature"].shape == (3 * 6, 8)
+
+
+def test_objective_and_ratios_are_the_theorys():
+    """At a closed form the ratios are 1, and gradient descent stays."""
+    params = trial(init="dnc", weight_decay=0.002, dtype="float64", weight_decays=[0.001, 0.002, 0.003])
+    (result,) = run([params])
+    last = result.tables["curves"][-1]
+    assert last["loss_over_dnc"] == pytest.approx(1, rel=1e-12) and last["loss_over_srg"] is None
+    assert last["best_known"] == pytest.approx(dnc_loss(problem_of(DUFM.read(params))), rel=1e-12)
+    assert last["grad_norm"] < 1e-10 and last["accuracy"] == 1
+    row = result.tables["metrics"][-1]
+    assert (
+        "class_order" not in row
+        and row["solution"] == SolutionKind.DNC
+        and row["dnc2"] == pytest.approx(1)
+        and row["dnc3"] < 1e-6
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("init", ["dnc", "srg"])
+def test_from_a_closed_form_with_noise_the_objective_never_rises(init):
+    params = [
+        trial(depth=4, num_classes=10, samples_per_class=2, width=12, weight_decay=0.004, weight_decay_features=0.1)
+        | {"init": init, "init_noise": 0.01, "lr": 0.01, "dtype": "float64", "steps": 300, "seed": seed}
+        for seed in range(2)
+    ]
+    for result in run(params):
+        values = [row["objective"] for row in result.tables["curves"]]
+        assert len(values) > 15 and all(after <= before + 1e-12 for before, after in itertools.pairwise(values))
+        assert result.tables["curves"][-1][f"loss_over_{init}"] < 1.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "shape", [{"num_classes": 2, "depth": 3}, {"num_classes": 2, "depth": 4}, {"num_classes": 4, "depth": 2}]
+)
+def test_with_two_classes_or_two_layers_no_run_beats_collapse(shape):
+    trials = [
+        trial(**shape, samples_per_class=2, width=6, weight_decay=0.03, lr=0.4, dtype="float64", steps=600, seed=seed)
+        for seed in range(4)
+    ]
+    ratios = [result.tables["curves"][-1]["loss_over_dnc"] for result in run(trials)]
+    assert min(ratios) > 1 - 1e-12 and min(ratios) < 1.05
+
+
+@pytest.mark.slow
+def test_balanced_starts_are_balanced():
+    start = trainer_of([trial(init="balanced", dtype="float64")]).parameters()
+    h, *weights = (matrix[0] for matrix in start.values())
+    torch.testing.assert_close(h.mT @ h, weights[0].mT @ weights[0])
+    for before, after in itertools.pairwise(weights):
+        torch.testing.assert_close(before @ before.mT, after.mT @ after)
+
+
+def test_scale_and_noise_of_a_start():
+    plain, scaled, noisy = (
+        trainer_of([trial(dtype="float64", **params)]).theta_TP[0]
+        for params in ({}, {"init_scale": 3.0}, {"init_noise": 0.1})
+    )
+    torch.testing.assert_close(scaled, 3 * plain)
+    assert 0.05 < (noisy - plain).norm() / plain.norm() < 0.2
+
+
+def test_the_network_reports_what_it_computes():
+    smallest = DUFM.read(trial())
+    network = DUFM.network(smallest, DUFM.data_shape(smallest))
+    assert network.num_parameters == 12 * 5 + 5 * 5 * 2 + 3 * 5
+    assert [spec.decay for spec in network.parameter_specs()] == ["H_1", "W_1", "W_2", "W_3"]
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"num_classes": 1}, "num_classes.*>= 2"),
+        ({"init": "srg", "num_classes": 11, "width": 20}, "num_classes is 11.* 6, 10, 15"),
+        ({"init": "srg", "num_classes": 10, "width": 20, "depth": 2}, "depth is 2.*at least 3"),
+        ({"init": "dnc", "num_classes": 10, "width": 9}, "width is 9.*at least 10"),
+        ({"weight_decays": [0.1]}, "weight_decays has 1 numbers, depth is 3"),
+        ({"init": "dnc", "weight_decay": 0}, "weight decays above 0"),
+        ({"measure_steps": [99]}, "measure_steps has 99"),
+    ],
+)
+def test_bad_input(params, words):
+    with pytest.raises(ParameterError, match=words):
+        trial(**params)
+
+
+def test_no_regularisation_has_no_closed_forms():
+    (result,) = run([trial(weight_decay=0)])
+    assert result.tables["curves"][-1]["loss_over_dnc"] is None and math.isfinite(
+        result.tables["curves"][-1]["objective"]
+    )
+
+
+@pytest.mark.slow
+def test_a_warning_where_zero_is_the_best(caplog):
+    with caplog.at_level(logging.WARNING):
+        (result,) = run([trial(weight_decay=0.4, lr=0.5, steps=400)])
+    assert "the zero solution (objective 0.5) is the best closed form" in caplog.text and "0.4" in caplog.text
+    assert result.tables["metrics"][-1]["solution"] == SolutionKind.ZERO

@@ -1,0 +1,175 @@
+"""What of a network is free and what costs something: fixed embeddings, decayed embeddings and biases."""
+
+import numpy as np
+import pytest
+import torch
+from training_context import Context, assert_same, ids_of
+
+from depthrate.tasks.parameters import ParameterError
+from depthrate.tasks.supervised.parameters import weight_decays
+from depthrate.tasks.supervised.targets.collapse import objective_bound
+from depthrate.tasks.supervised.task import COLLAPSE
+from depthrate.tasks.supervised.theory import bound_of_gap
+from depthrate.tasks.task import Engine
+
+STEPS = 15
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+def params_of(**changes):
+    base = {"arch": "rn1", "depth": 3, "width": 8, "samples_per_class": 3, "steps": STEPS, "lr": 0.05}
+    return COLLAPSE.schema.fill({**base, **changes})
+
+
+def run(trials, **context):
+    return list(COLLAPSE.run(trials, Context(ids_of(trials), **context)))
+
+
+def trainer_of(*trials):
+    read = [COLLAPSE.read(params) for params in trials]
+    return COLLAPSE.training(read, Context().data).begin()
+
+
+SHAPES = [
+    {},
+    {"arch": "rn2", "optimizer": "adam", "norm": "pre"},
+    {"arch": "t11", "depth": 1},
+    {"polish": 20, "polish_to": "stationary", "polish_barrier": 0.0},
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_fixed_embedding_stays_as_drawn_and_the_rest_is_trained(shape):
+    trainer = trainer_of(*(params_of(**shape, train_embedding=False, seed=seed) for seed in (0, 1)))
+    names = ("W_e", "W_p") if shape.get("arch") == "t11" else ("W_0", "b_0")
+    before = {name: tensor.clone() for name, tensor in trainer.parameters().items()}
+    for _ in range(5):
+        trainer.step()
+    for name, tensor in trainer.parameters().items():
+        assert torch.equal(tensor, before[name]) == (name in names), name
+    assert torch.equal(before[names[0]][0], before[names[0]][1]), "both seeds have one embedding"
+    assert not torch.equal(before["W_L"][0], before["W_L"][1])
+
+
+def test_the_embedding_s_seed_draws_another_embedding_and_nothing_else():
+    first, second = (trainer_of(params_of(train_embedding=False, embedding_seed=seed)) for seed in (0, 1))
+    other = {name for name, tensor in first.parameters().items() if not torch.equal(tensor, second.parameters()[name])}
+    assert other == {"W_0", "b_0"}
+
+
+def test_a_fixed_embedding_of_the_trial_s_own_seed_begins_like_a_trained_one():
+    fixed, trained = trainer_of(params_of(train_embedding=False)), trainer_of(params_of())
+    assert torch.equal(fixed.theta_TP, trained.theta_TP)
+
+
+@pytest.mark.parametrize("engine", [Engine.EAGER, Engine.AUTO])
+def test_fixed_together_is_fixed_alone(engine):
+    trials = [params_of(train_embedding=False, seed=seed, embedding_seed=seed % 2) for seed in range(3)]
+    together = run(trials, engine=engine)
+    assert_same(together, [result for params in trials for result in run([params], engine=engine)])
+
+
+def test_the_gradient_norm_leaves_out_what_is_fixed():
+    fixed, trained = trainer_of(params_of(train_embedding=False)), trainer_of(params_of())
+    assert 0 < fixed.evaluate().grad_norm.item() < trained.evaluate().grad_norm.item()
+    assert fixed.evaluate().objective.item() == trained.evaluate().objective.item()
+
+
+def test_decayed_embeddings_and_biases_cost_what_they_are():
+    decays = {"weight_decay_embedding": 0.01, "weight_decay_biases": 0.02}
+    (result,) = run([params_of(**decays)])
+    trainer = trainer_of(params_of(**decays))
+    assert weight_decays(COLLAPSE.read(params_of(**decays))) == {
+        "hidden": 0.005,
+        "last": 0.005,
+        "embedding": 0.01,
+        "biases": 0.02,
+    }
+    weights = {name: tensor.double().square().sum().item() for name, tensor in trainer.parameters().items()}
+    first = next(row for row in result.tables["metrics"] if row["step"] == 0 and row["is_last"])
+    assert first["regularisation_embedding"] == pytest.approx(0.005 * (weights["W_0"] + weights["b_0"]))
+    biases = weights["b_1"] + weights["b_2"] + weights["b_L"]
+    assert first["regularisation_biases"] == pytest.approx(0.01 * biases)
+    curve = result.tables["curves"][0]
+    parts = sum(value for name, value in first.items() if name.startswith("regularisation_") and value is not None)
+    assert curve["objective"] == pytest.approx(curve["loss"] + parts, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"train_embedding": False, "weight_decay_embedding": 0.1},
+            "train_embedding is false and weight_decay_embedding",
+        ),
+        ({"embedding_seed": 1}, "embedding_seed is 1 and train_embedding is true"),
+        (
+            {"arch": "resnet20_mlp", "train_embedding": False},
+            "train_embedding is False, but 'resnet20_mlp' is no network",
+        ),
+        ({"arch": "resnet_dense", "weight_decay_biases": 0.1}, "weight_decay_biases is 0.1, but 'resnet_dense' is no"),
+    ],
+)
+def test_what_means_nothing_is_refused(changes, message):
+    with pytest.raises(ParameterError, match=message):
+        COLLAPSE.check(COLLAPSE.read(params_of(**changes)))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"train_embedding": False}, {"weight_decay_embedding": 0.1}, {"weight_decay_biases": 0.1}]
+)
+def test_the_theorem_s_bound_is_not_said_of_other_problems(changes):
+    trials = [params_of(depth=depth, **changes) for depth in (3, 5)]
+    assert bound_of_gap(trials) is None
+    assert objective_bound(COLLAPSE.read(trials[1]), 30, 0.5) is None
+    assert bound_of_gap([params_of(depth=depth) for depth in (3, 5)]) is not None
+
+
+def test_the_smallest_deviation_is_told_of_each_layer_norm():
+    (result,) = run([params_of(arch="rn1", depth=4, polish=5)])
+    last = result.tables["metrics"][-1]
+    assert len(last["deviations"]) == 4 and np.min(last["deviations"]) == last["smallest_deviation"] > 0
+
+
+@pytest.mark.parametrize("changes", [{}, {"optimizer": "adam", "clip_norm": 0.1}, {"batch_size": 7}])
+def test_native_steps_leave_a_fixed_embedding_and_train_the_rest_alike(changes):
+    trials = [params_of(train_embedding=False, dtype="float64", arch=arch, **changes) for arch in ("rn1",)]
+    (native,), (eager,) = run(trials, engine=Engine.NATIVE), run(trials, engine=Engine.EAGER)
+    for one, other in zip(native.tables["curves"], eager.tables["curves"], strict=True):
+        for name in ("objective", "grad_norm"):
+            assert one[name] == pytest.approx(other[name], rel=1e-9)
+    first, last = (
+        [row for row in native.tables["metrics"] if row["step"] == step and row["layer"] == 1] for step in (0, 15)
+    )
+    assert first[0]["nc1"] == last[0]["nc1"], "what the first block reads stays as it is"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [{}, {"arch": "t11", "depth": 1}, {"polish_to": "stationary"}], ids=str)
+def test_polish_with_its_default_barrier_takes_a_fixed_embedding(shape):
+    """The barrier is then a constant: each engine adds it to the objective, and it has no gradient."""
+    trials = [params_of(dtype="float64", polish=40, train_embedding=False, **shape)]
+    (native,), (eager,) = run(trials, engine=Engine.AUTO), run(trials, engine=Engine.EAGER)
+    for one, other in zip(native.tables["curves"], eager.tables["curves"], strict=True):
+        assert one["objective"] == pytest.approx(other["objective"], rel=1e-9)
+    trained, polished = (
+        row for row in eager.tables["curves"] if row["step"] in (STEPS, eager.num_steps) and row["split"] == "train"
+    )
+    assert polished["objective"] < 0.9 * trained["objective"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["rn1", "rn2"])
+def test_native_steps_and_polish_decay_embeddings_and_biases(arch):
+    """Decays so large that what was left out would be seen; L-BFGS from the same point takes the same way at first."""
+    decays = {"weight_decay_embedding": 0.3, "weight_decay_biases": 0.2}
+    trials = [params_of(dtype="float64", arch=arch, polish=5, **decays)]
+    (native,), (eager,) = run(trials, engine=Engine.NATIVE), run(trials, engine=Engine.EAGER)
+    (without,) = run([{**trials[0], "weight_decay_biases": 0.0}], engine=Engine.NATIVE)
+    for one, other, third in zip(*(result.tables["curves"] for result in (native, eager, without)), strict=True):
+        assert one["objective"] == pytest.approx(other["objective"], rel=1e-9)
+        assert one["objective"] != pytest.approx(third["objective"], rel=1e-4)

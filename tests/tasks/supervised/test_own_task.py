@@ -1,0 +1,270 @@
+"""The user's network and data in a sweep: parameters, identity, checks, and what a pack of it measures."""
+
+import os
+import shutil
+import sys
+
+import numpy as np
+import own_models
+import pytest
+import torch
+from own_data import Folder, data_of_function
+from training_context import Context, ids_of
+
+from depthrate.sweeps.errors import SweepError
+from depthrate.sweeps.expand import expand
+from depthrate.sweeps.load import sweep_of_spec
+from depthrate.tasks.data.sources import DatasetError
+from depthrate.tasks.parameters import ParameterError
+from depthrate.tasks.task import TaskError
+
+X = np.random.default_rng(0).normal(size=(80, 1, 8, 8)).astype(np.float32)
+Y = np.arange(80) % 4
+
+
+@pytest.fixture
+def folder(tmp_path):
+    shutil.copy(own_models.__file__, tmp_path / "model.py")
+    np.savez(tmp_path / "mine.npz", x=X[:60], y=Y[:60], x_test=X[60:], y_test=Y[60:])
+    return tmp_path
+
+
+def sweep_in(folder, arch="./model.py:MLP", grid=None, **params):
+    given = {"arch": arch, "dataset": "digits", "steps": 5, "batch_size": 20, **params}
+    given = {name: value for name, value in given.items() if value is not None}
+    spec = {"name": "s", "task": "collapse", "params": given, "grid": grid or {"depth": [1, 2]}, "seeds": 2}
+    return sweep_of_spec(spec, folder)
+
+
+def run(sweep, folder=".", engine=None):
+    task = sweep.load_task()
+    trials = [trial.params for trial in expand(sweep, task)]
+    found = []
+    for shape in {repr([trial["depth"]]): trial["depth"] for trial in trials}.values():
+        pack = [trial for trial in trials if trial["depth"] == shape]
+        found += list(task.run(pack, Context(ids_of(pack), data=Folder(str(folder)))))
+    return found
+
+
+def test_a_folder_that_is_named_without_its_place_is_asked_for(folder):
+    (folder / "imgs").mkdir()
+    with pytest.raises(TaskError, match=r"dataset is 'imgs', which is no published data set; .* give \./imgs$"):
+        sweep_in(folder, dataset="imgs")
+    (folder / "digits").mkdir()
+    assert sweep_in(folder, dataset="digits").params["dataset"] == "digits", "ours, as it was before"
+
+
+@pytest.mark.slow
+def test_arguments_of_the_callable_are_parameters_of_the_sweep(folder):
+    sweep = sweep_in(folder, grid={"depth": [1, 2], "width": [8, 16]}, dropout=0.1)
+    task = sweep.load_task()
+    trials = expand(sweep, task)
+    assert len(trials) == 8 and task.name == "own" and "norm" not in task.schema
+    params = trials[0].params
+    assert (params["arch"], params["depth"], params["dropout"]) == ("model:MLP", 1, 0.1)
+    assert (params["num_classes"], params["num_inputs"]) == (10, 64)  # as the data has it
+    for wrong, words in (
+        ({"widht": 3}, "did you mean 'width'"),
+        ({"width": "wide"}, "a whole number"),
+        ({"width": 0.5}, "a whole number"),
+    ):
+        with pytest.raises(SweepError, match=words):
+            expand(sweep_in(folder, **wrong))
+
+
+def test_an_identity_has_no_path_and_follows_the_content_of_the_data(folder, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for name in ("model.py", "mine.npz"):
+        shutil.copy(folder / name, elsewhere / name)
+    ids = [trial.trial_id for trial in expand(sweep_in(folder, dataset="mine.npz"))]
+    assert [trial.trial_id for trial in expand(sweep_in(elsewhere, dataset="./mine.npz"))] == ids
+    changed = X[:60].copy()
+    changed[0, 0, 0, 0] += 1
+    np.savez(elsewhere / "mine.npz", x=changed, y=Y[:60], x_test=X[60:], y_test=Y[60:])
+    others = expand(sweep_in(elsewhere, dataset="./mine.npz"))
+    assert not {trial.trial_id for trial in others} & set(ids)
+    assert others[0].params["dataset"] == "mine.npz" and len(others[0].params["dataset_hash"]) == 16
+
+
+@pytest.mark.slow
+def test_the_code_of_the_files_is_that_of_the_task(folder):
+    (folder / "helper.py").write_text("SCALE = 2\n")
+    (folder / "data.py").write_text(
+        "import numpy as np\nfrom helper import SCALE\n\n"
+        "def make(samples: int = 40, noise=0.5):\n"
+        "    rng = np.random.default_rng(0)\n"
+        "    y = np.arange(samples) % 4\n"
+        "    return SCALE * np.eye(64)[y] + noise * rng.normal(size=(samples, 64)), y\n"
+    )
+    sweep = sweep_in(
+        folder, dataset="./data.py:make", grid={"depth": [1], "noise": [0.1, 0.2]}, samples=60, normalize="none"
+    )
+    task = sweep.load_task()
+    assert set(task.code.contents) == {"model.py", "data.py", "helper.py"}
+    trials = expand(sweep, task)
+    assert len({trial.params["dataset_hash"] for trial in trials}) == 2
+    kept = dict(task.code.contents)
+    (folder / "data.py").write_text("raise RuntimeError('edited')\n")
+    again = sweep.load_task(kept)
+    assert [trial.trial_id for trial in expand(sweep, again)] == [trial.trial_id for trial in trials]
+    with pytest.raises(TaskError, match=r"data\.py, line 1.*edited"):
+        sweep.load_task()
+
+
+def test_test_split_is_measured_beside_the_training_split(folder):
+    results = run(sweep_in(folder, dataset="mine.npz", batch_size=None))
+    assert len(results) == 4
+    for result in results:
+        metrics, curves = result.tables["metrics"], result.tables["curves"]
+        by_split = {split: [row for row in metrics if row["split"] == split] for split in ("train", "test")}
+        assert len(by_split["train"]) == len(by_split["test"]) > 0
+        assert [(row["step"], row["layer"], row["is_last"]) for row in by_split["train"]] == [
+            (row["step"], row["layer"], row["is_last"]) for row in by_split["test"]
+        ]
+        last_train, last_test = by_split["train"][-1], by_split["test"][-1]
+        assert last_train["nc1"] != last_test["nc1"] and last_test["nc3"] is not None
+        tested = [row for row in curves if row["split"] == "test"]
+        assert len(tested) == len(curves) / 2 and tested[-1]["loss"] > 0 and 0 <= tested[-1]["accuracy"] <= 1
+    plain = run(sweep_in(folder, dataset="mine.npz", batch_size=None, test=False))
+    assert {row["split"] for row in plain[0].tables["metrics"]} == {"train"}
+    trained = [row for row in results[0].tables["metrics"] if row["split"] == "train"]
+    np.testing.assert_equal(plain[0].tables["metrics"], trained)
+
+
+def test_own_data_in_a_network_of_ours(folder):
+    results = run(sweep_in(folder, arch="rn1", dataset="mine.npz", width=16, grid={"depth": [2, 3]}))
+    assert len(results) == 4 and {row["split"] for row in results[0].tables["metrics"]} == {"train", "test"}
+
+
+def test_what_cannot_run_is_said_before_anything_trains(folder):
+    (folder / "broken.py").write_text("import torch\nimport nowhere_to_be_found\n")
+    (folder / "sub").mkdir()
+    (folder / "sub" / "data.py").write_text("def make():\n    pass\n")
+    np.savez(folder / "short.npz", x=X[:60], y=Y[:59])
+    np.savez(folder / "nan.npz", x=np.where(np.arange(60)[:, None] == 7, np.nan, 1.0), y=Y[:60])
+    np.savez(folder / "gap.npz", x=X[:60], y=Y[:60], x_test=X[60:62], y_test=Y[60:62])
+    np.savez(folder / "other.npz", a=X)
+    (folder / "torn.npz").write_bytes(b"PK\x03\x04")
+    for given, words in (
+        ({"arch": "./broken.py:Net"}, ["broken.py, line 2", "nowhere_to_be_found", "looked in", sys.executable]),
+        ({"arch": "./missing.py:Net"}, ["missing.py does not exist"]),
+        ({"arch": "./model.py:Nett"}, ["nothing called 'Nett'", "MLP"]),
+        ({"arch": "./model.py:WrongClasses"}, ["returns [2, 7]"]),
+        ({"arch": "./model.py:Collides"}, ["'lr'", "rename the argument"]),
+        ({"arch": "./model.py:NeedsClass"}, ["'norm'", "no sweep can give that"]),
+        ({"layers": "stages.*"}, ["matches no module", "blocks.0"]),
+        ({"dataset": "short.npz"}, ["60 samples", "[59]"]),
+        ({"dataset": "nan.npz"}, ["sample 7", "NaN"]),
+        ({"dataset": "gap.npz"}, ["in one split only"]),
+        ({"dataset": "other.npz"}, ["has the arrays a", "needs x and y"]),
+        ({"dataset": "torn.npz"}, ["cannot be read"]),
+        ({"dataset": "none.npz"}, ["does not exist"]),
+        ({"dataset": "./sub/data.py:make"}, ["two folders"]),
+    ):
+        with pytest.raises((SweepError, TaskError, ParameterError)) as refused:
+            expand(sweep_in(folder, **given))
+        assert all(word in str(refused.value) for word in words), refused.value
+
+
+def test_what_only_gives_batches_is_refused_with_a_way_on():
+    from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+    class Stream(IterableDataset):
+        def __iter__(self):
+            yield X[0], 0
+
+    class Endless:
+        def __getitem__(self, index):
+            return X[index], 0
+
+    whole = TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
+    for given, words in (
+        (Stream(), r"returns Stream, .*map-style data set.*depthrate\.task"),
+        (DataLoader(Stream(), 8), r"returns Stream, .*map-style data set"),
+        (((x, y) for x, y in zip(X, Y, strict=True)), "returns generator"),
+        (Endless(), r"returns Endless, which has no __len__; define it"),
+    ):
+        with pytest.raises(DatasetError, match=words):
+            data_of_function(lambda given=given: given).read({})
+    loader = DataLoader(whole, 8, shuffle=True)
+    held = data_of_function(lambda: whole).read({})
+    for given in (loader, (loader, DataLoader(whole, 4))):  # its data set is taken
+        data = data_of_function(lambda given=given: given)
+        assert data.is_from_loader({}) and len(data.read({}).x_NI) == len(X)
+        np.testing.assert_array_equal(data.read({}).x_NI, held.x_NI)
+
+
+def test_a_data_set_that_does_not_fit_is_refused_by_its_first_sample():
+    class Vast:
+        read = 0
+
+        def __len__(self):
+            return 5_000_000
+
+        def __getitem__(self, index):
+            self.read += 1
+            return np.zeros((3, 500, 500), np.float32), 0
+
+    vast = Vast()
+    with pytest.raises(DatasetError, match=r"takes 15000\.0 GB unpacked"):
+        data_of_function(lambda: vast).read({}, stream=False)
+    assert vast.read == 1
+    huge = np.lib.stride_tricks.as_strided(np.zeros(1), (5_000_000, 750_000), (0, 0))  # pretends, and takes nothing
+    with pytest.raises(DatasetError, match=r"takes 30000\.0 GB"):
+        data_of_function(lambda: (huge, np.zeros(len(huge), int))).read({}, stream=False)
+
+
+def test_data_larger_than_memory_is_refused_before_it_is_read(folder, monkeypatch):
+    from PIL import Image
+
+    for name in ("a", "b"):
+        (folder / "images" / name).mkdir(parents=True)
+        Image.fromarray(np.zeros((8, 8), np.uint8)).save(folder / "images" / name / "0.png")
+    monkeypatch.setattr(os, "sysconf", lambda name: 10)
+    for given in ("mine.npz", "./images"):
+        with pytest.raises(SweepError, match=r"of memory.*stream: true with a folder"):
+            expand(sweep_in(folder, dataset=given))
+
+
+def test_data_that_changed_since_the_plan_is_refused_by_the_worker(folder):
+    sweep = sweep_in(folder, dataset="mine.npz")
+    task = sweep.load_task()
+    trials = [trial.params for trial in expand(sweep, task)][:1]
+    np.savez(folder / "mine.npz", x=X[:60] + 1, y=Y[:60])
+    with pytest.raises(ValueError, match="has changed since the trial was planned"):
+        list(task.run(trials, Context(ids_of(trials), data=Folder("."))))
+
+
+def test_two_networks_in_one_sweep_are_refused(folder):
+    with pytest.raises(TaskError, match="a sweep takes one arch of your own"):
+        sweep_in(folder, arch=None, grid={"arch": ["./model.py:MLP", "rn1"], "depth": [2]}).load_task()
+
+
+def test_forms_of_data_give_the_same_samples(folder):
+    import pandas as pd
+    from PIL import Image
+
+    images = (np.abs(X[:40, 0]) * 60).clip(0, 255).astype(np.uint8)
+    names = np.array(["ant", "bee", "cat", "dog"])[Y[:40]]
+    for number, (image, name) in enumerate(zip(images, names, strict=True)):
+        (folder / "images" / name).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / "images" / name / f"{number:03}.png")
+    pd.DataFrame({"x": list(images.reshape(40, -1)), "label": names}).to_parquet(folder / "mine.parquet")
+    (folder / "made.py").write_text(
+        "import numpy as np\n"
+        "class Items:\n"
+        "    def __init__(self, x, y): self.x, self.y = x, y\n"
+        "    def __len__(self): return len(self.x)\n"
+        "    def __getitem__(self, index): return self.x[index][None], int(self.y[index])\n"
+        "def make():\n"
+        f"    content = np.load({str(folder / 'raw.npz')!r})\n"
+        "    return Items(content['x'], content['y'])\n"
+    )
+    np.savez(folder / "raw.npz", x=images, y=Y[:40])
+    found = {}
+    for dataset in ("raw.npz", "./images", "./made.py:make", "mine.parquet"):
+        results = run(sweep_in(folder, dataset=dataset, batch_size=None, steps=2))
+        found[dataset] = [row["nc1"] for row in results[0].tables["metrics"]]
+    for dataset, values in found.items():
+        np.testing.assert_allclose(values, found["raw.npz"], rtol=1e-12, err_msg=dataset)

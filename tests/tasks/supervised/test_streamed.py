@@ -1,0 +1,438 @@
+"""Data that are not held: what is read of them, that they train as held ones do, and the sentences of what cannot be."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import own_data
+import pytest
+from own_data import Folder, data_of_function
+from training_context import Context, assert_same, ids_of, run_resumed
+
+from depthrate.sweeps.errors import SweepError
+from depthrate.sweeps.expand import expand
+from depthrate.sweeps.load import sweep_of_spec
+from depthrate.tasks.data.sources import DatasetError
+from depthrate.tasks.supervised import items
+from depthrate.tasks.supervised.arrays import map_folder
+from depthrate.tasks.supervised.streaming import NUM_EXAMINED, Streamed, examined
+
+ITEMS = """
+import numpy as np
+import torch
+
+READ = []
+
+
+class Items(torch.utils.data.Dataset):
+    def __init__(self, count, targets=True):
+        self.y = np.arange(count) * 4 // count
+        self.x = np.eye(6)[self.y] + 0.5 * np.random.default_rng(count).normal(size=(count, 6))
+        if targets:
+            self.targets = self.y.tolist()
+        else:
+            self.num_classes = 4
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, index):
+        READ.append(index)
+        return torch.from_numpy(self.x[index]), int(self.y[index])
+
+
+def make(count=200, targets=True):
+    return Items(count, targets)
+
+
+def both(count=200):
+    return Items(count), Items(100)
+
+
+class Numbers(Items):
+    def __getitem__(self, index):
+        return self.x[index], self.x[index, :2] ** 2
+
+
+def numbers(count=200):
+    return Numbers(count)
+
+
+def images(count=200):
+    whole = Items(count)
+    return np.random.default_rng(0).normal(size=(count, 2, 8, 8)) + whole.x[:, :1, None, None], whole.y
+
+
+def tokens(count=200):
+    y = np.arange(count) * 4 // count
+    return {"x": np.stack([y, np.arange(count) % 5, 4 - y], 1), "y": y, "vocabulary_size": 5}
+
+
+class Net(torch.nn.Module):
+    def __init__(self, depth, num_inputs, num_classes):
+        super().__init__()
+        layers = [torch.nn.Linear(num_inputs, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Dropout(0.1)]
+        self.blocks = torch.nn.Sequential(*layers)
+        self.head = torch.nn.Linear(8, num_classes)
+
+    def forward(self, x):
+        return self.head(self.blocks(x))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "data.py").write_text(ITEMS)
+    return tmp_path
+
+
+def sweep_in(folder, dataset="./data.py:make", task="collapse", **params):
+    grid = {"weight_decay": [0.001, 0.01]}
+    given = {
+        "arch": "rn1",
+        "dataset": dataset,
+        "depth": 2,
+        "width": 8,
+        "steps": 25,
+        "batch_size": 16,
+        "lr": 0.1,
+        **params,
+    }
+    given = {name: value for name, value in given.items() if name != "seeds" and (name, value) != ("width", None)}
+    spec = {"name": "s", "task": task, "params": given, "grid": grid, "seeds": params.get("seeds", 2)}
+    sweep = sweep_of_spec(spec, folder)
+    task = sweep.load_task()
+    return task, [trial.params for trial in expand(sweep, task)]
+
+
+def run(task, trials, context=None):
+    return list(task.run(trials, context or Context(ids_of(trials), data=Folder("."))))
+
+
+def read_of(task):
+    """What the items of a task's data file were read as, in this process."""
+    return task.data.source.make.__globals__["READ"]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "task", "params"),
+    [
+        ("./data.py:make", "collapse", {}),
+        ("./data.py:both", "collapse", {"normalize": "per_feature"}),
+        ("./data.py:make", "collapse", {"optimizer": "adamw", "epochs": 3, "steps": None, "dtype": "float64"}),
+        ("./data.py:numbers", "regression", {}),
+        ("./data.py:images", "collapse", {"arch": "t12", "patch_size": 4}),
+        ("./data.py:tokens", "collapse", {"arch": "t11"}),
+        ("./data.py:make", "collapse", {"arch": "./data.py:Net", "width": None, "layers": "blocks.*"}),
+    ],
+)
+def test_streamed_samples_train_to_the_bit_as_held_ones(folder, dataset, task, params):
+    own, held = sweep_in(folder, dataset, task, **params)
+    _, streamed = sweep_in(folder, dataset, task, stream=True, measure_samples=500, **params)
+    assert (held[0]["stream"], held[0]["measure_samples"]) == (None, None)
+    assert (streamed[0]["stream"], streamed[0]["measure_samples"]) == (True, 200)
+    assert held[0]["dataset_hash"] != streamed[0]["dataset_hash"]
+    expected = run(own, held)
+    assert expected[0].tables["curves"][-1]["loss"] < 0.8 * expected[0].tables["curves"][0]["loss"]
+    assert_same(run(own, streamed), expected)
+
+
+def test_an_identity_is_what_it_was_where_nothing_is_streamed(folder):
+    def ids(**params):
+        spec = {"name": "s", "task": "collapse", "params": {"arch": "rn1", "dataset": "./data.py:make", **params}}
+        return [trial.trial_id for trial in expand(sweep_of_spec(spec | {"grid": {"depth": [2]}}, folder))]
+
+    assert ids() == ids(stream=False) == ["b09781b46f496122"]
+    assert ids(stream=True, batch_size=16) != ids(batch_size=16)
+
+
+def test_what_is_large_is_streamed_unless_the_sweep_says_otherwise(folder, monkeypatch):
+    monkeypatch.setattr(items, "STREAMED_ITEMS", 199)
+    task, trials = sweep_in(folder)
+    assert trials[0]["stream"] is True and isinstance(task.whole(task.read(trials[0])), Streamed)
+    (remark,) = task.remarks(trials)
+    assert "200 samples are streamed" in remark and f"all labels and {len(examined(200))} samples" in remark
+    held, of_held = sweep_in(folder, stream=False)
+    assert of_held[0]["stream"] is False and not held.remarks(of_held)
+    assert run(held, of_held)[0].tables["metrics"]
+
+
+def test_a_trial_alone_is_that_trial_in_a_pack_and_one_seed_reads_once(folder):
+    task, trials = sweep_in(folder, stream=True, measure_samples=40)
+    read = read_of(task)
+    assert len(read) <= NUM_EXAMINED + 2
+    del read[:]
+    together = run(task, trials)
+    assert len(read) == 40 + 25 * 16 * 2, "of four trials two have a seed"
+    for trial, expected in zip(trials, together, strict=True):
+        (alone,) = run(task, [trial])
+        assert alone.tables["curves"] == expected.tables["curves"]
+        np.testing.assert_equal(alone.tables["metrics"], expected.tables["metrics"])
+
+
+@pytest.mark.parametrize("stop_at", [5, 12, 13, 24])
+def test_going_on_in_the_middle_of_a_pass_gives_the_same_bits(folder, stop_at):
+    task, trials = sweep_in(folder, stream=True, measure_samples=40)
+    expected = run(task, trials)
+    found, steps = run_resumed(task.run, trials, stop_at)
+    assert steps[0] == stop_at + 1
+    assert_same(found, expected)
+
+
+def test_trials_that_leave_disturb_no_other(folder):
+    task, trials = sweep_in(folder, stream=True, measure_samples=40, seeds=3)
+    expected = run(task, trials)
+
+    class Leaving(Context):
+        def report(self, step, values):
+            return {0, 3} if step == 5 else set()
+
+    found = run(task, trials, Leaving(ids_of(trials), data=Folder(".")))
+    assert [result.status for result in found].count("pruned") == 2
+    assert_same([found[i] for i in (1, 2, 4, 5)], [expected[i] for i in (1, 2, 4, 5)])
+
+
+def test_the_measured_sample_has_as_many_of_each_class_and_follows_data_seed(folder):
+    task, trials = sweep_in(folder, stream=True, measure_samples=40)
+    trial = task.read(trials[0])
+    dataset = task.load(trial, Folder("."))
+    assert dataset.class_counts_K.tolist() == [10] * 4 and dataset.num_samples == 200
+    other, others = sweep_in(folder, stream=True, measure_samples=40, data_seed=1)
+    assert not np.array_equal(other.load(other.read(others[0]), Folder(".")).x_NI, dataset.x_NI)
+    unknown, drawn = sweep_in(folder, stream=True, measure_samples=40, targets=False)
+    counts = unknown.load(unknown.read(drawn[0]), Folder(".")).class_counts_K
+    assert counts.sum() == 40 and len(counts) == 4 and set(counts.tolist()) != {10}
+    both, of_both = sweep_in(folder, "./data.py:both", stream=True, measure_samples=40)
+    assert both.load(both.read(of_both[0]), Folder(".")).test.class_counts_K.tolist() == [10] * 4
+
+
+def test_labels_are_known_behind_the_data_sets_that_torch_composes():
+    from torch.utils.data import ConcatDataset, Subset, TensorDataset, random_split
+
+    written = {}
+    exec(ITEMS, written)
+    whole = written["Items"](200)
+    parts = random_split(whole, [150, 50])
+    for given in (parts[0], Subset(whole, range(0, 200, 2)), ConcatDataset([whole, parts[1]])):
+        found = data_of_function(lambda given=given: given).read({}, stream=True)
+        assert isinstance(found, Streamed) and found.labels_held == len(given) and found.num_outputs == 4
+    import torch
+
+    tensors = TensorDataset(torch.randn(30, 3), torch.arange(30) % 3)
+    assert data_of_function(lambda: tensors).read({}, stream=True).num_outputs == 3
+
+
+def test_arrays_mapped_from_files_are_streamed(folder):
+    written = {}
+    exec(ITEMS, written)
+    whole = written["Items"](200)
+    (folder / "mine").mkdir()
+    np.save(folder / "mine" / "x.npy", whole.x)
+    with pytest.raises(SweepError, match=r"has x\.npy and no y\.npy"):
+        sweep_in(folder, "./mine")
+    np.save(folder / "mine" / "y.npy", np.array(list("abcd"))[whole.y])
+    for streaming in ({}, {"stream": True, "measure_samples": 40}):
+        task, trials = sweep_in(folder, **streaming)
+        expected = run(task, trials)
+        task, trials = sweep_in(folder, "./mine", **streaming)
+        assert_same(run(task, trials), expected)
+    assert isinstance(map_folder(folder / "mine", "mine").training.x, np.memmap)
+    np.savez(folder / "mine.npz", x=whole.x, y=whole.y)
+    with pytest.raises(SweepError, match=r"mine\.npz is read whole; give a folder with x\.npy"):
+        sweep_in(folder, "mine.npz", stream=True)
+
+
+MAPPED = """
+import sys
+import numpy as np
+from depthrate.tasks.supervised.items import ArrayItems
+
+def peak_mb():
+    return int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) / 1024
+
+x = np.asarray(np.load("x.npy", mmap_mode="r"))
+items = ArrayItems(x, np.zeros(len(x), int), "x")
+before, rng = peak_mb(), np.random.default_rng(0)
+for _ in range(200):
+    read = x[rng.integers(len(x), size=64)] if "plain" in sys.argv else items.read(rng.integers(len(x), size=64))[0]
+print(peak_mb() - before)
+"""
+
+
+def test_what_is_read_of_a_mapped_file_does_not_stay_in_memory(tmp_path):
+    np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (1_000_000, 250)).flush()  # 1 GB of holes
+
+    def grown_mb(*how):
+        done = subprocess.run([sys.executable, "-c", MAPPED, *how], capture_output=True, text=True, cwd=tmp_path)
+        return float(done.stdout) if not done.returncode else done.stderr
+
+    assert grown_mb() < 30 < grown_mb("plain")
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"batch_size": None}, "batch_size is null, full batch, but the 200 samples .* stream: false to hold them"),
+        ({"batch_size": 200}, "batch_size is 200, all samples"),
+        ({"samples_per_class": 9}, "samples_per_class is 9, .*Subset"),
+        ({"measure_samples": 5}, "measure_samples is 5, .* give at least 8"),
+        ({"stream": None, "measure_samples": 50}, "is held in memory, and all of it measured"),
+    ],
+)
+def test_what_streamed_samples_cannot_do_is_said_with_what_to_give(folder, params, words):
+    with pytest.raises(SweepError, match=words):
+        sweep_in(folder, **{"stream": True, **params})
+
+
+BAD_ITEMS = {
+    "return self.x[index], int(self.y[index]), 1": "item 0 is a tuple of 3; each must be a pair",
+    "return {'image': self.x[index], 'label': 1}": "item 0 is a dict of image, label; .*a pair .*wrap the data set",
+    "return self.x[index]": "item 0 is a ndarray; each must be a pair",
+    "return self.x[index][: 3 + index // 60], 1": r"item \d+ has shape \[\d\], item 0 \[3\]; bring all to one shape",
+    "return self.x[index], 0.5": "labels are float64 such as 0.5, targets of a regression",
+    "return self.x[index], [0, 1]": r"several labels a sample|one-hot",
+    "return self.x[index], 7": "item 0 has label 7, and its targets are 0 to 3",
+    "return self.x[index], 'a'": "item 0 has label a, and its targets are 0 to 3",
+    "return self.x[index] + np.nan, 0": "item 0 has a number that is NaN|sample 0 .* NaN",
+    "return 'text', 0": "samples are <U4",
+    "return np.random.normal(size=6), 0": "gives item 0 other numbers each time; .*default_rng",
+    "return self.x[index], self.lables[index]": r"item 0 cannot be read: data\.py, line \d+: `return .*lables.*Attribute",
+}
+
+
+@pytest.mark.parametrize("line", BAD_ITEMS)
+def test_an_item_that_is_not_what_it_should_be_is_named_before_anything_trains(folder, line):
+    text = ITEMS.replace("return torch.from_numpy(self.x[index]), int(self.y[index])", line)
+    assert text != ITEMS
+    (folder / "data.py").write_text(text)
+    with pytest.raises(SweepError, match=BAD_ITEMS[line]):
+        sweep_in(folder, stream=True)
+
+
+@pytest.mark.parametrize(
+    ("condition", "words"),
+    [
+        ("1 / 0", r"item (4|5) cannot be read: data\.py, line \d+: `.*`: ZeroDivisionError: division by zero"),
+        ("(torch.zeros(7, dtype=torch.float64), 0)", "has shape|shape .7"),
+        ("(torch.from_numpy(self.x[index]), 9)", r"item (4|5) has label 9, and its targets are 0 to 3"),
+        ("(torch.full((6,), torch.nan, dtype=torch.float64), 0)", r"item (4|5) has a number that is NaN"),
+    ],
+)
+def test_one_that_goes_bad_later_is_named_when_it_is_drawn(folder, condition, words):
+    assert not {4, 5} & set(examined(200).tolist())
+    line = "return torch.from_numpy(self.x[index]), int(self.y[index])"
+    text = ITEMS.replace(line, f"if index in (4, 5):\n            return {condition}\n        {line}")
+    (folder / "data.py").write_text(text)
+    task, trials = sweep_in(folder, stream=True, measure_samples=40)
+    with pytest.raises(DatasetError, match=words):
+        run(task, trials)
+
+
+def test_a_data_set_that_does_not_say_its_classes_is_asked_for_them(folder):
+    (folder / "data.py").write_text(ITEMS.replace("self.num_classes = 4", "pass"))
+    with pytest.raises(SweepError, match="does not say which classes there are; give .* targets"):
+        sweep_in(folder, stream=True, targets=False)
+    (folder / "data.py").write_text(ITEMS.replace("self.num_classes = 4", "self.num_classes = 60"))
+    task, trials = sweep_in(folder, stream=True, targets=False, measure_samples=120)
+    with pytest.raises(DatasetError, match="class 4 is not among the 120 samples .* raise measure_samples"):
+        run(task, trials)
+
+
+def test_many_items_at_once_are_asked_for_where_the_data_set_offers_it(folder):
+    text = ITEMS + (
+        "\n\nclass Offers(Items):\n"
+        "    def __getitems__(self, indices):\n"
+        "        return [Items.__getitem__(self, i) for i in indices]\n\n"
+        "    def __getitem__(self, index):\n"
+        "        raise RuntimeError('one by one')\n\n\n"
+        "def offers():\n    return Offers(200)\n\n\n"
+        "class Torn(Items):\n"
+        "    def __getitems__(self, indices):\n"
+        "        return [self[i] for i in indices if i != 5]\n\n\n"
+        "def torn():\n    return Torn(200)\n"
+    )
+    (folder / "data.py").write_text(text)
+    task, trials = sweep_in(folder, stream=True, measure_samples=40)
+    other, others = sweep_in(folder, "./data.py:offers", stream=True, measure_samples=40)
+    assert_same(run(other, others), run(task, trials))
+    torn, of_torn = sweep_in(folder, "./data.py:torn", stream=True, measure_samples=40)
+    with pytest.raises(DatasetError, match="__getitems__ of 16 indices gives 15 items"):
+        run(torn, of_torn)
+
+
+VAST = """
+import os
+
+import numpy as np
+
+
+class Vast:
+    num_classes = 5
+
+    def __len__(self):
+        return 5_000_000
+
+    def __getitem__(self, index):
+        with open(os.environ["COUNTED"], "ab") as file:
+            file.write(b".")
+        x = np.random.default_rng(index).normal(size=10)
+        return x, int(x[:5].argmax())
+
+
+def make():
+    return Vast()
+"""
+
+TRAINED = """
+import os
+from pathlib import Path
+
+from own_data import Folder, data_of_function
+from training_context import Context, ids_of
+
+from depthrate.sweeps.expand import expand
+from depthrate.sweeps.load import sweep_of_spec
+
+spec = {"name": "v", "task": "collapse", "seeds": 2, "grid": {"depth": [2]}, "params": {
+    "arch": "rn1", "width": 16, "dataset": "./vast.py:make", "batch_size": 64, "steps": 300, "measure_samples": 1000}}
+sweep = sweep_of_spec(spec, Path.cwd())
+task = sweep.load_task()
+trials = [trial.params for trial in expand(sweep, task)]
+predicted = task.memory_bytes(trials[0], len(trials), "cpu")
+(result, _) = task.run(trials, Context(ids_of(trials), data=Folder(".")))
+losses = [row["loss"] for row in result.tables["curves"]]
+status = open("/proc/self/status").read()
+peak = int(status.split("VmHWM:")[1].split()[0]) * 1024
+print(losses[0], losses[-1], peak / 1e6, predicted / 1e6)
+"""
+
+
+@pytest.mark.slow
+def test_five_million_items_are_planned_and_trained_on_without_being_read(tmp_path, monkeypatch):
+    """Held they would take 400 MB as they come and 200 MB in float32."""
+    from click.testing import CliRunner
+
+    from depthrate.orchestrator.cli.app import app
+
+    counted = tmp_path / "counted"
+    monkeypatch.setenv("COUNTED", str(counted))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "vast.py").write_text(VAST)
+    (tmp_path / "v.yaml").write_text(
+        "name: v\ntask: collapse\nparams: {arch: rn1, width: 16, dataset: './vast.py:make', batch_size: 64, steps: 300}\n"
+        "grid: {depth: [2, 3]}\n"
+    )
+    planned = CliRunner().invoke(app, ["plan", "v.yaml"])
+    assert planned.exit_code == 0, planned.output
+    assert "5,000,000 samples are streamed" in planned.output and "a change elsewhere goes unseen" in planned.output
+    assert counted.stat().st_size < 100
+    counted.unlink()
+    monkeypatch.setenv("PYTHONPATH", str(Path(own_data.__file__).parent))
+    done = subprocess.run([sys.executable, "-c", TRAINED], capture_output=True, text=True, timeout=250, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    first, last, peak_mb, predicted_mb = map(float, done.stdout.split())
+    looked = counted.stat().st_size - (2 * 300 * 64 + 1000)
+    assert 0 < looked < 100
+    assert last < 0.5 * first
+    assert peak_mb < 500 and peak_mb < 1.1 * predicted_mb, (peak_mb, predicted_mb)

@@ -1,0 +1,157 @@
+"""The limit of the objective for infinite depth, against the science page and against numerical optimisation."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy.optimize import minimize
+
+from depthrate.tasks.supervised.theory import (
+    bound_of_basis,
+    bound_of_gap,
+    bound_of_simplex,
+    construction_cost,
+    gufm_limit,
+)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Matrices this small are multiplied fastest by one thread, above all on a busy machine."""
+    torch.set_num_threads(1)
+
+
+def limit(loss="ce", num_classes=10, width=64, weight_decay_last=0.005, last_bias=True):
+    return gufm_limit(
+        loss, num_classes=num_classes, width=width, weight_decay_last=weight_decay_last, last_bias=last_bias
+    )
+
+
+@pytest.mark.parametrize(
+    ("loss", "last_bias", "weight_decay", "expected"),
+    [
+        ("ce", True, 0.005, 0.02275937),
+        ("ce", False, 0.005, 0.02275937),
+        ("ce", True, 0.0025, 0.01310346),
+        ("ce", True, 0.01, 0.03915415),
+        ("mse", False, 0.005, 3.90320e-4),
+        ("mse", True, 0.005, 3.16184e-4),
+    ],
+)
+def test_published_settings(loss, last_bias, weight_decay, expected):
+    found = limit(loss, weight_decay_last=weight_decay, last_bias=last_bias)
+    assert found == pytest.approx(expected, rel=3e-6 if loss == "mse" else 5e-7)
+
+
+def lowest_objective(loss, num_classes, width, weight_decay, last_bias, starts=2):
+    """Minimise over one LayerNormed feature a class, W and b at once, from random starts."""
+    shapes = [(num_classes, width), (num_classes, width), (num_classes,)]
+    sizes = [int(np.prod(shape)) for shape in shapes]
+    identity = torch.eye(num_classes, dtype=torch.float64)
+
+    def value_and_slope(flat):
+        theta = torch.tensor(flat, requires_grad=True)
+        h, w, b = (p.view(s) for p, s in zip(theta.split(sizes), shapes, strict=True))
+        logits = F.layer_norm(h, (width,), eps=0.0) @ w.T + (b if last_bias else 0)
+        data = (
+            -F.log_softmax(logits, 1).diagonal().mean()
+            if loss == "ce"
+            else (logits - identity).square().sum() / (2 * num_classes)
+        )
+        objective = data + weight_decay / 2 * w.square().sum()
+        objective.backward()
+        return objective.item(), theta.grad.numpy()
+
+    rng = np.random.default_rng(0)
+    options = {"maxiter": 20_000, "maxfun": 40_000, "ftol": 1e-16, "gtol": 1e-12}
+    runs = [
+        minimize(value_and_slope, rng.normal(size=sum(sizes)), jac=True, options=options, method="L-BFGS-B")
+        for _ in range(starts)
+    ]
+    return min(run.fun for run in runs)
+
+
+@pytest.mark.parametrize("weight_decay", [0.002, 0.1])
+@pytest.mark.parametrize(
+    ("loss", "last_bias", "num_classes", "width"),
+    [
+        ("ce", True, 4, 8),
+        ("ce", False, 4, 4),  # K - 1 = d - 1: the tightest fit
+        ("mse", False, 4, 7),
+        ("mse", False, 4, 5),
+        ("mse", True, 4, 7),
+        ("mse", True, 4, 4),
+    ],
+)
+@pytest.mark.slow
+def test_limit_is_the_minimum_of_the_unconstrained_model(loss, last_bias, num_classes, width, weight_decay):
+    expected = lowest_objective(loss, num_classes, width, weight_decay, last_bias)
+    assert limit(loss, num_classes, width, weight_decay, last_bias) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("loss", "last_bias", "smallest_width"), [("ce", True, 10), ("mse", True, 10), ("mse", False, 11)]
+)
+def test_limit_is_null_where_the_classes_do_not_fit(loss, last_bias, smallest_width):
+    assert limit(loss, width=smallest_width, last_bias=last_bias) is not None
+    assert limit(loss, width=smallest_width - 1, last_bias=last_bias) is None
+
+
+@pytest.mark.parametrize("loss", ["ce", "mse"])
+def test_without_regularisation_the_limit_is_zero(loss):
+    assert limit(loss, weight_decay_last=0.0) == 0
+
+
+@pytest.mark.parametrize("weight_decay", [1e-12, 1e3])
+def test_extreme_weight_decays_stay_between_zero_and_chance(weight_decay):
+    assert 0 < limit(weight_decay_last=weight_decay) < np.log(10)
+
+
+@pytest.mark.parametrize("matrices", [1, 2])
+def test_no_cheaper_weights_make_the_same_change(matrices):
+    """Minimise (lambda/2) sum of squares over norms whose products, one a block, add up to the change."""
+    blocks, weight_decay, change = 4, 0.01, 1.7
+    found = minimize(
+        lambda norms: weight_decay / 2 * (norms**2).sum(),
+        np.random.default_rng(0).uniform(0.5, 1.0, blocks * matrices),
+        constraints={"type": "eq", "fun": lambda n: n.reshape(blocks, matrices).prod(1).sum() - change},
+        bounds=[(1e-9, None)] * (blocks * matrices),
+        tol=1e-12,
+    )
+    expected = construction_cost(blocks, weight_decay, matrices=matrices, total_change=change)
+    assert found.fun == pytest.approx(expected, rel=1e-4)
+
+
+def test_one_matrix_a_block_gets_cheaper_with_depth_and_two_do_not_unless_lambda_falls():
+    def costs(matrices, weight_decay):
+        return [
+            construction_cost(L, weight_decay(L), matrices=matrices, total_change=3.0) * (L if scale else 1)
+            for scale in (False, True)
+            for L in (2, 8, 32)
+        ]
+
+    assert costs(1, lambda L: 0.005)[3:] == pytest.approx([0.0225] * 3)
+    assert costs(2, lambda L: 0.0025)[:3] == pytest.approx([0.0075] * 3)
+    assert costs(2, lambda L: 0.005 / L)[3:] == pytest.approx([0.015] * 3)
+
+
+@pytest.mark.parametrize(
+    ("loss", "last_bias", "holds"),
+    [("ce", None, "simplex"), ("ce", False, "simplex"), ("mse", True, "simplex"), ("mse", None, "basis")],
+)
+def test_the_bound_on_the_rows_is_of_the_shape_that_the_optimum_has(loss, last_bias, holds):
+    trials = [{"arch": "rn1", "depth": depth, "loss": loss, "last_bias": last_bias} for depth in (3, 5, 9)]
+    bounds = {"simplex": bound_of_simplex(trials), "basis": bound_of_basis(trials)}
+    assert [name for name, bound in bounds.items() if bound is not None] == [holds]
+    assert bounds[holds] == pytest.approx(np.sqrt(bound_of_gap(trials)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"norm": "pre"}, {"arch": "rn2"}, *({name: [1, 2, 3]} for name in ("samples_per_class", "dataset", "width"))],
+)
+def test_no_bound_is_stated_of_networks_it_is_not_about_or_that_differ_in_its_factor(changes):
+    trials = [{"arch": "rn1", "norm": "post", "depth": depth} for depth in (3, 5, 9)]
+    assert bound_of_gap(trials) is not None
+    changed = {name: value if isinstance(value, list) else [value] * 3 for name, value in changes.items()}
+    assert bound_of_gap([{**p, **{n: v[i] for n, v in changed.items()}} for i, p in enumerate(trials)]) is None

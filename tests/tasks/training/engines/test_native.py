@@ -1,0 +1,174 @@
+"""`engine: native`: chosen by the trial alone, kept when resumed, refused where there is none, never another silently."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from training_context import Context, assert_same, ids_of
+
+from depthrate.orchestrator.cli.app import app
+from depthrate.tasks.papers.unconstrained.deep_task import DUFM
+from depthrate.tasks.supervised.task import COLLAPSE
+from depthrate.tasks.task import Engine, Interrupted
+from depthrate.tasks.training.engines.choice import EngineError, NoCompilerError
+
+
+def params_of(seed=0, **changes):
+    given = {"arch": "rn1", "depth": 2, "width": 9, "samples_per_class": 4, "steps": 60, "seed": seed, **changes}
+    return COLLAPSE.schema.fill(given)
+
+
+def run_as(engine, trials, **given):
+    context = Context(ids_of(trials), engine=engine, **given)
+    return list(COLLAPSE.run(trials, context)), context
+
+
+class Stopping(Context):
+    """Asks to stop once a step is reached: several may be taken between two looks."""
+
+    def should_stop(self):
+        return bool(self.steps_seen) and self.stop_at is not None and self.steps_seen[-1] >= self.stop_at
+
+
+@pytest.mark.slow
+def test_a_pack_trains_measures_and_says_how():
+    trials = [params_of(seed, batch_size=16) for seed in range(3)]
+    found, context = run_as(Engine.NATIVE, trials)
+    assert [engine for engine, _ in context.ran_as] == [Engine.NATIVE] * 2 and context.ran_as[-1][1] is not None
+    assert context.steps_seen[-1] == 60 and [result.num_steps for result in found] == [60] * 3
+    eagerly, _ = run_as(Engine.EAGER, trials)
+    for one, other in zip(found, eagerly, strict=True):
+        assert [row["step"] for row in one.tables["curves"]] == [row["step"] for row in other.tables["curves"]]
+        last, eager = one.tables["curves"][-1], other.tables["curves"][-1]
+        assert last["loss"] == pytest.approx(eager["loss"], rel=1e-3)
+    for trial, result in zip(trials, found, strict=True):
+        assert_same(run_as(Engine.NATIVE, [trial])[0], [type(result)(0, result.tables, result.status, 60)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", [Engine.EAGER, Engine.AUTO, Engine.NATIVE])
+def test_a_pack_that_resumes_stays_native_whatever_is_asked(asked):
+    trials = [params_of(seed, batch_size=16, arch="rn2", norm="pre") for seed in range(2)]
+    whole, _ = run_as(Engine.NATIVE, trials)
+    first = Stopping(ids_of(trials), engine=Engine.NATIVE, stop_at=7)
+    with pytest.raises(Interrupted):
+        list(COLLAPSE.run(trials, first))
+    second = Context(ids_of(trials), engine=asked, checkpoint=first.checkpoint)
+    assert_same(list(COLLAPSE.run(trials, second)), whole)
+    assert second.ran_as[-1][0] is Engine.NATIVE and second.steps_seen[0] > 7
+
+
+def test_an_eager_pack_that_resumes_stays_eager():
+    trials = [params_of()]
+    first = Context(ids_of(trials), engine=Engine.EAGER, stop_at=17)
+    with pytest.raises(Interrupted):
+        list(COLLAPSE.run(trials, first))
+    second = Context(ids_of(trials), engine=Engine.NATIVE, checkpoint=first.checkpoint)
+    assert_same(list(COLLAPSE.run(trials, second)), run_as(Engine.EAGER, trials)[0])
+    assert second.ran_as == [(Engine.EAGER, None)]
+
+
+def test_what_has_no_native_steps_is_refused():
+    def choice(device="cpu", **given):
+        return COLLAPSE.engine(params_of(**given), Engine.NATIVE, device)
+
+    assert (
+        choice()
+        is choice(arch="t11", patch_size=4)
+        is choice(arch="rn2", norm="pre", optimizer="adam", loss="mse", dtype="float64")
+        is Engine.NATIVE
+    )
+    for given, why in (
+        ({"arch": "resnet_dense"}, "residual networks .arch rn1 and rn2., .*, not for DenseResNet"),
+        ({"device": "cuda"}, "the device is cuda"),
+        ({"matmul_precision": "bf16"}, "matmul_precision is bf16"),
+    ):
+        with pytest.raises(EngineError, match=f"no native steps for these trials: .*{why}.*--engine auto"):
+            choice(**given)
+    dufm = DUFM.schema.fill({"depth": 2, "num_classes": 2, "samples_per_class": 2, "width": 3, "steps": 3})
+    assert [DUFM.engine(dufm, asked, "cpu") for asked in (Engine.AUTO, Engine.COMPILED)] == [
+        Engine.NATIVE,
+        Engine.EAGER,
+    ]
+
+
+def test_it_is_never_another_engine_where_there_is_no_compiler(monkeypatch):
+    trials = [params_of(width=11)]
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(NoCompilerError, match="'no-such-compiler' is not on PATH"):
+        run_as(Engine.NATIVE, trials)
+
+
+def invoke(tmp_path, command, *arguments):
+    return CliRunner().invoke(app, [command, *arguments, "--store", str(tmp_path / "store")])
+
+
+def test_a_plan_says_it_and_refuses_what_cannot_be(tmp_path):
+    sweep = tmp_path / "s.yaml"
+    sweep.write_text("name: s\ntask: collapse\nparams: {arch: rn1, depth: 2}\nengine: native\n")
+    packs = json.loads(invoke(tmp_path, "plan", str(sweep), "--json").output)["packs"]
+    assert {pack["engine"] for pack in packs} == {"native"}
+    assert "all packs train natively" in invoke(tmp_path, "plan", str(sweep)).output
+    for command in ("plan", "run"):
+        refused = invoke(tmp_path, command, str(sweep), "--set", "arch=resnet_dense")
+        assert refused.exit_code == 2 and "there are no native steps for these trials" in refused.output
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_command_trains_natively_by_default_and_records_it(tmp_path):
+    sweep = tmp_path / "s.yaml"
+    sweep.write_text(
+        "name: s\ntask: collapse\nparams: {arch: rn1, depth: 2, width: 9, steps: 30, samples_per_class: 4}\n"
+    )
+    done = invoke(tmp_path, "run", str(sweep), "--workers", "1")
+    assert done.exit_code == 0, done.output
+    asked = "select engine, compile_s is not null as took_time from attempts"
+    assert json.loads(invoke(tmp_path, "query", asked, "--json").output) == [{"engine": "native", "took_time": True}]
+
+
+@pytest.mark.slow
+def test_a_machine_that_lacks_the_compiler_fails_the_pack_with_one_sentence_and_another_may_take_it(
+    tmp_path, monkeypatch
+):
+    """Here there is no other: it is given up at once."""
+    sweep = tmp_path / "s.yaml"
+    sweep.write_text(
+        "name: s\ntask: collapse\nparams: {arch: rn1, depth: 2, width: 11, steps: 30, samples_per_class: 4}\n"
+    )
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    failed = invoke(tmp_path, "run", str(sweep), "--engine", "native", "--workers", "1")
+    assert failed.exit_code == 1 and "the C++ compiler 'no-such-compiler' is not on PATH" in failed.output
+    kinds = json.loads(invoke(tmp_path, "query", "select error_kind from attempts", "--json").output)
+    assert kinds == [{"error_kind": "not_here"}]
+
+
+@pytest.mark.slow
+def test_without_a_compiler_here_the_default_is_eager_and_says_so_once(tmp_path, monkeypatch, caplog):
+    sweep = tmp_path / "s.yaml"
+    sweep.write_text(
+        "name: s\ntask: collapse\nparams: {arch: rn1, width: 11, steps: 30, samples_per_class: 4}\ngrid: {depth: [2, 3]}\n"
+    )
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    done = invoke(tmp_path, "run", str(sweep), "--workers", "1")
+    assert done.exit_code == 0, done.output
+    said = [record.getMessage() for record in caplog.records if "eagerly" in record.getMessage()]
+    assert (
+        len(said) == 1 and "trials train eagerly, because the C++ compiler 'no-such-compiler' is not on PATH" in said[0]
+    )
+    engines = json.loads(invoke(tmp_path, "query", "select distinct engine from attempts", "--json").output)
+    assert engines == [{"engine": "eager"}]
+
+
+@pytest.mark.slow
+def test_a_fit_over_trials_of_several_engines_says_so(tmp_path):
+    sweep = tmp_path / "s.yaml"
+    text = "name: s\ntask: collapse\nparams: {arch: rn1, width: 9, steps: 20, samples_per_class: 4}\nfit: [{metric: nc1}]\n"
+    sweep.write_text(text + "grid: {depth: [2, 3]}\n")
+    alone = invoke(tmp_path, "run", str(sweep), "--workers", "1")
+    assert alone.exit_code == 0 and "engines" not in alone.output
+    sweep.write_text(text + "grid: {depth: [2, 3, 4]}\n")
+    both = invoke(tmp_path, "run", str(sweep), "--workers", "1", "--engine", "eager")
+    assert (
+        "warning: the trials of s were trained by 2 engines (2 native, 1 eager), which agree but for rounding"
+        in both.output
+    )

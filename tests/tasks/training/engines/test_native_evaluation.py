@@ -1,0 +1,84 @@
+"""Evaluation by kernels: as near to float64 as evaluation in torch, of each trial alone, and of parameters it leaves alone."""
+
+import pytest
+import torch
+from native_trials import native_trainer, network_of, plan_of, trainer_of, trials_of
+
+from depthrate.tasks.training.engines import native_evaluation
+
+FAMILIES = [(1, False), (1, True), (2, False), (2, True)]
+
+
+def trainers(linear_layers, pre_norm, loss="ce", samples=150):
+    """Return one that evaluates with kernels, one that does with torch, and one that does in float64."""
+    network = network_of(19, linear_layers=linear_layers, pre_norm=pre_norm, depth=4)
+    plan = plan_of(loss=loss, batch_size=32)
+    native = native_trainer(network, plan, trials_of(3), samples)
+    for _ in range(20):
+        native.step()
+    eager = trainer_of(network, plan, trials_of(3), samples)
+    eager.theta_TP = native.theta_TP.clone()
+    return native, eager, eager.in_float64()
+
+
+def off(found, exact):
+    return ((found.double() - exact).norm() / exact.norm()).item()
+
+
+@pytest.mark.parametrize(("linear_layers", "pre_norm"), FAMILIES)
+@pytest.mark.parametrize("loss", ["ce", "mse"])
+def test_it_is_as_near_to_float64_as_torch(linear_layers, pre_norm, loss):
+    native, eager, exact = trainers(linear_layers, pre_norm, loss)
+    before = native.theta_TP.clone(), native.moment_TP.clone()
+    found, of_torch, true = (trainer.evaluate() for trainer in (native, eager, exact))
+    assert torch.equal(found.accuracy, true.accuracy)
+    for name in ("loss", "objective", "grad_norm"):
+        here, there, value = (getattr(each, name) for each in (found, of_torch, true))
+        assert off(here, value) <= 2 * off(there, value) + 1e-6, name
+    assert torch.equal(native.theta_TP, before[0]) and torch.equal(native.moment_TP, before[1])
+    for trial in range(3):
+        layers = [list(each.features(trial)) for each in (native, exact)]
+        assert len(layers[0]) == len(layers[1]) == 4
+        for here, value in zip(*layers, strict=True):
+            assert here.shape == value.shape and off(here, value) < 1e-6
+
+
+@pytest.mark.parametrize(("linear_layers", "pre_norm"), FAMILIES)
+def test_the_smallest_variance_is_that_of_what_layer_norms_read(linear_layers, pre_norm, monkeypatch):
+    native, eager, exact = trainers(linear_layers, pre_norm)
+    for trial in range(3):
+        alone = {name: weight[trial : trial + 1] for name, weight in exact.parameters().items()}
+        read = exact.network.norm_inputs(alone, exact.x_NI.unsqueeze(0))
+        smallest = min(rows_TND.var(-1, correction=0).min().item() for rows_TND in read)
+        assert native.smallest_variance(trial) == pytest.approx(smallest, rel=1e-6)
+    assert eager.smallest_variance(0) is None
+    alone = native.smallest_variance(0)
+    assert len(list(native.features(0))) == len(list(native.features(1))) == 4
+    monkeypatch.setattr(native_evaluation.NativeEvaluation, "_run", None)
+    assert native.smallest_variance(0) == alone  # known from the pass that gave the layers
+    monkeypatch.undo()
+    assert len(list(native.features(0))) == 4
+    native.theta_TP *= 1e-9  # eps hides what is that small
+    assert native.smallest_variance(0) is None
+
+
+def test_a_trial_is_evaluated_as_if_it_were_alone():
+    together, *_ = trainers(1, False)
+    found, layers = together.evaluate(), list(together.features(1))
+    together.keep([1])
+    alone = together.evaluate()
+    assert torch.equal(alone.loss[0], found.loss[1]) and torch.equal(alone.grad_norm[0], found.grad_norm[1])
+    assert all(torch.equal(one, other) for one, other in zip(together.features(0), layers, strict=True))
+
+
+def test_other_samples_and_networks_with_more_layers_than_are_held_are_left_to_torch(monkeypatch):
+    native, eager, _ = trainers(1, False)
+    elsewhere = [each.on(each.x_NI[:7], each.labels_N[:7]) for each in (native, eager)]
+    assert all(
+        torch.equal(one, other) for one, other in zip(*(list(each.features(0)) for each in elsewhere), strict=True)
+    )
+    assert torch.equal(elsewhere[0].evaluate().grad_norm, elsewhere[1].evaluate().grad_norm)
+    monkeypatch.setattr(native_evaluation, "MOST_HELD_BYTES", 1000)
+    assert all(
+        torch.equal(one, other) for one, other in zip(list(native.features(0)), list(eager.features(0)), strict=True)
+    )
