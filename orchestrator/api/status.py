@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from depthrate.orchestrator.attempts.record import stalled_s, who
+from depthrate.orchestrator.attempts.liveness import stalled_s
+from depthrate.orchestrator.attempts.record import who
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import JobCounts, SeenJobs
 from depthrate.orchestrator.executors.registry import schedulers

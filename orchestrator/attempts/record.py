@@ -14,22 +14,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from depthrate.orchestrator.attempts.node_health import is_hardware_error
-from depthrate.storage.attempts.claims import is_process_gone
 from depthrate.storage.attempts.records import Record, read_loose_records
 from depthrate.storage.files.paths import attempt_path
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.tasks.task import Engine
 
-HEARTBEAT_S = 2.0
-REMOTE_HEARTBEAT_S = 15.0
-"""On an object store every heartbeat is a paid request."""
-BEATS_A_SECOND, LONGEST_BEAT_S = 20.0, 60.0
-"""All that runs of a sweep gives at most so many signs of life a second, unless each would then give one in more than this."""
 SAID_BY_SCHEDULER = (FailureKind.TIMEOUT, FailureKind.OUT_OF_MEMORY, FailureKind.CANCELLED)
 """Ends of which a scheduler knows the cause, and a worker that is asked to stop does not."""
-STALE_S, STALE_BEATS = 60.0, 4
-"""A running attempt that was silent for so long, and for so many of its heartbeats, is taken for dead."""
 
 
 def nth_attempt_id(attempt_id: str, restart: int) -> str:
@@ -98,17 +90,6 @@ class Attempt:
 
 
 _FIELDS = Attempt.__dataclass_fields__.keys()
-
-
-def heartbeat_s(store: Store, at_once: int = 1) -> float:
-    """Return the seconds between two signs of life of each of the attempts, `at_once` of which may run in this store."""
-    least = HEARTBEAT_S if store.is_local else REMOTE_HEARTBEAT_S
-    return max(least, min(LONGEST_BEAT_S, at_once / BEATS_A_SECOND))
-
-
-def beat_of(record: Mapping[str, Any], store: Store) -> float:
-    """Return the seconds between two signs of life of an attempt, as its record states them."""
-    return float(record.get("beat_s") or heartbeat_s(store))
 
 
 def read_attempt(store: Store, sweep: str, attempt_id: str) -> Record | None:
@@ -188,17 +169,3 @@ def who(record: Record) -> str:
     """Say which attempt a record is of, where it runs and since when."""
     since = time.strftime("%Y-%m-%d %H:%M", time.localtime(record["started_at"]))
     return f"attempt {record['attempt_id']} on {record['host']}, pid {record['pid']}, since {since}"
-
-
-def stalled_s(record: Record) -> float:
-    """Return for how many seconds a running attempt has come no further, by its own clock; 0 where it does not say."""
-    further_at, beat_at = record.get("progress_at"), record.get("heartbeat_at")
-    return 0.0 if further_at is None or beat_at is None else max(0.0, beat_at - further_at)
-
-
-def is_live(record: Record, now: float) -> bool:
-    """Whether an attempt seems to run: a fresh heartbeat, and its process exists if it is one of this machine."""
-    longest_s = max(STALE_S, STALE_BEATS * (record.get("beat_s") or 0.0))
-    if record["state"] != AttemptState.RUNNING or now - (record["heartbeat_at"] or 0.0) > longest_s:
-        return False
-    return not is_process_gone(record["host"], record["pid"])

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from depthrate.orchestrator.attempts.record import is_live
+from depthrate.orchestrator.attempts.liveness import is_live
 from depthrate.orchestrator.code.diff import changed_files, short_diff
 from depthrate.orchestrator.code.store import code_hash
 from depthrate.orchestrator.console.tables import counted

@@ -22,8 +22,9 @@ from depthrate.orchestrator.attempts.failure_policy import (
     error_pattern,
     pause_s,
 )
+from depthrate.orchestrator.attempts.liveness import heartbeat_s, stale_after_s
 from depthrate.orchestrator.attempts.node_health import SUSPECT_S, NodeHealth, read_forgiven
-from depthrate.orchestrator.attempts.record import failure_of, heartbeat_s, new_attempt_id, read_attempts, write_lost
+from depthrate.orchestrator.attempts.record import failure_of, new_attempt_id, read_attempts, write_lost
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import (
     Executor,
@@ -162,8 +163,6 @@ class CommittedTrials:
         return self._last
 
 
-SILENT_BEATS = 4
-"""Signs of life that an attempt may miss before its silence counts, however little it may stall."""
 _TAKEN = (FailureKind.NODE_LOST, FailureKind.PREEMPTED, FailureKind.NOT_BEGUN)
 SUBMIT_PAUSE_S = 30.0
 """Before a scheduler that took nothing is asked again."""
@@ -647,7 +646,7 @@ class Driver:
         if self.options.stall_minutes is None:
             return
         beat_s = self.options.beat_s or heartbeat_s(self.store)
-        longest_s = max(60 * self.options.stall_minutes, SILENT_BEATS * beat_s)
+        longest_s = stale_after_s(beat_s, min_s=60 * self.options.stall_minutes)
         heard = {attempt_id: entry.heard_at for attempt_id, entry in self.running.items()}
         silent = [attempt_id for attempt_id, at in heard.items() if at is not None and now - at > longest_s]
         if not silent:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from depthrate.orchestrator.attempts.record import heartbeat_s
+from depthrate.orchestrator.attempts.liveness import heartbeat_s
 from depthrate.orchestrator.code.store import keep_source
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import Executor, LaunchJob, RemoteLauncher, SubmitError

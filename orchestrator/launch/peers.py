@@ -6,7 +6,8 @@ import contextlib
 import time
 from collections.abc import Collection, Sequence
 
-from depthrate.orchestrator.attempts.record import is_live, write_lost
+from depthrate.orchestrator.attempts.liveness import is_live
+from depthrate.orchestrator.attempts.record import write_lost
 from depthrate.storage.attempts.claims import Claims
 from depthrate.storage.attempts.records import Record, RecordReader
 from depthrate.storage.files.paths import attempt_path

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import IO, Protocol
 
 from depthrate.orchestrator.attempts.cancellation import forced_attempts, read_cancel_mark
-from depthrate.orchestrator.attempts.record import Attempt, beat_of
+from depthrate.orchestrator.attempts.liveness import heartbeat_s
+from depthrate.orchestrator.attempts.record import Attempt
 from depthrate.orchestrator.worker.context import StopFlag
 from depthrate.orchestrator.worker.node_heartbeat import NodeHeartbeat
 from depthrate.storage.files.paths import log_path
@@ -93,7 +94,7 @@ class Heartbeat:
         self._upload_log()
 
     def _beat(self) -> None:
-        pause_s = beat_of({"beat_s": self._run.attempt.beat_s}, self._run.store)
+        pause_s = self._run.attempt.beat_s or heartbeat_s(self._run.store)
         node = NodeHeartbeat(self._run.store, self._run.attempt, pause_s)
         node.publish()
         last = time.monotonic() - random.uniform(0.0, pause_s)  # what starts together does not write together

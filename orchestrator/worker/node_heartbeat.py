@@ -21,12 +21,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from depthrate.orchestrator.attempts.liveness import stale_after_s
 from depthrate.orchestrator.attempts.record import Attempt
 from depthrate.storage.attempts.heartbeats import BEAT_FIELDS, write_beats
 from depthrate.storage.files.store import Store
-
-SILENT_BEATS = 3
-"""A worker that has left no word for so many beats is not spoken of."""
 
 
 class NodeHeartbeat:
@@ -115,7 +113,7 @@ class NodeHeartbeat:
     def _words(self) -> Mapping[str, Mapping[str, Any]]:
         """Return attempt -> its beat of all that have left word lately."""
         words = {}
-        oldest = time.time() - SILENT_BEATS * self._beat_s
+        oldest = time.time() - stale_after_s(self._beat_s)
         for path in self._folder.glob("*.json"):
             with contextlib.suppress(OSError, ValueError):
                 if path.stat().st_mtime >= oldest:

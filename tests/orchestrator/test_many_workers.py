@@ -18,7 +18,7 @@ from counted_files import CountedFileSystem
 from thousand_workers import simulate
 
 from depthrate.orchestrator.api.status import Controllers
-from depthrate.orchestrator.attempts.record import Attempt, heartbeat_s, is_live, read_attempt
+from depthrate.orchestrator.attempts.record import Attempt, read_attempt
 from depthrate.orchestrator.executors.base import JobCounts, SeenJobs
 from depthrate.orchestrator.worker.node_heartbeat import NodeHeartbeat
 from depthrate.storage.attempts.heartbeats import Beats, write_beats
@@ -38,20 +38,6 @@ def test_requests_a_pack_are_few_and_flat(tmp_path: Path, as_jobs: bool) -> None
     assert many.per_pack < few.per_pack + 0.5, "not more of them the more packs there are"
     assert many.requests["workers"] == 8 * 240, "record twice, checkpoint, four for the commit, log"
     assert many.kinds["driver", "read"] < 4 * 240
-
-
-def test_an_interval_grows_with_what_may_run_at_once(folder: Store) -> None:
-    assert heartbeat_s(folder) == heartbeat_s(folder, 40) == 2.0
-    assert heartbeat_s(folder, 1000) == 50.0, "all together twenty a second"
-    assert heartbeat_s(folder, 100_000) == 60.0
-    assert heartbeat_s(Store("counted://x"), 100) == 15.0
-
-
-def test_liveness_is_judged_by_the_interval_that_the_record_states() -> None:
-    now = time.time()
-    record: dict[str, Any] = {"state": "running", "host": "elsewhere", "pid": 1}
-    for beat_s, silent_s, lives in ((None, 59, True), (None, 61, False), (50.0, 199, True), (50.0, 201, False)):
-        assert is_live(record | {"heartbeat_at": now - silent_s, "beat_s": beat_s}, now) is lives
 
 
 def _attempt(name: str = "a", **fields: Any) -> Attempt:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from tests_rows import commit
 
-from depthrate.orchestrator.attempts.record import Attempt, is_live, read_attempt, write_lost
+from depthrate.orchestrator.attempts.liveness import is_live
+from depthrate.orchestrator.attempts.record import Attempt, read_attempt, write_lost
 from depthrate.orchestrator.launch.peers import PeerLaunches
 from depthrate.orchestrator.monitor.status import TrialState, sweep_status
 from depthrate.storage.attempts.records import parse_record, read_records

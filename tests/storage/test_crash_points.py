@@ -39,7 +39,7 @@ def points(count: int) -> list[int]:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry.executors(), "toy", TOY)
     monkeypatch.setattr("depthrate.storage.catalog.requested_trials.PAUSES_S", (None,))
-    for module in ("storage.attempts.claims", "orchestrator.attempts.record"):  # who was killed is no more
+    for module in ("storage.attempts.claims", "orchestrator.attempts.liveness"):  # who was killed is no more
         monkeypatch.setattr(f"depthrate.{module}.is_process_gone", lambda host, pid: True)
 
 

@@ -40,7 +40,7 @@ def test_after_a_power_cut_nothing_is_lost_and_calling_the_verb_again_ends_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(registry.executors(), "toy", TOY)
-    for module in ("storage.attempts.claims", "orchestrator.attempts.record"):  # after a power cut nobody is left
+    for module in ("storage.attempts.claims", "orchestrator.attempts.liveness"):  # after a power cut nobody is left
         monkeypatch.setattr(f"depthrate.{module}.is_process_gone", lambda host, pid: True)
     verb, work = VERBS[name], tmp_path / "work"
     place = Place(work)

@@ -21,7 +21,8 @@ from unittest import mock
 
 import counted_files  # noqa: F401 - registers the filesystem
 
-from depthrate.orchestrator.attempts.record import Attempt, heartbeat_s
+from depthrate.orchestrator.attempts.liveness import heartbeat_s
+from depthrate.orchestrator.attempts.record import Attempt
 from depthrate.orchestrator.executors.base import Executor, JobEnd, PackJob
 from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.executors.slurm.outcomes import NodeCounts, PackOutcomes

@@ -8,7 +8,8 @@ import click
 from rich.console import Console
 
 from depthrate.orchestrator.attempts.cancellation import write_cancel_mark
-from depthrate.orchestrator.attempts.record import is_live, who
+from depthrate.orchestrator.attempts.liveness import is_live
+from depthrate.orchestrator.attempts.record import who
 from depthrate.orchestrator.cli.options import declared, launched_argument, store_option
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.console.tables import counted, make_console

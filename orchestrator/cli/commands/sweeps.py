@@ -10,7 +10,8 @@ import click
 from rich.console import Console
 
 from depthrate.orchestrator.api.find_sweep import launched_sweep, write_missing_lists
-from depthrate.orchestrator.attempts.record import is_live, who
+from depthrate.orchestrator.attempts.liveness import is_live
+from depthrate.orchestrator.attempts.record import who
 from depthrate.orchestrator.cli.options import (
     GRACE_NOTE,
     declared_group,

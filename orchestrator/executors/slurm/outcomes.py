@@ -17,7 +17,8 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from depthrate.orchestrator.attempts.record import beat_of, lost_attempt, nth_attempt_id, read_attempt, write_lost
+from depthrate.orchestrator.attempts.liveness import heartbeat_s, stale_after_s
+from depthrate.orchestrator.attempts.record import lost_attempt, nth_attempt_id, read_attempt, write_lost
 from depthrate.orchestrator.executors.base import JobEnd, NoFailure
 from depthrate.orchestrator.executors.slurm.queue import WatchedJob
 from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack
@@ -87,8 +88,6 @@ FRESH_S, LATE_S = 10.0, 3.0
 came so long after it was written, against it."""
 LONGEST_START_S = 300.0
 """Between a job's start and its first attempt's: an hour would be another start's."""
-SILENT_BEATS = 4
-"""Heartbeats that a worker may miss before its silence counts."""
 EARLY_S = 60.0
 """By how much SLURM may send the warning of a time limit too early."""
 _MEMORY = re.compile(r"oom[-_ ]?kill|exceeded .*memory limit|out of memory", re.IGNORECASE)
@@ -210,7 +209,9 @@ class PackOutcomes:
         if state is AttemptState.RUNNING and self._seen is not None:
             record = read_attempt(self._store, self._sweep, attempt_id) or record  # with what its node said since
         silent_s = time.time() - (record.get("heartbeat_at") or 0.0)
-        says_it_runs = silent_s < SILENT_BEATS * beat_of(record, self._store) and not _is_definite(job)
+        says_it_runs = silent_s < stale_after_s(record.get("beat_s") or heartbeat_s(self._store)) and not _is_definite(
+            job
+        )
         if state is AttemptState.RUNNING and says_it_runs:
             return None  # the scheduler says it is over, its heartbeat says it is not
         if self._is_committed(pack):
