@@ -19,7 +19,7 @@ from depthrate.orchestrator.api.planning import (
     plan_on,
     plan_sentence,
 )
-from depthrate.orchestrator.attempts.failure_policy import error_pattern
+from depthrate.orchestrator.attempts.retry import error_pattern
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.fit_table import print_fit_result
 from depthrate.orchestrator.console.tables import counted, make_console, print_line, print_table, print_warnings

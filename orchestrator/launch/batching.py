@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from depthrate.orchestrator.attempts.retry import RULES, Cause
 from depthrate.orchestrator.executors.base import BATCH_S, PackTrials
 from depthrate.orchestrator.launch.progress import PackEntry
 from depthrate.storage.attempts.records import Record
@@ -17,15 +18,6 @@ from depthrate.sweeps.packing import Pack
 
 MOST_PACKS = 64
 """In one attempt."""
-_OF_ONE_PACK = (
-    FailureKind.TASK,
-    FailureKind.CODE,
-    FailureKind.TABLE,
-    FailureKind.OUT_OF_MEMORY,
-    FailureKind.WORKER_LOST,
-    FailureKind.TIMEOUT,
-)
-"""Failures that are the doing of the pack that ran; what else happens would have happened to each of them."""
 
 
 class Batching:
@@ -85,7 +77,7 @@ def blamed(
     A worker that was killed leaves no word about which pack it was at: each of them is then to go alone.
     """
     failed = None if record is None or record["state"] is not AttemptState.FAILED else record["pack_id"]
-    if kind not in _OF_ONE_PACK:
+    if Cause.PACK not in RULES[kind].causes:  # it would have happened to each of them
         return entries, []
     if len(entries) == 1 and (entries[0].goes_alone or failed in (None, entries[0].pack.pack_id)):
         return entries, []  # else it failed in a pack that others have committed meanwhile

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import shlex
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,18 +12,18 @@ from itertools import islice
 from typing import Any
 
 from depthrate.orchestrator.attempts.cancellation import forced_attempts, read_cancel_mark
-from depthrate.orchestrator.attempts.failure_policy import (
-    MOST_FAILURES,
+from depthrate.orchestrator.attempts.liveness import heartbeat_s, stale_after_s
+from depthrate.orchestrator.attempts.node_health import NodeMonitor
+from depthrate.orchestrator.attempts.record import failure_of, new_attempt_id, read_attempts, write_lost
+from depthrate.orchestrator.attempts.retry import (
     STOP_AFTER_PACKS,
     Backoff,
     Decision,
+    Failure,
     decide,
     error_pattern,
-    pause_s,
+    retry_delay_s,
 )
-from depthrate.orchestrator.attempts.liveness import heartbeat_s, stale_after_s
-from depthrate.orchestrator.attempts.node_health import SUSPECT_S, NodeHealth, read_forgiven
-from depthrate.orchestrator.attempts.record import failure_of, new_attempt_id, read_attempts, write_lost
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import (
     Executor,
@@ -163,7 +162,6 @@ class CommittedTrials:
         return self._last
 
 
-_TAKEN = (FailureKind.NODE_LOST, FailureKind.PREEMPTED, FailureKind.NOT_BEGUN)
 SUBMIT_PAUSE_S = 30.0
 """Before a scheduler that took nothing is asked again."""
 LOOK_AT_OTHERS_S, LOOK_ALONE_S = 5.0, 60.0
@@ -222,14 +220,8 @@ class Driver:
         self._others = PeerLaunches(store, self.sweep.name, new_attempt_id())
         self._batching = Batching(is_possible=executor.takes_batches and feed is None)
         self._others.note_own(self.sweep.name, *self.running)
-        self._health = NodeHealth(executor.num_nodes, clock)
-        self._avoided: list[str] = []
-        self._sick: list[str] = []
-        self._suspects: set[str] = set()
-        """Those of the nodes that are avoided for a while of which that was said."""
-        self._began_at, self._next_pardon = time.time(), float("-inf")
-        self._forgiven: dict[str, float] = {}
-        """Node -> when somebody said that it is repaired, as far as that was taken into account."""
+        self._nodes = NodeMonitor(store, self.sweep.name, executor, clock)
+        self._health = self._nodes.health
         self._no_room = Backoff(clock)
         self._waits_for_rate = False
         """Whether that is only because the scheduler is asked no more often."""
@@ -267,8 +259,7 @@ class Driver:
         self._others.renew(self._own_trials())
         self._read_progress()
         self._look_for_room()
-        self._look_after_nodes()
-        self._tell_of_suspects()
+        self._nodes.update()
         self._end_what_is_silent(now)
         self._tell()
         self._next_tick = now + max(heartbeat_s(self.store) / 2, REST * (self._clock() - now))
@@ -408,7 +399,7 @@ class Driver:
         for end in ends:
             self._heartbeats.note_end(end.ran_as or end.attempt_id)
             self._handle(end, end.record or records.get(end.ran_as or end.attempt_id))
-        self._tell_of_suspects()
+        self._nodes.update()  # before anything is submitted again
         for failed in self._to_tell:
             note("pack", failed.error or "it left no word", where=failed.node, outcome=failed.outcome)
         self._to_tell.clear()
@@ -420,20 +411,20 @@ class Driver:
         if entry is None:  # an earlier launch's, and not of this plan: committed since, or submitted once more
             if isinstance(end.kind, FailureKind):  # or of a job that was started anew, and goes on
                 name = end.ran_as or end.attempt_id
-                self._health.fails(end.node, name, end.kind, error=end.death or "", ago_s=_ago_s(end))
+                self._health.record_failure(end.node, name, end.kind, error=end.death or "", ago_s=_ago_s(end))
             return
         if isinstance(end.kind, NoFailure):
-            self._health.leaves(end.attempt_id)
+            self._health.forget_attempt(end.attempt_id)
             self._requeue(entry)
             if end.kind is NoFailure.CUT_OFF:
                 note("pack", "cut off by its job's time limit, to go on in another job")
             return
         state = None if record is None else record["state"]
         if record is not None and state is AttemptState.DONE:
-            self._health.succeeds(self._node_of(end, record), end.attempt_id)
+            self._health.record_success(self._node_of(end, record), end.attempt_id)
             self._note_done(entry, record)
         elif state is AttemptState.INTERRUPTED and end.kind not in (FailureKind.CANCELLED, FailureKind.TIMEOUT):
-            self._health.leaves(end.attempt_id)
+            self._health.forget_attempt(end.attempt_id)
             self._requeue(entry)
             if not self.stopping:
                 note(
@@ -460,64 +451,21 @@ class Driver:
                 write_lost(self.store, known, packs, record or {}, over, kind=kind, error=error)
         node = self._node_of(end, record)
         pack_id = (record or {}).get("pack_id") or entry.pack.pack_id
-        self._health.fails(node, pack_id, kind, end.attempt_id, error or "", _ago_s(end))
-        self._look_after_nodes()  # before anything is submitted again
+        self._health.record_failure(node, pack_id, kind, end.attempt_id, error or "", _ago_s(end))
         guilty, others = blamed(self._uncommitted(entry), kind, record)
         self.queue.extendleft(reversed(others))
         self._batching.note_failure()
         for each in guilty:
-            each.failed_on.append((node, kind))
+            each.failures.append(Failure(node, kind))
             self._retry(each, attempt_id, kind, error, node)
 
     def _node_of(self, end: JobEnd, record: Record | None) -> str:
         """Return where an attempt ran, as the executor names it."""
         return end.node or self._health.node_of(end.attempt_id) or (record or {}).get("host") or ""
 
-    def _look_after_nodes(self) -> None:
-        """Note what runs where, and have the executor avoid the nodes that fail where others do not."""
-        for attempt_id, node in self.executor.running_on().items():
-            self._health.begins(node, attempt_id)
-        if self._health.avoided and self._clock() >= self._next_pardon:
-            self._next_pardon = self._clock() + LOOK_AT_OTHERS_S
-            for node, at in read_forgiven(self.store, self.sweep.name).items():
-                if at > self._forgiven.get(node, self._began_at):
-                    self._health.forgive(node)
-                    self._forgiven[node] = at
-        for node in self._health.sick:
-            if node not in self._sick:
-                undo = f"depthrate nodes {shlex.quote(self.sweep.name)} --forgive {shlex.quote(node)}"
-                log.warning("%s; nothing more begins there (when it is repaired: %s)", self._said_of(node), undo)
-        self._sick = list(self._health.sick)
-        if (avoided := self._health.avoided) != self._avoided:
-            self.executor.avoid(avoided)
-            self._avoided = avoided
-
-    def _tell_of_suspects(self) -> None:
-        """Tell of each node that has just failed where others work, once all that ended with it was counted."""
-        suspects = set(self._health.suspects)
-        self._suspects &= suspects
-        for node in sorted(suspects - self._suspects):
-            if self._health.fails_alone_so_far(node) and not self.stopping:
-                self._suspects.add(node)
-                log.warning("%s; nothing new begins there for %.0f min", self._said_of(node), SUSPECT_S / 60)
-
-    def _said_of(self, node: str) -> str:
-        """Say what a node did beside the others, and what failed there last."""
-        return f"{node}: {self._health.describe(node)}, the last with: {self._health.last_error(node)}"[:500]
-
     def _retry(self, entry: PackEntry, attempt_id: str, kind: FailureKind, error: str | None, node: str) -> None:
         """Do what is to be done with a pack that failed, and note what that is."""
-        entry.failures[kind] += 1
-        excused = Counter(failed for node, failed in entry.failed_on if node in self._health.sick)
-        unusable_nodes = {*self._health.sick, *(node for node, failed in entry.failed_on if failed is kind)}
-        decision = decide(
-            kind,
-            entry.failures - excused,
-            len(entry.pack.trials),
-            has_other_nodes=self.executor.has_other_nodes(unusable_nodes),
-        )
-        if sum(number for failed, number in entry.failures.items() if failed not in _TAKEN) > MOST_FAILURES:
-            decision = Decision.GIVE_UP
+        decision = decide(entry.failures, len(entry.pack.trials), self._health.unhealthy, self.executor.has_other_nodes)
         failed = _Failed(entry, attempt_id, node, error or "")
         self._to_tell.append(failed)
         match decision:
@@ -528,15 +476,15 @@ class Driver:
                 failed.outcome = "put back, and nothing more is submitted"
                 self.queue.appendleft(entry)
                 self.cancelled = True
-            case Decision.HALVE:
+            case Decision.SPLIT:
                 with contextlib.suppress(OSError):
                     self.store.delete(checkpoint_folder(entry.pack.pack_id))
-                del entry.failures[kind]
-                failed.outcome, parts = "halved", halved(entry.pack)
-                self.queue.extendleft(PackEntry(p, entry.failures.copy(), list(entry.failed_on)) for p in parts)
+                others = [failure for failure in entry.failures if failure.kind is not kind]
+                failed.outcome = "halved"
+                self.queue.extendleft(PackEntry(half, list(others)) for half in halved(entry.pack))
             case Decision.RETRY if entry.pack.trials:
-                not_before = self._clock() + pause_s(kind, entry.failures)
-                failed.entry = PackEntry(entry.pack, entry.failures, entry.failed_on, not_before=not_before)
+                not_before = self._clock() + retry_delay_s(entry.failures)
+                failed.entry = PackEntry(entry.pack, entry.failures, not_before=not_before)
                 self.queue.appendleft(failed.entry)
                 if kind in (FailureKind.TASK, FailureKind.CODE) and self.trials_done == self._done_before:
                     self._give_up_what_fails_everywhere(failed)
@@ -549,7 +497,7 @@ class Driver:
         alike = self._untried[error_pattern(failed.error)]
         alike.append(failed)
         nodes, packs = {each.node for each in alike if each.node}, {each.entry.pack.pack_id for each in alike}
-        if len(packs) < STOP_AFTER_PACKS or len(nodes) < 2 or not self._health.known <= nodes:
+        if len(packs) < STOP_AFTER_PACKS or len(nodes) < 2 or not self._health.nodes <= nodes:
             return
         waiting = {id(entry) for entry in self.queue}
         given_up = [each for each in alike if id(each.entry) in waiting]

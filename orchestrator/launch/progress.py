@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from depthrate.orchestrator.attempts.node_health import BLAMES_NODE
+from depthrate.orchestrator.attempts.retry import RULES, Cause, Failure
 from depthrate.orchestrator.executors.base import LaunchJob
 from depthrate.storage.attempts.heartbeats import Beat
 from depthrate.storage.attempts.records import Record
-from depthrate.storage.tables.states import FailureKind
 from depthrate.sweeps.packing import Pack
 
 
@@ -20,9 +18,7 @@ class PackEntry:
     """A pack on its way: which attempt of it runs, and how it failed before."""
 
     pack: Pack
-    failures: Counter[FailureKind] = field(default_factory=Counter)
-    failed_on: list[tuple[str, FailureKind]] = field(default_factory=list)
-    """Of each failure, the node, where it is known, and its kind."""
+    failures: list[Failure] = field(default_factory=list)
     beat: Beat | None = None
     """How far its attempt is, where that has started; empty before that was heard."""
     heard_at: float | None = None
@@ -42,7 +38,7 @@ class PackEntry:
     @property
     def avoid(self) -> list[str]:
         """Nodes on which it has failed by what may be their doing."""
-        return sorted({node for node, kind in self.failed_on if node and kind in BLAMES_NODE})
+        return sorted({node for node, kind in self.failures if node and Cause.NODE in RULES[kind].causes})
 
     def apart(self) -> list[PackEntry]:
         """Return this pack and those behind it, each on its own again."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from depthrate.orchestrator.attempts.failure_policy import TAKEN_AWAY
+from depthrate.orchestrator.attempts.retry import RULES
 from depthrate.orchestrator.console.tables import duration
 from depthrate.storage.attempts.records import Record
 from depthrate.storage.files.paths import is_attempt_id
@@ -270,7 +270,8 @@ def _waste_of(record: Record, num_counting: int, done: set[str]) -> str | None:
         return "repeated" if done.issuperset(record["trial_ids"]) else None
     if record.get("checkpoints"):
         return None
-    is_taken = state is AttemptState.INTERRUPTED or record["error_kind"] in TAKEN_AWAY
+    kind = record["error_kind"]
+    is_taken = state is AttemptState.INTERRUPTED or (kind is not None and RULES[kind].is_external)
     return "repeated" if is_taken else "failed"
 
 

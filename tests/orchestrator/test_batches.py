@@ -14,6 +14,7 @@ from outcomes import committed, raw_rows, states
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.record import new_attempt_id, read_attempt
+from depthrate.orchestrator.attempts.retry import Failure
 from depthrate.orchestrator.executors.base import BATCH_S, PackJob
 from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.executors.options import JobOptions
@@ -139,7 +140,7 @@ def test_how_many_go_together_follows_from_how_long_they_took() -> None:
 
 def test_what_failed_before_goes_alone() -> None:
     entries = [PackEntry(Pack(name, ())) for name in "abcdef"]
-    entries[2].failures[FailureKind.TASK] += 1
+    entries[2].failures.append(Failure("", FailureKind.TASK))
     entries[4].goes_alone = True
     names = [[entry.pack.pack_id for entry in group] for group in grouped(entries, size=3, most=10)]
     assert names == [["a", "b"], ["c"], ["d"], ["e"], ["f"]]

@@ -32,7 +32,7 @@ from tests_rows import commit
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.cancellation import write_cancel_mark
-from depthrate.orchestrator.attempts.node_health import write_forgiven
+from depthrate.orchestrator.attempts.node_health import write_cleared
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack
 from depthrate.storage.attempts.heartbeats import write_beats
@@ -180,7 +180,7 @@ def _make_place(work: Path) -> Place:
     store.write(library_path("rn1-0000.so"), b"kernels that a node built")
     write_tag(store, "odd", ids[:1], is_set=True)
     write_cancel_mark(store, "tiny")
-    write_forgiven(store, "tiny", node)
+    write_cleared(store, "tiny", node)
     store.write(renaming_path("tiny"), sealed({"from": "older", "is_over": True}))
     store.write(f"quarantine/20260101T000000/metrics/sweep=tiny/{C}.parquet", b"moved")
     store.write(f"removed/r1/sweeps/gone/{'0' * 16}.json", b"{}")

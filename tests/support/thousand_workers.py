@@ -22,10 +22,11 @@ from unittest import mock
 import counted_files  # noqa: F401 - registers the filesystem
 
 from depthrate.orchestrator.attempts.liveness import heartbeat_s
+from depthrate.orchestrator.attempts.node_health import StartFailures
 from depthrate.orchestrator.attempts.record import Attempt
 from depthrate.orchestrator.executors.base import Executor, JobEnd, PackJob
 from depthrate.orchestrator.executors.options import JobOptions
-from depthrate.orchestrator.executors.slurm.outcomes import NodeCounts, PackOutcomes
+from depthrate.orchestrator.executors.slurm.outcomes import PackOutcomes
 from depthrate.orchestrator.executors.slurm.queue import WatchedJob
 from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack
 from depthrate.orchestrator.launch.driver import Driver
@@ -232,7 +233,7 @@ class SimulatedJobs(SimulatedWorkers):
         super().__init__(store, task, clock, per_node=per_node, **how)
         self.capacity = 1_000_000
         self._slots = per_node
-        self._ends = PackOutcomes(store, "s", NodeCounts(1000))
+        self._ends = PackOutcomes(store, "s", StartFailures(1000))
         self._jobs: list[WatchedJob] = []
         self._next_look = 0.0
 

@@ -9,7 +9,7 @@ from dataclasses import asdict
 import click
 
 from depthrate.orchestrator.api.find_sweep import planned_trials
-from depthrate.orchestrator.attempts.node_health import SUSPECT_S, NodeHealth, read_forgiven, write_forgiven
+from depthrate.orchestrator.attempts.node_health import COOLDOWN_S, NodeHealth, read_cleared, write_cleared
 from depthrate.orchestrator.cli.options import declared, json_option, launched_argument, store_option
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.console.tables import make_console, print_json, print_table
@@ -35,7 +35,7 @@ def forgive_node(given: str, node: str, store: Store) -> None:
             f"nothing of sweep {sweep!r} ran on {node!r}; it ran on {', '.join(sorted(hosts)) or 'no node'}"
         )
     try:
-        write_forgiven(store, sweep, node)
+        write_cleared(store, sweep, node)
     except OSError as error:
         raise UsageError(
             f"node {node!r} was not cleared: store {store.url} cannot be written ({error.strerror or error}); run this as a "
@@ -56,12 +56,12 @@ def show_nodes(given: str, store: Store, *, as_json: bool) -> None:
     rows = snapshot.trials.select(["trial_id", "attempt_id", "wall_s"]).to_pylist()
     found = reckon(records, rows, time.time()).nodes.values()
     health = NodeHealth()
-    health.learn(records, read_forgiven(store, sweep), time.time())
+    health.add_records(records, read_cleared(store, sweep), time.time())
     for node in found:
-        if node.node in health.sick:
+        if node.node in health.unhealthy:
             node.avoided = health.describe(node.node)
-        elif node.node in health.suspects:
-            node.avoided = f"{health.describe(node.node)}: for {SUSPECT_S / 60:.0f} min after its last failure"
+        elif node.node in health.cooling_down:
+            node.avoided = f"{health.describe(node.node)}: for {COOLDOWN_S / 60:.0f} min after its last failure"
     nodes = sorted(found, key=lambda node: (-node.wasted_hours, -sum(node.failures.values()), node.node))
     if as_json:
         print_json([asdict(node) | {"failures": dict(node.failures)} for node in nodes])

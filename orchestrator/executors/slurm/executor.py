@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from depthrate.orchestrator.attempts.node_health import StartFailures
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import (
     Executor,
@@ -27,7 +28,7 @@ from depthrate.orchestrator.executors.base import (
 )
 from depthrate.orchestrator.executors.machine import USABLE_SHARE
 from depthrate.orchestrator.executors.slurm.folders import remove_finished_folders
-from depthrate.orchestrator.executors.slurm.outcomes import NodeCounts, PackOutcomes
+from depthrate.orchestrator.executors.slurm.outcomes import PackOutcomes
 from depthrate.orchestrator.executors.slurm.queue import JobQueue, WatchedJob
 from depthrate.orchestrator.executors.slurm.submissions import (
     PLANNED_JOB_NAME,
@@ -118,7 +119,7 @@ class SlurmExecutor(Executor):
         self._queue = JobQueue(clock, profile.grace_s, profile.poll_s)
         self.room = SubmitQuota(submit_limits or SubmitLimits(), clock, self._queue.requests.note_count)
         self.num_nodes = self._num_nodes = limits.partition_of(profile).nodes
-        self._nodes = NodeCounts(self._num_nodes)
+        self._nodes = StartFailures(self._num_nodes)
         self._sick: list[str] = []
         """Nodes that the driver avoids."""
         self._kept_away: list[str] = []
@@ -406,7 +407,7 @@ class SlurmExecutor(Executor):
                 self._forget(job)
         self._pack_s += [_ran_s(end.record) for end in ends if end.record is not None]
         self._keep_away()
-        if self._nodes.begins_nowhere({job.state.node for job in self._queue.jobs.values() if job.is_running}):
+        if self._nodes.starts_nowhere({job.state.node for job in self._queue.jobs.values() if job.is_running}):
             ends = [_nowhere(end) for end in ends]
         self._note_states()
         earlier, self._ends.earlier_ends = self._ends.earlier_ends, []

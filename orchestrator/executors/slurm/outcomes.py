@@ -11,13 +11,13 @@ import logging
 import re
 import signal
 import time
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
 from depthrate.orchestrator.attempts.liveness import heartbeat_s, stale_after_s
+from depthrate.orchestrator.attempts.node_health import StartFailures
 from depthrate.orchestrator.attempts.record import lost_attempt, nth_attempt_id, read_attempt, write_lost
 from depthrate.orchestrator.executors.base import JobEnd, NoFailure
 from depthrate.orchestrator.executors.slurm.queue import WatchedJob
@@ -34,55 +34,6 @@ from depthrate.storage.tables.states import AttemptState, FailureKind
 
 log = logging.getLogger("depthrate")
 
-
-DEAD_ON_ARRIVAL_AT = 2
-"""Jobs that must end on a node before our program begins, one after the other, before it is left out."""
-NOWHERE_AT = 3
-"""Jobs that must end so, on two nodes or all there are, before the fault is taken to be no node's."""
-
-
-class NodeCounts:
-    """How often jobs of a launch ended on each node before our program began; how packs do there is the driver's to judge."""
-
-    def __init__(self, num_nodes: int):
-        self._num_nodes = num_nodes
-        """Of the partition; one of them is always left."""
-        self._begun: set[str] = set()
-        """Nodes on which our program has begun: a heartbeat there is a proof that jobs can run."""
-        self._not_begun: defaultdict[str, set[str]] = defaultdict(set)
-        """Node -> jobs that ended on it before that, since it last happened there."""
-        self.excluded: list[str] = []
-        """Nodes that failed too often, which jobs avoid from then on."""
-
-    def begins(self, node: str, job_id: str) -> None:
-        """Note that our program runs in a job, though it may have been thought dead: what it writes comes late."""
-        self._begun.add(node)
-        if self._not_begun.pop(node, None) and node in self.excluded:
-            log.warning("node %s works: job %s begins there", node, job_id)
-            self.excluded.remove(node)
-
-    def ends_before_it_begins(self, node: str, job_id: str) -> None:
-        """Note that a job ended on a node without a sign of our program, and leave the node out if that is the rule."""
-        if node:
-            self._not_begun[node].add(job_id)
-            if len(self._not_begun[node]) >= DEAD_ON_ARRIVAL_AT:
-                why = "before our program began (a setup line, a file system that is not there, Python)"
-                self._exclude(node, f"ended {len(self._not_begun[node])} jobs {why}")
-
-    def _exclude(self, node: str, why: str) -> None:
-        if node not in self.excluded and len(self.excluded) + 1 < self._num_nodes:
-            self.excluded.append(node)
-            log.warning("node %s %s: jobs avoid it from now on", node, why)
-
-    def begins_nowhere(self, running_on: Collection[str]) -> bool:
-        """Whether no job can begin anywhere, given the nodes on which jobs run now: they may be about to begin."""
-        if self._begun:
-            return False
-        tried = {node for node, jobs in self._not_begun.items() if jobs}
-        num_jobs = sum(len(jobs) for jobs in self._not_begun.values())
-        return num_jobs >= NOWHERE_AT and len(tried) >= min(2, self._num_nodes) and tried.issuperset(running_on)
-
-
 FRESH_S, LATE_S = 10.0, 3.0
 """A record that is seen so soon after it was written speaks for a store without lag; one that an earlier look has missed, which
 came so long after it was written, against it."""
@@ -96,7 +47,7 @@ _MEMORY = re.compile(r"oom[-_ ]?kill|exceeded .*memory limit|out of memory", re.
 class PackOutcomes:
     """Tells which packs of a job have ended, and how; what it sees of the nodes goes into `nodes`."""
 
-    def __init__(self, store: Store, sweep: str, nodes: NodeCounts, profile: Profile | None = None):
+    def __init__(self, store: Store, sweep: str, nodes: StartFailures, profile: Profile | None = None):
         self._store, self._sweep = store, sweep
         self._profile = profile
         """What the jobs asked for, where that is known."""
@@ -169,7 +120,7 @@ class PackOutcomes:
                 job.current.pop(pack.attempt_id, None)
         job.packs = left
         if is_over and not job.has_begun and job.state.state == "FAILED":  # a guess until it is settled
-            self.nodes.ends_before_it_begins(job.state.node, job.job_id)
+            self.nodes.record_failure(job.state.node, job.job_id)
         return ends
 
     def take_committed(self, job: WatchedJob) -> list[JobEnd]:
@@ -191,7 +142,7 @@ class PackOutcomes:
             FailureKind.FAILED_TO_START_ANYWHERE,
         ):
             if not job.has_begun:
-                self.nodes.begins(job.state.node, job.job_id)
+                self.nodes.record_start(job.state.node, job.job_id)
             job.has_begun = True
         if state in (AttemptState.DONE, AttemptState.FAILED, AttemptState.LOST):
             return JobEnd(pack.attempt_id, ran_as=attempt_id, record=record, node=record.get("host") or job.state.node)
@@ -356,7 +307,7 @@ def silent_deaths(
 ) -> list[Record]:
     """Return how the packs ended whose job is over without a word of theirs, where no launch has written it down."""
     deaths = []
-    ends = PackOutcomes(store, sweep, NodeCounts(0))
+    ends = PackOutcomes(store, sweep, StartFailures(0))
     for submission in submissions:
         for job_id, packs in submission.jobs():
             state = states.get(job_id)

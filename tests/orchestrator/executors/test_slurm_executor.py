@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from tests_rows import commit
 
-from depthrate.orchestrator.attempts.failure_policy import RETRIES
 from depthrate.orchestrator.attempts.node_health import NodeHealth
 from depthrate.orchestrator.attempts.record import Attempt, failure_of, nth_attempt_id, read_attempt, write_lost
+from depthrate.orchestrator.attempts.retry import RULES
 from depthrate.orchestrator.executors.base import JobEnd, NoRoomError, PackJob, SubmitError
 from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.executors.slurm import executor as executor_module
@@ -25,7 +25,7 @@ from depthrate.orchestrator.executors.slurm import folders as finished_folders
 from depthrate.orchestrator.executors.slurm import outcomes, queue, submitter
 from depthrate.orchestrator.executors.slurm.executor import SlurmExecutor
 from depthrate.orchestrator.executors.slurm.job import _Bundle
-from depthrate.orchestrator.executors.slurm.outcomes import NodeCounts, silent_deaths
+from depthrate.orchestrator.executors.slurm.outcomes import silent_deaths
 from depthrate.orchestrator.executors.slurm.submissions import read_submissions
 from depthrate.orchestrator.executors.slurm.submitter import ConcurrencySlots
 from depthrate.orchestrator.monitor.cost import span_s
@@ -371,16 +371,16 @@ def test_a_node_that_only_fails_is_left_out(executor: SlurmExecutor, scheduler: 
     scheduler.queue["1_0"] = JobState("COMPLETED", 0, "n1")
     record(folder, good.attempt_id, "done", host="n1")
     (end,) = ends_of(executor)
-    health.succeeds(end.node)
+    health.record_success(end.node)
     for number, job in enumerate(bad, start=2):
         executor.submit([job])
         scheduler.queue[f"{number}_0"] = JobState("NODE_FAIL", 0, "n2")
         (end,) = ends_of(executor)
         assert (end.kind, end.node, end.known["host"], end.known["job_id"]) == ("node_lost", "n2", "n2", f"{number}_0")
-        health.fails(end.node, job.pack_id, FailureKind.NODE_LOST)
-    assert health.sick == ["n2"]
+        health.record_failure(end.node, job.pack_id, FailureKind.NODE_LOST)
+    assert health.unhealthy == ["n2"]
     executor.submit(jobs("w"))
-    executor.avoid(health.avoided)
+    executor.avoid(health.excluded)
     assert scheduler.kept_away == {"5": ["n2"]}
     executor.submit(jobs("e"))
     assert scheduler.excluded == ["n2"]
@@ -407,7 +407,7 @@ def test_a_node_that_ends_jobs_at_once_is_left_out_before_anything_is_done_elsew
     assert {end.attempt_id: end.kind for end in ends} == dict.fromkeys(
         (first.attempt_id, second.attempt_id), "not_begun"
     )
-    assert RETRIES[FailureKind.NOT_BEGUN] >= 50 and not executor._nodes.begins_nowhere([])
+    assert RULES[FailureKind.NOT_BEGUN].retries >= 50 and not executor._nodes.starts_nowhere([])
     executor.submit(jobs("f"))
     assert scheduler.excluded == ["n2"]
 
@@ -425,25 +425,15 @@ def test_failures_while_others_compute_are_a_nodes_doing(
     ends_of(executor, 1)
     for number, job in enumerate(bad, start=2):
         for attempt_id, node in executor.running_on().items():
-            health.begins(node, attempt_id)
+            health.record_start(node, attempt_id)
         now[0] += 10
         executor.submit([job])
         scheduler.queue[f"{number}_0"] = JobState("FAILED", 0, "n2")
         record(folder, job.attempt_id, "running", heartbeat_ago_s=50)
         (end,) = ends_of(executor)
         assert end.kind == "worker_lost"
-        health.fails(end.node, job.pack_id, FailureKind.WORKER_LOST)
-    assert health.sick == ["n2"]
-
-
-def test_the_last_node_is_never_left_out(scheduler: Scheduler, folder: Store) -> None:
-    nodes = NodeCounts(2)
-    for node in ("n1", "n2"):
-        for job in ("1", "2", "3"):
-            nodes.ends_before_it_begins(node, job)
-    assert nodes.excluded == ["n1"] and nodes.begins_nowhere(["n2"]) and not nodes.begins_nowhere(["n3"])
-    nodes.begins("n1", "1")
-    assert nodes.excluded == [] and not nodes.begins_nowhere([]), "what it wrote came late"
+        health.record_failure(end.node, job.pack_id, FailureKind.WORKER_LOST)
+    assert health.unhealthy == ["n2"]
 
 
 def test_setup_lines_that_fail_everywhere_are_given_up_at_once(

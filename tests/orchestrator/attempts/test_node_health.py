@@ -1,0 +1,239 @@
+"""Which nodes are unhealthy: those that fail where others do not, and not those on which a task with a bug fails too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from depthrate.orchestrator.attempts.node_health import (
+    NodeHealth,
+    NodeMonitor,
+    StartFailures,
+    chance_of,
+    is_hardware_error,
+    write_cleared,
+)
+from depthrate.orchestrator.executors.base import Executor, JobEnd, PackJob
+from depthrate.storage.files.store import Store
+from depthrate.storage.tables.states import FailureKind
+
+ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
+
+
+def test_the_chance_that_a_node_has_so_many_of_the_failures() -> None:
+    assert chance_of(3, 0, 0, 3) == pytest.approx(1 / 20)
+    assert chance_of(2, 0, 0, 3) == pytest.approx(1 / 10)
+    assert chance_of(1, 1, 1, 1) == pytest.approx(5 / 6)
+    assert chance_of(0, 4, 2, 3) == 1.0
+
+
+def test_a_node_that_fails_alone_is_avoided_after_three_at_most() -> None:
+    for before in range(6):  # attempts that had gone well elsewhere
+        health = NodeHealth(4)
+        for number in range(before):
+            health.record_success(f"n{3 + number % 2}")
+        for number in range(3):
+            health.record_failure("n2", f"p{number}", FailureKind.TASK)
+            health.record_success("n3")
+        assert health.unhealthy == ["n2"], before
+        assert "3 of 3 attempts failed on n2, 0 of" in health.describe("n2")
+        health.clear("n2")
+        assert health.unhealthy == health.excluded == []
+
+
+def test_a_bug_in_the_task_speaks_against_no_node() -> None:
+    health = NodeHealth(4)
+    for number in range(40):
+        for node in (f"n{number % 4}", f"n{(number + 1) % 4}"):  # tried again elsewhere
+            health.record_failure(node, f"p{number}", FailureKind.TASK)
+    assert health.unhealthy == []
+    for number in range(20):
+        health.record_success(f"n{number % 4}")
+    assert health.unhealthy == health.excluded == []
+
+
+def test_one_cursed_trial_speaks_against_no_node() -> None:
+    health = NodeHealth(2)
+    for number in range(20):
+        health.record_success(f"n{number % 2}")
+    for number in range(10):
+        health.record_failure("n0", f"cursed{number}", FailureKind.TASK)
+        health.record_failure("n1", f"cursed{number}", FailureKind.TASK)
+    assert health.unhealthy == []
+
+
+def test_what_is_no_nodes_doing_is_not_counted() -> None:
+    health = NodeHealth(2)
+    for kind in (FailureKind.OUT_OF_MEMORY, FailureKind.TIMEOUT, FailureKind.CANCELLED, FailureKind.PREEMPTED):
+        for number in range(5):
+            health.record_failure("n0", f"{kind} {number}", kind)
+            health.record_success("n1")
+    assert health.unhealthy == health.excluded == []
+
+
+def test_hardware_is_never_a_packs_doing() -> None:
+    health = NodeHealth(8)
+    for _ in range(3):
+        for node in ("n0", "n1"):
+            health.record_failure(node, "p", FailureKind.HARDWARE)
+        health.record_success("n2")
+        health.record_success("n3")
+    assert sorted(health.unhealthy) == ["n0", "n1"]
+
+
+def test_a_node_that_dies_with_many_attempts_has_died_once() -> None:
+    now = [0.0]
+    health = NodeHealth(4, clock=lambda: now[0])
+    deaths = []
+    for death in range(3):
+        for number in range(8):
+            health.record_failure("n2", f"{death} {number}", FailureKind.NODE_LOST)
+        health.record_success("n3")
+        deaths.append(health.describe("n2").partition(" on n2")[0])
+        if death == 0:
+            assert health.unhealthy == [] and health.excluded == ["n2"], "a reboot is no habit"
+        now[0] += 300
+    assert deaths == ["1 of 1 attempts failed", "2 of 2 attempts failed", "3 of 3 attempts failed"]
+    assert health.unhealthy == ["n2"]
+
+
+def test_attempts_that_run_longer_elsewhere_are_proof_enough() -> None:
+    now = [0.0]
+    health = NodeHealth(2, clock=lambda: now[0])
+    health.record_start("n0", "long")
+    for number in range(3):
+        health.record_start("n1", f"a{number}")
+        now[0] += 5
+        health.record_failure("n1", f"p{number}", FailureKind.TASK, f"a{number}")
+    assert health.unhealthy == ["n1"]
+
+
+def test_a_node_that_has_just_failed_is_left_alone_for_a_while() -> None:
+    now = [0.0]
+    health = NodeHealth(4, clock=lambda: now[0])
+    for node in ("n0", "n1", "n2", "n3"):
+        health.record_start(node, f"on {node}")
+    health.record_failure("n2", "p", FailureKind.TASK, "on n2")
+    assert health.unhealthy == [] and health.excluded == ["n2"]
+    now[0] += 200
+    assert health.excluded == [], "one failure is no proof"
+
+
+def test_some_nodes_are_always_left() -> None:
+    health = NodeHealth(4)
+    for node in ("n0", "n1", "n2"):
+        for number in range(5):
+            health.record_failure(node, f"{node} {number}", FailureKind.HARDWARE)
+            health.record_success("n3")
+            health.record_success("n3")
+    assert len(health.unhealthy) == 2
+    assert NodeHealth(1)._max_excluded() == 0 and NodeHealth(2)._max_excluded() == 1
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        ECC,
+        "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.",
+        "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+        "all CUDA-capable devices are busy or unavailable",
+        "RuntimeError: CUDA driver initialization failed, you might not have a CUDA gpu.",
+        "RuntimeError: No CUDA GPUs are available",
+        "OSError: [Errno 28] No space left on device: '/scratch/x'",
+        "OSError: [Errno 5] Input/output error",
+    ],
+)
+def test_errors_of_hardware_are_known(said: str) -> None:
+    assert is_hardware_error(said)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "RuntimeError: CUDA error: device-side assert triggered",
+        "RuntimeError: CUDA error: an illegal memory access was encountered",
+        "CUDA out of memory. Tried to allocate 2.00 GiB",
+        "ValueError: second device",
+        "worker was killed by signal 9",
+    ],
+)
+def test_errors_of_a_task_are_not_taken_for_hardware(said: str) -> None:
+    assert not is_hardware_error(said)
+
+
+def test_a_job_that_starts_nothing_excludes_its_node_until_one_starts_there() -> None:
+    nodes = StartFailures(2)
+    for node in ("n1", "n2"):
+        for job in ("1", "2", "3"):
+            nodes.record_failure(node, job)
+    assert nodes.excluded == ["n1"], "the last node is never excluded"
+    assert nodes.starts_nowhere(["n2"]) and not nodes.starts_nowhere(["n3"])
+    nodes.record_start("n1", "1")
+    assert nodes.excluded == [] and not nodes.starts_nowhere([]), "what it wrote came late"
+
+
+class Nodes(Executor):
+    """Four nodes of which a test says what runs there."""
+
+    device, workers, capacity, num_nodes = "cpu", 4, 4, 4
+
+    def __init__(self) -> None:
+        self.on: dict[str, str] = {}
+        self.avoided: list[list[str]] = []
+
+    def running_on(self) -> dict[str, str]:
+        return self.on
+
+    def avoid(self, nodes: Sequence[str]) -> None:
+        self.avoided.append(list(nodes))
+
+    def sentence(self) -> str:
+        return "four nodes"
+
+    def submit(self, jobs: Sequence[PackJob]) -> None: ...
+
+    def running(self) -> dict[str, str]:
+        return {}
+
+    def poll(self, timeout_s: float) -> list[JobEnd]:
+        return []
+
+    def stop(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_excluded_nodes_are_avoided_and_reported_once_until_they_are_cleared(
+    folder: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    now, nodes = [0.0], Nodes()
+    monitor = NodeMonitor(folder, "s", nodes, clock=lambda: now[0])
+    nodes.on = {"a": "n1", "b": "n2", "c": "n3"}
+    monitor.update()
+    monitor.health.record_failure("n2", "p", FailureKind.HARDWARE, "b", ECC)
+    now[0] += 1
+    monitor.update()
+    assert nodes.avoided == [
+        ["n2"]
+    ] and f"0 of 2 elsewhere, the last with: {ECC}; nothing new begins there for 2 min" in (caplog.text)
+    for number in range(2):
+        monitor.health.record_failure("n2", f"p{number}", FailureKind.HARDWARE, error=ECC)
+        monitor.update()
+    assert nodes.avoided == [["n2"]] and len(caplog.messages) == 2
+    assert "when it is repaired: depthrate nodes s --forgive n2" in caplog.messages[1]
+    write_cleared(folder, "s", "n2")
+    monitor.update()
+    assert nodes.avoided == [["n2"]], "it is read again after a while only"
+    now[0] += 10
+    monitor.update()
+    assert nodes.avoided == [["n2"], []] and len(caplog.messages) == 2
+
+
+def test_a_failure_everywhere_excludes_no_node(folder: Store, caplog: pytest.LogCaptureFixture) -> None:
+    nodes = Nodes()
+    monitor = NodeMonitor(folder, "s", nodes)
+    for node in ("n1", "n2", "n3", "n4"):
+        monitor.health.record_failure(node, "p", FailureKind.TASK)
+    monitor.update()
+    assert not nodes.avoided and not caplog.messages

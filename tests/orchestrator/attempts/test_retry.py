@@ -1,0 +1,80 @@
+"""Decisions about failed packs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pytest
+
+from depthrate.orchestrator.attempts.retry import RULES, Decision, Failure, decide, error_pattern, retry_delay_s
+from depthrate.orchestrator.executors.base import NoFailure
+from depthrate.slurm.states import STATES
+from depthrate.storage.tables.states import FailureKind
+
+
+def failed(*kinds: str, node: str = "") -> list[Failure]:
+    return [Failure(node, FailureKind(kind)) for kind in kinds]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "num_trials", "decision"),
+    [
+        (["task"], 4, "retry"),
+        (["task"] * 2, 4, "give up"),
+        (["code"], 4, "retry"),
+        (["table"], 4, "give up"),
+        (["out_of_memory"], 4, "split"),
+        (["out_of_memory"] * 9, 2, "split"),
+        (["out_of_memory"], 1, "retry"),
+        (["out_of_memory"] * 2, 1, "give up"),
+        (["task", *["worker_lost"] * 3], 4, "retry"),
+        (["worker_lost"] * 4, 4, "give up"),
+        (["timeout"], 4, "retry"),
+        (["timeout"] * 2, 4, "give up"),
+        (["not_begun"] * 40, 4, "retry"),
+        (["begins_nowhere"], 4, "give up"),
+        (["store"] * 3, 4, "retry"),
+        (["task", "cancelled"], 4, "stop"),
+    ],
+)
+def test_decide(kinds: list[str], num_trials: int, decision: str) -> None:
+    assert decide(failed(*kinds), num_trials) is Decision(decision)
+
+
+@pytest.mark.parametrize("kind", ["code", "not_here"])
+def test_what_this_node_would_say_again_is_tried_on_another_or_not_at_all(kind: str) -> None:
+    asked: list[Collection[str]] = []
+    for has_others, decision in ((False, Decision.GIVE_UP), (True, Decision.RETRY)):
+        here = failed(kind, node="n1")
+        assert decide(here, 1, ["n2"], lambda nodes, has=has_others: asked.append(nodes) or has) is decision
+    assert asked == [{"n1", "n2"}] * 2
+
+
+def test_failures_on_unhealthy_nodes_are_not_the_packs_but_have_an_end() -> None:
+    there, here = failed("task", node="sick"), failed("task", node="n1")
+    assert decide([*there * 19, *here], 1, ["sick"]) is Decision.RETRY
+    assert decide([*there * 20, *here], 1, ["sick"]) is Decision.GIVE_UP
+    assert decide([*there, *here * 2], 1, ["sick"]) is Decision.GIVE_UP
+
+
+def test_errors_that_differ_only_in_the_job_are_one() -> None:
+    said = "job {} ended as FAILED on {}: /spool/{}/job000{}/slurm_script: line 18: nonesuch: command not found"
+    assert error_pattern(said.format("17_3", "n1", "n1", 17)) == error_pattern(said.format("2048", "n2", "n2", 2048))
+    assert error_pattern("worker exited with code 1: x [pid 4711]") == error_pattern(
+        "worker exited with code 1: x [pid 815]"
+    )
+    assert error_pattern("depth 3 is cursed") != error_pattern("depth 5 is cursed")
+
+
+def test_a_delay_grows_to_its_maximum() -> None:
+    assert [retry_delay_s(failed(*["not_begun"] * count)) for count in (1, 2, 3, 40)] == [10, 20, 40, 300]
+    assert retry_delay_s(failed("task")) == 0
+
+
+def test_every_kind_of_failure_has_its_rule() -> None:
+    assert RULES.keys() == set(FailureKind)
+    assert not set(FailureKind) & set(NoFailure), "what is no failure is never retried as one"
+
+
+def test_what_slurm_calls_a_failure_is_one_of_ours() -> None:
+    assert {kind for _, kind in STATES.values() if kind is not None} <= set(FailureKind)
