@@ -36,8 +36,8 @@ from depthrate.orchestrator.launch.launch import (
     write_launch,
 )
 from depthrate.orchestrator.launch.notify import Notifier
+from depthrate.orchestrator.launch.outcome import RunState
 from depthrate.orchestrator.launch.plan import CheckedSweep, Plan, check_contents
-from depthrate.orchestrator.launch.run_state import RunState
 from depthrate.orchestrator.search.proposals import SearchView, with_search
 from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.commits.snapshot import Snapshot
@@ -47,7 +47,7 @@ from depthrate.sweeps.packing import one_of_each_shape
 
 if TYPE_CHECKING:
     from depthrate.orchestrator.executors.base import Estimate
-    from depthrate.orchestrator.launch.progress import Outcome, PackFailure
+    from depthrate.orchestrator.launch.outcome import Outcome, PackFailure
     from depthrate.orchestrator.search.studies import SearchFeed
     from depthrate.sweeps.spec import SweepSpec
 

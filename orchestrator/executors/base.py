@@ -162,6 +162,11 @@ class JobEnd:
     known: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """What else of the attempt's record the executor knows better than this process: host, job_id, when it began and ended."""
 
+    @property
+    def last_attempt_id(self) -> str:
+        """The attempt whose record says how the job ended."""
+        return self.ran_as or self.attempt_id
+
 
 class SubmitError(ValueError):
     """A scheduler did not take jobs; those in `left` are not on their way."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from depthrate.orchestrator.attempts.retry import RULES, Cause
 from depthrate.orchestrator.executors.base import BATCH_S, PackTrials
-from depthrate.orchestrator.launch.progress import PackEntry
+from depthrate.orchestrator.launch.pack_entry import PackEntry
 from depthrate.storage.attempts.records import Record
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.sweeps.packing import Pack

@@ -26,8 +26,9 @@ from depthrate.orchestrator.launch.display import JobWatcher, watcher_for
 from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.events import EventLog
 from depthrate.orchestrator.launch.notify import Notifier
+from depthrate.orchestrator.launch.outcome import Detached, Outcome
+from depthrate.orchestrator.launch.pack_queue import Feed
 from depthrate.orchestrator.launch.plan import CheckedSweep, Plan, stale_checkpoints
-from depthrate.orchestrator.launch.progress import Detached, Feed, Outcome
 from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.attempts.live_curves import delete_ended_live
 from depthrate.storage.catalog.specs import write_spec

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from depthrate.orchestrator.console.tables import counted, printable
+from depthrate.orchestrator.launch.outcome import RunState
 from depthrate.orchestrator.launch.progress import Progress, Watcher
-from depthrate.orchestrator.launch.run_state import RunState
 
 _ENDS = {
     RunState.COMPLETE: "is done",

@@ -128,7 +128,7 @@ class Sweep:
             ValueError: the sweep cannot run; nothing was started.
         """
         from depthrate.orchestrator.api.run import run_sweep
-        from depthrate.orchestrator.launch.run_state import RunState
+        from depthrate.orchestrator.launch.outcome import RunState
 
         if "checkpoint_s" in options:
             warnings.warn("checkpoint_s is checkpoint_seconds now", DeprecationWarning, stacklevel=2)

@@ -20,8 +20,9 @@ from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.launch.batching import Batching, blamed, grouped, trials_of
 from depthrate.orchestrator.launch.driver import Driver
+from depthrate.orchestrator.launch.outcome import Outcome
+from depthrate.orchestrator.launch.pack_entry import PackEntry
 from depthrate.orchestrator.launch.plan import Plan, check_sweep, make_plan
-from depthrate.orchestrator.launch.progress import Outcome, PackEntry
 from depthrate.orchestrator.worker.attempt_runner import run_job
 from depthrate.orchestrator.worker.context import StopFlag
 from depthrate.storage.files.store import Store

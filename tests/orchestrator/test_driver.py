@@ -21,8 +21,8 @@ from depthrate.orchestrator.executors.base import Executor, JobEnd, PackJob, Sub
 from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.launch.driver import Driver
+from depthrate.orchestrator.launch.outcome import Outcome
 from depthrate.orchestrator.launch.plan import Plan, check_sweep, make_plan
-from depthrate.orchestrator.launch.progress import Outcome
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.sweeps.load import sweep_of_spec
@@ -318,7 +318,7 @@ def test_each_of_many_failures_is_compared_once(folder: Store, monkeypatch: pyte
 
     compared = list[str]()
     monkeypatch.setattr(
-        "depthrate.orchestrator.launch.driver.error_pattern", lambda error: compared.append(error) or error
+        "depthrate.orchestrator.launch.failed_packs.error_pattern", lambda error: compared.append(error) or error
     )
     spec = {"name": "s", "task": f"{OWN_TASKS}:power_law", "grid": {"depth": list(range(2, 42))}}
     plan = make_plan(check_sweep(sweep_of_spec(spec)), folder, workers=40)

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.launch.notify import Notifier
-from depthrate.orchestrator.launch.run_state import RunState
+from depthrate.orchestrator.launch.outcome import RunState
 
 TASK = """
 import depthrate

@@ -17,7 +17,7 @@ from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.run import run_sweep
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors.options import LaunchOptions
-from depthrate.orchestrator.launch.run_state import RunState
+from depthrate.orchestrator.launch.outcome import RunState
 from depthrate.storage.catalog.removals import RemovalKind, remove
 from depthrate.storage.catalog.specs import write_spec
 from depthrate.storage.commits.snapshot import take_snapshot

@@ -8,7 +8,7 @@ from depthrate.orchestrator.api.run import run_sweep
 from depthrate.orchestrator.cli.launch_options import INSTEAD, launch_options
 from depthrate.orchestrator.cli.options import declared
 from depthrate.orchestrator.executors.options import LaunchOptions
-from depthrate.orchestrator.launch.run_state import RunState
+from depthrate.orchestrator.launch.outcome import RunState
 
 EXIT_CODES = {
     RunState.COMPLETE: 0,

@@ -13,8 +13,9 @@ from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack, read_submissions
 from depthrate.orchestrator.launch.driver import Driver
+from depthrate.orchestrator.launch.outcome import Outcome
 from depthrate.orchestrator.launch.plan import check_sweep, make_plan
-from depthrate.orchestrator.launch.progress import Outcome, Progress
+from depthrate.orchestrator.launch.progress import Progress
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.load import sweep_of_spec
 

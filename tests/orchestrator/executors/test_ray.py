@@ -22,8 +22,8 @@ from depthrate.orchestrator.executors.base import ExecutorError, ExecutorRequest
 from depthrate.orchestrator.executors.options import JobOptions, LaunchOptions
 from depthrate.orchestrator.executors.registry import open_machines
 from depthrate.orchestrator.launch.driver import Driver
+from depthrate.orchestrator.launch.outcome import Outcome
 from depthrate.orchestrator.launch.plan import check_sweep, make_plan
-from depthrate.orchestrator.launch.progress import Outcome
 from depthrate.storage.attempts.searches import SearchRecords
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.load import sweep_of_spec

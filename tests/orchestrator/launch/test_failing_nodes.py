@@ -24,8 +24,8 @@ from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.launch import write_launch
+from depthrate.orchestrator.launch.outcome import Outcome
 from depthrate.orchestrator.launch.plan import check_sweep, make_plan
-from depthrate.orchestrator.launch.progress import Outcome
 from depthrate.orchestrator.worker.attempt_runner import failure_kind
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind

@@ -1,0 +1,113 @@
+"""What becomes of packs that failed: tried again, split, or given up; and when the rest would fail alike."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from depthrate.orchestrator.attempts.node_health import NodeHealth
+from depthrate.orchestrator.attempts.retry import (
+    STOP_AFTER_PACKS,
+    Decision,
+    Failure,
+    decide,
+    error_pattern,
+    retry_delay_s,
+)
+from depthrate.orchestrator.launch.events import GIVEN_UP, note
+from depthrate.orchestrator.launch.outcome import PackFailure
+from depthrate.orchestrator.launch.pack_entry import PackEntry
+from depthrate.orchestrator.launch.pack_queue import PackQueue
+from depthrate.orchestrator.launch.plan import halved
+from depthrate.storage.files.paths import checkpoint_folder
+from depthrate.storage.files.store import Store
+from depthrate.storage.tables.states import FailureKind
+
+
+@dataclass
+class _Failed:
+    """A pack whose attempt failed, and what becomes of it."""
+
+    entry: PackEntry
+    failure: PackFailure
+    outcome: str = "tried again"
+
+
+class FailedPacks:
+    """Puts failed packs back into the queue, or gives them up."""
+
+    def __init__(
+        self,
+        store: Store,
+        queue: PackQueue,
+        health: NodeHealth,
+        has_other_nodes: Callable[[Collection[str]], bool],
+        clock: Callable[[], float],
+    ):
+        self._store, self._queue, self._health, self._clock = store, queue, health, clock
+        self._has_other_nodes = has_other_nodes
+        self.given_up: list[PackFailure] = []
+        self.is_cancelled = False
+        """Whether an attempt ended because its job was cancelled."""
+        self._given_up_by_error = Counter[str]()
+        self._retried_by_error = defaultdict[str, list[_Failed]](list)
+        """Packs that have met an error of the task once, before any trial was committed."""
+        self._unreported: list[_Failed] = []
+
+    def add(self, entry: PackEntry, kind: FailureKind, attempt_id: str, error: str | None, node: str) -> bool:
+        """Do what follows from a failure; return whether the packs that are left would fail alike."""
+        entry.failures.append(Failure(node, kind))
+        error = error or "the attempt left no record"
+        failed = _Failed(entry, PackFailure(entry.pack, attempt_id, error, node))
+        self._unreported.append(failed)
+        match decide(entry.failures, len(entry.pack.trials), self._health.unhealthy, self._has_other_nodes):
+            case Decision.GIVE_UP:
+                self._give_up(failed)
+                pattern = error_pattern(error)
+                self._given_up_by_error[pattern] += 1
+                is_common = self._given_up_by_error[pattern] >= STOP_AFTER_PACKS
+                return is_common or kind is FailureKind.FAILED_TO_START_ANYWHERE
+            case Decision.STOP:
+                failed.outcome = "put back, and nothing more is submitted"
+                self._queue.put_back([entry])
+                self.is_cancelled = True
+            case Decision.SPLIT:
+                failed.outcome = "halved"
+                with contextlib.suppress(OSError):
+                    self._store.delete(checkpoint_folder(entry.pack.pack_id))
+                others = [failure for failure in entry.failures if failure.kind is not kind]
+                self._queue.put_back([PackEntry(half, list(others)) for half in halved(entry.pack)])
+            case Decision.RETRY:
+                entry.not_before = self._clock() + retry_delay_s(entry.failures)
+                self._queue.put_back([entry])
+                if kind in (FailureKind.TASK, FailureKind.CODE) and not self._queue.has_progressed:
+                    return self._give_up_if_every_node_fails(failed)
+        return False
+
+    def _give_up(self, failed: _Failed) -> None:
+        failed.outcome = GIVEN_UP
+        self.given_up.append(failed.failure)
+
+    def _give_up_if_every_node_fails(self, failed: _Failed) -> bool:
+        """Give up the packs that have met an error once, where every node has shown it and no trial has gone well anywhere.
+
+        A retry would only show the same, the time of another job later.
+        """
+        alike = self._retried_by_error[error_pattern(failed.failure.error)]
+        alike.append(failed)
+        nodes = {other.failure.node for other in alike if other.failure.node}
+        packs = {other.entry.pack.pack_id for other in alike}
+        if len(packs) < STOP_AFTER_PACKS or len(nodes) < 2 or not self._health.nodes <= nodes:
+            return False
+        last_failures = {other.entry: other for other in alike}
+        for entry in self._queue.remove(last_failures):
+            self._give_up(last_failures[entry])
+        return True
+
+    def report(self) -> None:
+        """Log the failures since the last call, each with what became of its pack."""
+        for failed in self._unreported:
+            note("pack", failed.failure.error, where=failed.failure.node, outcome=failed.outcome)
+        self._unreported.clear()
