@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from launches import job_options
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.record import read_attempt
 from depthrate.orchestrator.executors.base import PackJob
-from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.worker import attempt_runner, context
 from depthrate.orchestrator.worker.attempt_runner import run_job
 from depthrate.orchestrator.worker.context import StopFlag
@@ -57,7 +57,7 @@ class SmallDisk:
 
 def job_of(folder: Store, tmp_path: Path, depths: list[int]) -> PackJob:
     (tmp_path / "wide.py").write_text(TASK)
-    options = JobOptions(store=folder.root, data="", device="cpu", checkpoint_seconds=30, git_sha=None, git_dirty=None)
+    options = job_options(folder)
     params: list[Any] = [{"depth": depth, "rows": 3, "trace": str(tmp_path / "trace")} for depth in depths]
     name = "20260101T000000_aaaaaaaaaaaa"
     ids = [f"t{depth}" for depth in depths]

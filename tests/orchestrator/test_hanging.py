@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner
+from launches import job_options
 from outcomes import committed, states
 
 from depthrate.orchestrator.attempts.cancellation import forced_attempts, read_cancel_mark, write_cancel_mark
 from depthrate.orchestrator.attempts.record import Attempt
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors.base import PackJob, PackTrials
-from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.worker.attempt_runner import run_job
 from depthrate.orchestrator.worker.context import StopFlag
 from depthrate.storage.attempts.heartbeats import Beats
@@ -183,15 +183,7 @@ def test_features_that_do_not_come_stop_neither_signs_of_life_nor_its_end(
     monkeypatch.setattr("depthrate.orchestrator.worker.heartbeat.os._exit", lambda code: ended.set())
     for name in ("COMMIT_EVERY_S", "HANGING_S"):
         monkeypatch.setattr(f"depthrate.orchestrator.worker.attempt_runner.{name}", 0.5)
-    options = JobOptions(
-        store=folder.root,
-        data="",
-        device="cpu",
-        checkpoint_seconds=30,
-        git_sha=None,
-        git_dirty=None,
-        stall_minutes=None if stall_s is None else stall_s / 60,
-    )
+    options = job_options(folder, stall_minutes=None if stall_s is None else stall_s / 60)
     params = [{"depth": depth, "folder": str(tmp_path)} for depth in (2, 3)]
     pack = PackTrials(pack_id="p", trial_ids=["t2", "t3"], params=params)
     job = PackJob(attempt_id="a", sweep="s", task=f"{SHORT_TASKS}:lingers", **vars(pack), options=options)

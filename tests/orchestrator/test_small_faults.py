@@ -5,21 +5,19 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from here import TINY
+from launches import IdleExecutor, clock_of, drive, job_options, plan_of_depths
 
 from depthrate.orchestrator.attempts.record import Attempt
 from depthrate.orchestrator.cli.app import app
-from depthrate.orchestrator.executors.base import Executor, JobEnd, PackJob
-from depthrate.orchestrator.executors.options import JobOptions
-from depthrate.orchestrator.launch.driver import Driver
+from depthrate.orchestrator.executors.base import PackJob
 from depthrate.orchestrator.launch.launch import delete_checkpoints
-from depthrate.orchestrator.launch.plan import check_sweep, make_plan
+from depthrate.orchestrator.launch.plan import check_sweep
 from depthrate.orchestrator.worker.context import StopFlag, WorkerContext
 from depthrate.orchestrator.worker.pruning import Pruning
 from depthrate.storage.files.data_cache import worker_data_folder
@@ -78,50 +76,12 @@ def test_a_checkpoint_that_cannot_be_deleted_is_no_failure(tmp_path: Path, monke
     assert result.exit_code == 0 and "all 2 trials are committed" in result.output
 
 
-class Mute(Executor):
-    """An executor whose workers say that they are done, and have written nothing, or not the end."""
-
-    device, capacity, workers = "cpu", 1, 1
-
-    def __init__(self) -> None:
-        self._running: list[str] = []
-
-    def sentence(self) -> str:
-        return "no machine"
-
-    def submit(self, jobs: Sequence[PackJob]) -> None:
-        self._running = [job.attempt_id for job in jobs]
-
-    def running(self) -> dict[str, str]:
-        return {}
-
-    def poll(self, timeout_s: float) -> list[JobEnd]:
-        ended, self._running = self._running, []
-        return [JobEnd(attempt_id) for attempt_id in ended]
-
-    def stop(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
 def test_a_full_disk_is_called_one(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = make_plan(
-        check_sweep(sweep_of_spec({"name": "s", "task": f"{OWN_TASKS}:power_law", "grid": {"depth": [2]}})), folder
-    )
-    options = JobOptions(store=folder.root, data="", device="cpu", checkpoint_seconds=30, git_sha=None, git_dirty=None)
-
     def full(self: Store) -> None:
         raise StoreError(f"store {self.url!r} cannot be written: [Errno 28] No space left on device")
 
     monkeypatch.setattr(Store, "check_writable", full)
-    now = [0.0]
-
-    def clock() -> float:
-        now[0] += 5.0
-        return now[0]
-
-    executor: Any = Mute()
-    outcome = Driver(plan, folder, executor, options, lambda progress: None, clock=clock).run()
+    outcome = drive(plan_of_depths(folder, 1), folder, IdleExecutor(), clock=clock_of(5.0))
     assert "No space left on device" in outcome.failures[0].error
 
 
@@ -155,8 +115,9 @@ def test_only_checkpoints_that_are_there_are_deleted(folder: Store, monkeypatch:
 @pytest.mark.parametrize("ahead_s", [3600.0, -3600.0])
 def test_training_time_in_a_checkpoint_is_the_packs_own(folder: Store, ahead_s: float) -> None:
     """Whatever became of the clock since the attempt began, and whatever else it ran before this pack."""
-    options = JobOptions(store=folder.root, data="", device="cpu", checkpoint_seconds=30, git_sha=None, git_dirty=None)
-    job = PackJob(attempt_id="a", sweep="s", task="t", pack_id="p", trial_ids=["t1"], params=[{}], options=options)
+    job = PackJob(
+        attempt_id="a", sweep="s", task="t", pack_id="p", trial_ids=["t1"], params=[{}], options=job_options(folder)
+    )
     attempt = Attempt(attempt_id="a", sweep="s", pack_id="p", trial_ids=["t1"], device="cpu")
     attempt.started_at = time.time() + ahead_s
     WorkerContext(folder, job, worker_data_folder(""), attempt, StopFlag(), ["t1"], Pruning(job)).save_checkpoint(

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from pathlib import Path
 
 import pytest
+from launches import OWN_TASKS, job_options
 from tests_rows import commit
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.record import new_attempt_id
 from depthrate.orchestrator.executors.base import PackJob
-from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.worker.__main__ import StopFlag, run_job
 from depthrate.orchestrator.worker.attempt_runner import AttemptRunner, CommitError
 from depthrate.storage.files.paths import is_compacted
@@ -23,15 +22,14 @@ A, B = "20260101T000000_aaaaaaaaaaaa", "20260101T000000_bbbbbbbbbbbb"
 
 
 def job(store: Store, depths: list[int]) -> PackJob:
-    options = JobOptions(store=store.url, data="", device="cpu", checkpoint_seconds=30, git_sha=None, git_dirty=None)
     return PackJob(
         attempt_id=new_attempt_id(),
         sweep="s",
-        task=f"{Path(__file__).parents[1] / 'support' / 'own_tasks.py'}:power_law",
+        task=f"{OWN_TASKS}:power_law",
         pack_id="p",
         trial_ids=[f"t{depth}" for depth in depths],
         params=[{"depth": depth, "exponent": 0.5, "noise": 0.0, "seed": 0} for depth in depths],
-        options=options,
+        options=job_options(store),
     )
 
 

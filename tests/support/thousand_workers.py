@@ -20,12 +20,12 @@ from typing import Any
 from unittest import mock
 
 import counted_files  # noqa: F401 - registers the filesystem
+from launches import job_options
 
 from depthrate.orchestrator.attempts.liveness import heartbeat_s
 from depthrate.orchestrator.attempts.node_health import StartFailures
 from depthrate.orchestrator.attempts.record import Attempt
 from depthrate.orchestrator.executors.base import Executor, JobEnd, PackJob
-from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.executors.slurm.outcomes import PackOutcomes
 from depthrate.orchestrator.executors.slurm.queue import WatchedJob
 from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack
@@ -316,15 +316,7 @@ def simulate(
     how = {"workers": workers, "per_node": per_node, "pack_s": pack_s, "seed": seed}
     executor = kind(store, checked.task, clock, **how)
     at_once = executor.at_once(packs)
-    options = JobOptions(
-        store=store.url,
-        data="",
-        device="cpu",
-        checkpoint_seconds=30,
-        git_sha=None,
-        git_dirty=None,
-        beat_s=heartbeat_s(store, at_once),
-    )
+    options = job_options(store, beat_s=heartbeat_s(store, at_once))
     with mock.patch("time.time", clock):
         began = clock()
         outcome = Driver(plan, store, executor, options, lambda progress: None, clock).run()

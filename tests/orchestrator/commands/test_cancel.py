@@ -2,47 +2,32 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from launches import drive, plan_of
 from rich.console import Console
 
 from depthrate.orchestrator.attempts.record import Attempt
 from depthrate.orchestrator.cli.commands.cancel import cancel_sweep
-from depthrate.orchestrator.executors.local import LocalExecutor
-from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack, read_submissions
-from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.outcome import Outcome
-from depthrate.orchestrator.launch.plan import check_sweep, make_plan
 from depthrate.orchestrator.launch.progress import Progress
 from depthrate.storage.files.store import Store
-from depthrate.sweeps.load import sweep_of_spec
-
-SLOW = {"name": "s", "task": f"{Path(__file__).parents[2] / 'support/own_tasks.py'}:slow", "grid": {"depth": [2, 3]}}
 
 
-def drive(store: Store, cancel_at_once: bool) -> Outcome:
-    plan = make_plan(check_sweep(sweep_of_spec(SLOW)), store, workers=2)
-    executor = LocalExecutor(2)
-    options = JobOptions(store=store.root, data="", device="cpu", checkpoint_seconds=30, git_sha=None, git_dirty=None)
-
+def drive_slow(store: Store, cancel_at_once: bool) -> Outcome:
     def watch(progress: Progress) -> None:
         if cancel_at_once and progress.packs_running:
             cancel_sweep(store, "s", Console(quiet=True))
 
-    try:
-        return Driver(plan, store, executor, options, watch).run()
-    finally:
-        executor.close()
+    return drive(plan_of(store, "slow", workers=2, grid={"depth": [2, 3]}), store, watch=watch, workers=2)
 
 
 @pytest.mark.slow
 def test_a_cancelled_launch_stops_and_a_later_one_is_not_cancelled(folder: Store) -> None:
-    outcome = drive(folder, cancel_at_once=True)
+    outcome = drive_slow(folder, cancel_at_once=True)
     assert outcome.cancelled and outcome.interrupted and not outcome.failures
     assert folder.list("trials") == {}
-    assert not drive(folder, cancel_at_once=False).interrupted and len(folder.list("trials")) == 2
+    assert not drive_slow(folder, cancel_at_once=False).interrupted and len(folder.list("trials")) == 2
 
 
 def test_submissions_are_read_as_written_and_damaged_ones_passed_over(folder: Store) -> None:

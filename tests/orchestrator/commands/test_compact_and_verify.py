@@ -11,6 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from here import TINY
+from launches import job_options
 from s3_server import S3Server
 from tests_rows import commit
 
@@ -18,7 +19,6 @@ from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.record import new_attempt_id
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors.base import PackJob
-from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.launch.autocompact import AutoCompactor
 from depthrate.orchestrator.launch.plan import check_sweep
 from depthrate.orchestrator.worker.attempt_runner import run_job
@@ -151,9 +151,7 @@ def test_a_trial_costs_less_than_one_request(remote: tuple[S3Server, str, Path])
     server, url, _ = remote
     checked = check_sweep(sweep_of_spec({**TINY, "grid": {"depth": [2]}, "seeds": 16}))
     # no beat and no live curves, which come by the clock: on a busy machine the attempt takes longer than they wait
-    options = JobOptions(
-        store=url, data="", device="cpu", checkpoint_seconds=3600, beat_s=3600, git_sha=None, git_dirty=None
-    )
+    options = job_options(Store(url), checkpoint_seconds=3600, beat_s=3600)
     job = PackJob(
         attempt_id=new_attempt_id(),
         sweep="tiny",

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
+from launches import job_options
 from outcomes import committed, raw_rows, states
 
 from depthrate.orchestrator.analysis.open_results import open_results
@@ -20,7 +21,7 @@ from depthrate.orchestrator.attempts.record import read_attempts
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors.base import Executor, ExecutorRequest
 from depthrate.orchestrator.executors.local import LocalExecutor
-from depthrate.orchestrator.executors.options import JobOptions, LaunchOptions
+from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.executors.registry import open_machines
 from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.outcome import Outcome
@@ -182,8 +183,7 @@ def drive(
 ) -> Outcome:
     plan = machines.plan(sweep_of_spec({"name": "s", "task": f"{path}:{task}", **spec}), store)
     executor = machines.executor(plan)
-    options = JobOptions(store=store.root, data="", device="cpu", checkpoint_seconds=30, git_sha=None, git_dirty=None)
-    driver = Driver(plan, store, executor, options, lambda progress: watch(driver, progress))
+    driver = Driver(plan, store, executor, job_options(store), lambda progress: watch(driver, progress))
     try:
         return driver.run()
     finally:

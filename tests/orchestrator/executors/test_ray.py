@@ -14,19 +14,17 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
+from launches import drive, plan_of
 from search_tasks import ASHA_SEARCH
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors.base import ExecutorError, ExecutorRequest
-from depthrate.orchestrator.executors.options import JobOptions, LaunchOptions
+from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.executors.registry import open_machines
-from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.outcome import Outcome
-from depthrate.orchestrator.launch.plan import check_sweep, make_plan
 from depthrate.storage.attempts.searches import SearchRecords
 from depthrate.storage.files.store import Store
-from depthrate.sweeps.load import sweep_of_spec
 from depthrate.sweeps.spec import SweepSpec
 
 ray = pytest.importorskip("ray", reason="needs pip install 'depthrate[ray]'")
@@ -46,14 +44,8 @@ pytestmark = [
 ]
 
 
-def drive(store: Store, session: Session, task: str, *, gpu_share: float = 0.0, **spec: Any) -> Outcome:
-    checked = check_sweep(sweep_of_spec({"name": "s", "task": f"{SUPPORT}/own_tasks.py:{task}", **spec}))
-    executor = RayExecutor(session, workers=2, gpu_share=gpu_share)
-    options = JobOptions(store=store.root, data="", device="cpu", checkpoint_seconds=30, git_sha=None, git_dirty=None)
-    try:
-        return Driver(make_plan(checked, store, workers=2), store, executor, options, lambda progress: None).run()
-    finally:
-        executor.close()
+def drive_on_ray(store: Store, session: Session, task: str, *, gpu_share: float = 0.0, **spec: Any) -> Outcome:
+    return drive(plan_of(store, task, workers=2, **spec), store, RayExecutor(session, workers=2, gpu_share=gpu_share))
 
 
 def test_workers_import_nothing_from_the_drivers_working_folder(
@@ -104,7 +96,7 @@ def test_our_code_travels_to_nodes_that_lack_it(folder: Store, bare_python: Path
     assert "No module named 'depthrate'" in lacking.stderr
     session = Session(address=bare_cluster.address).connect()
     assert session.resources()["CPU"] == 2 and check_versions() == []
-    outcome = drive(folder, session, "power_law", grid={"depth": [2, 4]}, params={"exponent": 1.0})
+    outcome = drive_on_ray(folder, session, "power_law", grid={"depth": [2, 4]}, params={"exponent": 1.0})
     assert not outcome.failures
     assert results_of(folder).sql("select depth, nc1 from results order by depth").fetchall() == [(2, 0.5), (4, 0.25)]
 
@@ -112,7 +104,9 @@ def test_our_code_travels_to_nodes_that_lack_it(folder: Store, bare_python: Path
 def test_packs_share_a_gpu(folder: Store, tmp_path: Path) -> None:
     """Ray only counts GPUs, so one that is not there will do: two packs meet on it, each told which it is."""
     session = Session(address=None, workers=2, gpus=1).connect()
-    outcome = drive(folder, session, "meets", gpu_share=0.5, params={"folder": str(tmp_path)}, grid={"depth": [1, 2]})
+    outcome = drive_on_ray(
+        folder, session, "meets", gpu_share=0.5, params={"folder": str(tmp_path)}, grid={"depth": [1, 2]}
+    )
     assert not outcome.failures, outcome.failures
     assert results_of(folder).sql("select depth, nc1 from results order by depth").fetchall() == [(1, 0.0), (2, 0.0)]
     assert not ray.is_initialized()

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from launches import job_options
 from ray_nodes import Nodes, attempts, await_that, launch, ray_nodes
 
 from depthrate.storage.commits.snapshot import take_snapshot
@@ -20,7 +21,6 @@ pytest.importorskip("ray", reason="needs pip install 'depthrate[ray]'")
 pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
 
 from depthrate.orchestrator.executors.base import PackJob
-from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.executors.ray import dispatcher as dispatcher_module
 from depthrate.orchestrator.executors.ray.dispatcher import Dispatcher
 from depthrate.orchestrator.executors.ray.errors import RayError
@@ -104,7 +104,7 @@ def test_a_worker_that_never_started_charges_no_pack_unless_none_starts_for_long
     ends: queue.SimpleQueue[Any] = queue.SimpleQueue()
     monkeypatch.setattr(Dispatcher, "_host_of", lambda self, trial_id: "n1")  # asks Ray, which does not run here
     dispatcher = Dispatcher(ends, "test", workers=3)
-    options = JobOptions(store="", data="", device="cpu", checkpoint_seconds=30, git_sha=None, git_dirty=None)
+    options = job_options()
 
     def fails_to_start(trial_id: str) -> FailureKind:
         job = PackJob(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from launches import OWN_TASKS, IdleExecutor, clock_of, drive, job_options, plan_of_depths
 from tests_rows import commit
 
 from depthrate.orchestrator.attempts.node_health import (
@@ -19,19 +19,16 @@ from depthrate.orchestrator.attempts.node_health import (
 )
 from depthrate.orchestrator.attempts.record import Attempt, new_attempt_id, read_attempt
 from depthrate.orchestrator.cli.app import app
-from depthrate.orchestrator.executors.base import Executor, JobEnd, PackJob
+from depthrate.orchestrator.executors.base import JobEnd, PackJob
 from depthrate.orchestrator.executors.local import LocalExecutor
-from depthrate.orchestrator.executors.options import JobOptions
-from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.launch import write_launch
 from depthrate.orchestrator.launch.outcome import Outcome
-from depthrate.orchestrator.launch.plan import check_sweep, make_plan
+from depthrate.orchestrator.launch.plan import check_sweep
 from depthrate.orchestrator.worker.attempt_runner import failure_kind
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.sweeps.load import sweep_of_spec
 
-OWN_TASKS = Path(__file__).parents[2] / "support/own_tasks.py"
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
 
 
@@ -44,7 +41,7 @@ def test_a_suspect_is_told_of_once_and_only_where_others_work(folder: Store, cap
             return ECC
         return None
 
-    outcome, _ = drive(folder, fails, tick_s=1.0)
+    outcome, _ = drive_cluster(folder, fails, tick_s=1.0)
     told = [text for text in caplog.messages if "failed on n2" in text]
     assert not outcome.failures and len(told) == 1
     assert "1 of 1 attempts failed on n2, 0 of " in told[0] and ECC in told[0]
@@ -70,24 +67,18 @@ def test_nodes_says_which_are_suspects(folder: Store) -> None:
     assert set(avoided.values()) == {""}
 
 
-class Cluster(Executor):
+class Cluster(IdleExecutor):
     """Four nodes that run a pack each, at once and without workers; some of them fail."""
 
-    device, workers, capacity, num_nodes = "cpu", 4, 4, 4
+    workers, capacity, num_nodes = 4, 4, 4
 
     def __init__(self, store: Store, fails: Any):
+        super().__init__()
         self._store, self._fails = store, fails
         self._open: dict[str, tuple[PackJob, str]] = {}
-        self._waiting: deque[PackJob] = deque()
         self._avoided: list[str] = []
         self.ran: list[tuple[str, str, bool]] = []
         """Of each attempt the pack, the node, and whether it failed."""
-
-    def sentence(self) -> str:
-        return "four nodes"
-
-    def submit(self, jobs: Sequence[PackJob]) -> None:
-        self._waiting += jobs
 
     def running(self) -> dict[str, str]:
         return {name: name for name in self._open}
@@ -105,10 +96,10 @@ class Cluster(Executor):
             if node in self._avoided:
                 continue
             left = {"n1", "n2", "n3", "n4"}.difference(self._avoided)
-            free = (job for job in self._waiting if node not in job.avoid or left.issubset(job.avoid))
+            free = (job for job in self.jobs if node not in job.avoid or left.issubset(job.avoid))
             job = next(free, None)
             if job is not None:
-                self._waiting.remove(job)
+                self.jobs.remove(job)
                 self._open[job.attempt_id] = job, node
         return ends
 
@@ -125,27 +116,15 @@ class Cluster(Executor):
         attempt.write(self._store)
         return JobEnd(job.attempt_id)
 
-    def stop(self) -> None: ...
 
-    def close(self) -> None: ...
-
-
-def drive(folder: Store, fails: Any, num_trials: int = 24, tick_s: float = 0.0) -> tuple[Outcome, Cluster]:
-    spec = {"name": "s", "task": f"{OWN_TASKS}:power_law", "grid": {"depth": list(range(2, 2 + num_trials))}}
-    plan = make_plan(check_sweep(sweep_of_spec(spec)), folder, workers=num_trials)
-    options = JobOptions(store=folder.root, data="", device="cpu", checkpoint_seconds=30, git_sha=None, git_dirty=None)
-    executor, now = Cluster(folder, fails), [0.0]
-
-    def clock() -> float:
-        now[0] += tick_s
-        return now[0] if tick_s else time.monotonic()
-
-    return Driver(plan, folder, executor, options, lambda progress: None, clock=clock).run(), executor
+def drive_cluster(folder: Store, fails: Any, num_trials: int = 24, tick_s: float = 0.0) -> tuple[Outcome, Cluster]:
+    executor, clock = Cluster(folder, fails), clock_of(tick_s) if tick_s else time.monotonic
+    return drive(plan_of_depths(folder, num_trials), folder, executor, clock=clock), executor
 
 
 @pytest.mark.parametrize("said", ["it is broken here", ECC])
 def test_a_sick_node_costs_three_attempts_and_no_trial(folder: Store, said: str) -> None:
-    outcome, cluster = drive(folder, lambda job, node: said if node == "n2" else None)
+    outcome, cluster = drive_cluster(folder, lambda job, node: said if node == "n2" else None)
     assert not outcome.failures and not outcome.stopped_early
     failed = Counter(node for _, node, has_failed in cluster.ran if has_failed)
     assert set(failed) == {"n2"} and failed["n2"] <= 3
@@ -154,19 +133,19 @@ def test_a_sick_node_costs_three_attempts_and_no_trial(folder: Store, said: str)
 
 
 def test_two_sick_nodes_of_four_cost_no_trial_either(folder: Store) -> None:
-    outcome, cluster = drive(folder, lambda job, node: ECC if node in ("n2", "n4") else None, num_trials=40)
+    outcome, cluster = drive_cluster(folder, lambda job, node: ECC if node in ("n2", "n4") else None, num_trials=40)
     assert not outcome.failures and len({pack for pack, _, has_failed in cluster.ran if not has_failed}) == 40
     assert max(Counter(node for _, node, has_failed in cluster.ran if has_failed).values()) <= 4
 
 
 def test_a_task_with_a_bug_stops_the_launch(folder: Store) -> None:
-    outcome, cluster = drive(folder, lambda job, node: "it is broken everywhere")
+    outcome, cluster = drive_cluster(folder, lambda job, node: "it is broken everywhere")
     assert outcome.stopped_early and len(outcome.failures) >= 3 and len(cluster.ran) <= 20
 
 
 def test_a_bug_that_every_node_has_shown_is_not_tried_again(folder: Store, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="depthrate")
-    outcome, cluster = drive(folder, lambda job, node: "it is broken everywhere")
+    outcome, cluster = drive_cluster(folder, lambda job, node: "it is broken everywhere")
     assert outcome.stopped_early and len(cluster.ran) == len(outcome.failures) == 4
     assert len({node for _, node, _ in cluster.ran}) == 4
     told = [text for text in caplog.messages if "it is broken everywhere" in text]
@@ -182,12 +161,12 @@ def test_an_error_is_tried_again_where_anything_works(folder: Store, works: str)
         is_exempt = node == "n4" if works == "another node" else len(failed) == 1
         return None if is_exempt or failed[job.pack_id] > 1 else "odd"
 
-    outcome, _ = drive(folder, fails_at_first)
+    outcome, _ = drive_cluster(folder, fails_at_first)
     assert not outcome.failures and not outcome.stopped_early
 
 
 def test_hardware_that_fails_everywhere_ends_too(folder: Store) -> None:
-    outcome, cluster = drive(folder, lambda job, node: ECC)
+    outcome, cluster = drive_cluster(folder, lambda job, node: ECC)
     assert outcome.stopped_early and len(cluster.ran) < 24 * 9
 
 
@@ -202,11 +181,7 @@ def test_a_lost_attempt_is_on_the_books_of_its_node(folder: Store) -> None:
             known = {"host": node, "job_id": "17_0", "pid": 0, "started_at": 1000.0, "ended_at": 1060.0}
             return JobEnd(job.attempt_id, "job 17_0 ended", FailureKind.NODE_LOST, node=node, known=known)
 
-    spec = {"name": "s", "task": f"{OWN_TASKS}:power_law", "grid": {"depth": [2, 3]}}
-    plan = make_plan(check_sweep(sweep_of_spec(spec)), folder, workers=2)
-    options = JobOptions(store=folder.root, data="", device="cpu", checkpoint_seconds=30, git_sha=None, git_dirty=None)
-    executor = Lost(folder, lambda job, node: None)
-    assert not Driver(plan, folder, executor, options, lambda progress: None).run().failures
+    assert not drive(plan_of_depths(folder, 2), folder, Lost(folder, lambda job, node: None)).failures
     names = [path.rpartition("/")[2].removesuffix(".json") for path in folder.list("attempts/sweep=s")]
     records = [record for name in names if (record := read_attempt(folder, "s", name)) is not None]
     (lost,) = (record for record in records if record["state"] is AttemptState.LOST)
@@ -234,8 +209,7 @@ def test_a_gpu_that_fails_gets_nothing_more(monkeypatch: pytest.MonkeyPatch) -> 
         return executor._workers[slot]
 
     monkeypatch.setattr(executor, "_start", start)
-    options = JobOptions(store="", data="", device="cuda", checkpoint_seconds=1, git_sha=None, git_dirty=None)
-    common: dict[str, Any] = {"sweep": "s", "task": "t", "params": [], "options": options, "trial_ids": ["t"]}
+    common: dict[str, Any] = {"sweep": "s", "task": "t", "params": [], "options": job_options(), "trial_ids": ["t"]}
     executor.submit([PackJob(attempt_id="a", pack_id="a", avoid=["GPU 0"], **common)])
     assert started == [1] and executor.running_on() == {"a": "GPU 1"}
     executor.avoid(["GPU 0"])
@@ -246,7 +220,9 @@ def test_a_gpu_that_fails_gets_nothing_more(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.slow
 def test_nodes_says_what_is_avoided_and_forgives(folder: Store) -> None:
-    outcome, cluster = drive(folder, lambda job, node: ECC if node == "n2" else None, num_trials=60, tick_s=20.0)
+    outcome, cluster = drive_cluster(
+        folder, lambda job, node: ECC if node == "n2" else None, num_trials=60, tick_s=20.0
+    )
     assert not outcome.failures and 2 <= sum(has_failed for _, _, has_failed in cluster.ran) <= 3
     checked = check_sweep(sweep_of_spec({"name": "s", "task": f"{OWN_TASKS}:power_law", "grid": {"depth": [2]}}))
     write_launch(folder, checked)
@@ -269,6 +245,6 @@ def test_a_node_that_is_forgiven_is_used_again_by_a_launch_that_runs(folder: Sto
             write_cleared(folder, "s", "n2")
         return None
 
-    outcome, cluster = drive(folder, fails, num_trials=60, tick_s=20.0)
+    outcome, cluster = drive_cluster(folder, fails, num_trials=60, tick_s=20.0)
     assert not outcome.failures and failed
     assert ("n2", False) in {(node, has_failed) for _, node, has_failed in cluster.ran}

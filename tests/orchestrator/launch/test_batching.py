@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from launches import drive, job_options, plan_of
 from outcomes import committed, raw_rows, states
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
@@ -16,23 +17,19 @@ from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.record import new_attempt_id, read_attempt
 from depthrate.orchestrator.attempts.retry import Failure
 from depthrate.orchestrator.executors.base import BATCH_S, PackJob
-from depthrate.orchestrator.executors.local import LocalExecutor
-from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.launch.batching import Batching, blamed, grouped, trials_of
-from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.outcome import Outcome
 from depthrate.orchestrator.launch.pack_entry import PackEntry
-from depthrate.orchestrator.launch.plan import Plan, check_sweep, make_plan
+from depthrate.orchestrator.launch.plan import Plan
 from depthrate.orchestrator.worker.attempt_runner import run_job
 from depthrate.orchestrator.worker.context import StopFlag
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.maintenance.verify import verify
 from depthrate.storage.tables.states import AttemptState, FailureKind
-from depthrate.sweeps.load import sweep_of_spec
 from depthrate.sweeps.packing import Pack, make_pack
 
-SHORT_TASKS = Path(__file__).parents[1] / "support/short_tasks.py"
+SHORT_TASKS = Path(__file__).parents[2] / "support/short_tasks.py"
 
 
 @pytest.fixture
@@ -41,32 +38,24 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("depthrate.orchestrator.worker.attempt_runner.BATCH_S", 60.0)
 
 
-def plan_of(store: Store, task: str, **spec: Any) -> Plan:
-    return make_plan(check_sweep(sweep_of_spec({"name": "s", "task": f"{SHORT_TASKS}:{task}", **spec})), store)
+def short_plan(store: Store, task: str, **spec: Any) -> Plan:
+    return plan_of(store, f"{SHORT_TASKS}:{task}", **spec)
 
 
-def options_of(store: Store) -> JobOptions:
-    return JobOptions(store=store.root, data="", device="cpu", checkpoint_seconds=30, git_sha=None, git_dirty=None)
-
-
-def drive(store: Store, task: str, workers: int = 1, **spec: Any) -> Outcome:
-    executor = LocalExecutor(workers)
-    try:
-        return Driver(plan_of(store, task, **spec), store, executor, options_of(store), lambda progress: None).run()
-    finally:
-        executor.close()
+def drive_short(store: Store, task: str, workers: int = 1, **spec: Any) -> Outcome:
+    return drive(short_plan(store, task, **spec), store, workers=workers)
 
 
 def job_of(store: Store, plan: Plan) -> PackJob:
     """One job of all packs of a plan, the shallowest first."""
     packs = sorted(plan.packs, key=lambda pack: pack.trials[0].params["depth"])
     first, *then = [trials_of(pack) for pack in packs]
-    task, options = plan.checked.sweep.loaded_task, options_of(store)
+    task, options = plan.checked.sweep.loaded_task, job_options(store)
     return PackJob(attempt_id=new_attempt_id(), sweep="s", task=task, **vars(first), options=options, then=then)
 
 
 def test_packs_of_one_attempt_are_committed_together(folder: Store, unhurried: None) -> None:
-    job = PackJob.from_json(job_of(folder, plan_of(folder, "hop", grid={"depth": [2, 3, 4]}, seeds=2)).to_json())
+    job = PackJob.from_json(job_of(folder, short_plan(folder, "hop", grid={"depth": [2, 3, 4]}, seeds=2)).to_json())
     assert run_job(job, StopFlag()).state == "done"
     assert [len(folder.list(table)) for table in ("trials", "metrics", "curves", "attempts")] == [1, 1, 1, 1]
     rows = results_of(folder).sql("select depth, seed, pack_id, attempt_id from trials order by all").fetchall()
@@ -79,15 +68,15 @@ def test_packs_of_one_attempt_are_committed_together(folder: Store, unhurried: N
 @pytest.mark.slow
 def test_an_attempt_gives_back_what_it_has_no_time_for(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("depthrate.orchestrator.worker.attempt_runner.BATCH_S", 0.0)
-    job = job_of(folder, plan_of(folder, "hop", grid={"depth": [2, 3, 4]}))
+    job = job_of(folder, short_plan(folder, "hop", grid={"depth": [2, 3, 4]}))
     attempt = run_job(job, StopFlag())
     assert attempt.state == "done" and attempt.trial_ids == job.trial_ids and raw_rows(folder) == 1
-    drive(folder, "hop", grid={"depth": [2, 3, 4]})
+    drive_short(folder, "hop", grid={"depth": [2, 3, 4]})
     assert raw_rows(folder) == 3, "what it did is not done again"
 
 
 def test_features_of_several_widths_go_into_files_of_their_own(folder: Store, unhurried: None) -> None:
-    job = job_of(folder, plan_of(folder, "widens", grid={"depth": [2, 3, 4]}))
+    job = job_of(folder, short_plan(folder, "widens", grid={"depth": [2, 3, 4]}))
     assert run_job(job, StopFlag()).state == "done"
     results = results_of(folder)
     widths = [
@@ -100,9 +89,9 @@ def test_features_of_several_widths_go_into_files_of_their_own(folder: Store, un
 @pytest.mark.parametrize("how", ["metrics", "features"])
 @pytest.mark.parametrize("bad", [3, 4])
 def test_features_of_a_trial_that_fails_are_not_committed_with_those_before(folder: Store, how: str, bad: int) -> None:
-    plan = plan_of(folder, "breaks", grid={"depth": [2, 3, 4]}, params={"bad": bad, "how": how})
+    plan = short_plan(folder, "breaks", grid={"depth": [2, 3, 4]}, params={"bad": bad, "how": how})
     trials = sorted((t for pack in plan.packs for t in pack.trials), key=lambda trial: trial.params["depth"])
-    options, task = options_of(folder), plan.checked.sweep.loaded_task
+    options, task = job_options(folder), plan.checked.sweep.loaded_task
     pack = trials_of(make_pack(trials))
     attempt = run_job(
         PackJob(attempt_id=new_attempt_id(), sweep="s", task=task, **vars(pack), options=options), StopFlag()
@@ -114,7 +103,7 @@ def test_features_of_a_trial_that_fails_are_not_committed_with_those_before(fold
 
 
 def test_what_was_done_before_a_failure_is_committed(folder: Store, unhurried: None) -> None:
-    job = job_of(folder, plan_of(folder, "fails", grid={"depth": [2, 3, 4, 5]}, params={"bad": 4}))
+    job = job_of(folder, short_plan(folder, "fails", grid={"depth": [2, 3, 4, 5]}, params={"bad": 4}))
     attempt = run_job(job, StopFlag())
     bad = job.then[1]
     assert attempt.state == "failed" and attempt.pack_id == bad.pack_id and attempt.trial_ids[-1] == bad.trial_ids[0]
@@ -177,7 +166,7 @@ def test_a_failure_in_a_pack_that_others_committed_is_not_the_next_ones(failed: 
 @pytest.mark.parametrize("where", ["between", "metrics before", "metrics after", "trials before", "trials after"])
 def test_a_worker_killed_anywhere_loses_and_doubles_nothing(folder: Store, tmp_path: Path, where: str) -> None:
     params = {"folder": str(tmp_path), "where": where}
-    outcome = drive(folder, "dies", grid={"depth": list(range(1, 61))}, params=params)
+    outcome = drive_short(folder, "dies", grid={"depth": list(range(1, 61))}, params=params)
     assert not outcome.failures and (tmp_path / "dead").exists()
     assert committed(folder) == [(depth, 1.0 / depth) for depth in range(1, 61)] and raw_rows(folder) == 60
     ended = Counter(states(folder))
@@ -190,7 +179,7 @@ def test_a_worker_killed_anywhere_loses_and_doubles_nothing(folder: Store, tmp_p
 
 @pytest.mark.slow
 def test_a_killed_worker_is_noticed_while_what_it_has_forked_goes_on(folder: Store, tmp_path: Path) -> None:
-    outcome = drive(folder, "forks", grid={"depth": [2, 3]}, params={"folder": str(tmp_path)})
+    outcome = drive_short(folder, "forks", grid={"depth": [2, 3]}, params={"folder": str(tmp_path)})
     os.kill(int((tmp_path / "child").read_text()), 9)  # it is there: nobody has waited for it
     assert not outcome.failures and [depth for depth, _ in committed(folder)] == [2, 3]
     assert Counter(states(folder))["lost"] == 1
@@ -198,7 +187,7 @@ def test_a_killed_worker_is_noticed_while_what_it_has_forked_goes_on(folder: Sto
 
 @pytest.mark.slow
 def test_a_pack_that_fails_among_others_is_reported_alone(folder: Store) -> None:
-    outcome = drive(folder, "fails", grid={"depth": list(range(1, 41))})
+    outcome = drive_short(folder, "fails", grid={"depth": list(range(1, 41))})
     (failure,) = outcome.failures
     assert failure.error == "RuntimeError: depth 20 is cursed" and len(failure.pack.trials) == 1
     assert [depth for depth, _ in committed(folder)] == [d for d in range(1, 41) if d != 20]
@@ -207,7 +196,7 @@ def test_a_pack_that_fails_among_others_is_reported_alone(folder: Store) -> None
 
 @pytest.mark.slow
 def test_a_column_of_two_types_fails_only_the_pack_that_has_the_other(folder: Store) -> None:
-    outcome = drive(folder, "widens", grid={"depth": list(range(1, 41))}, params={"text_at": 20})
+    outcome = drive_short(folder, "widens", grid={"depth": list(range(1, 41))}, params={"text_at": 20})
     (failure,) = outcome.failures
     assert "mark" in failure.error and failure.pack.trials[0].params["depth"] == 20
     assert len(committed(folder)) == 39
@@ -228,7 +217,7 @@ def test_compactions_and_checks_beside_batches_see_each_trial_once(folder: Store
     beside = threading.Thread(target=look)
     beside.start()
     try:
-        outcome = drive(
+        outcome = drive_short(
             folder, "dies", workers=2, grid={"depth": list(range(1, 121))}, params={"folder": str(tmp_path)}
         )
     finally:

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from launches import job_options
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.record import new_attempt_id, read_attempt
 from depthrate.orchestrator.executors.base import PackJob
-from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.worker.stored_libraries import StoredLibraries
 from depthrate.storage.attempts.records import Record
 from depthrate.storage.files.store import Store
@@ -35,16 +35,7 @@ class Node:
 
     def run(self) -> Record:
         """Run a pack, as jobs of a cluster do, and return its record."""
-        options = JobOptions(
-            store=self._store.root,
-            data="",
-            device="cpu",
-            engine="native",
-            checkpoint_seconds=60,
-            git_sha=None,
-            git_dirty=None,
-            shares_libraries=True,
-        )
+        options = job_options(self._store, engine="native", shares_libraries=True)
         named = new_attempt_id()
         pack = {"pack_id": f"p{named}", "trial_ids": [f"t{named}"], "params": [DUFM.schema.fill(GIVEN)]}
         job = PackJob(attempt_id=named, sweep="s", task="dufm", options=options, **pack)

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 import yaml
 from kill_rounds import children
+from launches import job_options
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import open_results, results_of
 from depthrate.orchestrator.executors.base import PackJob
-from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.monitor.running_trials import RunningTrial, running_table
 from depthrate.orchestrator.worker import live_curves
 from depthrate.orchestrator.worker.attempt_runner import run_job
@@ -45,7 +45,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def job_of(store: Store, *trial_ids: str) -> PackJob:
-    options = JobOptions(store=store.url, data="", device="cpu", checkpoint_seconds=60.0, git_sha=None, git_dirty=None)
+    options = job_options(store, checkpoint_seconds=60)
     params = [{"depth": number} for number in range(len(trial_ids))]
     return PackJob(
         attempt_id=ATTEMPT,

@@ -1,0 +1,104 @@
+"""Launches of the tests: a plan, the options of its jobs, and a driver with an executor of the test's own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from depthrate.orchestrator.executors.base import Executor, JobEnd, PackJob
+from depthrate.orchestrator.executors.local import LocalExecutor
+from depthrate.orchestrator.executors.options import JobOptions
+from depthrate.orchestrator.launch.driver import Driver
+from depthrate.orchestrator.launch.outcome import Outcome
+from depthrate.orchestrator.launch.plan import Plan, check_sweep, make_plan
+from depthrate.orchestrator.launch.progress import Watcher
+from depthrate.storage.files.store import Store
+from depthrate.sweeps.load import sweep_of_spec
+
+OWN_TASKS = Path(__file__).with_name("own_tasks.py")
+
+
+def job_options(store: Store | None = None, **options: Any) -> JobOptions:
+    """Options of jobs on one core; those that a test is about are given."""
+    basic = {"data": "", "device": "cpu", "checkpoint_seconds": 30, "git_sha": None, "git_dirty": None}
+    return JobOptions(**{"store": "" if store is None else store.address, **basic, **options})
+
+
+def plan_of(store: Store, task: str = "power_law", workers: int = 1, **spec: Any) -> Plan:
+    """Plan a sweep named s of a task in own_tasks.py, or of one that is given with its file."""
+    where = task if ":" in task else f"{OWN_TASKS}:{task}"
+    return make_plan(check_sweep(sweep_of_spec({"name": "s", "task": where, **spec})), store, workers=workers)
+
+
+def plan_of_depths(store: Store, count: int) -> Plan:
+    """Plan so many packs of one trial each."""
+    return plan_of(store, workers=count, grid={"depth": list(range(2, 2 + count))})
+
+
+class IdleExecutor(Executor):
+    """An executor that only notes what it is given: a test says what becomes of it."""
+
+    device, capacity, workers = "cpu", 1, 1
+
+    def __init__(self) -> None:
+        self.jobs: list[PackJob] = []
+        """That were submitted and have not ended."""
+        self.submitted_ids: list[str] = []
+
+    def sentence(self) -> str:
+        """Say what this is."""
+        return "no machine"
+
+    def submit(self, jobs: Sequence[PackJob]) -> None:
+        """Note jobs."""
+        self.jobs += jobs
+        self.submitted_ids += [job.attempt_id for job in jobs]
+
+    def running(self) -> dict[str, str]:
+        """Return nothing: no attempt is known to have started."""
+        return {}
+
+    def poll(self, timeout_s: float) -> list[JobEnd]:
+        """End all at once."""
+        ended, self.jobs = self.jobs, []
+        return [JobEnd(job.attempt_id) for job in ended]
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def drive(
+    plan: Plan,
+    store: Store,
+    executor: Executor | None = None,
+    watch: Watcher = lambda progress: None,
+    clock: Callable[[], float] = time.monotonic,
+    workers: int = 1,
+) -> Outcome:
+    """Run a plan to its end, with worker processes unless an executor is given."""
+    executor = executor or LocalExecutor(workers)
+    try:
+        return Driver(plan, store, executor, job_options(store, device=executor.device), watch, clock).run()
+    finally:
+        executor.close()
+
+
+def drive_task(store: Store, task: str, workers: int = 1, **spec: Any) -> Outcome:
+    """Run a task's sweep to its end with worker processes."""
+    return drive(plan_of(store, task, workers, **spec), store, workers=workers)
+
+
+def clock_of(step_s: float) -> Callable[[], float]:
+    """Return a clock that goes on by so much with every look."""
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += step_s
+        return now[0]
+
+    return clock
