@@ -222,7 +222,7 @@ def kept_features(
                 "kind": np.full(len(chosen), kind),
                 "label": labels,
                 "sample_index": sample_index,
-                "feature": values.cpu().numpy().astype(dtype),
+                "feature": values.to("cpu", getattr(torch, dtype)).numpy(),  # beyond the type's range: infinite
             }
 
     return KeptFeatures(parts)

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.console.tables import FILE_WIDTH, print_rows
-from depthrate.orchestrator.launch import driver as driver_module
+from depthrate.orchestrator.launch import supervisor
 from depthrate.storage.files.store import Store
 
 TASK = """
@@ -118,14 +118,14 @@ def test_a_full_store_with_free_space_names_the_failed_write(folder: Store, monk
 
     entry = SimpleNamespace(beat={"needs_bytes": 176_000})
 
-    class Full(driver_module.Driver):
+    class Full(supervisor.AttemptSupervisor):
         def __init__(self) -> None:
-            self.store, self.running = folder, {"a": entry}  # type: ignore[dict-item]
+            self._store, self.running = folder, {"a": entry}  # type: ignore[dict-item]
 
     noted: list[str] = []
-    monkeypatch.setattr(driver_module, "note", lambda _, text, **__: noted.append(text))
-    monkeypatch.setattr(driver_module, "free_bytes", lambda _: 5_710_000)
-    Full()._look_for_room()
+    monkeypatch.setattr(supervisor, "note", lambda _, text, **__: noted.append(text))
+    monkeypatch.setattr(supervisor, "free_bytes", lambda _: 5_710_000)
+    Full()._check_store()
     assert "a write failed although 5.71 MB are free" in noted[0] and "176 kB" in noted[0]
 
 
