@@ -312,8 +312,9 @@ class SlurmExecutor(Executor):
             raise NoRoomError(f"the store takes nothing: {error}", left) from None
         except SlurmError as error:
             self._is_full, self._refusal = isinstance(error, SubmitLimitError), str(error)
-            is_early = isinstance(error, SbatchRateError)
-            kind = NoRoomError if self._is_full else SubmitRateError if is_early else SubmitError
+            kind: type[SubmitError] = NoRoomError if self._is_full else SubmitError
+            if isinstance(error, SbatchRateError):
+                kind = NoRoomError if error.is_full else SubmitRateError
             raise kind(str(error), [job for job in jobs if job.attempt_id not in sent]) from None
         finally:
             if requests.submitted_at != before:

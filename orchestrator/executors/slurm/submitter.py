@@ -85,18 +85,18 @@ class SubmitQuota:
         counts[user] = max(0, counts[user] - alive)
         return counts
 
-    def learn(self, alive: int, refusal: str) -> int:
-        """Note that not one job more was taken beside those that are `alive`, and return how many fill that limit.
+    def learn(self, alive: int, refusal: str, refused: int = 1) -> int:
+        """Note that so many jobs were refused beside those that are `alive`, and return how many there may be at most.
 
         Raises:
             SlurmError: the controller does not answer.
         """
         for group in (self._limits.refused_group(refusal), JobGroup()):
             counts = self._count(group, alive)
-            if there := counts.total() + alive:
-                self._learnt, self._learnt_at = {group: there}, self._clock()
+            if most := counts.total() + alive + refused - 1:
+                self._learnt, self._learnt_at = {group: most}, self._clock()
                 self._counts[group] = counts
-                return there
+                return most
         return 0
 
     def describe(self, alive: int) -> str:
@@ -223,6 +223,11 @@ def _costs_s(seconds: Sequence[float | None]) -> list[float]:
 class SbatchRateError(SlurmError):
     """sbatch was called as often as a minute allows."""
 
+    def __init__(self, *, is_full: bool):
+        super().__init__(f"sbatch is called {SUBMISSIONS_A_MINUTE} times per minute at most")
+        self.is_full = is_full
+        """Whether the cluster has no room for all that is left either."""
+
 
 class Submitter:
     """Submits jobs, each a bundle of packs."""
@@ -263,7 +268,7 @@ class Submitter:
             if size == 0:
                 raise SubmitLimitError(self._room.describe(len(jobs_alive)))
             if not self._requests.may_submit(is_full=False):
-                raise SbatchRateError(f"sbatch is called {SUBMISSIONS_A_MINUTE} times per minute at most")
+                raise SbatchRateError(is_full=room is not None and room < len(left))
             try:
                 yield self._submit_array([left[index] for index in range(size)], excluded, jobs_alive)
             except SubmitLimitError as error:
@@ -271,10 +276,8 @@ class Submitter:
                 if room is not None and room < size:
                     continue  # jobs of ours that have ended leave a moment later
                 self._size, was_refused = max(1, size // 2), True
-                if size > 1:
+                if self._room.learn(len(jobs_alive), str(error), size):
                     continue
-                if self._room.learn(len(jobs_alive), str(error)):
-                    raise SubmitLimitError(self._room.describe(len(jobs_alive))) from None
                 raise SlurmError(f"the cluster's limits take not even one job of this user: {error}") from None
             for _ in range(size):
                 left.popleft()

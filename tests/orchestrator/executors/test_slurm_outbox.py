@@ -172,6 +172,20 @@ def test_sbatch_is_called_six_times_a_minute_at_most_within_a_submission_too(
     assert cluster.now <= 20 * num_arrays
 
 
+@pytest.mark.parametrize("said", [5, None])
+def test_room_for_fewer_than_all_is_known_before_sbatch_may_be_called_again(
+    cluster: Cluster, folder: Store, said: int | None
+) -> None:
+    """So that a detached launch leaves at once, and a job submits the rest; a refusal is a bound on the limit."""
+    clock = lambda: cluster.now  # noqa: E731
+    room = SubmitQuota(SubmitLimits({} if said is None else {JobGroup(): said}), clock)
+    limits = Limits("lab", 1 if said else 101, 1000, {})  # either many arrays, or many refusals
+    outbox = Submitter(Profile(), limits, folder, "s", room, ConcurrencySlots(None), RequestBudget(clock))
+    with pytest.raises(SbatchRateError) as caught:
+        list(outbox.submit(bundles(30), [], lambda: ["a job"] * cluster.there))
+    assert caught.value.is_full and room.most is not None and 5 <= room.most < 30 and cluster.calls == 3
+
+
 def test_each_account_that_is_tried_counts_as_a_call(cluster: Cluster, folder: Store, monkeypatch: Any) -> None:
     def submit(*given: Any) -> list[str]:
         CALLS["sbatch"] += 4
@@ -181,9 +195,9 @@ def test_each_account_that_is_tried_counts_as_a_call(cluster: Cluster, folder: S
     clock = lambda: cluster.now  # noqa: E731
     room, limits = SubmitQuota(SubmitLimits(), clock), Limits("lab", 2, 1000, {})
     outbox = Submitter(Profile(), limits, folder, "s", room, ConcurrencySlots(None), RequestBudget(clock))
-    with pytest.raises(SbatchRateError):
+    with pytest.raises(SbatchRateError) as caught:
         list(outbox.submit(bundles(2), [], list))
-    assert cluster.calls == 1
+    assert cluster.calls == 1 and not caught.value.is_full
 
 
 def test_only_jobs_of_the_qos_that_has_the_limit_fill_it(cluster: Cluster, folder: Store, monkeypatch: Any) -> None:
