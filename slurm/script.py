@@ -35,6 +35,16 @@ def begun_marker(folder: Path, job_id: str, restarts: int) -> Path:
     return folder / f"begun-{job_id}-{restarts}"
 
 
+def all_have_ended(folder: Path) -> bool:
+    """Whether each job of a folder has said that it ended well; one that was killed or put back says nothing."""
+    works = {path.stem for path in folder.glob(work_file("*"))}
+    return bool(works) and works == {path.stem for path in folder.glob(_ended_marker("*"))}
+
+
+def _ended_marker(index: str) -> str:
+    return f"work_{index}.ended"
+
+
 def sbatch_parameters(
     profile: Profile, name: str, folder: Path, exclude: Sequence[str] = (), nodes: int = 1, elsewhere: int = 0
 ) -> dict[str, Any]:
@@ -149,6 +159,8 @@ def _at_the_end(profile: Profile, folder: Path, excluded: Sequence[str], elsewhe
             "  fi",
             "fi",
         ]
+    marker = shlex.quote(str(folder)) + f"/{_ended_marker('${SLURM_ARRAY_TASK_ID:-0}')}"
+    lines.append(f"((code)) || touch {marker}")
     soonest = profile.failed_start_s
     lines.append(f"((code == 0 || code >= 128 || SECONDS >= {soonest})) || sleep $(({soonest} - SECONDS))")
     body = [f"  {line}" for line in lines]

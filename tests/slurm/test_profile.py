@@ -15,7 +15,7 @@ from depthrate.slurm import states
 from depthrate.slurm.command import SlurmError, run_command
 from depthrate.slurm.limits import Limits, Partition, minutes_of, read_limits
 from depthrate.slurm.profile import Profile, expiring_keys, load_profile, make_profile
-from depthrate.slurm.script import batch_script, sbatch_parameters
+from depthrate.slurm.script import all_have_ended, batch_script, sbatch_parameters, work_file
 from depthrate.slurm.states import JobState, sacct_states, squeue_states
 
 ROOT = Path(__file__).parents[2]
@@ -46,6 +46,7 @@ GOLDEN = """\
 scratch_of_job=
 depthrate_ends() {{
   code=$?
+  ((code)) || touch {folder}/work_${{SLURM_ARRAY_TASK_ID:-0}}.ended
   ((code == 0 || code >= 128 || SECONDS >= 20)) || sleep $((20 - SECONDS))
 }}
 trap depthrate_ends EXIT
@@ -399,8 +400,10 @@ def test_a_job_that_fails_at_once_keeps_its_node_busy_for_a_while(
     (tmp_path / "jobs").mkdir()
     profile = Profile(setup=(f"SECONDS={seconds}", *setup), failed_start_s=20)
     (tmp_path / "job.sh").write_text(batch_script(profile, "x", 1, tmp_path / "jobs"))
+    (tmp_path / "jobs" / work_file("0")).touch()
     done = subprocess.run(["bash", tmp_path / "job.sh"], check=False)
     assert (done.returncode != 0) == bool(setup or code)
+    assert all_have_ended(tmp_path / "jobs") == (done.returncode == 0), "what was killed may be put back into the queue"
     assert (tmp_path / "pause").exists() == pauses
     if pauses:
         assert 15 <= int((tmp_path / "pause").read_text()) <= 20

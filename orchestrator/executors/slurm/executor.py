@@ -480,7 +480,7 @@ class SlurmExecutor(Executor):
 
     def close(self) -> None:
         """Tidy up after the jobs that are over; the others go on, see `stop`."""
-        with suppress(SlurmError, StoreError, OSError):
+        with suppress(StoreError, OSError):
             self._strike_off_what_is_over()
             remove_finished_folders(self.store, self.sweep, self._folders)
 

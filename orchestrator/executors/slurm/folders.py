@@ -1,4 +1,7 @@
-"""The folders of what jobs are made of and print: each goes once its jobs are over and their trials are committed."""
+"""The folders of what jobs are made of and print: each goes once its jobs are over and their trials are committed.
+
+A job that ends well says so in its folder; of the others the controller is asked.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from depthrate.orchestrator.executors.slurm.submissions import read_submissions
+from depthrate.slurm.command import SlurmError
+from depthrate.slurm.script import all_have_ended
 from depthrate.slurm.states import unfinished_names
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.paths import is_job_folder
@@ -16,9 +21,9 @@ from depthrate.storage.files.store import Store
 TRIALS_FILE = "trials"
 """In a folder: the trials that its jobs run, one per line."""
 PAUSES_S = (0.0, 1.0, 2.0, 4.0)
-"""Before each query for jobs that still end: a job is over a moment after its last commit."""
+"""Before each look for jobs that still end: a job is over a moment after its last commit."""
 TIMEOUT_S = 10.0
-"""How long all queries may take; what still ends then is left to the next launch."""
+"""How long all queries may take; what still ends after the last look is left to the next launch."""
 
 
 def write_trials(folder: Path, trial_ids: Iterable[str]) -> None:
@@ -32,7 +37,6 @@ def remove_finished_folders(store: Store, sweep: str, roots: Iterable[Path]) -> 
 
     Raises:
         OSError: a folder or the store cannot be read; so is a StoreError.
-        SlurmError: the controller does not answer.
     """
     paths = [path for root in roots if root.is_dir() for path in root.iterdir()]
     folders = {path.name: path for path in paths if is_job_folder(str(path), sweep, path.name)}
@@ -40,15 +44,22 @@ def remove_finished_folders(store: Store, sweep: str, roots: Iterable[Path]) -> 
     trials = {name: _read_trials(folder) for name, folder in folders.items() if name not in watched}
     committed = take_snapshot(store).trial_ids() if any(trials.values()) else set()
     left = {name for name, trial_ids in trials.items() if trial_ids is not None and committed.issuperset(trial_ids)}
-    until = time.monotonic() + TIMEOUT_S
+    left_s = TIMEOUT_S
     for pause_s in PAUSES_S:
-        if not left or time.monotonic() + pause_s >= until:
+        if not left:
             return
         time.sleep(pause_s)
-        ending = unfinished_names(left, until - time.monotonic())
-        for name in left - ending:
+        over = {name for name in left if all_have_ended(folders[name])}
+        if over != left and left_s > 0:
+            began = time.monotonic()
+            try:
+                over |= left - unfinished_names(left - over, left_s)
+                left_s -= time.monotonic() - began
+            except SlurmError:
+                left_s = 0
+        for name in over:
             shutil.rmtree(folders[name], ignore_errors=True)
-        left &= ending
+        left -= over
 
 
 def _read_trials(folder: Path) -> list[str] | None:

@@ -856,8 +856,12 @@ def test_a_job_that_does_not_end_and_a_controller_that_is_away_keep_their_folder
     executor.close()
     assert Path(submission.folder).is_dir(), "its last words may still come"
     scheduler.is_away = True
+    (Path(submission.folder) / "work_0.pkl").touch()
     executor.close()
     assert Path(submission.folder).is_dir()
+    (Path(submission.folder) / "work_0.ended").touch()
+    executor.close()
+    assert not Path(submission.folder).exists(), "the job itself says that it has ended"
 
 
 def test_the_folder_of_what_failed_goes_once_another_job_has_done_its_work(
