@@ -60,7 +60,7 @@ class Access:
             # another site's name that leads here is how its pages would read what only this machine may
             return _refused(f"this server is not called {host[:100]!r}; it is {known}, or an address", 421)
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and not _is_of(origin, host):
             return _refused(f"a page of {origin[:100]!r} may not ask here; open this server's own page")
         if headers.get("sec-fetch-site") in ("cross-site", "same-site") and headers.get("sec-fetch-mode") != "navigate":
             return _refused("a page of another site may not load this; open this server's own page")
@@ -106,6 +106,14 @@ def is_known_host(host: str, names: frozenset[str]) -> bool:
         return True
     except ValueError:
         return name == "localhost" or name in names
+
+
+def _is_of(origin: str, host: str) -> bool:
+    """Tell whether an Origin header names this host; what is no address names none."""
+    try:
+        return urlsplit(origin).netloc == host
+    except ValueError:
+        return False
 
 
 def own_names(host: str) -> frozenset[str]:

@@ -25,6 +25,8 @@ PLAN_EVERY_LOOKS = 3
 """Launches are looked for at every third look."""
 SEARCH_EVERY_S = 15.0
 """Searches propose trials without a new launch, so that what they ask for is read again."""
+AGAIN_EVERY_S = 2.0
+"""What is not known is looked for at once, and no more often than this."""
 FIRST_LOOK_S = 20.0
 """For so long a first question waits for the first look."""
 
@@ -53,6 +55,7 @@ class Poller:
         self._specs: dict[str, LaunchedSpec] = {}
         self._planned_at = 0.0
         self._seen, self._asked_at, self._began_at = Seen(), time.monotonic(), 0.0
+        self._again_at, self._is_wanted = -AGAIN_EVERY_S, False
         self._changed, self._is_ended = threading.Condition(), False
 
     def start(self) -> None:
@@ -82,6 +85,15 @@ class Poller:
             said = f"{self.store.url} has not answered for {took_s:.0f} s; it is waited for"
             return Seen(self._seen.number, self._seen.look, self._seen.specs, said)
 
+    def seen_again(self) -> Seen:
+        """Return what is found by a look that begins now and reads the launches: for who asks for what is not known."""
+        with self._changed:
+            if time.monotonic() - self._again_at >= AGAIN_EVERY_S:
+                self._again_at, self._is_wanted = time.monotonic(), True
+                self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._is_wanted or self._is_ended, PATIENCE_S)
+        return self.seen()
+
     def _run(self) -> None:
         while True:
             with self._changed:
@@ -94,9 +106,9 @@ class Poller:
 
     def look(self) -> None:
         """Look once."""
-        before = self._seen
+        before, is_wanted = self._seen, self._is_wanted
         try:
-            if before.number % PLAN_EVERY_LOOKS == 0 or before.error:
+            if is_wanted or before.number % PLAN_EVERY_LOOKS == 0 or before.error:
                 self._plan()
             now = Seen(before.number + 1, self._watched.look(), self._specs)
         except (OSError, StoreError) as error:
@@ -108,6 +120,7 @@ class Poller:
             now = Seen(before.number + 1, before.look, before.specs, said)
         with self._changed:
             self._seen, self._began_at = now, 0.0
+            self._is_wanted = self._is_wanted and not is_wanted
             self._changed.notify_all()
 
     def _plan(self) -> None:

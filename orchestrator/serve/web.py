@@ -206,6 +206,10 @@ class Pages:
         try:
             state = state_of(seen, sweep)
         except KeyError:
+            seen = self._poller.seen_again()  # it may have been launched since
+        try:
+            state = state_of(seen, sweep)
+        except KeyError:
             raise HTTPException(404, f"no sweep {sweep!r:.100} was launched in {self._store.url}") from None
         if trial is not None and trial not in state.states:
             raise HTTPException(404, f"sweep {sweep!r} has no trial {trial!r:.100}")

@@ -179,6 +179,7 @@ def test_what_has_not_changed_is_answered_in_one_line(server: Server) -> None:
         ({"Host": "localhost:9000"}, 200),
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "null"}, 403),
+        ({"Origin": "http://[::1"}, 403),
         ({"Origin": "http://localhost:1"}, 403),
         ({"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "no-cors"}, 403),
         ({"Sec_Fetch_Site": "same-site", "Sec_Fetch_Mode": "cors"}, 403),
@@ -415,6 +416,15 @@ def test_nobody_asks_nothing_is_read(folder: Store, monkeypatch: pytest.MonkeyPa
     assert poller._seen.number == idle
     assert poller.seen().number > idle, "who asks then gets a new look"
     poller.stop()
+
+
+def test_a_sweep_launched_a_moment_ago_is_there(folder: Store) -> None:
+    with served(fill(folder)) as server:
+        assert server.ask("/sweep/new/").status == 404
+        time.sleep(2.5)
+        assert server.ask("/sweep/a/").status == 200
+        write_spec(folder, "new", "n1", {"name": "new", **SPEC}, ["t9"])
+        assert server.ask("/sweep/new/").status == 200
 
 
 def test_the_command_says_what_it_needs(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
