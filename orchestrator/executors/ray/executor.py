@@ -29,7 +29,7 @@ from depthrate.orchestrator.executors.machine import USABLE_SHARE, MachineError,
 from depthrate.orchestrator.executors.ray.dispatcher import Dispatcher, WorkerSource
 from depthrate.orchestrator.executors.ray.errors import RayLost, outlive_memory_kills, told
 from depthrate.orchestrator.executors.ray.head_probe import HeadProbe
-from depthrate.orchestrator.executors.ray.session import Session, check_versions
+from depthrate.orchestrator.executors.ray.session import NodeCheck, Session, check_nodes
 from depthrate.orchestrator.executors.ray.worker import PackTrainable, put_value
 
 if TYPE_CHECKING:
@@ -65,10 +65,10 @@ class RayExecutor(Executor):
         gpu_share: float = 0.0,
         memory_bytes: float | None = None,
         where: str = "Ray",
-        differences: Sequence[str] = (),
+        nodes: NodeCheck | None = None,
         count_slots: Callable[[], Slots] | None = None,
     ):
-        """Run up to `workers` packs at once, each on one CPU and a share of a GPU; nodes differ from here by `differences`.
+        """Run up to `workers` packs at once, each on one CPU and a share of a GPU, on no unusable node.
 
         Of a cluster that grows and shrinks `count_slots` tells how many packs have room now.
         """
@@ -81,7 +81,7 @@ class RayExecutor(Executor):
         self._head: HeadProbe | None = None
         self._is_lost = False
         self._session, self.gpu_share = session, gpu_share or 1.0
-        self._where, self._differences = where, differences
+        self._where, self._nodes = where, nodes or NodeCheck([], [])
         # a signal's handler may put while the same thread gets: other queues would wait for themselves
         self._ends: queue.SimpleQueue[JobEnd | BaseException] = queue.SimpleQueue()
         self._dispatcher = Dispatcher(self._ends, f"depthrate-{secrets.token_hex(8)}", workers)
@@ -92,11 +92,11 @@ class RayExecutor(Executor):
     def sentence(self) -> str:
         """Say which Ray, and in what its nodes differ from this machine."""
         where = f"{self._where}, {counted(self.workers, 'pack')} at once on {self.device}"
-        return "; ".join([where, *self._differences[:5]])
+        return "; ".join([where, *self._nodes.differences[:5]])
 
     def details(self, packs: Sequence[Pack], estimate_s: Estimate) -> dict[str, Any]:
         """Return in what the nodes differ from this machine."""
-        return {"version_differences": "\n".join(self._differences)} if self._differences else {}
+        return {"version_differences": "\n".join(self._nodes.differences)} if self._nodes.differences else {}
 
     def start(self, num_packs: int | None) -> None:
         """Connect to Ray, or start it if it is ours.
@@ -209,11 +209,15 @@ class RayExecutor(Executor):
         self._thread.join(timeout=2.0)
 
     def _run_tune(self) -> None:
-        resources = {"cpu": 1.0} | ({"gpu": self.gpu_share} if self.device == "cuda" else {})
+        resources = {"CPU": 1.0} | ({"GPU": self.gpu_share} if self.device == "cuda" else {})
+        unusable = ",".join(self._nodes.unusable)
+        elsewhere: dict[str, Any] = (
+            {"bundle_label_selector": [{"ray.io/node-id": f"!in({unusable})"}]} if unusable else {}
+        )
         outlive_memory_kills()
         try:
             tune.run(
-                tune.with_resources(PackTrainable, resources),
+                tune.with_resources(PackTrainable, tune.PlacementGroupFactory([resources], **elsewhere)),
                 num_samples=-1,
                 search_alg=WorkerSource(self._dispatcher),
                 callbacks=[self._dispatcher],
@@ -257,7 +261,7 @@ def open_cluster(address: str, device: str, workers: int | None, packs_per_gpu: 
         ValueError: `RayError` or `MachineError` for what cannot be reached or does not fit.
     """
     session = Session(address=address).connect()
-    differences = check_versions()
+    nodes = check_nodes()
     memory_bytes = session.memory_per_cpu()
     gpus = int(session.most_resources().get("GPU", 0))
     if device not in ("auto", "cpu", "cuda") or (device == "cuda" and not gpus):
@@ -276,6 +280,6 @@ def open_cluster(address: str, device: str, workers: int | None, packs_per_gpu: 
         gpu_share=1 / packs_per_gpu if has_gpus else 0.0,
         memory_bytes=None if has_gpus or memory_bytes is None else USABLE_SHARE * memory_bytes,
         where=f"Ray cluster at {address}",
-        differences=differences,
+        nodes=nodes,
         count_slots=count_slots,
     )

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import depthrate.orchestrator.executors.ray.settings  # noqa: F401 - first: ray reads the environment
 
@@ -31,10 +31,12 @@ from depthrate.orchestrator.executors.local import WORKER_ENVIRONMENT
 from depthrate.orchestrator.executors.ray.errors import OWN_RAY_LATE, RayError, told
 from depthrate.tasks.python_process import SAFE_PATH
 
+AUTH_MODE = "RAY_AUTH_MODE"
+"""The environment variable by which Ray takes or asks for a token."""
 KNOCK_S = 10.0
 """How long a head's port may take to accept a connection."""
-START_WAIT_S = 120.0
-"""Longest wait for a node to say what is installed on it."""
+START_WAIT_S = 60.0
+"""Longest wait for the nodes to answer what is installed on them."""
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
 
 
@@ -52,6 +54,8 @@ class Session:
     def __init__(self, *, address: str | None, workers: int | None = None, gpus: int = 0):
         self._address, self._workers, self._gpus = address, workers, gpus
         self._folder: str | None = None
+        self._auth_mode: str | None = None
+        """As it was before Ray was started here: Ray sets it, and a later connection to a cluster would take it over."""
         self.is_ours = False
         """Whether it was started here, and ends with `close`."""
 
@@ -64,6 +68,7 @@ class Session:
         if ray.is_initialized():
             return self
         self._knock()
+        self._auth_mode = os.environ.get(AUTH_MODE)
         environment = WORKER_ENVIRONMENT | SAFE_PATH | {"DEPTHRATE_DRIVER_PID": "", "RAY_USAGE_STATS_ENABLED": "0"}
         with written_errors() as written:
             try:
@@ -78,7 +83,7 @@ class Session:
                 why = self._why_not(error, written())
                 with contextlib.suppress(Exception):
                     ray.shutdown()  # what has started of it
-                self._remove_folder()
+                self._clean_up()
                 raise RayError(why) from None
         self.is_ours = True
         return self
@@ -104,7 +109,7 @@ class Session:
         if self._address is None:
             return f"no Ray could be started here: {told(error)}; {OWN_RAY_LATE}"
         if "Unauthenticated" in written or "authentication token" in str(error).lower():
-            is_given = os.environ.get("RAY_AUTH_MODE") == "token"
+            is_given = os.environ.get(AUTH_MODE) == "token"
             return (
                 f"the Ray cluster at {self._address!r} is there and asks for a token, and "
                 f"{'the one given here is another' if is_given else 'none is given here'}; set RAY_AUTH_MODE=token and, unless "
@@ -155,7 +160,7 @@ class Session:
     def abandon(self) -> None:
         """Leave a Ray that is gone without a word to it: every word would wait for a minute and then end this process."""
         atexit.unregister(ray.shutdown)
-        self._remove_folder()
+        self._clean_up()
 
     def close(self) -> None:
         """Disconnect, and end what was started."""
@@ -164,9 +169,13 @@ class Session:
         try:
             ray.shutdown()
         finally:
-            self._remove_folder()
+            self._clean_up()
 
-    def _remove_folder(self) -> None:
+    def _clean_up(self) -> None:
+        if self._auth_mode is None:
+            os.environ.pop(AUTH_MODE, None)
+        else:
+            os.environ[AUTH_MODE] = self._auth_mode
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -244,32 +253,56 @@ def installed_versions() -> dict[str, str]:
     return versions
 
 
-def check_versions() -> list[str]:
-    """Compare what is installed on each node with what is installed here, and return the differences in words.
+class NodeCheck(NamedTuple):
+    """What the nodes of a cluster answered."""
+
+    differences: list[str]
+    """In what the nodes differ from this machine, and which do not run tasks, in words."""
+    unusable: list[str]
+    """The ids of the nodes that do not run tasks."""
+
+
+def check_nodes(wait_s: float = START_WAIT_S) -> NodeCheck:
+    """Ask all nodes at once what is installed on them, and compare it with what is installed here.
+
+    A node that cannot run the question, for lack of memory say, or does not answer in time would run no pack either:
+    it is left out.
+
+    Args:
+        wait_s: the longest wait for all answers together, in seconds.
 
     Raises:
-        RayError: a node lacks what every pack needs.
+        RayError: no node answers, or one lacks what every pack needs.
     """
     here = installed_versions()
     asked = {
-        node["NodeID"]: ray.remote(installed_versions)
-        .options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False))
-        .remote()
+        ray.remote(installed_versions)
+        .options(
+            num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        )
+        .remote(): node["NodeID"]
         for node in ray.nodes()
         if node["Alive"]
     }
-    differences = []
-    for node_id, answer in asked.items():
+    answered, silent = ray.wait(list(asked), num_returns=len(asked), timeout=wait_s)
+    differences, unusable = [], []
+    for answer in silent:
+        ray.cancel(answer, force=True)
+        unusable.append((asked[answer], f"did not answer in {wait_s:.0f} s"))
+    for answer in answered:
+        node = f"node {asked[answer][:8]}"
         try:
-            there = ray.get(answer, timeout=START_WAIT_S)
+            there = ray.get(answer)
         except ray.exceptions.RayError as error:
-            raise RayError(f"Ray node {node_id[:8]} does not run our code: {error}") from error
+            unusable.append((asked[answer], told(error)))
+            continue
         missing = [name for name in ("numpy", "pyarrow") if there[name] == "not installed"]
         if missing:
-            raise RayError(f"Ray node {node_id[:8]} lacks {', '.join(missing)}; install there what is installed here")
+            raise RayError(f"Ray {node} lacks {', '.join(missing)}; install there what is installed here")
         differences += [
-            f"node {node_id[:8]} has {name} {there[name]}, here it is {here[name]}"
-            for name in here
-            if there[name] != here[name]
+            f"{node} has {name} {there[name]}, here it is {here[name]}" for name in here if there[name] != here[name]
         ]
-    return differences
+    left_out = [f"node {node_id[:8]} is left out, it runs no task: {why}" for node_id, why in unusable]
+    if len(unusable) == len(asked):
+        raise RayError(f"no node of the Ray cluster runs our code: {'; '.join(left_out[:3])}")
+    return NodeCheck([*left_out, *differences], [node_id for node_id, _ in unusable])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import time
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from depthrate.orchestrator.executors.base import PackJob
 from depthrate.orchestrator.executors.ray import dispatcher as dispatcher_module
 from depthrate.orchestrator.executors.ray.dispatcher import Dispatcher
 from depthrate.orchestrator.executors.ray.errors import RayError
-from depthrate.orchestrator.executors.ray.session import Session
+from depthrate.orchestrator.executors.ray.session import Session, count_nodes
 
 OWN_TASKS = Path(__file__).parents[2] / "support/own_tasks.py"
 pytestmark = [
@@ -68,6 +69,26 @@ def test_a_head_that_asks_for_a_token_is_named_so(nodes: Nodes) -> None:
 
     await_that(is_refused, 480)  # one try takes a minute or more
     assert "asks for a token, and none is given here; set RAY_AUTH_MODE=token" in said
+
+
+def test_a_node_that_runs_no_tasks_is_left_out(folder: Store, nodes: Nodes, tmp_path: Path) -> None:
+    """As one whose memory is full, where Ray ends every worker."""
+    nodes.start(1)
+    nodes.start(2, RAY_memory_usage_threshold="0.001", RAY_memory_monitor_refresh_ms="50")
+    await_that(lambda: count_nodes(nodes.address, 2, 60) == 2, 120)
+    run = launch(folder, nodes, tmp_path, grid={"depth": [1, 2, 3]}, params={"seconds": 0.1})
+    said = "".join(run.communicate(timeout=400))
+    assert run.returncode == 0, said
+    assert "is left out, it runs no task" in said, said
+    assert len(take_snapshot(folder).trial_ids()) == 3
+
+
+def test_no_token_of_an_own_ray_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection to a cluster without tokens would take it over, and never be answered."""
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    session = Session(address=None, workers=1).connect()
+    session.close()
+    assert "RAY_AUTH_MODE" not in os.environ
 
 
 def test_an_address_where_nobody_listens_is_refused_at_once() -> None:
