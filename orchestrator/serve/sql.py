@@ -1,17 +1,36 @@
-"""The box for SQL: `depthrate query`'s sandbox, with a limit of time, memory and rows."""
+"""The box for SQL: each question runs in a process of its own, which is killed at its limits or when nobody waits for it."""
 
 from __future__ import annotations
 
-import itertools
-import math
-from dataclasses import dataclass
-from typing import Any
+import contextlib
+import json
+import os
+import queue
+import select
+import subprocess
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
-from depthrate.orchestrator.console.tables import format_value
-from depthrate.orchestrator.serve.readers import Readers
+from depthrate.storage.files.store import Store
+from depthrate.storage.query.sql_checks import QueryError
+from depthrate.tasks.python_process import start_python
 
 MOST_ROWS = 1000
+"""Of an answer; the rest is not shown."""
+AT_ONCE = 4
+"""Questions that run at the same time; those that come then wait for `PATIENCE_S`."""
+MOST_PER_CLIENT = 2
+"""Of one client: so that nobody keeps all others waiting."""
 PATIENCE_S = 5.0
+GRACE_S = 0.5
+"""A process that has not ended its question itself is killed so long after the time limit."""
+READ_WAIT_S = 60.0
+"""Longest wait for a process to start and read what is committed, which the time limit of a question does not include."""
+POLL_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -22,29 +41,157 @@ class Limits:
     memory_gb: float = 1.0
 
 
-def ask(readers: Readers, query: str, sweep: str | None, limits: Limits) -> dict[str, Any]:
-    """Return the columns and the first rows of an answer, as texts, and whether there are more.
-
-    Raises:
-        QueryError: it is not understood, does anything but read the views, or takes more than it may.
-        BusyError: too much is asked at once.
-        OSError, StoreError: the store does not answer.
-    """
-    with readers.fresh(PATIENCE_S) as results:
-        chosen = results if sweep is None else results.of(sweep)
-        relation = chosen.sql(query, timeout_s=limits.timeout_s, memory_gb=limits.memory_gb)
-        rows = relation.limit(MOST_ROWS + 1).fetchall()
-        problems = [str(problem) for problem in itertools.islice(chosen.problems, 5)]
-        return {
-            "columns": relation.columns,
-            "rows": [[_cell(value) for value in row] for row in rows[:MOST_ROWS]],
-            "more": len(rows) > MOST_ROWS,
-            "problems": problems,
-        }
+class BusyError(Exception):
+    """All processes are in use and stay so, or one that is needed has ended."""
 
 
-def _cell(value: Any) -> Any:
-    """Return a finite number as it is, by which a browser sorts; anything else as a text."""
-    if value is None or isinstance(value, str) or (isinstance(value, int | float) and math.isfinite(value)):
-        return value
-    return format_value(value)
+class ClientGoneError(Exception):
+    """Nobody waits for the answer any more."""
+
+
+@dataclass
+class _Process:
+    """One child process with the end of its answers that is not a whole line yet."""
+
+    popen: subprocess.Popen[bytes]
+    temp: tempfile.TemporaryDirectory[str]
+    rest: bytes = field(default=b"")
+
+    def send(self, request: dict[str, str | None]) -> None:
+        assert self.popen.stdin is not None
+        self.popen.stdin.write(json.dumps(request).encode() + b"\n")
+        self.popen.stdin.flush()
+
+    def line(self, wait_s: float, is_gone: Callable[[], bool]) -> bytes | None:
+        """Return the next line of its answers; None where there is none in time.
+
+        Raises:
+            ClientGoneError: nobody waits for it.
+            EOFError: the process has ended.
+        """
+        assert self.popen.stdout is not None
+        deadline = time.monotonic() + wait_s
+        while b"\n" not in self.rest:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return None
+            if is_gone():
+                raise ClientGoneError
+            if select.select([self.popen.stdout], [], [], min(POLL_S, left_s))[0]:
+                read = os.read(self.popen.stdout.fileno(), 1 << 20)
+                if not read:
+                    raise EOFError
+                self.rest += read
+        line, _, self.rest = self.rest.partition(b"\n")
+        return line
+
+    def end(self) -> None:
+        self.popen.kill()
+        self.popen.wait()
+        for stream in (self.popen.stdin, self.popen.stdout):
+            with contextlib.suppress(OSError):
+                stream.close() if stream is not None else None
+        self.temp.cleanup()
+
+
+class SqlProcesses:
+    """The processes that answer questions about one store, started when they are needed and kept for the next question."""
+
+    def __init__(self, store: Store, limits: Limits):
+        self._store, self._limits = store, limits
+        self._free: queue.LifoQueue[_Process | None] = queue.LifoQueue()
+        for _ in range(AT_ONCE):
+            self._free.put(None)
+        self._asking = Counter[str]()
+        self._lock, self._is_ended = threading.Lock(), False
+
+    def stop(self) -> None:
+        """End all processes that are free; the others end with their questions."""
+        self._is_ended = True
+        for _ in range(AT_ONCE):
+            with contextlib.suppress(queue.Empty):
+                process = self._free.get_nowait()
+                if process is not None:
+                    process.end()
+
+    def ask(self, query: str, sweep: str | None, client: str, is_gone: Callable[[], bool]) -> bytes:
+        """Return the answer as JSON: columns, the first rows as texts, whether there are more, problems of the store.
+
+        Raises:
+            QueryError: it is not understood, does anything but read the views, or takes more than it may.
+            BusyError: too much is asked at once, or the store does not answer.
+            ClientGoneError: the client has left.
+        """
+        with self._turn_of(client):
+            try:
+                free = self._free.get(timeout=PATIENCE_S)
+            except queue.Empty:
+                raise BusyError(f"{AT_ONCE} questions are being answered already; ask again in a while") from None
+            kept: _Process | None = None
+            try:
+                process, answer = self._answered(free, {"sql": query, "sweep": sweep}, is_gone)
+                kept = process
+            finally:
+                if self._is_ended and kept is not None:
+                    kept.end()
+                    kept = None
+                self._free.put(kept)
+        status, body = answer[:1], answer[1:]
+        if status == b"=":
+            return body
+        raise (QueryError if status == b"?" else BusyError)(json.loads(body))
+
+    @contextlib.contextmanager
+    def _turn_of(self, client: str) -> Iterator[None]:
+        with self._lock:
+            if self._asking[client] >= MOST_PER_CLIENT:
+                raise BusyError(
+                    f"{MOST_PER_CLIENT} questions of yours are being answered already; ask again in a while"
+                )
+            self._asking[client] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._asking[client] -= 1
+                if not self._asking[client]:
+                    del self._asking[client]
+
+    def _answered(
+        self, process: _Process | None, request: dict[str, str | None], is_gone: Callable[[], bool]
+    ) -> tuple[_Process, bytes]:
+        """Return the process that answered, and its answer; a process that did not is ended."""
+        timeout_s = self._limits.timeout_s
+        is_new = process is None
+        process = process or self._start()
+        try:
+            process.send(request)
+            if process.line(READ_WAIT_S, is_gone) is None:
+                raise BusyError(f"{self._store.url} was not read in {READ_WAIT_S:.0f} s; ask again in a while")
+            answer = process.line(timeout_s + GRACE_S, is_gone)
+            if answer is None:
+                raise QueryError(f"the query took longer than {timeout_s:g} s and was ended; allow more (--timeout)")
+        except (EOFError, OSError):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.popen.wait(GRACE_S)  # it has closed its output, and ends
+            process.end()
+            code = process.popen.returncode
+            if code == 0 and not is_new:  # it was idle for long, or its last question took all memory
+                return self._answered(None, request, is_gone)
+            raise QueryError(
+                f"the process that ran the query has ended ({f'signal {-code}' if code < 0 else f'exit code {code}'}), "
+                f"probably since it needs more memory than it may; allow more (--memory, now {self._limits.memory_gb:g} GB), "
+                "or ask for less at once"
+            ) from None
+        except BaseException:
+            process.end()
+            raise
+        return process, answer
+
+    def _start(self) -> _Process:
+        temp = tempfile.TemporaryDirectory(prefix="depthrate-sql-", ignore_cleanup_errors=True)
+        arguments = (self._store.address, str(self._limits.timeout_s), str(self._limits.memory_gb))
+        module, pipe = "depthrate.orchestrator.serve.sql_process", subprocess.PIPE
+        return _Process(
+            start_python(module, *arguments, variables={"TMPDIR": temp.name}, stdin=pipe, stdout=pipe), temp
+        )

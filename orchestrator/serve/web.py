@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hashlib
 import io
@@ -39,9 +40,8 @@ from depthrate.orchestrator.serve.pages import (
     trial_page,
 )
 from depthrate.orchestrator.serve.poller import Poller, Seen
-from depthrate.orchestrator.serve.readers import BusyError, Readers
 from depthrate.orchestrator.serve.rows import SweepRows, state_of
-from depthrate.orchestrator.serve.sql import MOST_ROWS, Limits, ask
+from depthrate.orchestrator.serve.sql import MOST_ROWS, BusyError, ClientGoneError, Limits, SqlProcesses
 from depthrate.orchestrator.serve.summary import summaries, summary
 from depthrate.storage.attempts.records import RecordReader, read_records
 from depthrate.storage.commits.source import first_line
@@ -51,6 +51,7 @@ from depthrate.storage.query.sql_checks import QueryError
 MOST_KEPT = 8
 """Sweeps whose rows are kept at once: those that were looked at last."""
 ANSWERS_KEPT = 40
+WATCH_CLIENT_S = 0.2
 MOST_QUERY_BYTES = 100_000
 MOST_LOG = 200_000
 """Characters of a trial's logs, the last ones."""
@@ -62,7 +63,7 @@ class Pages:
 
     def __init__(self, store: Store, poller: Poller, drawer: Drawer, limits: Limits):
         self._store, self._poller, self._drawer, self._limits = store, poller, drawer, limits
-        self._readers = Readers(store)
+        self.sql_processes = SqlProcesses(store, limits)
         self._records, self._reading = RecordReader(store), threading.Lock()
         self._rows = _Kept(lambda sweep: SweepRows(store, sweep))
         self._answers = _Kept(lambda address: _Made(), ANSWERS_KEPT)
@@ -185,14 +186,16 @@ class Pages:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return PlainTextResponse('give JSON: {"sql": "select ...", "sweep": null or a name}\n', 400)
         try:
-            answer = await run_in_threadpool(ask, self._readers, query, sweep, self._limits)
+            client = "" if request.client is None else request.client.host
+            async with _watched(request) as is_gone:
+                answer = await run_in_threadpool(self.sql_processes.ask, query, sweep, client, is_gone)
+        except ClientGoneError:
+            return Response(status_code=499)
         except QueryError as error:
             return PlainTextResponse(f"{error}\n", 400)
         except BusyError as error:
             return PlainTextResponse(f"{error}\n", 503)
-        except (OSError, StoreError) as error:
-            return PlainTextResponse(f"{self._store.url} does not answer ({first_line(error)})\n", 503)
-        return Response(json_text(answer), media_type="application/json")
+        return Response(answer, media_type="application/json")
 
     def _known(self, request: Request) -> str:
         """Return the sweep that is asked for, if it and the trial that may be asked for are there.
@@ -274,6 +277,7 @@ def make_app(
     names: hosts under which it is known; token: what who asks has to show, null: nothing.
     """
     poller, drawer = Poller(store, every_s), Drawer(store)
+    pages = Pages(store, poller, drawer, limits)
 
     @asynccontextmanager
     async def looking(app: Starlette) -> AsyncIterator[None]:
@@ -281,11 +285,12 @@ def make_app(
         yield
         poller.stop()
         await run_in_threadpool(drawer.stop)
+        await run_in_threadpool(pages.sql_processes.stop)
 
     access = Middleware(Access, names=names, token=token, cookie=cookie)
     middleware = [access, Middleware(GZipMiddleware, minimum_size=1000, compresslevel=4)]
     return Starlette(
-        routes=Pages(store, poller, drawer, limits).routes(),
+        routes=pages.routes(),
         middleware=middleware,
         lifespan=looking,
         exception_handlers={HTTPException: _refusal},
@@ -298,6 +303,23 @@ def _refusal(request: Request, error: Exception) -> Response:
         root = "../" * (request.url.path.count("/") - 1)
         return HTMLResponse(missing_page(error.detail, root), error.status_code, error.headers)
     return PlainTextResponse(f"{error.detail}\n", error.status_code, error.headers)
+
+
+@asynccontextmanager
+async def _watched(request: Request) -> AsyncIterator[Callable[[], bool]]:
+    """Yield what tells whether the client has closed its connection, which is seen while others work in here."""
+    gone = threading.Event()
+
+    async def watch() -> None:
+        while not await request.is_disconnected():
+            await asyncio.sleep(WATCH_CLIENT_S)
+        gone.set()
+
+    watcher = asyncio.create_task(watch())
+    try:
+        yield gone.is_set
+    finally:
+        watcher.cancel()
 
 
 def _file(content: bytes, media_type: str) -> Callable[[Request], Response]:

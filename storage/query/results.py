@@ -28,7 +28,7 @@ from depthrate.storage.query.limits import database, ended_after
 from depthrate.storage.query.live_view import create_live_view, read_live
 from depthrate.storage.query.membership import Membership, read_membership, with_sweep
 from depthrate.storage.query.results_view import results_view
-from depthrate.storage.query.sql_checks import QueryError, candidates, require_characters
+from depthrate.storage.query.sql_checks import QueryError, QueryMemoryError, candidates, require_characters
 from depthrate.storage.query.views import VIEWS, asks_for_tables, elsewhere_hint, named_views, names_sweep, renamed_hint
 from depthrate.storage.tables.own_columns import OWN_TYPES, quoted
 from depthrate.storage.tables.parameters import Added, nothing_added, with_parameter_columns
@@ -162,7 +162,9 @@ class Results:
                 raise QueryError(f"the query took longer than {timeout_s:g} s and was ended; {more}") from None
             except duckdb.OutOfMemoryException as error:
                 more = "allow more (--memory, or memory_gb in Python), or ask for less at once"
-                raise QueryError(f"the query takes more memory than it may ({first_line(error)}); {more}") from None
+                raise QueryMemoryError(
+                    f"the query takes more memory than it may ({first_line(error)}); {more}"
+                ) from None
             except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.DataError) as error:
                 hint = (
                     renamed_hint(str(error), query, self.column_names(query))

@@ -16,6 +16,10 @@ class QueryError(ValueError):
     """An SQL query that DuckDB refuses."""
 
 
+class QueryMemoryError(QueryError):
+    """An SQL query that takes more memory than it may."""
+
+
 def require_characters(text: str) -> None:
     """Check that DuckDB can be given a text.
 

@@ -27,6 +27,7 @@ from browser import Browser, browser
 from click.testing import CliRunner
 from counted_files import CountedFileSystem
 from here import TINY
+from ray_nodes import await_that
 from tests_rows import commit
 
 import depthrate
@@ -78,18 +79,19 @@ class Server:
 
     port: int
 
-    def ask(self, path: str, method: str = "GET", body: str | None = None, **headers: str) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+    def ask(
+        self, path: str, method: str = "GET", body: str | None = None, wait_s: float = 60, **headers: str
+    ) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=wait_s)
         given = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, path, body, {"Host": f"localhost:{self.port}"} | given)
-        answer = connection.getresponse()
-        found = Answer(answer.status, {n.lower(): v for n, v in answer.getheaders()}, answer.read())
-        connection.close()
-        return found
+        with contextlib.closing(connection):
+            answer = connection.getresponse()
+            return Answer(answer.status, {n.lower(): v for n, v in answer.getheaders()}, answer.read())
 
-    def sql(self, query: str, sweep: str | None = None, **headers: str) -> Answer:
+    def sql(self, query: str, sweep: str | None = None, wait_s: float = 60, **headers: str) -> Answer:
         own = {"Origin": f"http://localhost:{self.port}"}
-        return self.ask("/sql", "POST", json.dumps({"sql": query, "sweep": sweep}), **own | headers)
+        return self.ask("/sql", "POST", json.dumps({"sql": query, "sweep": sweep}), wait_s, **own | headers)
 
 
 @contextlib.contextmanager
@@ -250,6 +252,62 @@ def test_sql_ends_at_its_time(folder: Store) -> None:
         slow = server.sql("select count(*) from range(1000000) a, range(1000000) b")
         assert slow.status == 400 and "took longer than 0.5 s" in slow.text
         assert server.sql("select 1 as one").json()["rows"] == [[1]], "the next one is answered"
+
+
+HOSTILE_SQL = {
+    "one call": "select levenshtein(repeat('ab', 150000), repeat('ba', 150000))",
+    "one value": "select length(repeat('x', 2000000000))",
+    "a long answer": "select repeat('x', 900000000) from range(3)",
+    "a wide cell": "select lpad('x', 2000000000, 'y')",
+    "a list": "select list_sort(range(500000000))",
+}
+
+
+@pytest.mark.parametrize("query", HOSTILE_SQL.values(), ids=HOSTILE_SQL)
+def test_sql_of_one_client_ends_at_its_limits_and_others_are_answered(folder: Store, query: str) -> None:
+    with served(fill(folder), timeout_s=1.0) as server:
+        answers: list[Answer] = []
+        asking = [threading.Thread(target=lambda: answers.append(server.sql(query))) for _ in range(2)]
+        for thread in asking:
+            thread.start()
+        assert server.ask("/state.json").status == 200
+        for thread in asking:
+            thread.join(30)
+        assert [answer.status for answer in answers] == [400, 400]
+        assert all(re.search("took longer than 1 s|more memory", answer.text) for answer in answers), answers
+        assert server.sql("select 1 as one").json()["rows"] == [[1]]
+
+
+def sql_processes() -> list[str]:
+    """Return the command lines of the processes that answer questions for this one."""
+    children = Path(f"/proc/{os.getpid()}/task").glob("*/children")
+    numbers = [number for path in children for number in path.read_text().split()]
+    commands = [Path(f"/proc/{number}/cmdline").read_text() for number in numbers]
+    return [command for command in commands if "sql_process" in command]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_sql_of_a_client_that_has_left_is_ended(folder: Store) -> None:
+    before = len(sql_processes())  # of other servers in this process
+    with served(fill(folder), timeout_s=60.0) as server:
+        assert server.sql("select 1 as one").status == 200
+        assert len(sql_processes()) == before + 1
+        with pytest.raises(TimeoutError):
+            server.sql(HOSTILE_SQL["one call"], wait_s=1.0)
+        await_that(lambda: len(sql_processes()) == before, 10)
+
+
+def test_sql_of_one_client_leaves_room_for_others(folder: Store) -> None:
+    with served(fill(folder), timeout_s=3.0) as server:
+        answers: list[int] = []
+        asking = [
+            threading.Thread(target=lambda: answers.append(server.sql(HOSTILE_SQL["one call"]).status)) for _ in "123"
+        ]
+        for thread in asking:
+            thread.start()
+        for thread in asking:
+            thread.join(30)
+        assert sorted(answers) == [400, 400, 503]
 
 
 @pytest.mark.parametrize("body", ["", "[]", "1", '{"sql": 1}', '{"sql": "select 1", "sweep": []}', "[" * 50_000])

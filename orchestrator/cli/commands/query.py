@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,12 +28,15 @@ from depthrate.orchestrator.console.tables import (
     print_warnings,
 )
 from depthrate.storage.query.export import write_csv, write_json, write_parquet
+from depthrate.storage.query.limits import limited_memory, remove_temporary
 
 if TYPE_CHECKING:
     import duckdb
 
 
 TIMEOUT_S = 3600.0
+GRACE_S = 0.5
+"""A query that DuckDB has not ended so long after its time limit ends with this process."""
 
 
 def answer(
@@ -58,7 +65,8 @@ def answer(
     results = open_results(store)
     if sweep is not None:
         results = results.of(sweep)
-    relation = results.sql(sql, timeout_s=timeout_s, memory_gb=memory_gb)
+    with limited_memory(memory_gb), _killed_after(timeout_s):
+        relation = results.sql(sql, timeout_s=timeout_s, memory_gb=memory_gb)
     if output is None:
         print_answer(relation, chosen, make_console(), wide=wide)
     else:
@@ -66,6 +74,29 @@ def answer(
     print_warnings(results.problems)
     if (note := what_varies(results, sql)) is not None:
         print_line(f"note: {note}", stderr=True)
+
+
+@contextmanager
+def _killed_after(timeout_s: float | None) -> Iterator[None]:
+    """End this process where DuckDB does not end a query that took longer, as it cannot within one call of a function."""
+    if timeout_s is None:
+        yield
+        return
+
+    def kill() -> None:
+        remove_temporary()
+        print_line(
+            f"depthrate: the query took longer than {timeout_s:g} s and was ended; allow more (--timeout)", stderr=True
+        )
+        os._exit(2)
+
+    timer = threading.Timer(timeout_s + GRACE_S, kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def format_of(output: Path | None) -> str:

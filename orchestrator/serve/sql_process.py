@@ -1,0 +1,107 @@
+"""The process that answers questions in SQL; arguments: the store, seconds and GB that a question may take.
+
+A question is a line of JSON. It is answered by two lines: an empty one when the store has been read, then the answer after
+one character: `=` an answer, `?` a refusal, `!` a store that does not answer. It ends when nobody asks for a while, and
+after a question for which memory did not suffice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import math
+import os
+import select
+import sys
+from typing import Any
+
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.orchestrator.console.tables import format_value, json_text
+from depthrate.orchestrator.serve.sql import MOST_ROWS
+from depthrate.storage.commits.source import first_line
+from depthrate.storage.files.store import Store
+from depthrate.storage.query.limits import limited_memory
+from depthrate.storage.query.results import Results
+from depthrate.storage.query.sql_checks import QueryError, QueryMemoryError
+
+IDLE_S = 120.0
+MOST_CHARACTERS = 10_000
+"""Of one cell; the rest is cut off."""
+MOST_ANSWER_BYTES = 20_000_000
+
+
+def main() -> None:
+    """Answer what is asked on the standard input."""
+    with contextlib.ExitStack() as limits:
+        _answer_all(limits)
+
+
+def _answer_all(limits: contextlib.ExitStack) -> None:
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    store, results = Store(sys.argv[1]), None
+    timeout_s, memory_gb = map(float, sys.argv[2:4])
+    while select.select([sys.stdin], [], [], IDLE_S)[0] and (line := sys.stdin.readline()):
+        asked = json.loads(line)
+        is_read = is_last = False
+        try:
+            store.require_there()
+            if results is None:
+                results = results_of(store)
+                limits.enter_context(limited_memory(memory_gb))
+            else:
+                results.refresh()
+            print(file=answers, flush=True)
+            is_read = True
+            said = "=" + _answer(results, asked["sql"], asked["sweep"], timeout_s, memory_gb)
+        except QueryMemoryError as error:  # what it has freed may stay this process's
+            said, is_last = _refusal("?", str(error)), True
+        except (MemoryError, RuntimeError):  # no thread can be started: RuntimeError
+            more = f"allow more (--memory, now {memory_gb:g} GB), or ask for less at once"
+            said, is_last = _refusal("?", f"the query takes more memory than it may; {more}"), True
+        except QueryError as error:
+            said = _refusal("?", str(error))
+        except (OSError, ValueError) as error:
+            said = _refusal("!", f"{store.url} does not answer ({first_line(error)})")
+        print("" if is_read else "\n", said, sep="", file=answers, flush=True)
+        if is_last:
+            return
+
+
+def _refusal(kind: str, text: str) -> str:
+    return kind + json.dumps(text)
+
+
+def _answer(results: Results, query: str, sweep: str | None, timeout_s: float, memory_gb: float) -> str:
+    """Return the columns and the first rows of an answer, as texts, and whether there are more.
+
+    Raises:
+        QueryError: the query is refused, or its answer is too large.
+    """
+    chosen = results if sweep is None else results.of(sweep)
+    relation = chosen.sql(query, timeout_s=timeout_s, memory_gb=memory_gb)
+    rows = relation.limit(MOST_ROWS + 1).fetchall()
+    answer = json_text(
+        {
+            "columns": relation.columns,
+            "rows": [[_cell(value) for value in row] for row in rows[:MOST_ROWS]],
+            "more": len(rows) > MOST_ROWS,
+            "problems": [str(problem) for problem in itertools.islice(chosen.problems, 5)],
+        }
+    )
+    if len(answer) > MOST_ANSWER_BYTES:
+        raise QueryError(f"the answer has {len(answer):,} bytes, at most {MOST_ANSWER_BYTES:,} are shown; ask for less")
+    return answer.decode()
+
+
+def _cell(value: Any) -> Any:
+    """Return a finite number as it is, by which a browser sorts; anything else as a text."""
+    if value is None or (isinstance(value, int | float) and math.isfinite(value)):
+        return value
+    text = value if isinstance(value, str) else format_value(value)
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}… ({len(text):,} characters)"
+
+
+if __name__ == "__main__":
+    main()
