@@ -98,7 +98,7 @@ def test_rays_folder_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         assert stat.S_IMODE(os.stat(outer).st_mode) == 0o700 and outer.name.startswith("dr-ray-")
     finally:
-        ray_session._remove_folder()
+        ray_session._clean_up()
     assert not outer.exists()
 
 
