@@ -54,8 +54,8 @@ class Session:
     def __init__(self, *, address: str | None, workers: int | None = None, gpus: int = 0):
         self._address, self._workers, self._gpus = address, workers, gpus
         self._folder: str | None = None
-        self._auth_mode: str | None = None
-        """As it was before Ray was started here: Ray sets it, and a later connection to a cluster would take it over."""
+        self._auth_mode = os.environ.get(AUTH_MODE)
+        """The mode before Ray starts here. Ray sets it, and a later connection to a cluster would inherit it."""
         self.is_ours = False
         """Whether it was started here, and ends with `close`."""
 
@@ -68,7 +68,6 @@ class Session:
         if ray.is_initialized():
             return self
         self._knock()
-        self._auth_mode = os.environ.get(AUTH_MODE)
         environment = WORKER_ENVIRONMENT | SAFE_PATH | {"DEPTHRATE_DRIVER_PID": "", "RAY_USAGE_STATS_ENABLED": "0"}
         with written_errors() as written:
             try:
@@ -172,12 +171,27 @@ class Session:
             self._clean_up()
 
     def _clean_up(self) -> None:
-        if self._auth_mode is None:
-            os.environ.pop(AUTH_MODE, None)
-        else:
-            os.environ[AUTH_MODE] = self._auth_mode
+        if os.environ.get(AUTH_MODE) != self._auth_mode:
+            _restore_auth_mode(self._auth_mode)
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _restore_auth_mode(mode: str | None) -> None:
+    """Set the environment variable as it was, and have this process's Ray read it again.
+
+    Ray reads the variable once per process. Without the second step a later connection to a cluster without tokens
+    refuses every message of its workers, and actors never start.
+    """
+    if mode is None:
+        del os.environ[AUTH_MODE]
+    else:
+        os.environ[AUTH_MODE] = mode
+    with contextlib.suppress(ImportError, AttributeError):  # not public: an older Ray has no token mode by default
+        from ray._raylet import AuthenticationTokenLoader, Config
+
+        Config.initialize("")
+        AuthenticationTokenLoader.instance().reset_cache()
 
 
 @contextlib.contextmanager
