@@ -21,7 +21,7 @@ from unittest import mock
 
 import depthrate
 from depthrate.orchestrator.attempts.record import new_attempt_id
-from depthrate.orchestrator.executors.base import PackJob
+from depthrate.orchestrator.executors.base import AttemptSpec
 from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.worker import live_curves
 from depthrate.orchestrator.worker.attempt_runner import run_job
@@ -117,7 +117,7 @@ def _run(task: str, trials: list[dict[str, Any]], *, shows: bool) -> tuple[float
             git_dirty=None,
         )
         options = replace(options, engine=Engine.EAGER)
-        job = PackJob(
+        job = AttemptSpec(
             attempt_id=new_attempt_id(),
             sweep="live",
             task=task,

@@ -19,9 +19,9 @@ from depthrate.slurm.command import SlurmError
 
 KEY_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 """Where S3 tools look for keys before they look into a file."""
-MOST_BYTES = 2**20
+MAX_PROFILE_BYTES = 2**20
 """Of a cluster file."""
-GRACE_S = 90.0
+CHECKPOINT_GRACE_S = 90.0
 """How long after a job is over what it wrote may still be on its way: a shared file system shows it late."""
 
 
@@ -61,7 +61,7 @@ class Profile:
     signal_s: int | None = None
     poll_s: float | None = None
     """Least seconds between two looks of a launch at the queue; None: 15, and sooner twice a minute where there is reason."""
-    grace_s: float = GRACE_S
+    grace_s: float = CHECKPOINT_GRACE_S
     folder: str | None = None
     python: str | None = None
     container: str | None = None
@@ -170,10 +170,10 @@ def load_profile(path: str | None) -> Profile:
         if Path(path).is_fifo() and Path(os.path.realpath(path)).exists():
             raise SlurmError(f"cluster file {path} is a named pipe; slurm/example.toml is one to copy")
         with Path(path).open("rb") as file:  # perhaps a device without an end
-            text = file.read(MOST_BYTES + 1)
-        if len(text) > MOST_BYTES:
+            text = file.read(MAX_PROFILE_BYTES + 1)
+        if len(text) > MAX_PROFILE_BYTES:
             raise SlurmError(
-                f"cluster file {path} has more than {MOST_BYTES >> 10} kB; slurm/example.toml is one to copy"
+                f"cluster file {path} has more than {MAX_PROFILE_BYTES >> 10} kB; slurm/example.toml is one to copy"
             )
         content = tomllib.loads(text.decode())
     except OSError as error:

@@ -17,7 +17,7 @@ from depthrate.slurm.states import SETUP_FAILED_CODE
 if TYPE_CHECKING:
     import submitit
 
-PARALLEL = 10_000
+DEFAULT_ARRAY_LIMIT = 10_000
 """Jobs of an array that run at once where the profile sets no limit."""
 MEGABYTES = 1024
 GO_BACK_CODE = 114
@@ -30,7 +30,7 @@ _OWN_FOLDERS = (("TMPDIR", "scratch"), ("DEPTHRATE_DATA_CACHE", "data_cache"))
 """Variable in the batch script -> key of the profile, of folders whose name is only known in a job."""
 
 
-def begun_marker(folder: Path, job_id: str, restarts: int) -> Path:
+def start_marker(folder: Path, job_id: str, restarts: int) -> Path:
     """Return the file by which a job says that our program began in it."""
     return folder / f"begun-{job_id}-{restarts}"
 
@@ -70,7 +70,7 @@ def sbatch_parameters(
         "mem": _megabytes(profile.mem_gb),
         "mem_per_cpu": _megabytes(profile.mem_per_cpu_gb),
         "time": profile.walltime_min,
-        "array_parallelism": profile.array_parallelism or PARALLEL,
+        "array_parallelism": profile.array_parallelism or DEFAULT_ARRAY_LIMIT,
         "signal_delay_s": profile.warning_s,
         "wckey": None,
         "setup": [
@@ -143,7 +143,7 @@ def _at_the_end(profile: Profile, folder: Path, excluded: Sequence[str], elsewhe
     if profile.scratch is not None:  # never by the name TMPDIR, which is another's until we have set it
         lines.append('[ -z "$scratch_of_job" ] || rm -rf -- "$scratch_of_job"')
     if elsewhere:
-        marker = begun_marker(Path("$here"), "$SLURM_JOB_ID", 0).name.removesuffix("0") + "${SLURM_RESTART_COUNT:-0}"
+        marker = start_marker(Path("$here"), "$SLURM_JOB_ID", 0).name.removesuffix("0") + "${SLURM_RESTART_COUNT:-0}"
         lines += [
             f"here={shlex.quote(str(folder))}",
             f'if ((code > 0 && code < 128)) && [ ! -e "$here/{marker}" ]; then',

@@ -11,7 +11,7 @@ from typing import Literal
 from depthrate.slurm.command import TIMEOUT_S, SlurmError, run_command
 
 Phase = Literal["waiting", "running", "over"]
-STATES: dict[str, tuple[Phase, str | None]] = {
+PHASE_BY_STATE: dict[str, tuple[Phase, str | None]] = {
     # state -> what it is, and if it is over: the kind of failure where the job's work is not done
     "PENDING": ("waiting", None),
     "CONFIGURING": ("waiting", None),
@@ -75,7 +75,7 @@ class JobState:
     @property
     def phase(self) -> Phase:
         """Waiting, running or over; a state we do not know is taken for running, since giving a job up doubles work."""
-        return STATES.get(self.state, ("running", None))[0]
+        return PHASE_BY_STATE.get(self.state, ("running", None))[0]
 
     @property
     def is_definite(self) -> bool:
@@ -91,7 +91,7 @@ class JobState:
     @property
     def kind(self) -> str:
         """The kind of failure, for a job that is over and has not done its work."""
-        return STATES[self.state][1] or "worker_lost"
+        return PHASE_BY_STATE[self.state][1] or "worker_lost"
 
 
 def array_of(job_id: str) -> str:

@@ -64,13 +64,13 @@ def submit_array(
     for index, each in enumerate(arguments):
         DelayedSubmission(function, each).dump(folder / work_file(str(index)))
     count = len(arguments)
-    array_id = _send_as_some(
+    array_id = _submit_first_accepted(
         profile, lambda each: batch_script(each, name, count, folder, exclude, nodes, elsewhere), name, folder
     )
     return [f"{array_id}_{index}" for index in range(len(arguments))] if len(arguments) > 1 else [array_id]
 
 
-def _send_as_some(profile: Profile, script_of: Callable[[Profile], str], name: str, folder: Path) -> str:
+def _submit_first_accepted(profile: Profile, script_of: Callable[[Profile], str], name: str, folder: Path) -> str:
     """Give a batch script to sbatch under each account and QOS in turn until one is taken, and return the job's id.
 
     Raises:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-FILE = Path(__file__).parent / "papers" / "atlas.toml"
+ATLAS_FILE = Path(__file__).parent / "papers" / "atlas.toml"
 PREFIX = "atlas/"
 """Before a figure's key: a name under which its sweep is found."""
 
@@ -45,7 +45,7 @@ def atlas_figures() -> list[AtlasFigure]:
     """Return the figures in the order of the papers."""
     import tomllib
 
-    rows = tomllib.loads(FILE.read_text(encoding="utf-8"))["figure"]
+    rows = tomllib.loads(ATLAS_FILE.read_text(encoding="utf-8"))["figure"]
     return [AtlasFigure(**{**row, "pictures": tuple(row.get("pictures", ()))}) for row in rows]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from depthrate.tasks.parameters import nearest, shown
+from depthrate.tasks.parameters import format_value, nearest
 
 MAX_TRIALS = 1_000_000
 """Trials of a sweep, values of an axis, proposals of a search; a sweep file's `max_trials` allows more."""
@@ -26,7 +26,7 @@ def kind_of(value: Any) -> str:
         return "missing"
     if isinstance(value, str):
         return f"the text {value[:60]!r}"
-    return names.get(type(value)) or f"the value {shown(value)}"
+    return names.get(type(value)) or f"the value {format_value(value)}"
 
 
 def require_keys(content: Mapping[str, Any], allowed: Iterable[str], place: str) -> None:
@@ -37,7 +37,7 @@ def require_keys(content: Mapping[str, Any], allowed: Iterable[str], place: str)
     """
     allowed = list(allowed)
     unknown = [
-        f"unknown key {shown(key)} in {place}{nearest(key, allowed) if isinstance(key, str) else ''}"
+        f"unknown key {format_value(key)} in {place}{nearest(key, allowed) if isinstance(key, str) else ''}"
         for key in content
         if key not in allowed
     ]

@@ -13,7 +13,7 @@ from depthrate.sweeps.errors import SweepError, check_count, counted, kind_of
 from depthrate.sweeps.expression import Expression, ExpressionError
 from depthrate.sweeps.spec import Grid, SweepSpec
 from depthrate.sweeps.trial import Trial, TrialMaker
-from depthrate.tasks.parameters import Filler, Parameter, ParameterError, listed, nearest, shown
+from depthrate.tasks.parameters import Filler, Parameter, ParameterError, format_names, format_value, nearest
 from depthrate.tasks.task import Task
 
 Combination = dict[str, Any]
@@ -150,7 +150,7 @@ def _check_operands(derived: dict[str, Expression], task: Task) -> None:
         for used in sorted(expression.names - set(task.schema)):
             raise SweepError(
                 f"derive: {name} = {expression.text}: {used!r} is not a parameter{nearest(used, task.schema)} "
-                f"(known: {listed(task.schema)})"
+                f"(known: {format_names(task.schema)})"
             )
 
 
@@ -271,9 +271,9 @@ def _range(name: str, values: Mapping[str, Any], where: str, most: int) -> Seque
         _check_length(max(0, -((first - last) // step)), axis, most)
         return range(first, last, step)
     if len(numbers) != 3 or not isinstance(numbers[2], int) or numbers[2] < 1:
-        raise SweepError(f"{axis}: {kind} takes [first, last, count]; given {shown(numbers)}")
+        raise SweepError(f"{axis}: {kind} takes [first, last, count]; given {format_value(numbers)}")
     if kind == "logspace" and (numbers[0] <= 0 or numbers[1] <= 0):
-        raise SweepError(f"{axis}: logspace needs positive ends; given {shown(numbers)}")
+        raise SweepError(f"{axis}: logspace needs positive ends; given {format_value(numbers)}")
     _check_length(numbers[2], axis, most)
     return _Points(numbers[0], numbers[1], numbers[2], is_log=kind == "logspace")
 
@@ -314,7 +314,9 @@ def seed_values(seeds: Any, where: str, most: int) -> list[int | None]:
     is_count = isinstance(seeds, int) and not isinstance(seeds, bool) and 1 <= seeds <= most
     is_list = isinstance(seeds, list) and seeds and all(isinstance(s, int) and not isinstance(s, bool) for s in seeds)
     if not is_count and not is_list:
-        raise SweepError(f"{where} is {shown(seeds)}; give a count from 1 to {most:,}, or a list of whole numbers")
+        raise SweepError(
+            f"{where} is {format_value(seeds)}; give a count from 1 to {most:,}, or a list of whole numbers"
+        )
     return list(range(seeds)) if is_count else list(seeds)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.json import schema_components
 
-from depthrate.sweeps.part import Part
+from depthrate.sweeps.part import SpecSection
 from depthrate.sweeps.search_space import SearchedParameter
 from depthrate.sweeps.spec import FIGURE_KEYS, FigureRequest, FitRequest, Grid, Measure, Prune, Search, SweepSpec
 from depthrate.tasks.measurement import scalars
@@ -22,7 +22,7 @@ from depthrate.tasks.supervised.task import TARGETS
 from depthrate.tasks.task import Task
 
 Schema = dict[str, Any]
-_PARTS: tuple[type[Part], ...] = (
+_PARTS: tuple[type[SpecSection], ...] = (
     *(SweepSpec, Grid, Search, SearchedParameter, Prune, Measure, FitRequest, FigureRequest),
 )
 _TYPES = {"int": "integer", "float": "number", "str": "string", "bool": "boolean"}
@@ -78,7 +78,7 @@ def _own_parts(task: Task, of_host: Schema) -> tuple[dict[str, Schema], list[Sch
     return definitions, [_rule(host, f"{host} network", REFERENCES[:1]), _rule(host, host, REFERENCES[1:])]
 
 
-def _describe(schema: Schema, part: type[Part]) -> None:
+def _describe(schema: Schema, part: type[SpecSection]) -> None:
     """Give each key as description what stands below it in the code; where a part may be null, describe the part."""
     for value in schema["properties"].values():
         inner = [kind for kind in value.get("anyOf", ()) if "$ref" in kind]

@@ -20,7 +20,7 @@ from depthrate.sweeps.trial import canonical_json
 from depthrate.tasks.code.collect import real_path
 from depthrate.tasks.code.load import code_of_file, require_trust
 from depthrate.tasks.loading import absolute_task_name
-from depthrate.tasks.parameters import shown
+from depthrate.tasks.parameters import format_value
 from depthrate.tasks.supervised.references import (
     HOSTS,
     REFERENCES,
@@ -29,7 +29,7 @@ from depthrate.tasks.supervised.references import (
     require_no_file_meant,
 )
 
-MOST_BYTES = 2**26
+MAX_SWEEP_FILE_BYTES = 2**26
 """Of a sweep file: a million trials written out have less."""
 SHIPPED = Path(__file__).parent
 _ORDER = "in the print Figure 2 is over epochs, and Figure 5 over lambda"
@@ -49,7 +49,7 @@ _BY_PARAMETER = ("params", "grid", "zip", "derive")
 """Where a file that has a base says of single parameters what is otherwise."""
 _SAME_TRIALS = ("name", "max_trials", "engine")
 """What --set may change of a sweep that stays the same sweep."""
-LONGEST_VARIANT = 40
+MAX_VARIANT_LENGTH = 40
 """Letters that --set adds to a sweep's name."""
 
 
@@ -194,9 +194,9 @@ def _text_of(path: Path) -> str:
         UnicodeDecodeError: it is no text.
     """
     with path.open("rb") as file:
-        content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise SweepError(f"more than {MOST_BYTES >> 20} MB, which no sweep file has")
+        content = file.read(MAX_SWEEP_FILE_BYTES + 1)
+    if len(content) > MAX_SWEEP_FILE_BYTES:
+        raise SweepError(f"more than {MAX_SWEEP_FILE_BYTES >> 20} MB, which no sweep file has")
     return content.decode()
 
 
@@ -226,7 +226,7 @@ def sweep_of_spec(content: Any, folder: Path | None = None) -> SweepSpec:
             raise SweepError(f"key {key!r} is {kind_of(content.get(key))}; a sweep needs a text there")
     if not re.fullmatch(NAME, content["name"]):
         raise SweepError(
-            f"name {shown(content['name'])} cannot name a folder; allowed: letters, digits, '_', '-', '.', at most 100"
+            f"name {format_value(content['name'])} cannot name a folder; allowed: letters, digits, '_', '-', '.', at most 100"
         )
     given = {key: value for key, value in content.items() if value is not None}
     if given.get("base"):
@@ -314,7 +314,7 @@ def _variant(changes: Mapping[str, Any]) -> str:
     texts = [f"{name}-{canonical_json(value)}" for name, value in changes.items()]
     added = "".join("." + re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-") for text in texts)
     digest = hashlib.sha256(canonical_json(dict(changes)).encode()).hexdigest()[:8]
-    return added if len(added) <= LONGEST_VARIANT else f".{'-'.join(changes)[:LONGEST_VARIANT]}-{digest}"
+    return added if len(added) <= MAX_VARIANT_LENGTH else f".{'-'.join(changes)[:MAX_VARIANT_LENGTH]}-{digest}"
 
 
 def _without(name: str, part: Any) -> Any:

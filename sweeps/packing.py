@@ -12,7 +12,7 @@ from depthrate.sweeps.trial import CanonicalWriter, Trial
 from depthrate.tasks.parameters import Parameter
 from depthrate.tasks.task import Engine, Task
 
-TOLERANCE = 1.25
+MEMORY_TOLERANCE = 1.25
 """Predictions are good to a quarter: a trial that needs more than it may use by less than that is tried."""
 
 
@@ -175,7 +175,7 @@ def check_memory(packs: Sequence[Pack], task: Task, device: str, memory_bytes: f
     for pack in packs:
         for trial in _asked(pack, task):
             needed = task.memory_bytes(trial.params, 1, device)
-            if needed is not None and needed > TOLERANCE * memory_bytes:
+            if needed is not None and needed > MEMORY_TOLERANCE * memory_bytes:
                 needs[trial.trial_id] = needed, trial
     if not needs:
         return

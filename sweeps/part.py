@@ -11,10 +11,10 @@ from msgspec import structs
 from msgspec.structs import FieldInfo, fields
 
 from depthrate.sweeps.errors import SweepError, kind_of, require_keys
-from depthrate.tasks.parameters import nearest, shown
+from depthrate.tasks.parameters import format_value, nearest
 
 
-class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SpecSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A mapping of a sweep file whose keys are typed fields; what stands below a field is what editors show of it."""
 
     ALWAYS: ClassVar[tuple[str, ...]] = ()
@@ -56,7 +56,7 @@ def _is_default(value: Any, field: FieldInfo) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Part):
+    if isinstance(value, SpecSection):
         return value.spec()
     if isinstance(value, Mapping):
         return dict(value)
@@ -65,12 +65,12 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
-def _refuse(part: type[Part], content: Any, place: str, prefix: str) -> None:
+def _refuse(part: type[SpecSection], content: Any, place: str, prefix: str) -> None:
     """Raise what a mapping has that its part does not take; return if that is nothing.
 
     The library says which type was expected and where; a user is told what was given, and what may be.
     """
-    names, said = part.__struct_fields__, shown if place.startswith("search") else kind_of
+    names, said = part.__struct_fields__, format_value if place.startswith("search") else kind_of
     if not isinstance(content, Mapping):
         raise SweepError(f"{place} is {said(content)}; give a mapping with some of the keys {', '.join(names)}")
     require_keys(content, names, place)
@@ -91,7 +91,7 @@ def _refuse(part: type[Part], content: Any, place: str, prefix: str) -> None:
         choices = _choices(annotation)
         if choices:
             hint = nearest(value, choices) if isinstance(value, str) else ""
-            raise SweepError(f"{name} is {shown(value)}; allowed: {', '.join(choices)}{hint}")
+            raise SweepError(f"{name} is {format_value(value)}; allowed: {', '.join(choices)}{hint}")
         raise SweepError(f"{name} is {given}; {_allowed(annotation)}")
 
 
@@ -113,8 +113,8 @@ def _allowed(annotation: Any) -> str:
     return "allowed: true or false" if bool in inside else "allowed: a text"
 
 
-def _parts(annotation: Any) -> list[type[Part]]:
-    return [kind for kind in _within(annotation) if isinstance(kind, type) and issubclass(kind, Part)]
+def _parts(annotation: Any) -> list[type[SpecSection]]:
+    return [kind for kind in _within(annotation) if isinstance(kind, type) and issubclass(kind, SpecSection)]
 
 
 def _fits(value: Any, annotation: Any) -> bool:

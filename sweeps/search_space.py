@@ -10,16 +10,16 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from depthrate.sweeps.errors import MAX_TRIALS, SweepError, counted
-from depthrate.sweeps.part import Part
+from depthrate.sweeps.part import SpecSection
 from depthrate.sweeps.spec import Search
-from depthrate.tasks.parameters import Parameter, ParameterSchema, shown
+from depthrate.tasks.parameters import Parameter, ParameterSchema, format_value
 
-_MOST_POINTS = 10**15
+_MAX_POINTS = 10**15
 """Of a range with a step: more cannot be told apart as floats."""
 _GIVE_VALUES = "give a list of values, or low and high"
 
 
-class SearchedParameter(Part, frozen=True):
+class SearchedParameter(SpecSection, frozen=True):
     """What is searched of a parameter: a range, or values, and under which condition."""
 
     ALLOWED = {"values": _GIVE_VALUES, "when": "give parameter: value, as in {optimizer: sgd}"}
@@ -156,22 +156,22 @@ def _range(
         wrong = isinstance(step, bool) or not isinstance(step, int | float) or not 0 < step <= high - low
         if wrong or (is_int and step != int(step)):
             raise SweepError(
-                f"{where}.step is {shown(step)}; give a {'whole ' if is_int else ''}number up to {high - low:g}"
+                f"{where}.step is {format_value(step)}; give a {'whole ' if is_int else ''}number up to {high - low:g}"
             )
     dimension = Dimension(parameter.name, None, low, high, searched.log, step, is_int, when)
-    if step is not None and (dimension.num_points or 0) > _MOST_POINTS:
+    if step is not None and (dimension.num_points or 0) > _MAX_POINTS:
         raise SweepError(f"{where}.step is {step!r}, which makes more than 10^15 values; give a larger step, or none")
     return dimension
 
 
 def _values(given: Any, parameter: Parameter, where: str) -> tuple[Any, ...]:
     if not given:
-        raise SweepError(f"{where} is {shown(given)}; {_GIVE_VALUES}")
+        raise SweepError(f"{where} is {format_value(given)}; {_GIVE_VALUES}")
     values = tuple(parameter.check(value) for value in given)
     if any(isinstance(value, list) for value in values):
         raise SweepError(
             f"{where}: {parameter.name!r} is {parameter.allowed}; lists cannot be searched, put them in grid"
         )
     if len(set(values)) < len(values):
-        raise SweepError(f"{where} has a value twice: {shown(list(values))}; keep one")
+        raise SweepError(f"{where} has a value twice: {format_value(list(values))}; keep one")
     return values

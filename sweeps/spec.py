@@ -12,11 +12,11 @@ from msgspec.structs import force_setattr
 
 from depthrate.sweeps.errors import MAX_TRIALS, SweepError, counted, kind_of, require_keys
 from depthrate.sweeps.expression import Expression, ExpressionError
-from depthrate.sweeps.part import Part
+from depthrate.sweeps.part import SpecSection
 from depthrate.sweeps.trial import canonical_json
 from depthrate.tasks.loading import load_task
 from depthrate.tasks.measurement import scalars
-from depthrate.tasks.parameters import LARGEST, ParameterError, listed, nearest, shown
+from depthrate.tasks.parameters import LARGEST, ParameterError, format_names, format_value, nearest
 from depthrate.tasks.supervised.references import find_references
 from depthrate.tasks.task import Engine, Task
 
@@ -43,7 +43,7 @@ _SEARCHED: dict[str, Any] = {
 _ANY_LAYER = "allowed: a whole number, counted from the last where it is negative"
 
 
-class Prune(Part, frozen=True):
+class Prune(SpecSection, frozen=True):
     """When a trial that does badly leaves its pack."""
 
     ALWAYS = ("rule", "metric", "from_step", "startup", "factor")
@@ -70,7 +70,7 @@ class Prune(Part, frozen=True):
             raise SweepError(self.ALLOWED["metric"])
 
 
-class Measure(Part, frozen=True):
+class Measure(SpecSection, frozen=True):
     """What is run at the best proposal of each study."""
 
     ALWAYS = ("params",)
@@ -80,7 +80,7 @@ class Measure(Part, frozen=True):
     """As in a sweep: a count, a list, or null for the task's default."""
 
 
-class Search(Part, frozen=True):
+class Search(SpecSection, frozen=True):
     """A search over parameters; in a grid, one study for each combination."""
 
     ALWAYS = ("params", "objective", "direction", "sampler", "trials", "batch", "seed")
@@ -118,10 +118,10 @@ class Search(Part, frozen=True):
             (given,) if isinstance(given, str) else tuple(given) for given in (self.objective, self.direction)
         )
         if not objectives or not all(text.strip() for text in objectives):
-            raise SweepError(f"search.objective is {shown(list(objectives))}; {self.ALLOWED['objective']}")
+            raise SweepError(f"search.objective is {format_value(list(objectives))}; {self.ALLOWED['objective']}")
         if not directions:
             raise SweepError(
-                f"search.direction is {shown(list(directions))}; give one for each objective, or one for all"
+                f"search.direction is {format_value(list(directions))}; give one for each objective, or one for all"
             )
         directions *= len(objectives) if len(directions) == 1 else 1
         force_setattr(self, "objective", objectives)
@@ -147,7 +147,7 @@ def _check_most(name: str, count: int, most: int) -> None:
         raise SweepError(f"{name} is {counted(count)}; at most {most:,} are allowed (max_trials)")
 
 
-class FitRequest(Part, frozen=True):
+class FitRequest(SpecSection, frozen=True):
     """A rate to fit: `metric` against `x`, one curve for each combination of `by`."""
 
     SEED: ClassVar[str] = "seed"
@@ -200,7 +200,7 @@ class FitRequest(Part, frozen=True):
         return [text for text, is_so in said.items() if is_so]
 
 
-class FigureRequest(Part, frozen=True):
+class FigureRequest(SpecSection, frozen=True):
     """A figure that a sweep asks for in its report."""
 
     ALWAYS = ("kind",)
@@ -253,7 +253,7 @@ FIGURE_KEYS = {
 """Kind of a figure -> what an entry of it must say, and what it may."""
 
 
-class Grid(Part, frozen=True):
+class Grid(SpecSection, frozen=True):
     """One of several grids of a sweep."""
 
     params: Values = {}
@@ -264,7 +264,7 @@ class Grid(Part, frozen=True):
     """Axes that move together, all of one length."""
 
 
-class SweepSpec(Part, frozen=True):
+class SweepSpec(SpecSection, frozen=True):
     """A named set of trials, as written in a sweep file."""
 
     ALLOWED = dict.fromkeys(("params", "grid", "zip", "derive"), "give a mapping from parameter to value")
@@ -353,7 +353,7 @@ def fit_request(content: Mapping[str, Any]) -> FitRequest:
         SweepError: a key is unknown or has the wrong form.
     """
     given = {key: value for key, value in content.items() if value is not None or key == "metric"}
-    return FitRequest.read(given, "fit", f"fit entry {shown(dict(content))}: ")
+    return FitRequest.read(given, "fit", f"fit entry {format_value(dict(content))}: ")
 
 
 def figure_request(content: Mapping[str, Any]) -> FigureRequest:
@@ -362,7 +362,7 @@ def figure_request(content: Mapping[str, Any]) -> FigureRequest:
     Raises:
         SweepError: the kind is unknown, something is missing that it needs, or a key has the wrong form.
     """
-    kind, prefix = content.get("kind"), f"figures entry {shown(dict(content))}: "
+    kind, prefix = content.get("kind"), f"figures entry {format_value(dict(content))}: "
     if not isinstance(kind, str) or kind not in FIGURE_KEYS:
         hint = nearest(kind, FIGURE_KEYS) if isinstance(kind, str) else ""
         raise SweepError(f"{prefix}kind is {kind_of(kind)}; give one of {', '.join(FIGURE_KEYS)}{hint}")
@@ -424,7 +424,7 @@ def check_figures(sweep: SweepSpec, task: Task) -> None:
 
 def _check_measured(name: str, columns: list[str], kind: str, place: str) -> None:
     if name not in columns:
-        known = listed(columns) or "none"
+        known = format_names(columns) or "none"
         raise SweepError(f"unknown {kind} {name!r} in {place}{nearest(name, columns)} (known: {known})")
 
 

@@ -87,7 +87,7 @@ def _make_studies(sweep: SweepSpec, search: Search, task: Task) -> list[Study]:
     studies = []
     for given in every_given:
         checked = {name: task.schema[name].check(value) for name, value in given.items()}
-        _refuse_given_twice(sweep, dimensions, given)
+        _reject_duplicates(sweep, dimensions, given)
         identity = {
             "task": task.name,
             "task_version": task.version,
@@ -106,7 +106,7 @@ def _make_studies(sweep: SweepSpec, search: Search, task: Task) -> list[Study]:
     return list({study.study_id: study for study in studies}.values())
 
 
-def _refuse_given_twice(sweep: SweepSpec, dimensions: tuple[Dimension, ...], given: Combination) -> None:
+def _reject_duplicates(sweep: SweepSpec, dimensions: tuple[Dimension, ...], given: Combination) -> None:
     """Check that what is searched is not given elsewhere; what is searched under a condition may have a fixed value."""
     searched = [dimension.name for dimension in dimensions]
     unconditional = [dimension.name for dimension in dimensions if not dimension.when]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def no_garbage() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Leave out the interpreter's collections in here: a tenth of the time that importing torch takes, or a command."""
     was_on = gc.isenabled()
     gc.disable()

@@ -36,9 +36,9 @@ _EXPECTED = {
 
 LARGEST = 1e300
 """Numbers beyond this, infinity and nan are refused: they do not survive arithmetic and storage."""
-LISTED = 25
+MAX_NAMES_SHOWN = 25
 """Names that a message shows."""
-_LONGEST = 500
+_MAX_VALUE_LENGTH = 500
 """Characters of a value that a message shows."""
 
 
@@ -61,20 +61,24 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {folded[matches[0]]!r}?" if matches else ""
 
 
-def listed(names: Iterable[str]) -> str:
+def format_names(names: Iterable[str]) -> str:
     """Return a task's parameters or measurements as a message names them: not all where they are many."""
     all_names = list(names)
-    rest = f" and {len(all_names) - LISTED} more, which depthrate tasks lists" if len(all_names) > LISTED else ""
-    return ", ".join(all_names[:LISTED]) + rest
+    rest = (
+        f" and {len(all_names) - MAX_NAMES_SHOWN} more, which depthrate tasks lists"
+        if len(all_names) > MAX_NAMES_SHOWN
+        else ""
+    )
+    return ", ".join(all_names[:MAX_NAMES_SHOWN]) + rest
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value as a message shows it: its repr, cut where it is long."""
     try:
         text = repr(value)
     except ValueError:  # Python refuses to print such whole numbers, by themselves and inside of a list
         text = "a value with a whole number of thousands of digits"
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    return text if len(text) <= _MAX_VALUE_LENGTH else f"{text[: _MAX_VALUE_LENGTH - 3]}..."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +181,7 @@ class Parameter:
         return self.maximum is None or number <= self.maximum
 
     def _refusal(self, value: Any, canonical: Any = None) -> ParameterError:
-        given = "null" if value is None else shown(value)
+        given = "null" if value is None else format_value(value)
         hint = nearest(canonical, map(str, self.choices)) if self.choices and isinstance(canonical, str) else ""
         numbers = value if isinstance(value, list | tuple) else [value]
         is_huge = any(isinstance(number, int | float) and abs(number) >= LARGEST for number in numbers)
@@ -252,7 +256,9 @@ class ParameterSchema(Mapping[str, Parameter]):
             ParameterError: there is none; the message names the nearest known one.
         """
         if name not in self:
-            raise ParameterError(f"unknown parameter {name!r} in {where}{nearest(name, self)} (known: {listed(self)})")
+            raise ParameterError(
+                f"unknown parameter {name!r} in {where}{nearest(name, self)} (known: {format_names(self)})"
+            )
         return self[name]
 
     def fill(self, params: Mapping[str, Any], later: Collection[str] = ()) -> dict[str, Any]:
@@ -303,7 +309,7 @@ class Filler:
         return [(name, check) for name, check in self._checks.items() if name in names]
 
 
-class _Said(TypedDict, total=False):
+class _ParameterOptions(TypedDict, total=False):
     doc: str
     choices: Collection[Any]
     minimum: float
@@ -320,7 +326,7 @@ class _Declared(dict[str, Any]):
     """What a class says of one parameter, beside its name and its type."""
 
 
-def parameter(default: Any = REQUIRED, **said: Unpack[_Said]) -> Any:
+def parameter(default: Any = REQUIRED, **said: Unpack[_ParameterOptions]) -> Any:
     """Declare a parameter in a class of `Parameters`; name, type and choices come from the annotation (see `Parameter`).
 
     A declaration that several tasks share stands in the type, as in `Loss = Annotated[str, parameter("ce", ...)]`; what a class
@@ -356,7 +362,7 @@ class Parameters:
         cls.schema = ParameterSchema(declared.values())
 
     @classmethod
-    def of(cls, params: Mapping[str, Any]) -> Self:
+    def from_params(cls, params: Mapping[str, Any]) -> Self:
         """Return a trial's checked parameters (`ParameterSchema.fill`) as attributes; they are not copied."""
         made = object.__new__(cls)
         made.__dict__ = params if isinstance(params, dict) else dict(params)
@@ -368,7 +374,7 @@ ParametersT = TypeVar("ParametersT", bound=Parameters)
 
 def changed(parameters: ParametersT, **changes: Any) -> ParametersT:
     """Return the parameters of another trial, which differs in these."""
-    return type(parameters).of({**vars(parameters), **changes})
+    return type(parameters).from_params({**vars(parameters), **changes})
 
 
 def _declared(name: str, hint: Any, said: dict[str, Any], owner: str) -> Parameter:

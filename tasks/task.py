@@ -60,7 +60,7 @@ class Engine(StrEnum):
 class SharedLibraries(Protocol):
     """Libraries of kernels that machines leave for each other, by the names of their files."""
 
-    def found(self, prefix: str) -> Iterator[tuple[str, bytes]]:
+    def iter_matching(self, prefix: str) -> Iterator[tuple[str, bytes]]:
         """Yield name and content of those whose name begins so.
 
         Raises:
@@ -101,7 +101,7 @@ class TaskContext(Protocol):
         """Where kernels are left for machines that cannot build them; null where there is no such place."""
         ...
 
-    def runs_as(self, engine: Engine, compile_s: float | None = None) -> None:
+    def report_engine(self, engine: Engine, compile_s: float | None = None) -> None:
         """Tell how steps are run, and how long compiling them took; without these seconds it is being compiled now."""
         ...
 

@@ -61,11 +61,11 @@ def _change(steps: Sequence[tuple[float, float]], start: float) -> float | None:
     return float(log_y[-1] - np.interp(start, at, log_y))
 
 
-MOST_MOVED = 0.01
+MAX_MOVED = 0.01
 """A trial whose objective still moves by more than this share of its gap is unconverged."""
-ROUNDING = 1e-9
+GAP_RTOL = 1e-9
 """A height above another by no more than this share of its gap is the same one: a chain's depths begin where others ended."""
-LAST = 0.75
+LAST_QUARTER_START = 0.75
 """Where the last quarter begins."""
 UNCONVERGED_RULE = (
     "over the last quarter of its steps, or of the learning rate spent, its objective moved by more than 1 % of what it is "
@@ -89,7 +89,7 @@ class Convergence:
     @property
     def is_converged(self) -> bool:
         """Whether a solver says so, or, where none was at work, whether the objective no longer moves."""
-        return abs(self.moved) <= MOST_MOVED if self.stationary is None else self.stationary
+        return abs(self.moved) <= MAX_MOVED if self.stationary is None else self.stationary
 
 
 def judge(results: Results, trials: Sequence[Trial], measurements: Iterable[Measurement]) -> dict[str, Convergence]:
@@ -146,7 +146,7 @@ def _judged(curve: Curve) -> Ended | None:
     scale = gap if math.isfinite(gap) and gap > 0 else abs(float(height[-1]))
     if not scale > 0:
         return None
-    begins = {LAST * last, _spent(step, curve["lr"], last)}
+    begins = {LAST_QUARTER_START * last, _spent(step, curve["lr"], last)}
     moved = [float(np.interp(start, step, height) - height[-1]) / scale for start in begins]
     return max(moved, key=abs), min(begins), float(height[-1]), scale
 
@@ -154,9 +154,9 @@ def _judged(curve: Curve) -> Ended | None:
 def _spent(step: np.ndarray, lr: np.ndarray, last: float) -> float:
     """Return the step at which three quarters of the learning rate are spent: all steps' sum."""
     if not np.isfinite(lr).all() or not (lr[:-1] > 0).all():
-        return LAST * last
+        return LAST_QUARTER_START * last
     spent = np.r_[0.0, np.cumsum(np.diff(step) * (lr[1:] + lr[:-1]) / 2)]
-    return float(np.interp(LAST * spent[-1], spent, step))
+    return float(np.interp(LAST_QUARTER_START * spent[-1], spent, step))
 
 
 def _above_shallower(found: Mapping[str, Ended], trials: Sequence[Trial], declared: Measurement) -> dict[str, float]:
@@ -177,7 +177,7 @@ def _above_shallower(found: Mapping[str, Ended], trials: Sequence[Trial], declar
             here = [trial_id for other, trial_id in group if other == value]
             for trial_id in here:
                 _, _, height, scale = found[trial_id]
-                if height - least > ROUNDING * scale:
+                if height - least > GAP_RTOL * scale:
                     above[trial_id] = (height - least) / scale
             least = min(least, *(found[trial_id][2] for trial_id in here))
     return above

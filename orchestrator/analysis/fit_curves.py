@@ -14,7 +14,7 @@ from depthrate.orchestrator.analysis.compare import common_fit
 from depthrate.orchestrator.analysis.convergence import Convergence, drift_of, judge
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.observations import FittedValues
-from depthrate.orchestrator.analysis.replicates import draw_of, draws_of, draws_text
+from depthrate.orchestrator.analysis.replicates import draws_of, draws_text, replicate_of
 from depthrate.storage.query.results import Results
 from depthrate.sweeps.expression import Expression, ExpressionError
 from depthrate.sweeps.spec import FitRequest
@@ -94,7 +94,7 @@ def _gathered(
         }
         reason = _reason_to_exclude(row["status"], point, request, falling)
         if reason is None:
-            used.append(point | {"draw": draw_of(request, params)})
+            used.append(point | {"draw": replicate_of(request, params)})
         else:
             left_out.append({**point, "reason": reason})
     by = dict(zip(request.by, _group_values(request, group), strict=True))

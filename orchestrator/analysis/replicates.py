@@ -15,7 +15,7 @@ CHAIN = "continuation"
 """The parameter with the depths that a trial goes through."""
 
 
-def draw_of(request: FitRequest, params: Mapping[str, Any]) -> Any:
+def replicate_of(request: FitRequest, params: Mapping[str, Any]) -> Any:
     """Return the draw that a trial belongs to; null where each trial is one of its own."""
     # of a chain of depths each begins where the one before ended: one draw, whatever its scope
     if request.over == FitRequest.SEED and params.get(SCOPE) == "trial" and not params.get(CHAIN):
@@ -35,7 +35,7 @@ def draws_text(request: FitRequest, trials: Sequence[Mapping[str, Any]], draw_na
     Settings that one draw has several of at one x are named too: the curve is then an average over them.
     draw_names: the parameters that seed a draw.
     """
-    draws = {draw_of(request, params) for params in trials}
+    draws = {replicate_of(request, params) for params in trials}
     if not draws or None in draws:
         return ""
     text = _counted(request.over, len(draws))

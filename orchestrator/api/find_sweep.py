@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from depthrate.sweeps.spec import SweepSpec
 
 
-LISTED = 20
+MAX_SWEEPS_SHOWN = 20
 """Sweeps of a store that an error names."""
 
 
@@ -145,7 +145,9 @@ def _load(given: str, launched: Iterable[str], store: Store) -> SweepSpec:
         return load_sweep(given)
     except NoSweepFileError as error:
         names = sorted(launched)
-        there = ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
+        there = ", ".join(names[:MAX_SWEEPS_SHOWN]) + (
+            f" and {len(names) - MAX_SWEEPS_SHOWN} more" if len(names) > MAX_SWEEPS_SHOWN else ""
+        )
         raise NoSweepFileError(f"{error}; sweeps of {store.url}: {there or 'none yet'}") from None
 
 

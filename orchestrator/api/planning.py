@@ -27,13 +27,13 @@ from depthrate.sweeps.load import changed_sweep, parse_yaml
 from depthrate.sweeps.packing import Pack, gigabytes, predicted_bytes
 from depthrate.sweeps.spec import SweepSpec
 
-READING = (
+READING_PHASES = (
     "reading the sweep, its code and its data: data of your own that are not streamed are read whole, so that what has other "
     "content is another trial"
 )
 """Said where that takes a while."""
 PROBE = "depthrate run SWEEP --probe"
-PATIENCE_S = 5.0
+SLOW_NOTICE_AFTER_S = 5.0
 """How long a command may be silent."""
 
 
@@ -57,7 +57,7 @@ def check_launch(options: LaunchOptions, data: DataFolder, loaded: SweepSpec | N
     Raises:
         ValueError: `SweepError`, `TaskError`, `ParameterError` or `DatasetError` for what cannot run.
     """
-    with _said_when_slow(READING):
+    with _announce_if_slow(READING_PHASES):
         checked = load_launch(options, loaded)
         check_data(checked, data)
         check_search(checked, data)
@@ -65,12 +65,12 @@ def check_launch(options: LaunchOptions, data: DataFolder, loaded: SweepSpec | N
 
 
 @contextmanager
-def _said_when_slow(sentence: str) -> Iterator[None]:
+def _announce_if_slow(sentence: str) -> Iterator[None]:
     """Say what is being done if it is not over by then, where a terminal waits: a script's stderr is for what is wrong."""
     if not sys.stderr.isatty():
         yield
         return
-    timer = threading.Timer(PATIENCE_S, print_line, (sentence,), {"stderr": True})
+    timer = threading.Timer(SLOW_NOTICE_AFTER_S, print_line, (sentence,), {"stderr": True})
     timer.daemon = True
     timer.start()
     try:
@@ -94,7 +94,7 @@ def machines_of(options: LaunchOptions, sweep: SweepSpec, store: Store) -> Compu
     return open_machines(ExecutorRequest(sweep=sweep, store=store, options=options))
 
 
-def again(options: LaunchOptions) -> str:
+def resume_command(options: LaunchOptions) -> str:
     """Return the command line that goes on from here."""
     words = ["--executor", options.executor] if options.executor != LaunchOptions.executor else []
     for option in executor_options():
@@ -169,7 +169,7 @@ def cost_lines(plan: Plan, machines: ComputeTarget, estimates: Estimates, detail
     if machines.memory_bytes is not None and any(peak_gb(pack, plan, machines) is not None for pack in plan.packs):
         lines.append(f"a worker may use {gigabytes(machines.memory_bytes)} of memory")
     if details:
-        lines.append(machines.sentence())
+        lines.append(machines.summary())
     for name, value in details.items():
         text = f"{value:.2g}" if isinstance(value, float) else str(value)
         if value is not None:

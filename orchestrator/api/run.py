@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from depthrate.orchestrator.api.planning import (
-    again,
     check_launch,
     cost_lines,
     estimates_on,
     machines_of,
     plan_on,
     plan_sentence,
+    resume_command,
 )
 from depthrate.orchestrator.attempts.retry import error_pattern
 from depthrate.orchestrator.console.errors import UsageError, next_call
@@ -25,7 +25,7 @@ from depthrate.orchestrator.console.fit_table import print_fit_result
 from depthrate.orchestrator.console.tables import counted, make_console, print_line, print_table, print_warnings
 from depthrate.orchestrator.executors.base import ComputeTarget, Executor, RemoteLauncher
 from depthrate.orchestrator.executors.options import LaunchOptions
-from depthrate.orchestrator.launch.code_changes import describe, other_code, settle, unknown_sentence
+from depthrate.orchestrator.launch.code_changes import describe, find_code_mismatch, settle, unknown_sentence
 from depthrate.orchestrator.launch.launch import (
     LaunchEnd,
     delete_checkpoints,
@@ -100,7 +100,7 @@ def run_sweep(options: LaunchOptions, loaded: SweepSpec | None = None) -> RunSta
     machines = machines_of(options, checked.sweep, store)
     with_all, view, feed = _see_search(checked, store, machines, options)
     plan = plan_on(machines, with_all, store)
-    if settle(plan, store, machines.submitted_codes, options, again=again(options)):
+    if settle(plan, store, machines.submitted_codes, options, again=resume_command(options)):
         with_all, view, feed = _see_search(checked, store, machines, options)
         plan = plan_on(machines, with_all, store)
     check_contents(plan, data)
@@ -126,8 +126,10 @@ def run_sweep(options: LaunchOptions, loaded: SweepSpec | None = None) -> RunSta
     _say_unknown_code(run)
     if view is not None and feed is not None:
         run.say(view.sentence())
-        feed.hand_out(trial_id for pack in (*plan.packs, *plan.underway.values()) for trial_id in pack.trial_ids)
-    if not (plan.packs or plan.underway or (view is not None and not view.is_over)):
+        feed.mark_dispatched(
+            trial_id for pack in (*plan.packs, *plan.in_flight.values()) for trial_id in pack.trial_ids
+        )
+    if not (plan.packs or plan.in_flight or (view is not None and not view.is_over)):
         if isinstance(machines, Executor) and machines.outlives_driver:
             machines.close()  # tidies up after the launches before
         delete_checkpoints(plan.stale_checkpoints, store)
@@ -139,12 +141,12 @@ def _launch(run: _Run) -> RunState:
     """Run the pending trials, here or as jobs, and return the state."""
     estimate_s = estimates_on(run.machines, run.plan, run.store)
     run.machines.check(run.plan.packs, estimate_s)
-    run.say(f"{run.machines.sentence()}; store {run.store.url}")
+    run.say(f"{run.machines.summary()}; store {run.store.url}")
     if isinstance(run.machines, RemoteLauncher):
-        end = _launch_there(run, run.machines)
+        end = _submit_driver(run, run.machines)
     else:
         assert isinstance(run.machines, Executor)
-        end = _launch_here(run, run.machines, estimate_s)
+        end = _run_driver(run, run.machines, estimate_s)
     if run.options.probe and isinstance(end, LaunchEnd):
         return _conclude_probe(run, end)
     return end if isinstance(end, RunState) else _conclude(run, end)
@@ -155,7 +157,7 @@ def _conclude_probe(run: _Run, end: LaunchEnd) -> RunState:
     machines, store = run.machines, run.store
     probed = {trial_id for pack in run.plan.packs for trial_id in pack.trial_ids}
     if left := len(probed - end.snapshot.trial_ids()):
-        return _say_what_is_left(run, end, left)
+        return _report_incomplete(run, end, left)
     plan = plan_on(machines, run.plan.checked, store)
     run.say(f"probed {counted(len(run.plan.packs), 'pack')}; {plan_sentence(plan)}")
     if plan.packs:
@@ -164,12 +166,12 @@ def _conclude_probe(run: _Run, end: LaunchEnd) -> RunState:
         costs = {name: value for name, value in details.items() if name.endswith("hours") or name == "jobs"}
         for line in cost_lines(plan, machines, estimates, costs):
             run.say(line)
-    run.say(f"run the rest: {again(replace(run.options, probe=False))}")
+    run.say(f"run the rest: {resume_command(replace(run.options, probe=False))}")
     return RunState.PROBED
 
 
 def _say_unknown_code(run: _Run) -> None:
-    found = other_code(run.plan.checked, run.plan.snapshot)
+    found = find_code_mismatch(run.plan.checked, run.plan.snapshot)
     if found is not None and found.num_unknown and run.plan.packs:
         run.say(unknown_sentence(found.num_unknown))
 
@@ -197,7 +199,7 @@ def _see_search(
     return replace(checked, trials=view.trials()), view, feed
 
 
-def _launch_here(run: _Run, executor: Executor, estimate_s: Estimate) -> LaunchEnd | RunState:
+def _run_driver(run: _Run, executor: Executor, estimate_s: Estimate) -> LaunchEnd | RunState:
     """Drive the packs from this process; return the end of the launch, or the state if this process leaves before."""
     if run.options.detach:
         sent = submit(run.plan, run.store, executor, estimate_s, run.options)
@@ -208,7 +210,7 @@ def _launch_here(run: _Run, executor: Executor, estimate_s: Estimate) -> LaunchE
             run.say(f"job {sent.job.job_id} submits {sent.not_submitted} more as the cluster takes them")
         elif sent.not_submitted:
             left = counted(sent.not_submitted, "pack is", "packs are")
-            print_line(f"depthrate: {left} not submitted; go on: {again(run.options)}", stderr=True)
+            print_line(f"depthrate: {left} not submitted; go on: {resume_command(run.options)}", stderr=True)
             return RunState.INCOMPLETE
         return RunState.DETACHED
     try:
@@ -223,11 +225,11 @@ def _launch_here(run: _Run, executor: Executor, estimate_s: Estimate) -> LaunchE
             notifier=run.notifier,
         )
     except KeyboardInterrupt:
-        run.say(f"stopped; resume: {again(run.options)}")
+        run.say(f"stopped; resume: {resume_command(run.options)}")
         return RunState.INTERRUPTED
 
 
-def _launch_there(run: _Run, site: RemoteLauncher) -> LaunchEnd | RunState:
+def _submit_driver(run: _Run, site: RemoteLauncher) -> LaunchEnd | RunState:
     """Submit the whole launch and follow it; return its end, or the state if this process leaves before."""
     job = send_launch(run.plan, run.store, site, run.options)
     run.say(f"job {job.job_id}; how far: {run.next('status')}")
@@ -236,7 +238,7 @@ def _launch_there(run: _Run, site: RemoteLauncher) -> LaunchEnd | RunState:
     try:
         return follow_launch(run.plan, run.store, site, job, run.console)
     except KeyboardInterrupt:
-        run.say(f"left; the job goes on; end it: {run.next('cancel')}; look again: {again(run.options)}")
+        run.say(f"left; the job goes on; end it: {run.next('cancel')}; look again: {resume_command(run.options)}")
         return RunState.INTERRUPTED
 
 
@@ -253,9 +255,9 @@ def _conclude(run: _Run, end: LaunchEnd | None) -> RunState:
     if is_all:
         run.say(f"{_all_trials(len(checked.trials))} committed ({time.monotonic() - run.started:.0f} s)")
         _say_diverged(run, checked, snapshot)
-    found = other_code(checked, snapshot)
+    found = find_code_mismatch(checked, snapshot)
     if found is not None and found.versions:  # by a launch that began at the same time, say
-        text = describe(found, checked, run.store, again(run.options), "nothing was fitted")
+        text = describe(found, checked, run.store, resume_command(run.options), "nothing was fitted")
         print_line(f"depthrate: {text}", stderr=True)
         return RunState.INCOMPLETE
     if view is not None:
@@ -267,7 +269,7 @@ def _conclude(run: _Run, end: LaunchEnd | None) -> RunState:
         more = next_call("fit", checked.sweep.name, run.store.url, "--wide")
         print_fit_result(run.console, fit_sweep(checked, run.store, view), more=more)
     if not is_all:
-        return _say_what_is_left(run, end, left)
+        return _report_incomplete(run, end, left)
     _remember(run.store, checked)
     if end is not None and end.job is not None:
         shutil.rmtree(end.job.folder, ignore_errors=True)
@@ -293,9 +295,9 @@ def _say_diverged(run: _Run, checked: CheckedSweep, snapshot: Snapshot) -> None:
         run.say(f"{count} of them diverged: depthrate query \"select * from trials where status = 'diverged'\"")
 
 
-def _say_what_is_left(run: _Run, end: LaunchEnd | None, left: int) -> RunState:
+def _report_incomplete(run: _Run, end: LaunchEnd | None, left: int) -> RunState:
     """Report why trials are left, and the command that resumes."""
-    go_on = again(run.options)
+    go_on = resume_command(run.options)
     if end is not None and end.job is not None:
         print_line(f"depthrate: {end.job_end}\n  try what is left again: {go_on}", stderr=True)
     outcome = None if end is None else end.outcome
@@ -337,4 +339,4 @@ def _print_failures(outcome: Outcome, left: int, unseen: int, options: LaunchOpt
         print_line(f"  {counted(len(trial_ids), 'trial')}{of_packs}{where}: {error}; see: {see}", stderr=True)
     if outcome.stopped_early:
         print_line("  stopped early: several packs failed with the same error", stderr=True)
-    print_line(f"  try what is left again: {again(options)}", stderr=True)
+    print_line(f"  try what is left again: {resume_command(options)}", stderr=True)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from depthrate.orchestrator.attempts.liveness import stalled_s
-from depthrate.orchestrator.attempts.record import who
+from depthrate.orchestrator.attempts.record import describe_attempt
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.executors.base import JobCounts, SeenJobs
+from depthrate.orchestrator.executors.base import JobCounts, SchedulerAnswer
 from depthrate.orchestrator.executors.registry import schedulers
 from depthrate.orchestrator.launch.events import last_launch
-from depthrate.orchestrator.monitor.cost import Reckoning, reckon
+from depthrate.orchestrator.monitor.cost import SweepCost, compute_cost
 from depthrate.orchestrator.monitor.running_trials import RunningTrial, running_trials
 from depthrate.orchestrator.monitor.status import SweepStatus, sweep_status
 from depthrate.storage.attempts.live_curves import LivePack, LiveReader, newest_rows
@@ -34,7 +34,7 @@ ASK_EVERY_S, ASK_SELDOM_S, ASK_LESS = 15.0, 60.0, 1.5
 """Seconds between two questions to a scheduler, at first and at most, and by what they grow while its answer stays the same."""
 Counts = dict[str, JobCounts | None]
 """Executor -> jobs of a sweep in its scheduler."""
-_Seen = dict[str, SeenJobs | None]
+_Seen = dict[str, SchedulerAnswer | None]
 """Executor -> the last answer of its scheduler."""
 
 
@@ -43,13 +43,13 @@ def _ask_schedulers(store: Store, sweep: str) -> _Seen:
 
 
 @dataclass(frozen=True)
-class Look:
+class StatusSnapshot:
     """What is known of some sweeps at one moment."""
 
     states: list[SweepStatus]
     jobs: list[Counts]
     """Of each state."""
-    costs: dict[str, Reckoning]
+    costs: dict[str, SweepCost]
     """Of those sweeps whose costs are asked for."""
     running: list[RunningTrial]
     launches: dict[str, dict[str, Any]]
@@ -84,27 +84,27 @@ class Watched:
         self._costs_every_s = SPARING_COSTS_S if is_sparing else 0.0
         self._live_every_s = SPARING_LIVE_S if is_sparing else 0.0
         self._cache, self._reader = SnapshotCache(columns=columns), RecordReader(store)
-        self._controllers, self._live = Controllers(store), LiveReader(store)
+        self._controllers, self._live = SchedulerPoller(store), LiveReader(store)
         self._logged: list[LivePack] = []
         self._live_at = float("-inf")
-        self._costs: dict[str, Reckoning] = {}
+        self._costs: dict[str, SweepCost] = {}
         self._launches: dict[str, dict[str, Any] | None] = {}
         self._read: dict[str, tuple[dict[str, int], float]] = {}
         """Sweep -> how many trials were in which state when these two were read, and when that was."""
 
-    def look(self) -> Look:
+    def poll(self) -> StatusSnapshot:
         """Look at the store.
 
         Raises:
             OSError, StoreError: it does not answer.
         """
-        self._store.require_there()
+        self._store.require_exists()
         with self._reader.one_listing():
             return self._look()
 
-    def _look(self) -> Look:
+    def _look(self) -> StatusSnapshot:
         store, snapshot = self._store, take_snapshot(self._store, cache=self._cache)
-        seen = {name: self._controllers.look(name) for name in self.planned}
+        seen = {name: self._controllers.poll(name) for name in self.planned}
         states = [
             sweep_status(name, trial_ids, snapshot, store, _deaths(seen[name]), self._reader)
             for name, trial_ids in self.planned.items()
@@ -116,14 +116,14 @@ class Watched:
                 self._launches[state.name] = last_launch(store, state.name)
         if any(state.counts()["running"] for state in states):
             if time.monotonic() - self._live_at >= self._live_every_s:
-                self._logged, self._live_at = self._live.look(), time.monotonic()
+                self._logged, self._live_at = self._live.refresh(), time.monotonic()
         else:
             self._logged, self._live_at = [], float("-inf")
-        packs = newest_rows(self._logged, snapshot.source_of.keys())
+        packs = newest_rows(self._logged, snapshot.commit_index.keys())
         costs = {name: self._costs[name] for name in self.planned if name in self._costs}
         told = {name: told for name in self.planned if (told := self._launches.get(name)) is not None}
         jobs = [_counts(seen[state.name]) for state in states]
-        return Look(states, jobs, costs, running_trials(states, packs), told, snapshot, packs)
+        return StatusSnapshot(states, jobs, costs, running_trials(states, packs), told, snapshot, packs)
 
     def _is_due(self, state: SweepStatus) -> bool:
         """Whether to read again what a sweep has cost and what its launch tells: now and then where nothing happens."""
@@ -137,7 +137,7 @@ class Watched:
         return True
 
 
-class Controllers:
+class SchedulerPoller:
     """What schedulers say of sweeps' jobs; between two answers the last one holds, ever longer while nothing changes."""
 
     def __init__(
@@ -151,7 +151,7 @@ class Controllers:
         self._next: dict[str, tuple[float, float]] = {}
         """Sweep -> when to ask again, and how long that was after the last time."""
 
-    def look(self, sweep: str) -> _Seen:
+    def poll(self, sweep: str) -> _Seen:
         """Return executor -> what its scheduler last said of a sweep's jobs."""
         due, pause_s = self._next.get(sweep, (float("-inf"), ASK_EVERY_S / ASK_LESS))
         if self._clock() >= due:
@@ -170,14 +170,14 @@ def _deaths(seen: _Seen) -> list[Record]:
     return [record for each in seen.values() if each is not None for record in each.deaths]
 
 
-def _reckon(store: Store, snapshot: Snapshot, sweep: str, reader: RecordReader) -> Reckoning:
+def _reckon(store: Store, snapshot: Snapshot, sweep: str, reader: RecordReader) -> SweepCost:
     rows = snapshot.trials.select(["trial_id", "attempt_id", "wall_s"]).to_pylist()
-    return reckon(read_records_of(store, snapshot, sweep, reader), rows, time.time())
+    return compute_cost(read_records_of(store, snapshot, sweep, reader), rows, time.time())
 
 
 def stalled_words(sweep: str, record: Record) -> str:
     """Say which attempt comes no further, and how to end it."""
-    text = f"{sweep}: {who(record)}: no progress for {stalled_s(record) / 60:.0f} min"
+    text = f"{sweep}: {describe_attempt(record)}: no progress for {stalled_s(record) / 60:.0f} min"
     text += f", at step {record['step']}/{record['num_steps'] or '?'}"
     return f"{text}; end it: depthrate cancel {sweep} --force, or launch with --stall-minutes"
 

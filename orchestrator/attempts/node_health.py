@@ -29,7 +29,7 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
 
 log = logging.getLogger("depthrate")
-CHANCE = 0.1
+MAX_P_VALUE = 0.1
 """A node whose failures are less likely than this by chance is unhealthy; being wrong costs a node, not a trial."""
 MIN_NODE_FAILURES, NODE_FAILURES_IN_A_ROW = 2, 3
 """Failures below which nothing is concluded; and those in a row that are enough where others work meanwhile."""
@@ -37,7 +37,7 @@ COOLDOWN_S = 120.0
 """How long nothing new is sent to a node on which an attempt has failed and none has gone well since, while others work."""
 HISTORY_S = 24 * 3600.0
 """Age from which on records do not count; each launch judges by what it sees itself."""
-DEATH_S = 5.0
+SAME_NODE_LOSS_S = 5.0
 """What ended on a node within so long of each other, when that was lost, it lost by one death."""
 MIN_START_FAILURES = 2
 """Jobs that must end on a node before our program begins, one after the other, before it is excluded."""
@@ -86,7 +86,7 @@ def is_hardware_error(error: str | None) -> bool:
     return error is not None and _HARDWARE.search(error) is not None
 
 
-def chance_of(failed: int, succeeded: int, failed_elsewhere: int, succeeded_elsewhere: int) -> float:
+def fisher_p_value(failed: int, succeeded: int, failed_elsewhere: int, succeeded_elsewhere: int) -> float:
     """Return how likely a node has so many of all failures, or more, if all nodes are alike (Fisher's exact test)."""
     attempts, failures = failed + succeeded, failed + failed_elsewhere
     total = attempts + failed_elsewhere + succeeded_elsewhere
@@ -128,7 +128,7 @@ class NodeHealth:
         self._failed_on: defaultdict[str, set[str]] = defaultdict(set)
         """Pack -> nodes."""
         self._numbers = itertools.count()
-        self._at_fault: set[str] = set()
+        self._faulty_packs: set[str] = set()
         """Packs that failed on two nodes of which neither was unhealthy."""
         self.unhealthy: list[str] = []
         """Nodes that fail where others do not, as last judged, the first found first."""
@@ -153,7 +153,7 @@ class NodeHealth:
         if node:
             self._nodes[node].done += 1
             self._nodes[node].streak.clear()
-            self._judge()
+            self._update_unhealthy()
 
     def record_failure(
         self, node: str, pack_id: str, kind: FailureKind, attempt_id: str = "", error: str = "", ago_s: float = 0.0
@@ -166,7 +166,7 @@ class NodeHealth:
         here = self._nodes[node]
         if kind is FailureKind.NODE_LOST:
             died_at = self._clock() - ago_s
-            if any(abs(died_at - before) < DEATH_S for before in here.died_at):
+            if any(abs(died_at - before) < SAME_NODE_LOSS_S for before in here.died_at):
                 return
             here.died_at.append(died_at)
         if causes == Cause.NODE:
@@ -180,8 +180,8 @@ class NodeHealth:
         here.last_error = error
         self._failed_on[pack_id].add(node)
         if len(self._failed_on[pack_id].difference(self.unhealthy)) > 1:
-            self._at_fault.add(pack_id)
-        self._judge()
+            self._faulty_packs.add(pack_id)
+        self._update_unhealthy()
 
     def clear(self, node: str) -> None:
         """Reset the history of a node that was repaired."""
@@ -189,7 +189,7 @@ class NodeHealth:
             self._nodes[node] = _Node()
             for nodes in self._failed_on.values():
                 nodes.discard(node)
-            self._judge()
+            self._update_unhealthy()
 
     def add_records(self, records: Iterable[Record], cleared: dict[str, float], now: float) -> None:
         """Count attempts that ended before, by their hosts; of a node that was cleared, those since then."""
@@ -217,13 +217,13 @@ class NodeHealth:
     def cooling_down(self) -> list[str]:
         """Nodes that have failed and not gone well since, where most others do not: excluded for `COOLDOWN_S`."""
         now = self._clock()
-        failing = [name for name, node in self._nodes.items() if set(node.streak) - self._at_fault]
+        failing = [name for name, node in self._nodes.items() if set(node.streak) - self._faulty_packs]
         if 2 * len(failing) > max(len(self._nodes), 1):
             return []  # they fail everywhere
         recent = [name for name in failing if now - self._nodes[name].failed_at < COOLDOWN_S]
         return sorted(set(recent).difference(self.unhealthy))[: max(0, self._max_excluded() - len(self.unhealthy))]
 
-    def fails_alone_so_far(self, node: str) -> bool:
+    def fails_only_here(self, node: str) -> bool:
         """Whether attempts have gone well elsewhere, or run there for longer than any that failed on this node."""
         return self._done_elsewhere(node) + self._outlived(node) > 0
 
@@ -237,7 +237,7 @@ class NodeHealth:
         """Return what failed last on a node."""
         return self._nodes[node].last_error if node in self._nodes else ""
 
-    def _judge(self) -> None:
+    def _update_unhealthy(self) -> None:
         failing = [node for node in self._nodes if self._fails_alone(node)]
         keep = [node for node in self.unhealthy if node in failing]
         self.unhealthy = [*keep, *(node for node in failing if node not in keep)][: self._max_excluded()]
@@ -247,11 +247,11 @@ class NodeHealth:
         if failed < MIN_NODE_FAILURES or not done_elsewhere:
             return False
         here = self._nodes[node]
-        in_a_row = sum(pack not in self._at_fault for pack in here.streak)
+        in_a_row = sum(pack not in self._faulty_packs for pack in here.streak)
         since = done_elsewhere - (here.done_elsewhere if here.done else 0)
         if in_a_row >= NODE_FAILURES_IN_A_ROW and since > 0 and failed_elsewhere <= done_elsewhere:
             return True
-        return bool(in_a_row) and chance_of(failed, done, failed_elsewhere, done_elsewhere) <= CHANCE
+        return bool(in_a_row) and fisher_p_value(failed, done, failed_elsewhere, done_elsewhere) <= MAX_P_VALUE
 
     def _counts(self, node: str) -> tuple[int, int, int, int]:
         """Return the attempts that failed and went well on a node, and elsewhere."""
@@ -261,7 +261,7 @@ class NodeHealth:
         return failures.get(node, 0), self._nodes[node].done, elsewhere, done_elsewhere
 
     def _failures(self, name: str) -> int:
-        return sum(number for pack, number in self._nodes[name].failed.items() if pack not in self._at_fault)
+        return sum(number for pack, number in self._nodes[name].failed.items() if pack not in self._faulty_packs)
 
     def _done_elsewhere(self, node: str) -> int:
         return sum(other.done for name, other in self._nodes.items() if name != node)
@@ -333,7 +333,7 @@ class NodeMonitor:
     def update(self) -> None:
         """Have the executor start nothing on the nodes that are excluded now; call it once all that ended is counted."""
         health = self.health
-        for attempt_id, node in self._executor.running_on().items():
+        for attempt_id, node in self._executor.nodes_by_attempt().items():
             health.record_start(node, attempt_id)
         if health.excluded and self._clock() >= self._next_read:
             self._next_read = self._clock() + POLL_INTERVAL_S
@@ -342,11 +342,11 @@ class NodeMonitor:
                     health.clear(node)
                     self._cleared[node] = at
         if (excluded := health.excluded) != self._excluded:
-            self._executor.avoid(excluded)
+            self._executor.exclude_nodes(excluded)
             self._excluded = excluded
         reports = {node: text for node, text in self._reported.items() if node in health.cooling_down}
         for node in health.cooling_down:
-            if health.fails_alone_so_far(node):
+            if health.fails_only_here(node):
                 reports[node] = f"nothing new begins there for {COOLDOWN_S / 60:.0f} min"
         for node in health.unhealthy:
             undo = f"depthrate nodes {shlex.quote(self._sweep)} --forgive {shlex.quote(node)}"

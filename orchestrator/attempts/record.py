@@ -20,7 +20,7 @@ from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.tasks.task import Engine
 
-SAID_BY_SCHEDULER = (FailureKind.TIMEOUT, FailureKind.OUT_OF_MEMORY, FailureKind.CANCELLED)
+SCHEDULER_KNOWN_KINDS = (FailureKind.TIMEOUT, FailureKind.OUT_OF_MEMORY, FailureKind.CANCELLED)
 """Ends of which a scheduler knows the cause, and a worker that is asked to stop does not."""
 
 
@@ -124,11 +124,11 @@ def write_lost(store: Store, *known: Mapping[str, Any], kind: FailureKind, error
     """
     lost = lost_attempt(*known, kind=kind, error=error)
     now = read_attempt(store, lost.sweep, lost.attempt_id)
-    if now is None or now["state"] is AttemptState.RUNNING or _is_beside_the_point(now["state"], kind):
+    if now is None or now["state"] is AttemptState.RUNNING or _is_overruled_by_scheduler(now["state"], kind):
         lost.write(store)
 
 
-def failure_of(
+def classify_failure(
     kind: FailureKind, death: str | None, record: Record | None, store: Store
 ) -> tuple[FailureKind, str | None]:
     """Return what an attempt that is over and not done failed of, in words too.
@@ -136,18 +136,18 @@ def failure_of(
     `kind` and `death` are what who started it saw, `record` what stands in the store.
     """
     state = AttemptState.RUNNING if record is None else record["state"]
-    if death is not None and (state is AttemptState.RUNNING or _is_beside_the_point(state, kind)):
+    if death is not None and (state is AttemptState.RUNNING or _is_overruled_by_scheduler(state, kind)):
         return _kind_of_error(kind, death), death
     if record is None or state is AttemptState.RUNNING:
-        return FailureKind.STORE, _why_no_end(store, record)
+        return FailureKind.STORE, _missing_end_reason(store, record)
     wrote = kind if kind is FailureKind.FAILED_TO_START_ANYWHERE else record["error_kind"] or kind
     error = record["error"] or death
     return _kind_of_error(wrote, error), error
 
 
-def _is_beside_the_point(state: AttemptState, kind: FailureKind) -> bool:
+def _is_overruled_by_scheduler(state: AttemptState, kind: FailureKind) -> bool:
     """Whether what a dying worker wrote, that it was asked to stop, says less than what the scheduler knows of its end."""
-    return state is AttemptState.INTERRUPTED and kind in SAID_BY_SCHEDULER
+    return state is AttemptState.INTERRUPTED and kind in SCHEDULER_KNOWN_KINDS
 
 
 def _kind_of_error(kind: FailureKind, error: str | None) -> FailureKind:
@@ -155,7 +155,7 @@ def _kind_of_error(kind: FailureKind, error: str | None) -> FailureKind:
     return FailureKind.HARDWARE if is_hardware else kind
 
 
-def _why_no_end(store: Store, record: Record | None) -> str:
+def _missing_end_reason(store: Store, record: Record | None) -> str:
     """Say why a worker that goes on working has left no end of an attempt, or no word at all, in the store."""
     what = "the attempt left no record" if record is None else "the attempt could not write down its end"
     try:
@@ -165,7 +165,7 @@ def _why_no_end(store: Store, record: Record | None) -> str:
     return f"{what}: the store could not be written there, or what is there is another one"
 
 
-def who(record: Record) -> str:
+def describe_attempt(record: Record) -> str:
     """Say which attempt a record is of, where it runs and since when."""
     since = time.strftime("%Y-%m-%d %H:%M", time.localtime(record["started_at"]))
     return f"attempt {record['attempt_id']} on {record['host']}, pid {record['pid']}, since {since}"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from depthrate.storage.tables.states import FailureKind
 
 
-class Decision(StrEnum):
+class FailureAction(StrEnum):
     """What becomes of a pack whose attempt failed."""
 
     RETRY = "retry"
@@ -86,7 +86,7 @@ def decide(
     num_trials: int,
     unhealthy: Collection[str] = (),
     has_other_nodes: Callable[[Collection[str]], bool] = lambda nodes: True,
-) -> Decision:
+) -> FailureAction:
     """Return what to do with a pack after the last of its failures; those on unhealthy nodes are not its own.
 
     `has_other_nodes` returns whether packs can run on a node that is not among these.
@@ -94,15 +94,15 @@ def decide(
     kind = failures[-1].kind
     same_kind = [failure.node for failure in failures if failure.kind is kind]
     if kind is FailureKind.CANCELLED:
-        return Decision.STOP
+        return FailureAction.STOP
     if sum(RULES[failure.kind].retries <= MAX_FAILURES_PER_PACK for failure in failures) > MAX_FAILURES_PER_PACK:
-        return Decision.GIVE_UP
+        return FailureAction.GIVE_UP
     if RULES[kind].only_elsewhere and not has_other_nodes({*unhealthy, *same_kind}):
-        return Decision.GIVE_UP
+        return FailureAction.GIVE_UP
     if kind is FailureKind.OUT_OF_MEMORY and num_trials > 1:
-        return Decision.SPLIT
+        return FailureAction.SPLIT
     num_charged = sum(node not in unhealthy for node in same_kind)
-    return Decision.RETRY if num_charged <= RULES[kind].retries else Decision.GIVE_UP
+    return FailureAction.RETRY if num_charged <= RULES[kind].retries else FailureAction.GIVE_UP
 
 
 def retry_delay_s(failures: Sequence[Failure]) -> float:
@@ -135,7 +135,7 @@ class Backoff:
         self._until, self._next_s = float("-inf"), first_s
 
     @property
-    def is_on(self) -> bool:
+    def is_waiting(self) -> bool:
         """Whether it is not the time yet."""
         return self._clock() < self._until
 

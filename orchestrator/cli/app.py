@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 
 from depthrate.orchestrator.cli.exit_codes import exits
 from depthrate.orchestrator.cli.options import SETTINGS, help_of
-from depthrate.tasks.importing import no_garbage
+from depthrate.tasks.importing import gc_paused
 
 COMMANDS = (
     *(
@@ -62,7 +62,7 @@ class Commands(click.Group):
         """Import a command; None for what is none."""
         if cmd_name not in COMMANDS:
             return None
-        with no_garbage():
+        with gc_paused():
             command = importlib.import_module(f"{__package__}.commands.{_module(cmd_name)}").command
         assert isinstance(command, click.Command)
         command.name = cmd_name

@@ -12,7 +12,9 @@ from depthrate.storage.files.store import Store, StoreError
 T = TypeVar("T")
 
 
-def looks(store: Store, look: Callable[[], T], every_s: float, sleep: Callable[[float], None]) -> Iterator[T]:
+def poll_until_closed(
+    store: Store, look: Callable[[], T], every_s: float, sleep: Callable[[float], None]
+) -> Iterator[T]:
     """Yield what `look` returns, every so often; a store that stops answering after the first time is asked again.
 
     Raises:

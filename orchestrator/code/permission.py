@@ -9,7 +9,7 @@ from depthrate.orchestrator.console.errors import UsageError
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.spec import SweepSpec
 from depthrate.tasks.code.load import how_to_accept
-from depthrate.tasks.code.trust import distrust, distrust_of_paths, is_accepted, is_hash
+from depthrate.tasks.code.trust import distrust_of_paths, is_accepted, is_hash, untrusted_reason
 from depthrate.tasks.loading import code_of_task, names_user_code
 
 
@@ -26,9 +26,9 @@ def check_stored_sweep(sweep: SweepSpec, path: str, store: Store) -> None:
     code = code_of_task(task)
     if code is not None and is_accepted(code.content_hash):
         return
-    reason = who_writes(store, path)
+    reason = list_writers(store, path)
     if code is not None:
-        reason = next(iter(distrust(code, code.root / code.main, named=False)), reason)
+        reason = next(iter(untrusted_reason(code, code.root / code.main, named=False)), reason)
     if reason is not None:
         where = task if code is None else code.root / code.main
         ways_on = "" if code is None else f", or {how_to_accept(code)}"
@@ -44,7 +44,7 @@ def check_kept_code(given: str, code_hash: str, path: str, store: Store) -> None
     Raises:
         UsageError: others can keep code there whose hash begins so, and it was not accepted.
     """
-    if is_hash(given) or is_accepted(code_hash) or (reason := who_writes(store, path)) is None:
+    if is_hash(given) or is_accepted(code_hash) or (reason := list_writers(store, path)) is None:
         return
     raise UsageError(
         f"--code {given} is how the hash of code in the store begins, which is not executed: {reason}; look at it, and give "
@@ -52,7 +52,7 @@ def check_kept_code(given: str, code_hash: str, path: str, store: Store) -> None
     )
 
 
-def who_writes(store: Store, path: str) -> str | None:
+def list_writers(store: Store, path: str) -> str | None:
     """Say who else may write what a store has at a path; None where nobody does."""
     if not store.is_shared:
         return None

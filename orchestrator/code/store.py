@@ -6,7 +6,7 @@ import contextlib
 import functools
 from collections.abc import Mapping
 
-from depthrate.storage.catalog.code import keep_code, read_code
+from depthrate.storage.catalog.code import read_code, store_code
 from depthrate.storage.files.store import Store
 from depthrate.tasks.code.trust import accept
 from depthrate.tasks.loading import load_task
@@ -30,10 +30,10 @@ def keep_source(store: Store, task: Task) -> str | None:
         return None
     with contextlib.suppress(OSError):  # without a home the user is asked again
         accept(task.code.content_hash)
-    return keep_code(store, task.code.main, task.code.contents)
+    return store_code(store, task.code.main, task.code.contents)
 
 
-def load_kept_task(name: str, store: Store, version: str | None) -> Task:
+def load_stored_task(name: str, store: Store, version: str | None) -> Task:
     """Return a task as its source was when a launch kept it; as its file is now where no launch did.
 
     Raises:

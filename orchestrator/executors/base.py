@@ -39,7 +39,7 @@ class JobCounts:
 
 
 @dataclass(frozen=True)
-class SeenJobs:
+class SchedulerAnswer:
     """One answer of a scheduler about a sweep's jobs."""
 
     counts: JobCounts
@@ -62,7 +62,7 @@ class Scheduler:
 
     title: str
     """As people write it."""
-    look: Callable[[Store, str], SeenJobs | None]
+    look: Callable[[Store, str], SchedulerAnswer | None]
     """Asks it once; None where the sweep has no jobs, or the scheduler is silent."""
     cancel_jobs: Callable[[Store, str], CancelledJobs | None]
     """Cancels all; running ones save their state first. None where the sweep has none."""
@@ -83,7 +83,7 @@ class PackTrials:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackJob(PackTrials):
+class AttemptSpec(PackTrials):
     """All that a worker needs to run one attempt of a pack, or of several short ones; plain JSON."""
 
     attempt_id: str
@@ -101,7 +101,7 @@ class PackJob(PackTrials):
     avoid: Sequence[str] = ()
     """Nodes on which it failed before: it goes elsewhere if there is any other."""
 
-    def packs(self) -> Iterator[PackJob]:
+    def packs(self) -> Iterator[AttemptSpec]:
         """Yield this job for each of its packs, as if it had no other."""
         yield replace(self, then=()) if self.then else self
         for each in self.then:
@@ -117,11 +117,11 @@ class PackJob(PackTrials):
         return json.dumps(asdict(self))
 
     @staticmethod
-    def from_json(text: str) -> PackJob:
+    def from_json(text: str) -> AttemptSpec:
         """Read what `to_json` wrote."""
         fields = json.loads(text)
         then = [PackTrials(**each) for each in fields.get("then", ())]
-        return PackJob(**{**fields, "options": _job_options(fields["options"]), "then": then})
+        return AttemptSpec(**{**fields, "options": _job_options(fields["options"]), "then": then})
 
 
 def _job_options(options: dict[str, Any]) -> JobOptions:
@@ -134,7 +134,7 @@ def _job_options(options: dict[str, Any]) -> JobOptions:
     return JobOptions(**options)
 
 
-class NoFailure(StrEnum):
+class RequeueReason(StrEnum):
     """Why a job ended without its work being done, though nothing failed: it goes back into the queue."""
 
     NOT_STARTED = "not_started"
@@ -144,14 +144,14 @@ class NoFailure(StrEnum):
 
 
 @dataclass(frozen=True)
-class JobEnd:
+class AttemptEnd:
     """A job is over; what it did stands in the store."""
 
     attempt_id: str
     """As it was submitted."""
-    death: str | None = None
+    exit_message: str | None = None
     """How the worker died, if it did not get to write its own end."""
-    kind: FailureKind | NoFailure = FailureKind.WORKER_LOST
+    kind: FailureKind | RequeueReason = FailureKind.WORKER_LOST
     """What such a death is."""
     ran_as: str | None = None
     """The last attempt, where a scheduler started the job anew under other names."""
@@ -171,16 +171,16 @@ class JobEnd:
 class SubmitError(ValueError):
     """A scheduler did not take jobs; those in `left` are not on their way."""
 
-    def __init__(self, message: str, left: Sequence[PackJob]):
+    def __init__(self, message: str, left: Sequence[AttemptSpec]):
         super().__init__(message)
         self.left = left
 
 
-class NoRoomError(SubmitError):
+class QueueFullError(SubmitError):
     """A scheduler takes no more for now; it will when some of what it has is over."""
 
 
-class SubmitRateError(NoRoomError):
+class SubmitRateError(QueueFullError):
     """A scheduler is asked no more often just now; it would take more."""
 
 
@@ -210,11 +210,11 @@ class ComputeTarget(ABC):
         """Return the engine to ask for where a sweep asks for this one, and, where it is another, why."""
         if not self.is_here:
             return asked, None
-        from depthrate.tasks.training.engines.choice import asked_here  # here: most commands ask no machine
+        from depthrate.tasks.training.engines.choice import available_engine  # here: most commands ask no machine
 
-        return asked_here(asked)
+        return available_engine(asked)
 
-    def at_once(self, packs: int) -> int:
+    def max_parallel(self, packs: int) -> int:
         """Return how many of so many packs may run at the same moment."""
         return min(packs, self.workers)
 
@@ -237,7 +237,7 @@ class ComputeTarget(ABC):
         return None
 
     @abstractmethod
-    def sentence(self) -> str:
+    def summary(self) -> str:
         """Say where packs run."""
 
     def details(self, packs: Sequence[Pack], estimate_s: Estimate) -> dict[str, Any]:
@@ -266,7 +266,7 @@ class Executor(ComputeTarget):
         return None
 
     @abstractmethod
-    def submit(self, jobs: Sequence[PackJob]) -> None:
+    def submit(self, jobs: Sequence[AttemptSpec]) -> None:
         """Start jobs, now or when there is room.
 
         Raises:
@@ -283,7 +283,7 @@ class Executor(ComputeTarget):
         """
         return None
 
-    def take_over(self) -> Mapping[str, tuple[str, list[str]]]:
+    def adopt_submitted(self) -> Mapping[str, tuple[str, list[str]]]:
         """Watch what other launches of the sweep have submitted since, too: attempt -> (pack, trials). Most leave nothing."""
         return {}
 
@@ -291,7 +291,7 @@ class Executor(ComputeTarget):
     def running(self) -> Mapping[str, str]:
         """Return the attempts that have started: as submitted -> as they run now."""
 
-    def running_on(self) -> Mapping[str, str]:
+    def nodes_by_attempt(self) -> Mapping[str, str]:
         """Return attempt, as submitted -> the node that it runs on, of those that have started. Most have one node only."""
         return {}
 
@@ -299,23 +299,23 @@ class Executor(ComputeTarget):
         """Whether packs can run on a node that is not among these."""
         return self.num_nodes is None or self.num_nodes > len(nodes)
 
-    def avoid(self, nodes: Sequence[str]) -> None:
+    def exclude_nodes(self, nodes: Sequence[str]) -> None:
         """Begin nothing more on these nodes, and again on all others. Most have one node only."""
         return None
 
-    def end(self, attempt_id: str, why: str) -> bool:
+    def terminate(self, attempt_id: str, why: str) -> bool:
         """End an attempt that gives no sign of life; return whether `poll` will tell of its end, else nobody waits for it."""
         return False
 
     @abstractmethod
-    def poll(self, timeout_s: float) -> list[JobEnd]:
+    def poll(self, timeout_s: float) -> list[AttemptEnd]:
         """Wait up to `timeout_s` and return the jobs that ended since the last call, each once."""
 
     @abstractmethod
     def stop(self) -> None:
         """Ask all running jobs to save a checkpoint and end; they end through `poll`."""
 
-    def withdraw(self) -> None:
+    def cancel_waiting(self) -> None:
         """Take back what has not started, because it would fail like the rest. Most start at once and have nothing."""
         return None
 

@@ -16,12 +16,12 @@ from typing import IO
 
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import (
+    AttemptEnd,
+    AttemptSpec,
     ComputeTarget,
     Executor,
     ExecutorEntry,
     ExecutorRequest,
-    JobEnd,
-    PackJob,
 )
 from depthrate.orchestrator.executors.options import Option
 from depthrate.tasks.python_process import start_python
@@ -46,7 +46,7 @@ LAST_WORDS_S = 2.0
 class _Worker:
     process: subprocess.Popen[str]
     errors: IO[bytes]
-    job: PackJob | None = None
+    job: AttemptSpec | None = None
     gone_at: float | None = None
     """When its process was first seen to be gone, with no end of what it says."""
     ended_for: str = ""
@@ -78,7 +78,7 @@ class LocalExecutor(Executor):
         self._workers: dict[int, _Worker] = {}
         self._messages: queue.Queue[tuple[int, subprocess.Popen[str], str | None]] = queue.Queue()
 
-    def sentence(self) -> str:
+    def summary(self) -> str:
         """Say how many workers there are."""
         return f"{counted(self.workers, 'worker process', 'worker processes')} on {self.device}"
 
@@ -87,17 +87,17 @@ class LocalExecutor(Executor):
         self._slots = self.workers if num_packs is None else min(self.workers, num_packs)
         self.capacity = self._slots
 
-    def running_on(self) -> dict[str, str]:
+    def nodes_by_attempt(self) -> dict[str, str]:
         """Return attempt -> its GPU; on CPUs this machine is one node."""
         busy = [(slot, worker.job) for slot, worker in self._workers.items()]
         return {job.attempt_id: node for slot, job in busy if job is not None and (node := self._node_of(slot))}
 
-    def avoid(self, nodes: Sequence[str]) -> None:
+    def exclude_nodes(self, nodes: Sequence[str]) -> None:
         """Give nothing more to workers on these GPUs."""
         self._avoided = frozenset(nodes)
         self.capacity = max(1, sum(self._node_of(slot) not in self._avoided for slot in range(self._slots)))
 
-    def end(self, attempt_id: str, why: str) -> bool:
+    def terminate(self, attempt_id: str, why: str) -> bool:
         """Kill the worker of an attempt, also one that is stopped."""
         for worker in self._workers.values():
             if worker.job is not None and worker.job.attempt_id == attempt_id:
@@ -109,7 +109,7 @@ class LocalExecutor(Executor):
     def _node_of(self, slot: int) -> str:
         return f"GPU {self._gpus[slot % len(self._gpus)]}" if self._num_gpus > 1 else ""
 
-    def submit(self, jobs: Sequence[PackJob]) -> None:
+    def submit(self, jobs: Sequence[AttemptSpec]) -> None:
         """Give each job to an idle worker, starting one if needed; there must be room."""
         for job in jobs:
             self._submit(job)
@@ -118,7 +118,7 @@ class LocalExecutor(Executor):
         """Return the attempts that have started: as submitted -> as they run now."""
         return {worker.job.attempt_id: worker.job.attempt_id for worker in self._workers.values() if worker.job}
 
-    def _submit(self, job: PackJob) -> None:
+    def _submit(self, job: AttemptSpec) -> None:
         idle = [s for s in range(self._slots) if s not in self._workers or self._workers[s].job is None]
         assert idle, "submitted more jobs than there are workers"
         # a GPU that is avoided only where nothing else is left, one on which this pack has failed only before that
@@ -134,7 +134,7 @@ class LocalExecutor(Executor):
         except OSError:
             pass  # it died just now: its reader thread reports that
 
-    def poll(self, timeout_s: float) -> list[JobEnd]:
+    def poll(self, timeout_s: float) -> list[AttemptEnd]:
         """Wait up to `timeout_s` and return the jobs that ended since the last call."""
         messages = []
         try:
@@ -143,9 +143,9 @@ class LocalExecutor(Executor):
                 messages.append(self._messages.get_nowait())
         except queue.Empty:
             ends = [self._end_of(slot, process, line) for slot, process, line in messages]
-        return [end for end in (*ends, *self._silent_ends()) if end is not None]
+        return [end for end in (*ends, *self._dead_workers()) if end is not None]
 
-    def _silent_ends(self) -> Iterator[JobEnd | None]:
+    def _dead_workers(self) -> Iterator[AttemptEnd | None]:
         """Yield the ends of workers that are gone while something that they have forked still holds their output."""
         for slot, worker in list(self._workers.items()):
             if worker.job is not None and worker.process.poll() is not None:
@@ -191,17 +191,17 @@ class LocalExecutor(Executor):
             with contextlib.suppress(ProcessLookupError):
                 os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + self._nice)
         self._workers[slot] = _Worker(process, errors)
-        threading.Thread(target=self._listen, args=(slot, process), daemon=True).start()
+        threading.Thread(target=self._read_messages, args=(slot, process), daemon=True).start()
         return self._workers[slot]
 
-    def _listen(self, slot: int, process: subprocess.Popen[str]) -> None:
+    def _read_messages(self, slot: int, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         with process.stdout:  # closed here: who closed it elsewhere would wait for this thread
             for line in process.stdout:
                 self._messages.put((slot, process, line.strip()))
         self._messages.put((slot, process, None))
 
-    def _end_of(self, slot: int, process: subprocess.Popen[str], line: str | None) -> JobEnd | None:
+    def _end_of(self, slot: int, process: subprocess.Popen[str], line: str | None) -> AttemptEnd | None:
         """Translate a worker's message: a line names the attempt that ended, None says that the worker is gone."""
         worker = self._workers.get(slot)
         if worker is None or worker.process is not process:
@@ -210,10 +210,10 @@ class LocalExecutor(Executor):
             if worker.job is None or line != worker.job.attempt_id:
                 return None
             worker.job = None
-            return JobEnd(line, node=self._node_of(slot))
+            return AttemptEnd(line, node=self._node_of(slot))
         job, death = worker.job, _death(worker)
         self._forget(slot)
-        return None if job is None else JobEnd(job.attempt_id, worker.ended_for or death, node=self._node_of(slot))
+        return None if job is None else AttemptEnd(job.attempt_id, worker.ended_for or death, node=self._node_of(slot))
 
     def _forget(self, slot: int) -> None:
         worker = self._workers.pop(slot)

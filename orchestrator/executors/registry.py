@@ -67,7 +67,7 @@ def schedulers() -> dict[str, Scheduler]:
     return {entry.name: entry.scheduler for entry in executors().values() if entry.scheduler is not None}
 
 
-def silent_deaths(store: Store, sweep: str) -> list[Record]:
+def unreported_failures(store: Store, sweep: str) -> list[Record]:
     """Return what the schedulers know of a sweep's attempts whose job is over without a word of theirs."""
     seen = [scheduler.look(store, sweep) for scheduler in schedulers().values()]
     return [record for each in seen if each is not None for record in each.deaths]

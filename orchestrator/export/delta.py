@@ -15,7 +15,7 @@ from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.export.exporter import ExportedSweep, Exporter
 from depthrate.storage.query.results import Results
 
-TABLES = ("trials", "metrics", "curves")
+DELTA_TABLES = ("trials", "metrics", "curves")
 BATCH_ROWS = 50_000
 """Rows held in memory at a time."""
 APPLICATION = "depthrate"
@@ -59,7 +59,7 @@ def write_tables(results: Results, url: str) -> dict[str, TableChange]:
         TableConflictError: another export does the same at this moment.
         DeltaError: the place refuses, or what is there is no table of ours.
     """
-    return {name: _write_table(results, name, f"{url.rstrip('/')}/{name}") for name in TABLES}
+    return {name: _write_table(results, name, f"{url.rstrip('/')}/{name}") for name in DELTA_TABLES}
 
 
 def _write_table(results: Results, name: str, url: str) -> TableChange:

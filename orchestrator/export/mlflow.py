@@ -11,9 +11,9 @@ from typing import Any
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.export.exporter import CommittedRun, ExportedSweep, Exporter
 
-MOST_METRICS, MOST_PARAMS = 1000, 100
+MAX_METRICS_PER_CALL, MAX_PARAMS_PER_CALL = 1000, 100
 """MLflow takes so many in one request."""
-LONGEST_VALUE = 6000
+MAX_VALUE_LENGTH = 6000
 TRIAL_TAG, ATTEMPT_TAG = "depthrate.trial_id", "depthrate.attempt_id"
 
 
@@ -71,11 +71,11 @@ def _write_run(client: Any, experiment_id: str, trial: CommittedRun) -> None:
     began_ms, ended_ms = int(1000 * trial.began_at), int(1000 * trial.ended_at)
     tags = {TRIAL_TAG: trial.trial_id, ATTEMPT_TAG: trial.attempt_id}
     run = client.create_run(experiment_id, start_time=began_ms, tags=tags, run_name=trial.name)
-    params = [Param(name, str(value)[:LONGEST_VALUE]) for name, value in trial.params.items()]
-    for part in _parts(params, MOST_PARAMS):
+    params = [Param(name, str(value)[:MAX_VALUE_LENGTH]) for name, value in trial.params.items()]
+    for part in _parts(params, MAX_PARAMS_PER_CALL):
         client.log_batch(run.info.run_id, params=part)
     metrics = [Metric(tag, value, ended_ms, step) for step, values in trial.steps for tag, value in values.items()]
-    for part in _parts(metrics, MOST_METRICS):
+    for part in _parts(metrics, MAX_METRICS_PER_CALL):
         client.log_batch(run.info.run_id, metrics=part)
     client.set_terminated(run.info.run_id, status="FINISHED", end_time=ended_ms)
 

@@ -19,7 +19,7 @@ class AutoCompactor:
         self._store, self._threshold = store, threshold
         self._process: subprocess.Popen[bytes] | None = None
 
-    def look(self, snapshot: Snapshot) -> bool:
+    def refresh(self, snapshot: Snapshot) -> bool:
         """Start a compaction if it is worth it and none runs, and return whether one was started."""
         if max(snapshot.num_loose().values(), default=0) < self._threshold:
             return False

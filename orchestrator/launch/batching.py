@@ -11,12 +11,12 @@ from collections.abc import Iterable
 
 from depthrate.orchestrator.attempts.retry import RULES, Cause
 from depthrate.orchestrator.executors.base import BATCH_S, PackTrials
-from depthrate.orchestrator.launch.pack_entry import PackEntry
+from depthrate.orchestrator.launch.pack_entry import QueuedPack
 from depthrate.storage.attempts.records import Record
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.sweeps.packing import Pack
 
-MOST_PACKS = 64
+MAX_PACKS_PER_ATTEMPT = 64
 """In one attempt."""
 
 
@@ -31,14 +31,14 @@ class Batching:
         """Return how many packs the next attempt gets; towards the end few, so that all workers end at the same time."""
         return max(1, min(self._size, waiting // (2 * workers)))
 
-    def note_done(self, entries: list[PackEntry], record: Record) -> tuple[list[PackEntry], list[PackEntry]]:
+    def note_done(self, entries: list[QueuedPack], record: Record) -> tuple[list[QueuedPack], list[QueuedPack]]:
         """Return which of its packs an attempt ran and which it gave back, and note how long those it ran took."""
         begun = set(record["trial_ids"])
         # of a single pack others may have committed trials meanwhile
         ran = len(entries) if len(entries) == 1 else sum(begun.issuperset(entry.pack.trial_ids) for entry in entries)
         if self._is_possible and record.get("packs_s") is not None and ran:
             each_s = max(1e-6, record["packs_s"]) / ran
-            self._size = max(1, min(int(BATCH_S / each_s), 2 * self._size, MOST_PACKS))
+            self._size = max(1, min(int(BATCH_S / each_s), 2 * self._size, MAX_PACKS_PER_ATTEMPT))
         return entries[:ran], entries[ran:]
 
     def note_failure(self) -> None:
@@ -46,9 +46,9 @@ class Batching:
         self._size = 1
 
 
-def grouped(entries: Iterable[PackEntry], size: int, most: int) -> list[list[PackEntry]]:
+def grouped(entries: Iterable[QueuedPack], size: int, most: int) -> list[list[QueuedPack]]:
     """Return the first of these packs in up to `most` groups of up to `size`; one that failed before is a group by itself."""
-    groups: list[list[PackEntry]] = []
+    groups: list[list[QueuedPack]] = []
     for entry in entries:
         may_join = groups and len(groups[-1]) < size and not any(map(_is_alone, (entry, groups[-1][0])))
         if may_join:
@@ -60,8 +60,8 @@ def grouped(entries: Iterable[PackEntry], size: int, most: int) -> list[list[Pac
     return groups
 
 
-def _is_alone(entry: PackEntry) -> bool:
-    return entry.goes_alone or bool(entry.failures)
+def _is_alone(entry: QueuedPack) -> bool:
+    return entry.runs_alone or bool(entry.failures)
 
 
 def trials_of(pack: Pack) -> PackTrials:
@@ -69,9 +69,9 @@ def trials_of(pack: Pack) -> PackTrials:
     return PackTrials(pack_id=pack.pack_id, trial_ids=pack.trial_ids, params=[trial.params for trial in pack.trials])
 
 
-def blamed(
-    entries: list[PackEntry], kind: FailureKind, record: Record | None
-) -> tuple[list[PackEntry], list[PackEntry]]:
+def split_failed(
+    entries: list[QueuedPack], kind: FailureKind, record: Record | None
+) -> tuple[list[QueuedPack], list[QueuedPack]]:
     """Return for which of the uncommitted packs of an attempt its failure counts, and the others.
 
     A worker that was killed leaves no word about which pack it was at: each of them is then to go alone.
@@ -79,10 +79,10 @@ def blamed(
     failed = None if record is None or record["state"] is not AttemptState.FAILED else record["pack_id"]
     if Cause.PACK not in RULES[kind].causes:  # it would have happened to each of them
         return entries, []
-    if len(entries) == 1 and (entries[0].goes_alone or failed in (None, entries[0].pack.pack_id)):
+    if len(entries) == 1 and (entries[0].runs_alone or failed in (None, entries[0].pack.pack_id)):
         return entries, []  # else it failed in a pack that others have committed meanwhile
-    guilty = [entry for entry in entries if entry.pack.pack_id == failed]
+    failed_entries = [entry for entry in entries if entry.pack.pack_id == failed]
     others = [entry for entry in entries if entry.pack.pack_id != failed]
-    for entry in others if not guilty else ():
-        entry.goes_alone = True
-    return guilty, others
+    for entry in others if not failed_entries else ():
+        entry.runs_alone = True
+    return failed_entries, others

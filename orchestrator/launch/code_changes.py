@@ -21,7 +21,7 @@ from depthrate.storage.attempts.records import read_loose_records
 from depthrate.storage.catalog.code import read_code
 from depthrate.storage.catalog.code_decisions import DecisionKind, Decisions, decide
 from depthrate.storage.commits.snapshot import Snapshot
-from depthrate.storage.files.json_objects import read_sealed
+from depthrate.storage.files.json_objects import read_with_digest
 from depthrate.storage.files.paths import sweep_of_path
 from depthrate.storage.files.store import Store
 from depthrate.tasks.task import Task
@@ -34,7 +34,7 @@ class CodeChangedError(ValueError):
 
 
 @dataclass(frozen=True)
-class OtherCode:
+class CodeMismatch:
     """What other versions of a task's source than today's have done of a sweep, without a decision that they count."""
 
     version: str
@@ -58,7 +58,7 @@ class OtherCode:
         return list(dict.fromkeys([version for version, _ in counted.most_common()] + others))
 
 
-def other_code(checked: CheckedSweep, snapshot: Snapshot) -> OtherCode | None:
+def find_code_mismatch(checked: CheckedSweep, snapshot: Snapshot) -> CodeMismatch | None:
     """Compare today's source with that of a sweep's committed trials; None for a task that comes with depthrate."""
     version = code_hash(checked.task)
     if version is None:
@@ -80,7 +80,7 @@ def other_code(checked: CheckedSweep, snapshot: Snapshot) -> OtherCode | None:
         decision = snapshot.decisions.of_trial[trial_id]
         if decision.kind is DecisionKind.ACCEPT and version in decision.counting:
             accepted |= {each for each in decision.counting if each not in (None, version)}
-    return OtherCode(version, committed, num_unknown=num_unknown, accepted=frozenset(accepted))
+    return CodeMismatch(version, committed, num_unknown=num_unknown, accepted=frozenset(accepted))
 
 
 def counts_as(decisions: Decisions, trial_id: str, code: str, version: str) -> bool:
@@ -95,9 +95,9 @@ def _runs_anew(decisions: Decisions, trial_id: str, version: str) -> bool:
     return decision is not None and decision.kind is DecisionKind.RERUN and version in decision.counting
 
 
-def other_code_of_launch(plan: Plan, store: Store, submitted: Mapping[str, str | None]) -> OtherCode | None:
+def other_code_of_launch(plan: Plan, store: Store, submitted: Mapping[str, str | None]) -> CodeMismatch | None:
     """Compare today's source also with that of checkpoints, of what runs, and of what was submitted (attempt -> version)."""
-    found = other_code(plan.checked, plan.snapshot)
+    found = find_code_mismatch(plan.checked, plan.snapshot)
     if found is None:
         return None
     version, decisions = found.version, plan.snapshot.decisions
@@ -116,7 +116,7 @@ def other_code_of_launch(plan: Plan, store: Store, submitted: Mapping[str, str |
         if left := [trial_id for trial_id in left if not _runs_anew(decisions, trial_id, version)]:
             half_done.setdefault(str(code), []).extend(left)
     underway: dict[str, str] = {}
-    for attempt_id, pack in plan.underway.items():
+    for attempt_id, pack in plan.in_flight.items():
         if others(submitted.get(attempt_id), pack.trial_ids):
             underway[f"submitted pack {pack.pack_id}"] = str(submitted[attempt_id])
     ours = [path for path in plan.snapshot.attempts if sweep_of_path(path) == plan.checked.sweep.name]
@@ -126,7 +126,7 @@ def other_code_of_launch(plan: Plan, store: Store, submitted: Mapping[str, str |
             underway[f"attempt {record['attempt_id']} on {record['host']}, pid {record['pid']}"] = str(
                 record["code_hash"]
             )
-    return OtherCode(found.version, found.committed, half_done, underway, found.num_unknown, found.accepted)
+    return CodeMismatch(found.version, found.committed, half_done, underway, found.num_unknown, found.accepted)
 
 
 def _checkpoints(store: Store) -> list[dict[str, object]]:
@@ -134,7 +134,7 @@ def _checkpoints(store: Store) -> list[dict[str, object]]:
     found = []
     for _, content in store.read_many(paths):
         try:
-            found += [] if isinstance(content, OSError) else [read_sealed(content)]
+            found += [] if isinstance(content, OSError) else [read_with_digest(content)]
         except ValueError:
             continue
     return found
@@ -166,7 +166,7 @@ def settle(
     return True
 
 
-def describe(found: OtherCode, checked: CheckedSweep, store: Store, again: str, before: str) -> str:
+def describe(found: CodeMismatch, checked: CheckedSweep, store: Store, again: str, before: str) -> str:
     """Say what another version of the code has done, what has changed since, and the three ways on, after `before`."""
     assert checked.task.code is not None
     task, now = checked.task, checked.task.code.contents

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as ProgressBars
 
-from depthrate.orchestrator.attempts.record import who
+from depthrate.orchestrator.attempts.record import describe_attempt
 from depthrate.orchestrator.console.tables import counted, duration
 from depthrate.orchestrator.launch.plan import CheckedSweep, Plan
 from depthrate.orchestrator.launch.progress import Progress as LaunchProgress
@@ -68,7 +68,7 @@ class LaunchWatcher:
 
     def __call__(self, progress: LaunchProgress) -> None:
         """Show how the launch is getting on."""
-        self.take(progress)
+        self.update(progress)
         if self._display is not None:
             self._draw(self._display, progress)
             return
@@ -81,17 +81,17 @@ class LaunchWatcher:
         """Show a line beside how the launch is getting on."""
         self._console.print(line)
 
-    def take(self, progress: LaunchProgress) -> None:
+    def update(self, progress: LaunchProgress) -> None:
         """Count what a search added, and name whom the launch waits for."""
         self._count_added(progress)
         self._name_holders(progress)
 
     def _name_holders(self, progress: LaunchProgress) -> None:
         """Say once of each attempt of another launch that it is waited for: one that hangs is waited for in vain."""
-        for record in progress.holders:
+        for record in progress.blocking_attempts:
             if record["attempt_id"] not in self._named and len(self._named) < SHOWN_HOLDERS:
                 sweep = shlex.quote(record["sweep"])
-                text = f"waiting for {who(record)}; if it hangs, end it: depthrate cancel {sweep} --force"
+                text = f"waiting for {describe_attempt(record)}; if it hangs, end it: depthrate cancel {sweep} --force"
                 self._console.print(text)
             self._named.add(record["attempt_id"])
 
@@ -165,9 +165,9 @@ class LaunchWatcher:
         return float(min(1.0, ((state.get("trials_done") or 0) + share) / len(pack.trials)))
 
 
-EVERY_S = 0.5
+BAR_REFRESH_S = 0.5
 """Between two pictures of the bar."""
-SHOWN = 8
+MAX_PACKS_SHOWN = 8
 """Running packs that have a line."""
 
 
@@ -200,13 +200,13 @@ class NotebookWatcher(LaunchWatcher):
 
     def __call__(self, progress: LaunchProgress) -> None:
         """Show how the launch is getting on."""
-        self.take(progress)
+        self.update(progress)
         packs = []
-        for pack, beat in progress.packs_running[:SHOWN]:
+        for pack, beat in progress.packs_running[:MAX_PACKS_SHOWN]:
             step, steps = beat.get("step") or 0, beat.get("num_steps")
             packs.append((self.describe(pack), f"step {step}/{steps}" if steps else "starting"))
         self._last = bar_html(progress.trials_done, self.total, self.sentence(progress), packs)
-        if time.monotonic() - self._shown_at >= EVERY_S:
+        if time.monotonic() - self._shown_at >= BAR_REFRESH_S:
             self._shown_at = time.monotonic()
             self._handle.update(self._html(self._last))
 

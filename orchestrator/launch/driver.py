@@ -11,18 +11,18 @@ from depthrate.orchestrator.attempts.liveness import heartbeat_s
 from depthrate.orchestrator.attempts.record import new_attempt_id
 from depthrate.orchestrator.attempts.retry import Backoff
 from depthrate.orchestrator.executors.base import (
+    AttemptEnd,
+    AttemptSpec,
     Executor,
-    JobEnd,
-    NoRoomError,
-    PackJob,
+    QueueFullError,
     SubmitError,
     SubmitRateError,
 )
 from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.launch.batching import trials_of
-from depthrate.orchestrator.launch.events import note
+from depthrate.orchestrator.launch.events import log_event
 from depthrate.orchestrator.launch.outcome import Detached, Outcome
-from depthrate.orchestrator.launch.pack_entry import PackEntry
+from depthrate.orchestrator.launch.pack_entry import QueuedPack
 from depthrate.orchestrator.launch.pack_queue import POLL_BACKOFF_FACTOR, Feed, PackQueue
 from depthrate.orchestrator.launch.plan import Plan
 from depthrate.orchestrator.launch.progress import Watcher
@@ -58,7 +58,7 @@ class Driver:
         self._sweep = plan.checked.sweep
         self._queue = PackQueue(plan, store, executor, clock, upkeep, feed)
         self._supervisor = AttemptSupervisor(store, self._sweep.name, executor, options, self._queue, clock)
-        self._supervisor.add({attempt_id: PackEntry(pack) for attempt_id, pack in plan.underway.items()})
+        self._supervisor.add({attempt_id: QueuedPack(pack) for attempt_id, pack in plan.in_flight.items()})
         self._reporter = Reporter(watch, self._queue, self._supervisor)
         self.stopping = self._stopped_early = self._cancelled = self._has_submitted = False
         self._cancel_mark = read_cancel_mark(store, self._sweep.name)
@@ -77,7 +77,7 @@ class Driver:
         """Bring every pack to its commit, or give it up."""
         queue, supervisor, failed = self._queue, self._supervisor, self._supervisor.failed
         with queue.peers:
-            while (supervisor.running and not self._may_leave()) or (queue.has_more and not self._is_draining):
+            while (supervisor.running and not self._can_detach()) or (queue.has_more and not self._is_draining):
                 if not self._is_draining:
                     queue.add_proposals(failure.pack for failure in failed.given_up)
                     self._submit()
@@ -108,7 +108,7 @@ class Driver:
         elsewhere = sum(not queue.peers.busy.isdisjoint(entry.pack.trial_ids) for entry in queue.entries)
         return Detached(len(supervisor.running), elsewhere, len(queue.entries) - elsewhere)
 
-    def _may_leave(self) -> bool:
+    def _can_detach(self) -> bool:
         return self.stopping and self.executor.outlives_driver
 
     @property
@@ -126,7 +126,7 @@ class Driver:
         self._cancelled = True
         self.stop()
 
-    def _settle(self, ends: Sequence[JobEnd]) -> None:
+    def _settle(self, ends: Sequence[AttemptEnd]) -> None:
         """Handle attempts that ended; where the packs that are left would fail like them, start nothing more."""
         if not ends:
             return
@@ -135,13 +135,13 @@ class Driver:
         not_started = self._supervisor.running.keys() - self.executor.running().keys()
         if is_hopeless and (self._queue.entries or not_started) and not self.stopping:
             self._stopped_early = True
-            self.executor.withdraw()
+            self.executor.cancel_waiting()
             self.stop()
 
     def _submit(self) -> None:
         """Fill the executor; packs that another launch runs wait, and are dropped when it has committed them."""
         room = self.executor.capacity - len(self._supervisor.running)
-        if not self._queue.entries or room <= 0 or self._backoff.is_on or self._supervisor.is_store_full:
+        if not self._queue.entries or room <= 0 or self._backoff.is_waiting or self._supervisor.is_store_full:
             return
         if self._queue.poll_peers() and self.executor.outlives_driver:
             self._supervisor.take_over()
@@ -149,18 +149,18 @@ class Driver:
         room = self.executor.capacity - len(self._supervisor.running)
         groups = [] if self._is_draining else self._queue.take(room, self._supervisor.running.values())
         if groups:
-            self._submit_jobs([self._job_of(*group) for group in groups])
+            self._submit_jobs([self._new_attempt_spec(*group) for group in groups])
         if self.stopping:  # asked to while these were on their way
             self.executor.stop()
 
-    def _submit_jobs(self, jobs: list[PackJob]) -> None:
+    def _submit_jobs(self, jobs: list[AttemptSpec]) -> None:
         """Hand jobs over; where a scheduler has taken some before, one that is away is asked again later."""
         running = self._supervisor.running
         try:
             self.executor.submit(jobs)
-        except NoRoomError as error:
+        except QueueFullError as error:
             self._queue.put_back([running.pop(job.attempt_id) for job in error.left])
-            note("pack", f"waiting to be submitted: {error}", count=len(error.left), is_state=True)
+            log_event("pack", f"waiting to be submitted: {error}", count=len(error.left), is_state=True)
             self._backoff.wait()
             self._waits_for_rate = isinstance(error, SubmitRateError)
         except SubmitError as error:
@@ -173,9 +173,9 @@ class Driver:
             self._queue.entries.extend(entries)
         self._has_submitted = True
 
-    def _job_of(self, entry: PackEntry, *then: PackEntry) -> PackJob:
+    def _new_attempt_spec(self, entry: QueuedPack, *then: QueuedPack) -> AttemptSpec:
         """Return a new attempt of a pack, and of those behind it, noted as running."""
-        job = PackJob(
+        job = AttemptSpec(
             attempt_id=new_attempt_id(),
             sweep=self._sweep.name,
             task=self._sweep.loaded_task,
@@ -186,6 +186,6 @@ class Driver:
             avoid=entry.avoid,
             then=[trials_of(later.pack) for later in then],
         )
-        entry.beat, entry.heard_at, entry.then = None, None, list(then)
+        entry.beat, entry.heartbeat_seen_at, entry.then = None, None, list(then)
         self._supervisor.add({job.attempt_id: entry})
         return job

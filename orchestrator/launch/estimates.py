@@ -27,9 +27,9 @@ from depthrate.sweeps.packing import Pack, estimated_wall_s
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.task import Engine, Task
 
-MOST_TRIALS = 1000
+MAX_TRIALS_READ = 1000
 """Committed last, among which measured packs are looked for."""
-MOST_PACKS = 64
+MAX_PACKS_READ = 64
 NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError)
 """What a task raises on the parameters of trials that it cannot have run."""
 START_S = 2.5
@@ -65,7 +65,7 @@ class Estimates:
             return None
         engine = self._engine(pack)
         reckoned_s = estimated_wall_s(pack, self.task, engine)
-        beside_s = _beside_s(self.task, len(pack.trials))
+        beside_s = _overhead_s(self.task, len(pack.trials))
         if not self.measured:
             return beside_s + reckoned_s / self.speed
         return (beside_s + reckoned_s) * self._factor(reckoned_s / max(1, len(pack.trials)), engine)
@@ -124,13 +124,13 @@ def _measured(
     task: Task, device: str, snapshot: Snapshot, store: Store
 ) -> tuple[dict[str, list[tuple[float, float]]], list[float]]:
     """Return `Estimates.by_engine`, and what attempts took beside their packs."""
-    sample = sample_trials(store, snapshot, MOST_TRIALS)
+    sample = sample_trials(store, snapshot, MAX_TRIALS_READ)
     columns = ["task", "attempt_id", "pack_id", "wall_s", "device", "params"]
     packs: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
     for row in sample.select(columns).to_pylist():
         if row["task"] == task.name and row["wall_s"] is not None and device_kind(row["device"]) == device_kind(device):
             packs[row["attempt_id"], row["pack_id"]].append(row)
-    packs = dict(islice(packs.items(), MOST_PACKS))
+    packs = dict(islice(packs.items(), MAX_PACKS_READ))
     first = next(iter(packs.values()), [])
     counts_cores = device_kind(device) == "cpu" and any(_estimate_s(task, row) is not None for row in first[:1])
     records = records_of_attempts(store, snapshot, {attempt for attempt, _ in packs})
@@ -142,13 +142,13 @@ def _measured(
             engine = Engine((record and record.get("engine")) or Engine.EAGER)
             reckoned_s, taken_s = _reckoned_s(task, rows, engine), sum(row["wall_s"] for row in rows) * (share or 0.0)
             if taken_s > 0 and reckoned_s > 0:
-                over_reckoned = taken_s / (_beside_s(task, len(rows)) + reckoned_s)
+                over_reckoned = taken_s / (_overhead_s(task, len(rows)) + reckoned_s)
                 found[engine].append((float(np.log(reckoned_s / len(rows))), over_reckoned))
     ended = [record for record in records.values() if record["ended_at"] is not None and record["packs_s"]]
     return found, [max(0.0, span_s(record, record["ended_at"]) - record["packs_s"]) for record in ended]
 
 
-def _beside_s(task: Task, num_trials: int) -> float:
+def _overhead_s(task: Task, num_trials: int) -> float:
     return PACK_S + TRIAL_S * num_trials if task.fused else 0.0
 
 

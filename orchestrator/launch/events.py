@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from depthrate.orchestrator.launch.progress import Progress, Watcher
 
 log = logging.getLogger("depthrate")
-AGAIN_AFTER_S = 30.0
+EVENT_REPEAT_INTERVAL_S = 30.0
 """Events of a kind that was told are counted for so long before they are told again."""
 LINES_KEPT = 200
 NODES_NAMED = 5
@@ -41,7 +41,7 @@ _NOTICE = "depthrate_notice"
 
 
 @dataclass(frozen=True)
-class Notice:
+class LaunchEvent:
     """Something that happened, or that is so now."""
 
     kind: str
@@ -57,17 +57,19 @@ class Notice:
     """What was done about it: tried again, given up. Notices of a kind are one line, whatever their outcomes."""
 
 
-def note(noun: str, kind: str, *, count: int = 1, where: str = "", is_state: bool = False, outcome: str = "") -> None:
+def log_event(
+    noun: str, kind: str, *, count: int = 1, where: str = "", is_state: bool = False, outcome: str = ""
+) -> None:
     """Tell whoever follows this launch that something happened to some `noun`s: "2 packs on n1 <outcome>: <kind>"."""
-    notice = Notice(kind, noun, count, where, is_state, outcome)
+    notice = LaunchEvent(kind, noun, count, where, is_state, outcome)
     log.info("%s", _line(notice, Counter({outcome: count}), [where] if where else []), extra={_NOTICE: notice})
 
 
 @dataclass
-class _Merged:
+class _EventGroup:
     """Events of a kind that were not told yet, and what was."""
 
-    notice: Notice
+    notice: LaunchEvent
     counts: Counter[str] = field(default_factory=Counter)
     """Outcome -> how often it was noted."""
     nodes: dict[str, None] = field(default_factory=dict)
@@ -92,7 +94,7 @@ class EventLog(logging.Handler):
         """Returns how often each of a scheduler's commands was called."""
         self._launch_id = new_attempt_id()
         self._started_at = time.time()
-        self._kinds: dict[tuple[str, str], _Merged] = {}
+        self._kinds: dict[tuple[str, str], _EventGroup] = {}
         self._lines: deque[dict[str, Any]] = deque(maxlen=LINES_KEPT)
         self._written: object = None
         self._written_at = float("-inf")
@@ -108,13 +110,13 @@ class EventLog(logging.Handler):
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         log.removeHandler(self)
         log.setLevel(self._level_before)
-        self.tell(is_last=True)
+        self.publish(is_last=True)
 
     def watching(self, watcher: Watcher) -> Watcher:
         """Return a watcher that also lets this tell what is new."""
 
         def watch(progress: Progress) -> None:
-            self.tell()
+            self.publish()
             watcher(progress)
 
         return watch
@@ -123,26 +125,26 @@ class EventLog(logging.Handler):
         """Take a notice or a warning; what is logged otherwise is for who debugs us."""
         notice = getattr(record, _NOTICE, None)
         if notice is None and record.levelno >= logging.WARNING:
-            notice = Notice(record.getMessage())
+            notice = LaunchEvent(record.getMessage())
         if notice is not None:
             self._take(notice)
 
-    def _take(self, notice: Notice) -> None:
-        merged = self._kinds.setdefault((notice.noun, error_pattern(notice.kind)), _Merged(notice))
+    def _take(self, notice: LaunchEvent) -> None:
+        merged = self._kinds.setdefault((notice.noun, error_pattern(notice.kind)), _EventGroup(notice))
         merged.notice = notice
         merged.counts[notice.outcome] = notice.count + (0 if notice.is_state else merged.counts[notice.outcome])
         if notice.where:
             merged.nodes[notice.where] = None
 
-    def tell(self, *, is_last: bool = False) -> None:
+    def publish(self, *, is_last: bool = False) -> None:
         """Tell what is new, and put it into the store if it is time."""
         with self.lock or contextlib.nullcontext():  # others log too
-            self._tell(is_last)
+            self._publish_progress(is_last)
 
-    def _tell(self, is_last: bool) -> None:
+    def _publish_progress(self, is_last: bool) -> None:
         now = self._clock()
         for merged in list(self._kinds.values()):
-            if not merged.counts or (now - merged.told_at < AGAIN_AFTER_S and not is_last):
+            if not merged.counts or (now - merged.told_at < EVENT_REPEAT_INTERVAL_S and not is_last):
                 continue
             line = _line(merged.notice, merged.counts, list(merged.nodes))
             if not (merged.notice.is_state and line == merged.told):
@@ -179,7 +181,7 @@ class EventLog(logging.Handler):
         self._written, self._written_at = content, now
 
 
-def _line(notice: Notice, counts: Counter[str], nodes: list[str]) -> str:
+def _line(notice: LaunchEvent, counts: Counter[str], nodes: list[str]) -> str:
     """Say what was noted so often, by outcome, on these nodes."""
     count, more = counts.total(), len(nodes) - NODES_NAMED
     if not notice.noun:

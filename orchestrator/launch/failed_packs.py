@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from depthrate.orchestrator.attempts.node_health import NodeHealth
 from depthrate.orchestrator.attempts.retry import (
     STOP_AFTER_PACKS,
-    Decision,
     Failure,
+    FailureAction,
     decide,
     error_pattern,
     retry_delay_s,
 )
-from depthrate.orchestrator.launch.events import GIVEN_UP, note
+from depthrate.orchestrator.launch.events import GIVEN_UP, log_event
 from depthrate.orchestrator.launch.outcome import PackFailure
-from depthrate.orchestrator.launch.pack_entry import PackEntry
+from depthrate.orchestrator.launch.pack_entry import QueuedPack
 from depthrate.orchestrator.launch.pack_queue import PackQueue
-from depthrate.orchestrator.launch.plan import halved
+from depthrate.orchestrator.launch.plan import split_pack
 from depthrate.storage.files.paths import checkpoint_folder
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import FailureKind
@@ -30,7 +30,7 @@ from depthrate.storage.tables.states import FailureKind
 class _Failed:
     """A pack whose attempt failed, and what becomes of it."""
 
-    entry: PackEntry
+    entry: QueuedPack
     failure: PackFailure
     outcome: str = "tried again"
 
@@ -56,30 +56,30 @@ class FailedPacks:
         """Packs that have met an error of the task once, before any trial was committed."""
         self._unreported: list[_Failed] = []
 
-    def add(self, entry: PackEntry, kind: FailureKind, attempt_id: str, error: str | None, node: str) -> bool:
+    def add(self, entry: QueuedPack, kind: FailureKind, attempt_id: str, error: str | None, node: str) -> bool:
         """Do what follows from a failure; return whether the packs that are left would fail alike."""
         entry.failures.append(Failure(node, kind))
         error = error or "the attempt left no record"
         failed = _Failed(entry, PackFailure(entry.pack, attempt_id, error, node))
         self._unreported.append(failed)
         match decide(entry.failures, len(entry.pack.trials), self._health.unhealthy, self._has_other_nodes):
-            case Decision.GIVE_UP:
+            case FailureAction.GIVE_UP:
                 self._give_up(failed)
                 pattern = error_pattern(error)
                 self._given_up_by_error[pattern] += 1
                 is_common = self._given_up_by_error[pattern] >= STOP_AFTER_PACKS
                 return is_common or kind is FailureKind.FAILED_TO_START_ANYWHERE
-            case Decision.STOP:
+            case FailureAction.STOP:
                 failed.outcome = "put back, and nothing more is submitted"
                 self._queue.put_back([entry])
                 self.is_cancelled = True
-            case Decision.SPLIT:
+            case FailureAction.SPLIT:
                 failed.outcome = "halved"
                 with contextlib.suppress(OSError):
                     self._store.delete(checkpoint_folder(entry.pack.pack_id))
                 others = [failure for failure in entry.failures if failure.kind is not kind]
-                self._queue.put_back([PackEntry(half, list(others)) for half in halved(entry.pack)])
-            case Decision.RETRY:
+                self._queue.put_back([QueuedPack(half, list(others)) for half in split_pack(entry.pack)])
+            case FailureAction.RETRY:
                 entry.not_before = self._clock() + retry_delay_s(entry.failures)
                 self._queue.put_back([entry])
                 if kind in (FailureKind.TASK, FailureKind.CODE) and not self._queue.has_progressed:
@@ -109,5 +109,5 @@ class FailedPacks:
     def report(self) -> None:
         """Log the failures since the last call, each with what became of its pack."""
         for failed in self._unreported:
-            note("pack", failed.failure.error, where=failed.failure.node, outcome=failed.outcome)
+            log_event("pack", failed.failure.error, where=failed.failure.node, outcome=failed.outcome)
         self._unreported.clear()

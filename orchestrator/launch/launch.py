@@ -21,7 +21,7 @@ from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import Executor, LaunchJob, RemoteLauncher, SubmitError
 from depthrate.orchestrator.executors.options import JobOptions, LaunchOptions
 from depthrate.orchestrator.launch.autocompact import AutoCompactor
-from depthrate.orchestrator.launch.code_changes import other_code
+from depthrate.orchestrator.launch.code_changes import find_code_mismatch
 from depthrate.orchestrator.launch.display import JobWatcher, watcher_for
 from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.events import EventLog
@@ -88,7 +88,7 @@ def launch(
     ):
         watch = events.watching(watcher if notifier is None else notifier.watching(watcher))
         driver = Driver(
-            plan, store, executor, of_jobs, watch, upkeep=autocompactor.look, estimate_s=estimate_s, feed=feed
+            plan, store, executor, of_jobs, watch, upkeep=autocompactor.refresh, estimate_s=estimate_s, feed=feed
         )
         with _Interrupts(driver, console):
             try:
@@ -99,7 +99,7 @@ def launch(
     done = _done(plan, outcome) if feed is None else set()  # a search leaves out trials that it prunes
     snapshot = await_commits(store, done)
     if not outcome.interrupted:
-        if autocompactor.look(snapshot):
+        if autocompactor.refresh(snapshot):
             console.print("putting small files together, as depthrate compact does")
         autocompactor.close(wait=True)
     committed = snapshot.trial_ids()
@@ -116,7 +116,7 @@ def _done(plan: Plan, outcome: Outcome) -> set[str]:
     if outcome.stopped_early or outcome.interrupted:
         return set()
     given_up = {trial_id for failure in outcome.failures for trial_id in failure.pack.trial_ids}
-    packs = (*plan.packs, *plan.underway.values())
+    packs = (*plan.packs, *plan.in_flight.values())
     return {trial_id for pack in packs for trial_id in pack.trial_ids} - given_up
 
 
@@ -130,7 +130,7 @@ def submit(plan: Plan, store: Store, executor: Executor, estimate_s: Estimate, o
     supervise = partial(executor.supervise, plan.packs, estimate_s, of_jobs)
     try:
         if job := supervise():
-            return Detached(len(plan.underway), 0, len(plan.packs), job)
+            return Detached(len(plan.in_flight), 0, len(plan.packs), job)
     except SubmitError as error:
         log.warning("%s", error)
     executor.start(plan.num_packs_expected)
@@ -174,13 +174,13 @@ def _begin(plan: Plan, store: Store, executor: Executor, options: LaunchOptions)
         store.write_format(Format(FORMAT))
     delete_checkpoints(plan.stale_checkpoints, store)
     write_launch(store, plan.checked)
-    _check_still_there(store, plan)
-    found = other_code(plan.checked, plan.snapshot)
+    _check_not_removed(store, plan)
+    found = find_code_mismatch(plan.checked, plan.snapshot)
     git_sha, git_dirty = _git_state(_task_folder(plan.checked.task))
     engine, why = executor.engine(plan.checked.sweep.engine)
     if why is not None and plan.checked.task.engine is not None:
         log.warning("%s", why)
-    num_at_once = executor.at_once(executor.workers if plan.checked.sweep.search else len(plan.packs))
+    num_at_once = executor.max_parallel(executor.workers if plan.checked.sweep.search else len(plan.packs))
     decided = {
         "store": store.address,
         "data": options.data or open_data_folder().url,
@@ -200,7 +200,7 @@ def _begin(plan: Plan, store: Store, executor: Executor, options: LaunchOptions)
     )
 
 
-def _check_still_there(store: Store, plan: Plan) -> None:
+def _check_not_removed(store: Store, plan: Plan) -> None:
     """Check that nobody removed what the plan counts on before it was written down who asks for it.
 
     Raises:

@@ -21,7 +21,7 @@ _ENDS = {
     RunState.INCOMPLETE: "ended with trials that are not done",
     RunState.INTERRUPTED: "was stopped",
 }
-PATIENCE_S = 20.0
+NOTIFY_TIMEOUT_S = 20.0
 """What takes longer is given up: a launch waits for nobody."""
 log = logging.getLogger("depthrate")
 
@@ -43,7 +43,7 @@ class Notifier:
             if progress.failures and not self.has_told_failure:
                 self.has_told_failure = True
                 failure = progress.failures[0]
-                self.tell(
+                self.notify(
                     "failure", f"{counted(len(failure.pack.trials), 'trial')} of {self.sweep} failed: {failure.error}"
                 )
 
@@ -58,10 +58,10 @@ class Notifier:
             state = RunState.INTERRUPTED
             raise
         finally:
-            self.tell("end", f"{self.sweep} {_ENDS[state]}")
+            self.notify("end", f"{self.sweep} {_ENDS[state]}")
         return state
 
-    def tell(self, event: str, message: str) -> None:
+    def notify(self, event: str, message: str) -> None:
         """Tell an event; that nobody hears it is a warning, never an error."""
         content = {"event": event, "sweep": self.sweep, "message": printable(message)}
         try:
@@ -72,10 +72,15 @@ class Notifier:
     def _post(self, content: dict[str, str]) -> None:
         body = json.dumps(content | {"text": content["message"]}).encode()  # `text` is what chat services show
         request = urllib.request.Request(self.target, body, {"Content-Type": "application/json"})
-        urllib.request.urlopen(request, timeout=PATIENCE_S).close()
+        urllib.request.urlopen(request, timeout=NOTIFY_TIMEOUT_S).close()
 
     def _call(self, content: dict[str, str]) -> None:
         added = {f"DEPTHRATE_{name.upper()}": text for name, text in content.items()}
         subprocess.run(
-            self.target, shell=True, env=os.environ | added, stdin=subprocess.DEVNULL, timeout=PATIENCE_S, check=True
+            self.target,
+            shell=True,
+            env=os.environ | added,
+            stdin=subprocess.DEVNULL,
+            timeout=NOTIFY_TIMEOUT_S,
+            check=True,
         )

@@ -10,20 +10,20 @@ from depthrate.sweeps.packing import Pack
 
 
 @dataclass(eq=False)
-class PackEntry:
+class QueuedPack:
     """A pack that waits or runs."""
 
     pack: Pack
     failures: list[Failure] = field(default_factory=list)
     beat: Beat | None = None
     """Progress of its attempt: empty before its first heartbeat, None before it has started."""
-    heard_at: float | None = None
+    heartbeat_seen_at: float | None = None
     """When its last heartbeat was seen, on the driver's clock; None before it has started."""
     not_before: float = 0.0
     """When it may start, on the driver's clock."""
-    then: list[PackEntry] = field(default_factory=list)
+    then: list[QueuedPack] = field(default_factory=list)
     """Short packs that the same attempt runs after this one."""
-    goes_alone: bool = False
+    runs_alone: bool = False
     """Whether it is to have an attempt of its own: one of several in which it was lost."""
 
     @property
@@ -36,7 +36,7 @@ class PackEntry:
         """Nodes on which it has failed and that may be the cause."""
         return sorted({node for node, kind in self.failures if node and Cause.NODE in RULES[kind].causes})
 
-    def apart(self) -> list[PackEntry]:
+    def unbatch(self) -> list[QueuedPack]:
         """Return this pack and those behind it, each on its own again."""
         entries, self.then = [self, *self.then], []
         return entries

@@ -12,7 +12,7 @@ from depthrate.orchestrator.attempts.liveness import heartbeat_s
 from depthrate.orchestrator.attempts.record import new_attempt_id
 from depthrate.orchestrator.executors.base import Executor
 from depthrate.orchestrator.launch.batching import Batching, grouped
-from depthrate.orchestrator.launch.pack_entry import PackEntry
+from depthrate.orchestrator.launch.pack_entry import QueuedPack
 from depthrate.orchestrator.launch.peers import PeerLaunches
 from depthrate.orchestrator.launch.plan import Plan
 from depthrate.storage.attempts.records import Record
@@ -90,7 +90,7 @@ class PackQueue:
         feed: Feed | None = None,
     ):
         self._store, self._executor, self._clock, self._feed = store, executor, clock, feed
-        self.entries = deque(PackEntry(pack) for pack in plan.packs)
+        self.entries = deque(QueuedPack(pack) for pack in plan.packs)
         self.packs_added: list[Pack] = []
         """By the search."""
         self.peers = PeerLaunches(store, plan.checked.sweep.name, new_attempt_id())
@@ -99,7 +99,7 @@ class PackQueue:
         self._committed = CommittedTrials(store, plan.done, upkeep)
         self._is_search_due, self._next_search = not plan.packs, float("-inf")
         self._next_poll = self._next_scan = float("-inf")
-        self._nothing_before = float("-inf")
+        self._idle_until = float("-inf")
         """Until when no entry can become ready by itself."""
 
     @property
@@ -124,7 +124,7 @@ class PackQueue:
             return
         self._is_search_due = False
         self.packs_added += packs
-        self.entries.extend(PackEntry(pack) for pack in packs)
+        self.entries.extend(QueuedPack(pack) for pack in packs)
 
     def pruning(self, pack: Pack) -> list[Mapping[str, Any] | None] | None:
         """Return for each trial the rule by which it may leave its pack; None without a search."""
@@ -135,10 +135,10 @@ class PackQueue:
         now = self._clock()
         if now < self._next_poll:
             return False
-        self._nothing_before = float("-inf")
+        self._idle_until = float("-inf")
         has_left = False
         if now < self._next_scan and self.peers.is_alone:
-            self.peers.look_for_company()
+            self.peers.detect_peers()
         if now >= self._next_scan or not self.peers.is_alone:
             has_left = self._scan_peers(is_first=self._next_scan == float("-inf"))
             self._next_scan = now + PEER_SCAN_INTERVAL_S
@@ -148,7 +148,7 @@ class PackQueue:
 
     def _scan_peers(self, *, is_first: bool) -> bool:
         try:
-            given_back = self.peers.look()
+            given_back = self.peers.poll()
         except OSError as error:
             log.warning("attempts not listed: %s", error)
             return False
@@ -158,24 +158,24 @@ class PackQueue:
         self.entries = deque(entry for entry in self.entries if entry.pack.trials)
         return is_first or any(given_back.intersection(entry.pack.trial_ids) for entry in self.entries)
 
-    def adopt(self, jobs: Mapping[str, tuple[str, Sequence[str]]]) -> dict[str, PackEntry]:
+    def adopt(self, jobs: Mapping[str, tuple[str, Sequence[str]]]) -> dict[str, QueuedPack]:
         """Take out of the queue what other launches submitted, attempt -> (pack, trials); return attempt -> entry."""
         pending = {trial.trial_id: trial for entry in self.entries for trial in entry.pack.trials}
         packs = {
             attempt_id: Pack(pack_id, tuple(pending[trial_id] for trial_id in trial_ids if trial_id in pending))
             for attempt_id, (pack_id, trial_ids) in jobs.items()
         }
-        adopted = {attempt_id: PackEntry(pack) for attempt_id, pack in packs.items() if pack.trials}
+        adopted = {attempt_id: QueuedPack(pack) for attempt_id, pack in packs.items() if pack.trials}
         own = {trial_id for entry in adopted.values() for trial_id in entry.trial_ids}
         for entry in self.entries if own else ():
             entry.pack = Pack(entry.pack.pack_id, tuple(t for t in entry.pack.trials if t.trial_id not in own))
         self.entries = deque(entry for entry in self.entries if entry.pack.trials)
         return adopted
 
-    def take(self, room: int, running: Iterable[PackEntry]) -> list[list[PackEntry]]:
+    def take(self, room: int, running: Iterable[QueuedPack]) -> list[list[QueuedPack]]:
         """Take the packs of up to `room` attempts, beside those that run, if no peer has them; each group is an attempt."""
         now = self._clock()
-        if now < self._nothing_before:
+        if now < self._idle_until:
             return []
         busy, size = self.peers.busy, self.batching.size(len(self.entries), self._executor.workers)
         ready = (e for e in self.entries if now >= e.not_before and busy.isdisjoint(e.pack.trial_ids))
@@ -183,28 +183,28 @@ class PackQueue:
         candidates = list(islice(ready, room * size + ahead))
         count = sum(map(len, grouped(candidates, size, room)))
         if not (entries := self._claim(candidates[:count], candidates[count:], running)):
-            self._nothing_before = min((e.not_before for e in self.entries if e.not_before > now), default=float("inf"))
+            self._idle_until = min((e.not_before for e in self.entries if e.not_before > now), default=float("inf"))
         return grouped(entries, size, room)
 
     def _claim(
-        self, chosen: Sequence[PackEntry], following: Sequence[PackEntry], running: Iterable[PackEntry]
-    ) -> list[PackEntry]:
+        self, chosen: Sequence[QueuedPack], following: Sequence[QueuedPack], running: Iterable[QueuedPack]
+    ) -> list[QueuedPack]:
         """Return those of the chosen entries that are this launch's to run, taken from the queue."""
         packs, later = [entry.pack for entry in chosen], [entry.pack for entry in following]
         own = {trial_id for entry in running for trial_id in entry.trial_ids}
-        if self.peers.claim(packs, later, own) and self.peers.were_there:
+        if self.peers.claim(packs, later, own) and self.peers.had_peers:
             committed = self._committed.refresh()  # by the one that held one of them before, perhaps just now
             for entry in chosen:
                 self._drop_committed(entry, committed)
-        claimed = [entry for entry in chosen if self.peers.are_ours(entry.pack)]
+        claimed = [entry for entry in chosen if self.peers.is_claimed(entry.pack)]
         self.remove(claimed)
         return [entry for entry in claimed if entry.pack.trials]
 
-    def put_back(self, entries: Sequence[PackEntry]) -> None:
+    def put_back(self, entries: Sequence[QueuedPack]) -> None:
         """Put entries before all others."""
         self.entries.extendleft(reversed(entries))
 
-    def remove(self, entries: Iterable[PackEntry]) -> set[PackEntry]:
+    def remove(self, entries: Iterable[QueuedPack]) -> set[QueuedPack]:
         """Take entries out of the queue; return those that were in it."""
         removed = set(entries).intersection(self.entries)
         if removed:
@@ -214,23 +214,23 @@ class PackQueue:
     def note_ended(self) -> None:
         """Note that attempts have ended: what is committed, ready or proposed may be more now."""
         self._committed.invalidate()
-        self._nothing_before = float("-inf")
+        self._idle_until = float("-inf")
         self._is_search_due = True
 
-    def record_done(self, entry: PackEntry, record: Record) -> None:
+    def record_done(self, entry: QueuedPack, record: Record) -> None:
         """Count what an attempt has done, and put back what it had no time for."""
-        ran, given_back = self.batching.note_done(entry.apart(), record)
+        ran, given_back = self.batching.note_done(entry.unbatch(), record)
         self.trials_done += sum(len(done.pack.trials) for done in ran)
         self.put_back(given_back)
 
-    def uncommitted(self, entry: PackEntry) -> list[PackEntry]:
+    def uncommitted(self, entry: QueuedPack) -> list[QueuedPack]:
         """Return what an attempt has left of its packs: those whose trials run in turn commit some before they fail."""
-        entries = entry.apart()
+        entries = entry.unbatch()
         for each in entries:
             self._drop_committed(each, self._committed.current())
         return [each for each in entries if each.pack.trials]
 
-    def _drop_committed(self, entry: PackEntry, committed: set[str]) -> None:
+    def _drop_committed(self, entry: QueuedPack, committed: set[str]) -> None:
         """Leave an entry the trials that are not committed, and count the others as done."""
         left = tuple(trial for trial in entry.pack.trials if trial.trial_id not in committed)
         if num_done := len(entry.pack.trials) - len(left):

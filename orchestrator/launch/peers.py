@@ -35,7 +35,7 @@ class PeerLaunches:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._claims.leave()
+        self._claims.release_all()
 
     @property
     def busy(self) -> set[str]:
@@ -43,32 +43,32 @@ class PeerLaunches:
         return self.running | self._claims.others
 
     @property
-    def were_there(self) -> bool:
+    def had_peers(self) -> bool:
         """Whether another launch of the sweep was seen at any time."""
-        return self._claims.has_company
+        return self._claims.has_peers
 
     @property
     def is_alone(self) -> bool:
         """Whether nothing of another launch was seen at the last look."""
-        return not self.holders and not self._claims.has_company and not self._claims.others
+        return not self.holders and not self._claims.has_peers and not self._claims.others
 
-    def look_for_company(self) -> None:
+    def detect_peers(self) -> None:
         """See whether another launch has come, at the cost of one request."""
-        self._claims.look()
+        self._claims.refresh()
 
     def claim(self, packs: Sequence[Pack], following: Sequence[Pack], own: Collection[str]) -> bool:
         """Claim packs beside this launch's `own` trials, unless they are its already; return whether that had to be asked.
 
         Where a claim costs time, of requests or for others to see it, those that follow are claimed with them.
         """
-        if all(self.are_ours(pack) for pack in packs):
+        if all(self.is_claimed(pack) for pack in packs):
             return False
-        is_dear = self.were_there or not self._store.is_local
-        wanted = {trial_id for pack in (*packs, *(following if is_dear else ())) for trial_id in pack.trial_ids}
-        self._claims.take(wanted, own)
+        is_costly = self.had_peers or not self._store.is_local
+        wanted = {trial_id for pack in (*packs, *(following if is_costly else ())) for trial_id in pack.trial_ids}
+        self._claims.acquire(wanted, own)
         return True
 
-    def are_ours(self, pack: Pack) -> bool:
+    def is_claimed(self, pack: Pack) -> bool:
         """Whether this launch holds the claim of all of a pack."""
         return self._claims.has(pack.trial_ids)
 
@@ -76,11 +76,11 @@ class PeerLaunches:
         """Keep the claims of what runs, now and then."""
         self._claims.renew(own)
 
-    def note_own(self, sweep: str, *attempt_ids: str) -> None:
+    def register_attempts(self, sweep: str, *attempt_ids: str) -> None:
         """Note attempts of this launch."""
         self._seen.update(attempt_path(sweep, attempt_id) for attempt_id in attempt_ids)
 
-    def look(self) -> set[str]:
+    def poll(self) -> set[str]:
         """See which trials others run or claim, and write down the end of those that were killed together with their driver.
 
         Returns the trials that were claimed at the look before and are no more.
@@ -89,8 +89,8 @@ class PeerLaunches:
             OSError: the store cannot be listed just now.
         """
         before = self._claims.others
-        self._claims.look()
-        records = self._records.look(lambda path: path not in self._seen)
+        self._claims.refresh()
+        records = self._records.refresh(lambda path: path not in self._seen)
         now = time.time()
         self.running, self.holders = set(), []
         for path, record in records.items():

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from depthrate.orchestrator.analysis.columns import columns_of, result_columns
 from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
-from depthrate.storage.files.json_objects import read_sealed
+from depthrate.storage.files.json_objects import read_with_digest
 from depthrate.storage.files.paths import checkpoint_trials_path, identity, is_identity
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.errors import SweepError
@@ -43,7 +43,7 @@ class Plan:
     done: set[str]
     packs: list[Pack]
     """Pending trials, longest pack first."""
-    underway: dict[str, Pack]
+    in_flight: dict[str, Pack]
     """Attempt -> pack of the jobs that an earlier launch submitted and a scheduler still has."""
     stale_checkpoints: list[str]
     """Packs that left a checkpoint although all their trials are committed."""
@@ -184,7 +184,7 @@ def _stale(checkpointed: Mapping[str, list[str]], committed: Set[str]) -> list[s
     return [pack_id for pack_id, members in checkpointed.items() if committed >= set(members)]
 
 
-def halved(pack: Pack) -> list[Pack]:
+def split_pack(pack: Pack) -> list[Pack]:
     """Return the pack's trials in two packs, for one that ran out of memory."""
     middle = len(pack.trials) // 2
     return [make_pack(pack.trials[:middle]), make_pack(pack.trials[middle:])]
@@ -199,7 +199,7 @@ def _checkpointed_packs(store: Store) -> dict[str, list[str]]:
     for path, content in store.read_many(named):
         try:
             if not isinstance(content, OSError):
-                packs[found[path]] = [identity(trial_id) for trial_id in read_sealed(content)["trial_ids"]]
+                packs[found[path]] = [identity(trial_id) for trial_id in read_with_digest(content)["trial_ids"]]
         except (ValueError, KeyError, TypeError):
             continue  # torn or foreign: its trials are packed as if they had no checkpoint
     return packs

@@ -24,7 +24,7 @@ class Progress:
     """Not known to have started."""
     waiting_for_others: int
     """Queued packs that another launch is running."""
-    holders: list[Record] = field(default_factory=list)
+    blocking_attempts: list[Record] = field(default_factory=list)
     """The attempts that they wait for."""
     packs_added: list[Pack] = field(default_factory=list)
     """By a search, since the launch began."""

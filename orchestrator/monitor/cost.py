@@ -36,7 +36,7 @@ def hours_text(hours: float) -> str:
     return f"{hours:.0f}" if hours >= 100 or hours < 0.001 else f"{hours:.3g}"
 
 
-def cost_lines(sweep: str, cost: Reckoning) -> list[str]:
+def cost_lines(sweep: str, cost: SweepCost) -> list[str]:
     """Return in words what a sweep has cost."""
     lines = []
     for device, hours in sorted(cost.devices.items()):
@@ -91,7 +91,7 @@ class Hours:
 
 
 @dataclass
-class NodeReckoning:
+class NodeCost:
     """What happened on one node."""
 
     node: str
@@ -109,12 +109,12 @@ class NodeReckoning:
 
 
 @dataclass
-class Reckoning:
+class SweepCost:
     """What a sweep has cost."""
 
     devices: dict[str, Hours] = field(default_factory=dict)
     """Kind of device (cpu, cuda) -> hours."""
-    nodes: dict[str, NodeReckoning] = field(default_factory=dict)
+    nodes: dict[str, NodeCost] = field(default_factory=dict)
     failures: dict[str, tuple[int, float]] = field(default_factory=dict)
     """Kind of failure -> attempts, and the hours that they wasted."""
     waits_s: list[float] = field(default_factory=list)
@@ -155,9 +155,9 @@ def device_word(device: str) -> str:
     return {"cuda": "GPU-hours", "cpu": "core-hours"}.get(device, f"{device}-hours")
 
 
-def reckon(records: Sequence[Record], committed: Iterable[Mapping[str, Any]], now: float) -> Reckoning:
+def compute_cost(records: Sequence[Record], committed: Iterable[Mapping[str, Any]], now: float) -> SweepCost:
     """Sum up a sweep's attempts; `committed` are the trials that count (rows with trial_id, attempt_id and wall_s)."""
-    found = Reckoning()
+    found = SweepCost()
     counting: dict[str, float] = {}
     of_attempt: Counter[str] = Counter()
     done: set[str] = set()
@@ -237,10 +237,10 @@ def _idle_s(spans: list[tuple[float, float]]) -> float:
     return max(0.0, slots * whole - sum(end - start for start, end in spans))
 
 
-def _add(found: Reckoning, record: Record, now: float, wasted: str | None) -> None:
+def _add(found: SweepCost, record: Record, now: float, wasted: str | None) -> None:
     hours = span_s(record, now) / 3600 * _share(record)
     device = found.devices.setdefault(_device(record), Hours())
-    node = found.nodes.setdefault(record["host"] or "?", NodeReckoning(record["host"] or "?"))
+    node = found.nodes.setdefault(record["host"] or "?", NodeCost(record["host"] or "?"))
     device.used += hours
     node.attempts, node.hours = node.attempts + 1, node.hours + hours
     node.done += record["state"] is AttemptState.DONE

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.console.output_file import write_output
-from depthrate.orchestrator.monitor.cost import Reckoning
+from depthrate.orchestrator.monitor.cost import SweepCost
 from depthrate.orchestrator.monitor.status import SweepStatus
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def check_library() -> None:
         ) from None
 
 
-def write_textfile(path: Path, states: Sequence[SweepStatus], costs: Mapping[str, Reckoning]) -> None:
+def write_textfile(path: Path, states: Sequence[SweepStatus], costs: Mapping[str, SweepCost]) -> None:
     """Write the file that the node exporter reads.
 
     Raises:
@@ -41,7 +41,7 @@ def write_textfile(path: Path, states: Sequence[SweepStatus], costs: Mapping[str
     write_output(path, textfile(states, costs, time.time()))
 
 
-def textfile(states: Sequence[SweepStatus], costs: Mapping[str, Reckoning], now: float) -> str:
+def textfile(states: Sequence[SweepStatus], costs: Mapping[str, SweepCost], now: float) -> str:
     """Return the text in Prometheus' exposition format; `costs` are those of the same sweeps."""
     from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.registry import Collector
@@ -58,7 +58,7 @@ def textfile(states: Sequence[SweepStatus], costs: Mapping[str, Reckoning], now:
     return generate_latest(registry).decode()
 
 
-def _families(states: Sequence[SweepStatus], costs: Mapping[str, Reckoning], now: float) -> Iterator[GaugeMetricFamily]:
+def _families(states: Sequence[SweepStatus], costs: Mapping[str, SweepCost], now: float) -> Iterator[GaugeMetricFamily]:
     from prometheus_client.core import GaugeMetricFamily
 
     trials = GaugeMetricFamily("depthrate_trials", "Trials of a sweep by state.", labels=["sweep", "state"])

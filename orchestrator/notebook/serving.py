@@ -13,7 +13,7 @@ from depthrate.orchestrator.notebook.sweep import StoreUrl
 if TYPE_CHECKING:
     from depthrate.orchestrator.serve.server import Listening
 
-PATIENCE_S = 30.0
+SERVER_START_TIMEOUT_S = 30.0
 
 
 class Served:
@@ -25,7 +25,7 @@ class Served:
         self.url = listening.address
         """Where it is, the token included where one is asked for."""
         self._thread.start()
-        ends_at = time.monotonic() + PATIENCE_S
+        ends_at = time.monotonic() + SERVER_START_TIMEOUT_S
         while not self._server.started and self._thread.is_alive() and time.monotonic() < ends_at:
             time.sleep(0.01)
 

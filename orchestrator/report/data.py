@@ -11,7 +11,7 @@ import pandas as pd
 
 from depthrate.orchestrator.analysis.compare import FitPair
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.monitor.cost import Reckoning
+from depthrate.orchestrator.monitor.cost import SweepCost
 from depthrate.orchestrator.report.figure_data import FigureContent
 from depthrate.orchestrator.report.groups import unique, varying
 from depthrate.orchestrator.report.plot import Plot
@@ -21,7 +21,7 @@ from depthrate.tasks.panel import Panel
 
 STATE_COLUMNS = ("trial_id", "state", "wall_s", "steps_done", "device", "host", "committed_at", "error")
 """The columns of `ReportData.trials` that are not parameters (`steps` is one of the task collapse)."""
-STATES = ("failed", "diverged", "running", "pending", "ok")
+TRIAL_STATE_ORDER = ("failed", "diverged", "running", "pending", "ok")
 """In the order of the table of trials: what needs a look comes first."""
 
 
@@ -72,7 +72,7 @@ class ReportData:
     """trial_id, step, kind, label, x, y: the features that these panels draw, of one trial of each of some settings."""
     layered: pd.DataFrame = field(default_factory=pd.DataFrame)
     """trial_id, step, layer and the measurements that these panels map over both: of finished trials, training split."""
-    cost: Reckoning = field(default_factory=Reckoning)
+    cost: SweepCost = field(default_factory=SweepCost)
     """What its attempts have cost, failed ones included."""
     attempts: Sequence[Record] = ()
     """The records of its attempts."""

@@ -13,7 +13,7 @@ from depthrate.orchestrator.report.words import value_text
 
 T = TypeVar("T")
 
-SWEEP = "sweep"
+SWEEP_COLUMN = "sweep"
 """The parameter that tells the trials of overlaid sweeps apart."""
 
 
@@ -40,8 +40,8 @@ def grouped(trials: pd.DataFrame, frame: pd.DataFrame, by: list[str]) -> list[tu
     numbers = frame["trial_id"].map(pd.Series([place[key] for key in keys], index=values.index)).astype("float64")
     ordered = list(place)
     groups = [(ordered[int(cast(float, number))], part) for number, part in frame.groupby(numbers.to_numpy())]
-    if SWEEP in by:
-        values = values.assign(**{SWEEP: pd.factorize(values[SWEEP])[0]})
+    if SWEEP_COLUMN in by:
+        values = values.assign(**{SWEEP_COLUMN: pd.factorize(values[SWEEP_COLUMN])[0]})
     return sorted(groups, key=lambda group: sort_key(tuple(values.loc[group[1]["trial_id"].iloc[0]])))
 
 
@@ -86,8 +86,8 @@ def spread_alike(groups: list[T], limit: int, parts: Callable[[T], tuple[Hashabl
 
 def key_parts(by: list[str], key: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     """Return of a group's key the sweep, empty where nothing is overlaid, and the rest."""
-    sweep = key[by.index(SWEEP)] if SWEEP in by else ""
-    return sweep, tuple(value for name, value in zip(by, key, strict=True) if name != SWEEP)
+    sweep = key[by.index(SWEEP_COLUMN)] if SWEEP_COLUMN in by else ""
+    return sweep, tuple(value for name, value in zip(by, key, strict=True) if name != SWEEP_COLUMN)
 
 
 def thin_indices(length: int, limit: int) -> list[int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.report.groups import SWEEP, sort_key, spread_alike, unique
+from depthrate.orchestrator.report.groups import SWEEP_COLUMN, sort_key, spread_alike, unique
 from depthrate.orchestrator.report.plot import viridis
 from depthrate.orchestrator.report.words import value_text
 
@@ -16,7 +16,7 @@ STYLES = (("solid", "circle"), ("dash", "diamond"))
 
 
 @dataclass(frozen=True)
-class Look:
+class LineStyle:
     """Of one group; as plotly names them."""
 
     colour: str
@@ -24,21 +24,21 @@ class Look:
     symbol: str
 
 
-def looks_of(groups: Sequence[Mapping[str, Any]], sweeps: Sequence[Any]) -> list[Look]:
+def assign_line_styles(groups: Sequence[Mapping[str, Any]], sweeps: Sequence[Any]) -> list[LineStyle]:
     """Return the look of each group, a value a parameter; of the report's sweeps the first comes first.
 
     Where there are no groups beside the sweeps, these have their hues too.
     """
     rests = [_rest(group) for group in groups]
-    hued: list[Any] = rests if len(unique(rests)) > 1 else [group.get(SWEEP) for group in groups]
+    hued: list[Any] = rests if len(unique(rests)) > 1 else [group.get(SWEEP_COLUMN) for group in groups]
     colours = dict(zip(unique(hued), viridis(len(unique(hued))), strict=True))
-    looks = [STYLES[sweeps.index(group.get(SWEEP)) % len(STYLES)] for group in groups]
-    return [Look(colours[hue], *look) for hue, look in zip(hued, looks, strict=True)]
+    looks = [STYLES[sweeps.index(group.get(SWEEP_COLUMN)) % len(STYLES)] for group in groups]
+    return [LineStyle(colours[hue], *look) for hue, look in zip(hued, looks, strict=True)]
 
 
 def sweeps_of(curves: Sequence[FittedCurve]) -> list[Any]:
     """Return the sweeps that the curves are of, in their order; one null where nothing is overlaid."""
-    return unique(curve.by.get(SWEEP) for curve in curves)
+    return unique(curve.by.get(SWEEP_COLUMN) for curve in curves)
 
 
 def drawn_curves(curves: Sequence[FittedCurve], limit: int) -> list[FittedCurve]:
@@ -46,10 +46,12 @@ def drawn_curves(curves: Sequence[FittedCurve], limit: int) -> list[FittedCurve]
     sweeps = sweeps_of(curves)
 
     def place(curve: FittedCurve) -> tuple[int, list[tuple[bool, float, str]]]:
-        return sweeps.index(curve.by.get(SWEEP)), sort_key(tuple(v for name, v in curve.by.items() if name != SWEEP))
+        return sweeps.index(curve.by.get(SWEEP_COLUMN)), sort_key(
+            tuple(v for name, v in curve.by.items() if name != SWEEP_COLUMN)
+        )
 
-    return spread_alike(sorted(curves, key=place), limit, lambda curve: (curve.by.get(SWEEP), _rest(curve.by)))
+    return spread_alike(sorted(curves, key=place), limit, lambda curve: (curve.by.get(SWEEP_COLUMN), _rest(curve.by)))
 
 
 def _rest(group: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(value_text(value) for name, value in group.items() if name != SWEEP)
+    return tuple(value_text(value) for name, value in group.items() if name != SWEEP_COLUMN)

@@ -13,7 +13,7 @@ from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.figure_data import FigureContent
-from depthrate.orchestrator.report.groups import SWEEP, unique
+from depthrate.orchestrator.report.groups import SWEEP_COLUMN, unique
 
 _FRAMES = ("results", "metrics", "curves", "lists", "points", "layered")
 """What is drawn: tables with a column trial_id."""
@@ -30,15 +30,15 @@ def overlaid(first: ReportData, second: ReportData) -> ReportData:
             f"{second.name!r} is the sweep of the report itself; overlay another one, or leave --overlay out"
         )
     for data in (first, second):
-        if SWEEP in data.parameters:
+        if SWEEP_COLUMN in data.parameters:
             raise UsageError(
-                f"sweep {data.name!r} has a parameter called {SWEEP!r}, which is what tells overlaid sweeps apart; "
+                f"sweep {data.name!r} has a parameter called {SWEEP_COLUMN!r}, which is what tells overlaid sweeps apart; "
                 "report them one by one"
             )
     shared = set(first.trials["trial_id"]) & set(second.trials["trial_id"])
     other = _renamed(second, {trial_id: f"{trial_id} of {second.name}" for trial_id in shared})
     frames: dict[str, Any] = {name: _together(getattr(first, name), getattr(other, name)) for name in _FRAMES}
-    trials = [data.trials.assign(**{SWEEP: data.name}) for data in (first, other)]
+    trials = [data.trials.assign(**{SWEEP_COLUMN: data.name}) for data in (first, other)]
     return replace(
         first,
         **frames,
@@ -86,7 +86,7 @@ def _renamed(data: ReportData, names: dict[str, str]) -> ReportData:
 
 def _of_sweep(curve: FittedCurve, sweep: str) -> FittedCurve:
     """Return a curve that says which sweep it is of; whether its groups share an exponent is said of each sweep alone."""
-    return replace(curve, by={SWEEP: sweep, **curve.by}, common=None)
+    return replace(curve, by={SWEEP_COLUMN: sweep, **curve.by}, common=None)
 
 
 def _side_by_side(curves: list[FittedCurve]) -> list[FittedCurve]:
@@ -105,6 +105,6 @@ def _figures(first: ReportData, second: ReportData) -> list[FigureContent]:
             figures.append(figure)
             continue
         theirs.remove(same)
-        request = figure.request.replace(by=(SWEEP, *figure.request.by))
+        request = figure.request.replace(by=(SWEEP_COLUMN, *figure.request.by))
         figures.append(FigureContent(request, pd.concat([figure.rows, same.rows], ignore_index=True)))
     return figures + theirs

@@ -18,16 +18,16 @@ import pandas as pd
 
 from depthrate.orchestrator.analysis.preferred_model import curves_with_common_exponent
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.monitor.cost import Reckoning
+from depthrate.orchestrator.monitor.cost import SweepCost
 from depthrate.orchestrator.report import figures
-from depthrate.orchestrator.report.data import STATES, ReportData, SearchContent
+from depthrate.orchestrator.report.data import TRIAL_STATE_ORDER, ReportData, SearchContent
 from depthrate.orchestrator.report.fit_tables import comparison_tables, fit_table, sensitivity_table, support_table
 from depthrate.orchestrator.report.fit_words import common_sentence, fit_sentences
 from depthrate.orchestrator.report.library import library, packed_library
 from depthrate.orchestrator.report.page_style import SCRIPT, STYLE
 from depthrate.orchestrator.report.plot import Plot, figure_html
 from depthrate.orchestrator.report.tables import cost_tables, failure_table, search_table
-from depthrate.orchestrator.report.theme import Theme
+from depthrate.orchestrator.report.theme import ReportSection
 from depthrate.orchestrator.report.trial_tables import left_out_table, trial_details, trial_table
 from depthrate.orchestrator.report.words import duration_text, escape, number_text
 from depthrate.sweeps.yaml_file import yaml_text
@@ -84,7 +84,7 @@ def _trials(data: ReportData) -> str:
     return f"<h3>{escape(first.name)}</h3>{failure_table(first)}{trial_table(first)}<h3>{escape(second.name)}</h3>{own}"
 
 
-def _sections() -> list[tuple[str, list[Theme]]]:
+def _sections() -> list[tuple[str, list[ReportSection]]]:
     """Return the headings with the themes below them."""
     return [
         (title, list(themes)) for title, themes in itertools.groupby(figures.THEMES, key=lambda theme: theme.section)
@@ -132,7 +132,7 @@ def _states(data: ReportData) -> str:
     counts = data.trials["state"].value_counts()
     pills = "".join(
         f'<span class="pill {state}"><b>{counts[state]}</b> {state}</span>'
-        for state in reversed(STATES)
+        for state in reversed(TRIAL_STATE_ORDER)
         if state in counts
     )
     wall_s = _finite_values(data.trials, "wall_s")
@@ -148,7 +148,7 @@ def _states(data: ReportData) -> str:
     return f"<p class=pills>{pills}</p><p>{sentence}</p>"
 
 
-def _held(cost: Reckoning) -> str:
+def _held(cost: SweepCost) -> str:
     """Return in words which devices were held for how long; nothing where nothing was."""
     if not cost.devices:
         return ""
@@ -156,7 +156,7 @@ def _held(cost: Reckoning) -> str:
     return f" Hours that jobs held a device: {', '.join(held)}.{'' if 'cuda' in cost.devices else ' No GPU-hours.'}"
 
 
-def _figures(themes: list[Theme], data: ReportData, numbers: Iterator[int]) -> str:
+def _figures(themes: list[ReportSection], data: ReportData, numbers: Iterator[int]) -> str:
     plots = [plot for theme in themes for plot in theme.plots(data)]
     tables = "".join(theme.tables(data) for theme in themes)
     if not plots:

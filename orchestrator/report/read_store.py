@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from depthrate.orchestrator.analysis.columns import ALWAYS_LAST, columns_to_skip, known_measurements
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.launch.plan import CheckedSweep
-from depthrate.orchestrator.monitor.cost import Reckoning, reckon
+from depthrate.orchestrator.monitor.cost import SweepCost, compute_cost
 from depthrate.orchestrator.monitor.status import SweepStatus
 from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.figure_data import read_figures
@@ -132,7 +132,7 @@ def _with_running(results: Results, trials: pd.DataFrame, curves: pd.DataFrame) 
     import pandas as pd
 
     running = trials.loc[trials["state"] == "running", ["trial_id"]]
-    packs = [] if running.empty else read_live(results.store, results.snapshot.source_of.keys())
+    packs = [] if running.empty else read_live(results.store, results.snapshot.commit_index.keys())
     if not packs:
         return curves
     rows = live_rows(packs, results.columns).drop_columns(["sweep", "attempt_id", "written_at"]).to_pandas()
@@ -181,10 +181,10 @@ def _columns(names: Sequence[str]) -> str:
     return ", ".join(map(quoted, names))
 
 
-def _cost(results: Results, records: Sequence[Record]) -> Reckoning:
+def _cost(results: Results, records: Sequence[Record]) -> SweepCost:
     """Sum up what a sweep's attempts have cost."""
     rows = results.snapshot.trials.select(["trial_id", "attempt_id", "wall_s"]).to_pylist()
-    return reckon(records, rows, time.time())
+    return compute_cost(records, rows, time.time())
 
 
 def _trial_row(trial: Trial, status: SweepStatus, row: Mapping[str, Any]) -> dict[str, object]:

@@ -6,7 +6,7 @@ import collections
 
 import pandas as pd
 
-from depthrate.orchestrator.monitor.cost import Hours, NodeReckoning, Reckoning, device_word
+from depthrate.orchestrator.monitor.cost import Hours, NodeCost, SweepCost, device_word
 from depthrate.orchestrator.report.data import ReportData, SearchContent
 from depthrate.orchestrator.report.groups import grouped
 from depthrate.orchestrator.report.html_table import Cell, long_cell, table
@@ -33,7 +33,7 @@ def failure_table(data: ReportData) -> str:
     return f"<h3>Failures</h3>{table(['trials', 'error', 'see'], rows)}"
 
 
-def cost_tables(cost: Reckoning) -> str:
+def cost_tables(cost: SweepCost) -> str:
     """Return what was held and for what, by device, and what failed, by node."""
     rows = [
         [Cell(escape(device_word(device))), *(_hours(getattr(hours, kind)) for kind in KINDS_OF_HOURS), _share(hours)]
@@ -48,7 +48,7 @@ def cost_tables(cost: Reckoning) -> str:
     return content
 
 
-def _node_row(node: NodeReckoning) -> list[Cell]:
+def _node_row(node: NodeCost) -> list[Cell]:
     kinds = ", ".join(f"{kind} {number}" for kind, number in node.failures.most_common())
     numbers = (Cell(str(number), str(number), is_number=True) for number in (node.attempts, node.done))
     error = node.last_error if len(node.last_error) <= MAX_ERROR else f"{node.last_error[:MAX_ERROR]} …"

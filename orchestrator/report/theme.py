@@ -14,7 +14,7 @@ def _nothing(data: ReportData) -> str:
 
 
 @dataclass(frozen=True)
-class Theme:
+class ReportSection:
     """Figures that one file draws; `figures.THEMES` lists them all."""
 
     section: str

@@ -12,7 +12,7 @@ import pandas as pd
 from depthrate.orchestrator.analysis.convergence import UNCONVERGED_RULE
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.report.data import STATES, ReportData
+from depthrate.orchestrator.report.data import TRIAL_STATE_ORDER, ReportData
 from depthrate.orchestrator.report.groups import thin_indices, unique, varying
 from depthrate.orchestrator.report.html_table import Cell, long_cell, number_cell, table, text_cell, without_empty
 from depthrate.orchestrator.report.plot import json_in_script
@@ -72,7 +72,7 @@ def trial_table(data: ReportData, *, without: frozenset[str] = frozenset()) -> s
 
 
 def _ordered(trials: pd.DataFrame) -> pd.DataFrame:
-    places = {state: place for place, state in enumerate(STATES)}
+    places = {state: place for place, state in enumerate(TRIAL_STATE_ORDER)}
     return trials.sort_values("state", key=lambda states: states.map(places), kind="stable")
 
 

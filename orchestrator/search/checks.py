@@ -8,7 +8,7 @@ from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.studies import make_studies
 from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.measurement import scalars
-from depthrate.tasks.parameters import listed, nearest
+from depthrate.tasks.parameters import format_names, nearest
 
 
 def check_search(checked: CheckedSweep, source: DataSource) -> None:
@@ -26,7 +26,7 @@ def check_search(checked: CheckedSweep, source: DataSource) -> None:
 
     studies = make_studies(checked.sweep, checked.task)
     checked.task.check_data([trial.params for study in studies for trial in study.first_trials()], source)
-    columns, measured = result_columns(checked.task), listed(scalars(checked.task.measurements))
+    columns, measured = result_columns(checked.task), format_names(scalars(checked.task.measurements))
     for text in search.objective:
         if text in ALWAYS_LAST or (text in checked.task.schema and f"last_{text}" in (columns or ())):
             raise SweepError(

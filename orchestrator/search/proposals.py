@@ -99,7 +99,9 @@ class StudyState:
         }
         if len(signs) == 1:
             return [min(costs, key=lambda number: (costs[number], number))] if costs else []
-        return [number for number, cost in costs.items() if not any(_beats(other, cost) for other in costs.values())]
+        return [
+            number for number, cost in costs.items() if not any(_dominates(other, cost) for other in costs.values())
+        ]
 
     def measured(self) -> list[Trial]:
         """Return the trials that measure at the best proposal; none before the search is over."""
@@ -116,7 +118,7 @@ class StudyState:
 _FRUITLESS = (ProposalState.PRUNED, ProposalState.UNDEFINED, ProposalState.FAILED)
 
 
-def _beats(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
+def _dominates(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
     return first != second and all(a <= b for a, b in zip(first, second, strict=True))
 
 

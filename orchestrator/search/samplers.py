@@ -63,7 +63,7 @@ class StudySampler:
             self._asked.append((trial, values))
         return [values for _, values in self._asked]
 
-    def catch_up(self, batches: Sequence[Sequence[Values]], told: Sequence[ProposalOutcome]) -> None:
+    def replay(self, batches: Sequence[Sequence[Values]], told: Sequence[ProposalOutcome]) -> None:
         """Tell the outcomes of all batches, asking for those again that an earlier process asked for.
 
         `batches` are the values of each, `told` the outcomes of all proposals in order.

@@ -46,7 +46,7 @@ class SearchFeed:
         self.view.refresh()
         self.propose()
         fresh = [trial for trial in self.view.pending() if trial.trial_id not in self._handed_out]
-        self.hand_out(trial.trial_id for trial in fresh)
+        self.mark_dispatched(trial.trial_id for trial in fresh)
         running = sum(not state.is_over for state in self.view.states)
         # other studies keep the other workers busy: a batch is cut only as far as there are workers to spare
         workers = max(1, self._workers // max(1, running))
@@ -54,7 +54,7 @@ class SearchFeed:
             fresh, self.view.checked.task, device=self._device, workers=workers, memory_bytes=self._memory_bytes
         )
 
-    def hand_out(self, trial_ids: Iterable[str]) -> None:
+    def mark_dispatched(self, trial_ids: Iterable[str]) -> None:
         """Note trials that the launch has."""
         self._handed_out.update(trial_ids)
 
@@ -93,7 +93,7 @@ class SearchFeed:
                 is_possible=lambda values: _is_possible(study, values),
             )
         sampler = self._samplers[study.study_id]
-        sampler.catch_up([[p.values for p in each] for each in state.rounds], state.told)
+        sampler.replay([[p.values for p in each] for each in state.rounds], state.told)
         count = min(study.search.batch, study.search.trials - len(state.told))
         values = sampler.ask(count)
         batch = Batch(

@@ -25,7 +25,7 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-cache",
 }
-METHODS = ("GET", "HEAD", "POST")
+ALLOWED_METHODS = ("GET", "HEAD", "POST")
 
 
 class Access:
@@ -64,7 +64,7 @@ class Access:
             return _refused(f"a page of {origin[:100]!r} may not ask here; open this server's own page")
         if headers.get("sec-fetch-site") in ("cross-site", "same-site") and headers.get("sec-fetch-mode") != "navigate":
             return _refused("a page of another site may not load this; open this server's own page")
-        if method not in METHODS:
+        if method not in ALLOWED_METHODS:
             return _refused(f"{method} is refused: this server only shows, it changes nothing", 405)
         if method == "POST" and origin is None:
             return _refused(
@@ -77,7 +77,7 @@ class Access:
             return None
         asked = parse_qs(scope["query_string"].decode("latin-1"))
         given = asked.pop("token", [""])[0]
-        if _same(given, self._token):
+        if _tokens_equal(given, self._token):
             if scope["method"] != "GET":
                 return None
             # the token goes into a cookie, and out of the address that is shown, kept and copied
@@ -86,7 +86,7 @@ class Access:
             answer.set_cookie(self._cookie, self._token, httponly=True, samesite="lax")
             return answer
         cookies = cookie_parser(Headers(scope=scope).get("cookie", ""))
-        if _same(cookies.get(self._cookie, ""), self._token):
+        if _tokens_equal(cookies.get(self._cookie, ""), self._token):
             return None
         return _refused(
             "this page needs its token: open the address that depthrate serve printed, ?token=... included", 401
@@ -134,7 +134,7 @@ def _is_address(host: str) -> bool:
         return False
 
 
-def _same(given: str, token: str) -> bool:
+def _tokens_equal(given: str, token: str) -> bool:
     return hmac.compare_digest(given.encode("utf-8", "replace"), token.encode())
 
 

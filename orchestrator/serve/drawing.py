@@ -24,8 +24,8 @@ from depthrate.storage.commits.source import first_line
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.results import Results
 
-IDLE_S = 120.0
-MOST_DRAWINGS = 20
+RENDERER_IDLE_TIMEOUT_S = 120.0
+MAX_RENDERS_PER_PROCESS = 20
 """Then it ends, and another begins with the memory that drawing needs and no more."""
 LEFT_TO_OTHERS = 5
 """Trials that run on the same machine, and the pages, come first."""
@@ -37,12 +37,12 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a task's code prints is no answer
     store, results = Store(sys.argv[1]), None
-    for _ in range(MOST_DRAWINGS):
-        if not select.select([sys.stdin], [], [], IDLE_S)[0] or not (line := sys.stdin.readline()):
+    for _ in range(MAX_RENDERS_PER_PROCESS):
+        if not select.select([sys.stdin], [], [], RENDERER_IDLE_TIMEOUT_S)[0] or not (line := sys.stdin.readline()):
             return
         asked = json.loads(line)
         try:
-            store.require_there()
+            store.require_exists()
             results = results_of(store) if results is None else results.refresh()
             _draw(store, results, asked["sweep"], Path(asked["figures"]), Path(asked["page"]))
             said = ""

@@ -14,18 +14,18 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from depthrate.orchestrator.serve.poller import Seen
+from depthrate.orchestrator.serve.poller import StoreView
 from depthrate.orchestrator.serve.rows import state_of
 from depthrate.storage.files.store import Store
 from depthrate.tasks.python_process import start_python
 
-LONGEST_S = 180.0
+MAX_RENDER_S = 180.0
 """Drawing that takes longer is ended."""
-PATIENCE_S = 60.0
+REPORT_WAIT_TIMEOUT_S = 60.0
 """For so long a report waits for what was committed since."""
-EVERY_S, SHARE = 15.0, 10.0
+RENDER_INTERVAL_S, SHARE = 15.0, 10.0
 """A sweep is drawn again no sooner than this after the last time, nor than so many times what that took."""
-MOST_KEPT = 8
+MAX_CACHED_REPORTS = 8
 """Sweeps whose figures are kept: those that were looked at last."""
 
 
@@ -34,21 +34,21 @@ class DrawingError(Exception):
 
 
 @dataclass
-class Drawn:
+class RenderedSweep:
     """What was drawn of one sweep last."""
 
     name: str = ""
     """Of its files; empty where nothing has been drawn yet."""
-    said: str = ""
+    last_error: str = ""
     """What went wrong since."""
-    of: frozenset[tuple[str, str]] | None = None
+    visible_commits: frozenset[tuple[str, str]] | None = None
     """The (trial, attempt) that counted then."""
     due_at: float = 0.0
     running: Future[None] | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-class Drawer:
+class Renderer:
     """Has sweeps drawn, one after the other, when they are asked for and something was committed."""
 
     def __init__(self, store: Store):
@@ -57,7 +57,7 @@ class Drawer:
         self._folder = Path(self._scratch.name)
         self._one_at_a_time = ThreadPoolExecutor(1, "drawing")
         self._process: subprocess.Popen[str] | None = None
-        self._sweeps: OrderedDict[str, Drawn] = OrderedDict()
+        self._sweeps: OrderedDict[str, RenderedSweep] = OrderedDict()
         self._lock, self._number, self._is_ended = threading.Lock(), 0, False
 
     def stop(self) -> None:
@@ -68,18 +68,18 @@ class Drawer:
         self._one_at_a_time.shutdown(cancel_futures=True)
         self._scratch.cleanup()
 
-    def figures(self, sweep: str, seen: Seen) -> Drawn:
+    def figures(self, sweep: str, seen: StoreView) -> RenderedSweep:
         """Return what was drawn last, at once; if something was committed since, it is drawn from now on."""
         return self._asked(sweep, seen)
 
-    def page(self, sweep: str, seen: Seen) -> tuple[bytes | None, str]:
+    def page(self, sweep: str, seen: StoreView) -> tuple[bytes | None, str]:
         """Return the report, packed by gzip, and what went wrong since it was drawn; it waits while it is being drawn."""
         drawn = self._asked(sweep, seen)
         if drawn.running is not None:
-            wait([drawn.running], PATIENCE_S)
+            wait([drawn.running], REPORT_WAIT_TIMEOUT_S)
         with contextlib.suppress(OSError):
-            return self._path(drawn.name, "page").read_bytes(), drawn.said
-        return None, drawn.said or "It is still being drawn; ask again in a while."
+            return self._path(drawn.name, "page").read_bytes(), drawn.last_error
+        return None, drawn.last_error or "It is still being drawn; ask again in a while."
 
     def packed_figures(self, name: str) -> bytes | None:
         """Return the figures of one drawing, packed by gzip; None where others have taken their place."""
@@ -89,27 +89,27 @@ class Drawer:
             return self._path(name, "figures").read_bytes() if is_known else None
         return None
 
-    def _asked(self, sweep: str, seen: Seen) -> Drawn:
+    def _asked(self, sweep: str, seen: StoreView) -> RenderedSweep:
         drawn = self._of(sweep)
         with drawn.lock:
             if drawn.running is not None and drawn.running.done():
                 drawn.running = None
             if drawn.running is None and time.monotonic() >= drawn.due_at and not self._is_ended:
                 counting = _counting(seen, sweep)
-                if counting != drawn.of:
+                if counting != drawn.visible_commits:
                     drawn.running = self._one_at_a_time.submit(self._draw, sweep, drawn, counting)
             return drawn
 
-    def _of(self, sweep: str) -> Drawn:
+    def _of(self, sweep: str) -> RenderedSweep:
         with self._lock:
-            drawn = self._sweeps.setdefault(sweep, Drawn())
+            drawn = self._sweeps.setdefault(sweep, RenderedSweep())
             self._sweeps.move_to_end(sweep)
-            left = [self._sweeps.popitem(last=False)[1] for _ in range(len(self._sweeps) - MOST_KEPT)]
+            left = [self._sweeps.popitem(last=False)[1] for _ in range(len(self._sweeps) - MAX_CACHED_REPORTS)]
         for each in left:
             self._forget(each.name)
         return drawn
 
-    def _draw(self, sweep: str, drawn: Drawn, counting: frozenset[tuple[str, str]]) -> None:
+    def _draw(self, sweep: str, drawn: RenderedSweep, counting: frozenset[tuple[str, str]]) -> None:
         self._number += 1
         began, before, name = time.monotonic(), drawn.name, f"{time.time_ns():x}-{self._number}"
         request = {"sweep": sweep} | {what: str(self._path(name, what)) for what in ("figures", "page")}
@@ -118,8 +118,8 @@ class Drawer:
         except DrawingError as error:
             said = str(error)
         ended = time.monotonic()
-        drawn.name, drawn.said, drawn.of = (before, said, None) if said else (name, "", counting)
-        drawn.due_at = ended + max(EVERY_S, SHARE * (ended - began))
+        drawn.name, drawn.last_error, drawn.visible_commits = (before, said, None) if said else (name, "", counting)
+        drawn.due_at = ended + max(RENDER_INTERVAL_S, SHARE * (ended - began))
         if not said:
             self._forget(before)
 
@@ -134,9 +134,9 @@ class Drawer:
             with contextlib.suppress(OSError, ValueError):  # it has ended since it was used last
                 assert process.stdin is not None and process.stdout is not None
                 print(json.dumps(request), file=process.stdin, flush=True)
-                if not select.select([process.stdout], [], [], LONGEST_S)[0]:
+                if not select.select([process.stdout], [], [], MAX_RENDER_S)[0]:
                     self._end_process()
-                    raise DrawingError(f"drawing took longer than {LONGEST_S:.0f} s and was ended")
+                    raise DrawingError(f"drawing took longer than {MAX_RENDER_S:.0f} s and was ended")
                 if line := process.stdout.readline():
                     return str(json.loads(line)["said"])
             code = process.wait()
@@ -173,7 +173,7 @@ class Drawer:
             self._path(name, what).unlink(missing_ok=True)
 
 
-def _counting(seen: Seen, sweep: str) -> frozenset[tuple[str, str]]:
+def _counting(seen: StoreView, sweep: str) -> frozenset[tuple[str, str]]:
     """Return the (trial, attempt) of a sweep that count."""
     assert seen.look is not None
     known = state_of(seen, sweep).states

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 
 from depthrate.orchestrator.api.find_sweep import planned_trials
-from depthrate.orchestrator.api.status import WATCH_EVERY_S, Look, Watched
+from depthrate.orchestrator.api.status import WATCH_EVERY_S, StatusSnapshot, Watched
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.storage.catalog.specs import LaunchedSpec, newest_specs
 from depthrate.storage.commits.source import first_line
@@ -17,9 +17,9 @@ from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.tables.schema import TRIALS
 
 log = logging.getLogger("depthrate")
-IDLE_S = 15.0
+POLLER_IDLE_TIMEOUT_S = 15.0
 """Nobody has asked for so long: the store is left alone until somebody does."""
-PATIENCE_S = 10.0
+SLOW_POLL_WARNING_S = 10.0
 """A look that takes longer is told of."""
 PLAN_EVERY_LOOKS = 3
 """Launches are looked for at every third look."""
@@ -32,12 +32,12 @@ FIRST_LOOK_S = 20.0
 
 
 @dataclass(frozen=True)
-class Seen:
+class StoreView:
     """What the last look that succeeded found, and what has gone wrong since."""
 
     number: int = 0
     """Of the look: what has the same number is the same."""
-    look: Look | None = None
+    look: StatusSnapshot | None = None
     specs: dict[str, LaunchedSpec] = field(default_factory=dict)
     """Sweep -> its newest launch."""
     error: str = ""
@@ -54,7 +54,7 @@ class Poller:
         self._stamps: dict[str, Stamp] | None = None
         self._specs: dict[str, LaunchedSpec] = {}
         self._planned_at = 0.0
-        self._seen, self._asked_at, self._began_at = Seen(), time.monotonic(), 0.0
+        self._seen, self._asked_at, self._began_at = StoreView(), time.monotonic(), 0.0
         self._again_at, self._is_wanted = -AGAIN_EVERY_S, False
         self._changed, self._is_ended = threading.Condition(), False
 
@@ -68,56 +68,56 @@ class Poller:
             self._is_ended = True
             self._changed.notify_all()
 
-    def seen(self) -> Seen:
+    def seen(self) -> StoreView:
         """Return what the last look found; who asks after a while without questions gets a new one."""
         with self._changed:
-            was_idle = time.monotonic() - self._asked_at > IDLE_S
+            was_idle = time.monotonic() - self._asked_at > POLLER_IDLE_TIMEOUT_S
             self._asked_at = time.monotonic()
             before = self._seen.number
             if was_idle:
                 self._changed.notify_all()
             if was_idle or not before:
-                patience = FIRST_LOOK_S if not before else PATIENCE_S
+                patience = FIRST_LOOK_S if not before else SLOW_POLL_WARNING_S
                 self._changed.wait_for(lambda: self._seen.number != before or self._is_ended, patience)
             took_s = time.monotonic() - self._began_at if self._began_at else 0.0
-            if took_s < PATIENCE_S or self._seen.error:
+            if took_s < SLOW_POLL_WARNING_S or self._seen.error:
                 return self._seen
             said = f"{self.store.url} has not answered for {took_s:.0f} s; it is waited for"
-            return Seen(self._seen.number, self._seen.look, self._seen.specs, said)
+            return StoreView(self._seen.number, self._seen.look, self._seen.specs, said)
 
-    def seen_again(self) -> Seen:
+    def seen_again(self) -> StoreView:
         """Return what is found by a look that begins now and reads the launches: for who asks for what is not known."""
         with self._changed:
             if time.monotonic() - self._again_at >= AGAIN_EVERY_S:
                 self._again_at, self._is_wanted = time.monotonic(), True
                 self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._is_wanted or self._is_ended, PATIENCE_S)
+            self._changed.wait_for(lambda: not self._is_wanted or self._is_ended, SLOW_POLL_WARNING_S)
         return self.seen()
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                is_idle = time.monotonic() - self._asked_at > IDLE_S
+                is_idle = time.monotonic() - self._asked_at > POLLER_IDLE_TIMEOUT_S
                 self._changed.wait(None if is_idle else self._every_s if self._seen.number else 0.0)
                 if self._is_ended:
                     return
                 self._began_at = time.monotonic()
-            self.look()
+            self.refresh()
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Look once."""
         before, is_wanted = self._seen, self._is_wanted
         try:
             if is_wanted or before.number % PLAN_EVERY_LOOKS == 0 or before.error:
                 self._plan()
-            now = Seen(before.number + 1, self._watched.look(), self._specs)
+            now = StoreView(before.number + 1, self._watched.poll(), self._specs)
         except (OSError, StoreError) as error:
             said = f"{self.store.url} does not answer ({first_line(error)}); it is asked again"
-            now = Seen(before.number + 1, before.look, before.specs, said)
+            now = StoreView(before.number + 1, before.look, before.specs, said)
         except Exception as error:  # one look that fails must not end all looking
             log.exception("a look at %s failed", self.store.url)
             said = f"{self.store.url} could not be read ({first_line(error)}); it is asked again"
-            now = Seen(before.number + 1, before.look, before.specs, said)
+            now = StoreView(before.number + 1, before.look, before.specs, said)
         with self._changed:
             self._seen, self._began_at = now, 0.0
             self._is_wanted = self._is_wanted and not is_wanted
@@ -125,7 +125,7 @@ class Poller:
 
     def _plan(self) -> None:
         """Read which trials the sweeps ask for, where a launch has changed that."""
-        self.store.require_there()  # no folder would list as one without launches
+        self.store.require_exists()  # no folder would list as one without launches
         stamps = self.store.stamps("sweeps")
         is_search = any("search" in spec.spec for spec in self._specs.values())
         is_old = is_search and time.monotonic() - self._planned_at > SEARCH_EVERY_S

@@ -12,7 +12,7 @@ from depthrate.orchestrator.api.find_sweep import find_launch
 from depthrate.orchestrator.monitor.status import SweepStatus
 from depthrate.orchestrator.report.groups import thin_indices
 from depthrate.orchestrator.report.trial_tables import MAX_COLUMNS
-from depthrate.orchestrator.serve.poller import Seen
+from depthrate.orchestrator.serve.poller import StoreView
 from depthrate.storage.attempts.live_curves import LivePack
 from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.files.json_objects import object_of
@@ -49,13 +49,13 @@ class SweepRows:
         self._varying_of: tuple[Any, ...] = ()
         self._lock, self._number = threading.Lock(), -1
 
-    def table(self, seen: Seen) -> dict[str, Any]:
+    def table(self, seen: StoreView) -> dict[str, Any]:
         """Return the columns of the table of trials, and a row a trial.
 
         Raises:
             OSError, StoreError: the store does not answer.
         """
-        with self._caught_up(seen) as (state, live):
+        with self._locked_refresh(seen) as (state, live):
             params, varying = self._settings(state, live)
             running = {each.trial_id: each for each in (seen.look.running if seen.look else ())}
             values = {t: self._numbers.get(t) or _last(running[t].last) for t in state.states if self._has(t, running)}
@@ -73,13 +73,13 @@ class SweepRows:
                 rows.append(row + ([errors.get(trial_id)] if errors else []))
             return {"columns": columns, "rows": rows}
 
-    def curves(self, seen: Seen, of: str | None) -> dict[str, Any]:
+    def curves(self, seen: StoreView, of: str | None) -> dict[str, Any]:
         """Return one logged quantity over the steps: of the trials that run, and of those that were committed last.
 
         Raises:
             OSError, StoreError: the store does not answer.
         """
-        with self._caught_up(seen) as (state, live):
+        with self._locked_refresh(seen) as (state, live):
             shown = {trial_id: curves_of(pack, trial_id) for trial_id, pack in list(live.items())[:SHOWN_CURVES]}
             room = SHOWN_CURVES - len(shown)
             newest = [trial_id for trial_id in reversed(self._order) if trial_id in self._curves]
@@ -102,13 +102,13 @@ class SweepRows:
             ]
             return {"names": names, "of": chosen, "lines": lines}
 
-    def trial(self, seen: Seen, trial_id: str) -> dict[str, Any]:
+    def trial(self, seen: StoreView, trial_id: str) -> dict[str, Any]:
         """Return all that is known of a trial but its attempts: parameters, last numbers, curves.
 
         Raises:
             OSError, StoreError: the store does not answer.
         """
-        with self._caught_up(seen) as (state, live):
+        with self._locked_refresh(seen) as (state, live):
             running = [each for each in (seen.look.running if seen.look else ()) if each.trial_id == trial_id]
             curves = curves_of(live[trial_id], trial_id) if trial_id in live else self._curves.get(trial_id)
             params, numbers = self._params(trial_id, live), self._numbers.get(trial_id)
@@ -134,7 +134,7 @@ class SweepRows:
         return curves
 
     @contextmanager
-    def _caught_up(self, seen: Seen) -> Iterator[tuple[SweepStatus, dict[str, LivePack]]]:
+    def _locked_refresh(self, seen: StoreView) -> Iterator[tuple[SweepStatus, dict[str, LivePack]]]:
         """Lend the sweep's state and what runs of it, to one thread at a time, once what was committed since is read.
 
         Raises:
@@ -145,7 +145,7 @@ class SweepRows:
             self._catch_up(seen, state)
             yield state, self._live(seen)
 
-    def _catch_up(self, seen: Seen, state: SweepStatus) -> None:
+    def _catch_up(self, seen: StoreView, state: SweepStatus) -> None:
         """Read the numbers of what was committed since."""
         if seen.look is None or self._number == seen.number:
             return
@@ -180,7 +180,7 @@ class SweepRows:
     def _results(self, snapshot: Snapshot) -> Results:
         return results_of(self._store, snapshot=snapshot)
 
-    def _look_up(self, seen: Seen, trial_ids: frozenset[str]) -> None:
+    def _look_up(self, seen: StoreView, trial_ids: frozenset[str]) -> None:
         """Expand the sweep for the parameters of its trials; where its task is not to be had, those of commits remain."""
         self._looked_up = trial_ids
         try:
@@ -206,7 +206,7 @@ class SweepRows:
             return live[trial_id].params[trial_id]
         return object_of(self._committed[trial_id]["params"]) if trial_id in self._committed else {}
 
-    def _live(self, seen: Seen) -> dict[str, LivePack]:
+    def _live(self, seen: StoreView) -> dict[str, LivePack]:
         """Return the trials of this sweep that run and have logged something."""
         if seen.look is None:
             return {}
@@ -217,7 +217,7 @@ class SweepRows:
     def _has(self, trial_id: str, running: Mapping[str, Any]) -> bool:
         return trial_id in self._numbers or trial_id in running
 
-    def _chosen(self, seen: Seen, values: Mapping[str, Mapping[str, Any]], room: int) -> list[str]:
+    def _chosen(self, seen: StoreView, values: Mapping[str, Mapping[str, Any]], room: int) -> list[str]:
         """Return the measured columns that the table shows: the fitted ones first."""
         asked = seen.specs[self._sweep].spec.get("fit") if self._sweep in seen.specs else None
         fits = [each.get("metric") for each in asked if isinstance(each, dict)] if isinstance(asked, list) else []
@@ -226,7 +226,7 @@ class SweepRows:
         return [name for name in dict.fromkeys(order) if name in there][: max(room, 2)]
 
 
-def state_of(seen: Seen, sweep: str) -> SweepStatus:
+def state_of(seen: StoreView, sweep: str) -> SweepStatus:
     """Return the states of a sweep's trials.
 
     Raises:

@@ -13,7 +13,7 @@ from depthrate.storage.files.store import Store
 if TYPE_CHECKING:
     import uvicorn
 
-MOST_CONNECTIONS = 200
+MAX_CONNECTIONS = 200
 STOPPED_AFTER_S = 5
 """Seconds that open requests may take after the server is asked to stop."""
 
@@ -58,7 +58,7 @@ def listen(store: Store, host: str, port: int, *, with_token: bool, timeout_s: f
         log_level="warning",
         access_log=False,
         server_header=False,
-        limit_concurrency=MOST_CONNECTIONS,
+        limit_concurrency=MAX_CONNECTIONS,
         timeout_graceful_shutdown=STOPPED_AFTER_S,
     )
     address = f"http://{_shown(host)}:{port}/" + (f"?token={token}" if token else "")

@@ -19,18 +19,18 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.query.sql_checks import QueryError
 from depthrate.tasks.python_process import start_python
 
-MOST_ROWS = 1000
+MAX_ROWS = 1000
 """Of an answer; the rest is not shown."""
-AT_ONCE = 4
+MAX_READERS = 4
 """Questions that run at the same time; those that come then wait for `PATIENCE_S`."""
-MOST_PER_CLIENT = 2
+MAX_READERS_PER_CLIENT = 2
 """Of one client: so that nobody keeps all others waiting."""
-PATIENCE_S = 5.0
-GRACE_S = 0.5
+READER_WAIT_TIMEOUT_S = 5.0
+READER_GRACE_S = 0.5
 """A process that has not ended its question itself is killed so long after the time limit."""
 READ_WAIT_S = 60.0
 """Longest wait for a process to start and read what is committed, which the time limit of a question does not include."""
-POLL_S = 0.1
+CLIENT_POLL_INTERVAL_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class _Process:
                 return None
             if is_gone():
                 raise ClientGoneError
-            if select.select([self.popen.stdout], [], [], min(POLL_S, left_s))[0]:
+            if select.select([self.popen.stdout], [], [], min(CLIENT_POLL_INTERVAL_S, left_s))[0]:
                 read = os.read(self.popen.stdout.fileno(), 1 << 20)
                 if not read:
                     raise EOFError
@@ -100,7 +100,7 @@ class SqlProcesses:
     def __init__(self, store: Store, limits: Limits):
         self._store, self._limits = store, limits
         self._free: queue.LifoQueue[_Process | None] = queue.LifoQueue()
-        for _ in range(AT_ONCE):
+        for _ in range(MAX_READERS):
             self._free.put(None)
         self._asking = Counter[str]()
         self._lock, self._is_ended = threading.Lock(), False
@@ -108,7 +108,7 @@ class SqlProcesses:
     def stop(self) -> None:
         """End all processes that are free; the others end with their questions."""
         self._is_ended = True
-        for _ in range(AT_ONCE):
+        for _ in range(MAX_READERS):
             with contextlib.suppress(queue.Empty):
                 process = self._free.get_nowait()
                 if process is not None:
@@ -124,9 +124,9 @@ class SqlProcesses:
         """
         with self._turn_of(client):
             try:
-                free = self._free.get(timeout=PATIENCE_S)
+                free = self._free.get(timeout=READER_WAIT_TIMEOUT_S)
             except queue.Empty:
-                raise BusyError(f"{AT_ONCE} questions are being answered already; ask again in a while") from None
+                raise BusyError(f"{MAX_READERS} questions are being answered already; ask again in a while") from None
             kept: _Process | None = None
             try:
                 process, answer = self._answered(free, {"sql": query, "sweep": sweep}, is_gone)
@@ -144,9 +144,9 @@ class SqlProcesses:
     @contextlib.contextmanager
     def _turn_of(self, client: str) -> Iterator[None]:
         with self._lock:
-            if self._asking[client] >= MOST_PER_CLIENT:
+            if self._asking[client] >= MAX_READERS_PER_CLIENT:
                 raise BusyError(
-                    f"{MOST_PER_CLIENT} questions of yours are being answered already; ask again in a while"
+                    f"{MAX_READERS_PER_CLIENT} questions of yours are being answered already; ask again in a while"
                 )
             self._asking[client] += 1
         try:
@@ -168,12 +168,12 @@ class SqlProcesses:
             process.send(request)
             if process.line(READ_WAIT_S, is_gone) is None:
                 raise BusyError(f"{self._store.url} was not read in {READ_WAIT_S:.0f} s; ask again in a while")
-            answer = process.line(timeout_s + GRACE_S, is_gone)
+            answer = process.line(timeout_s + READER_GRACE_S, is_gone)
             if answer is None:
                 raise QueryError(f"the query took longer than {timeout_s:g} s and was ended; allow more (--timeout)")
         except (EOFError, OSError):
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.popen.wait(GRACE_S)  # it has closed its output, and ends
+                process.popen.wait(READER_GRACE_S)  # it has closed its output, and ends
             process.end()
             code = process.popen.returncode
             if code == 0 and not is_new:  # it was idle for long, or its last question took all memory

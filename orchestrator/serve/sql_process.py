@@ -18,17 +18,17 @@ from typing import Any
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.console.tables import format_value, json_text
-from depthrate.orchestrator.serve.sql import MOST_ROWS
+from depthrate.orchestrator.serve.sql import MAX_ROWS
 from depthrate.storage.commits.source import first_line
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.limits import limited_memory
 from depthrate.storage.query.results import Results
 from depthrate.storage.query.sql_checks import QueryError, QueryMemoryError
 
-IDLE_S = 120.0
-MOST_CHARACTERS = 10_000
+READER_IDLE_TIMEOUT_S = 120.0
+MAX_CELL_CHARACTERS = 10_000
 """Of one cell; the rest is cut off."""
-MOST_ANSWER_BYTES = 20_000_000
+MAX_ANSWER_BYTES = 20_000_000
 
 
 def main() -> None:
@@ -42,11 +42,11 @@ def _answer_all(limits: contextlib.ExitStack) -> None:
     os.dup2(2, 1)
     store, results = Store(sys.argv[1]), None
     timeout_s, memory_gb = map(float, sys.argv[2:4])
-    while select.select([sys.stdin], [], [], IDLE_S)[0] and (line := sys.stdin.readline()):
+    while select.select([sys.stdin], [], [], READER_IDLE_TIMEOUT_S)[0] and (line := sys.stdin.readline()):
         asked = json.loads(line)
         is_read = is_last = False
         try:
-            store.require_there()
+            store.require_exists()
             if results is None:
                 results = results_of(store)
                 limits.enter_context(limited_memory(memory_gb))
@@ -81,17 +81,17 @@ def _answer(results: Results, query: str, sweep: str | None, timeout_s: float, m
     """
     chosen = results if sweep is None else results.of(sweep)
     relation = chosen.sql(query, timeout_s=timeout_s, memory_gb=memory_gb)
-    rows = relation.limit(MOST_ROWS + 1).fetchall()
+    rows = relation.limit(MAX_ROWS + 1).fetchall()
     answer = json_text(
         {
             "columns": relation.columns,
-            "rows": [[_cell(value) for value in row] for row in rows[:MOST_ROWS]],
-            "more": len(rows) > MOST_ROWS,
+            "rows": [[_cell(value) for value in row] for row in rows[:MAX_ROWS]],
+            "more": len(rows) > MAX_ROWS,
             "problems": [str(problem) for problem in itertools.islice(chosen.problems, 5)],
         }
     )
-    if len(answer) > MOST_ANSWER_BYTES:
-        raise QueryError(f"the answer has {len(answer):,} bytes, at most {MOST_ANSWER_BYTES:,} are shown; ask for less")
+    if len(answer) > MAX_ANSWER_BYTES:
+        raise QueryError(f"the answer has {len(answer):,} bytes, at most {MAX_ANSWER_BYTES:,} are shown; ask for less")
     return answer.decode()
 
 
@@ -100,7 +100,7 @@ def _cell(value: Any) -> Any:
     if value is None or (isinstance(value, int | float) and math.isfinite(value)):
         return value
     text = value if isinstance(value, str) else format_value(value)
-    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}… ({len(text):,} characters)"
+    return text if len(text) <= MAX_CELL_CHARACTERS else f"{text[:MAX_CELL_CHARACTERS]}… ({len(text):,} characters)"
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from depthrate.orchestrator.api.status import SHOWN_EVENTS, Look, job_words, stalled_words
+from depthrate.orchestrator.api.status import SHOWN_EVENTS, StatusSnapshot, job_words, stalled_words
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.registry import schedulers
 from depthrate.orchestrator.monitor.cost import cost_lines, device_word, hours_text
@@ -13,13 +13,13 @@ from depthrate.orchestrator.monitor.status import SweepStatus
 SHOWN_LINES = 5
 
 
-def summaries(look: Look) -> list[dict[str, Any]]:
+def summaries(look: StatusSnapshot) -> list[dict[str, Any]]:
     """Return each sweep's summary, those in which something runs first."""
     found = [summary(look, state) for state in look.states]
     return sorted(found, key=lambda each: (not each["counts"]["running"], each["name"]))
 
 
-def summary(look: Look, state: SweepStatus) -> dict[str, Any]:
+def summary(look: StatusSnapshot, state: SweepStatus) -> dict[str, Any]:
     """Return how many trials are in which state, what they cost, what failed and what happened."""
     cost, launch = look.costs.get(state.name), look.launches.get(state.name, {})
     devices = {} if cost is None else cost.devices

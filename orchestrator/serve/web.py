@@ -29,7 +29,7 @@ from depthrate.orchestrator.console.tables import ANY_WIDTH, PlainConsole, json_
 from depthrate.orchestrator.report.library import library
 from depthrate.orchestrator.report.page import page_policy
 from depthrate.orchestrator.serve.access import Access
-from depthrate.orchestrator.serve.drawn import Drawer
+from depthrate.orchestrator.serve.drawn import Renderer
 from depthrate.orchestrator.serve.pages import (
     index_page,
     missing_page,
@@ -39,34 +39,34 @@ from depthrate.orchestrator.serve.pages import (
     sweep_page,
     trial_page,
 )
-from depthrate.orchestrator.serve.poller import Poller, Seen
+from depthrate.orchestrator.serve.poller import Poller, StoreView
 from depthrate.orchestrator.serve.rows import SweepRows, state_of
-from depthrate.orchestrator.serve.sql import MOST_ROWS, BusyError, ClientGoneError, Limits, SqlProcesses
+from depthrate.orchestrator.serve.sql import MAX_ROWS, BusyError, ClientGoneError, Limits, SqlProcesses
 from depthrate.orchestrator.serve.summary import summaries, summary
 from depthrate.storage.attempts.records import RecordReader, read_records
 from depthrate.storage.commits.source import first_line
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.query.sql_checks import QueryError
 
-MOST_KEPT = 8
+MAX_CACHED_RESPONSES = 8
 """Sweeps whose rows are kept at once: those that were looked at last."""
 ANSWERS_KEPT = 40
 WATCH_CLIENT_S = 0.2
-MOST_QUERY_BYTES = 100_000
-MOST_LOG = 200_000
+MAX_QUERY_BYTES = 100_000
+MAX_LOG_CHARACTERS = 200_000
 """Characters of a trial's logs, the last ones."""
-Make = Callable[[Seen], dict[str, Any]]
+Make = Callable[[StoreView], dict[str, Any]]
 
 
 class Pages:
     """What is answered at each address."""
 
-    def __init__(self, store: Store, poller: Poller, drawer: Drawer, limits: Limits):
+    def __init__(self, store: Store, poller: Poller, drawer: Renderer, limits: Limits):
         self._store, self._poller, self._drawer, self._limits = store, poller, drawer, limits
         self.sql_processes = SqlProcesses(store, limits)
         self._records, self._reading = RecordReader(store), threading.Lock()
-        self._rows = _Kept(lambda sweep: SweepRows(store, sweep))
-        self._answers = _Kept(lambda address: _Made(), ANSWERS_KEPT)
+        self._rows = _LruCache(lambda sweep: SweepRows(store, sweep))
+        self._answers = _LruCache(lambda address: _CachedResponse(), ANSWERS_KEPT)
 
     def routes(self) -> list[Route]:
         """Return the addresses."""
@@ -93,7 +93,7 @@ class Pages:
         return HTMLResponse(index_page(self._store.url))
 
     def _sql_page(self, request: Request) -> Response:
-        return HTMLResponse(sql_page(self._store.url, self._limits.timeout_s, MOST_ROWS))
+        return HTMLResponse(sql_page(self._store.url, self._limits.timeout_s, MAX_ROWS))
 
     def _sweep(self, request: Request) -> Response:
         self._known(request)
@@ -110,22 +110,22 @@ class Pages:
         )
 
     def _trials(self, request: Request) -> Response:
-        rows = self._rows.of(self._known(request))
+        rows = self._rows.get(self._known(request))
 
-        def make(seen: Seen) -> dict[str, Any]:
+        def make(seen: StoreView) -> dict[str, Any]:
             assert seen.look is not None
             return {"sweep": summary(seen.look, state_of(seen, request.path_params["sweep"])), **rows.table(seen)}
 
         return self._answer(request, make)
 
     def _curves(self, request: Request) -> Response:
-        rows, of = self._rows.of(self._known(request)), request.query_params.get("of")
+        rows, of = self._rows.get(self._known(request)), request.query_params.get("of")
         return self._answer(request, lambda seen: rows.curves(seen, of))
 
     def _trial_values(self, request: Request) -> Response:
-        rows = self._rows.of(self._known(request))
+        rows = self._rows.get(self._known(request))
 
-        def make(seen: Seen) -> dict[str, Any]:
+        def make(seen: StoreView) -> dict[str, Any]:
             found = rows.trial(seen, request.path_params["trial"])
             return found | {"trial_error": found["error"]}
 
@@ -134,7 +134,7 @@ class Pages:
     def _log(self, request: Request) -> Response:
         self._known(request)
 
-        def make(seen: Seen) -> dict[str, Any]:
+        def make(seen: StoreView) -> dict[str, Any]:
             assert seen.look is not None
             text = io.StringIO()
             try:
@@ -146,16 +146,16 @@ class Pages:
                 raise
             except ValueError as error:
                 return {"log": str(error)}
-            return {"log": text.getvalue()[-MOST_LOG:]}
+            return {"log": text.getvalue()[-MAX_LOG_CHARACTERS:]}
 
         return self._answer(request, make)
 
     def _figures(self, request: Request) -> Response:
         sweep = self._known(request)
 
-        def make(seen: Seen) -> dict[str, Any]:
+        def make(seen: StoreView) -> dict[str, Any]:
             drawn = self._drawer.figures(sweep, seen)
-            return {"drawn": drawn.name, "is_drawing": drawn.running is not None, "said": drawn.said}
+            return {"drawn": drawn.name, "is_drawing": drawn.running is not None, "said": drawn.last_error}
 
         return self._answer(request, make)
 
@@ -176,8 +176,8 @@ class Pages:
         body = b""
         async for part in request.stream():
             body += part
-            if len(body) > MOST_QUERY_BYTES:
-                return PlainTextResponse(f"a question has at most {MOST_QUERY_BYTES} bytes\n", 413)
+            if len(body) > MAX_QUERY_BYTES:
+                return PlainTextResponse(f"a question has at most {MAX_QUERY_BYTES} bytes\n", 413)
         try:
             asked = json.loads(body)
             query, sweep = asked["sql"], asked.get("sweep")
@@ -220,7 +220,7 @@ class Pages:
 
     def _answer(self, request: Request, make: Make) -> Response:
         """Return what is made of the last look, once for all that ask, or in one line that it is what the browser has."""
-        seen, kept = self._poller.seen(), self._answers.of(f"{request.url.path}?{request.url.query}")
+        seen, kept = self._poller.seen(), self._answers.get(f"{request.url.path}?{request.url.query}")
         with kept.lock:
             if kept.number != seen.number or seen.error:
                 try:
@@ -236,14 +236,14 @@ class Pages:
 T = TypeVar("T")
 
 
-class _Kept(Generic[T]):
+class _LruCache(Generic[T]):
     """What is kept by name: of those that were asked for last."""
 
-    def __init__(self, make: Callable[[str], T], most: int = MOST_KEPT):
+    def __init__(self, make: Callable[[str], T], most: int = MAX_CACHED_RESPONSES):
         self._make, self._most, self._lock = make, most, threading.Lock()
         self._known: OrderedDict[str, T] = OrderedDict()
 
-    def of(self, name: str) -> T:
+    def get(self, name: str) -> T:
         """Return that of one name."""
         with self._lock:
             if name not in self._known:
@@ -255,7 +255,7 @@ class _Kept(Generic[T]):
 
 
 @dataclass
-class _Made:
+class _CachedResponse:
     """An answer, and the look that it was made of; whoever asks meanwhile waits for it."""
 
     number: int = -1
@@ -276,7 +276,7 @@ def make_app(
 
     names: hosts under which it is known; token: what who asks has to show, null: nothing.
     """
-    poller, drawer = Poller(store, every_s), Drawer(store)
+    poller, drawer = Poller(store, every_s), Renderer(store)
     pages = Pages(store, poller, drawer, limits)
 
     @asynccontextmanager

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 
-from depthrate.orchestrator.executors.base import PackJob
+from depthrate.orchestrator.executors.base import AttemptSpec
 from depthrate.orchestrator.worker.attempt_runner import run_job
 from depthrate.orchestrator.worker.context import StopFlag
 
@@ -26,7 +26,7 @@ def main() -> None:
         signal.signal(number, lambda *_: stop.set("asked to stop"))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while not stop.is_set and (line := sys.stdin.readline()):
-        job = PackJob.from_json(line)
+        job = AttemptSpec.from_json(line)
         run_job(job, stop)
         try:
             print(job.attempt_id, file=answers, flush=True)

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 from depthrate.orchestrator.analysis.columns import columns_of
 from depthrate.orchestrator.attempts.node_health import is_hardware_error
 from depthrate.orchestrator.attempts.record import Attempt
-from depthrate.orchestrator.code.store import code_hash, load_kept_task
-from depthrate.orchestrator.executors.base import BATCH_S, PackJob
-from depthrate.orchestrator.worker.context import StopFlag, WorkerContext, disk_of_node
+from depthrate.orchestrator.code.store import code_hash, load_stored_task
+from depthrate.orchestrator.executors.base import BATCH_S, AttemptSpec
+from depthrate.orchestrator.worker.context import StopFlag, WorkerContext, node_scratch_store
 from depthrate.orchestrator.worker.heartbeat import Heartbeat, captured_output
 from depthrate.orchestrator.worker.live_curves import LiveCurves
 from depthrate.orchestrator.worker.pruning import Judge, Pruning
@@ -57,7 +57,7 @@ class CommitError(Exception):
 
 
 @dataclass(frozen=True)
-class _Finished:
+class _UncommittedTrial:
     """A trial that waits for its commit."""
 
     row: dict[str, Any] | None
@@ -69,7 +69,7 @@ class AttemptRunner:
     """One attempt of a pack, or of several short ones in turn, from its record to its commit."""
 
     def __init__(
-        self, job: PackJob, task: Task, store: Store, attempt: Attempt, stop: StopFlag, judge: Judge | None = None
+        self, job: AttemptSpec, task: Task, store: Store, attempt: Attempt, stop: StopFlag, judge: Judge | None = None
     ):
         self.job, self.task, self.store, self.attempt, self.stop = job, task, store, attempt, stop
         self._judge, self._data = judge, worker_data_folder(job.options.data)
@@ -80,7 +80,7 @@ class AttemptRunner:
         self._begin_pack(job)
         self._open: list[tuple[TrialResult, dict[str, pa.Table]]] = []
         """Of a fused pack that is under way: its trials are committed together."""
-        self._finished: list[_Finished] = []
+        self._finished: list[_UncommittedTrial] = []
         self._oldest_finished = 0.0
         self._features = FeatureFile()
         self._part = -1
@@ -100,7 +100,7 @@ class AttemptRunner:
             self._live.close()
 
     def _run(self) -> None:
-        begun: list[PackJob] = []
+        begun: list[AttemptSpec] = []
         checkpointed = []
         try:
             for pack in self.job.packs():
@@ -113,14 +113,14 @@ class AttemptRunner:
                 if self._run_pack():
                     checkpointed.append(pack.pack_id)
                 if self._features.num_rows:  # those of the next pack go into a file of their own
-                    self._commit_when_there_is_room()
+                    self._commit_when_not_full()
         finally:
             if self._commits_in_parts:
-                self._commit_when_there_is_room()
-        self._commit_when_there_is_room()
+                self._commit_when_not_full()
+        self._commit_when_not_full()
         self._delete_checkpoints(checkpointed)
 
-    def _begin_pack(self, pack: PackJob) -> None:
+    def _begin_pack(self, pack: AttemptSpec) -> None:
         """Make a pack the one that is under way."""
         self._pack, self._pruning = pack, Pruning(pack, self._judge)
         # a job may be older than the task
@@ -161,7 +161,7 @@ class AttemptRunner:
         """Put a trial among those that wait for their commit; the lock is held."""
         self._oldest_finished = self._oldest_finished or time.monotonic()
         is_pruned = result.status is ResultStatus.PRUNED
-        self._finished.append(_Finished(None if is_pruned else self._trial_row(result, wall_s), tables))
+        self._finished.append(_UncommittedTrial(None if is_pruned else self._trial_row(result, wall_s), tables))
 
     def _delete_checkpoints(self, pack_ids: Iterable[str]) -> None:
         for pack_id in pack_ids:
@@ -169,7 +169,7 @@ class AttemptRunner:
                 self.store.delete(checkpoint_folder(pack_id))
             except OSError as error:  # all is committed
                 log.warning("checkpoint not deleted: %s", error)
-            if (kept := disk_of_node()) is not None:
+            if (kept := node_scratch_store()) is not None:
                 with contextlib.suppress(OSError):
                     kept.delete(checkpoint_folder(pack_id))
 
@@ -198,24 +198,24 @@ class AttemptRunner:
         if is_due and self._commits_in_parts:
             self._commit(0.0)  # the next look will do: a heartbeat that waited would be missed
 
-    def _commit_when_there_is_room(self) -> None:
+    def _commit_when_not_full(self) -> None:
         """Commit what has finished; where the store is full hold it until there is room.
 
         Raises:
             Interrupted: asked to stop before that.
             CommitError: the store refuses for another reason.
         """
-        wait_for_room(self._commit, self.stop, self.attempt)
+        retry_while_full(self._commit, self.stop, self.attempt)
 
     def _commit(self, wait_s: float = -1.0) -> None:
         """Commit what has finished, unless somebody is at it for longer than that; less than 0: for ever."""
         if self._lock.acquire(timeout=wait_s):
             try:
-                self._commit_what_waits()
+                self._commit_pending()
             finally:
                 self._lock.release()
 
-    def _commit_what_waits(self) -> None:
+    def _commit_pending(self) -> None:
         """Commit what has finished; the lock is held."""
         if not self._finished:
             return
@@ -253,11 +253,11 @@ class AttemptRunner:
                 self.attempt.pack_id = ""  # whose rows do not fit those of the others is found out when each goes alone
             raise
         except Exception as error:
-            if is_full(error) and self._is_visible_or_gone():
+            if is_full(error) and self._commit_or_roll_back():
                 return
             raise CommitError(f"{type(error).__name__}: {error}") from error
 
-    def _is_visible_or_gone(self) -> bool:
+    def _commit_or_roll_back(self) -> bool:
         """Whether what a full store has refused is committed all the same; else what it took of it is taken away."""
         self._not_before = time.monotonic() + ROOM_EVERY_S
         part = self._part if self._commits_in_parts else None
@@ -317,7 +317,7 @@ class AttemptRunner:
         }
 
 
-def run_job(job: PackJob, stop: StopFlag, judge: Judge | None = None) -> Attempt:
+def run_job(job: AttemptSpec, stop: StopFlag, judge: Judge | None = None) -> Attempt:
     """Run one attempt and return its record, which also stands in the store whatever happened."""
     store = Store(job.options.store)
     attempt = Attempt(
@@ -356,21 +356,21 @@ def run_job(job: PackJob, stop: StopFlag, judge: Judge | None = None) -> Attempt
     return attempt
 
 
-def _load_task(job: PackJob, store: Store) -> Task:
+def _load_task(job: AttemptSpec, store: Store) -> Task:
     try:
-        return load_kept_task(job.task, store, job.options.code)
+        return load_stored_task(job.task, store, job.options.code)
     except OSError as error:
         raise CommitError(f"{type(error).__name__}: {error}") from error
 
 
 def _begin(attempt: Attempt, store: Store, stop: StopFlag) -> None:
     try:
-        wait_for_room(lambda: attempt.beat(store), stop, attempt)
+        retry_while_full(lambda: attempt.beat(store), stop, attempt)
     except OSError as error:
         raise CommitError(f"{type(error).__name__}: {error}") from error
 
 
-def wait_for_room(write: Callable[[], None], stop: StopFlag, attempt: Attempt) -> None:
+def retry_while_full(write: Callable[[], None], stop: StopFlag, attempt: Attempt) -> None:
     """Write, again and again where the store is full, until it has room; `attempt` then says what it needs.
 
     Raises:

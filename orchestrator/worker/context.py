@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from depthrate.orchestrator.attempts.record import Attempt
-from depthrate.orchestrator.executors.base import PackJob
+from depthrate.orchestrator.executors.base import AttemptSpec
 from depthrate.orchestrator.worker.live_curves import LiveCurves
 from depthrate.orchestrator.worker.pruning import Pruning
 from depthrate.orchestrator.worker.stored_libraries import StoredLibraries
 from depthrate.storage.files.data_folder import DataFolder
 from depthrate.storage.files.full import is_full
-from depthrate.storage.files.json_objects import read_sealed, sealed
+from depthrate.storage.files.json_objects import read_with_digest, with_digest
 from depthrate.storage.files.parquet import SLACK_BYTES
 from depthrate.storage.files.paths import checkpoint_path, checkpoint_trials_path
 from depthrate.storage.files.store import Store
@@ -42,7 +42,7 @@ class StopFlag:
         self.is_set, self.reason = True, reason
 
 
-def disk_of_node() -> Store | None:
+def node_scratch_store() -> Store | None:
     """Return a place of this user's own on the node's disk, for what the store has no room for; None where there is none."""
     folder = Path(tempfile.gettempdir()) / f"depthrate-kept-{os.getuid()}"
     try:
@@ -56,7 +56,7 @@ def disk_of_node() -> Store | None:
 
 
 @dataclass
-class FoundCheckpoints:
+class CheckpointIndex:
     """What an attempt saw of the checkpoints of its pack, so that it asks for them once."""
 
     nothing: bool = False
@@ -68,7 +68,7 @@ class WorkerContext(ManualTraining):
     """What a running task may ask of the outside (`tasks.task.TaskContext`)."""
 
     store: Store
-    job: PackJob
+    job: AttemptSpec
     data: DataFolder
     attempt: Attempt
     stop: StopFlag
@@ -79,7 +79,7 @@ class WorkerContext(ManualTraining):
     name: str = "pack"
     wall_s_before: float = 0.0
     """Training time of earlier attempts that the checkpoint stands for."""
-    found: FoundCheckpoints = field(default_factory=FoundCheckpoints)
+    found: CheckpointIndex = field(default_factory=CheckpointIndex)
     """What was seen of the whole pack's."""
     live: LiveCurves | None = None
     """Shows the whole pack's curves while it trains."""
@@ -102,7 +102,7 @@ class WorkerContext(ManualTraining):
         """Where kernels are left for nodes that cannot build them."""
         return StoredLibraries(self.store) if self.job.options.shares_libraries else None
 
-    def runs_as(self, engine: Engine, compile_s: float | None = None) -> None:
+    def report_engine(self, engine: Engine, compile_s: float | None = None) -> None:
         """Note how steps are run, and how long compiling them took."""
         self.attempt.engine, self.attempt.compile_s = engine, compile_s
 
@@ -138,7 +138,7 @@ class WorkerContext(ManualTraining):
 
         def write(store: Store) -> None:
             store.write(checkpoint_path(pack_id, self._checkpoint(self.attempt.code_hash)), content)
-            store.write(checkpoint_trials_path(pack_id), sealed(members))
+            store.write(checkpoint_trials_path(pack_id), with_digest(members))
 
         try:
             self.pruning.write(self.store)
@@ -146,7 +146,7 @@ class WorkerContext(ManualTraining):
             self.attempt.checkpoints += 1
         except OSError as error:
             log.warning("checkpoint not written: %s", error)
-            if is_full(error) and (kept := disk_of_node()) is not None:
+            if is_full(error) and (kept := node_scratch_store()) is not None:
                 with contextlib.suppress(OSError):
                     write(kept)
                     self.attempt.checkpoints += 1
@@ -157,10 +157,10 @@ class WorkerContext(ManualTraining):
         if not self.may_have_checkpoint:
             return None
         saved: list[tuple[float, Store, int | None]] = []
-        kept = disk_of_node()
+        kept = node_scratch_store()
         for store in (self.store, *([] if kept is None else [kept])):
             try:
-                members = read_sealed(store.read(checkpoint_trials_path(self.job.pack_id)))
+                members = read_with_digest(store.read(checkpoint_trials_path(self.job.pack_id)))
                 size = members.get("bytes")  # the one before it may have been another, by little
                 most_bytes = 2 * size + SLACK_BYTES if isinstance(size, int) else None
                 saved.append((float(members["wall_s"]), store, most_bytes))

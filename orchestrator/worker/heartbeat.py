@@ -29,7 +29,7 @@ ENDED = 70
 log = logging.getLogger("depthrate")
 
 
-class Beating(Protocol):
+class HeartbeatTarget(Protocol):
     """What runs beside the heartbeat: one attempt of a pack."""
 
     store: Store
@@ -75,7 +75,7 @@ class captured_output:
 class Heartbeat:
     """A thread that keeps the attempt's record and log fresh, commits what waits, and notices a dead driver."""
 
-    def __init__(self, run: Beating, output: IO[bytes], stop: StopFlag):
+    def __init__(self, run: HeartbeatTarget, output: IO[bytes], stop: StopFlag):
         self._run, self._output, self._stop = run, output, stop
         self._parent = int(os.environ.get("DEPTHRATE_DRIVER_PID") or os.getppid())
         self._ended = threading.Event()

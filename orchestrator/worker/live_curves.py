@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from depthrate.orchestrator.executors.base import PackJob
+from depthrate.orchestrator.executors.base import AttemptSpec
 from depthrate.storage.attempts.live_curves import Row, write_live
 from depthrate.storage.files.paths import live_path
 from depthrate.storage.files.store import Store
@@ -18,7 +18,7 @@ LIVE_EVERY_S = 5.0
 """Seconds between two writes at least; a launch with so many workers that they beat less often writes less often too."""
 SAY_AGAIN_S = 600.0
 """What has not changed for so long is written once more, so that it is not taken for left behind."""
-MOST_NUMBERS = 30_000
+MAX_NUMBERS = 30_000
 """In one file: 240 kB before they are compressed."""
 FEWEST_POINTS = 4
 log = logging.getLogger("depthrate")
@@ -49,7 +49,7 @@ class _Series:
 
 
 @dataclass
-class _Followed:
+class _TrackedCurve:
     """A trial's rows, which grow in another thread, as far as they were looked at."""
 
     rows: Sequence[Row]
@@ -68,10 +68,10 @@ class _Followed:
 class LiveCurves:
     """The curves of a pack that trains, as the store is told of them; what goes wrong there is the store's loss alone."""
 
-    def __init__(self, store: Store, job: PackJob, params: Mapping[str, Mapping[str, Any]]):
+    def __init__(self, store: Store, job: AttemptSpec, params: Mapping[str, Mapping[str, Any]]):
         self._store, self._job, self._params = store, job, params
         self._every_s = max(LIVE_EVERY_S, job.options.beat_s or 0.0)
-        self._followed: dict[str, _Followed] = {}
+        self._followed: dict[str, _TrackedCurve] = {}
         self._last = time.monotonic()  # a pack that is over sooner than that writes nothing
         self._has_written = self._has_failed = self._is_closed = False
         self._lock = threading.Lock()  # of what is followed: the task adds to it, the heartbeat goes through it
@@ -80,7 +80,7 @@ class LiveCurves:
     def follow(self, curves: Mapping[str, Sequence[Row]]) -> None:
         """Look from now on at these lists: trial -> its rows."""
         with self._lock:
-            self._followed |= {trial_id: _Followed(rows) for trial_id, rows in curves.items()}
+            self._followed |= {trial_id: _TrackedCurve(rows) for trial_id, rows in curves.items()}
 
     def forget(self, trial_ids: Collection[str]) -> None:
         """Leave out trials that are committed; where none is left, nothing stays in the store."""
@@ -113,7 +113,7 @@ class LiveCurves:
     def _thinned(self) -> tuple[dict[str, Mapping[str, Any]], list[tuple[str, Row]]]:
         series = [one for each in self._followed.values() for one in each.splits.values()]
         names = {name for one in series for name in (one.newest or {})}
-        most = max(FEWEST_POINTS, MOST_NUMBERS // max(1, len(series) * len(names)))
+        most = max(FEWEST_POINTS, MAX_NUMBERS // max(1, len(series) * len(names)))
         for one in series:
             one.thin(most)
         followed = {trial_id: each for trial_id, each in self._followed.items() if trial_id in self._params}

@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from depthrate.orchestrator.attempts.liveness import stale_after_s
 from depthrate.orchestrator.attempts.record import Attempt
-from depthrate.storage.attempts.heartbeats import BEAT_FIELDS, write_beats
+from depthrate.storage.attempts.heartbeats import BEAT_FIELDS, write_heartbeats
 from depthrate.storage.files.store import Store
 
 
@@ -42,9 +42,9 @@ class NodeHeartbeat:
         self._attempt.heartbeat_at = time.time()
         with contextlib.suppress(OSError):
             self._make_folder()
-            _write(self._folder / f"{self._attempt.attempt_id}.json", json.dumps(self._own_word()))
+            _write(self._folder / f"{self._attempt.attempt_id}.json", json.dumps(self._own_heartbeat()))
 
-    def _own_word(self) -> Mapping[str, Any]:
+    def _own_heartbeat(self) -> Mapping[str, Any]:
         return {name: getattr(self._attempt, name) for name in BEAT_FIELDS}
 
     def beat(self) -> None:
@@ -55,17 +55,17 @@ class NodeHeartbeat:
         """
         self.publish()
         try:
-            leads = self._leads()
+            leads = self._is_reporter()
             name = self._name() if leads else ""
         except OSError:  # no place on this machine for a lock
             self._attempt.beat(self._store)
             return
         if leads:
-            own = {self._attempt.attempt_id: self._own_word()}  # of which a full disk may have kept nothing
-            write_beats(self._store, self._attempt.sweep, name, {**self._words(), **own})
+            own = {self._attempt.attempt_id: self._own_heartbeat()}  # of which a full disk may have kept nothing
+            write_heartbeats(self._store, self._attempt.sweep, name, {**self._recent_heartbeats(), **own})
             with contextlib.suppress(OSError):
                 _write(self._folder / "told", "")
-        elif time.time() - max(self._told_at(), self._began) > 2 * self._beat_s:
+        elif time.time() - max(self._last_heartbeat_at(), self._began) > 2 * self._beat_s:
             self._attempt.beat(self._store)
 
     def end(self) -> None:
@@ -87,7 +87,7 @@ class NodeHeartbeat:
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
                 raise PermissionError(f"{folder} belongs to another user")
 
-    def _leads(self) -> bool:
+    def _is_reporter(self) -> bool:
         if self._lock is None:
             self._make_folder()
             lock = (self._folder / "lock").open("ab")
@@ -110,7 +110,7 @@ class NodeHeartbeat:
             _write(path, f"{host or 'node'}.{secrets.token_hex(4)}".lstrip("-"))
         return path.read_text()
 
-    def _words(self) -> Mapping[str, Mapping[str, Any]]:
+    def _recent_heartbeats(self) -> Mapping[str, Mapping[str, Any]]:
         """Return attempt -> its beat of all that have left word lately."""
         words = {}
         oldest = time.time() - stale_after_s(self._beat_s)
@@ -122,7 +122,7 @@ class NodeHeartbeat:
                     path.unlink()  # its process was killed, or comes again
         return words
 
-    def _told_at(self) -> float:
+    def _last_heartbeat_at(self) -> float:
         try:
             return (self._folder / "told").stat().st_mtime
         except OSError:

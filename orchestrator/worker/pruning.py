@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from depthrate.orchestrator.executors.base import PackJob
-from depthrate.storage.files.json_objects import sealed
+from depthrate.orchestrator.executors.base import AttemptSpec
+from depthrate.storage.files.json_objects import with_digest
 from depthrate.storage.files.paths import reports_path
 from depthrate.storage.files.store import Store
 
@@ -17,7 +17,7 @@ Judge = Callable[[int, Mapping[str, float]], Collection[str]]
 class Pruning:
     """What the trials of a pack reported while they trained, and which of them their search left out."""
 
-    def __init__(self, job: PackJob, judge: Judge | None = None):
+    def __init__(self, job: AttemptSpec, judge: Judge | None = None):
         self._job = job
         self._judge = judge
         self.reports: dict[str, dict[str, Any]] = {}
@@ -52,5 +52,5 @@ class Pruning:
     def write(self, store: Store) -> None:
         """Put the reports into the store; before the commit, so that a pruned trial is never pending after it."""
         if self.reports:
-            content = sealed({"sweep": self._job.sweep, "reports": self.reports})
+            content = with_digest({"sweep": self._job.sweep, "reports": self.reports})
             store.write(reports_path(self._job.sweep, self._job.attempt_id), content)

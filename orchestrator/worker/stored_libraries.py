@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
-from depthrate.orchestrator.code.permission import who_writes
+from depthrate.orchestrator.code.permission import list_writers
 from depthrate.storage.files.paths import library_path
 from depthrate.storage.files.store import Store, StoreError
 
@@ -19,7 +19,7 @@ class StoredLibraries:
     def __init__(self, store: Store):
         self._store = store
 
-    def found(self, prefix: str) -> Iterator[tuple[str, bytes]]:
+    def iter_matching(self, prefix: str) -> Iterator[tuple[str, bytes]]:
         """Yield name and content of those whose name begins so.
 
         Raises:
@@ -36,11 +36,11 @@ class StoredLibraries:
         """Leave one there, unless it is there already, or others may write there: then nobody would load it."""
         place = library_path(path.name)
         try:
-            if who_writes(self._store, "") is None and self._store.size(place) is None:
+            if list_writers(self._store, "") is None and self._store.size(place) is None:
                 self._store.write(place, path)
         except (OSError, StoreError) as error:
             log.warning("a library of kernels was not left in the store: %s", error)
 
     def _require_mine(self, path: str) -> None:
-        if (reason := who_writes(self._store, path)) is not None:
+        if (reason := list_writers(self._store, path)) is not None:
             raise PermissionError(f"libraries of store {self._store.url} are not loaded, since {reason}")

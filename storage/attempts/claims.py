@@ -69,12 +69,12 @@ class Claims:
         self._settle_s = SETTLE_S if store.is_local else REMOTE_SETTLE_S
         self._held: dict[str, float] = {}
         self._number = 0
-        self._there: list[str] = []
+        self._files: list[str] = []
         """Its files that may be in the store, the newest last."""
         self._written_at = float("-inf")
         self._others: list[Claim] = []
         self._refusal = ""
-        self.has_company = False
+        self.has_peers = False
         """Whether another launch of this sweep was there at any look."""
 
     @property
@@ -89,24 +89,24 @@ class Claims:
             self._write()
             modified = self._store.modified(self._path())
             self._skew_s = 0.0 if modified is None else modified - before
-            self.look()
+            self.refresh()
 
-    def leave(self) -> None:
+    def release_all(self) -> None:
         """Give back everything that is claimed."""
         with self._as_hint():
-            self._store.delete_many(self._there)
+            self._store.delete_many(self._files)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """See what others have claimed, and take away what launches left behind that ended without a word."""
         with self._as_hint():
             now = self._now()
             claims = _read_claims(self._store, but=self._launch_id)
             self._others = [claim for _, claim in claims if claim.is_live(now)]
-            self.has_company |= any(claim.sweep == self._sweep for claim in self._others)
+            self.has_peers |= any(claim.sweep == self._sweep for claim in self._others)
             left = [path for path, claim in claims if now - claim.renewed_at > 10 * LEASE_S]
             self._store.delete_many(left)
 
-    def take(self, wanted: Collection[str], keep: Collection[str] = ()) -> None:
+    def acquire(self, wanted: Collection[str], keep: Collection[str] = ()) -> None:
         """Claim trials, and give back all that is not among these and `keep`; `has` says which are ours then.
 
         Where the store refuses claims all are: then work may be done twice, and is committed once.
@@ -119,10 +119,10 @@ class Claims:
             self._held |= new
             with self._as_hint():
                 self._write()
-                self.look()
+                self.refresh()
                 if any(claim.sweep == self._sweep or new.keys() & claim.trials.keys() for claim in self._others):
                     self._sleep(self._settle_s)
-                    self.look()
+                    self.refresh()
                 self._yield_to_earlier(new)
 
     def has(self, trial_ids: Collection[str]) -> bool:
@@ -149,14 +149,14 @@ class Claims:
 
     def _write(self) -> None:
         self._number += 1
-        self._there.append(self._path())  # before: of a write that failed nobody knows whether it is there
+        self._files.append(self._path())  # before: of a write that failed nobody knows whether it is there
         now = self._now()
         claim = Claim(self._launch_id, self._sweep, socket.gethostname(), os.getpid(), now, self._held)
         self._store.write(self._path(), json.dumps(asdict(claim)).encode())
         self._written_at = now
-        if before := self._there[:-1]:
+        if before := self._files[:-1]:
             self._store.delete_many(before)
-            self._there = self._there[-1:]
+            self._files = self._files[-1:]
 
     @contextlib.contextmanager
     def _as_hint(self) -> Iterator[None]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from depthrate.storage.attempts.clocks import TOLERANCE_S, is_time
 from depthrate.storage.files.json_objects import read_object
-from depthrate.storage.files.paths import beat_path, beats_folder
+from depthrate.storage.files.paths import beat_path, heartbeats_folder
 from depthrate.storage.files.protocol import Stamp
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState
@@ -28,7 +28,7 @@ Beat = dict[str, Any]
 """BEAT_FIELDS of one attempt; `heartbeat_at` is never None."""
 
 
-def write_beats(store: Store, sweep: str, node: str, attempts: Mapping[str, Mapping[str, Any]]) -> None:
+def write_heartbeats(store: Store, sweep: str, node: str, attempts: Mapping[str, Mapping[str, Any]]) -> None:
     """Say how the attempts of a node are: attempt -> BEAT_FIELDS.
 
     Raises:
@@ -45,15 +45,15 @@ class _Node:
     attempts: dict[str, Beat] = field(default_factory=dict)
 
 
-class Beats:
+class NodeHeartbeats:
     """What the nodes said last, of one sweep or of all; only what has changed is read again."""
 
     def __init__(self, store: Store, sweep: str | None = None, most: int | None = None):
         """Read at most `most` files a look, those first that were not read for the longest."""
-        self._store, self._folder, self._most = store, beats_folder(sweep), most
+        self._store, self._folder, self._most = store, heartbeats_folder(sweep), most
         self._nodes: dict[str, _Node] = {}
 
-    def look(self) -> dict[str, Beat]:
+    def poll(self) -> dict[str, Beat]:
         """Return attempt -> its newest beat; those of the look before if the store cannot be listed just now."""
         try:
             stamps = self._store.stamps(self._folder)
@@ -109,7 +109,7 @@ class Beats:
         return ahead_s if abs(ahead_s) > TOLERANCE_S else 0.0
 
 
-def with_beat(record: dict[str, Any], beats: Mapping[str, Beat]) -> dict[str, Any]:
+def with_heartbeat(record: dict[str, Any], beats: Mapping[str, Beat]) -> dict[str, Any]:
     """Return a record with what its node said since it was written; one of an attempt that has ended stays as it is."""
     beat = beats.get(record["attempt_id"])
     if beat is None or record["state"] is not AttemptState.RUNNING:

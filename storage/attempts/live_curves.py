@@ -115,7 +115,7 @@ class LiveReader:
         self._store, self._folder = store, live_folder(sweep)
         self._known: dict[str, tuple[Stamp, LivePack | None]] = {}
 
-    def look(self) -> list[LivePack]:
+    def refresh(self) -> list[LivePack]:
         """Return what is there; nothing if the store cannot be listed just now."""
         try:
             stamps = self._store.stamps(self._folder)
@@ -199,7 +199,7 @@ def delete_ended_live(
         OSError: the store refuses it.
     """
     over = []
-    for pack in LiveReader(store, sweep).look():
+    for pack in LiveReader(store, sweep).refresh():
         modified = None if silent_s is None else store.modified(pack.path)
         is_silent = modified is not None and time.time() - store.clock_ahead_s - modified > (silent_s or 0.0)
         if pack.params.keys() <= committed or is_silent:

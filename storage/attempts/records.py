@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from depthrate.storage.attempts.clocks import heartbeat_of, is_time
-from depthrate.storage.attempts.heartbeats import Beat, Beats, with_beat
+from depthrate.storage.attempts.heartbeats import Beat, NodeHeartbeats, with_heartbeat
 from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.files.json_objects import read_object
@@ -49,7 +49,7 @@ def read_records(
     if reader is None:
         records |= {record["attempt_id"]: record for _, record in read_loose_records(store, sorted(loose), ignored)}
     else:
-        records |= {record["attempt_id"]: record for record in reader.look(loose.__contains__, ignored).values()}
+        records |= {record["attempt_id"]: record for record in reader.refresh(loose.__contains__, ignored).values()}
     return list(records.values())
 
 
@@ -59,7 +59,7 @@ def read_records_of(store: Store, snapshot: Snapshot, sweep: str, reader: Record
     compacted = _compacted_records(store, manifests, lambda attempt_id: True, lambda path: None)
     loose = {path for path in snapshot.attempts if sweep_of_path(path) == sweep}
     records = {record["attempt_id"]: record for record in compacted}
-    read = (reader or RecordReader(store)).look(loose.__contains__).values()
+    read = (reader or RecordReader(store)).refresh(loose.__contains__).values()
     return list((records | {record["attempt_id"]: record for record in read}).values())
 
 
@@ -88,13 +88,13 @@ def read_loose_records(
             ignored(path)
             continue
         if record["state"] is AttemptState.RUNNING and beats is None:
-            beats = Beats(store).look()
-        yield path, as_it_is_now(store, path, record, beats or {})
+            beats = NodeHeartbeats(store).poll()
+        yield path, with_latest_heartbeat(store, path, record, beats or {})
 
 
-def as_it_is_now(store: Store, path: str, record: Record, beats: Mapping[str, Beat]) -> Record:
+def with_latest_heartbeat(store: Store, path: str, record: Record, beats: Mapping[str, Beat]) -> Record:
     """Return the record at `path` with what its node said since, and its last sign of life by our clock."""
-    now = with_beat(record, beats)
+    now = with_heartbeat(record, beats)
     return now if now is not record else record | {"heartbeat_at": heartbeat_of(store, path, record)}
 
 
@@ -104,7 +104,7 @@ class RecordReader:
     def __init__(self, store: Store, sweep: str | None = None, *, beats: bool = True):
         """Read the records of a sweep, or of all; without `beats` they say of a running attempt only that it has begun."""
         self._store, self._folder = store, "attempts" if sweep is None else attempts_folder(sweep)
-        self._beats = Beats(store, sweep) if beats else None
+        self._beats = NodeHeartbeats(store, sweep) if beats else None
         self._known: dict[str, tuple[Stamp, Record | None]] = {}
         self._is_kept = False
         self._stamps: dict[str, Stamp] | None = None
@@ -120,7 +120,7 @@ class RecordReader:
         finally:
             self._is_kept, self._stamps, self._beaten = False, None, None
 
-    def look(
+    def refresh(
         self, wanted: Callable[[str], bool], ignored: Callable[[str], object] = lambda path: None
     ) -> dict[str, Record]:
         """Return path -> record of those that are wanted; `wanted` is asked with each path, `ignored` told those that are none.
@@ -146,12 +146,12 @@ class RecordReader:
             return records
         is_any_running = any(record["state"] is AttemptState.RUNNING for record in records.values())
         if is_any_running and (self._beaten is None or not self._is_kept):
-            self._beaten = self._beats.look()
+            self._beaten = self._beats.poll()
         beats = self._beaten if is_any_running and self._beaten is not None else {}
         for path in records.keys() & set(new):  # once: what the store says of a file costs a request
-            records[path] = as_it_is_now(self._store, path, records[path], beats)
+            records[path] = with_latest_heartbeat(self._store, path, records[path], beats)
             self._known[path] = chosen[path], records[path]
-        return {path: with_beat(record, beats) for path, record in records.items()}
+        return {path: with_heartbeat(record, beats) for path, record in records.items()}
 
 
 def parse_record(content: bytes, path: str) -> Record | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from depthrate.storage.catalog.requested_trials import is_batch
-from depthrate.storage.files.json_objects import read_object, read_sealed
+from depthrate.storage.files.json_objects import read_object, read_with_digest
 from depthrate.storage.files.paths import batch_path, searches_folder
 from depthrate.storage.files.store import Store
 
@@ -83,7 +83,7 @@ class SearchRecords:
         try:
             fields = read_object(content)
             if "reports" in fields:
-                self._take_reports(read_sealed(content)["reports"])
+                self._take_reports(read_with_digest(content)["reports"])
                 return
             if not is_batch(path, content):
                 return

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from depthrate.storage.files.json_objects import read_object
 from depthrate.storage.files.paths import code_file_path, code_folder, code_index_path, is_safe
-from depthrate.storage.files.regular import UnfitFileError
+from depthrate.storage.files.regular import InvalidFileError
 from depthrate.storage.files.store import Store, StoreError
 
 _HASH = re.compile(r"[0-9a-f]{32}")
@@ -30,7 +30,7 @@ def code_hash_of(index: bytes) -> str:
     return hashlib.sha256(index).hexdigest()[:32]
 
 
-def keep_code(store: Store, main: str, files: Mapping[str, bytes]) -> str:
+def store_code(store: Store, main: str, files: Mapping[str, bytes]) -> str:
     """Keep a task's code, unless it is there already, and return its hash.
 
     Raises:
@@ -60,7 +60,7 @@ def read_code(store: Store, code_hash: str) -> dict[str, bytes] | None:
         said = read_object(index)
         main, hashes = str(said["main"]), dict(said["files"])
         files = {path: store.read(code_file_path(code_hash, path)) for path in hashes if path and is_safe(path)}
-    except (FileNotFoundError, UnfitFileError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, InvalidFileError, ValueError, KeyError, TypeError):
         return None
     is_whole = files.keys() == hashes.keys()
     return files if is_whole and index == index_of(main, files) else None
@@ -72,7 +72,7 @@ def find_code(store: Store, prefix: str) -> tuple[str, dict[str, bytes]]:
     Raises:
         StoreError: none begins so, or several, or it is damaged.
     """
-    found = [kept_hash for kept_hash in kept_hashes(store) if kept_hash.startswith(prefix)]
+    found = [kept_hash for kept_hash in list_code_hashes(store) if kept_hash.startswith(prefix)]
     if len(found) != 1:
         there_is = ", ".join(each[:12] for each in found[:10]) or "none"
         raise StoreError(
@@ -85,7 +85,7 @@ def find_code(store: Store, prefix: str) -> tuple[str, dict[str, bytes]]:
     return found[0], files
 
 
-def kept_hashes(store: Store) -> list[str]:
+def list_code_hashes(store: Store) -> list[str]:
     """Return the versions of tasks' code that are kept."""
     names = {path.split("/")[1] for path in store.list("code") if path.count("/") >= 2}
     return sorted(name for name in names if _HASH.fullmatch(name))
@@ -93,6 +93,6 @@ def kept_hashes(store: Store) -> list[str]:
 
 def damaged_code(store: Store) -> Iterator[tuple[str, str]]:
     """Yield (index, what is wrong) of the kept code that is not what was kept."""
-    for code_hash in kept_hashes(store):
+    for code_hash in list_code_hashes(store):
         if read_code(store, code_hash) is None:
             yield code_index_path(code_hash), "is not the code that its name says; the next launch of it keeps it anew"

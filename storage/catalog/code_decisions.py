@@ -56,7 +56,7 @@ class Decision:
         }
 
     @staticmethod
-    def of(path: str, content: bytes) -> Decision:
+    def from_bytes(path: str, content: bytes) -> Decision:
         """Return the decision that the file at `path` holds.
 
         Raises:
@@ -89,7 +89,7 @@ class Decisions:
     """The highest number of a decision."""
 
     @staticmethod
-    def of(decisions: Mapping[str, Decision]) -> Decisions:
+    def from_decisions(decisions: Mapping[str, Decision]) -> Decisions:
         """Bring decisions (path -> decision) into order."""
         ordered = sorted(decisions, key=lambda path: (number_of_decision(path), path))
         last = max(map(number_of_decision, ordered), default=0)

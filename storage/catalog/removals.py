@@ -16,15 +16,15 @@ from enum import StrEnum
 
 import pyarrow as pa
 
-from depthrate.storage.files.json_objects import read_sealed, sealed
+from depthrate.storage.files.json_objects import read_with_digest, with_digest
 from depthrate.storage.files.paths import (
     identity,
     is_final_seal,
     name_of_path,
     new_name,
+    purge_record_path,
     removal_path,
     removed_path,
-    seal_path,
 )
 from depthrate.storage.files.store import Store
 
@@ -55,16 +55,16 @@ class Removal:
     def write(self, store: Store) -> None:
         """Make the removal count."""
         fields = {"kind": self.kind.value, "sweep": self.sweep, "removed_at": self.removed_at}
-        store.write(removal_path(self.removal_id), sealed(fields | {"rows": _by_attempt(self.rows)}), durable=True)
+        store.write(removal_path(self.removal_id), with_digest(fields | {"rows": _by_attempt(self.rows)}), durable=True)
 
     @staticmethod
-    def of(path: str, content: bytes) -> Removal:
+    def from_bytes(path: str, content: bytes) -> Removal:
         """Return the removal that a file holds.
 
         Raises:
             ValueError, KeyError, TypeError, AttributeError: it holds none.
         """
-        fields = read_sealed(content)
+        fields = read_with_digest(content)
         kind, sweep = RemovalKind(fields["kind"]), str(fields["sweep"])
         return Removal(identity(name_of_path(path)), kind, sweep, float(fields["removed_at"]), _rows(fields["rows"]))
 
@@ -92,22 +92,22 @@ class PurgeRecord:
     @property
     def path(self) -> str:
         """Where it stands in the store."""
-        return seal_path(self.seal_id, is_final=self.is_final)
+        return purge_record_path(self.seal_id, is_final=self.is_final)
 
     def write(self, store: Store) -> None:
         """Make the seal count."""
         fields = {"sealed_at": self.sealed_at, "removals": list(self.removals)}
         fields |= {"unconditional": _by_attempt(self.unconditional), "unasked": _by_attempt(self.unasked)}
-        store.write(self.path, sealed(fields), durable=True)
+        store.write(self.path, with_digest(fields), durable=True)
 
     @staticmethod
-    def of(path: str, content: bytes) -> PurgeRecord:
+    def from_bytes(path: str, content: bytes) -> PurgeRecord:
         """Return the seal that a file holds.
 
         Raises:
             ValueError, KeyError, TypeError, AttributeError: it holds none.
         """
-        fields = read_sealed(content)
+        fields = read_with_digest(content)
         return PurgeRecord(
             identity(name_of_path(path)),
             is_final_seal(path),
@@ -130,7 +130,7 @@ class Removals:
     """Those of them that are sealed for good: a compaction leaves them out."""
 
     @staticmethod
-    def of(found: Iterable[Removal | PurgeRecord], owned: frozenset[str]) -> Removals:
+    def from_entries(found: Iterable[Removal | PurgeRecord], owned: frozenset[str]) -> Removals:
         """Say what is hidden while sweeps ask for the trials `owned`."""
         found = sorted(found, key=str)
         removals = tuple(each for each in found if isinstance(each, Removal))
@@ -150,7 +150,7 @@ class Removals:
         """Return which rows of the trials table may count; None where all may."""
         return _not_in(trials, self.hidden)
 
-    def only_gone(self) -> Removals:
+    def permanent_only(self) -> Removals:
         """Return what holds for who writes rows anew: what may be restored stays."""
         return Removals(hidden=self.gone, gone=self.gone)
 
@@ -173,7 +173,7 @@ def remove(store: Store, kind: RemovalKind, sweep: str, rows: Iterable[Row]) -> 
     return removal
 
 
-def put_away(store: Store, removal: Removal, paths: Iterable[str]) -> None:
+def archive_sweep(store: Store, removal: Removal, paths: Iterable[str]) -> None:
     """Move what a removed sweep had beside its results to where a restoration finds it."""
     for path in paths:
         with contextlib.suppress(FileNotFoundError):  # what a pack had logged goes with its commit

@@ -16,7 +16,7 @@ Known = dict[tuple[str, Stamp], frozenset[str]]
 """What was read, by path and by what changes when it is written anew."""
 
 
-def asked_for(store: Store, known: Known | None = None, *, without: str | None = None) -> frozenset[str]:
+def requested_ids(store: Store, known: Known | None = None, *, without: str | None = None) -> frozenset[str]:
     """Return the trials that any launch of a sweep of the store asks for; `without` those that one sweep alone does.
 
     Raises:
@@ -41,15 +41,15 @@ def asked_for(store: Store, known: Known | None = None, *, without: str | None =
     return frozenset().union(*(known.get(key, frozenset()) for key in listed.items()))
 
 
-class UnsoundFile(StoreError):
+class CorruptFileError(StoreError):
     """A list, a spec, a batch or a manifest that is not as it was written: nobody may delete on what it says."""
 
 
-PAUSES_S = (0.2, 1.0, None)
+LIST_RETRY_DELAYS_S = (0.2, 1.0, None)
 """Between two looks at lists that do not fit their specs: a launch that is just written down is waited for."""
 
 
-def surely_asked_for(store: Store, *, without: str | None = None, all_listed: bool = True) -> frozenset[str]:
+def verified_requested_ids(store: Store, *, without: str | None = None, all_listed: bool = True) -> frozenset[str]:
     """Return the same for who deletes by it: every list is read anew and compared with the checksum in its spec.
 
     With `all_listed` a launch of an early version, which has no list, is refused too.
@@ -58,10 +58,10 @@ def surely_asked_for(store: Store, *, without: str | None = None, all_listed: bo
         UnsoundFile: what some sweep asks for cannot be told; the message names the file and what to do.
         OSError: the store does not answer.
     """
-    for pause_s in PAUSES_S:
+    for pause_s in LIST_RETRY_DELAYS_S:
         try:
             return _checked(store, without, all_listed)
-        except UnsoundFile:
+        except CorruptFileError:
             if pause_s is None:
                 raise
             time.sleep(pause_s)
@@ -114,9 +114,9 @@ def _claimed_lists(contents: Mapping[str, bytes], lists: Mapping[str, bytes], al
     return claimed
 
 
-def _unsound(path: str, what: str) -> UnsoundFile:
+def _unsound(path: str, what: str) -> CorruptFileError:
     sweep = path.split("/")[1].removeprefix("sweep=")
-    return UnsoundFile(
+    return CorruptFileError(
         f"{path} {what}, so that which trials sweep {sweep!r} asks for cannot be told, and nothing is removed until it can: "
         f"launch that sweep again, or write its list anew (depthrate upgrade), or remove it (depthrate sweeps rm {sweep} --yes)"
     )

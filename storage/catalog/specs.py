@@ -11,10 +11,10 @@ from typing import Any
 
 from depthrate.storage.files.json_objects import read_object
 from depthrate.storage.files.paths import is_identity, spec_path, trial_ids_path
-from depthrate.storage.files.regular import UnfitFileError
+from depthrate.storage.files.regular import InvalidFileError
 from depthrate.storage.files.store import Store
 
-MOST_LAUNCHES = 10**9
+MAX_LAUNCHES = 10**9
 """Of one sweep: a larger number was never counted."""
 
 
@@ -49,7 +49,7 @@ class LaunchedSpec:
             if self.trials_sha256 not in (None, hashlib.sha256(content).hexdigest()):
                 return None
             return content.decode("ascii").split()
-        except (FileNotFoundError, UnfitFileError, UnicodeDecodeError):
+        except (FileNotFoundError, InvalidFileError, UnicodeDecodeError):
             return None
 
 
@@ -118,7 +118,7 @@ def parse_spec(path: str, content: bytes) -> LaunchedSpec:
     if not is_identity(sweep) or not is_identity(spec_hash) or spec.get("name", sweep) != sweep:
         raise ValueError(f"says that it is of sweep {spec.get('name')!r:.200}")
     number = fields.get("number", 0)
-    if not isinstance(number, int) or not 0 <= number < MOST_LAUNCHES:
+    if not isinstance(number, int) or not 0 <= number < MAX_LAUNCHES:
         raise ValueError(f"says that it is launch {number!r:.50}")
     launched_at = datetime.fromisoformat(fields["launched_at"]).isoformat()
     return LaunchedSpec(sweep, spec_hash, spec, launched_at, number, fields.get("trials_sha256"))

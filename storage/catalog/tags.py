@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from depthrate.storage.files.json_objects import read_sealed, sealed
+from depthrate.storage.files.json_objects import read_with_digest, with_digest
 from depthrate.storage.files.paths import new_name, tag_path
 from depthrate.storage.files.store import Store, StoreError
 
@@ -22,13 +22,13 @@ class Tagging:
     trial_ids: tuple[str, ...]
 
     @staticmethod
-    def of(path: str, content: bytes) -> Tagging:
+    def from_bytes(path: str, content: bytes) -> Tagging:
         """Return what a file says.
 
         Raises:
             ValueError, KeyError, TypeError: it says no such thing.
         """
-        fields = read_sealed(content)
+        fields = read_with_digest(content)
         return Tagging(require_tag(fields["tag"]), bool(fields["is_set"]), tuple(map(str, fields["trial_ids"])))
 
 
@@ -51,7 +51,7 @@ def write_tag(store: Store, tag: str, trial_ids: Iterable[str], *, is_set: bool)
         OSError: the store refused the write.
     """
     fields = {"tag": require_tag(tag), "is_set": is_set, "trial_ids": sorted(trial_ids)}
-    store.write(tag_path(new_name()), sealed(fields), durable=True)
+    store.write(tag_path(new_name()), with_digest(fields), durable=True)
 
 
 def read_tags(store: Store) -> dict[str, list[str]]:
@@ -61,7 +61,7 @@ def read_tags(store: Store) -> dict[str, list[str]]:
         try:
             if isinstance(content, OSError):
                 continue
-            tagging = Tagging.of(path, content)
+            tagging = Tagging.from_bytes(path, content)
         except (ValueError, KeyError, TypeError):
             continue
         for trial_id in tagging.trial_ids:

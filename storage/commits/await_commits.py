@@ -8,7 +8,7 @@ from collections.abc import Callable, Set
 from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
 from depthrate.storage.files.store import Store
 
-PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+VISIBILITY_DELAYS_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Between two looks: a listing that is half a minute behind is waited for."""
 
 
@@ -19,7 +19,7 @@ def await_commits(store: Store, trial_ids: Set[str], sleep: Callable[[float], No
         StoreError, OSError: the store cannot be read.
     """
     snapshot = take_snapshot(store)
-    for pause_s in PAUSES_S:
+    for pause_s in VISIBILITY_DELAYS_S:
         if trial_ids <= snapshot.trial_ids():
             break
         sleep(pause_s)

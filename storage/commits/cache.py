@@ -10,15 +10,15 @@ import pyarrow as pa
 
 from depthrate.storage.catalog.code_decisions import Decision
 from depthrate.storage.catalog.removals import PurgeRecord, Removal, RemovalKind, Removals
-from depthrate.storage.catalog.requested_trials import Known, asked_for
+from depthrate.storage.catalog.requested_trials import Known, requested_ids
 from depthrate.storage.commits.commit import ForeignFile, NewerFile
 from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.commits.source import Commit, Problem, first_line, parse_commit
 from depthrate.storage.files.parquet import DataFile, read_parquet
 from depthrate.storage.files.paths import is_seal
-from depthrate.storage.files.regular import UnfitFileError
+from depthrate.storage.files.regular import InvalidFileError
 from depthrate.storage.files.store import Store, StoreError
-from depthrate.storage.tables.schema import STATE_COLUMNS, as_trials, no_rows
+from depthrate.storage.tables.schema import STATE_COLUMNS, as_trials, empty_trials
 
 COMMITS_A_TABLE = 200
 """Commits that are read before they become slices of a table: until then each takes some ten times its memory."""
@@ -54,7 +54,7 @@ class SnapshotCache:
             if content is None:
                 continue
             try:
-                self.manifests[path, listed[path]] = Manifest.of(path, _fit(content))
+                self.manifests[path, listed[path]] = Manifest.from_bytes(path, _fit(content))
             except _UNREADABLE as error:
                 reason = f"is no manifest ({first_line(error)}); it is ignored"
                 self.manifests[path, listed[path]] = Problem(path, reason)
@@ -67,7 +67,7 @@ class SnapshotCache:
         for path, content in _read_all(store, new):
             try:
                 if content is not None:
-                    self.decisions[path, listed[path]] = Decision.of(path, _fit(content))
+                    self.decisions[path, listed[path]] = Decision.from_bytes(path, _fit(content))
             except _UNREADABLE as error:
                 reason = f"is no decision ({first_line(error)}); it is ignored"
                 self.decisions[path, listed[path]] = Problem(path, reason)
@@ -81,15 +81,15 @@ class SnapshotCache:
             try:
                 if content is not None:
                     kind = PurgeRecord if is_seal(path) else Removal
-                    self.removals[path, listed[path]] = kind.of(path, _fit(content))
+                    self.removals[path, listed[path]] = kind.from_bytes(path, _fit(content))
             except _UNREADABLE as error:
                 reason = f"is no removal ({first_line(error)}); what it removed counts again"
                 self.removals[path, listed[path]] = Problem(path, reason)
         found = [self.removals[key] for key in listed.items() if key in self.removals]
         kept = [each for each in found if not isinstance(each, Problem)]
         of_sweeps = any(isinstance(each, Removal) and each.kind is RemovalKind.SWEEP for each in kept)
-        owned = asked_for(store, self.asked_for) if of_sweeps else frozenset[str]()
-        return Removals.of(kept, owned), [each for each in found if isinstance(each, Problem)]
+        owned = requested_ids(store, self.asked_for) if of_sweeps else frozenset[str]()
+        return Removals.from_entries(kept, owned), [each for each in found if isinstance(each, Problem)]
 
     def compacted_trials(self, store: Store, file: DataFile) -> Commit | Problem | None:
         """Return the trials in a compaction's file, or None if it has vanished."""
@@ -101,7 +101,7 @@ class SnapshotCache:
                     self.commits[key] = self._parse_compacted(path, content, file)
         return self.commits.get(key)
 
-    def _parse_compacted(self, path: str, content: bytes | UnfitFileError, file: DataFile) -> Commit | Problem:
+    def _parse_compacted(self, path: str, content: bytes | InvalidFileError, file: DataFile) -> Commit | Problem:
         try:
             if not file.has_content(content := _fit(content)):
                 raise ValueError("its sha256 differs")
@@ -136,7 +136,7 @@ class SnapshotCache:
 
     def _keep(self, read: Sequence[Commit], listed: Mapping[str, int]) -> None:
         """Keep commits as slices of one table."""
-        rows = pa.concat_tables([no_rows(self.columns), *(commit.trials for commit in read)]).combine_chunks()
+        rows = pa.concat_tables([empty_trials(self.columns), *(commit.trials for commit in read)]).combine_chunks()
         start = 0
         for commit in read:
             trials = rows.slice(start, commit.trials.num_rows)
@@ -146,12 +146,12 @@ class SnapshotCache:
 
 def _read_all(
     store: Store, paths: list[str], most_bytes: Mapping[str, int] | None = None
-) -> Iterator[tuple[str, bytes | UnfitFileError | None]]:
+) -> Iterator[tuple[str, bytes | InvalidFileError | None]]:
     """Yield the files' contents, None for those that have vanished; a store that stutters is asked again."""
     for path, content in store.read_many(paths, most_bytes):
         if isinstance(content, FileNotFoundError):
             yield path, None
-        elif isinstance(content, UnfitFileError):
+        elif isinstance(content, InvalidFileError):
             yield path, content
         elif isinstance(content, OSError):
             yield path, _read_patiently(store, path)
@@ -159,8 +159,8 @@ def _read_all(
             yield path, content
 
 
-def _fit(content: bytes | UnfitFileError) -> bytes:
-    if isinstance(content, UnfitFileError):
+def _fit(content: bytes | InvalidFileError) -> bytes:
+    if isinstance(content, InvalidFileError):
         raise content
     return content
 
@@ -178,7 +178,7 @@ def _read_patiently(store: Store, path: str) -> bytes | None:
     raise AssertionError("the last round returned or raised")
 
 
-def _parse_commit(path: str, content: bytes | UnfitFileError, columns: Sequence[str]) -> Commit | Problem:
+def _parse_commit(path: str, content: bytes | InvalidFileError, columns: Sequence[str]) -> Commit | Problem:
     try:
         return parse_commit(path, _fit(content), columns)
     except ForeignFile as error:

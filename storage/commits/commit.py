@@ -121,7 +121,7 @@ def read_commit(
         # where the file does not vouch for all of its pages, all are read, because then each is checked
         chosen = None if newer else list(columns if sound else TRIALS.names)
         table = parquet.read(columns=chosen, use_threads=False)
-    data = {name: DataFile.of(entry) for name, entry in said["files"].items() if name in DATA_TABLES}
+    data = {name: DataFile.from_fields(entry) for name, entry in said["files"].items() if name in DATA_TABLES}
     return as_trials(table, columns, newer=newer), data
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from depthrate.storage.files.json_objects import read_sealed, sealed
+from depthrate.storage.files.json_objects import read_with_digest, with_digest
 from depthrate.storage.files.parquet import DataFile
 from depthrate.storage.files.paths import (
     DATA_TABLES,
@@ -89,22 +89,22 @@ class Manifest:
             },
             "gone": self.gone,
         }
-        store.write(self.path, sealed(content), durable=True)
+        store.write(self.path, with_digest(content), durable=True)
 
     @staticmethod
-    def of(path: str, content: bytes) -> Manifest:
+    def from_bytes(path: str, content: bytes) -> Manifest:
         """Return the manifest that a file holds.
 
         Raises:
             ValueError, KeyError, TypeError, AttributeError: it holds none, or one that speaks of what is not its own.
         """
-        fields = read_sealed(content)
+        fields = read_with_digest(content)
         replaces = fields["replaces"]
         manifest = Manifest(
             identity(fields["compaction_id"]),
             identity(fields["sweep"]),
             float(fields["created_at"]),
-            {table: [DataFile.of(file) for file in named] for table, named in fields["files"].items()},
+            {table: [DataFile.from_fields(file) for file in named] for table, named in fields["files"].items()},
             [identity(name) for name in replaces["commits"]],
             [identity(name) for name in replaces["compactions"]],
             {identity(attempt): _bytes(size) for attempt, size in replaces["attempts"].items()},

@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from depthrate.storage.catalog.code_decisions import Decisions
 from depthrate.storage.catalog.removals import Removals
-from depthrate.storage.catalog.requested_trials import UnsoundFile
+from depthrate.storage.catalog.requested_trials import CorruptFileError
 from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.manifest import Manifest
-from depthrate.storage.commits.source import Commit, Problem, Source, read_commit_of, resolve
+from depthrate.storage.commits.source import Commit, Problem, VisibleCommit, read_commit_of, resolve
 from depthrate.storage.files.parquet import DataFile
 from depthrate.storage.files.paths import (
     DATA_TABLES,
@@ -35,9 +35,9 @@ from depthrate.storage.files.paths import (
     sweep_of_path,
 )
 from depthrate.storage.files.store import Store
-from depthrate.storage.tables.schema import TRIALS, no_rows
+from depthrate.storage.tables.schema import TRIALS, empty_trials
 
-LOOKS = 5
+MAX_SCANS = 5
 """How often a store is listed anew when files vanish while it is read, before they are reported as missing."""
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError)
 
@@ -46,15 +46,15 @@ _UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, Attr
 class Snapshot:
     """The committed trials and their files."""
 
-    sources: list[Source]
-    beaten: list[Source]
+    sources: list[VisibleCommit]
+    superseded_commits: list[VisibleCommit]
     """Commits and compactions none of whose trials count: all of them are in `sources`."""
     problems: list[Problem]
     attempts: list[str]
     """Paths of the attempts' records that no compaction holds."""
     manifests: list[Manifest]
     """Compactions that count."""
-    superseded: list[Manifest]
+    superseded_manifests: list[Manifest]
     """Compactions that a counting one replaces."""
     broken: list[Manifest]
     """Compactions that do not count, because a file of theirs is missing or damaged."""
@@ -71,7 +71,7 @@ class Snapshot:
     @cached_property
     def trials(self) -> pa.Table:
         """The rows of the trials table, one a trial."""
-        return pa.concat_tables([no_rows(self.columns), *(source.trials for source in self.sources)])
+        return pa.concat_tables([empty_trials(self.columns), *(source.trials for source in self.sources)])
 
     def trial_ids(self) -> set[str]:
         """Return the identities of all committed trials."""
@@ -82,19 +82,19 @@ class Snapshot:
         return [file for source in self.sources for file in source.files.get(table, ())]
 
     @cached_property
-    def source_of(self) -> dict[str, int]:
+    def commit_index(self) -> dict[str, int]:
         """Trial -> index of the source its rows are read from."""
         return {trial_id: index for index, source in enumerate(self.sources) for trial_id in source.trial_ids()}
 
     @cached_property
     def sorted_trial_ids(self) -> list[str]:
         """The committed trials' identities in order."""
-        return sorted(self.source_of)
+        return sorted(self.commit_index)
 
     def finished_attempts(self) -> set[str]:
         """Return the attempts whose one commit is there; those that commit in parts may still go on."""
         loose = [name_of_path(source.path) for source in self.sources if source.manifest is None]
-        held = [name for manifest in (*self.manifests, *self.superseded) for name in manifest.commits]
+        held = [name for manifest in (*self.manifests, *self.superseded_manifests) for name in manifest.commits]
         return {name for name in (*loose, *held) if "-" not in name}
 
     def num_loose(self) -> dict[str, int]:
@@ -107,7 +107,7 @@ class Snapshot:
         return counts
 
 
-PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+RESCAN_DELAYS_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 """Between two looks at a store whose files are being replaced."""
 UNSETTLED = (
     "files were replaced during every look, so trials may be missing from this answer: ask again, "
@@ -128,9 +128,9 @@ def take_snapshot(store: Store, *, ignore: Iterable[str] = (), cache: SnapshotCa
     """
     cache = SnapshotCache() if cache is None else cache
     before: set[str] = set()
-    for _ in range(LOOKS):
-        listing, is_settled = list_settled(store)
-        look = _Look(store, listing, set(ignore), cache)
+    for _ in range(MAX_SCANS):
+        listing, is_settled = list_stable(store)
+        look = _StoreScan(store, listing, set(ignore), cache)
         if not is_settled:
             look.problems.append(Problem("manifest", UNSETTLED))
         snapshot = look.snapshot()
@@ -142,14 +142,14 @@ def take_snapshot(store: Store, *, ignore: Iterable[str] = (), cache: SnapshotCa
     return snapshot
 
 
-def list_settled(store: Store) -> tuple[dict[str, int], bool]:
+def list_stable(store: Store) -> tuple[dict[str, int], bool]:
     """List what readers need until nothing vanishes between two looks; return it, and whether that was reached.
 
     A listing is no moment: files that a compaction replaces while it runs may be in it neither as they were nor as they
     are. New commits are no reason to look again.
     """
     listing = store.list_many(FOLDERS)
-    for pause_s in PAUSES_S:
+    for pause_s in RESCAN_DELAYS_S:
         again = store.list_many(("trials", "manifest"))
         seen = {path: size for path, size in listing.items() if path.startswith(("trials/", "manifest/"))}
         new = again.keys() - seen.keys()
@@ -160,7 +160,7 @@ def list_settled(store: Store) -> tuple[dict[str, int], bool]:
     return listing, False
 
 
-def require_sound(snapshot: Snapshot, folders: tuple[str, ...] = ("manifest/", "removals/", "decisions/")) -> None:
+def require_intact(snapshot: Snapshot, folders: tuple[str, ...] = ("manifest/", "removals/", "decisions/")) -> None:
     """Check that all files in some folders could be read: who deletes or hides rests on all of them.
 
     Raises:
@@ -168,7 +168,7 @@ def require_sound(snapshot: Snapshot, folders: tuple[str, ...] = ("manifest/", "
     """
     for problem in snapshot.problems:
         if problem.path.startswith(folders):
-            raise UnsoundFile(
+            raise CorruptFileError(
                 f"{problem.path} {problem.reason}; while that is so nothing is removed: put it back from a backup, or move it "
                 "aside: depthrate verify --repair"
             )
@@ -176,8 +176,8 @@ def require_sound(snapshot: Snapshot, folders: tuple[str, ...] = ("manifest/", "
 
 def named_files(snapshot: Snapshot) -> set[str]:
     """Return the files, commits and manifests that commits and compactions rest on."""
-    sources = (*snapshot.sources, *snapshot.beaten)
-    manifests = (*snapshot.manifests, *snapshot.superseded)
+    sources = (*snapshot.sources, *snapshot.superseded_commits)
+    manifests = (*snapshot.manifests, *snapshot.superseded_manifests)
     files = {file.path for source in sources for named in source.files.values() for file in named}
     files |= {file.path for manifest in manifests for file in manifest.all_files()}
     return files | {source.path for source in sources} | {manifest.path for manifest in manifests}
@@ -185,10 +185,10 @@ def named_files(snapshot: Snapshot) -> set[str]:
 
 def replaced_files(snapshot: Snapshot) -> set[str]:
     """Return the files of commits that counting compactions replace."""
-    return {path for m in (*snapshot.manifests, *snapshot.superseded) for path in m.replaced_paths()}
+    return {path for m in (*snapshot.manifests, *snapshot.superseded_manifests) for path in m.replaced_paths()}
 
 
-class _Look:
+class _StoreScan:
     """One listing of a store, and what follows from it."""
 
     def __init__(self, store: Store, listing: dict[str, int], ignore: set[str], cache: SnapshotCache):
@@ -222,11 +222,11 @@ class _Look:
         sources = resolve(commits, decisions, removals)
         return Snapshot(
             sources=[source for source in sources if source.trials.num_rows],
-            beaten=[source for source in sources if not source.trials.num_rows],
+            superseded_commits=[source for source in sources if not source.trials.num_rows],
             problems=self.problems,
             attempts=[p for p in self.listing if p.startswith("attempts/") and p.endswith(".json") and p not in held],
             manifests=current,
-            superseded=superseded,
+            superseded_manifests=superseded,
             broken=broken,
             listing=self.listing,
             columns=self.cache.columns,
@@ -238,7 +238,7 @@ class _Look:
         listed = {path: size for path, size in self.listing.items() if path.startswith("decisions/")}
         found = self.cache.decisions_of(self.store, {p: size for p, size in listed.items() if p not in self.ignore})
         self.problems += [each for each in found.values() if isinstance(each, Problem)]
-        return Decisions.of({path: each for path, each in found.items() if not isinstance(each, Problem)})
+        return Decisions.from_decisions({path: each for path, each in found.items() if not isinstance(each, Problem)})
 
     def _read_removals(self) -> Removals:
         listed = {p: size for p, size in self.listing.items() if p.startswith("removals/") and p not in self.ignore}
@@ -271,7 +271,9 @@ class _Look:
                 self.problems += [read] if isinstance(read, Problem) else []
                 return None
             tables.append(read.trials)
-        return Commit(manifest.path, pa.concat_tables([no_rows(self.cache.columns), *tables]), manifest.files, manifest)
+        return Commit(
+            manifest.path, pa.concat_tables([empty_trials(self.cache.columns), *tables]), manifest.files, manifest
+        )
 
     def _whole_commits(self, hidden: set[str]) -> Iterator[Commit]:
         paths = [p for p in self.listing if p.startswith("trials/") and not is_compacted(p)]
@@ -326,7 +328,7 @@ class _Look:
 
 def sample_trials(store: Store, snapshot: Snapshot, at_least: int) -> pa.Table:
     """Return all columns of some trials, those committed last, or of all if there are fewer."""
-    tables = [no_rows()]
+    tables = [empty_trials()]
     for source in reversed(snapshot.sources):
         if sum(table.num_rows for table in tables) >= at_least:
             break

@@ -14,7 +14,7 @@ from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.files.parquet import SLACK_BYTES, DataFile, read_parquet
 from depthrate.storage.files.paths import attempt_of_path, data_path
 from depthrate.storage.files.store import Store
-from depthrate.storage.tables.schema import TRIALS, all_rows, as_trials, no_rows
+from depthrate.storage.tables.schema import TRIALS, as_trials, concat_rows, empty_trials
 
 
 @dataclass(frozen=True)
@@ -46,16 +46,16 @@ class Commit:
 
 
 @dataclass(frozen=True)
-class Source:
+class VisibleCommit:
     """A commit or a compaction whose rows are read."""
 
     path: str
     """Its trials file or manifest: what made it count."""
     trials: pa.Table
     """Those of its trials that count (the others have an earlier commit elsewhere), with the snapshot's columns."""
-    held: pa.Table
+    all_trials: pa.Table
     """All of its trials."""
-    is_whole: bool
+    is_fully_visible: bool
     """Whether all of its rows count."""
     files: dict[str, list[DataFile]]
     manifest: Manifest | None = None
@@ -85,7 +85,7 @@ def parse_commit(path: str, content: bytes, columns: Sequence[str] = TRIALS.name
 
 def resolve(
     commits: list[Commit], decisions: Decisions | None = None, removals: Removals | None = None
-) -> list[Source]:
+) -> list[VisibleCommit]:
     """Return the commits with those of their trials that count: the earliest commit of each wins, whole.
 
     With `decisions` that is the earliest of those whose code counts; without them, the earliest of each version of the code,
@@ -94,12 +94,12 @@ def resolve(
     """
     if not commits:
         return []
-    rows = all_rows([commit.trials for commit in commits])
+    rows = concat_rows([commit.trials for commit in commits])
     counts = _both(
         None if decisions is None else decisions.counts(rows), None if removals is None else removals.counts(rows)
     )
     if counts is None and len(set(rows["trial_id"].to_pylist())) == rows.num_rows:
-        return [Source(c.path, c.trials, c.trials, True, c.files, c.manifest) for c in commits]
+        return [VisibleCommit(c.path, c.trials, c.trials, True, c.files, c.manifest) for c in commits]
     import pyarrow.compute as pc  # 40 ms that a store without doubles does not need
 
     keys = rows.select(["trial_id", "committed_at", "attempt_id"]).append_column(
@@ -119,7 +119,7 @@ def resolve(
         trials = commit.trials.filter(wins.slice(start, commit.trials.num_rows))
         start += commit.trials.num_rows
         is_whole = trials.num_rows == commit.trials.num_rows
-        sources.append(Source(commit.path, trials, commit.trials, is_whole, commit.files, commit.manifest))
+        sources.append(VisibleCommit(commit.path, trials, commit.trials, is_whole, commit.files, commit.manifest))
     return sources
 
 
@@ -132,14 +132,14 @@ def _both(first: pa.Array | None, second: pa.Array | None) -> pa.Array | None:
     return pc.and_(first, second)
 
 
-def source_without(source: Source, rows: Set[tuple[str, str]]) -> Source:
+def source_without(source: VisibleCommit, rows: Set[tuple[str, str]]) -> VisibleCommit:
     """Return a source without those of its (trial, attempt)."""
     pairs = zip(source.trials["trial_id"].to_pylist(), source.trials["attempt_id"].to_pylist(), strict=True)
     keep = [pair not in rows for pair in pairs]
-    return source if all(keep) else replace(source, trials=source.trials.filter(pa.array(keep)), is_whole=False)
+    return source if all(keep) else replace(source, trials=source.trials.filter(pa.array(keep)), is_fully_visible=False)
 
 
-def read_commit_of(store: Store, source: Source) -> Commit:
+def read_commit_of(store: Store, source: VisibleCommit) -> Commit:
     """Return all of a source's trials, also those that do not count, with all their columns, also those of newer versions.
 
     Raises:
@@ -151,13 +151,13 @@ def read_commit_of(store: Store, source: Source) -> Commit:
     else:
         named = source.files.get("trials", ())
         parts = [as_trials(read_parquet(file.read(store)), newer=True) for file in named]
-        trials = all_rows([no_rows(), *parts])
+        trials = concat_rows([empty_trials(), *parts])
     return Commit(source.path, trials, source.files, source.manifest)
 
 
-def counting_rows(source: Source, table: pa.Table) -> pa.Table:
+def counting_rows(source: VisibleCommit, table: pa.Table) -> pa.Table:
     """Return those of a source's rows that count."""
-    if source.is_whole:
+    if source.is_fully_visible:
         return table
     import pyarrow.compute as pc
 

@@ -9,10 +9,10 @@ import uuid
 from pathlib import Path
 
 from depthrate.storage.files.full import FULL, StoreFullError
-from depthrate.storage.files.regular import UnfitFileError
+from depthrate.storage.files.regular import InvalidFileError
 
 
-def write_whole(path: str, content: bytes | Path, *, durable: bool) -> None:
+def write_atomic(path: str, content: bytes | Path, *, durable: bool) -> None:
     """Write a file, of bytes or of another: a reader sees the old content or the new, a killed writer leaves the old.
 
     Raises:
@@ -46,7 +46,7 @@ def _write_whole(path: str, content: bytes | Path, *, durable: bool) -> None:
     except BaseException as error:
         Path(aside).unlink(missing_ok=True)
         if isinstance(error, IsADirectoryError):
-            raise UnfitFileError(
+            raise InvalidFileError(
                 f"{path} is a folder, where a file belongs; nothing was written: move it away"
             ) from None
         raise
@@ -54,7 +54,7 @@ def _write_whole(path: str, content: bytes | Path, *, durable: bool) -> None:
         sync_folder(folder)
 
 
-def move_whole(source: str, target: str) -> None:
+def move_atomic(source: str, target: str) -> None:
     """Give a file another path, durably, whatever stood there.
 
     Raises:

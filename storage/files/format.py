@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from depthrate.storage.files.json_objects import read_sealed, sealed
+from depthrate.storage.files.json_objects import read_with_digest, with_digest
 
 FORMAT = 2
 """The newest format that this version reads and writes."""
@@ -36,10 +36,10 @@ class Format:
     """Why the file cannot be believed; empty where it can."""
 
     @staticmethod
-    def of(content: bytes) -> Format:
+    def from_bytes(content: bytes) -> Format:
         """Return what a file says; one that is not as it was written comes with its fault."""
         try:
-            fields = read_sealed(content)
+            fields = read_with_digest(content)
             number, reader, writer = (fields[name] for name in ("format", "min_reader", "min_writer"))
             if not all(type(each) is int and 0 < each < 10**6 for each in (number, reader, writer)):
                 raise ValueError("its formats are no numbers")
@@ -50,7 +50,7 @@ class Format:
     def to_bytes(self) -> bytes:
         """Return the file that says so."""
         fields = {"format": self.format, "min_reader": self.min_reader, "min_writer": self.min_writer}
-        return sealed(fields | {"needs": self.needs})
+        return with_digest(fields | {"needs": self.needs})
 
     def refusal(self, url: str, *, writing: bool) -> str | None:
         """Return why this version must not read, or not write to, a store of this format; None where it may."""

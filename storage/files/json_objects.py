@@ -33,12 +33,12 @@ def object_of(text: object) -> dict[str, Any]:
         return {}
 
 
-def sealed(fields: Mapping[str, Any]) -> bytes:
+def with_digest(fields: Mapping[str, Any]) -> bytes:
     """Return an object as a file that says by its digest whether it is as it was written."""
     return json.dumps({**fields, "sha256": _digest(fields)}).encode()
 
 
-def read_sealed(content: bytes) -> dict[str, Any]:
+def read_with_digest(content: bytes) -> dict[str, Any]:
     """Return the object that a file holds, without its digest; files of older versions have none.
 
     Raises:

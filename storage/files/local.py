@@ -10,10 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
-from depthrate.storage.files.atomic import move_whole, sync_folder, write_whole
+from depthrate.storage.files.atomic import move_atomic, sync_folder, write_atomic
 from depthrate.storage.files.paths import is_place_of_a_file
 from depthrate.storage.files.protocol import Item, Result, Stamp
-from depthrate.storage.files.regular import UnfitFileError, open_regular, read_whole, require_regular
+from depthrate.storage.files.regular import InvalidFileError, open_regular, read_bytes, require_regular
 
 
 class LocalFiles:
@@ -47,7 +47,7 @@ class LocalFiles:
 
     def read(self, path: str, max_bytes: int | None) -> bytes:
         full = self._readable(path)
-        return Path(full).read_bytes() if self._follows_links else read_whole(full, self.root, max_bytes)
+        return Path(full).read_bytes() if self._follows_links else read_bytes(full, self.root, max_bytes)
 
     def read_range(self, path: str, start: int, stop: int) -> bytes:
         with self.open(path) as file:
@@ -62,7 +62,7 @@ class LocalFiles:
         return require_regular(self._readable(path), self.root)
 
     def write(self, path: str, content: bytes | Path, *, durable: bool) -> None:
-        write_whole(self.full_path(path), content, durable=durable)
+        write_atomic(self.full_path(path), content, durable=durable)
 
     def walk(self, folder: str) -> Iterator[tuple[str, int]]:
         return _walk(self.full_path(folder), len(self.root) + 1)
@@ -109,7 +109,7 @@ class LocalFiles:
                 os.remove(self.full_path(path))
 
     def move(self, path: str, to: str) -> None:
-        move_whole(self.full_path(path), self.full_path(to))
+        move_atomic(self.full_path(path), self.full_path(to))
 
     def require_inside(self, path: str) -> None:
         if path and (outside := self._outside(os.path.dirname(self.full_path(path)))) is not None:
@@ -134,7 +134,7 @@ class LocalFiles:
         folder = os.path.dirname(full)
         if not self._follows_links and folder not in self._inside:
             if (outside := self._outside(folder)) is not None:
-                raise UnfitFileError(
+                raise InvalidFileError(
                     f"{path} leads out of store {self._url} through a link, to {outside}; it was not read: give the place "
                     "itself with --store, or remove the link"
                 )

@@ -50,7 +50,7 @@ class DataFile:
         return asdict(self)
 
     @staticmethod
-    def of(fields: Mapping[str, Any]) -> DataFile:
+    def from_fields(fields: Mapping[str, Any]) -> DataFile:
         """Return the file that a commit or a manifest describes.
 
         Raises:

@@ -78,7 +78,7 @@ class FileKind:
 
 _MARK, _OBJECT, _TABLE = 2**20, 2**26, 2**29
 """Bytes: a few words; JSON or text, some millions of values; rows that are decoded at once."""
-KINDS = (
+FILE_KINDS = (
     FileKind("format", "format.json", _MARK),
     FileKind("spec", "sweeps/*/*.json", _OBJECT),
     FileKind("trials list", "sweeps/*/*.trials", _OBJECT),
@@ -124,7 +124,7 @@ KINDS = (
 )
 """Every kind of file of a store; of two that fit a path the first is meant."""
 _KINDS_OF: dict[str, list[FileKind]] = {}
-for _kind in KINDS:
+for _kind in FILE_KINDS:
     _KINDS_OF.setdefault(_kind.pattern.partition("/")[0], []).append(_kind)
 
 
@@ -215,14 +215,14 @@ def log_path(sweep: str, attempt_id: str) -> str:
     return f"attempts/sweep={identity(sweep)}/{identity(attempt_id)}.log"
 
 
-def beats_folder(sweep: str | None = None) -> str:
+def heartbeats_folder(sweep: str | None = None) -> str:
     """Return the folder of the nodes' signs of life, for one sweep or all."""
     return "beats" if sweep is None else f"beats/sweep={identity(sweep)}"
 
 
 def beat_path(sweep: str, node: str) -> str:
     """Return where a node says which attempts run on it and how far they are."""
-    return f"{beats_folder(sweep)}/{identity(node)}.json"
+    return f"{heartbeats_folder(sweep)}/{identity(node)}.json"
 
 
 def launches_folder(sweep: str) -> str:
@@ -392,7 +392,7 @@ def removal_path(removal_id: str) -> str:
     return f"removals/{identity(removal_id)}.json"
 
 
-def seal_path(seal_id: str, *, is_final: bool) -> str:
+def purge_record_path(seal_id: str, *, is_final: bool) -> str:
     """Return where it is written which removed rows count for nobody, whoever asks for their trials."""
     return f"removals/{identity(seal_id)}.{'gone' if is_final else 'seal'}"
 

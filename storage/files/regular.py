@@ -8,7 +8,7 @@ import stat
 from depthrate.storage.files.full import size_text
 
 
-class UnfitFileError(OSError):
+class InvalidFileError(OSError):
     """What stands in a file's place is no file, or larger than the file can be; trying again changes nothing."""
 
 
@@ -61,7 +61,7 @@ def open_regular(path: str, root: str) -> int:
     return opened
 
 
-def read_whole(path: str, root: str, most_bytes: int | None = None) -> bytes:
+def read_bytes(path: str, root: str, most_bytes: int | None = None) -> bytes:
     """Return a file's content.
 
     Raises:
@@ -83,5 +83,5 @@ def require_size(path: str, size: int, most_bytes: int | None) -> None:
         raise _unfit(path, f"has {size_text(size)}, where such a file has at most {size_text(most_bytes)}")
 
 
-def _unfit(path: str, what: str) -> UnfitFileError:
-    return UnfitFileError(f"{path} {what}; it was not read: move it away, or put the file back from a backup")
+def _unfit(path: str, what: str) -> InvalidFileError:
+    return InvalidFileError(f"{path} {what}; it was not read: move it away, or put the file back from a backup")

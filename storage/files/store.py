@@ -15,7 +15,7 @@ from depthrate.storage.files.full import is_full
 from depthrate.storage.files.local import LocalFiles
 from depthrate.storage.files.paths import is_safe, kind_of
 from depthrate.storage.files.protocol import Files, Stamp, is_hidden
-from depthrate.storage.files.regular import UnfitFileError, require_size
+from depthrate.storage.files.regular import InvalidFileError, require_size
 from depthrate.storage.files.remote import RemoteFiles, client_options
 
 log = logging.getLogger("depthrate")
@@ -109,7 +109,7 @@ class Store:
                 "AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL)"
             ) from None
 
-    def require_there(self) -> None:
+    def require_exists(self) -> None:
         """Check that the store exists: a missing folder would be listed as an empty one.
 
         Raises:
@@ -125,10 +125,10 @@ class Store:
             StoreError: This version must not read it.
         """
         try:
-            self.format = Format.of(self.read(FORMAT_FILE))
+            self.format = Format.from_bytes(self.read(FORMAT_FILE))
         except (FileNotFoundError, NotADirectoryError):  # writing reports a file in place of the store's folder
             self.format = Format()
-        except UnfitFileError as error:
+        except InvalidFileError as error:
             raise StoreError(f"which versions may read store {self.url!r} is not known: {error}") from None
         except OSError as error:
             raise StoreError(f"{FORMAT_FILE} in store {self.url!r} cannot be read: {error}; try again") from error
@@ -178,7 +178,7 @@ class Store:
     def _content_or_error(self, path: str, most_bytes: int | None) -> bytes | OSError:
         try:
             return self.read(path, most_bytes)
-        except UnfitFileError as error:
+        except InvalidFileError as error:
             if path not in self._warned:
                 self._warned.add(path)
                 log.warning("%s", error)
@@ -234,14 +234,14 @@ class Store:
         """Return the files of the whole store whose paths no store makes: they would lead elsewhere."""
         return [path for path, _ in self._walk("") if not is_safe(path)]
 
-    def unfit(self) -> Iterator[tuple[str, UnfitFileError]]:
+    def unfit(self) -> Iterator[tuple[str, InvalidFileError]]:
         """Yield the paths of a local store that should hold a file and do not, or one larger than its kind allows."""
         for path, size in list(self._walk("")) if self.is_local else ():
             kind = kind_of(path)
             try:
                 self.require_file(path)
                 require_size(self.full_path(path), size, None if kind is None else kind.most_bytes)
-            except UnfitFileError as error:
+            except InvalidFileError as error:
                 yield path, error
             except (OSError, StoreError):
                 continue  # deleted meanwhile, or a path that no store makes
@@ -419,7 +419,7 @@ def existing_store(url: str | os.PathLike[str] | None = None, *, writes: bool = 
         StoreError: there is none at `url`, it cannot be read, or only newer versions of depthrate may read it or write to it.
     """
     store = open_store(url)
-    store.require_there()
+    store.require_exists()
     if writes:
         store.require_writer()
     return store

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from depthrate.storage.attempts.clocks import require_clock
-from depthrate.storage.attempts.heartbeats import Beats
+from depthrate.storage.attempts.heartbeats import NodeHeartbeats
 from depthrate.storage.attempts.live_curves import LIVE_FORGOTTEN_S, delete_ended_live
-from depthrate.storage.catalog.requested_trials import UnsoundFile
+from depthrate.storage.catalog.requested_trials import CorruptFileError
 from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.paths import new_name as new_compaction_id
@@ -28,7 +28,7 @@ from depthrate.storage.maintenance.merge import DamagedFile, write_group
 from depthrate.storage.maintenance.purge import delete_empty_seals, seal_removals
 from depthrate.storage.maintenance.type_conflicts import is_mistyped, types_of
 
-GRACE_S = 3600.0
+RETENTION_S = 3600.0
 """How long what was replaced stays for readers that found it before."""
 ROUNDS = 5
 """How often a compaction plans anew when others damage or delete what it was about to read."""
@@ -55,7 +55,7 @@ class CompactionResult:
 def compact(
     store: Store,
     *,
-    grace_s: float = GRACE_S,
+    grace_s: float = RETENTION_S,
     at_least: int = 2,
     group_bytes: float = GROUP_BYTES,
     tell: Callable[[CompactionResult, int], None] = lambda result, num_groups: None,
@@ -79,9 +79,9 @@ def compact(
     try:
         if seal_removals(store, first.removals, grace_s):
             first = take_snapshot(store, cache=cache)
-    except UnsoundFile as error:
+    except CorruptFileError as error:
         refused.append(f"nothing was purged: {error}")
-    damaged = {source.path for source in (*first.sources, *first.beaten) if is_mistyped(source, types)}
+    damaged = {source.path for source in (*first.sources, *first.superseded_commits) if is_mistyped(source, types)}
     for _ in range(ROUNDS):
         snapshot = take_snapshot(store, ignore=damaged, cache=cache)
         groups = list(plan_groups(store, snapshot, at_least, group_bytes))
@@ -101,15 +101,15 @@ def compact(
     result.damaged = tuple(sorted(damaged))
     try:
         result.deleted, result.waiting = delete_replaced(store, grace_s)
-    except UnsoundFile as error:
+    except CorruptFileError as error:
         refused.append(f"nothing was deleted: {error}")
     result.refused = tuple(refused)
     if refused:
         return result
     if first.removals.seals and not result.waiting:
         delete_empty_seals(store, take_snapshot(store, cache=cache))
-    beats = Beats(store)
-    beats.look()
+    beats = NodeHeartbeats(store)
+    beats.poll()
     beats.delete_ended(())  # what nodes left behind whose launch did not see their end
     delete_ended_live(store, first.trial_ids(), silent_s=LIVE_FORGOTTEN_S)
     return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from depthrate.storage.commits.source import Source
+from depthrate.storage.commits.source import VisibleCommit
 
 STRAY = ("foreign", "leftover")
 """Kinds of findings of files that no commit rests on."""
@@ -40,5 +40,5 @@ class Verification:
     findings: list[Finding] = field(default_factory=list)
     lost: dict[str, set[str]] = field(default_factory=dict)
     """Commit or manifest with something wrong -> those of its trials that cannot be used."""
-    sources: dict[str, Source] = field(default_factory=dict)
+    sources: dict[str, VisibleCommit] = field(default_factory=dict)
     """The same commits, with the trials that can be read from them."""

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from depthrate.storage.attempts.clocks import age_s
 from depthrate.storage.commits.manifest import Manifest
-from depthrate.storage.commits.snapshot import Snapshot, require_sound, take_snapshot
+from depthrate.storage.commits.snapshot import Snapshot, require_intact, take_snapshot
 from depthrate.storage.commits.source import find_broken_files
 from depthrate.storage.files.parquet import read_parquet
 from depthrate.storage.files.paths import compaction_of_path, is_compacted, manifest_path, sweep_of_path
@@ -27,17 +27,17 @@ def delete_replaced(store: Store, grace_s: float) -> tuple[int, int]:
         UnsoundFile: a manifest cannot be read, which may name files of others.
     """
     snapshot = take_snapshot(store)
-    require_sound(snapshot, ("manifest/",))
+    require_intact(snapshot, ("manifest/",))
     ready, waiting = set(), 0
     for manifest in snapshot.manifests:
-        doomed = _doomed(manifest, snapshot)
+        doomed = _expired_paths(manifest, snapshot)
         if doomed and age_s(store, manifest.path, manifest.created_at) >= grace_s and _is_sound(store, manifest):
             ready.add(manifest.compaction_id)
         else:
             waiting += len(doomed)
     if ready:
         snapshot = take_snapshot(store)  # reading took a while: what another compaction names since then stays
-    doomed = [path for m in snapshot.manifests if m.compaction_id in ready for path in _doomed(m, snapshot)]
+    doomed = [path for m in snapshot.manifests if m.compaction_id in ready for path in _expired_paths(m, snapshot)]
     abandoned = _abandoned(store, snapshot)
     # manifests before their files: a reader finds a compaction whole or not at all
     for path in (path for path in doomed if path.startswith("manifest/")):
@@ -46,11 +46,11 @@ def delete_replaced(store: Store, grace_s: float) -> tuple[int, int]:
     return len(doomed) + len(abandoned), waiting
 
 
-def _doomed(manifest: Manifest, snapshot: Snapshot) -> list[str]:
+def _expired_paths(manifest: Manifest, snapshot: Snapshot) -> list[str]:
     """Return what is there of all that a compaction replaced."""
     named = {file.path for current in snapshot.manifests for file in current.all_files()}
     doomed = [*manifest.replaced_paths(), *_doomed_records(manifest, snapshot)]
-    for old in (old for old in snapshot.superseded if old.compaction_id in manifest.compactions):
+    for old in (old for old in snapshot.superseded_manifests if old.compaction_id in manifest.compactions):
         doomed += [*old.replaced_paths(), *_doomed_records(old, snapshot)]
         doomed += [old.path, *(file.path for file in old.all_files())]
     return [path for path in dict.fromkeys(doomed) if path in snapshot.listing and path not in named]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from depthrate.storage.attempts.records import read_loose_records
 from depthrate.storage.commits.snapshot import Snapshot
-from depthrate.storage.commits.source import Source
+from depthrate.storage.commits.source import VisibleCommit
 from depthrate.storage.files.paths import sweep_of_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState
@@ -28,7 +28,7 @@ class Group:
     """What becomes one set of files: the rows of these commits and compactions that count, and these records."""
 
     sweep: str
-    sources: list[Source]
+    sources: list[VisibleCommit]
     records: list[str]
     """Paths of attempts' records."""
     drops: bool = False
@@ -42,8 +42,8 @@ class Group:
 
 def plan_groups(store: Store, snapshot: Snapshot, at_least: int, group_bytes: float) -> Iterator[Group]:
     """Yield what to put together: loose commits with compactions that are still small, and copies with their originals."""
-    sources: dict[str, list[Source]] = {}
-    for source in (*snapshot.sources, *snapshot.beaten):
+    sources: dict[str, list[VisibleCommit]] = {}
+    for source in (*snapshot.sources, *snapshot.superseded_commits):
         sources.setdefault(sweep_of_path(source.path), []).append(source)
     records = _settled_records(store, snapshot)
     shrinking = {source.path for of_sweep in sources.values() for source in of_sweep if _has_gone(source, snapshot)}
@@ -58,25 +58,25 @@ def plan_groups(store: Store, snapshot: Snapshot, at_least: int, group_bytes: fl
         yield from _copies(sweep, [source for source in of_sweep if source.path not in taken])
 
 
-def _copies(sweep: str, large: list[Source]) -> Iterator[Group]:
+def _copies(sweep: str, large: list[VisibleCommit]) -> Iterator[Group]:
     """Yield each compaction that another one, which ran at the same time, made superfluous, together with that one."""
     originals = [source for source in large if source.trials.num_rows]
     for copy in (source for source in large if not source.trials.num_rows):
-        trial_ids = set(copy.held["trial_id"].to_pylist())
+        trial_ids = set(copy.all_trials["trial_id"].to_pylist())
         original = next((source for source in originals if trial_ids <= set(source.trial_ids())), None)
         if original is not None:
             originals.remove(original)
             yield Group(sweep, [original, copy], [])
 
 
-def _has_gone(source: Source, snapshot: Snapshot) -> bool:
+def _has_gone(source: VisibleCommit, snapshot: Snapshot) -> bool:
     """Whether a source holds rows that were removed for good."""
-    counts = snapshot.removals.only_gone().counts(source.held)
+    counts = snapshot.removals.permanent_only().counts(source.all_trials)
     return counts is not None and not all(counts.to_pylist())
 
 
 def _cut(
-    sweep: str, sources: list[Source], records: list[str], group_bytes: float, shrinking: Set[str]
+    sweep: str, sources: list[VisibleCommit], records: list[str], group_bytes: float, shrinking: Set[str]
 ) -> Iterator[Group]:
     """Cut a sweep's sources into groups that fit into memory."""
 
@@ -84,7 +84,7 @@ def _cut(
         drops = any(source.path in shrinking for source in chosen)
         return Group(sweep, chosen, records[:GROUP_RECORDS], drops)
 
-    chosen: list[Source] = []
+    chosen: list[VisibleCommit] = []
     weight, rows = 0.0, 0
     for source in sources:
         more_rows = max((file.rows for files in source.files.values() for file in files), default=0)
@@ -100,7 +100,7 @@ def _cut(
         records, chosen = records[GROUP_RECORDS:], []
 
 
-def _weight(source: Source) -> float:
+def _weight(source: VisibleCommit) -> float:
     """Return about how many bytes a source's largest table takes in memory: its numbers, and what packs badly."""
     weights = [0.0]
     for table, named in source.files.items():

@@ -14,16 +14,16 @@ from depthrate.storage.attempts.records import read_loose_records
 from depthrate.storage.commits.commit import joined_rows
 from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.commits.snapshot import Snapshot
-from depthrate.storage.commits.source import Source, counting_rows, read_commit_of, resolve
+from depthrate.storage.commits.source import VisibleCommit, counting_rows, read_commit_of, resolve
 from depthrate.storage.files.parquet import DataFile, read_parquet, write_table
 from depthrate.storage.files.paths import attempt_of_path, compacted_path, log_path, manifest_path, name_of_path
-from depthrate.storage.files.regular import UnfitFileError
+from depthrate.storage.files.regular import InvalidFileError
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.groups import MERGE_FEATURES_BELOW, Group
-from depthrate.storage.tables.schema import ATTEMPTS, all_rows, as_attempts, no_rows
+from depthrate.storage.tables.schema import ATTEMPTS, as_attempts, concat_rows, empty_trials
 
 _RECORDS = ATTEMPTS.append(pa.field("log", pa.binary()))
-ReadRows = Callable[[Store, Source, DataFile], pa.Table]
+ReadRows = Callable[[Store, VisibleCommit, DataFile], pa.Table]
 
 
 class DamagedFile(Exception):
@@ -39,7 +39,7 @@ def write_group(store: Store, group: Group, snapshot: Snapshot, compaction_id: s
     """
     resolved = _resolved(store, group, snapshot)
     written = write_tables(store, group.sweep, resolved, compaction_id, read_rows)
-    left_out = _rows(source.held for source in resolved) - _rows(source.trials for source in resolved)
+    left_out = _rows(source.all_trials for source in resolved) - _rows(source.trials for source in resolved)
     replaced = [source.manifest for source in group.sources if source.manifest is not None]
     records, sizes, logs = _joined_records(store, group, replaced, snapshot)
     if records is not None:
@@ -78,7 +78,7 @@ def _still_there(sweep: str, replaced: Sequence[Manifest], snapshot: Snapshot) -
     return {compaction_id for compaction_id in earlier if manifest_path(sweep, compaction_id) in snapshot.listing}
 
 
-def _resolved(store: Store, group: Group, snapshot: Snapshot) -> list[Source]:
+def _resolved(store: Store, group: Group, snapshot: Snapshot) -> list[VisibleCommit]:
     """Return a group's sources with those of their trials that have no earlier commit within the group and are not gone."""
     commits = []
     for source in group.sources:
@@ -88,11 +88,11 @@ def _resolved(store: Store, group: Group, snapshot: Snapshot) -> list[Source]:
             raise
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             raise DamagedFile(source.path) from error
-    return resolve(commits, removals=snapshot.removals.only_gone())
+    return resolve(commits, removals=snapshot.removals.permanent_only())
 
 
 def write_tables(
-    store: Store, sweep: str, sources: Sequence[Source], compaction_id: str, read: ReadRows
+    store: Store, sweep: str, sources: Sequence[VisibleCommit], compaction_id: str, read: ReadRows
 ) -> dict[str, list[DataFile]]:
     """Write those rows of some sources that count, sorted, and return the files by table.
 
@@ -102,7 +102,7 @@ def write_tables(
     def path(table: str, part: int | None = None) -> str:
         return compacted_path(table, sweep, compaction_id, part)
 
-    trials = all_rows([no_rows(), *(source.trials for source in sources)])
+    trials = concat_rows([empty_trials(), *(source.trials for source in sources)])
     order = pc.sort_indices(trials["trial_id"]).to_numpy()
     ids = trials["trial_id"].take(pa.array(order)).combine_chunks()
     written: dict[str, list[DataFile]] = {}
@@ -121,7 +121,7 @@ def write_tables(
     return written | ({"features": features} if features else {})
 
 
-def _own_columns(sources: Sequence[Source], name: str, table: pa.Table) -> dict[str, str]:
+def _own_columns(sources: Sequence[VisibleCommit], name: str, table: pa.Table) -> dict[str, str]:
     """Return those of a table's columns that its files held beyond the standard ones, with their types."""
     own = {column for source in sources for file in source.files.get(name, ()) for column in file.own_columns}
     return {each.name: str(each.type) for each in table.schema if each.name in own}
@@ -132,7 +132,7 @@ def _joined(name: str, parts: list[pa.Table]) -> pa.Table | None:
     return joined_rows(name, parts).combine_chunks() if parts else None
 
 
-def read_rows(store: Store, source: Source, file: DataFile) -> pa.Table:
+def read_rows(store: Store, source: VisibleCommit, file: DataFile) -> pa.Table:
     """Return the rows of a source's file that count.
 
     Raises:
@@ -165,18 +165,22 @@ def _order(name: str, table: pa.Table, ids: pa.Array) -> np.ndarray:
 
 
 def _merge_features(
-    store: Store, sources: Sequence[Source], ids: pa.Array, path: Callable[[str, int | None], str], read: ReadRows
+    store: Store,
+    sources: Sequence[VisibleCommit],
+    ids: pa.Array,
+    path: Callable[[str, int | None], str],
+    read: ReadRows,
 ) -> list[DataFile]:
     """Put small files of features of one width together; name the large ones as they are."""
     kept, parts = [], dict[str, list[pa.Table]]()
     for source in sources:
         for file in source.files.get("features", ()):
-            if source.is_whole and file.size >= MERGE_FEATURES_BELOW:
+            if source.is_fully_visible and file.size >= MERGE_FEATURES_BELOW:
                 kept.append(file)
             elif (rows := read(store, source, file)).num_rows:
                 parts.setdefault(str(rows.schema.field("feature").type), []).append(rows)
     for part, tables in enumerate(parts.values()):
-        table = all_rows(tables).combine_chunks()
+        table = concat_rows(tables).combine_chunks()
         kept.append(write_table(store, path("features", part), "features", table, _order("features", table, ids)))
     return kept
 
@@ -206,10 +210,10 @@ def _joined_records(
             if isinstance(content, bytes):
                 printed = content
                 logs.append(attempt)
-            elif not isinstance(content, UnfitFileError):  # what is no file is said, and stays
+            elif not isinstance(content, InvalidFileError):  # what is no file is said, and stays
                 raise content
         rows.append({name: record.get(name) for name in ATTEMPTS.names} | {"log": printed})
         sizes[attempt] = snapshot.listing[path]
     if rows:
         parts.append(pa.Table.from_pylist(rows, _RECORDS))
-    return (all_rows(parts) if parts else None), sizes, logs
+    return (concat_rows(parts) if parts else None), sizes, logs

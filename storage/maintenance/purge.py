@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from depthrate.storage.attempts.clocks import age_s
 from depthrate.storage.catalog.removals import PurgeRecord, Removal, RemovalKind, Removals, Row
-from depthrate.storage.catalog.requested_trials import surely_asked_for
+from depthrate.storage.catalog.requested_trials import verified_requested_ids
 from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.files.paths import new_name, removal_path, removed_path
 from depthrate.storage.files.store import Store
@@ -40,7 +40,7 @@ def seal_removals(store: Store, removals: Removals, grace_s: float) -> bool:
         return False
     young = frozenset(row for each in removals.removals if each not in ripe for row in each.rows)
     unconditional = _rows_of(ripe, RemovalKind.TRIALS) - young
-    owned = surely_asked_for(store)
+    owned = verified_requested_ids(store)
     unasked = frozenset(row for row in _rows_of(ripe, RemovalKind.SWEEP) - young - unconditional if row[0] not in owned)
     has_decided = any([_decide(store, seal) for seal in undecided])
     if unconditional or unasked:
@@ -58,7 +58,7 @@ def seal_removals(store: Store, removals: Removals, grace_s: float) -> bool:
 
 def _decide(store: Store, seal: PurgeRecord) -> bool:
     """Make a seal final, or take it back where somebody asks for its rows or they were restored."""
-    is_final = not {trial_id for trial_id, _ in seal.unasked} & surely_asked_for(store)
+    is_final = not {trial_id for trial_id, _ in seal.unasked} & verified_requested_ids(store)
     is_final &= all(store.size(removal_path(removal)) is not None for removal in seal.removals)
     if is_final:
         replace(seal, is_final=True).write(store)
@@ -74,8 +74,10 @@ def delete_empty_seals(store: Store, snapshot: Snapshot) -> None:
     """Delete the seals whose rows stand in no file any more."""
     held = {
         pair
-        for source in (*snapshot.sources, *snapshot.beaten)
-        for pair in zip(source.held["trial_id"].to_pylist(), source.held["attempt_id"].to_pylist(), strict=True)
+        for source in (*snapshot.sources, *snapshot.superseded_commits)
+        for pair in zip(
+            source.all_trials["trial_id"].to_pylist(), source.all_trials["attempt_id"].to_pylist(), strict=True
+        )
     }
     for seal in snapshot.removals.seals:
         if seal.is_final and not seal.rows & held and age_s(store, seal.path, seal.sealed_at) >= EMPTY_S:

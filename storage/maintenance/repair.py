@@ -12,7 +12,7 @@ import pyarrow as pa
 from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.commits.snapshot import named_files, replaced_files, take_snapshot
-from depthrate.storage.commits.source import Source, counting_rows, read_commit_of
+from depthrate.storage.commits.source import VisibleCommit, counting_rows, read_commit_of
 from depthrate.storage.files.leftovers import is_unfinished, remove_unfinished
 from depthrate.storage.files.parquet import DataFile, read_parquet, write_table
 from depthrate.storage.files.paths import (
@@ -29,7 +29,7 @@ from depthrate.storage.maintenance.damage import BROKEN, rows_left
 from depthrate.storage.maintenance.findings import NEWER, STRAY, Verification
 from depthrate.storage.maintenance.merge import write_tables
 from depthrate.storage.maintenance.type_conflicts import types_of, with_own_columns, with_own_names
-from depthrate.storage.tables.schema import all_rows, as_attempts, no_rows
+from depthrate.storage.tables.schema import as_attempts, concat_rows, empty_trials
 
 
 @dataclass
@@ -56,7 +56,7 @@ def repair(store: Store, found: Verification) -> Repair:
     done = Repair(quarantine_folder(f"{datetime.now(UTC):%Y%m%dT%H%M%S}"))
     rest = take_snapshot(store, ignore=found.lost)
     elsewhere = rest.trial_ids()
-    needed = {file.path for manifest in (*rest.manifests, *rest.superseded) for file in manifest.all_files()}
+    needed = {file.path for manifest in (*rest.manifests, *rest.superseded_manifests) for file in manifest.all_files()}
     replaced, named_now = replaced_files(rest), named_files(rest)
     for path, lost in found.lost.items():
         if path in replaced:
@@ -94,38 +94,38 @@ def _is_committed_now(store: Store, path: str) -> bool:
     return table in DATA_TABLES and store.size(data_path(path, "trials")) is not None
 
 
-def _save(store: Store, source: Source, without: set[str]) -> int:
+def _save(store: Store, source: VisibleCommit, without: set[str]) -> int:
     """Write those trials of a damaged commit anew that are whole and stand nowhere else, and return how many."""
     keep = [trial_id not in without for trial_id in source.trial_ids()]
     if not any(keep):
         return 0
     sweep, compaction_id = sweep_of_path(source.path), new_name()
     # counted as partial, so that rows of other trials in its files are left behind
-    whole = replace(source, trials=source.trials.filter(pa.array(keep)), is_whole=False)
+    whole = replace(source, trials=source.trials.filter(pa.array(keep)), is_fully_visible=False)
     with contextlib.suppress(*BROKEN):  # with the columns of newer versions, where the file can be read
         whole = replace(whole, trials=counting_rows(whole, read_commit_of(store, source).trials))
     types = types_of(store)
 
-    def read(store: Store, source: Source, file: DataFile) -> pa.Table:
+    def read(store: Store, source: VisibleCommit, file: DataFile) -> pa.Table:
         return with_own_columns(_read_what_is_left(store, source, file), file.path.partition("/")[0], types)
 
     written = write_tables(store, sweep, [with_own_names(store, whole, types)], compaction_id, read)
     records = [table for file in source.files.get("attempts", ()) if (table := _records_left(store, file)) is not None]
     if records:
         path = compacted_path("attempts", sweep, compaction_id)
-        written["attempts"] = [write_table(store, path, "attempts", all_rows(records))]
+        written["attempts"] = [write_table(store, path, "attempts", concat_rows(records))]
     logs = source.manifest.logs if source.manifest is not None and records else []
     before = [] if source.manifest is None else source.manifest.gone
-    gone = None if before is None else sorted({*before, *source.held["attempt_id"].to_pylist()})
+    gone = None if before is None else sorted({*before, *source.all_trials["attempt_id"].to_pylist()})
     Manifest(compaction_id, sweep, time.time(), written, logs=logs, gone=gone).write(store)
     return sum(keep)
 
 
-def _read_what_is_left(store: Store, source: Source, file: DataFile) -> pa.Table:
+def _read_what_is_left(store: Store, source: VisibleCommit, file: DataFile) -> pa.Table:
     try:
         return counting_rows(source, rows_left(file.read(store)))
     except BROKEN:
-        return no_rows()  # all of its trials are among the lost ones
+        return empty_trials()  # all of its trials are among the lost ones
 
 
 def _records_left(store: Store, file: DataFile) -> pa.Table | None:

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from depthrate.storage.attempts.clocks import require_clock
-from depthrate.storage.catalog.removals import Removal, RemovalKind, Row, put_away, remove
-from depthrate.storage.catalog.requested_trials import surely_asked_for
+from depthrate.storage.catalog.removals import Removal, RemovalKind, Row, archive_sweep, remove
+from depthrate.storage.catalog.requested_trials import verified_requested_ids
 from depthrate.storage.catalog.specs import read_specs
-from depthrate.storage.commits.snapshot import Snapshot, require_sound
-from depthrate.storage.commits.source import Source
+from depthrate.storage.commits.snapshot import Snapshot, require_intact
+from depthrate.storage.commits.source import VisibleCommit
 from depthrate.storage.files.paths import (
     fits_path,
     launches_folder,
@@ -23,7 +23,7 @@ from depthrate.storage.files.store import Store
 
 
 @dataclass(frozen=True)
-class Going:
+class RemovalPlan:
     """What the removal of a sweep would do."""
 
     sweep: str
@@ -39,7 +39,7 @@ class Going:
         return {trial_id for trial_id, _ in self.rows}
 
 
-def what_goes(store: Store, snapshot: Snapshot, sweep: str) -> Going:
+def plan_removal(store: Store, snapshot: Snapshot, sweep: str) -> RemovalPlan:
     """Return what the removal of a sweep would do.
 
     Trials of another sweep of which no list is kept are taken to be asked for by it.
@@ -47,13 +47,13 @@ def what_goes(store: Store, snapshot: Snapshot, sweep: str) -> Going:
     Raises:
         UnsoundFile: what another sweep asks for cannot be told, or a manifest or a removal cannot be read.
     """
-    require_sound(snapshot)
+    require_intact(snapshot)
     specs = list(read_specs(store))
     unlisted = {spec.sweep for spec in specs if spec.trials_sha256 is None or "search" in spec.spec} - {sweep}
     wanted = {t for spec in specs if spec.sweep == sweep for t in spec.trial_ids(store) or ()}
-    held = [(source, row) for source in (*snapshot.sources, *snapshot.beaten) for row in _rows(source)]
+    held = [(source, row) for source in (*snapshot.sources, *snapshot.superseded_commits) for row in _rows(source)]
     wanted |= {row[0] for source, row in held if sweep_of_path(source.path) == sweep}
-    kept = wanted & surely_asked_for(store, without=sweep, all_listed=False)
+    kept = wanted & verified_requested_ids(store, without=sweep, all_listed=False)
     kept |= {row[0] for source, row in held if sweep_of_path(source.path) in unlisted} & wanted
     rows = frozenset(row for _, row in held if row[0] in wanted - kept) - snapshot.removals.gone
     committed = snapshot.trial_ids()
@@ -62,10 +62,10 @@ def what_goes(store: Store, snapshot: Snapshot, sweep: str) -> Going:
     own += store.list(launches_folder(sweep))
     listed = [path for path in store.list(sweep_folder(sweep)) if path.endswith((".json", ".trials"))]
     ordered = (*own, *sorted(listed, key=lambda path: path.endswith(".json")))
-    return Going(sweep, rows, frozenset(kept & committed), ordered)
+    return RemovalPlan(sweep, rows, frozenset(kept & committed), ordered)
 
 
-def remove_sweep(store: Store, going: Going) -> Removal:
+def remove_sweep(store: Store, going: RemovalPlan) -> Removal:
     """Remove a sweep; killed on the way it leaves a sweep that can be removed or restored.
 
     Raises:
@@ -74,7 +74,7 @@ def remove_sweep(store: Store, going: Going) -> Removal:
     """
     require_clock(store)
     removal = remove(store, RemovalKind.SWEEP, going.sweep, going.rows)
-    put_away(store, removal, going.paths)
+    archive_sweep(store, removal, going.paths)
     return removal
 
 
@@ -84,11 +84,11 @@ def rows_of_trials(snapshot: Snapshot, trial_ids: Iterable[str]) -> frozenset[Ro
     Raises:
         UnsoundFile: a manifest or a removal cannot be read.
     """
-    require_sound(snapshot)
+    require_intact(snapshot)
     wanted = set(trial_ids)
-    sources = (*snapshot.sources, *snapshot.beaten)
+    sources = (*snapshot.sources, *snapshot.superseded_commits)
     return frozenset(row for source in sources for row in _rows(source) if row[0] in wanted) - snapshot.removals.gone
 
 
-def _rows(source: Source) -> Iterable[Row]:
-    return zip(source.held["trial_id"].to_pylist(), source.held["attempt_id"].to_pylist(), strict=True)
+def _rows(source: VisibleCommit) -> Iterable[Row]:
+    return zip(source.all_trials["trial_id"].to_pylist(), source.all_trials["attempt_id"].to_pylist(), strict=True)

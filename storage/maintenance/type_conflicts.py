@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from depthrate.storage.commits.source import Source
+from depthrate.storage.commits.source import VisibleCommit
 from depthrate.storage.files.parquet import DataFile
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.findings import Finding
-from depthrate.storage.tables.own_columns import TYPE_WORDS, check_own_columns, own_columns
-from depthrate.storage.tables.schema import MEASURED
+from depthrate.storage.tables.own_columns import TYPE_WORDS, check_own_columns, custom_columns
+from depthrate.storage.tables.schema import MEASURED_TABLES
 
 Types = Mapping[str, Mapping[str, str]]
 """Table -> column of the tasks' own -> its type."""
@@ -23,7 +23,7 @@ Types = Mapping[str, Mapping[str, str]]
 
 def types_of(store: Store) -> Types:
     """Return the types of all columns that tasks added to a store."""
-    return {table: own_columns(store, table) for table in MEASURED}
+    return {table: custom_columns(store, table) for table in MEASURED_TABLES}
 
 
 def mistyped_columns(table: str, file: DataFile, types: Types) -> dict[str, str]:
@@ -32,12 +32,12 @@ def mistyped_columns(table: str, file: DataFile, types: Types) -> dict[str, str]
     return {column: kind for column, kind in file.own_columns.items() if held.get(column, kind) != kind}
 
 
-def is_mistyped(source: Source, types: Types) -> bool:
+def is_mistyped(source: VisibleCommit, types: Types) -> bool:
     """Whether a commit or a compaction has such a column."""
     return any(mistyped_columns(table, file, types) for table, files in source.files.items() for file in files)
 
 
-def find_type_conflicts(source: Source, types: Types) -> Iterator[Finding]:
+def find_type_conflicts(source: VisibleCommit, types: Types) -> Iterator[Finding]:
     """Yield a finding for each such column."""
     for table, files in source.files.items():
         for file in files:
@@ -47,7 +47,7 @@ def find_type_conflicts(source: Source, types: Types) -> Iterator[Finding]:
                 yield Finding(file.path, "two types", f"{what}; --repair calls it {_other_name(column, kind)!r}")
 
 
-def with_own_names(store: Store, source: Source, types: Types) -> Source:
+def with_own_names(store: Store, source: VisibleCommit, types: Types) -> VisibleCommit:
     """Return a source whose mistyped columns are called otherwise, in what is said of its files; claim their types.
 
     Raises:

@@ -15,7 +15,7 @@ from depthrate.storage.attempts.searches import SearchRecords
 from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.commit import NewerFile
 from depthrate.storage.commits.snapshot import named_files, replaced_files, take_snapshot
-from depthrate.storage.commits.source import Source, first_line, parse_commit
+from depthrate.storage.commits.source import VisibleCommit, first_line, parse_commit
 from depthrate.storage.files.json_objects import read_object
 from depthrate.storage.files.parquet import DataFile, open_parquet, read_parquet
 from depthrate.storage.files.paths import (
@@ -31,7 +31,7 @@ from depthrate.storage.files.paths import (
     sweep_of_path,
     table_path,
 )
-from depthrate.storage.files.regular import UnfitFileError
+from depthrate.storage.files.regular import InvalidFileError
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.damage import BROKEN, diagnose, newer_columns, rows_left, wrong_columns
 from depthrate.storage.maintenance.findings import NEWER, STRAY, Finding, Verification
@@ -39,7 +39,7 @@ from depthrate.storage.maintenance.garbage import ABANDONED_S
 from depthrate.storage.maintenance.groups import SETTLED_S
 from depthrate.storage.maintenance.type_conflicts import find_type_conflicts, types_of
 from depthrate.storage.maintenance.verify_metadata import HashOf, check_small_files
-from depthrate.storage.tables.schema import TRIALS, Columns, all_rows, as_trials, no_rows
+from depthrate.storage.tables.schema import TRIALS, Columns, as_trials, concat_rows, empty_trials
 from depthrate.storage.tables.states import AttemptState
 
 YOUNG_S = 900.0
@@ -91,7 +91,7 @@ class _Check:
 
     def commits(self) -> None:
         """Check every commit and compaction that counts or should."""
-        sources = [*self.snapshot.sources, *self.snapshot.beaten, *self._broken_sources()]
+        sources = [*self.snapshot.sources, *self.snapshot.superseded_commits, *self._broken_sources()]
         total = sum(len(named) for source in sources for named in source.files.values())
         for source in sources:
             wrong = len(self.result.findings)
@@ -100,15 +100,17 @@ class _Check:
                 self.result.lost.setdefault(source.path, set()).update(lost)
                 self.result.sources[source.path] = source
 
-    def _broken_sources(self) -> Iterator[Source]:
+    def _broken_sources(self) -> Iterator[VisibleCommit]:
         """Yield the commits and compactions that do not count, with what can be read of them."""
-        counted = {source.path for source in (*self.snapshot.sources, *self.snapshot.beaten)}
+        counted = {source.path for source in (*self.snapshot.sources, *self.snapshot.superseded_commits)}
         unread = [manifest for manifest in self.snapshot.manifests if manifest.path not in counted]
         for manifest in (*self.snapshot.broken, *unread):
             trials = [self._what_is_left(file) for file in manifest.files.get("trials", ())]
-            table = all_rows([no_rows(), *trials])
-            yield Source(manifest.path, table, table, True, manifest.files, manifest)
-        replaced = {p for m in (*self.snapshot.manifests, *self.snapshot.superseded) for p in m.replaced_trials()}
+            table = concat_rows([empty_trials(), *trials])
+            yield VisibleCommit(manifest.path, table, table, True, manifest.files, manifest)
+        replaced = {
+            p for m in (*self.snapshot.manifests, *self.snapshot.superseded_manifests) for p in m.replaced_trials()
+        }
         for path in self.snapshot.listing:
             is_commit = path.startswith("trials/") and not is_compacted(path)
             if not is_commit or path in counted or path in replaced:
@@ -124,13 +126,13 @@ class _Check:
             except BROKEN as error:
                 self._unreadable_commit(path, error)
                 continue
-            yield Source(path, commit.trials, commit.trials, True, commit.files)
+            yield VisibleCommit(path, commit.trials, commit.trials, True, commit.files)
 
     def _what_is_left(self, file: DataFile) -> pa.Table:
         try:
             return as_trials(rows_left(file.read(self.store)), newer=True)
         except BROKEN:
-            return no_rows()
+            return empty_trials()
 
     def _unreadable_commit(self, path: str, error: Exception) -> None:
         """Report a trials file that is none; its attempt's record may know whose rows it held."""
@@ -150,7 +152,7 @@ class _Check:
         sweep, name = sweep_of_path(path), name_of_path(path)
         return any(table_path(table, sweep, name, None) in self.snapshot.listing for table in DATA_TABLES)
 
-    def _check_source(self, source: Source, total: int) -> set[str]:
+    def _check_source(self, source: VisibleCommit, total: int) -> set[str]:
         """Check a commit's files and return the trials that cannot be used because of them."""
         counting = set(source.trial_ids())
         lost: set[str] = set()
@@ -169,14 +171,14 @@ class _Check:
         return lost | self._check_complete(source, lost, steps_and_layers)
 
     def _check_file(
-        self, name: str, file: DataFile, source: Source, counting: set[str], steps_and_layers: list[pa.Table]
+        self, name: str, file: DataFile, source: VisibleCommit, counting: set[str], steps_and_layers: list[pa.Table]
     ) -> set[str]:
         try:
             content = file.read(self.store)
         except FileNotFoundError:
             self.find(file.path, "missing", f"{source.path} was committed with it", sorted(counting))
             return counting
-        except UnfitFileError as error:
+        except InvalidFileError as error:
             self.find(file.path, "damaged", str(error), sorted(counting))
             return counting
         self.result.num_bytes += len(content)
@@ -197,13 +199,13 @@ class _Check:
         if rows.num_rows != file.rows:
             self.find(file.path, "miscounted", f"has {rows.num_rows} rows and was committed with {file.rows}")
             return counting
-        if source.is_whole and (strange := set(rows["trial_id"].unique().to_pylist()) - counting):
+        if source.is_fully_visible and (strange := set(rows["trial_id"].unique().to_pylist()) - counting):
             self.find(file.path, "miscounted", f"has rows of {len(strange)} trials that {source.path} does not name")
         if name == "metrics":
             steps_and_layers.append(rows)
         return set()
 
-    def _check_rows(self, source: Source) -> set[str]:
+    def _check_rows(self, source: VisibleCommit) -> set[str]:
         """Return the trials whose parameters cannot be read, or that say that they are of another sweep."""
         strange, sweep = set(), sweep_of_path(source.path)
         for row in source.trials.select(["trial_id", "sweep", "params"]).to_pylist():
@@ -218,7 +220,7 @@ class _Check:
             strange.add(row["trial_id"])
         return strange
 
-    def _check_complete(self, source: Source, lost: set[str], tables: list[pa.Table]) -> set[str]:
+    def _check_complete(self, source: VisibleCommit, lost: set[str], tables: list[pa.Table]) -> set[str]:
         """Return the trials that lack something their task says it measures."""
         incomplete = set()
         there = _measurements(tables)
@@ -241,9 +243,9 @@ class _Check:
 
     def strays(self) -> None:
         """Check the files in the tables' folders that no commit names."""
-        for manifest in (*self.snapshot.manifests, *self.snapshot.superseded, *self.snapshot.broken):
+        for manifest in (*self.snapshot.manifests, *self.snapshot.superseded_manifests, *self.snapshot.broken):
             self._known.update((manifest.path, *(file.path for file in manifest.all_files())))
-        for manifest in (*self.snapshot.manifests, *self.snapshot.superseded):
+        for manifest in (*self.snapshot.manifests, *self.snapshot.superseded_manifests):
             self._known.update(manifest.replaced_paths())
         for path in self.snapshot.listing:
             if path in self._known or path.split("/")[0] not in ("trials", *DATA_TABLES):
@@ -324,10 +326,10 @@ class _Check:
 
     def _not_held(self) -> list[tuple[Record, set[str]]]:
         """Return the attempts that ended done a while ago, with those of their trials that nothing here holds or explains."""
-        sources = (*self.snapshot.sources, *self.snapshot.beaten, *self.result.sources.values())
-        held = {trial_id for source in sources for trial_id in source.held["trial_id"].to_pylist()}
+        sources = (*self.snapshot.sources, *self.snapshot.superseded_commits, *self.result.sources.values())
+        held = {trial_id for source in sources for trial_id in source.all_trials["trial_id"].to_pylist()}
         held |= self.snapshot.removals.trial_ids() | {t for finding in self.result.findings for t in finding.trial_ids}
-        manifests = (*self.snapshot.manifests, *self.snapshot.superseded, *self.snapshot.broken)
+        manifests = (*self.snapshot.manifests, *self.snapshot.superseded_manifests, *self.snapshot.broken)
         unnoted = {manifest.sweep for manifest in manifests if manifest.gone is None}
         explained = {attempt for manifest in manifests for attempt in manifest.gone or ()}
         explained |= {attempt_of_path(finding.path) for finding in self.result.findings if finding.kind == NEWER}
@@ -360,7 +362,9 @@ class _Check:
         left = self.result.lost.keys() & self.result.sources.keys()
         of_left = {file.path for path in left for file in self._files_of(path)}
         committed = {
-            trial_id for source in (*now.sources, *now.beaten) for trial_id in source.held["trial_id"].to_pylist()
+            trial_id
+            for source in (*now.sources, *now.superseded_commits)
+            for trial_id in source.all_trials["trial_id"].to_pylist()
         }
         over = gone | vanished | (of_gone - of_left)
         over |= {

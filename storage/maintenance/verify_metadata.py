@@ -14,7 +14,7 @@ from depthrate.storage.catalog.requested_trials import is_batch
 from depthrate.storage.catalog.specs import parse_spec, read_specs
 from depthrate.storage.catalog.tags import Tagging
 from depthrate.storage.commits.source import first_line
-from depthrate.storage.files.json_objects import read_object, read_sealed
+from depthrate.storage.files.json_objects import read_object, read_with_digest
 from depthrate.storage.files.leftovers import unfinished_writes
 from depthrate.storage.files.parquet import read_parquet
 from depthrate.storage.files.paths import (
@@ -26,13 +26,13 @@ from depthrate.storage.files.paths import (
     submission_path,
     trial_ids_path,
 )
-from depthrate.storage.files.regular import UnfitFileError
+from depthrate.storage.files.regular import InvalidFileError
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.damage import BROKEN
 from depthrate.storage.maintenance.findings import Finding
 from depthrate.storage.maintenance.garbage import ABANDONED_S
 from depthrate.storage.tables.own_columns import TYPE_WORDS, late_claims
-from depthrate.storage.tables.schema import FITS, MEASURED
+from depthrate.storage.tables.schema import FITS, MEASURED_TABLES
 
 HashOf = Callable[[Mapping[str, Any]], str | None]
 """Spec of a sweep -> the hash that is its name, None where that is not known."""
@@ -53,7 +53,7 @@ def check_small_files(store: Store, committed: Set[str], hash_of: HashOf) -> Ite
     yield from _check_each(store, "jobs", _check_submission)
     yield from _check_each(store, "searches", _check_search)
     yield from _check_each(store, "fits", _check_fits)
-    for table in MEASURED:
+    for table in MEASURED_TABLES:
         for path, (column, kind, held) in late_claims(store, table).items():
             what = f"column {column!r} of {table} is a {TYPE_WORDS.get(held, held)} in this store"
             yield Finding(path, "two types", f"{what}; a {TYPE_WORDS.get(kind, kind)} was claimed later")
@@ -72,7 +72,7 @@ def _check_each(store: Store, folder: str, check: Callable[[str, bytes], None]) 
     """Check the files of a folder; `check` raises what is wrong with one."""
     for path, content in store.read_many(store.list(folder)):
         try:
-            if isinstance(content, UnfitFileError):
+            if isinstance(content, InvalidFileError):
                 raise content
             if not isinstance(content, OSError):
                 check(path, content)
@@ -96,20 +96,20 @@ def _check_submission(path: str, content: bytes) -> None:
 
 
 def _check_search(path: str, content: bytes) -> None:
-    if "reports" not in read_sealed(content) and not is_batch(path, content):
+    if "reports" not in read_with_digest(content) and not is_batch(path, content):
         raise ValueError("it was changed after it was written")
 
 
 def _check_decision(path: str, content: bytes) -> None:
-    Decision.of(path, content)
+    Decision.from_bytes(path, content)
 
 
 def _check_removal(path: str, content: bytes) -> None:
-    (PurgeRecord if is_seal(path) else Removal).of(path, content)
+    (PurgeRecord if is_seal(path) else Removal).from_bytes(path, content)
 
 
 def _check_tagging(path: str, content: bytes) -> None:
-    Tagging.of(path, content)
+    Tagging.from_bytes(path, content)
 
 
 def _check_fits(path: str, content: bytes) -> None:
@@ -126,7 +126,7 @@ def _checkpoints(store: Store, committed: Set[str]) -> Iterator[Finding]:
         if not is_identity(pack_id) or path != checkpoint_trials_path(pack_id):
             continue
         try:
-            members = {identity(trial_id) for trial_id in read_sealed(store.read(path))["trial_ids"]}
+            members = {identity(trial_id) for trial_id in read_with_digest(store.read(path))["trial_ids"]}
         except FileNotFoundError:
             continue  # deleted meanwhile
         except BROKEN as error:

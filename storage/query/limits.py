@@ -81,7 +81,7 @@ def remove_temporary() -> None:
 
 
 @contextmanager
-def ended_after(connection: duckdb.DuckDBPyConnection, timeout_s: float | None) -> Iterator[None]:
+def query_timeout(connection: duckdb.DuckDBPyConnection, timeout_s: float | None) -> Iterator[None]:
     """End the query that runs on a connection in here if it takes longer; that raises `duckdb.InterruptException`."""
     if timeout_s is None:
         yield

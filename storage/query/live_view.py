@@ -18,7 +18,7 @@ from depthrate.storage.tables.schema import Columns
 
 def read_live(store: Store, committed: Set[str], scope: tuple[str, Set[str]] | None = None) -> list[LivePack]:
     """Return what trials have logged that are not committed; of a scope (sweep, its committed trials) those of that sweep."""
-    packs = LiveReader(store).look()
+    packs = LiveReader(store).refresh()
     if scope is None or not packs:
         return newest_rows(packs, committed)
     sweep, known = scope

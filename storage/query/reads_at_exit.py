@@ -15,9 +15,9 @@ from typing import IO, Any
 import pyarrow as pa
 from pyarrow.fs import FSSpecHandler, PyFileSystem
 
-PATIENCE_S = 10.0
+EXIT_TIMEOUT_S = 10.0
 """How long the end of a process waits for threads of Arrow."""
-KEPT_S = 1.0
+IDLE_READ_TIMEOUT_S = 1.0
 """What stays unused for so long is kept by somebody who does not read on."""
 
 LAST_S = 0.1
@@ -65,11 +65,11 @@ class _Reads:
 
     def end(self) -> None:
         """Have reads fail from now on, and wait until Arrow has let go of all."""
-        self._is_over, until = True, time.monotonic() + PATIENCE_S
+        self._is_over, until = True, time.monotonic() + EXIT_TIMEOUT_S
         self._last = time.monotonic()
         while any(ref() is not None for ref in self._held):
             now = time.monotonic()
-            if now > until or (not self._under_way and now - self._last > KEPT_S):
+            if now > until or (not self._under_way and now - self._last > IDLE_READ_TIMEOUT_S):
                 return
             time.sleep(0.01)
         time.sleep(LAST_S if self._held else 0.0)

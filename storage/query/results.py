@@ -19,12 +19,12 @@ from depthrate.storage.catalog.removals import RemovalKind
 from depthrate.storage.catalog.specs import newest_specs
 from depthrate.storage.catalog.tags import read_tags
 from depthrate.storage.commits.cache import SnapshotCache
-from depthrate.storage.commits.snapshot import LOOKS, Snapshot, take_snapshot
-from depthrate.storage.commits.source import Problem, Source, find_broken_files, first_line, source_without
+from depthrate.storage.commits.snapshot import MAX_SCANS, Snapshot, take_snapshot
+from depthrate.storage.commits.source import Problem, VisibleCommit, find_broken_files, first_line, source_without
 from depthrate.storage.files.paths import DATA_TABLES, attempt_of_path, removal_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.features import read_layer
-from depthrate.storage.query.limits import database, ended_after
+from depthrate.storage.query.limits import database, query_timeout
 from depthrate.storage.query.live_view import create_live_view, read_live
 from depthrate.storage.query.membership import Membership, read_membership, with_sweep
 from depthrate.storage.query.results_view import results_view
@@ -32,7 +32,7 @@ from depthrate.storage.query.sql_checks import QueryError, QueryMemoryError, can
 from depthrate.storage.query.views import VIEWS, asks_for_tables, elsewhere_hint, named_views, names_sweep, renamed_hint
 from depthrate.storage.tables.own_columns import OWN_TYPES, quoted
 from depthrate.storage.tables.parameters import Added, nothing_added, with_parameter_columns
-from depthrate.storage.tables.schema import ATTEMPTS, FITS, MEASURED, TRIALS, Columns
+from depthrate.storage.tables.schema import ATTEMPTS, FITS, MEASURED_TABLES, TRIALS, Columns
 
 if TYPE_CHECKING:
     import numpy as np
@@ -150,10 +150,10 @@ class Results:
         require_characters(query)
         if lazy:
             return self._relation(query, memory_gb=memory_gb)
-        for _ in range(LOOKS):
+        for _ in range(MAX_SCANS):
             connection = database(os.getpid(), memory_gb).cursor()
             try:
-                with ended_after(connection, timeout_s):
+                with query_timeout(connection, timeout_s):
                     return self._relation(query, connection).materialize()
             except duckdb.InterruptException:
                 if timeout_s is None:
@@ -174,7 +174,7 @@ class Results:
                 raise QueryError(f"{first_line(error)}{hint}; views: {', '.join(VIEWS)}") from None
             except (pa.ArrowException, OSError, duckdb.Error) as error:
                 failed = first_line(error)
-            if not self._look_again(query):
+            if not self._rescan(query):
                 break
         raise QueryError(failed)
 
@@ -186,7 +186,7 @@ class Results:
         """
         import numpy as np
 
-        index = self.snapshot.source_of.get(trial_id)
+        index = self.snapshot.commit_index.get(trial_id)
         if index is not None:
             found = list(self._layer_of(self.snapshot.sources[index], layer, trial_id))
             if found:
@@ -204,20 +204,20 @@ class Results:
                     yield found
 
     def _layer_of(
-        self, source: Source, layer: int, trial_id: str | None = None
+        self, source: VisibleCommit, layer: int, trial_id: str | None = None
     ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
         columns = (source.trials[name].to_pylist() for name in ("trial_id", "attempt_id"))
         counting = {trial: attempt for trial, attempt in zip(*columns, strict=True) if trial_id in (None, trial)}
         for file in source.files.get("features", ()):
             yield from read_layer(self.store, file, layer, counting)
 
-    def _look_again(self, query: str) -> bool:
+    def _rescan(self, query: str) -> bool:
         """See why a query could not read a file: replaced by a compaction, or damaged; False if neither is the case."""
         named = [file for table in self._tables(query) for file in self.snapshot.files(table)]
         then = self.snapshot
         self.refresh()
         if then.listing != self.snapshot.listing:
-            self._stay_at(then)
+            self._pin_snapshot(then)
         if {source.path for source in then.sources} != {source.path for source in self.snapshot.sources}:
             return True
         broken = find_broken_files(self.store, named)
@@ -226,7 +226,7 @@ class Results:
             self.refresh()
         return bool(broken)
 
-    def _stay_at(self, then: Snapshot) -> None:
+    def _pin_snapshot(self, then: Snapshot) -> None:
         """Leave out what was committed since another snapshot; where some of that is gone, say that the store moved on."""
         counted, counts = _rows_of(then), _rows_of(self.snapshot)
         gone, since = counted - counts, counts - counted
@@ -328,7 +328,7 @@ class Results:
             elif name == "fits":
                 connection.register("fits", self._fits())
             elif name == "live":
-                packs = read_live(self.store, self.snapshot.source_of.keys(), self._scope)
+                packs = read_live(self.store, self.snapshot.commit_index.keys(), self._scope)
                 of_sweeps = [name for spec in newest_specs(self.store).values() for name in spec.parameter_names()]
                 create_live_view(connection, packs, self.columns, [*self.parameter_names(), *of_sweeps])
             elif name == "attempts":
@@ -337,8 +337,8 @@ class Results:
     def _create_table_view(self, connection: duckdb.DuckDBPyConnection, name: str) -> None:
         """Create the view of a table: all rows of most files, and of the others those of the trials that count there."""
         sources = self.snapshot.sources
-        whole = [index for index, source in enumerate(sources) if source.is_whole]
-        rest = [index for index, source in enumerate(sources) if not source.is_whole]
+        whole = [index for index, source in enumerate(sources) if source.is_fully_visible]
+        rest = [index for index, source in enumerate(sources) if not source.is_fully_visible]
         # an attempt's name tells its rows apart in many files at once, but not in two parts of its own, which hold the
         # same trial where the answer to a commit was lost; and compactions may hold copies of the same rows
         partial = [[index] for index in rest if sources[index].manifest is not None]
@@ -412,7 +412,7 @@ class Results:
 
     def _results_view(self, query: str) -> str:
         parameters, always_last = self.parameter_names(), self.columns.always_last
-        standard = {table: self.columns.schemas[table].names for table in MEASURED}
+        standard = {table: self.columns.schemas[table].names for table in MEASURED_TABLES}
         metrics = [n for n in standard["metrics"] if n not in ("trial_id", "attempt_id", "is_last")]
         curves = [n for n in standard["curves"] if n not in standard["metrics"]]
         metrics += [

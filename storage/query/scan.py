@@ -100,7 +100,7 @@ class TableDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has n
         left = _possible(self.snapshot.sorted_trial_ids, filter, self.schema)
         if left is None:
             return self.named
-        wanted = {self.snapshot.source_of[trial_id] for trial_id in left}
+        wanted = {self.snapshot.commit_index[trial_id] for trial_id in left}
         return [file for file in self.named if self.sources[file.path] in wanted]
 
 

@@ -36,7 +36,7 @@ def asks_for_tables(query: str) -> bool:
 
 def renamed_hint(error: str, query: str, columns: Iterable[str]) -> str:
     """Return what the columns of a name are called here that an error of DuckDB misses, or to whose type it objects."""
-    missed = _missed_column(error).casefold()
+    missed = _missing_column(error).casefold()
     known = {column.casefold(): column for column in columns}
     names = [missed] if missed else sorted(names_in(query) & known.keys()) if _OBJECTS_TO_TEXT.search(error) else []
     kinds = {"param_": "the parameter", "last_": "the last value of the curve"}
@@ -46,12 +46,12 @@ def renamed_hint(error: str, query: str, columns: Iterable[str]) -> str:
 
 def elsewhere_hint(error: str, of_trials: Iterable[str]) -> str:
     """Return how a column of the trials that an error of DuckDB misses in another view is got there."""
-    name = _missed_column(error).casefold()
+    name = _missing_column(error).casefold()
     known = name in map(str.casefold, of_trials)
     return f"; {name} is a column of trials and results: add `join trials using (trial_id)`" if known else ""
 
 
-def _missed_column(error: str) -> str:
+def _missing_column(error: str) -> str:
     """Return the column that an error of DuckDB misses; empty where it is about something else."""
     found = _MISSING.search(error)
     return (found[1] or found[2]) if found else ""

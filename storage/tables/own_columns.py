@@ -15,11 +15,11 @@ import pyarrow as pa
 
 from depthrate.storage.files.paths import column_of_path, column_path
 from depthrate.storage.files.store import Store
-from depthrate.storage.tables.schema import KINDS, TableError
+from depthrate.storage.tables.schema import ARROW_TYPE_BY_KIND, TableError
 
-LONGEST_NAME = 60
+MAX_NAME_LENGTH = 60
 """Characters of a column's name: it is part of the name of a file."""
-OWN_TYPES = {str(kind): kind for kind in (pa.string(), *KINDS.values())}
+OWN_TYPES = {str(kind): kind for kind in (pa.string(), *ARROW_TYPE_BY_KIND.values())}
 """The types a task's own column can have, by the names they are written down with."""
 
 
@@ -28,7 +28,7 @@ SETTLE_S, REMOTE_SETTLE_S = 0.05, 2.0
 TYPE_WORDS = {"double": "number", "string": "text", "list<item: double>": "list", "list<item: float>": "matrix"}
 
 
-def own_columns(store: Store, table: str) -> dict[str, str]:
+def custom_columns(store: Store, table: str) -> dict[str, str]:
     """Return the columns that tasks added to a table of this store, with their types."""
     return {column: held[0][1] for column, held in _claims(store, table).items()}
 
@@ -70,14 +70,14 @@ def check_own_columns(store: Store, table: str, columns: Mapping[str, str]) -> N
     """
     if not columns:
         return
-    known = own_columns(store, table)
+    known = custom_columns(store, table)
     new = [column for column in sorted(columns) if column not in known]
     ours = {column: column_path(table, column, columns[column], secrets.token_hex(6)) for column in new}
     for path in ours.values():
         store.write(path, b"", durable=True)
     if new:
         time.sleep(SETTLE_S if store.is_local or not store.is_shared else REMOTE_SETTLE_S)
-        known = own_columns(store, table)
+        known = custom_columns(store, table)
     for column, kind in columns.items():
         if known.get(column, kind) != kind:
             store.delete_many([ours[column]] if column in ours else [])
@@ -93,7 +93,7 @@ def quoted(name: str) -> str:
     return f'"{escaped}"'
 
 
-def fault_of_name(name: object) -> str | None:
+def column_name_error(name: object) -> str | None:
     """Return why SQL or a file could not name a column so; None where both can."""
     if not isinstance(name, str) or not name.strip():
         return "is empty"
@@ -101,7 +101,7 @@ def fault_of_name(name: object) -> str | None:
         return "has characters that cannot be printed"
     if '"' in name:
         return "has a quotation mark"
-    return f"has more than {LONGEST_NAME} characters" if len(name) > LONGEST_NAME else None
+    return f"has more than {MAX_NAME_LENGTH} characters" if len(name) > MAX_NAME_LENGTH else None
 
 
 def check_names(table: str, names: Iterable[str], standard: Iterable[str] = ()) -> None:
@@ -112,10 +112,10 @@ def check_names(table: str, names: Iterable[str], standard: Iterable[str] = ()) 
     """
     known = {name.casefold(): name for name in standard}
     for name in names:
-        fault = fault_of_name(name)
+        fault = column_name_error(name)
         if fault is not None:
             raise TableError(
-                f"table {table!r}, column {name!r:.80} {fault}; allowed: up to {LONGEST_NAME} printable characters"
+                f"table {table!r}, column {name!r:.80} {fault}; allowed: up to {MAX_NAME_LENGTH} printable characters"
             )
         same = known.setdefault(name.casefold(), name)
         if same != name:

@@ -138,9 +138,9 @@ ATTEMPTS = pa.schema(
 )
 LATER_OF_ATTEMPTS = ("engine", "compile_s", "checkpoints", "cpu_s", "gpu_share")
 """Columns of the attempts that files of before do not have: null there."""
-KINDS = {"scalar": pa.float64(), "vector": pa.list_(pa.float64()), "matrix": pa.list_(pa.float32())}
+ARROW_TYPE_BY_KIND = {"scalar": pa.float64(), "vector": pa.list_(pa.float64()), "matrix": pa.list_(pa.float32())}
 """How a measured column is kept: a number, a list of numbers, or the rows of a matrix one after the other."""
-MEASURED = ("metrics", "curves")
+MEASURED_TABLES = ("metrics", "curves")
 """The tables that have measured columns."""
 _STRUCTURE = {"trials": TRIALS, "metrics": METRICS, "curves": CURVES, "features": FEATURES}
 
@@ -190,7 +190,10 @@ class Columns:
     @cached_property
     def schemas(self) -> dict[str, pa.Schema]:
         """Table -> the columns that each of its files has."""
-        added = {table: [(name, KINDS[kind]) for name, kind in of.items()] for table, of in self.standard.items()}
+        added = {
+            table: [(name, ARROW_TYPE_BY_KIND[kind]) for name, kind in of.items()]
+            for table, of in self.standard.items()
+        }
         return {table: pa.schema([*always, *added.get(table, ())]) for table, always in _STRUCTURE.items()}
 
     def missing(self, table: str, num_rows: int) -> Mapping[str, pa.Array]:
@@ -208,12 +211,12 @@ class Columns:
 
     def former_types(self, table: str) -> dict[str, pa.DataType]:
         """Return the columns of a table that files of earlier versions have without naming them, with their types."""
-        return {name: KINDS[kind] for name, kind in self.former().get(table, {}).items()}
+        return {name: ARROW_TYPE_BY_KIND[kind] for name, kind in self.former().get(table, {}).items()}
 
     def own_types(self, table: str) -> dict[str, pa.DataType]:
         """Return the declared columns of a table that not every file has, with their types."""
         names = self.schemas[table].names
-        return {name: KINDS[kind] for name, kind in self.own.get(table, {}).items() if name not in names}
+        return {name: ARROW_TYPE_BY_KIND[kind] for name, kind in self.own.get(table, {}).items() if name not in names}
 
     def not_standard(self, table: str, columns: pa.Schema) -> dict[str, str]:
         """Return those of some columns that not every file has, with their types' names.
@@ -233,12 +236,12 @@ class Columns:
         return {name: str(kind) for name, kind in types.items()}
 
 
-def no_rows(columns: Sequence[str] = TRIALS.names) -> pa.Table:
+def empty_trials(columns: Sequence[str] = TRIALS.names) -> pa.Table:
     """Return an empty table of trials (schema.empty_table() would import pandas)."""
     return pa.Table.from_batches([], pa.schema([TRIALS.field(name) for name in columns]))
 
 
-def all_rows(parts: Sequence[pa.Table]) -> pa.Table:
+def concat_rows(parts: Sequence[pa.Table]) -> pa.Table:
     """Return the rows of several tables; what only some of them have, columns of newer versions, is null in the others.
 
     Raises:
@@ -270,5 +273,5 @@ def as_trials(table: pa.Table, columns: Sequence[str] = TRIALS.names, *, newer: 
         table = table.append_column(TRIALS.field(name), pa.nulls(table.num_rows, TRIALS.field(name).type))
     more = [field for field in table.schema if field.name not in TRIALS.names] if newer else []
     table = table.select([*columns, *(field.name for field in more)]).replace_schema_metadata(None)
-    wanted = pa.schema([*no_rows(columns).schema, *more])
+    wanted = pa.schema([*empty_trials(columns).schema, *more])
     return table if table.schema.equals(wanted) else table.cast(wanted)  # cast costs an import

@@ -60,7 +60,7 @@ def real_path(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-class TooMuchCode(ValueError):
+class TooManyFilesError(ValueError):
     """More files belong to a task than anybody means."""
 
 
@@ -109,7 +109,7 @@ class _Collector:
         if name in self.files:
             return
         if len(self.files) >= MAX_FILES:
-            raise TooMuchCode(
+            raise TooManyFilesError(
                 f"more than {MAX_FILES} files in {self._root} belong to the task: it imports modules by computed names, so "
                 "that all beside it count; put the task and what it needs into a folder of their own"
             )

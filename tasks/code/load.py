@@ -22,9 +22,9 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from depthrate.tasks.code.collect import TaskCode, TooMuchCode, code_of_module, collect_code, real_path
+from depthrate.tasks.code.collect import TaskCode, TooManyFilesError, code_of_module, collect_code, real_path
 from depthrate.tasks.code.explain import explain_import_error
-from depthrate.tasks.code.trust import STRICT_MODES, distrust, is_accepted
+from depthrate.tasks.code.trust import STRICT_MODES, is_accepted, untrusted_reason
 from depthrate.tasks.code.unpack import unpack
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.private_cache import is_of_process
@@ -70,7 +70,7 @@ def code_of_file(path: Path) -> TaskCode:
         raise TaskError(f"task or module file {path} {what} (relative paths are relative to the sweep file)")
     try:
         return collect_code(path, path.parent)
-    except (OSError, TooMuchCode) as error:
+    except (OSError, TooManyFilesError) as error:
         raise TaskError(f"task file {path} cannot be read: {error}") from None
 
 
@@ -92,7 +92,7 @@ def code_of_installed(name: str) -> TaskCode | None:
     files += [Path(spec.origin)] if spec.origin is not None and not rest else []
     try:
         return next((code for file in files if (code := code_of_module(str(file), name)) is not None), None)
-    except (OSError, TooMuchCode) as error:
+    except (OSError, TooManyFilesError) as error:
         raise TaskError(f"task module {name!r} cannot be read: {error}") from None
 
 
@@ -102,7 +102,7 @@ def require_trust(code: TaskCode, main: Path) -> None:
     Raises:
         TaskError: others can write to it; saying where, and how to go on.
     """
-    problems = distrust(code, main, named=True)
+    problems = untrusted_reason(code, main, named=True)
     if problems and not is_accepted(code.content_hash):
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise TaskError(
@@ -268,7 +268,7 @@ def _load_module(name: str, files: Mapping[str, bytes] | None) -> tuple[Any, Tas
     module = _import_module(name)
     try:
         return module, installed or code_of_module(getattr(module, "__file__", None) or "", name)
-    except (OSError, TooMuchCode) as error:
+    except (OSError, TooManyFilesError) as error:
         raise TaskError(f"task module {name!r} cannot be read: {error}") from None
 
 

@@ -26,12 +26,12 @@ from depthrate.tasks.code.collect import TaskCode
 ROOT = 0
 STRICT_MODES = "DEPTHRATE_STRICT_MODES"
 """Set to `off`, code that is named on the command line runs wherever it lies; never what a store names."""
-_MOST_LINKS = 40
+_MAX_LINKS = 40
 """On the way to a file, as Linux itself has it."""
 _HASH = re.compile(r"[0-9a-f]{32}")
 
 
-def distrust(code: TaskCode, main: Path, *, named: bool) -> list[str]:
+def untrusted_reason(code: TaskCode, main: Path, *, named: bool) -> list[str]:
     """Return what lets others decide what a task's code is, a text for each path; none for code that is the user's alone.
 
     `main` is the task's own file as it was given, before links were resolved. For code that is `named` on the command line,
@@ -82,7 +82,7 @@ def _steps(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
             here = step
             continue
         num_links += 1
-        if num_links > _MOST_LINKS:
+        if num_links > _MAX_LINKS:
             raise OSError(40, "too many symbolic links")
         target = os.readlink(step)
         here = Path("/") if target.startswith("/") else here
@@ -130,7 +130,7 @@ def accept(content_hash: str) -> None:
 def is_accepted(content_hash: str) -> bool:
     """Whether this user has accepted the code with this hash."""
     folder = _accepted_folder()
-    return is_hash(content_hash) and is_mine(folder) and is_mine(folder / content_hash)
+    return is_hash(content_hash) and is_private_to_user(folder) and is_private_to_user(folder / content_hash)
 
 
 def is_hash(text: str) -> bool:
@@ -138,7 +138,7 @@ def is_hash(text: str) -> bool:
     return _HASH.fullmatch(text) is not None
 
 
-def is_mine(path: Path) -> bool:
+def is_private_to_user(path: Path) -> bool:
     """Whether something is there that belongs to this very user, that nobody else may write to, and that is no link."""
     try:
         status = path.lstat()

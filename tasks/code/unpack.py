@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from depthrate.tasks.code.collect import TaskCode
-from depthrate.tasks.code.trust import is_mine
+from depthrate.tasks.code.trust import is_private_to_user
 from depthrate.tasks.private_cache import private_cache
 from depthrate.tasks.regular_file import read_regular
 from depthrate.tasks.task import TaskError
@@ -60,12 +60,12 @@ def unpacked_files(content_hash: str) -> tuple[Path, list[Path]]:
 
 def _holds(folder: Path, code: TaskCode) -> bool:
     """Whether a folder holds this code, byte by byte, and nothing else."""
-    if not is_mine(folder):
+    if not is_private_to_user(folder):
         return False
     contents, num_files = code.contents, 0
     try:
         for path in folder.rglob("*"):
-            if not is_mine(path):
+            if not is_private_to_user(path):
                 return False
             if not path.is_dir():
                 num_files += 1

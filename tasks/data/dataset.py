@@ -15,10 +15,10 @@ import numpy as np
 
 from depthrate.tasks.data.sources import DatasetError
 
-MOST_COMPARED = 10_000
+DISTANCE_BLOCK_ROWS = 10_000
 """Samples whose distances are compared: all pairs of as many take some 10 s."""
 COMPARED_AT_ONCE = 1000
-SAME = 1e-12
+DUPLICATE_SQ_DISTANCE = 1e-12
 """Squares of distances between samples of norm 1 that are no larger are the rounding of none."""
 
 
@@ -153,7 +153,7 @@ class Dataset:
     @cached_property
     def closest_samples(self) -> float | None:
         """Smallest distance between two samples scaled to norm 1; null where too many would have to be compared, or tokens."""
-        if len(self.x_NI) > MOST_COMPARED or not np.issubdtype(self.x_NI.dtype, np.floating):
+        if len(self.x_NI) > DISTANCE_BLOCK_ROWS or not np.issubdtype(self.x_NI.dtype, np.floating):
             return None
         unit_NI = self.x_NI.reshape(len(self.x_NI), -1).astype(np.float64)
         unit_NI = unit_NI / np.maximum(np.linalg.norm(unit_NI, axis=1, keepdims=True), np.finfo(np.float64).tiny)
@@ -163,7 +163,7 @@ class Dataset:
             own = np.arange(len(square_MN))
             square_MN[own, start + own] = np.inf
             smallest = min(smallest, float(square_MN.min()))
-        return float(np.sqrt(smallest)) if smallest > SAME else 0.0
+        return float(np.sqrt(smallest)) if smallest > DUPLICATE_SQ_DISTANCE else 0.0
 
     @cached_property
     def content_hash(self) -> str:

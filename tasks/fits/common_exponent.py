@@ -16,7 +16,7 @@ import numpy.typing as npt
 from depthrate.tasks.fits.intervals import f_tail, t_quantile
 from depthrate.tasks.fits.least_squares import Array
 from depthrate.tasks.fits.models import POWER
-from depthrate.tasks.fits.points import ROUNDING, FitError, Points, gather
+from depthrate.tasks.fits.points import EXACT_FIT_RMS, FitError, Points, gather
 from depthrate.tasks.fits.rate_fit import squares_around
 from depthrate.tasks.fits.whole_seeds import MIN_SEEDS, p_of_zero_means, table_of_seeds, without
 
@@ -94,7 +94,7 @@ def _over_values(groups: Sequence[Points]) -> CommonFit:
     # the squares that a common slope adds to those around each curve's own
     added = max(slopes - moment**2 / information, 0.0)
     q = len(groups) - 1
-    scale = max(within / free, ROUNDING**2)
+    scale = max(within / free, EXACT_FIT_RMS**2)
     p_common = float(f_tail(added / q / scale, q, free))
-    half = t_quantile(free + q) * math.sqrt(max(within + added, ROUNDING**2) / (free + q) / information)
+    half = t_quantile(free + q) * math.sqrt(max(within + added, EXACT_FIT_RMS**2) / (free + q) / information)
     return CommonFit(exponent, exponent - half, exponent + half, p_common, len(groups))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from depthrate.tasks.fits.intervals import f_tail
 from depthrate.tasks.fits.least_squares import Array
 from depthrate.tasks.fits.models import POWER
-from depthrate.tasks.fits.points import ROUNDING, gather
+from depthrate.tasks.fits.points import EXACT_FIT_RMS, gather
 from depthrate.tasks.fits.rate_fit import squares_around
 from depthrate.tasks.fits.rates import fit_rates
 from depthrate.tasks.fits.whole_seeds import MIN_SEEDS, p_of_zero_means, table_of_seeds, without
@@ -85,7 +85,7 @@ def lack_of_fit(
         bends_GQ = without(np.stack([np.ones_like(points.x_G), np.log(points.x_G)], axis=1))
         return p_of_zero_means(log_y_SG @ bends_GQ) if len(log_y_SG) >= MIN_SEEDS else None
     within = float(points.within_C[0])
-    if pure < 1 or within <= points.num_points * ROUNDING**2:
+    if pure < 1 or within <= points.num_points * EXACT_FIT_RMS**2:
         return None
     around = squares_around(POWER, points)[0] - within
     return float(f_tail((around / line) / (within / pure), line, pure))

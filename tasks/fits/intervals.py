@@ -23,7 +23,7 @@ from depthrate.tasks.fits.weights import group_sums
 
 COVERAGE = 0.95
 NORMAL_QUANTILE = float(special.ndtri((1 + COVERAGE) / 2))
-SAME = 1e-6
+EQUAL_ESTIMATE_SHARE = 1e-6
 """Resampled estimates this near to the estimate, as a share of their middle half's width, are equal to it."""
 CLOSE = 1e-5
 """A profile's curve is found to this share of the residuals: the squares around it are then right to its square."""
@@ -118,7 +118,7 @@ def bca_interval(
     ordered_CB = np.sort(resampled_CB, axis=1)
     # a resample that is the sample itself counts half; rounding and the minimiser's tolerance must not decide
     with np.errstate(invalid="ignore"):
-        reach_C = SAME * (ordered_CB[:, 3 * num_resamples // 4] - ordered_CB[:, num_resamples // 4])
+        reach_C = EQUAL_ESTIMATE_SHARE * (ordered_CB[:, 3 * num_resamples // 4] - ordered_CB[:, num_resamples // 4])
     reach_C1 = np.where(np.isfinite(reach_C), reach_C, 0.0)[:, None]
     below_CB, upto_CB = resampled_CB < estimate_C[:, None] - reach_C1, resampled_CB <= estimate_C[:, None] + reach_C1
     below_C = (below_CB.sum(1) + upto_CB.sum(1)) / 2

@@ -19,7 +19,7 @@ from depthrate.tasks.fits.points import Points
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
-PARALLEL = 1e4
+MAX_CONDITION_NUMBER = 1e4
 """A model linear in two parameters is left out where their columns are this near to parallel (condition number):
 log x and log log x at depths 2 to 21 give 92, at 12 to 31 1,900, at 102 to 121 150,000, and exponents in the hundreds."""
 
@@ -94,7 +94,7 @@ class CurveFamily:
     ref_C: Array
     """log x that the shape of a curve refers to."""
 
-    def of(self, curves: slice) -> CurveFamily:
+    def select(self, curves: slice) -> CurveFamily:
         """Return it for some of the curves."""
         starts_SPC, lower_PC, upper_PC, ref_C = (
             part[..., curves] for part in (self.starts_SPC, self.lower_PC, self.upper_PC, self.ref_C)
@@ -129,7 +129,7 @@ class LinearModel(Model):
 def _parallel(basis_GP: Array) -> bool:
     centred_GP = basis_GP - basis_GP.mean(0)
     unit_GP = centred_GP / np.sqrt((centred_GP**2).sum(0))
-    return bool(np.linalg.cond(unit_GP.T @ unit_GP) > PARALLEL)
+    return bool(np.linalg.cond(unit_GP.T @ unit_GP) > MAX_CONDITION_NUMBER)
 
 
 def power_slope(points: Points) -> Array:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from depthrate.tasks.fits.least_squares import Array
-from depthrate.tasks.fits.weights import WEIGHTS, clip_outliers, spread_weights
+from depthrate.tasks.fits.weights import WEIGHTINGS, clip_outliers, spread_weights
 
-ROUNDING = 1e-12
+EXACT_FIT_RMS = 1e-12
 """A root mean square in log space below this is rounding: two curves that both hit the points this well are equal."""
 
 
@@ -46,7 +46,7 @@ class Points:
         """S; 0 where every value is a draw of its own."""
         return 0 if self.seed_N is None else int(self.seed_N.max()) + 1
 
-    def of(self, curves: slice) -> Points:
+    def select(self, curves: slice) -> Points:
         """Return some of the curves."""
         mean_GC, deviation_NC, weight_GC = (
             part[:, curves] for part in (self.mean_GC, self.deviation_NC, self.weight_GC)
@@ -114,8 +114,8 @@ def check_positive(name: str, values: Array) -> None:
 
 
 def _check(x_N: Array, y_CN: Array, weights: str) -> None:
-    if weights not in WEIGHTS:
-        raise FitError(f"unknown weights {weights!r}; known are {', '.join(WEIGHTS)}")
+    if weights not in WEIGHTINGS:
+        raise FitError(f"unknown weights {weights!r}; known are {', '.join(WEIGHTINGS)}")
     if x_N.ndim != 1 or y_CN.ndim != 2 or y_CN.shape[1] != len(x_N):
         raise FitError(f"x has shape {x_N.shape}, y has shape {y_CN.shape[-1:]}; two lists of one length are needed")
     if not len(y_CN):

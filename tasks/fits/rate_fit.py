@@ -24,7 +24,7 @@ from depthrate.tasks.fits.intervals import (
 from depthrate.tasks.fits.least_squares import Array, influence, residuals, squares_left, sum_of_squares
 from depthrate.tasks.fits.levenberg_marquardt import minimise
 from depthrate.tasks.fits.model import CurveFamily, LinearModel, Model
-from depthrate.tasks.fits.points import ROUNDING, Points
+from depthrate.tasks.fits.points import EXACT_FIT_RMS, Points
 from depthrate.tasks.fits.resampled import TOLERANCE, exp, linear_solution, log_x_at, resampled
 from depthrate.tasks.fits.threads import BLOCK_ROWS, in_threads, parts_of
 from depthrate.tasks.fits.whole_seeds import Line, SeedSpread, log_x_interval, own_levels, seed_spread
@@ -261,7 +261,7 @@ def _best(family: CurveFamily, points: Points) -> Array:
     )[..., 0]
     squares_SC = squares_left(family.shape, theta_PR, ref_R, mean_GR, mass_GR).reshape(num_starts, num_curves)
     # the first of equals: power_floor's first start is the power law, so there is no floor unless it helps
-    equal_SC = squares_SC <= squares_SC.min(0) * (1 + 1e-9) + points.num_points * ROUNDING**2
+    equal_SC = squares_SC <= squares_SC.min(0) * (1 + 1e-9) + points.num_points * EXACT_FIT_RMS**2
     theta_PSC = theta_PR.reshape(num_parameters, num_starts, num_curves)
     return theta_PSC[:, equal_SC.argmax(0), np.arange(num_curves)]
 
@@ -284,7 +284,7 @@ def _profile_ends(fit: _Fitted, unit_C: Array, t_C: Array) -> tuple[Array, Array
 
     def ends(part: slice) -> tuple[Array, Array]:
         profile = ProfileLikelihood(
-            fit.family.of(part), fit.points.of(part), fit.theta_PC[:, part], fit.squares_C[part]
+            fit.family.select(part), fit.points.select(part), fit.theta_PC[:, part], fit.squares_C[part]
         )
         return profile.interval(t_C[part] / 2 * stderr_C[part], t_C[part] ** 2 * unit_C[part])
 
@@ -304,14 +304,14 @@ def _p_values(fit: _Fitted, unit_C: Array, freedom_C: Array) -> dict[str, Array]
         else:
             profile = ProfileLikelihood(fit.family, fit.points, fit.theta_PC, fit.squares_C)
             added_C = profile.squares_at(np.full_like(unit_C, theory), np.arange(len(unit_C))) - fit.squares_C
-        columns[name] = f_tail(added_C / np.maximum(unit_C, ROUNDING**2), 1, freedom_C)
+        columns[name] = f_tail(added_C / np.maximum(unit_C, EXACT_FIT_RMS**2), 1, freedom_C)
     return columns
 
 
 def _r2(squares_C: Array, points: Points) -> Array:
     grand_C = (points.mass_GC * points.mean_GC).sum(0) / points.mass_GC.sum(0)
     total_C = points.within_C + sum_of_squares(points.mean_GC - grand_C, points.mass_GC)
-    varies_C = total_C > points.num_points * ROUNDING**2
+    varies_C = total_C > points.num_points * EXACT_FIT_RMS**2
     return np.where(varies_C, 1 - squares_C / np.where(varies_C, total_C, 1.0), np.nan)
 
 
@@ -319,5 +319,5 @@ def _aicc(squares_C: Array, num_levels: int, num_points: int, k: int) -> Array:
     k += num_levels
     if num_points - k - 1 <= 0:
         return np.full_like(squares_C, np.nan)
-    variance_C = np.maximum(squares_C / num_points, ROUNDING**2)
+    variance_C = np.maximum(squares_C / num_points, EXACT_FIT_RMS**2)
     return np.asarray(num_points * np.log(variance_C) + 2 * k + 2 * k * (k + 1) / (num_points - k - 1))

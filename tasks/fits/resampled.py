@@ -57,7 +57,7 @@ def resampled(
     columns = {name: np.empty(num_curves) for name in names}
 
     def work(part: slice) -> None:
-        family_here, points_here, estimate_PC = family.of(part), points.of(part), theta_PC[:, part]
+        family_here, points_here, estimate_PC = family.select(part), points.select(part), theta_PC[:, part]
         mean_GCB = resampling.means(points_here)
         theta_PCB = refit(family_here, points_here, estimate_PC, mean_GCB)
         ends = bca_interval(estimate_PC[0], theta_PCB[0], acceleration_C[part], freedom_C[part])

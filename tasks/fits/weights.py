@@ -10,7 +10,7 @@ import numpy as np
 
 from depthrate.tasks.fits.least_squares import Array
 
-WEIGHTS = ("equal", "spread", "robust")
+WEIGHTINGS = ("equal", "spread", "robust")
 CLIP_AT = 2.5
 """robust: values are pulled in to so many standard deviations (of the middle of all values) from their group's median."""
 STEEPEST_SPREAD = 8.0

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from depthrate.tasks.fits.intervals import f_tail, t_quantiles
 from depthrate.tasks.fits.least_squares import Array
-from depthrate.tasks.fits.points import ROUNDING, Points
+from depthrate.tasks.fits.points import EXACT_FIT_RMS, Points
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
@@ -187,8 +187,8 @@ def p_of_zero_means(value_SQ: Array) -> float:
     mean_Q = value_SQ.mean(0)
     covariance_QQ = np.atleast_2d(np.cov(value_SQ, rowvar=False))
     variance = float(np.trace(covariance_QQ))
-    if variance <= num_values * ROUNDING**2:
-        return 0.0 if float(mean_Q @ mean_Q) > num_values * ROUNDING**2 else 1.0
+    if variance <= num_values * EXACT_FIT_RMS**2:
+        return 0.0 if float(mean_Q @ mean_Q) > num_values * EXACT_FIT_RMS**2 else 1.0
     share = variance**2 / (num_values * float((covariance_QQ**2).sum()))
     f = num_seeds * float(mean_Q @ mean_Q) / variance
     return float(f_tail(f, num_values * share, num_values * (num_seeds - 1) * share))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from depthrate.tasks.measures.labelled import FeaturesError, as_features, as_targets, as_weight, require_variation
 
-AT_ONCE = 2048
+DISTANCE_BLOCK_ROWS = 2048
 """Samples whose distances to all others are held at once."""
 KEPT = 0.9
 """Share of the ratios that TwoNN fits; the largest are left out, as its authors do."""
@@ -116,9 +116,11 @@ def intrinsic_dimension(features: Any) -> float:
     if len(h_ND) < 10:
         raise FeaturesError(f"{len(h_ND)} samples differ; TwoNN needs 10 or more")
     nearest = []
-    for start in range(0, len(h_ND), AT_ONCE):
+    for start in range(0, len(h_ND), DISTANCE_BLOCK_ROWS):
         # by differences: squares and products would lose near neighbours to rounding
-        distances = torch.cdist(h_ND[start : start + AT_ONCE], h_ND, compute_mode="donot_use_mm_for_euclid_dist")
+        distances = torch.cdist(
+            h_ND[start : start + DISTANCE_BLOCK_ROWS], h_ND, compute_mode="donot_use_mm_for_euclid_dist"
+        )
         nearest.append(distances.topk(3, largest=False).values[:, 1:])  # the first is the sample itself
     one_two = torch.cat(nearest)
     ratios = (one_two[:, 1] / one_two[:, 0]).log().sort().values

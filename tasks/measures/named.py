@@ -13,7 +13,7 @@ from torch import Tensor
 
 from depthrate.tasks.measures.geometry import effective_rank, intrinsic_dimension, linear_cka
 from depthrate.tasks.measures.labelled import FeaturesError
-from depthrate.tasks.measures.named_columns import INPUT, LAST
+from depthrate.tasks.measures.named_columns import CKA_LAST, INPUT
 
 MOST_COMPARED = 1000
 """Samples whose distances TwoNN compares; of more, so many at even distances."""
@@ -29,7 +29,7 @@ class NamedMeasurements:
             "linear_probe": probe,
         }
         self._alone = {name: measure for name, measure in each.items() if name in names}
-        self._pairs = {name for name in (INPUT, LAST) if name in names}
+        self._pairs = {name for name in (INPUT, CKA_LAST) if name in names}
 
     @property
     def compares(self) -> bool:
@@ -46,8 +46,8 @@ class NamedMeasurements:
         if INPUT in self._pairs:
             inputs = None if x_NI is None else x_NI.flatten(1)
             found[INPUT] = of_each(lambda h_ND: float("nan") if inputs is None else linear_cka(inputs, h_ND), h_TND)
-        if LAST in self._pairs:
-            found[LAST] = of_each(linear_cka, h_TND, last_TNE)
+        if CKA_LAST in self._pairs:
+            found[CKA_LAST] = of_each(linear_cka, h_TND, last_TNE)
         return found
 
 

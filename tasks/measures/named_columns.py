@@ -10,10 +10,10 @@ from depthrate.tasks.parameters import ParameterError, nearest
 
 PARAMETER = "measure"
 """The parameter of a trial that names them."""
-LAST = "cka_last"
+CKA_LAST = "cka_last"
 INPUT = "cka_input"
 
-NAMED = (
+NAMED_MEASURES = (
     Measurement(
         "effective_rank",
         "Effective rank",
@@ -46,7 +46,7 @@ NAMED = (
         asked_by=PARAMETER,
     ),
     Measurement(
-        LAST,
+        CKA_LAST,
         "CKA with the last layer",
         "linear centred kernel alignment of the features with those of the last layer (Kornblith et al. 2019)",
         axis="linear",
@@ -54,14 +54,14 @@ NAMED = (
         asked_by=PARAMETER,
     ),
 )
-NAMES = tuple(measurement.name for measurement in NAMED)
+NAMES = tuple(measurement.name for measurement in NAMED_MEASURES)
 DOC = (
     f"what is measured of each layer beside the rest, by name, several with commas: {', '.join(NAMES)}; it takes a while for "
     "thousands of samples"
 )
 
 
-def asked(text: str | None) -> tuple[str, ...]:
+def parse_measure(text: str | None) -> tuple[str, ...]:
     """Return the names in the parameter `measure`; none where it is null.
 
     Raises:

@@ -28,7 +28,7 @@ from depthrate.tasks.training.engines.choice import EngineError, NoCompilerError
 
 SOURCES = Path(__file__).parent
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
-POLL_S = 0.05
+BUILD_POLL_INTERVAL_S = 0.05
 OTHERS_S, LOOK_S = 20.0, 1.0
 """How long a machine without a compiler waits for a library of others, who may just be building it, and between two looks."""
 ERROR_HEAD = 2000
@@ -89,7 +89,7 @@ def _find_or_build(
     try:
         compiler()
     except NoCompilerError as missing:
-        return _taken_over(folder, name, shared, missing, should_stop)
+        return _library_from_store(folder, name, shared, missing, should_stop)
     with locked(folder / f"{name}.lock", should_stop):
         return _kept(folder, name) or _build(folder, name, family, constants, flags, should_stop)
 
@@ -110,7 +110,7 @@ def locked(path: Path, should_stop: Callable[[], bool]) -> Iterator[None]:
             except BlockingIOError:
                 if should_stop():
                     raise Interrupted from None
-                time.sleep(POLL_S)
+                time.sleep(BUILD_POLL_INTERVAL_S)
         yield
 
 
@@ -147,7 +147,7 @@ def _is_whole(file_name: str, content: bytes) -> bool:
     return Path(file_name).stem.rpartition("-")[2] == _digest(content)
 
 
-def _taken_over(
+def _library_from_store(
     folder: Path,
     name: str,
     shared: SharedLibraries | None,
@@ -165,7 +165,7 @@ def _taken_over(
     until, why = time.monotonic() + OTHERS_S, None
     while why is None:
         try:
-            for file_name, content in shared.found(f"{name}-"):
+            for file_name, content in shared.iter_matching(f"{name}-"):
                 if _is_whole(file_name, content):
                     with tempfile.TemporaryDirectory(dir=folder, prefix="taking-") as work:
                         copy = Path(work) / "library.so"
@@ -202,7 +202,7 @@ def _build(
                 while process.poll() is None:
                     if should_stop():
                         raise Interrupted
-                    time.sleep(POLL_S)
+                    time.sleep(BUILD_POLL_INTERVAL_S)
             finally:
                 if process.returncode is None:
                     process.kill()

@@ -19,7 +19,7 @@ BATCH_NORM_EPS = 1e-5
 BATCH_NORM_MOMENTUM = 0.1
 """Share of the batch's mean and variance in the running ones after a step: torch's defaults."""
 
-EAGER_S, KEPT_S = 3.8e-11, 4.6e-9
+SECONDS_PER_PRODUCT, SECONDS_PER_STORED_NUMBER = 3.8e-11, 4.6e-9
 """Seconds of a step for each multiply-add and each kept number, forward and backward (measured on ResNets of up to 23
 convolutions)."""
 
@@ -27,7 +27,9 @@ convolutions)."""
 def cost_of_maps(products: int, multiply_adds: float, kept: float, rows_per_sample: int) -> StepCost:
     """Return what a step takes of which these are the multiply-adds and kept numbers of one sample."""
     per_row = multiply_adds / rows_per_sample, kept / rows_per_sample
-    return StepCost(products, per_row[0], kept=per_row[1], eager_s=EAGER_S, kept_s=KEPT_S)
+    return StepCost(
+        products, per_row[0], kept=per_row[1], eager_s=SECONDS_PER_PRODUCT, kept_s=SECONDS_PER_STORED_NUMBER
+    )
 
 
 def as_maps(x_TNI: Tensor, image_shape: tuple[int, int, int]) -> Tensor:

@@ -132,9 +132,9 @@ class ModuleNetwork(Network):
         """Return parameters [P], flat, and state as the module's own code initialises them under a seed."""
         import torch
 
-        from depthrate.tasks.networks.module_report import built
+        from depthrate.tasks.networks.module_report import build_module
 
-        module = built(self.make, self.arguments, seed, self.name)
+        module = build_module(self.make, self.arguments, seed, self.name)
         tensors = {name: t.detach() for name, t in (*module.named_parameters(), *module.named_buffers())}
         theta_P = torch.cat([tensors[name].to(dtype).flatten() for name in self.report.trained])
         state = {name: tensors[name] for name in self.report.carried}
@@ -171,10 +171,10 @@ class ModuleNetwork(Network):
         yield from self._over_trials(self._features, parameters, state, x_TNI)
 
     def _features(self, parameters: Tensors, state: Tensors, x_NI: Tensor) -> tuple[Tensor, ...]:
-        from depthrate.tasks.networks.module_layers import pooled, watched
+        from depthrate.tasks.networks.module_layers import capture_outputs, pooled
 
         report = self.report
-        with watched(report.module, report.modules, report.head) as watch:
+        with capture_outputs(report.module, report.modules, report.head) as watch:
             self._call(parameters, state, x_NI)
         layers = watch.layers(with_head_input=report.reads_other)
         return tuple(pooled(layers[name], self.maps) for name in report.measured)

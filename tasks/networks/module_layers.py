@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from depthrate.tasks.parameters import ParameterError, nearest, shown
+from depthrate.tasks.parameters import ParameterError, format_value, nearest
 
 HEAD = "head input"
 """Name of the layer that the last linear map reads, where that is another tensor than the last block gives."""
@@ -26,7 +26,7 @@ _ACTIVATIONS = ("ReLU", "GELU", "Tanh", "SiLU", "ELU", "LeakyReLU", "Sigmoid", "
 
 
 @dataclass
-class Watch:
+class CapturedOutputs:
     """What hooks saw of one run: features of the measured modules in the order of their calls, and the last linear map."""
 
     features: dict[str, Tensor] = field(default_factory=dict)
@@ -76,9 +76,9 @@ def attention_by_modules() -> Iterator[None]:
 
 
 @contextmanager
-def watched(module: nn.Module, names: Sequence[str], head: str | None = None) -> Iterator[Watch]:
+def capture_outputs(module: nn.Module, names: Sequence[str], head: str | None = None) -> Iterator[CapturedOutputs]:
     """Keep what the named modules give while the block runs, and what the last (or the named) linear map reads and gives."""
-    watch, handles = Watch(), []
+    watch, handles = CapturedOutputs(), []
     calls: Counter[str] = Counter()
 
     def begin(*_: Any) -> None:
@@ -196,6 +196,6 @@ def _tensor(output: Any) -> Tensor:
         output = output[0]
     if not isinstance(output, Tensor):
         raise ParameterError(
-            f"a measured layer gives {shown(type(output).__name__)} and no tensor; name others in layers"
+            f"a measured layer gives {format_value(type(output).__name__)} and no tensor; name others in layers"
         )
     return output

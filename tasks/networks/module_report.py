@@ -22,9 +22,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from depthrate.tasks.code.explain import innermost_line
 from depthrate.tasks.data.dataset import DataShape
-from depthrate.tasks.networks.module_layers import layer_names, pooled, watched
+from depthrate.tasks.networks.module_layers import capture_outputs, layer_names, pooled
 from depthrate.tasks.networks.module_seconds import samples
-from depthrate.tasks.parameters import ParameterError, shown
+from depthrate.tasks.parameters import ParameterError, format_value
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -64,7 +64,7 @@ class ModuleReport:
     """Whether training draws random numbers (dropout)."""
 
 
-def built(make: Callable[..., Any], arguments: Mapping[str, Any], seed: int, name: str) -> nn.Module:
+def build_module(make: Callable[..., Any], arguments: Mapping[str, Any], seed: int, name: str) -> nn.Module:
     """Return the module that a user's callable gives, initialised by its own code under a seed.
 
     Raises:
@@ -76,13 +76,15 @@ def built(make: Callable[..., Any], arguments: Mapping[str, Any], seed: int, nam
             module = make(**arguments)
         except Exception as error:
             given = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
-            raise ParameterError(f"{name}({given}) fails: {explained(error)}") from error
+            raise ParameterError(f"{name}({given}) fails: {format_error(error)}") from error
     if not isinstance(module, nn.Module):
-        raise ParameterError(f"{name} gives {shown(type(module).__name__)}; give a callable that returns an nn.Module")
+        raise ParameterError(
+            f"{name} gives {format_value(type(module).__name__)}; give a callable that returns an nn.Module"
+        )
     return module
 
 
-def explained(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """Return an error with the line of a user's file that it came from."""
     return f"{innermost_line(error)}{type(error).__name__}: {error}"
 
@@ -101,13 +103,13 @@ def inspected(
     Raises:
         ParameterError: it cannot be built or run, does not give a row of K numbers a sample, or has no such layers.
     """
-    module = built(make, arguments, 0, name)
+    module = build_module(make, arguments, 0, name)
     x = samples(data, 2)
     names = layer_names(module, patterns)
     module.eval()
     costs = _Costs(module)
     flops = FlopCounterMode(display=False)
-    with torch.random.fork_rng(devices=[]), watched(module, names) as watch, costs, torch.no_grad(), flops:
+    with torch.random.fork_rng(devices=[]), capture_outputs(module, names) as watch, costs, torch.no_grad(), flops:
         output = _run(module, x, name)
     _check_output(output, data, name)
     if data.labels_tokens:
@@ -146,7 +148,7 @@ def _run(module: nn.Module, x: Tensor, name: str) -> Any:
         kind = "tokens" if not x.is_floating_point() else "numbers"
         raise ParameterError(
             f"{name} does not take samples of shape {list(x.shape[1:])} ({kind}; with flat_inputs: true they come as "
-            f"[{math.prod(x.shape[1:])}]){_embedding_hint(module, x)}: {explained(error)}"
+            f"[{math.prod(x.shape[1:])}]){_embedding_hint(module, x)}: {format_error(error)}"
         ) from error
 
 
@@ -164,7 +166,7 @@ def _check_output(output: Any, data: DataShape, name: str) -> None:
     if not isinstance(output, Tensor):
         has_logits = isinstance(getattr(output, "logits", None), Tensor)
         raise ParameterError(
-            f"{name} returns {shown(type(output).__name__)}; it must return {wanted}"
+            f"{name} returns {format_value(type(output).__name__)}; it must return {wanted}"
             + (": return its .logits" if has_logits else "")
         )
     if output.ndim == 3 and output.shape[0] == 2 and not data.labels_tokens:
@@ -268,5 +270,5 @@ def _alone(module: nn.Module, x: Tensor, is_random: bool, changed: Sequence[str]
         operation = re.search(r"aten::(\w+)", str(said))
         return f"torch has no form over a trial axis of an operation in it ({operation[1] if operation else 'unnamed'})"
     except Exception as error:
-        return f"it does not run over a trial axis: {explained(error)}".partition("\n")[0]
+        return f"it does not run over a trial axis: {format_error(error)}".partition("\n")[0]
     return None

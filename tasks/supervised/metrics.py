@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 
 from depthrate.tasks.measurement import Measurement, Optimum, by_name
-from depthrate.tasks.measures.named_columns import NAMED
+from depthrate.tasks.measures.named_columns import NAMED_MEASURES
 from depthrate.tasks.measures.path_columns import GEODESIC
 from depthrate.tasks.supervised import theory
 
@@ -195,7 +195,7 @@ _PER_STEP = (
     ),
     _fitted("lr", doc="learning rate of the step", per="step"),
 )
-CLASSES = (*_PER_LAYER, *NAMED, *GEODESIC, *_PER_STEP)
+CLASSES = (*_PER_LAYER, *NAMED_MEASURES, *GEODESIC, *_PER_STEP)
 _OF_CLASSES = by_name(CLASSES)
 NUMBERS = (
     Measurement(
@@ -215,7 +215,7 @@ NUMBERS = (
         "distance of W W^T, over its norm, from the nearest S - s I, S the square root of the targets' covariance; null for "
         "m = 1 (NRC)",
     ),
-    *NAMED,
+    *NAMED_MEASURES,
     _OF_CLASSES["relative_position"],
     _OF_CLASSES["loss"],
     Measurement(

@@ -20,7 +20,7 @@ from depthrate.tasks.training.polish import polish_parameters as polishing
 DEFAULT_CONTEXT_LENGTH = 64
 DEFAULT_VOCABULARY_SIZE = 5000
 DEFAULT_SEQUENCES = 1000
-MEASURED = 4096
+DEFAULT_MEASURED_SAMPLES = 4096
 """Samples of streamed data that are measured by default, all classes together."""
 MEASURED_PER_CLASS = 20
 """Samples of each class that are measured by default where that is more."""
@@ -246,7 +246,7 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
         minimum=2,
         added_later=True,
         doc="samples of streamed data, drawn by data_seed, of which loss and layers are measured, as many of each class; null: "
-        f"{MEASURED:,}, or {MEASURED_PER_CLASS} a class where that is more",
+        f"{DEFAULT_MEASURED_SAMPLES:,}, or {MEASURED_PER_CLASS} a class where that is more",
     )
     arguments: Mapping[str, Any]
     """Values of the arguments of the user's callables."""

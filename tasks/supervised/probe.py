@@ -20,8 +20,8 @@ from depthrate.tasks.measures.labelled import (
     numbered,
     require_variation,
 )
-from depthrate.tasks.measures.named_columns import asked
-from depthrate.tasks.networks.module_layers import layer_names, pooled, watched
+from depthrate.tasks.measures.named_columns import parse_measure
+from depthrate.tasks.networks.module_layers import capture_outputs, layer_names, pooled
 from depthrate.tasks.networks.network import Layer
 from depthrate.tasks.supervised.targets import classes_training, numbers_training
 
@@ -58,7 +58,7 @@ def probe(
     patterns = [part.strip() for part in layers.split(",")] if isinstance(layers, str) else layers
     if maps not in ("mean", "flatten"):
         raise FeaturesError(f"maps is {maps!r}; allowed: mean, flatten")
-    names_more = asked(measure)
+    names_more = parse_measure(measure)
     seen, labels_N, head = _seen(
         model, data, layer_names(model, patterns), maps, as_targets if regression else as_labels
     )
@@ -110,7 +110,7 @@ def _seen(
     before = {module: module.training for module in model.modules()}
     model.eval()
     try:
-        with torch.no_grad(), watched(model, names) as watch:
+        with torch.no_grad(), capture_outputs(model, names) as watch:
             for x, y in _batches(data, checked):
                 x = x.to(device)
                 output = model(x)

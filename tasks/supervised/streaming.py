@@ -20,7 +20,7 @@ from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised.arrays import Splits
 from depthrate.tasks.supervised.items import ITEMS_PER_READ, Items
-from depthrate.tasks.supervised.parameters import MEASURED, SupervisedParameters
+from depthrate.tasks.supervised.parameters import DEFAULT_MEASURED_SAMPLES, SupervisedParameters
 from depthrate.tasks.supervised.samples import check_numbers, first_not_finite, flattened
 
 NUM_EXAMINED = 32
@@ -110,7 +110,7 @@ class Streamed(ABC):
     @property
     def default_measured(self) -> int:
         """Number of samples that are measured by default."""
-        return MEASURED
+        return DEFAULT_MEASURED_SAMPLES
 
     def num_measured(self, measure_samples: int | None) -> int:
         """Return the number of samples that are measured."""

@@ -72,10 +72,10 @@ class Supervised(NetworkTask[SupervisedParameters]):
     def read(self, params: Params) -> SupervisedParameters:
         """Return the parameters of a trial as attributes, those of the user's callables in `arguments`."""
         if self.custom_network is None and self.data is None:
-            return self.parameters.of({**self.target.fixed, **params})
+            return self.parameters.from_params({**self.target.fixed, **params})
         others = self._arguments.difference(OF_TEXTS)
         declared = {name: value for name, value in params.items() if name not in others}
-        return self.parameters.of({**self.target.fixed, **declared, "arguments": params})
+        return self.parameters.from_params({**self.target.fixed, **declared, "arguments": params})
 
     def whole(self, trial: SupervisedParameters) -> Dataset | Streamed | None:
         """Return the user's data as they come; None: the data are built-in.

@@ -197,7 +197,7 @@ def _is_simplex(params: Mapping[str, Any]) -> bool:
     """Tell which of both the optimum of the unconstrained model has (Lemma 4.2): with a last bias, too, squares have it."""
     from depthrate.tasks.networks.builtin import NetworkParameters, has_last_bias  # here: see construction_excess
 
-    trial = NetworkParameters.of({"loss": "ce", "last_bias": None, **params})
+    trial = NetworkParameters.from_params({"loss": "ce", "last_bias": None, **params})
     return trial.loss == "ce" or has_last_bias(trial)
 
 

@@ -51,7 +51,7 @@ def loaded(context: TaskContext) -> dict[str, Any] | None:
         return None
 
 
-def left_by_earlier(context: TaskContext) -> tuple[dict[str, Any], list[int]] | None:
+def load_previous(context: TaskContext) -> tuple[dict[str, Any], list[int]] | None:
     """Return what an earlier attempt saved, with `trial_ids` in it, and the place there of each trial of this pack.
 
     None where nothing was saved, where it cannot be read, or where one of this pack's trials was not among them.

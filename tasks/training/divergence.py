@@ -19,7 +19,7 @@ class Divergence:
         self.step_T = torch.full((num_trials,), NEVER, device=device)
         """The step of each, or `NEVER`."""
 
-    def look(self, loss_T: Tensor, step: int) -> None:
+    def check(self, loss_T: Tensor, step: int) -> None:
         """Note which of these losses [T], all of one step, are the first that are not finite."""
         self.step_T.masked_fill_(~torch.isfinite(loss_T) & (self.step_T == NEVER), step)
 
@@ -27,10 +27,10 @@ class Divergence:
         """Look at the losses of a step where it is one of those looked at, and return whether it is."""
         is_due = (step + 1) % CHECK_STEPS == 0
         if is_due:
-            self.look(loss_T, step)
+            self.check(loss_T, step)
         return is_due
 
-    def found(self) -> dict[int, int]:
+    def diverged_steps(self) -> dict[int, int]:
         """Return position -> step of those that have diverged."""
         return {position: step for position, step in enumerate(self.step_T.tolist()) if step != NEVER}
 

@@ -16,12 +16,12 @@ from depthrate.tasks.data import published
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.data.published import check_dataset, check_test
 from depthrate.tasks.data.sources import DataSource
-from depthrate.tasks.importing import no_garbage
+from depthrate.tasks.importing import gc_paused
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.parameters import ParameterError, changed
 from depthrate.tasks.task import Engine, Params, Task, TaskContext, TrialResult
 from depthrate.tasks.training.cost import PackShape, estimate_s, max_pack_size
-from depthrate.tasks.training.engines.choice import check_precision, chosen_engine
+from depthrate.tasks.training.engines.choice import check_precision, select_engine
 from depthrate.tasks.training.memory import memory_bytes
 from depthrate.tasks.training.parameters import TrainingParameters
 from depthrate.tasks.training.polish.polish_parameters import (
@@ -71,7 +71,7 @@ class FusedTask(Task, Generic[Trial]):
 
     def read(self, params: Params) -> Trial:
         """Return the parameters of a trial as attributes."""
-        return self.parameters.of(params)
+        return self.parameters.from_params(params)
 
     def run(self, trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
         """Train and measure a pack of trials of one shape; results come when the whole pack is done.
@@ -79,7 +79,7 @@ class FusedTask(Task, Generic[Trial]):
         Raises:
             Interrupted: it was asked to stop and has saved a checkpoint.
         """
-        with no_garbage():
+        with gc_paused():
             from depthrate.tasks.training.training_pack import run_training
 
         yield from run_training(self.training([self.read(params) for params in trials], context.data), context)
@@ -189,7 +189,7 @@ class NetworkTask(FusedTask[Trial]):
         """
         trial = self.read(params)
         check_precision(trial.matmul_precision, device)
-        return chosen_engine(asked, self._chain_shapes(trial)[0], device) if self.has_engines else None
+        return select_engine(asked, self._chain_shapes(trial)[0], device) if self.has_engines else None
 
     def _chain_shapes(self, trial: Trial) -> list[PackShape]:
         depths = chain(trial) if trial.continuation else []

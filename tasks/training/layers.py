@@ -31,7 +31,7 @@ OfPath = Callable[[Sequence[dict[str, Any]], tuple[Tensor, Tensor], Iterable[Ten
 OfPair = Callable[[Tensor, Tensor, Tensor | None], Columns]
 """From one layer's features [T, N, D], the last layer's [T, N, E] and the inputs [N, I], null for texts, to what they tell
 together."""
-AT_ONCE = 2**19
+LAYER_BLOCK_NUMBERS = 2**19
 """Numbers of a layer's features, of all trials that are measured at once: more of them do not fit into a processor's cache."""
 
 
@@ -62,7 +62,11 @@ class LayerMeasurements:
         """
         numbers = len(trainer.x_NI) * max(layer.width for layer in trainer.network.layers())
         # what goes along the path asks for each layer again, trial by trial
-        at_once = 1 if self._of_path is not None else max(1, AT_ONCE // (numbers * trainer.network.rows_per_sample))
+        at_once = (
+            1
+            if self._of_path is not None
+            else max(1, LAYER_BLOCK_NUMBERS // (numbers * trainer.network.rows_per_sample))
+        )
         rows_of_trials = []
         with torch.no_grad():  # which features that are read by turns would not restore
             for start in range(0, len(positions), at_once):

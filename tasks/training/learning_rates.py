@@ -12,7 +12,7 @@ from torch import Tensor
 
 from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan, learning_rate_factor
 
-AT_ONCE = 1024
+STEPS_PER_BLOCK = 1024
 """Steps whose rates are formed together."""
 
 
@@ -48,7 +48,7 @@ class Rates:
         return self._rate_ST1[steps], self._correction_S[steps]
 
     def _form(self, start: int) -> None:
-        plan, stop = self._plan, max(start + 1, min(start + AT_ONCE, self._plan.num_steps))
+        plan, stop = self._plan, max(start + 1, min(start + STEPS_PER_BLOCK, self._plan.num_steps))
         steps = range(start, stop)
         factor_S1 = _column([learning_rate_factor(plan.schedule, s, plan.num_steps, plan.milestones) for s in steps])
         rate_ST, correction_S = self._lr_T * factor_S1, torch.ones(len(steps), dtype=torch.float64)

@@ -37,7 +37,7 @@ from depthrate.tasks.training.step import Moments, StepNumbers, agree, clipping,
 from depthrate.tasks.training.streamed_batches import StreamedBatches
 from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan, evaluation_rows, learning_rate_factor
 
-CHECK_RTOL = {"full": 1e-3, "tf32": 1e-2}
+STEP_RTOL = {"full": 1e-3, "tf32": 1e-2}
 """What a compiled step may differ from the eager one when it is first used, by the precision of its matrix products: far more
 than rounding, far less than a fault."""
 
@@ -176,7 +176,7 @@ class FusedTrainer:
             self._by_kernels = NativeEvaluation(library, self.network, self.plan, self.x_NI, self.labels_N)
 
     def _check_first_step(self, engine: Engine, **steps: CompiledStep | NativeSteps) -> None:
-        rtol = CHECK_RTOL[self.plan.matmul_precision]
+        rtol = STEP_RTOL[self.plan.matmul_precision]
         for start in range(CHECKED_STARTS):
             eager, other = (self._first_alone(start) for _ in range(2))
             vars(other).update(steps)
@@ -228,7 +228,7 @@ class FusedTrainer:
         )
         eager_loss_off, other_loss_off = (losses.double().squeeze(1) - loss).abs()
         return bool(
-            other_off <= EXACTNESS * eager_off and other_loss_off <= EXACTNESS * eager_loss_off + CHECK_RTOL["full"]
+            other_off <= EXACTNESS * eager_off and other_loss_off <= EXACTNESS * eager_loss_off + STEP_RTOL["full"]
         )
 
     def step(self) -> Tensor:

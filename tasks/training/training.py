@@ -18,7 +18,7 @@ from depthrate.tasks.networks.network import Network
 from depthrate.tasks.task import Engine, SharedLibraries
 from depthrate.tasks.training.cost import PackShape
 from depthrate.tasks.training.divergence import Divergence
-from depthrate.tasks.training.engines.choice import chosen_engine
+from depthrate.tasks.training.engines.choice import select_engine
 from depthrate.tasks.training.engines.native import native_library
 from depthrate.tasks.training.held_out import HeldOut, Measure, Rows
 from depthrate.tasks.training.layers import kept_features
@@ -157,7 +157,7 @@ class NetworkTraining(Training):
         """Return how the steps are run, given what was asked for; eagerly where there are none."""
         if self.plan.num_steps == 0 and self.polish is None:
             return Engine.EAGER
-        return chosen_engine(asked, self.shape(), device)
+        return select_engine(asked, self.shape(), device)
 
     def native_library(
         self, should_stop: Callable[[], bool], shared: SharedLibraries | None = None

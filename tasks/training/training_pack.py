@@ -18,7 +18,7 @@ from torch import Tensor
 
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.task import Engine, Interrupted, ResultStatus, TaskContext, TrialResult
-from depthrate.tasks.training.checkpoint import at_positions, left_by_earlier, packed
+from depthrate.tasks.training.checkpoint import at_positions, load_previous, packed
 from depthrate.tasks.training.computing import computing
 from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engines.choice import EngineError
@@ -57,7 +57,7 @@ def ready_pack(training: Training, context: TaskContext) -> TrainingPack:
     engine = begun or training.engine(context.engine, context.device)
     if begun is not None and context.engine not in (begun, Engine.AUTO):
         log.warning("the pack's checkpoint was trained %s; it goes on like that, not %s", begun, context.engine)
-    context.runs_as(engine)
+    context.report_engine(engine)
     if engine == Engine.EAGER or (pack.is_trained and not pack.polishes_natively(engine)):
         pack.engine = engine
         return pack
@@ -67,9 +67,9 @@ def ready_pack(training: Training, context: TaskContext) -> TrainingPack:
         if Engine.NATIVE in (engine, context.engine) or context.engine is Engine.COMPILED:
             raise
         log.warning("training %s, because %s", "anew and eagerly" if begun else "eagerly", error)
-        context.runs_as(Engine.EAGER)
+        context.report_engine(Engine.EAGER)
         return pack if begun is None else TrainingPack(training, context)
-    context.runs_as(engine, compile_s)
+    context.report_engine(engine, compile_s)
     return pack
 
 
@@ -237,7 +237,7 @@ class TrainingPack:
 
     def resume(self) -> Engine | None:
         """Go on from the checkpoint of an earlier attempt, if there is one that holds all these trials; return its engine."""
-        left = left_by_earlier(self.context)
+        left = load_previous(self.context)
         if left is None:
             return None
         saved, positions = left
@@ -292,7 +292,7 @@ class TrainingPack:
         self._keep([position for position, index in enumerate(self.alive) if index not in left_out])
 
     def _drop_diverged(self) -> None:
-        diverged = self._divergence.found()
+        diverged = self._divergence.diverged_steps()
         self.diverged_at |= {self.alive[position]: step for position, step in diverged.items()}
         self._keep([position for position in range(len(self.alive)) if position not in diverged])
 
@@ -313,7 +313,7 @@ class TrainingPack:
         loss_T[due] = evaluation.loss
         finite = torch.isfinite(evaluation.loss)
         indices = [self.alive[position] for position, is_finite in zip(due, finite.tolist(), strict=True) if is_finite]
-        self._divergence.look(loss_T, step)
+        self._divergence.check(loss_T, step)
         self._drop_diverged()
         rows = _rows(evaluation, finite)
         rates = self.trainer.lr_at(step) if self.num_steps else [math.nan] * len(self.alive)

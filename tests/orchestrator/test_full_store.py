@@ -16,7 +16,7 @@ from launches import job_options
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.record import read_attempt
-from depthrate.orchestrator.executors.base import PackJob
+from depthrate.orchestrator.executors.base import AttemptSpec
 from depthrate.orchestrator.worker import attempt_runner, context
 from depthrate.orchestrator.worker.attempt_runner import run_job
 from depthrate.orchestrator.worker.context import StopFlag
@@ -55,14 +55,16 @@ class SmallDisk:
         monkeypatch.setattr(attempt_runner, "ROOM_EVERY_S", 0.01)
 
 
-def job_of(folder: Store, tmp_path: Path, depths: list[int]) -> PackJob:
+def job_of(folder: Store, tmp_path: Path, depths: list[int]) -> AttemptSpec:
     (tmp_path / "wide.py").write_text(TASK)
     options = job_options(folder)
     params: list[Any] = [{"depth": depth, "rows": 3, "trace": str(tmp_path / "trace")} for depth in depths]
     name = "20260101T000000_aaaaaaaaaaaa"
     ids = [f"t{depth}" for depth in depths]
     task = f"{tmp_path}/wide.py:wide"
-    return PackJob(attempt_id=name, sweep="s", task=task, pack_id="p", trial_ids=ids, params=params, options=options)
+    return AttemptSpec(
+        attempt_id=name, sweep="s", task=task, pack_id="p", trial_ids=ids, params=params, options=options
+    )
 
 
 @pytest.mark.parametrize("word", ["/trials/", "/metrics/", "/attempts/"])

@@ -20,10 +20,10 @@ from outcomes import committed, states
 from depthrate.orchestrator.attempts.cancellation import forced_attempts, read_cancel_mark, write_cancel_mark
 from depthrate.orchestrator.attempts.record import Attempt
 from depthrate.orchestrator.cli.app import app
-from depthrate.orchestrator.executors.base import PackJob, PackTrials
+from depthrate.orchestrator.executors.base import AttemptSpec, PackTrials
 from depthrate.orchestrator.worker.attempt_runner import run_job
 from depthrate.orchestrator.worker.context import StopFlag
-from depthrate.storage.attempts.heartbeats import Beats
+from depthrate.storage.attempts.heartbeats import NodeHeartbeats
 from depthrate.storage.files.store import Store
 
 SHORT_TASKS = Path(__file__).parents[1] / "support/short_tasks.py"
@@ -186,13 +186,13 @@ def test_features_that_do_not_come_stop_neither_signs_of_life_nor_its_end(
     options = job_options(folder, stall_minutes=None if stall_s is None else stall_s / 60)
     params = [{"depth": depth, "folder": str(tmp_path)} for depth in (2, 3)]
     pack = PackTrials(pack_id="p", trial_ids=["t2", "t3"], params=params)
-    job = PackJob(attempt_id="a", sweep="s", task=f"{SHORT_TASKS}:lingers", **vars(pack), options=options)
+    job = AttemptSpec(attempt_id="a", sweep="s", task=f"{SHORT_TASKS}:lingers", **vars(pack), options=options)
     runs = threading.Thread(target=run_job, args=(job, StopFlag()))
     runs.start()
     try:
         if stall_s is None:
             began, deadline = time.time(), time.monotonic() + 20
-            while Beats(folder, "s").look().get("a", {"heartbeat_at": 0.0})["heartbeat_at"] < began + 4:
+            while NodeHeartbeats(folder, "s").poll().get("a", {"heartbeat_at": 0.0})["heartbeat_at"] < began + 4:
                 assert time.monotonic() < deadline, "no sign of life while it waits"
                 time.sleep(0.1)
         else:

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import depthrate
 from depthrate.orchestrator.cli.app import app
-from depthrate.orchestrator.executors.base import PackJob
+from depthrate.orchestrator.executors.base import AttemptSpec
 from depthrate.orchestrator.executors.options import JobOptions, LaunchOptions, OptionError
 from depthrate.orchestrator.executors.registry import launch_options, make_launch_options
 from depthrate.storage.files.store import Store
@@ -80,15 +80,18 @@ def test_options_travel_as_json(folder: Store) -> None:
     of_jobs = JobOptions(
         **vars(asked) | {"store": folder.address, "data": "", "device": "cpu"}, git_sha="g", git_dirty=False
     )
-    job = PackJob(pack_id="p", trial_ids=["t"], params=[{}], attempt_id="a", sweep="s", task="t", options=of_jobs)
-    assert vars(PackJob.from_json(job.to_json()).options) == vars(of_jobs) | {"set_": ["depth=2"], "accepted_codes": []}
+    job = AttemptSpec(pack_id="p", trial_ids=["t"], params=[{}], attempt_id="a", sweep="s", task="t", options=of_jobs)
+    assert vars(AttemptSpec.from_json(job.to_json()).options) == vars(of_jobs) | {
+        "set_": ["depth=2"],
+        "accepted_codes": [],
+    }
 
 
 def test_a_job_that_an_earlier_version_submitted_begins() -> None:
     before = """{"pack_id": "p", "trial_ids": ["t"], "params": [{}], "attempt_id": "a", "sweep": "s", "task": "t",
     "options": {"store": "/s", "data": "/d", "device": "cpu", "checkpoint_s": 7, "git_sha": null, "git_dirty": null,
     "code_hash": "c", "accepted_codes": [], "stall_s": 90, "gpu_share": 1.0, "beat_s": null, "engine": "eager"}}"""
-    options = PackJob.from_json(before).options
+    options = AttemptSpec.from_json(before).options
     assert (options.checkpoint_seconds, options.stall_minutes, options.code) == (7, 1.5, "c")
 
 

@@ -17,11 +17,11 @@ import pytest
 from counted_files import CountedFileSystem
 from thousand_workers import simulate
 
-from depthrate.orchestrator.api.status import Controllers
+from depthrate.orchestrator.api.status import SchedulerPoller
 from depthrate.orchestrator.attempts.record import Attempt, read_attempt
-from depthrate.orchestrator.executors.base import JobCounts, SeenJobs
+from depthrate.orchestrator.executors.base import JobCounts, SchedulerAnswer
 from depthrate.orchestrator.worker.node_heartbeat import NodeHeartbeat
-from depthrate.storage.attempts.heartbeats import Beats, write_beats
+from depthrate.storage.attempts.heartbeats import NodeHeartbeats, write_heartbeats
 from depthrate.storage.attempts.records import RecordReader, read_loose_records
 from depthrate.storage.files.paths import attempt_path, beat_path
 from depthrate.storage.files.store import Store
@@ -49,25 +49,25 @@ def test_what_has_not_changed_is_not_read_again() -> None:
     assert isinstance(store.fs, CountedFileSystem)
     for name in ("a", "b", "c"):
         _attempt(name).beat(store)
-    write_beats(store, "s", "n1", {"a": {"heartbeat_at": time.time() + 5, "step": 7}})
+    write_heartbeats(store, "s", "n1", {"a": {"heartbeat_at": time.time() + 5, "step": 7}})
     reader = RecordReader(store, "s")
-    everything = reader.look(lambda path: True)
+    everything = reader.refresh(lambda path: True)
     assert everything[attempt_path("s", "a")]["step"] == 7 and len(everything) == 3
     before = store.fs.requests["driver", "read"]
-    assert reader.look(lambda path: True) == everything
+    assert reader.refresh(lambda path: True) == everything
     assert store.fs.requests["driver", "read"] == before, "two listings, nothing else"
     _attempt("b", state=AttemptState.DONE).beat(store)
-    assert reader.look(lambda path: True)[attempt_path("s", "b")]["state"] is AttemptState.DONE
+    assert reader.refresh(lambda path: True)[attempt_path("s", "b")]["state"] is AttemptState.DONE
     assert store.fs.requests["driver", "read"] == before + 1
     store.delete_many([attempt_path("s", "b")])
-    assert len(reader.look(lambda path: True)) == 2
+    assert len(reader.refresh(lambda path: True)) == 2
 
 
 def test_a_beat_says_how_a_running_attempt_is_and_nothing_of_one_that_has_ended(folder: Store) -> None:
     _attempt("a").write(folder)
     _attempt("b", state=AttemptState.FAILED, step=3).write(folder)
     later = time.time() + 10
-    write_beats(folder, "s", "n", {name: {"heartbeat_at": later, "step": 9, "num_steps": 10} for name in "ab"})
+    write_heartbeats(folder, "s", "n", {name: {"heartbeat_at": later, "step": 9, "num_steps": 10} for name in "ab"})
     records = {r["attempt_id"]: r for _, r in read_loose_records(folder, folder.list("attempts"))}
     assert (records["a"]["step"], records["a"]["heartbeat_at"]) == (9, later) and records["b"]["step"] == 3
     found = read_attempt(folder, "s", "a")
@@ -79,14 +79,14 @@ def test_what_is_no_beat_is_left_out(folder: Store, content: bytes) -> None:
     _attempt("a").write(folder)
     folder.write(beat_path("s", "n"), content)
     ((_, record),) = read_loose_records(folder, folder.list("attempts"))
-    assert record["step"] == 0 and Beats(folder, "s").look() == {}
+    assert record["step"] == 0 and NodeHeartbeats(folder, "s").poll() == {}
 
 
 def test_a_nodes_clock_that_is_wrong_is_set_right_by_the_stores(folder: Store) -> None:
     wrong = time.time() - 7200
     beat = {"at": wrong, "attempts": {"a": {"heartbeat_at": wrong - 3, "step": 1}}}
     folder.write(beat_path("s", "n"), json.dumps(beat).encode())
-    assert abs(Beats(folder, "s").look()["a"]["heartbeat_at"] - (time.time() - 3)) < 2
+    assert abs(NodeHeartbeats(folder, "s").poll()["a"]["heartbeat_at"] - (time.time() - 3)) < 2
 
 
 @pytest.fixture
@@ -112,11 +112,11 @@ def test_one_worker_tells_of_all_and_another_goes_on_when_it_dies(folder: Store,
     assert ready.wait(20)
     second = NodeHeartbeat(folder, _attempt("b", step=6), 30.0)
     second.beat()
-    assert Beats(folder, "s").look().keys() == {"a"}, "the first one tells, and has not since"
+    assert NodeHeartbeats(folder, "s").poll().keys() == {"a"}, "the first one tells, and has not since"
     first.kill()
     first.join()
     second.beat()
-    assert len(folder.list("beats")) == 1 and Beats(folder, "s").look()["b"]["step"] == 6
+    assert len(folder.list("beats")) == 1 and NodeHeartbeats(folder, "s").poll()["b"]["step"] == 6
     assert folder.list("attempts") == {}, "records are not written for it"
     second.end()
     assert not list(here.rglob("b.json"))
@@ -127,7 +127,7 @@ def test_a_host_may_have_any_name(folder: Store, here: Path, monkeypatch: pytest
     node = NodeHeartbeat(folder, _attempt("a", step=5), 1.0)
     node.beat()
     node.end()
-    assert Beats(folder, "s").look()["a"]["step"] == 5
+    assert NodeHeartbeats(folder, "s").poll()["a"]["step"] == 5
 
 
 @pytest.mark.parametrize("is_full_at_first", [True, False])
@@ -143,7 +143,7 @@ def test_who_tells_is_heard_though_its_machine_has_no_room(
     before = time.time()
     node.beat()
     node.end()
-    heard = [*Beats(folder, "s").look().values(), *RecordReader(folder).look(lambda path: True).values()]
+    heard = [*NodeHeartbeats(folder, "s").poll().values(), *RecordReader(folder).refresh(lambda path: True).values()]
     assert [said["heartbeat_at"] >= before for said in heard] == [True]
 
 
@@ -164,10 +164,10 @@ def test_who_is_not_spoken_of_speaks_for_itself(folder: Store, here: Path) -> No
 
 
 def test_old_beats_are_taken_away(folder: Store) -> None:
-    write_beats(folder, "s", "over", {"a": {"heartbeat_at": time.time()}})
-    write_beats(folder, "s", "alive", {"a": {"heartbeat_at": time.time()}, "b": {"heartbeat_at": time.time()}})
-    beats = Beats(folder, "s")
-    beats.look()
+    write_heartbeats(folder, "s", "over", {"a": {"heartbeat_at": time.time()}})
+    write_heartbeats(folder, "s", "alive", {"a": {"heartbeat_at": time.time()}, "b": {"heartbeat_at": time.time()}})
+    beats = NodeHeartbeats(folder, "s")
+    beats.poll()
     beats.delete_ended({"a"})
     assert list(folder.list("beats")) == [beat_path("s", "alive")]
 
@@ -176,16 +176,16 @@ def test_a_watch_shares_one_answer_of_the_controller_and_backs_off(folder: Store
     now, asked = [0.0], []
     waiting = [5]
 
-    def ask(store: Store, sweep: str) -> dict[str, SeenJobs | None]:
+    def ask(store: Store, sweep: str) -> dict[str, SchedulerAnswer | None]:
         asked.append(now[0])
-        return {"slurm": SeenJobs(JobCounts(waiting[0], 1), [])}
+        return {"slurm": SchedulerAnswer(JobCounts(waiting[0], 1), [])}
 
-    controllers = Controllers(folder, ask, lambda: now[0])
+    controllers = SchedulerPoller(folder, ask, lambda: now[0])
     for now[0] in range(0, 300, 2):
-        seen = controllers.look("s")["slurm"]
+        seen = controllers.poll("s")["slurm"]
     assert len(asked) == 7 and asked[1] == 16 and asked[-1] - asked[-2] >= 60, asked
     waiting[0] = 3
     for now[0] in range(300, 400, 2):
-        seen = controllers.look("s")["slurm"]
+        seen = controllers.poll("s")["slurm"]
     assert seen is not None and seen.counts.waiting == 3
     assert asked[-1] - asked[-2] < 40, "soon again after something changed"

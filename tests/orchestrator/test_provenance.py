@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import depthrate
 from depthrate.orchestrator.attempts.record import Attempt
 from depthrate.orchestrator.cli.app import app
-from depthrate.storage.catalog.code import kept_hashes, read_code
+from depthrate.storage.catalog.code import list_code_hashes, read_code
 from depthrate.storage.files.store import Store
 
 LAW = """
@@ -126,7 +126,7 @@ def test_accepted_code_counts_and_is_named_where_rates_are_fitted(lab: Lab) -> N
     (lab.folder / "law.py").write_text(LAW + "# another comment\n")
     assert lab.run()[0] == 2, "but a third version is"
     hashes = depthrate.open(lab.store.url).sql("select code_hash, count(*) from trials group by all").fetchall()
-    assert sorted(count for _, count in hashes) == [2, 3] and {h for h, _ in hashes} == set(kept_hashes(lab.store))
+    assert sorted(count for _, count in hashes) == [2, 3] and {h for h, _ in hashes} == set(list_code_hashes(lab.store))
 
 
 def test_what_was_accepted_can_be_run_again_after_all(lab: Lab) -> None:
@@ -169,7 +169,7 @@ def test_an_edit_during_a_run_changes_nothing_of_it(tmp_path: Path, workers: str
     results = depthrate.open(lab.store.url)
     packs, codes = results.sql("select count(distinct pack_id), count(distinct code_hash) from trials").fetchall()[0]
     assert packs > 1 and codes == 1
-    (version,) = kept_hashes(lab.store)
+    (version,) = list_code_hashes(lab.store)
     assert read_code(lab.store, version) == {"law.py": STEADY.encode(), "parts.py": b"SCALE = 1.0\n"}
     (tmp_path / "law.py").write_text(LAW)
     assert lab.run()[0] == 2
@@ -229,7 +229,7 @@ def test_trials_from_before_are_said_to_be_unknown_and_nothing_is_refused(lab: L
 def test_code_in_the_store_that_was_changed_is_not_executed(tmp_path: Path) -> None:
     lab = Lab(tmp_path, [2])
     assert lab.run()[0] == 0
-    (version,) = kept_hashes(lab.store)
+    (version,) = list_code_hashes(lab.store)
     path = f"code/{version}/files/parts.py"
     lab.store.write(path, b"SCALE = 666.0\n")
     assert read_code(lab.store, version) is None

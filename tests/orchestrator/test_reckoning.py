@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
 from depthrate.orchestrator.cli.app import app
-from depthrate.orchestrator.monitor.cost import Reckoning, cost_lines, idle_hours, reckon, span_s, wait_s
+from depthrate.orchestrator.monitor.cost import SweepCost, compute_cost, cost_lines, idle_hours, span_s, wait_s
 from depthrate.orchestrator.monitor.prometheus import textfile
 from depthrate.orchestrator.monitor.status import SweepStatus, TrialState
 from depthrate.storage.attempts.records import Record
@@ -34,7 +34,7 @@ def row(name: str, hours: float) -> dict[str, Any]:
 
 
 def cpu(records: list[Record], rows: list[dict[str, Any]]) -> dict[str, float]:
-    hours = reckon(records, rows, NOW).devices["cpu"]
+    hours = compute_cost(records, rows, NOW).devices["cpu"]
     return {
         name: round(getattr(hours, name), 6) for name in ("used", "committed", "failed", "repeated", "around", "idle")
     }
@@ -69,7 +69,7 @@ def test_what_is_wasted(fields: dict[str, Any], kind: str | None) -> None:
     """The last two: trials that a search left out, and trials that another attempt had committed first."""
     state = fields.pop("state")
     records = [record("x", state, 0, 1, **fields), record("other", "done", 1, 2)]
-    hours = reckon(records, [row("other", 1)], NOW).devices["cpu"]
+    hours = compute_cost(records, [row("other", 1)], NOW).devices["cpu"]
     assert {name: getattr(hours, name) for name in ("failed", "repeated")} == {
         name: 1.0 if name == kind else 0.0 for name in ("failed", "repeated")
     }
@@ -77,7 +77,7 @@ def test_what_is_wasted(fields: dict[str, Any], kind: str | None) -> None:
 
 def test_a_share_of_a_gpu_is_that_part_of_its_hours() -> None:
     records = [record(name, "done", 0, 2, device="cuda", gpu_share=0.5) for name in "ab"]
-    hours = reckon(records, [row("a", 2), row("b", 1)], NOW).devices["cuda"]
+    hours = compute_cost(records, [row("a", 2), row("b", 1)], NOW).devices["cuda"]
     assert (hours.used, hours.committed, hours.idle, hours.efficiency) == (2, 1.5, 0, 0.75)
 
 
@@ -103,7 +103,7 @@ def test_nodes_and_kinds_of_failures() -> None:
         record("b", "lost", 1, 3, **lost, error="node bad is gone"),
         record("c", "failed", 3, 4, host="bad", error_kind=FailureKind.TASK, error="RuntimeError: x"),
     ]
-    found = reckon(records, [row("a", 1)], NOW)
+    found = compute_cost(records, [row("a", 1)], NOW)
     bad = found.nodes["bad"]
     assert (bad.attempts, bad.done, bad.hours, bad.wasted_hours) == (2, 0, 3.0, 3.0)
     assert dict(bad.failures) == {"node_lost": 1, "task": 1} and bad.last_error == "RuntimeError: x"
@@ -113,7 +113,7 @@ def test_nodes_and_kinds_of_failures() -> None:
 def test_words_fit_into_80_columns() -> None:
     records = [record(str(kind), "lost", 0, 1234.5, error_kind=kind) for kind in list(FailureKind)[:4]]
     lines = cost_lines(
-        "a_sweep_with_a_name", reckon([*records, record("a", "done", 0, 9000.25)], [row("a", 9000)], 9e9)
+        "a_sweep_with_a_name", compute_cost([*records, record("a", "done", 0, 9000.25)], [row("a", 9000)], 9e9)
     )
     assert max(map(len, lines)) <= 80, lines
     assert lines[0] == "a_sweep_with_a_name: 45001 core-hours held, 20% of them in trials that count"
@@ -122,7 +122,7 @@ def test_words_fit_into_80_columns() -> None:
 def test_the_textfile_is_as_prometheus_reads_it() -> None:
     states = SweepStatus("s", {"t": TrialState.OK, "u": TrialState.FAILED}, {}, 0.0, [])
     lost = record("a", "lost", 0, 1, error_kind=FailureKind.NODE_LOST, host='n"1\\')
-    text = textfile([states], {"s": reckon([lost], [], NOW)}, 12.0)
+    text = textfile([states], {"s": compute_cost([lost], [], NOW)}, 12.0)
     families = {family.name: family for family in text_string_to_metric_families(text)}
     values = {(s.name, frozenset(s.labels.items())): s.value for family in families.values() for s in family.samples}
 
@@ -137,7 +137,7 @@ def test_the_textfile_is_as_prometheus_reads_it() -> None:
 
 
 def test_nothing_has_cost_nothing() -> None:
-    assert reckon([], [], NOW) == Reckoning() and cost_lines("s", Reckoning()) == []
+    assert compute_cost([], [], NOW) == SweepCost() and cost_lines("s", SweepCost()) == []
 
 
 @pytest.mark.slow

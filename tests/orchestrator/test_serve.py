@@ -43,10 +43,10 @@ uvicorn = pytest.importorskip("uvicorn", reason="needs pip install 'depthrate[se
 
 from depthrate.orchestrator.serve import drawn  # noqa: E402
 from depthrate.orchestrator.serve.access import is_known_host, is_loopback  # noqa: E402
-from depthrate.orchestrator.serve.drawn import Drawer  # noqa: E402
+from depthrate.orchestrator.serve.drawn import Renderer  # noqa: E402
 from depthrate.orchestrator.serve.poller import Poller  # noqa: E402
 from depthrate.orchestrator.serve.rows import SweepRows  # noqa: E402
-from depthrate.orchestrator.serve.sql import MOST_ROWS, Limits  # noqa: E402
+from depthrate.orchestrator.serve.sql import MAX_ROWS, Limits  # noqa: E402
 from depthrate.orchestrator.serve.web import make_app  # noqa: E402
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -231,7 +231,7 @@ def test_sql_answers_and_refuses_as_query_does(server: Server) -> None:
     )
     assert server.sql("select count(*) as n from trials", "b").json()["rows"] == [[1]]
     many = server.sql("select i from trials, range(100000) as r(i)").json()
-    assert len(many["rows"]) == MOST_ROWS and many["more"]
+    assert len(many["rows"]) == MAX_ROWS and many["more"]
     for query, said in (
         ("drop table trials", "one SELECT"),
         ("select 1; select 2", "one SELECT"),
@@ -394,9 +394,9 @@ def requests_a_minute(kind: str, commits_every: int, monkeypatch: pytest.MonkeyP
 
     def look() -> None:
         if kind == "status":
-            watched.look()
+            watched.poll()
             return
-        poller.look()
+        poller.refresh()
         rows.table(poller._seen)
         rows.curves(poller._seen, None)
 
@@ -831,7 +831,7 @@ def test_what_draws_may_die_or_hang_and_the_page_goes_on(
 
 
 def test_what_draws_ends_when_nobody_asks_and_with_the_server(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawer = Drawer(fill(folder))
+    drawer = Renderer(fill(folder))
     process = drawer._started()
     assert process.stdin is not None
     process.stdin.close()  # as when the server has died

@@ -15,13 +15,13 @@ from launches import IdleExecutor, clock_of, drive, job_options, plan_of_depths
 
 from depthrate.orchestrator.attempts.record import Attempt
 from depthrate.orchestrator.cli.app import app
-from depthrate.orchestrator.executors.base import PackJob
+from depthrate.orchestrator.executors.base import AttemptSpec
 from depthrate.orchestrator.launch.launch import delete_checkpoints
 from depthrate.orchestrator.launch.plan import check_sweep
 from depthrate.orchestrator.worker.context import StopFlag, WorkerContext
 from depthrate.orchestrator.worker.pruning import Pruning
 from depthrate.storage.files.data_cache import worker_data_folder
-from depthrate.storage.files.json_objects import read_sealed
+from depthrate.storage.files.json_objects import read_with_digest
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.load import sweep_of_spec
@@ -115,7 +115,7 @@ def test_only_checkpoints_that_are_there_are_deleted(folder: Store, monkeypatch:
 @pytest.mark.parametrize("ahead_s", [3600.0, -3600.0])
 def test_training_time_in_a_checkpoint_is_the_packs_own(folder: Store, ahead_s: float) -> None:
     """Whatever became of the clock since the attempt began, and whatever else it ran before this pack."""
-    job = PackJob(
+    job = AttemptSpec(
         attempt_id="a", sweep="s", task="t", pack_id="p", trial_ids=["t1"], params=[{}], options=job_options(folder)
     )
     attempt = Attempt(attempt_id="a", sweep="s", pack_id="p", trial_ids=["t1"], device="cpu")
@@ -123,4 +123,4 @@ def test_training_time_in_a_checkpoint_is_the_packs_own(folder: Store, ahead_s: 
     WorkerContext(folder, job, worker_data_folder(""), attempt, StopFlag(), ["t1"], Pruning(job)).save_checkpoint(
         b"state"
     )
-    assert 0 <= read_sealed(folder.read("checkpoints/p/pack.json"))["wall_s"] < 60
+    assert 0 <= read_with_digest(folder.read("checkpoints/p/pack.json"))["wall_s"] < 60

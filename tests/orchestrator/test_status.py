@@ -82,7 +82,7 @@ def test_what_is_no_record_is_ignored_and_named(folder: Store, content: bytes) -
     assert status.states == {"t1": TrialState.PENDING, "t2": TrialState.OK}
     assert [str(problem) for problem in status.problems] == [f"{path}: is no record of an attempt; it is ignored"]
     others = PeerLaunches(folder)
-    others.look()
+    others.poll()
     assert not others.running and folder.read(path) == content, "what we cannot read we do not write over"
 
 
@@ -98,7 +98,7 @@ def test_odd_details_of_a_record_count_as_unknown(folder: Store, change: dict[st
     status.to_json()
     expected = {"failed": TrialState.FAILED}.get(change.get("state", ""), TrialState.RUNNING)
     assert status.states["t1"] in (expected, TrialState.PENDING) and not status.problems
-    PeerLaunches(folder).look()
+    PeerLaunches(folder).poll()
     before = read_attempt(folder, "s", "a")
     write_lost(folder, {"pack_id": "", "device": ""}, record, kind=FailureKind.NODE_LOST, error="gone")
     again = read_attempt(folder, "s", "a")

@@ -11,7 +11,7 @@ from tests_rows import commit
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.record import new_attempt_id
-from depthrate.orchestrator.executors.base import PackJob
+from depthrate.orchestrator.executors.base import AttemptSpec
 from depthrate.orchestrator.worker.__main__ import StopFlag, run_job
 from depthrate.orchestrator.worker.attempt_runner import AttemptRunner, CommitError
 from depthrate.storage.files.paths import is_compacted
@@ -21,8 +21,8 @@ from depthrate.storage.maintenance.compact import compact
 A, B = "20260101T000000_aaaaaaaaaaaa", "20260101T000000_bbbbbbbbbbbb"
 
 
-def job(store: Store, depths: list[int]) -> PackJob:
-    return PackJob(
+def job(store: Store, depths: list[int]) -> AttemptSpec:
+    return AttemptSpec(
         attempt_id=new_attempt_id(),
         sweep="s",
         task=f"{OWN_TASKS}:power_law",

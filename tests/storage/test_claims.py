@@ -44,24 +44,24 @@ def entered(store: Store, launch_id: str, sweep: str = "s") -> Claims:
 
 def test_who_comes_later_leaves_what_is_claimed(store: Store) -> None:
     first, later = entered(store, "b"), Claims(store, "s", "a")
-    first.take(TRIALS[:2])
+    first.acquire(TRIALS[:2])
     later.enter()
-    later.take(TRIALS)
+    later.acquire(TRIALS)
     assert held(first) == {"t0", "t1"} and held(later) == {"t2", "t3"} and later.others == {"t0", "t1"}
-    first.leave()
-    later.look()
-    later.take(TRIALS)
-    assert held(later) == set(TRIALS) and later.has_company
-    later.leave()
+    first.release_all()
+    later.refresh()
+    later.acquire(TRIALS)
+    assert held(later) == set(TRIALS) and later.has_peers
+    later.release_all()
     assert store.list() == {}
 
 
 @pytest.mark.slow
 def test_what_is_done_is_given_back(store: Store) -> None:
     first, second = entered(store, "a"), entered(store, "b")
-    first.take(TRIALS[:2])
-    first.take([TRIALS[2]], keep=[TRIALS[1]])
-    second.look()
+    first.acquire(TRIALS[:2])
+    first.acquire([TRIALS[2]], keep=[TRIALS[1]])
+    second.refresh()
     assert second.others == {"t1", "t2"} and len(store.list()) == 2, "a launch keeps one file"
 
 
@@ -74,7 +74,7 @@ def test_of_launches_at_the_same_moment_one_gets_each_trial(store: Store) -> Non
     def launch(race: int, name: str) -> None:
         claims = Claims(Slow(store, delays), f"s{race}", f"{race}{name}")  # type: ignore[arg-type]
         claims.enter()
-        claims.take([f"{race}{trial_id}" for trial_id in TRIALS])
+        claims.acquire([f"{race}{trial_id}" for trial_id in TRIALS])
         for trial_id in TRIALS:
             if claims.has([f"{race}{trial_id}"]):
                 winners[race, trial_id].append(name)
@@ -104,9 +104,9 @@ def test_of_two_that_see_each_other_the_earlier_wins(folder: Store) -> None:
     clock = Clock(time.time())
     early, late = (Claims(folder, "s", name, clock, clock.sleep) for name in ("b", "a"))
     early.enter(), late.enter()
-    real_look = early.look
-    early.look = lambda: (setattr(early, "look", real_look), clock.sleep(0.1), late.take(["t0"]), real_look())  # type: ignore[method-assign]
-    early.take(["t0"])
+    real_look = early.refresh
+    early.refresh = lambda: (setattr(early, "look", real_look), clock.sleep(0.1), late.acquire(["t0"]), real_look())  # type: ignore[method-assign]
+    early.acquire(["t0"])
     assert early.has(["t0"]) and not late.has(["t0"])
 
 
@@ -114,27 +114,27 @@ def test_a_claim_ends_with_its_lease_or_its_process(folder: Store) -> None:
     clock = Clock(time.time())
     first, second = (Claims(folder, "s", name, clock, clock.sleep) for name in "ab")
     first.enter()
-    first.take(TRIALS)
+    first.acquire(TRIALS)
     second.enter()
     assert second.others == set(TRIALS)
     clock.sleep(LEASE_S - 1)
     first.renew(TRIALS)
     clock.sleep(2)
-    second.look()
+    second.refresh()
     assert second.others == set(TRIALS), "it was renewed"
     clock.sleep(LEASE_S)
-    second.look()
+    second.refresh()
     assert not second.others
     (path,) = [path for path in folder.list("claims") if "/a-" in path]
     content = json.loads(folder.read(path)) | {"renewed_at": clock(), "pid": 2**22 + 1}
     folder.write(path, json.dumps(content).encode())
-    second.look()
+    second.refresh()
     assert not second.others, "its process runs no more"
     folder.write(path, json.dumps(content | {"host": "elsewhere"}).encode())
-    second.look()
+    second.refresh()
     assert second.others == set(TRIALS), "of another machine's processes nothing is known"
     clock.sleep(11 * LEASE_S)
-    second.look()
+    second.refresh()
     assert path not in folder.list("claims"), "what nobody renews for long is taken away"
 
 
@@ -150,9 +150,9 @@ def test_what_is_no_claim_and_a_store_that_refuses_stop_nothing(
         raise OSError("quota")
 
     monkeypatch.setattr(folder, "write", refuse)
-    claims.take(TRIALS)
+    claims.acquire(TRIALS)
     claims.renew(TRIALS)
-    claims.leave()
+    claims.release_all()
     assert claims.has(TRIALS) and caplog.text.count("claims not written or read: quota") == 1
 
 
@@ -178,7 +178,7 @@ def test_a_claim_that_nobody_can_have_written_holds_nothing(key: str, value: Any
     claims = entered(folder, "a")
     assert claims.others == {"t1"}
     folder.write(path, json.dumps(claim | {key: value}).encode())
-    claims.look()
+    claims.refresh()
     assert claims.others == set()
 
 
@@ -186,7 +186,7 @@ def test_a_clock_that_is_set_back_is_not_waited_for(store: Store) -> None:
     clock = Clock(time.time())
     claims = Claims(store, "s", "a", clock=clock)
     claims.enter()
-    claims.take(TRIALS)
+    claims.acquire(TRIALS)
     written = set(store.list())
     clock.now -= 3600
     claims.renew(TRIALS)
@@ -203,8 +203,8 @@ def test_a_claim_that_was_refused_leaves_no_earlier_one_behind(store: Store, mon
 
     with monkeypatch.context() as patch:
         patch.setattr(Store, "write", write)
-        claims.take(TRIALS[:2])
-    claims.take(TRIALS[2:], keep=TRIALS[:2])
+        claims.acquire(TRIALS[:2])
+    claims.acquire(TRIALS[2:], keep=TRIALS[:2])
     assert len(store.list()) == 1
-    claims.leave()
+    claims.release_all()
     assert store.list() == {}

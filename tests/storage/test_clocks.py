@@ -20,7 +20,7 @@ from depthrate.storage.catalog.specs import newest_specs, write_spec
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
-from depthrate.storage.maintenance.sweep_removal import remove_sweep, rows_of_trials, what_goes
+from depthrate.storage.maintenance.sweep_removal import plan_removal, remove_sweep, rows_of_trials
 
 A, B = "20260101T000000_aaaaaaaaaaaa", "20260101T000000_bbbbbbbbbbbb"
 HOUR = 3600.0
@@ -92,7 +92,7 @@ def test_whatever_deletes_moves_or_launches_refuses_a_wrong_clock(
         write_spec(folder, name, "1", {"name": name, "task": "t"}, [trial])
         commit(folder, attempt, [trial], sweep=name)
     commit(folder, A.replace("a", "c"), ["t3", "t4"], sweep="a")
-    remove_sweep(folder, what_goes(folder, take_snapshot(folder), "gone"))
+    remove_sweep(folder, plan_removal(folder, take_snapshot(folder), "gone"))
     remove(folder, RemovalKind.TRIALS, "", rows_of_trials(take_snapshot(folder), ["t4"]))
     young = f"metrics/sweep=a/{B}.parquet"
     folder.write(young, b"of a worker that is about to commit")

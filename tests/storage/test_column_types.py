@@ -17,7 +17,7 @@ from depthrate.storage.maintenance.repair import repair
 from depthrate.storage.maintenance.verify import verify
 from depthrate.storage.query.results import Results
 from depthrate.storage.tables import own_columns as own_columns_module
-from depthrate.storage.tables.own_columns import check_own_columns, own_columns
+from depthrate.storage.tables.own_columns import check_own_columns, custom_columns
 from depthrate.storage.tables.schema import TableError
 
 A, B, C = (f"20260101T000000_{letter * 12}" for letter in "abc")
@@ -51,7 +51,7 @@ def both_types(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_of_two_writers_at_once_one_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both look before either writes; then each claims its type."""
     meet, failures = threading.Barrier(2), []
-    look = own_columns
+    look = custom_columns
     looked = threading.local()
 
     def look_together(store: Store, table: str) -> dict[str, str]:
@@ -77,7 +77,7 @@ def test_of_two_writers_at_once_one_is_refused(store: Store, monkeypatch: pytest
     (refused,) = failures
     assert "column 'note' holds" in refused and "since an earlier commit" in refused
     monkeypatch.undo()
-    winner = own_columns(store, "metrics")["note"]
+    winner = custom_columns(store, "metrics")["note"]
     assert winner in refused or {"double": "numbers", "string": "text"}[winner] in refused
     results = Results(store, builtin_columns())
     assert results.sql("select count(*) from results where note is not null").fetchall() == [(1,)]

@@ -168,10 +168,10 @@ def test_a_compaction_holds_every_trial_of_what_it_replaces(folder: Store) -> No
             write_group(folder, group, snapshot, f"20260102T00000{number}_cccccccccccc")
     commit(folder, "20260101T000009_aaaaaaaaaaaa", ["t0a", "t9x"], hour=9)
     snapshot = take_snapshot(folder)
-    everything = [*snapshot.sources, *snapshot.beaten]
-    assert len(everything) == 3 and len(snapshot.beaten) == 1
+    everything = [*snapshot.sources, *snapshot.superseded_commits]
+    assert len(everything) == 3 and len(snapshot.superseded_commits) == 1
     for number, sources in enumerate((everything[:1], everything[1:], everything[::2], everything)):
-        held = {trial for source in sources for trial in source.held["trial_id"].to_pylist()}
+        held = {trial for source in sources for trial in source.all_trials["trial_id"].to_pylist()}
         written = write_group(folder, Group("s", sources, []), snapshot, f"20260103T00000{number}_cccccccccccc")
         (file,) = written.files["trials"]
         assert set(pq.read_table(io.BytesIO(folder.read(file.path)))["trial_id"].to_pylist()) == held

@@ -23,7 +23,7 @@ from depthrate.storage.commits.commit import METADATA_KEY
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files import paths
 from depthrate.storage.files.paths import ForeignNameError, identity, is_job_folder, is_safe
-from depthrate.storage.files.regular import UnfitFileError
+from depthrate.storage.files.regular import InvalidFileError
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.maintenance.repair import repair
@@ -114,7 +114,7 @@ def test_a_link_to_a_file_of_mine_is_not_copied_into_what_others_read(folder: St
         if path.endswith((".parquet", ".json")) and path != "tags/20260101T000000_0.json"
     )
     for path in (log, tagged):
-        with pytest.raises(UnfitFileError, match="link out of .*id_ed25519.* where a file belongs"):
+        with pytest.raises(InvalidFileError, match="link out of .*id_ed25519.* where a file belongs"):
             folder.read(str(path.relative_to(folder.root)))
     assert take_snapshot(folder).trial_ids() == {"t1", "t2"} and secret.read_text() == "a private key"
 

@@ -96,7 +96,7 @@ def test_a_compaction_takes_away_what_is_over(store: Store) -> None:
     commit(store, A, ["t2", "t3"])
     with mock.patch.object(Store, "modified", _old_if("r")):
         compact(store)
-    assert [pack.path for pack in LiveReader(store).look()] == [live_path("s", "q")]
+    assert [pack.path for pack in LiveReader(store).refresh()] == [live_path("s", "q")]
 
 
 def _old_if(pack: str):

@@ -16,7 +16,7 @@ from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.paths import live_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
-from depthrate.storage.maintenance.sweep_removal import remove_sweep, rows_of_trials, what_goes
+from depthrate.storage.maintenance.sweep_removal import plan_removal, remove_sweep, rows_of_trials
 from depthrate.storage.maintenance.verify import verify
 
 A, B, C = (f"20260101T000000_00000000000{letter}" for letter in "abc")
@@ -42,7 +42,7 @@ def shared(store: Store) -> Store:
 
 
 def test_the_removal_of_a_sweep_keeps_what_another_asks_for(shared: Store) -> None:
-    going = what_goes(shared, take_snapshot(shared), "a")
+    going = plan_removal(shared, take_snapshot(shared), "a")
     assert (going.trial_ids(), going.kept) == ({"t1"}, {"t2"}) and there(shared) == {"t1", "t2", "t3"}
     remove_sweep(shared, going)
     assert there(shared) == {"t2", "t3"} and set(newest_specs(shared)) == {"b"}
@@ -51,14 +51,14 @@ def test_the_removal_of_a_sweep_keeps_what_another_asks_for(shared: Store) -> No
     compact(shared, grace_s=0)
     compact(shared, grace_s=0)
     assert there(shared) == {"t2", "t3"}
-    held = [t for source in take_snapshot(shared).sources for t in source.held["trial_id"].to_pylist()]
+    held = [t for source in take_snapshot(shared).sources for t in source.all_trials["trial_id"].to_pylist()]
     assert sorted(held) == ["t2", "t3"], "the row itself is gone"
     assert not shared.list("removed") and verify(shared, builtin_columns()).findings == []
 
 
 def test_a_removed_sweep_comes_back_with_all_it_had(shared: Store) -> None:
     before = {path: shared.read(path) for path in shared.list("sweeps")}
-    removal = remove_sweep(shared, what_goes(shared, take_snapshot(shared), "a"))
+    removal = remove_sweep(shared, plan_removal(shared, take_snapshot(shared), "a"))
     compact(shared, grace_s=3600)
     restore(shared, [removal])
     assert {path: shared.read(path) for path in shared.list("sweeps")} == before
@@ -66,7 +66,7 @@ def test_a_removed_sweep_comes_back_with_all_it_had(shared: Store) -> None:
 
 
 def test_a_trial_that_a_new_sweep_asks_for_comes_back_by_itself(shared: Store) -> None:
-    remove_sweep(shared, what_goes(shared, take_snapshot(shared), "a"))
+    remove_sweep(shared, plan_removal(shared, take_snapshot(shared), "a"))
     launch(shared, "c", "t1")
     assert there(shared) == {"t1", "t2", "t3"}
     compact(shared, grace_s=0)
@@ -88,7 +88,7 @@ def test_the_results_of_a_trial_go_for_every_sweep_until_it_runs_again(shared: S
 
 
 def test_damaged_removals_hide_nothing_and_are_named(shared: Store) -> None:
-    remove_sweep(shared, what_goes(shared, take_snapshot(shared), "a"))
+    remove_sweep(shared, plan_removal(shared, take_snapshot(shared), "a"))
     (path,) = shared.list("removals")
     shared.write(path, shared.read(path)[:-20])
     snapshot = take_snapshot(shared)
@@ -106,7 +106,7 @@ def test_nothing_that_a_sweep_asks_for_is_lost_in_any_interleaving(monkeypatch: 
 
 def test_what_goes_meanwhile_does_not_stop_the_removal(shared: Store) -> None:
     write_live(shared, "a", "p", A, {"t1": {"depth": 1}}, [("t1", {"step": 1, "loss": 1.0})])
-    going = what_goes(shared, take_snapshot(shared), "a")
+    going = plan_removal(shared, take_snapshot(shared), "a")
     shared.delete(live_path("a", "p"))
     remove_sweep(shared, going)
     assert there(shared) == {"t2", "t3"} and set(newest_specs(shared)) == {"b"}

@@ -12,7 +12,7 @@ import pytest
 
 from depthrate.storage.files.data_folder import DataFolder
 from depthrate.storage.files.leftovers import remove_unfinished, unfinished_writes
-from depthrate.storage.files.regular import UnfitFileError
+from depthrate.storage.files.regular import InvalidFileError
 from depthrate.storage.files.store import Store, StoreError
 
 
@@ -140,10 +140,10 @@ def test_what_is_far_larger_than_a_file_of_its_kind_is_not_read(folder: Store) -
         with Path(folder.root, path).open("wb") as file:
             file.truncate(10 * 2**30)
         with pytest.raises(
-            UnfitFileError, match=r"has 10\.7 GB, where such a file has at most .*; it was not read: move it"
+            InvalidFileError, match=r"has 10\.7 GB, where such a file has at most .*; it was not read: move it"
         ):
             folder.read(path)
     folder.write("checkpoints/p/a.ckpt", b"x" * 100)
     assert len(folder.read("checkpoints/p/a.ckpt", 100)) == 100
-    with pytest.raises(UnfitFileError, match="has 100 B, where such a file has at most 99 B"):
+    with pytest.raises(InvalidFileError, match="has 100 B, where such a file has at most 99 B"):
         folder.read("checkpoints/p/a.ckpt", 99)

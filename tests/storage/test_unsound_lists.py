@@ -12,13 +12,13 @@ from tests_rows import commit
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.cli.app import app
 from depthrate.storage.attempts.searches import Batch, SearchRecords
-from depthrate.storage.catalog.requested_trials import UnsoundFile
+from depthrate.storage.catalog.requested_trials import CorruptFileError
 from depthrate.storage.catalog.specs import write_spec
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.maintenance.repair import repair
-from depthrate.storage.maintenance.sweep_removal import remove_sweep, rows_of_trials, what_goes
+from depthrate.storage.maintenance.sweep_removal import plan_removal, remove_sweep, rows_of_trials
 from depthrate.storage.maintenance.verify import verify
 
 A, B = "20260101T000000_00000000000a", "20260101T000000_00000000000b"
@@ -50,14 +50,18 @@ def shared(folder: Store) -> Store:
     commit(folder, A, ["t1"], sweep="a")
     launch(folder, "b", "t2")
     commit(folder, B, ["t2"], sweep="b")
-    remove_sweep(folder, what_goes(folder, take_snapshot(folder), "a"))
+    remove_sweep(folder, plan_removal(folder, take_snapshot(folder), "a"))
     launch(folder, "c", "t1")
     return folder
 
 
 def held(store: Store) -> set[str]:
     snapshot = take_snapshot(store)
-    return {t for source in (*snapshot.sources, *snapshot.beaten) for t in source.held["trial_id"].to_pylist()}
+    return {
+        t
+        for source in (*snapshot.sources, *snapshot.superseded_commits)
+        for t in source.all_trials["trial_id"].to_pylist()
+    }
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
@@ -67,8 +71,8 @@ def test_nothing_is_purged_while_a_list_cannot_be_believed(shared: Store, damage
         (refused,) = compact(shared, grace_s=0).refused
         assert "sweep 'c' asks for cannot be told" in refused and "depthrate upgrade" in refused
     assert held(shared) == {"t1", "t2"}
-    with pytest.raises(UnsoundFile):
-        what_goes(shared, take_snapshot(shared), "b")
+    with pytest.raises(CorruptFileError):
+        plan_removal(shared, take_snapshot(shared), "b")
     launch(shared, "c", "t1")
     shared.delete("searches")
     assert compact(shared, grace_s=0).refused == () and take_snapshot(shared).trial_ids() == {"t1", "t2"}
@@ -91,7 +95,7 @@ def test_a_repair_leaves_a_damaged_list_to_what_mends_it(shared: Store) -> None:
 
 def test_the_sweep_that_is_removed_may_be_the_damaged_one(shared: Store) -> None:
     shared.write(LIST, b"")
-    remove_sweep(shared, what_goes(shared, take_snapshot(shared), "c"))
+    remove_sweep(shared, plan_removal(shared, take_snapshot(shared), "c"))
     assert not shared.list("sweeps/c") and compact(shared, grace_s=0).refused == ()
 
 
@@ -105,7 +109,7 @@ def test_nothing_is_deleted_or_removed_while_a_manifest_cannot_be_read(folder: S
     before = folder.list("")
     (refused,) = compact(folder, grace_s=0, at_least=9).refused
     assert "nothing was deleted" in refused and "--repair" in refused and before.keys() <= folder.list("").keys()
-    with pytest.raises(UnsoundFile, match="nothing is removed"):
+    with pytest.raises(CorruptFileError, match="nothing is removed"):
         rows_of_trials(take_snapshot(folder), ["t1"])
     assert take_snapshot(folder).trial_ids() == {"t1", "t2"}
 

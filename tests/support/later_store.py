@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from depthrate.storage.commits.commit import METADATA_KEY
-from depthrate.storage.files.json_objects import sealed
+from depthrate.storage.files.json_objects import with_digest
 
 COLUMN = "later"
 
@@ -36,7 +36,7 @@ def age(root: Path) -> int:
         fields = json.loads(path.read_text())
         is_sealed = fields.pop("sha256", None) is not None
         fields = {**_renewed(fields, renewed), COLUMN: {"a": [1, None]}}
-        path.write_bytes(sealed(fields) if is_sealed else json.dumps(fields).encode())
+        path.write_bytes(with_digest(fields) if is_sealed else json.dumps(fields).encode())
     return len(tables) + len(objects)
 
 

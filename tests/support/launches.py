@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from depthrate.orchestrator.executors.base import Executor, JobEnd, PackJob
+from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, Executor
 from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.launch.driver import Driver
@@ -43,15 +43,15 @@ class IdleExecutor(Executor):
     device, capacity, workers = "cpu", 1, 1
 
     def __init__(self) -> None:
-        self.jobs: list[PackJob] = []
+        self.jobs: list[AttemptSpec] = []
         """That were submitted and have not ended."""
         self.submitted_ids: list[str] = []
 
-    def sentence(self) -> str:
+    def summary(self) -> str:
         """Say what this is."""
         return "no machine"
 
-    def submit(self, jobs: Sequence[PackJob]) -> None:
+    def submit(self, jobs: Sequence[AttemptSpec]) -> None:
         """Note jobs."""
         self.jobs += jobs
         self.submitted_ids += [job.attempt_id for job in jobs]
@@ -60,10 +60,10 @@ class IdleExecutor(Executor):
         """Return nothing: no attempt is known to have started."""
         return {}
 
-    def poll(self, timeout_s: float) -> list[JobEnd]:
+    def poll(self, timeout_s: float) -> list[AttemptEnd]:
         """End all at once."""
         ended, self.jobs = self.jobs, []
-        return [JobEnd(job.attempt_id) for job in ended]
+        return [AttemptEnd(job.attempt_id) for job in ended]
 
     def stop(self) -> None:
         """Do nothing."""

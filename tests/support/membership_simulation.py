@@ -20,14 +20,14 @@ from tests_rows import tables_of
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.storage.catalog.removals import RemovalKind, remove
-from depthrate.storage.catalog.requested_trials import asked_for
+from depthrate.storage.catalog.requested_trials import requested_ids
 from depthrate.storage.catalog.specs import newest_specs, write_spec
 from depthrate.storage.commits.commit import commit_trials
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.maintenance.repair import repair
-from depthrate.storage.maintenance.sweep_removal import remove_sweep, rows_of_trials, what_goes
+from depthrate.storage.maintenance.sweep_removal import plan_removal, remove_sweep, rows_of_trials
 from depthrate.storage.maintenance.verify import verify
 
 SPOILT = "t9"
@@ -89,7 +89,7 @@ class Desk(Simulation):
         def work() -> None:
             store = self._store()
             try:
-                remove_sweep(store, what_goes(store, take_snapshot(store), sweep))
+                remove_sweep(store, plan_removal(store, take_snapshot(store), sweep))
             except FileNotFoundError:
                 pass  # somebody else puts the same files away
             finally:
@@ -133,7 +133,7 @@ class Desk(Simulation):
 
     def check_removed(self) -> None:
         """Compare what is hidden with what nobody asks for."""
-        snapshot, asked = take_snapshot(self.store), asked_for(self.store)
+        snapshot, asked = take_snapshot(self.store), requested_ids(self.store)
         hidden = {row for each in snapshot.removals.removals for row in each.rows if row[0] not in asked}
         visible = set(zip(*(snapshot.trials[n].to_pylist() for n in ("trial_id", "attempt_id")), strict=True))
         assert not hidden & visible, f"seed {self.seed}: removed, asked for by nobody, and there: {hidden & visible}"

@@ -6,14 +6,14 @@ from collections import deque
 from collections.abc import Sequence
 
 from depthrate.orchestrator.executors.base import (
+    AttemptEnd,
+    AttemptSpec,
     Executor,
     ExecutorEntry,
     ExecutorRequest,
     JobCounts,
-    JobEnd,
-    PackJob,
     Scheduler,
-    SeenJobs,
+    SchedulerAnswer,
 )
 from depthrate.orchestrator.executors.options import Option
 from depthrate.orchestrator.worker.__main__ import StopFlag, run_job
@@ -26,23 +26,23 @@ class OneByOne(Executor):
 
     def __init__(self, nice: int):
         self._nice = nice
-        self._waiting: deque[PackJob] = deque()
+        self._waiting: deque[AttemptSpec] = deque()
 
-    def sentence(self) -> str:
+    def summary(self) -> str:
         return f"one by one, {self._nice} times nice"
 
-    def submit(self, jobs: Sequence[PackJob]) -> None:
+    def submit(self, jobs: Sequence[AttemptSpec]) -> None:
         self._waiting.extend(jobs)
 
     def running(self) -> dict[str, str]:
         return {}
 
-    def poll(self, timeout_s: float) -> list[JobEnd]:
+    def poll(self, timeout_s: float) -> list[AttemptEnd]:
         if not self._waiting:
             return []
         job = self._waiting.popleft()
         run_job(job, StopFlag())
-        return [JobEnd(job.attempt_id)]
+        return [AttemptEnd(job.attempt_id)]
 
     def stop(self) -> None: ...
 
@@ -58,6 +58,6 @@ TOY = ExecutorEntry(
     open=open_one_by_one,
     options=(Option("nice_level", int, "How nice it is.", default=3, minimum=1),),
     scheduler=Scheduler(
-        "TOY", lambda store, sweep: SeenJobs(JobCounts(2, 1, {"Play": 2}), []), lambda store, sweep: None
+        "TOY", lambda store, sweep: SchedulerAnswer(JobCounts(2, 1, {"Play": 2}), []), lambda store, sweep: None
     ),
 )

@@ -11,7 +11,7 @@ import pandas as pd
 
 from depthrate.orchestrator.analysis.columns import known_measurements
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.monitor.cost import Hours, Reckoning
+from depthrate.orchestrator.monitor.cost import Hours, SweepCost
 from depthrate.orchestrator.report.data import ReportData
 from depthrate.tasks.fits.rates import fit_rates
 from depthrate.tasks.supervised.task import COLLAPSE
@@ -81,7 +81,7 @@ def make_data(
         measurements=MEASUREMENTS,
         lists=pd.DataFrame([_geometry(trial) for trial in trials]),
         attempts=[_attempt([trial["trial_id"] for trial in trials])],
-        cost=Reckoning(devices={"cpu": Hours(used=0.25, committed=0.2, idle=0.06)}),
+        cost=SweepCost(devices={"cpu": Hours(used=0.25, committed=0.2, idle=0.06)}),
     )
 
 

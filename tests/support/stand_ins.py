@@ -35,14 +35,14 @@ from depthrate.orchestrator.attempts.cancellation import write_cancel_mark
 from depthrate.orchestrator.attempts.node_health import write_cleared
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack
-from depthrate.storage.attempts.heartbeats import write_beats
+from depthrate.storage.attempts.heartbeats import write_heartbeats
 from depthrate.storage.attempts.live_curves import write_live
 from depthrate.storage.attempts.searches import Batch, SearchRecords
 from depthrate.storage.catalog.code_decisions import DecisionKind, decide
 from depthrate.storage.catalog.removals import PurgeRecord
 from depthrate.storage.catalog.tags import write_tag
 from depthrate.storage.commits.snapshot import take_snapshot
-from depthrate.storage.files.json_objects import sealed
+from depthrate.storage.files.json_objects import with_digest
 from depthrate.storage.files.paths import claim_path, kind_of, launch_log_path, launch_path, library_path, renaming_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance import groups
@@ -164,11 +164,11 @@ def _make_place(work: Path) -> Place:
     pack = [SubmittedPack(C, "p", ["t9"])]
     name = f"depthrate-tiny-{A}"
     Submission(name, "tiny", "lab", str(work.with_name("tiny") / name), [pack], ["7_0"]).write(store)
-    store.write("checkpoints/p1/pack.json", sealed({"trial_ids": ["x"], "wall_s": 1.0}))
+    store.write("checkpoints/p1/pack.json", with_digest({"trial_ids": ["x"], "wall_s": 1.0}))
     store.write("checkpoints/p1/pack.ckpt", b"weights")
     SearchRecords(store, "tiny").write(Batch("0123456789abcdef", 0, ({"lr": 0.1},), (("x",),)))
-    store.write(f"searches/sweep=tiny/reports/{C}.json", sealed({"reports": {"x": {"values": {"5": 0.1}}}}))
-    write_beats(store, "tiny", node, {})
+    store.write(f"searches/sweep=tiny/reports/{C}.json", with_digest({"reports": {"x": {"values": {"5": 0.1}}}}))
+    write_heartbeats(store, "tiny", node, {})
     write_live(store, "tiny", "p9", C, {"x": {"depth": 9}}, [("x", {"step": 1, "loss": 0.5})])
     claim = {"launch_id": "l1", "sweep": "tiny", "host": "h", "pid": 1, "renewed_at": time.time() - 300, "trials": {}}
     store.write(claim_path("l1", 1), json.dumps(claim).encode())
@@ -181,7 +181,7 @@ def _make_place(work: Path) -> Place:
     write_tag(store, "odd", ids[:1], is_set=True)
     write_cancel_mark(store, "tiny")
     write_cleared(store, "tiny", node)
-    store.write(renaming_path("tiny"), sealed({"from": "older", "is_over": True}))
+    store.write(renaming_path("tiny"), with_digest({"from": "older", "is_over": True}))
     store.write(f"quarantine/20260101T000000/metrics/sweep=tiny/{C}.parquet", b"moved")
     store.write(f"removed/r1/sweeps/gone/{'0' * 16}.json", b"{}")
     (code,) = (work / "cache/depthrate/code").glob("[0-9a-f]*")

@@ -27,12 +27,12 @@ from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack, read_submissions
 from depthrate.orchestrator.launch.plan import check_sweep
 from depthrate.storage.attempts.searches import Batch, SearchRecords
-from depthrate.storage.catalog.code import keep_code, kept_hashes, read_code
+from depthrate.storage.catalog.code import list_code_hashes, read_code, store_code
 from depthrate.storage.catalog.code_decisions import DecisionKind, decide
 from depthrate.storage.catalog.specs import newest_specs, write_spec
 from depthrate.storage.commits.commit import METADATA_KEY
 from depthrate.storage.commits.snapshot import take_snapshot
-from depthrate.storage.files.json_objects import sealed
+from depthrate.storage.files.json_objects import with_digest
 from depthrate.storage.files.parquet import trials_bytes
 from depthrate.storage.files.paths import is_compacted
 from depthrate.storage.files.store import Store
@@ -81,14 +81,14 @@ def make_store(place: Path) -> tuple[Store, Path]:
         name, "tiny", "lab", str(place / "tiny" / name), [[SubmittedPack(D, "p", ids[2:3])]], ["7_0"]
     )
     submission.write(store)
-    store.write("checkpoints/p1/pack.json", sealed({"trial_ids": ids[2:], "wall_s": 1.0}))
+    store.write("checkpoints/p1/pack.json", with_digest({"trial_ids": ids[2:], "wall_s": 1.0}))
     store.write("checkpoints/p1/pack.ckpt", b"weights")
     searches = SearchRecords(store, "tiny")
     searches.write(Batch("0123456789abcdef", 0, ({"lr": 0.1},), ((ids[3],),)))
     reports = {ids[3]: {"values": {"5": 0.1}, "pruned_at": None}}
-    store.write(f"searches/sweep=tiny/reports/{D}.json", sealed({"reports": reports}))
+    store.write(f"searches/sweep=tiny/reports/{D}.json", with_digest({"reports": reports}))
     store.write("sweeps/tiny/cancel", b"0123")
-    version = keep_code(store, "law.py", {"law.py": b"import parts", "parts.py": b"SCALE = 1"})
+    version = store_code(store, "law.py", {"law.py": b"import parts", "parts.py": b"SCALE = 1"})
     decide(store, take_snapshot(store).decisions, DecisionKind.RERUN, "tiny", version, {version}, ["t9"])
     return store, sweep
 
@@ -111,7 +111,7 @@ def seen(store: Store) -> dict[str, Any]:
     answers["planned"] = sorted(take_snapshot(store).trial_ids())
     answers["specs"] = [repr((spec.sweep, spec.spec_hash, spec.spec)) for spec in newest_specs(store).values()]
     answers["listed"] = [repr(spec.trial_ids(store)) for spec in newest_specs(store).values()]
-    answers["code"] = [repr(read_code(store, version)) for version in kept_hashes(store)]
+    answers["code"] = [repr(read_code(store, version)) for version in list_code_hashes(store)]
     read_submissions(store, ["tiny"])
     return answers
 

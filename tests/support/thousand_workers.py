@@ -25,7 +25,7 @@ from launches import job_options
 from depthrate.orchestrator.attempts.liveness import heartbeat_s
 from depthrate.orchestrator.attempts.node_health import StartFailures
 from depthrate.orchestrator.attempts.record import Attempt
-from depthrate.orchestrator.executors.base import Executor, JobEnd, PackJob
+from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, Executor
 from depthrate.orchestrator.executors.slurm.outcomes import PackOutcomes
 from depthrate.orchestrator.executors.slurm.queue import WatchedJob
 from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack
@@ -34,7 +34,7 @@ from depthrate.orchestrator.launch.plan import Plan, check_sweep
 from depthrate.orchestrator.worker.attempt_runner import AttemptRunner
 from depthrate.orchestrator.worker.context import StopFlag
 from depthrate.slurm.states import JobState
-from depthrate.storage.attempts.heartbeats import BEAT_FIELDS, write_beats
+from depthrate.storage.attempts.heartbeats import BEAT_FIELDS, write_heartbeats
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.paths import log_path
 from depthrate.storage.files.store import Store
@@ -81,7 +81,7 @@ class Clock:
 @dataclass
 class _Worker:
     node: int
-    job: PackJob | None = None
+    job: AttemptSpec | None = None
     attempt: Attempt | None = None
 
 
@@ -119,18 +119,18 @@ class SimulatedWorkers(Executor):
         self._pack_s, self._random = pack_s, random.Random(seed)
         self._idle = [_Worker(number // per_node) for number in range(workers)]
         self._busy: dict[str, _Worker] = {}
-        self._waiting: deque[PackJob] = deque()
+        self._waiting: deque[AttemptSpec] = deque()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._number = 0
-        self._ended: list[JobEnd] = []
+        self._ended: list[AttemptEnd] = []
         self._beating: set[int] = set()
         self.looks = Looks()
 
-    def sentence(self) -> str:
+    def summary(self) -> str:
         """Say what this is."""
         return f"{self.workers} simulated workers"
 
-    def submit(self, jobs: Sequence[PackJob]) -> None:
+    def submit(self, jobs: Sequence[AttemptSpec]) -> None:
         """Give jobs to idle workers."""
         self._waiting.extend(jobs)
         self._start_idle()
@@ -139,7 +139,7 @@ class SimulatedWorkers(Executor):
         """Return what runs."""
         return {attempt_id: attempt_id for attempt_id in self._busy}
 
-    def poll(self, timeout_s: float) -> list[JobEnd]:
+    def poll(self, timeout_s: float) -> list[AttemptEnd]:
         """Let time pass until something ends, and return what ended."""
         self.looks.end()
         before = time.process_time()
@@ -164,7 +164,7 @@ class SimulatedWorkers(Executor):
         while self._waiting and self._idle:
             self._start(self._idle.pop(), self._waiting.popleft())
 
-    def _start(self, worker: _Worker, job: PackJob) -> None:
+    def _start(self, worker: _Worker, job: AttemptSpec) -> None:
         worker.job = job
         worker.attempt = Attempt(
             attempt_id=job.attempt_id,
@@ -184,7 +184,7 @@ class SimulatedWorkers(Executor):
             self._at(self._clock() + self._random.uniform(0, self._beat_s(job)), lambda: self._beat(worker.node))
         self._at(self._clock() + self._random.lognormvariate(0, 0.5) * self._pack_s, lambda: self._end(worker))
 
-    def _beat_s(self, job: PackJob) -> float:
+    def _beat_s(self, job: AttemptSpec) -> float:
         return job.options.beat_s or heartbeat_s(self._store)
 
     def _beat(self, node: int) -> None:
@@ -197,7 +197,7 @@ class SimulatedWorkers(Executor):
         for beat in words.values():
             beat["heartbeat_at"] = self._clock()
         with self._store.fs.acting("beats"):
-            write_beats(self._store, "s", f"node{node}", words)
+            write_heartbeats(self._store, "s", f"node{node}", words)
         assert here[0].job is not None
         self._at(self._clock() + self._beat_s(here[0].job), lambda: self._beat(node))
 
@@ -214,8 +214,8 @@ class SimulatedWorkers(Executor):
         self._note_end(job)
         self._start_idle()
 
-    def _note_end(self, job: PackJob) -> None:
-        self._ended.append(JobEnd(job.attempt_id))
+    def _note_end(self, job: AttemptSpec) -> None:
+        self._ended.append(AttemptEnd(job.attempt_id))
 
     def stop(self) -> None:
         """Nothing stops."""
@@ -237,7 +237,7 @@ class SimulatedJobs(SimulatedWorkers):
         self._jobs: list[WatchedJob] = []
         self._next_look = 0.0
 
-    def submit(self, jobs: Sequence[PackJob]) -> None:
+    def submit(self, jobs: Sequence[AttemptSpec]) -> None:
         """Bundle packs as a launch does: those of one job run one after another on its slots."""
         at_once = max(1, self.workers // self._slots)
         submission = Submission("depthrate-s-x", "s", "simulated", "/nowhere/s/depthrate-s-x", [])
@@ -251,7 +251,7 @@ class SimulatedJobs(SimulatedWorkers):
         """Return what has left a record."""
         return {given: now for job in self._jobs for given, now in job.current.items()}
 
-    def poll(self, timeout_s: float) -> list[JobEnd]:
+    def poll(self, timeout_s: float) -> list[AttemptEnd]:
         """Look at the records, at the rhythm of a launch on a cluster."""
         super().poll(timeout_s)
         if self._clock() < self._next_look:
@@ -265,7 +265,7 @@ class SimulatedJobs(SimulatedWorkers):
         self._next_look = began + max(2.0, 20 * (self._clock() - began))
         return ends
 
-    def _note_end(self, job: PackJob) -> None:
+    def _note_end(self, job: AttemptSpec) -> None:
         """Nobody is told."""
 
 
@@ -315,7 +315,7 @@ def simulate(
     kind = SimulatedJobs if as_jobs else SimulatedWorkers
     how = {"workers": workers, "per_node": per_node, "pack_s": pack_s, "seed": seed}
     executor = kind(store, checked.task, clock, **how)
-    at_once = executor.at_once(packs)
+    at_once = executor.max_parallel(packs)
     options = job_options(store, beat_s=heartbeat_s(store, at_once))
     with mock.patch("time.time", clock):
         began = clock()

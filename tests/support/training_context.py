@@ -24,7 +24,7 @@ class Context:
     shown: list = field(default_factory=list)
     libraries: object = None
 
-    def runs_as(self, engine, compile_s=None):
+    def report_engine(self, engine, compile_s=None):
         self.ran_as.append((engine, compile_s))
 
     def progress(self, step, num_steps):

@@ -306,18 +306,18 @@ def test_a_class_below_says_other_defaults_and_fixes_what_it_does_not_take():
     assert list(Fixed.schema) == ["depth", "loss", "seed"] and Fixed.schema["seed"].is_random_seed
     assert Fixed.schema["loss"].default == "mse" and Fixed.schema["loss"].doc == "what is minimised"
     assert Base.schema["loss"].default == "ce"
-    trial = Fixed.of(Fixed.schema.fill({"depth": 3}))
+    trial = Fixed.from_params(Fixed.schema.fill({"depth": 3}))
     assert (trial.depth, trial.loss, trial.rate, trial.phases) == (3, "mse", 0.5, [3])
 
 
 def test_parameters_are_read_as_attributes_and_another_trial_differs_in_what_is_said():
-    trial = Base.of(Base.schema.fill({"depth": 2.0}))
+    trial = Base.from_params(Base.schema.fill({"depth": 2.0}))
     other = changed(trial, depth=5)
     assert (trial.depth, other.depth, other.loss) == (2, 5, "ce") and type(other) is Base
     with pytest.raises(AttributeError, match="detph"):
         _ = trial.detph
     with pytest.raises(AttributeError, match="depth"):
-        _ = Base.of({}).depth
+        _ = Base.from_params({}).depth
 
 
 def test_an_annotation_that_no_parameter_has_is_refused():

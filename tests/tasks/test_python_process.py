@@ -8,7 +8,7 @@ from tests_rows import commit
 
 from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.launch.autocompact import AutoCompactor
-from depthrate.orchestrator.serve.drawn import Drawer
+from depthrate.orchestrator.serve.drawn import Renderer
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store
 from depthrate.tasks.python_process import start_python
@@ -41,10 +41,10 @@ def test_nor_by_workers_compactions_and_drawing(executed: Path, tmp_path: Path) 
     executor.close()
     assert worker.returncode == 0
     compactor = AutoCompactor(store.address, threshold=1)
-    assert compactor.look(take_snapshot(store))
+    assert compactor.refresh(take_snapshot(store))
     compactor.close(wait=True)
     assert len(take_snapshot(store).sources) == 1, "it has compacted"
-    drawer = Drawer(store)
+    drawer = Renderer(store)
     drawing = drawer._started()
     assert drawing.stdin is not None
     drawing.stdin.close()

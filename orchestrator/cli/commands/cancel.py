@@ -9,7 +9,7 @@ from rich.console import Console
 
 from depthrate.orchestrator.attempts.cancellation import write_cancel_mark
 from depthrate.orchestrator.attempts.liveness import is_live
-from depthrate.orchestrator.attempts.record import who
+from depthrate.orchestrator.attempts.record import describe_attempt
 from depthrate.orchestrator.cli.options import declared, launched_argument, store_option
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.console.tables import counted, make_console
@@ -20,7 +20,7 @@ from depthrate.storage.catalog.specs import newest_specs
 from depthrate.storage.files.paths import sweep_of_path
 from depthrate.storage.files.store import Store, existing_store
 
-SHOWN = 5
+MAX_PACKS_SHOWN = 5
 """Machines that are named."""
 
 
@@ -50,8 +50,10 @@ def cancel_sweep(store: Store, sweep: str, console: Console, *, force: bool = Fa
     if live:
         how = "ends itself within seconds" if force else "is asked to stop; if it hangs: --force"
         hosts = sorted({record["host"] for record in live})
-        on = ", ".join(hosts[:SHOWN]) + (f" and {len(hosts) - SHOWN} more" if len(hosts) > SHOWN else "")
-        what = who(live[0]) if len(live) == 1 else f"each of {len(live)} running attempts on {on}"
+        on = ", ".join(hosts[:MAX_PACKS_SHOWN]) + (
+            f" and {len(hosts) - MAX_PACKS_SHOWN} more" if len(hosts) > MAX_PACKS_SHOWN else ""
+        )
+        what = describe_attempt(live[0]) if len(live) == 1 else f"each of {len(live)} running attempts on {on}"
         console.print(f"{what}: {how}")
     for scheduler in schedulers().values():
         cancelled = scheduler.cancel_jobs(store, sweep)

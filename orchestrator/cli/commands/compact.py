@@ -19,10 +19,10 @@ def run_compaction(store: Store, grace_s: float, console: Console) -> bool:
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("compacting", total=None)
 
-        def tell(result: CompactionResult, num_groups: int) -> None:
+        def show_progress(result: CompactionResult, num_groups: int) -> None:
             progress.update(bar, total=num_groups, completed=result.groups)
 
-        result = compact(store, grace_s=grace_s, tell=tell)
+        result = compact(store, grace_s=grace_s, tell=show_progress)
     if result.groups:
         text = (
             f"{result.commits} commits and {result.records} records of attempts put together in {result.groups} groups"

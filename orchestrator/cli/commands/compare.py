@@ -16,7 +16,7 @@ from depthrate.orchestrator.cli.options import declared, json_option, store_opti
 from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_rows, print_table
 from depthrate.storage.files.store import Store, existing_store
 
-SHOWN = 6
+MAX_GROUPS_SHOWN = 6
 """Values of a parameter that are printed."""
 
 
@@ -50,8 +50,8 @@ def compare_sweeps(given: tuple[str, str], store: Store, as_json: bool, console:
 
 
 def _listed(values: Sequence[Any]) -> str:
-    text = ", ".join("null" if value is None else str(value) for value in values[:SHOWN])
-    return text + (f", ... {len(values)} values" if len(values) > SHOWN else "")
+    text = ", ".join("null" if value is None else str(value) for value in values[:MAX_GROUPS_SHOWN])
+    return text + (f", ... {len(values)} values" if len(values) > MAX_GROUPS_SHOWN else "")
 
 
 def _pair_row(pair: FitPair) -> list[Any]:

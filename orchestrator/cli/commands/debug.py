@@ -43,7 +43,7 @@ class _DebugContext(ManualTraining):
     def libraries(self) -> None:
         return None
 
-    def runs_as(self, engine: Engine, compile_s: float | None = None) -> None:
+    def report_engine(self, engine: Engine, compile_s: float | None = None) -> None:
         return None
 
     def should_stop(self) -> bool:

@@ -16,7 +16,7 @@ from depthrate.sweeps.json_schema import sweep_schema
 from depthrate.tasks.registry import registered_tasks
 
 SCHEMA_FILE = "sweep.schema.json"
-SWEEP = """\
+SWEEP_TEMPLATE = """\
 # yaml-language-server: $schema=sweep.schema.json
 # depthrate plan sweep.yaml    what would run        depthrate run sweep.yaml       run it, or go on with it
 # depthrate tasks collapse     all parameters        depthrate report mine          the picture
@@ -61,7 +61,7 @@ def write_start(folder: Path, console: Console) -> None:
     Raises:
         UsageError: one of the files is there already, or cannot be written.
     """
-    contents = {"sweep.yaml": SWEEP, "my_task.py": TASK, SCHEMA_FILE: schema_text()}
+    contents = {"sweep.yaml": SWEEP_TEMPLATE, "my_task.py": TASK, SCHEMA_FILE: schema_text()}
     there = [name for name in contents if (folder / name).exists()]
     is_begun = len(there) < len(contents) and all(_holds(folder / name, contents[name].encode()) for name in there)
     if there and not is_begun:

@@ -13,7 +13,7 @@ from depthrate.orchestrator.attempts.node_health import COOLDOWN_S, NodeHealth, 
 from depthrate.orchestrator.cli.options import declared, json_option, launched_argument, store_option
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.console.tables import make_console, print_json, print_table
-from depthrate.orchestrator.monitor.cost import NodeReckoning, reckon
+from depthrate.orchestrator.monitor.cost import NodeCost, compute_cost
 from depthrate.storage.attempts.records import read_records_of
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store, existing_store
@@ -22,7 +22,7 @@ SHOWN_ERRORS = 5
 """Nodes whose last failure is shown in words."""
 
 
-def forgive_node(given: str, node: str, store: Store) -> None:
+def clear_node(given: str, node: str, store: Store) -> None:
     """Have launches of a sweep begin packs on a node again that they avoid.
 
     Raises:
@@ -54,7 +54,7 @@ def show_nodes(given: str, store: Store, *, as_json: bool) -> None:
     snapshot = take_snapshot(store)
     records = read_records_of(store, snapshot, sweep)
     rows = snapshot.trials.select(["trial_id", "attempt_id", "wall_s"]).to_pylist()
-    found = reckon(records, rows, time.time()).nodes.values()
+    found = compute_cost(records, rows, time.time()).nodes.values()
     health = NodeHealth()
     health.add_records(records, read_cleared(store, sweep), time.time())
     for node in found:
@@ -79,7 +79,7 @@ def show_nodes(given: str, store: Store, *, as_json: bool) -> None:
         console.print(f"{node.node}, last failure {when}: {error:.300}")
 
 
-def _row(node: NodeReckoning) -> list[object]:
+def _row(node: NodeCost) -> list[object]:
     kinds = ", ".join(f"{kind} {number}" for kind, number in node.failures.most_common())
     failed = sum(node.failures.values())
     return [node.node, node.attempts, node.done, failed, round(node.hours, 3), round(node.wasted_hours, 3), kinds]
@@ -92,5 +92,5 @@ def _row(node: NodeReckoning) -> list[object]:
 @click.option("--forgive", metavar="NODE", help="A node that is repaired: launches that avoid it use it again.")
 def command(sweep: str, store: str | None, json: bool, forgive: str | None) -> None:
     if forgive is not None:
-        forgive_node(sweep, forgive, existing_store(store, writes=True))
+        clear_node(sweep, forgive, existing_store(store, writes=True))
     show_nodes(sweep, existing_store(store), as_json=json)

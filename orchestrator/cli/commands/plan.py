@@ -10,7 +10,6 @@ from typing import Any
 from rich.console import Console
 
 from depthrate.orchestrator.api.planning import (
-    again,
     check_launch,
     cost_lines,
     estimates_on,
@@ -19,6 +18,7 @@ from depthrate.orchestrator.api.planning import (
     peak_gb,
     plan_on,
     plan_sentence,
+    resume_command,
 )
 from depthrate.orchestrator.cli.launch_options import INSTEAD, launch_options
 from depthrate.orchestrator.cli.options import declared, json_option, wide_option
@@ -43,7 +43,7 @@ from depthrate.sweeps.packing import Pack, why_alone
 from depthrate.sweeps.trial import varying_parameters
 from depthrate.tasks.task import Engine
 
-SHOWN = 40
+MAX_TRIALS_SHOWN = 40
 """Packs printed; --json prints all."""
 _HOW = {
     Engine.NATIVE: "natively (kernels are built once a machine for each width, in seconds)",
@@ -78,7 +78,9 @@ def show_plan(options: LaunchOptions, as_json: bool, *, wide: bool = False) -> N
     print_warnings(plan.snapshot.problems)
     found = other_code_of_launch(plan, store, machines.submitted_codes)
     if found is not None and found.versions:
-        print_line(f"warning: {describe(found, plan.checked, store, again(options), 'run would stop')}", stderr=True)
+        print_line(
+            f"warning: {describe(found, plan.checked, store, resume_command(options), 'run would stop')}", stderr=True
+        )
     console = make_console()
     console.print(plan_sentence(plan))
     if view is not None:
@@ -186,15 +188,15 @@ def _print_engines(console: Console, plan: Plan, machines: ComputeTarget) -> Non
 def _print_packs(console: Console, plan: Plan, machines: ComputeTarget, estimates: Estimates, *, wide: bool) -> None:
     varying = varying_parameters(plan.checked.trials)
     rows = []
-    for pack in plan.packs[:SHOWN]:
+    for pack in plan.packs[:MAX_TRIALS_SHOWN]:
         cells = [_values([t.params[name] for t in pack.trials]) for name in varying]
         seconds = estimates(pack)
         rough_s = None if seconds is None else float(f"{seconds:.2g}")
         peak = peak_gb(pack, plan, machines)
         rows.append([pack.pack_id, len(pack.trials), rough_s, None if peak is None else round(peak, 2), *cells])
     print_rows(console, ["pack", "trials", f"rough {estimates.unit}-s", "peak GB", *varying], rows, wide=wide)
-    if len(plan.packs) > SHOWN:
-        console.print(f"and {counted(len(plan.packs) - SHOWN, 'more pack')}")
+    if len(plan.packs) > MAX_TRIALS_SHOWN:
+        console.print(f"and {counted(len(plan.packs) - MAX_TRIALS_SHOWN, 'more pack')}")
 
 
 def _values(values: list[Any]) -> str:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 TIMEOUT_S = 3600.0
-GRACE_S = 0.5
+QUERY_GRACE_S = 0.5
 """A query that DuckDB has not ended so long after its time limit ends with this process."""
 
 
@@ -90,7 +90,7 @@ def _killed_after(timeout_s: float | None) -> Iterator[None]:
         )
         os._exit(2)
 
-    timer = threading.Timer(timeout_s + GRACE_S, kill)
+    timer = threading.Timer(timeout_s + QUERY_GRACE_S, kill)
     timer.daemon = True
     timer.start()
     try:

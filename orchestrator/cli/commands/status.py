@@ -16,13 +16,13 @@ from depthrate.orchestrator.api.status import (
     SHOWN_EVENTS,
     WATCH_EVERY_S,
     Counts,
-    Look,
+    StatusSnapshot,
     Watched,
     job_words,
     stalled_words,
 )
 from depthrate.orchestrator.cli.options import FILE, declared, json_option, store_option, wide_option
-from depthrate.orchestrator.cli.polling import looks
+from depthrate.orchestrator.cli.polling import poll_until_closed
 from depthrate.orchestrator.console.output_file import check_output
 from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_rows, print_warnings
 from depthrate.orchestrator.executors.registry import schedulers
@@ -54,7 +54,7 @@ def show_status(
         with_events=watch or as_json,
     )
     console = make_console()
-    for found in looks(store, watched.look, WATCH_EVERY_S, time.sleep) if watch else [watched.look()]:
+    for found in poll_until_closed(store, watched.poll, WATCH_EVERY_S, time.sleep) if watch else [watched.poll()]:
         if textfile is not None:
             write_textfile(textfile, found.states, found.costs)
         if as_json:
@@ -63,12 +63,12 @@ def show_status(
         else:
             if watch and console.is_terminal:
                 console.clear()
-            _print_look(console, found, wide=wide, with_costs=given is not None)
+            _print_status(console, found, wide=wide, with_costs=given is not None)
         if not found.num_open:
             return
 
 
-def _print_look(console: Console, found: Look, *, wide: bool, with_costs: bool) -> None:
+def _print_status(console: Console, found: StatusSnapshot, *, wide: bool, with_costs: bool) -> None:
     _print_states(console, found.states, found.jobs, wide=wide)
     _print_running(console, found.running, wide=wide)
     for name, launch in found.launches.items():
@@ -81,7 +81,7 @@ def _print_look(console: Console, found: Look, *, wide: bool, with_costs: bool) 
     print_warnings(list(dict.fromkeys(problem for state in found.states for problem in state.problems)))
 
 
-def _as_json(state: SweepStatus, jobs: Counts, found: Look) -> dict[str, Any]:
+def _as_json(state: SweepStatus, jobs: Counts, found: StatusSnapshot) -> dict[str, Any]:
     cost = {"cost": found.costs[state.name].to_json()} if state.name in found.costs else {}
     live = {"live": [each.to_json() for each in found.running if each.sweep == state.name]}
     launch = found.launches.get(state.name, {})

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from depthrate.orchestrator.api.find_sweep import launched_sweep, write_missing_lists
 from depthrate.orchestrator.attempts.liveness import is_live
-from depthrate.orchestrator.attempts.record import who
+from depthrate.orchestrator.attempts.record import describe_attempt
 from depthrate.orchestrator.cli.options import (
     GRACE_NOTE,
     declared_group,
@@ -28,10 +28,10 @@ from depthrate.storage.catalog.fits import rename_fits
 from depthrate.storage.catalog.removals import Removal, RemovalKind, restore
 from depthrate.storage.catalog.specs import LaunchedSpec, newest_specs, read_specs, write_spec
 from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
-from depthrate.storage.files.json_objects import read_sealed, sealed
+from depthrate.storage.files.json_objects import read_with_digest, with_digest
 from depthrate.storage.files.paths import identity, renaming_path
 from depthrate.storage.files.store import Store, existing_store
-from depthrate.storage.maintenance.sweep_removal import Going, remove_sweep, what_goes
+from depthrate.storage.maintenance.sweep_removal import RemovalPlan, plan_removal, remove_sweep
 from depthrate.storage.query.membership import read_membership
 
 
@@ -69,13 +69,13 @@ def remove_named(store: Store, sweep: str, *, is_sure: bool, grace_note: str, co
     """
     write_missing_lists(store, removed=sweep)
     snapshot = take_snapshot(store)
-    going = what_goes(store, snapshot, sweep)
+    going = plan_removal(store, snapshot, sweep)
     if not going.paths and not going.rows:
         raise UsageError(_unknown(store, sweep, snapshot))
     running = _running(store, snapshot, sweep)
     if running:
         raise UsageError(
-            f"sweep {sweep!r} runs: {who(running[0])}; stop it first: {next_call('cancel', sweep, store.url)}"
+            f"sweep {sweep!r} runs: {describe_attempt(running[0])}; stop it first: {next_call('cancel', sweep, store.url)}"
         )
     _say_what_goes(console, store, snapshot, going)
     if not is_sure:
@@ -87,7 +87,7 @@ def remove_named(store: Store, sweep: str, *, is_sure: bool, grace_note: str, co
     console.print(f"removed; until {grace_note} it can be brought back: {back}")
 
 
-def _say_what_goes(console: Console, store: Store, snapshot: Snapshot, going: Going) -> None:
+def _say_what_goes(console: Console, store: Store, snapshot: Snapshot, going: RemovalPlan) -> None:
     goes = going.trial_ids() & snapshot.trial_ids()
     console.print(f"sweep {going.sweep}: {len(goes)} committed trials go")
     if going.kept:
@@ -161,7 +161,7 @@ def rename(store: Store, old: str, new: str, console: Console) -> None:
         raise UsageError(f"there is a sweep {new!r} in {store.url} already; give another name")
     if running := _running(store, snapshot, old):
         stop = next_call("cancel", old, store.url)
-        raise UsageError(f"sweep {old!r} runs: {who(running[0])}; stop it first: {stop}")
+        raise UsageError(f"sweep {old!r} runs: {describe_attempt(running[0])}; stop it first: {stop}")
     if any("search" in spec.spec for spec in specs):
         raise UsageError(f"sweep {old!r} has a search, whose proposals bear its name; it cannot be renamed")
     require_clock(store)
@@ -175,7 +175,7 @@ def rename(store: Store, old: str, new: str, console: Console) -> None:
             if spec in left:
                 write_spec(store, new, sweep.spec_hash(), sweep.spec(), spec.trial_ids(store))
     rename_fits(store, old, new)
-    going = what_goes(store, take_snapshot(store), old)
+    going = plan_removal(store, take_snapshot(store), old)
     if going.paths:
         remove_sweep(store, replace(going, rows=frozenset()))
     _write_renaming(store, old, new, is_over=True)
@@ -185,14 +185,14 @@ def rename(store: Store, old: str, new: str, console: Console) -> None:
 def _renaming(store: Store, new: str) -> tuple[str, bool] | None:
     """Return (the name that a sweep had, whether its renaming is over); None where it had no other."""
     try:
-        fields = read_sealed(store.read(renaming_path(new)))
+        fields = read_with_digest(store.read(renaming_path(new)))
         return str(fields["from"]), fields["is_over"] is True
     except (FileNotFoundError, ValueError, KeyError):
         return None
 
 
 def _write_renaming(store: Store, old: str, new: str, *, is_over: bool) -> None:
-    store.write(renaming_path(new), sealed({"from": old, "is_over": is_over}), durable=True)
+    store.write(renaming_path(new), with_digest({"from": old, "is_over": is_over}), durable=True)
 
 
 def _launches(store: Store, sweep: str) -> list[LaunchedSpec]:

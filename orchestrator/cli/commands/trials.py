@@ -21,7 +21,7 @@ from depthrate.storage.maintenance.sweep_removal import rows_of_trials
 from depthrate.storage.query.results import Results
 from depthrate.storage.query.views import names_sweep
 
-SHOWN = 20
+MAX_TRIALS_SHOWN = 20
 """Trials printed before they go."""
 
 
@@ -37,10 +37,10 @@ def remove_trials(
     results = results_of(store)
     chosen = chosen_trials(results, prefixes, where)
     members = results.membership().of_sweep
-    rows = [[t, ", ".join(sorted(s for s, ids in members.items() if t in ids))] for t in chosen[:SHOWN]]
+    rows = [[t, ", ".join(sorted(s for s, ids in members.items() if t in ids))] for t in chosen[:MAX_TRIALS_SHOWN]]
     print_table(console, ["trial", "asked for by"], rows)
-    if len(chosen) > SHOWN:
-        console.print(f"and {len(chosen) - SHOWN} more")
+    if len(chosen) > MAX_TRIALS_SHOWN:
+        console.print(f"and {len(chosen) - MAX_TRIALS_SHOWN} more")
     said = f"the results of {counted(len(chosen), 'trial')}"
     if not is_sure:
         words = [*prefixes, *(["--where", where] if where else []), "--yes", "--store", store.url]

@@ -25,7 +25,7 @@ from depthrate.storage.maintenance.verify import verify
 from depthrate.sweeps.trial import canonical_json
 from depthrate.tasks.registry import find_task
 
-SHOWN = 40
+MAX_FINDINGS_SHOWN = 40
 """Findings printed; --json prints all."""
 
 
@@ -36,10 +36,10 @@ def run_verification(store: Store, with_repair: bool, as_json: bool, console: Co
     with Progress(console=console, transient=True, disable=as_json or not console.is_terminal) as progress:
         bar = progress.add_task("verifying", total=None)
 
-        def tell(done: int, of: int) -> None:
+        def show_progress(done: int, of: int) -> None:
             progress.update(bar, completed=done, total=of)
 
-        found = verify(store, builtin_columns(), measured=_measured, hash_of=_hash_of, tell=tell)
+        found = verify(store, builtin_columns(), measured=_measured, hash_of=_hash_of, tell=show_progress)
     done = repair(store, found) if with_repair and found.findings else None
     if as_json:
         print_json(_as_json(found, done))
@@ -48,7 +48,7 @@ def run_verification(store: Store, with_repair: bool, as_json: bool, console: Co
         f"{counted(found.num_trials, 'trial')} in {counted(found.num_files, 'file')}, {found.num_bytes / 1e6:.1f} MB read: "
         + ("all as committed" if not found.findings else f"{len(found.findings)} findings"),
     )
-    rows = [[f.kind, f.path, f.what, len(f.trial_ids) or None] for f in found.findings[:SHOWN]]
+    rows = [[f.kind, f.path, f.what, len(f.trial_ids) or None] for f in found.findings[:MAX_FINDINGS_SHOWN]]
     if rows:
         print_table(console, ["kind", "file", "what", "trials"], rows)
     if found.newer:
@@ -56,9 +56,9 @@ def run_verification(store: Store, with_repair: bool, as_json: bool, console: Co
             f"columns that a newer version of depthrate has written, left as they are: {', '.join(sorted(found.newer))}"
         )
         console.print(text)
-    if len(found.findings) > SHOWN:
+    if len(found.findings) > MAX_FINDINGS_SHOWN:
         kinds = ", ".join(f"{n} {kind}" for kind, n in Counter(f.kind for f in found.findings).most_common())
-        console.print(f"and {len(found.findings) - SHOWN} more (in all: {kinds}); --json prints them")
+        console.print(f"and {len(found.findings) - MAX_FINDINGS_SHOWN} more (in all: {kinds}); --json prints them")
     if done is not None:
         console.print(f"moved {counted(len(done.moved), 'file')} to {done.quarantine}/")
         if done.saved:

@@ -8,7 +8,7 @@ from depthrate.storage.tables.own_columns import quoted
 
 _AGGREGATES = {"avg", "mean", "sum", "median", "stddev", "min", "max", "quantile", "quantile_cont", "mode", "var_samp"}
 _OF_TRIALS = {"trials", "metrics", "curves", "results"}
-SHOWN = 6
+MAX_VALUES_SHOWN = 6
 
 
 def what_varies(results: Results, query: str) -> str | None:
@@ -29,7 +29,9 @@ def what_varies(results: Results, query: str) -> str | None:
     if not varying:
         return None
     sweeps = sorted(results.membership().of_sweep)
-    shown = ", ".join(varying[:SHOWN]) + (f" and {len(varying) - SHOWN} more" if len(varying) > SHOWN else "")
+    shown = ", ".join(varying[:MAX_VALUES_SHOWN]) + (
+        f" and {len(varying) - MAX_VALUES_SHOWN} more" if len(varying) > MAX_VALUES_SHOWN else ""
+    )
     text = f"this puts trials together that differ in {shown}"
     if len(sweeps) > 1:
         text += (

@@ -49,7 +49,7 @@ class Allocation(RemoteLaunch, RemoteLauncher):
         """
         self._limits.check(self._profile, 1, self._profile.nodes)
 
-    def sentence(self) -> str:
+    def summary(self) -> str:
         """Say which cluster and what the job asks for."""
         profile, partition = self._profile, self._limits.partition_of(self._profile)
         asked = f"{profile.asked()} each, {profile.walltime_min} min"

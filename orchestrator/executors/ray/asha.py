@@ -12,16 +12,16 @@ import depthrate.orchestrator.executors.ray.settings  # noqa: F401 - first: ray 
 # isort: split
 from ray.tune.schedulers import ASHAScheduler
 
-from depthrate.orchestrator.executors.base import PackJob
+from depthrate.orchestrator.executors.base import AttemptSpec
 
 
-def asha_rule(job: PackJob) -> Mapping[str, Any] | None:
+def asha_rule(job: AttemptSpec) -> Mapping[str, Any] | None:
     """Return how trials of a pack are compared with those of all others while they train, if they are."""
     rules = [rule for rule in job.pruning or () if rule is not None and rule.get("rule") == "asha"]
     return rules[0] if rules else None
 
 
-class Ladder:
+class AshaRungs:
     """Who goes on from one rung to the next (Li et al. 2020, algorithm 2)."""
 
     def __init__(self, rule: Mapping[str, Any]):

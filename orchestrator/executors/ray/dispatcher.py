@@ -16,9 +16,9 @@ from ray import tune
 from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.search import Searcher
 
-from depthrate.orchestrator.executors.base import JobEnd, NoFailure, PackJob
-from depthrate.orchestrator.executors.ray.asha import Ladder, asha_rule
-from depthrate.orchestrator.executors.ray.errors import death_of, error_of, kind_of
+from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, RequeueReason
+from depthrate.orchestrator.executors.ray.asha import AshaRungs, asha_rule
+from depthrate.orchestrator.executors.ray.errors import describe_exit, error_of, kind_of
 from depthrate.orchestrator.executors.ray.worker import delete_value, get_value, host_key, put_value
 from depthrate.storage.tables.states import FailureKind
 
@@ -29,13 +29,13 @@ NO_START_S = 180.0
 class Dispatcher(tune.Callback):
     """Gives packs to Tune's workers and tells the driver how each ended; it lives in Tune's thread."""
 
-    def __init__(self, ends: queue.SimpleQueue[JobEnd | BaseException], prefix: str, workers: int):
+    def __init__(self, ends: queue.SimpleQueue[AttemptEnd | BaseException], prefix: str, workers: int):
         self._ends, self._prefix = ends, prefix
         self.workers = workers
         """That there may be now; the driver changes it as the cluster does."""
         self.stop_key = f"{prefix}-stop"
-        self.waiting: queue.SimpleQueue[PackJob] = queue.SimpleQueue()
-        self.assigned: dict[str, PackJob | None] = {}
+        self.waiting: queue.SimpleQueue[AttemptSpec] = queue.SimpleQueue()
+        self.assigned: dict[str, AttemptSpec | None] = {}
         """Of each worker, also those that have not started, its pack."""
         self.is_over = False
         self._idle: set[str] = set()
@@ -49,7 +49,7 @@ class Dispatcher(tune.Callback):
         """Nodes whose workers get nothing more; the driver changes it. They stay, or Tune would start others there."""
         self._held: set[str] = set()
         """Workers that were told to stay without a pack."""
-        self._ladders: dict[str, Ladder] = {}
+        self._ladders: dict[str, AshaRungs] = {}
         """Of each study, how its trials compare."""
 
     @property
@@ -68,7 +68,7 @@ class Dispatcher(tune.Callback):
         self.assigned[trial_id] = None
         return {"orders": self._orders_key(trial_id), "stop_key": self.stop_key}
 
-    def take_back(self) -> list[PackJob]:
+    def withdraw_waiting(self) -> list[AttemptSpec]:
         """Return all packs that no worker has yet."""
         jobs = []
         with contextlib.suppress(queue.Empty):
@@ -95,7 +95,7 @@ class Dispatcher(tune.Callback):
         if job is None:
             return
         if result.get("ended"):
-            self._ends.put(JobEnd(job.attempt_id, node=self.hosts.get(trial.trial_id, "")))
+            self._ends.put(AttemptEnd(job.attempt_id, node=self.hosts.get(trial.trial_id, "")))
             self._give_pack(trial.trial_id)
         elif "report" in result:
             report = json.loads(result["report"])
@@ -105,7 +105,7 @@ class Dispatcher(tune.Callback):
         """Put the pack back that a worker got when it had just given up waiting for one."""
         job = self._forget(trial.trial_id)
         if job is not None:
-            self._ends.put(JobEnd(job.attempt_id, kind=NoFailure.NOT_STARTED))
+            self._ends.put(AttemptEnd(job.attempt_id, kind=RequeueReason.NOT_STARTED))
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         """Report the pack whose worker or node is gone."""
@@ -118,10 +118,10 @@ class Dispatcher(tune.Callback):
         if job is not None:
             error = error_of(trial)
             kind = kind_of(error) if has_started else self._kind_of_no_start(error)
-            death = death_of(error)
+            death = describe_exit(error)
             if kind is FailureKind.OUT_OF_MEMORY:
                 death += "; a node with more memory is needed, or smaller packs"
-            self._ends.put(JobEnd(job.attempt_id, death, kind, node=host, known={"host": host, "pid": 0}))
+            self._ends.put(AttemptEnd(job.attempt_id, death, kind, node=host, known={"host": host, "pid": 0}))
 
     def _kind_of_no_start(self, error: BaseException) -> FailureKind:
         """Return what it is that a worker did not start: a node's doing, unless none has started for long."""
@@ -157,9 +157,9 @@ class Dispatcher(tune.Callback):
             self.hosts[trial_id] = host
         return self.hosts.get(trial_id, "")
 
-    def _next_for(self, host: str) -> PackJob | None:
+    def _next_for(self, host: str) -> AttemptSpec | None:
         """Take the first pack that lies ready and has not failed on this node; one that has, where there is no other node."""
-        passed: list[PackJob] = []
+        passed: list[AttemptSpec] = []
         chosen = None
         others = set(self.hosts.values()) - self.avoided - {host}
         with contextlib.suppress(queue.Empty):
@@ -177,7 +177,7 @@ class Dispatcher(tune.Callback):
         put_value(self._orders_key(trial_id), json.dumps({"number": self._num_orders[trial_id], **order}))
         self._num_orders[trial_id] += 1
 
-    def _forget(self, trial_id: str) -> PackJob | None:
+    def _forget(self, trial_id: str) -> AttemptSpec | None:
         self._idle.discard(trial_id)
         self._held.discard(trial_id)
         self.hosts.pop(trial_id, None)
@@ -189,11 +189,11 @@ class Dispatcher(tune.Callback):
     def _orders_key(self, trial_id: str) -> str:
         return f"{self._prefix}-{trial_id}"
 
-    def _left_out(self, job: PackJob, step: int, values: Mapping[str, float]) -> list[str]:
+    def _left_out(self, job: AttemptSpec, step: int, values: Mapping[str, float]) -> list[str]:
         rule = asha_rule(job)
         assert rule is not None
         if rule["study"] not in self._ladders:
-            self._ladders[rule["study"]] = Ladder(rule)
+            self._ladders[rule["study"]] = AshaRungs(rule)
         return self._ladders[rule["study"]].left_out(step, values)
 
 

@@ -26,7 +26,7 @@ def _open(request: ExecutorRequest) -> ComputeTarget:
             "--address is a Ray cluster that is there, --cluster has one started by SLURM; give one of them"
         )
     try:
-        from depthrate.orchestrator.executors.ray.executor import open_cluster, open_own
+        from depthrate.orchestrator.executors.ray.executor import open_cluster, open_local
     except ImportError as error:
         raise ExecutorError(f"--executor ray needs Ray ({error}); install it: pip install 'depthrate[ray]'") from None
     if cluster is not None:
@@ -36,7 +36,7 @@ def _open(request: ExecutorRequest) -> ComputeTarget:
     packs_per_gpu = options.executor_options[PACKS_PER_GPU.name] or 1
     if address is not None:
         return open_cluster(address, options.device, options.workers, packs_per_gpu)
-    return open_own(options.device, options.workers, packs_per_gpu)
+    return open_local(options.device, options.workers, packs_per_gpu)
 
 
 RAY = ExecutorEntry(

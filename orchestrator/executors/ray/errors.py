@@ -43,14 +43,14 @@ OWN_RAY_LATE = (
 """What to do where a Ray of our own does not start."""
 
 
-def told(error: BaseException) -> str:
+def short_error(error: BaseException) -> str:
     """Return what an error of Ray's says in a line: its pages of advice and its processes' logs are for who develops Ray."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else type(error).__name__
     return text if len(text) <= 240 else f"{text[:240]}..."
 
 
-def death_of(error: BaseException) -> str:
+def describe_exit(error: BaseException) -> str:
     """Return how a worker ended in a line that is the same for all that ended so: without the actor's names and numbers."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not _OF_ONE_ACTOR.match(line)]
     said = lines[-1:] if isinstance(error, RayWorkerError) else lines  # the last line of a traceback
@@ -74,7 +74,7 @@ def outlive_memory_kills() -> None:
 
     def known(given: Any) -> Any:
         is_memory = isinstance(given, ray.exceptions.OutOfMemoryError)
-        return ray.exceptions.RayActorError(error_msg=told(given)) if is_memory else given
+        return ray.exceptions.RayActorError(error_msg=short_error(given)) if is_memory else given
 
     def actor_task_failed(*given: Any, **named: Any) -> None:
         handle(*map(known, given), **{name: known(value) for name, value in named.items()})

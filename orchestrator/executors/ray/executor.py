@@ -24,10 +24,10 @@ from depthrate.orchestrator.executors.ray.settings import TUNE_SETTINGS  # first
 from ray import tune
 from ray.tune.experiment import Trial as TuneTrial
 
-from depthrate.orchestrator.executors.base import Executor, JobEnd, NoFailure, PackJob
+from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, Executor, RequeueReason
 from depthrate.orchestrator.executors.machine import USABLE_SHARE, MachineError, choose_machine
 from depthrate.orchestrator.executors.ray.dispatcher import Dispatcher, WorkerSource
-from depthrate.orchestrator.executors.ray.errors import RayLost, outlive_memory_kills, told
+from depthrate.orchestrator.executors.ray.errors import RayLost, outlive_memory_kills, short_error
 from depthrate.orchestrator.executors.ray.head_probe import HeadProbe
 from depthrate.orchestrator.executors.ray.session import NodeCheck, Session, check_nodes
 from depthrate.orchestrator.executors.ray.worker import PackTrainable, put_value
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("depthrate")
 HEAD_LOST_S = 30.0
 """A head that was silent for so long is gone; after a minute Ray would abort this process."""
-MOST_WORKERS = 100_000
+MAX_WORKERS = 100_000
 STOP_WAIT_S = 60.0
 """Longest wait at the end for packs that were asked to stop."""
 
@@ -83,13 +83,13 @@ class RayExecutor(Executor):
         self._session, self.gpu_share = session, gpu_share or 1.0
         self._where, self._nodes = where, nodes or NodeCheck([], [])
         # a signal's handler may put while the same thread gets: other queues would wait for themselves
-        self._ends: queue.SimpleQueue[JobEnd | BaseException] = queue.SimpleQueue()
+        self._ends: queue.SimpleQueue[AttemptEnd | BaseException] = queue.SimpleQueue()
         self._dispatcher = Dispatcher(self._ends, f"depthrate-{secrets.token_hex(8)}", workers)
         self._open: set[str] = set()
         self._folder: str | None = None
         self._thread = threading.Thread(target=self._run_tune, daemon=True)
 
-    def sentence(self) -> str:
+    def summary(self) -> str:
         """Say which Ray, and in what its nodes differ from this machine."""
         where = f"{self._where}, {counted(self.workers, 'pack')} at once on {self.device}"
         return "; ".join([where, *self._nodes.differences[:5]])
@@ -131,7 +131,7 @@ class RayExecutor(Executor):
             self.workers, self._dispatcher.workers = self._slots.now, self._slots.most
             self.capacity = 2 * self._slots.most
 
-    def submit(self, jobs: Sequence[PackJob]) -> None:
+    def submit(self, jobs: Sequence[AttemptSpec]) -> None:
         """Lay packs ready for the workers; Tune starts these where there is room."""
         for job in jobs:
             self._open.add(job.attempt_id)
@@ -139,7 +139,7 @@ class RayExecutor(Executor):
         if self._thread.ident is None:  # not before: Tune sleeps for a second where there is nothing to do
             self._folder = tempfile.mkdtemp(prefix="dr-tune-")
             logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # it would speak of failed trials and missing logs
-            os.environ.update(TUNE_SETTINGS, TUNE_MAX_PENDING_TRIALS_PG=str(MOST_WORKERS))
+            os.environ.update(TUNE_SETTINGS, TUNE_MAX_PENDING_TRIALS_PG=str(MAX_WORKERS))
             self._thread.start()
 
     def running(self) -> Mapping[str, str]:
@@ -147,32 +147,32 @@ class RayExecutor(Executor):
         jobs = [job for job in list(self._dispatcher.assigned.values()) if job is not None]
         return {job.attempt_id: job.attempt_id for job in jobs}
 
-    def running_on(self) -> Mapping[str, str]:
+    def nodes_by_attempt(self) -> Mapping[str, str]:
         """Return attempt -> the node on which it runs."""
         hosts = self._dispatcher.hosts.copy()
         jobs = [(trial_id, job) for trial_id, job in list(self._dispatcher.assigned.items()) if job is not None]
         return {job.attempt_id: hosts[trial_id] for trial_id, job in jobs if trial_id in hosts}
 
-    def avoid(self, nodes: Sequence[str]) -> None:
+    def exclude_nodes(self, nodes: Sequence[str]) -> None:
         """Give nothing more to workers on these nodes."""
         self._dispatcher.avoided = frozenset(nodes)
 
-    def poll(self, timeout_s: float) -> list[JobEnd]:
+    def poll(self, timeout_s: float) -> list[AttemptEnd]:
         """Wait up to `timeout_s` and return the packs that ended.
 
         Raises:
             RayLost: Tune broke down; what is committed stands.
         """
         self._follow_cluster()
-        ends: list[JobEnd] = []
-        messages: list[JobEnd | BaseException] = []
+        ends: list[AttemptEnd] = []
+        messages: list[AttemptEnd | BaseException] = []
         with contextlib.suppress(queue.Empty):
             messages.append(self._ends.get(timeout=timeout_s))
             while True:
                 messages.append(self._ends.get_nowait())
         for message in messages:
             if isinstance(message, BaseException):
-                raise RayLost(f"Ray Tune broke down: {type(message).__name__}: {told(message)}") from message
+                raise RayLost(f"Ray Tune broke down: {type(message).__name__}: {short_error(message)}") from message
             self._open.discard(message.attempt_id)
             ends.append(message)
         return ends
@@ -181,13 +181,13 @@ class RayExecutor(Executor):
         """Ask running packs to save a checkpoint and end; those that have not started end at once."""
         if self._thread.ident is not None:
             put_value(self._dispatcher.stop_key, "1")
-        for job in self._dispatcher.take_back():
-            self._ends.put(JobEnd(job.attempt_id, kind=NoFailure.NOT_STARTED))
+        for job in self._dispatcher.withdraw_waiting():
+            self._ends.put(AttemptEnd(job.attempt_id, kind=RequeueReason.NOT_STARTED))
 
     def close(self) -> None:
         """End the Tune run and the connection; what still runs is killed."""
         if self._head is not None:
-            self._head.end()
+            self._head.close()
         if self._is_lost:
             self._session.abandon()
             return
@@ -235,7 +235,7 @@ def _short_name(trial: TuneTrial) -> str:
     return str(trial.trial_id)
 
 
-def open_own(device: str, workers: int | None, packs_per_gpu: int) -> RayExecutor:
+def open_local(device: str, workers: int | None, packs_per_gpu: int) -> RayExecutor:
     """Return a Ray of our own on this machine, which is not started yet.
 
     Raises:
@@ -271,7 +271,7 @@ def open_cluster(address: str, device: str, workers: int | None, packs_per_gpu: 
 
     def count_slots() -> Slots:
         each = [packs_each * int(found.get(name, 0)) for found in (session.resources(), session.most_resources())]
-        now, most = (max(1, min(count, workers or MOST_WORKERS, MOST_WORKERS)) for count in each)
+        now, most = (max(1, min(count, workers or MAX_WORKERS, MAX_WORKERS)) for count in each)
         return Slots(now, max(now, most))
 
     return RayExecutor(

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 ASK_EVERY_S = 2.0
-ANSWER_S = 3.0
+HEAD_CONNECT_TIMEOUT_S = 3.0
 """How long the head's port may take to accept a connection."""
 
 
@@ -31,14 +31,14 @@ class HeadProbe:
         """For how many seconds it has not answered."""
         return time.monotonic() - self._heard_at
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Ask no more."""
         self._is_over.set()
 
     def _run(self) -> None:
         while not self._is_over.is_set():
             try:
-                socket.create_connection(self._place, ANSWER_S).close()
+                socket.create_connection(self._place, HEAD_CONNECT_TIMEOUT_S).close()
                 self._also()
                 self._heard_at = time.monotonic()
             except Exception:  # whatever it is, the head did not answer

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 from depthrate.orchestrator.executors.options import LaunchOptions
-from depthrate.orchestrator.executors.slurm.job import go_back_into_queue
+from depthrate.orchestrator.executors.slurm.job import requeue_job
 from depthrate.orchestrator.executors.slurm.remote_launch import OPTIONS_FILE, launch_process
 from depthrate.slurm import in_job
 from depthrate.storage.attempts.records import read_loose_records
@@ -52,14 +52,14 @@ def run_ray_node(arguments: list[str]) -> None:
     if options.data is not None:
         os.environ["DEPTHRATE_DATA"] = options.data  # Ray's workers have this environment
     os.environ["DEPTHRATE_JOB_ID"] = in_job.job_id()
-    meeting = _Meeting(folder)
+    meeting = _Rendezvous(folder)
     if int(os.environ["SLURM_PROCID"]) == 0:
         _run_first(meeting, folder, options)
     else:
         _run_other(meeting)
 
 
-class _Meeting:
+class _Rendezvous:
     """Two files in the job's folder, by which the other nodes find the first and learn that all is over."""
 
     def __init__(self, folder: Path):
@@ -83,7 +83,7 @@ class _Meeting:
         address, token, folder = json.loads(self._place.read_text())
         return address, token, folder
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Tell the other nodes that all is over."""
         self._end.touch()
         self._place.unlink(missing_ok=True)
@@ -144,7 +144,7 @@ def ray_environment(token: str) -> dict[str, str]:
     return os.environ | given | {"RAY_memory_monitor_refresh_ms": "0"}
 
 
-def _run_other(meeting: _Meeting) -> None:
+def _run_other(meeting: _Rendezvous) -> None:
     address, token, folder = meeting.find()
     Path(folder).mkdir(mode=0o700, exist_ok=True)  # Ray's own folder in it is the same on every node
     node = _RayNode(token, folder, f"--address={address}")
@@ -154,7 +154,7 @@ def _run_other(meeting: _Meeting) -> None:
     node.stop()
 
 
-def _run_first(meeting: _Meeting, job_folder: Path, options: LaunchOptions) -> None:
+def _run_first(meeting: _Rendezvous, job_folder: Path, options: LaunchOptions) -> None:
     address, token = f"{_own_address()}:{_free_port()}", secrets.token_hex(32)
     os.environ |= ray_environment(token)
     host, _, port = address.rpartition(":")
@@ -179,7 +179,7 @@ def _run_first(meeting: _Meeting, job_folder: Path, options: LaunchOptions) -> N
         file.write_text(inside.to_json())
         _Launch(file, inside).run()
     finally:
-        meeting.end()
+        meeting.close()
         node.stop()
 
 
@@ -208,7 +208,7 @@ class _Launch:
         code = self._process.wait()
         log.info("depthrate run ended with code %d", code)
         if self._asked is not None and code != 0:
-            go_back_into_queue(self._asked, "the launch goes on", has_progressed=self._has_progressed())
+            requeue_job(self._asked, "the launch goes on", has_progressed=self._has_progressed())
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._asked is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import importlib.metadata
 import logging
 import os
@@ -28,7 +29,7 @@ from ray.job_config import JobConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from depthrate.orchestrator.executors.local import WORKER_ENVIRONMENT
-from depthrate.orchestrator.executors.ray.errors import OWN_RAY_LATE, RayError, told
+from depthrate.orchestrator.executors.ray.errors import OWN_RAY_LATE, RayError, short_error
 from depthrate.tasks.python_process import SAFE_PATH
 
 AUTH_MODE = "RAY_AUTH_MODE"
@@ -67,7 +68,7 @@ class Session:
         """
         if ray.is_initialized():
             return self
-        self._knock()
+        self._check_port()
         environment = WORKER_ENVIRONMENT | SAFE_PATH | {"DEPTHRATE_DRIVER_PID": "", "RAY_USAGE_STATS_ENABLED": "0"}
         with written_errors() as written:
             try:
@@ -87,7 +88,7 @@ class Session:
         self.is_ours = True
         return self
 
-    def _knock(self) -> None:
+    def _check_port(self) -> None:
         """See that somebody listens where a host and a port are given; Ray would try for minutes.
 
         Raises:
@@ -106,7 +107,7 @@ class Session:
     def _why_not(self, error: Exception, written: str) -> str:
         """Say why there is no connection; Ray only writes to its error output that a token is asked for."""
         if self._address is None:
-            return f"no Ray could be started here: {told(error)}; {OWN_RAY_LATE}"
+            return f"no Ray could be started here: {short_error(error)}; {OWN_RAY_LATE}"
         if "Unauthenticated" in written or "authentication token" in str(error).lower():
             is_given = os.environ.get(AUTH_MODE) == "token"
             return (
@@ -114,7 +115,7 @@ class Session:
                 f"{'the one given here is another' if is_given else 'none is given here'}; set RAY_AUTH_MODE=token and, unless "
                 "its head's token stands in ~/.ray/auth_token (where `ray start` finds it by itself), RAY_AUTH_TOKEN"
             )
-        return f"no Ray cluster at {self._address!r}: {told(error)}; `ray status` shows what is there"
+        return f"no Ray cluster at {self._address!r}: {short_error(error)}; `ray status` shows what is there"
 
     def _start(self, environment: dict[str, str]) -> None:
         # short, because Ray's socket paths below it may have 107 bytes; our own, because /tmp/ray may be another user's
@@ -188,10 +189,9 @@ def _restore_auth_mode(mode: str | None) -> None:
     else:
         os.environ[AUTH_MODE] = mode
     with contextlib.suppress(ImportError, AttributeError):  # not public: an older Ray has no token mode by default
-        from ray._raylet import AuthenticationTokenLoader, Config
-
-        Config.initialize("")
-        AuthenticationTokenLoader.instance().reset_cache()
+        raylet: Any = importlib.import_module("ray._raylet")
+        raylet.Config.initialize("")
+        raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
 @contextlib.contextmanager
@@ -308,7 +308,7 @@ def check_nodes(wait_s: float = START_WAIT_S) -> NodeCheck:
         try:
             there = ray.get(answer)
         except ray.exceptions.RayError as error:
-            unusable.append((asked[answer], told(error)))
+            unusable.append((asked[answer], short_error(error)))
             continue
         missing = [name for name in ("numpy", "pyarrow") if there[name] == "not installed"]
         if missing:

@@ -23,7 +23,7 @@ import ray
 from ray import tune
 from ray.experimental import internal_kv
 
-from depthrate.orchestrator.executors.base import PackJob
+from depthrate.orchestrator.executors.base import AttemptSpec
 from depthrate.orchestrator.executors.ray.asha import asha_rule
 from depthrate.orchestrator.executors.ray.head_probe import HeadProbe, is_orphan
 from depthrate.orchestrator.worker.attempt_runner import run_job
@@ -78,7 +78,7 @@ class PackTrainable(tune.Trainable):
         self._is_busy = False
         self._parent, self._head = os.getppid(), HeadProbe(ray.get_runtime_context().gcs_address)
         threading.Thread(target=self._look_for_stop, daemon=True).start()
-        threading.Thread(target=self._look_for_loss, daemon=True).start()
+        threading.Thread(target=self._exit_if_orphaned, daemon=True).start()
 
     def step(self) -> dict[str, Any]:
         """Carry out the next order; what comes of a pack stands in the store."""
@@ -98,7 +98,7 @@ class PackTrainable(tune.Trainable):
             self._linger_s = math.inf
             return {"done": False}
         self._linger_s = LINGER_S
-        job = PackJob.from_json(order["job"])
+        job = AttemptSpec.from_json(order["job"])
         if asha_rule(job) is None:
             run_job(job, self._stop)
             return {"done": False, "ended": True}
@@ -120,7 +120,7 @@ class PackTrainable(tune.Trainable):
     def _next_order(self) -> dict[str, Any] | None:
         """Return what the driver wants next; None if that is nothing, for too long or because all is over."""
         give_up_at = time.monotonic() + self._linger_s
-        while self._pack is not None or not (self._stop.is_set or self._is_told_to_stop()):
+        while self._pack is not None or not (self._stop.is_set or self._is_stop_requested()):
             order = json.loads(get_value(self._orders) or "{}")
             if order.get("number") == self._num_orders:
                 self._num_orders += 1
@@ -136,16 +136,16 @@ class PackTrainable(tune.Trainable):
             return {"done": False, "ended": True}
         return {"done": False, "report": report}
 
-    def _is_told_to_stop(self) -> bool:
+    def _is_stop_requested(self) -> bool:
         return get_value(self._stop_key) is not None
 
     def _look_for_stop(self) -> None:
         while not self._stop.is_set:
             time.sleep(LOOK_FOR_STOP_S)
-            if self._is_told_to_stop():
+            if self._is_stop_requested():
                 self._stop.set("asked to stop")
 
-    def _look_for_loss(self) -> None:
+    def _exit_if_orphaned(self) -> None:
         """End this process where nobody is left to work for: its pack saves a checkpoint, and it takes no other."""
         while not is_orphan(self._parent) and self._head.silent_s < HEAD_LOST_S:
             time.sleep(LOOK_FOR_STOP_S)
@@ -161,7 +161,7 @@ class PackTrainable(tune.Trainable):
 class _WatchedPack:
     """A pack in a thread of its own that waits at each report until it is said which trials go on."""
 
-    def __init__(self, job: PackJob, stop: StopFlag):
+    def __init__(self, job: AttemptSpec, stop: StopFlag):
         self._job, self._stop = job, stop
         self._reports: queue.Queue[str | None] = queue.Queue()
         self._answers: queue.Queue[list[str]] = queue.Queue()

@@ -15,7 +15,7 @@ from depthrate.orchestrator.executors.base import (
     ExecutorRequest,
     JobCounts,
     Scheduler,
-    SeenJobs,
+    SchedulerAnswer,
 )
 from depthrate.orchestrator.executors.options import Option
 
@@ -128,7 +128,7 @@ def _cluster_name() -> str:
     return read_limits().cluster
 
 
-def _look(store: Store, sweep: str) -> SeenJobs | None:
+def _look(store: Store, sweep: str) -> SchedulerAnswer | None:
     """Ask the controller once about a sweep's jobs, and the accounting for those that it has forgotten."""
     from depthrate.orchestrator.executors.slurm.submissions import jobs_of_sweep, read_submissions
 
@@ -148,7 +148,7 @@ def _look(store: Store, sweep: str) -> SeenJobs | None:
     running = sum(state.phase == "running" for state in known)
     counts = JobCounts(len(waiting), running, dict(Counter(waiting).most_common()))
     states |= accounted_states([job_id for job_id in ours if job_id not in states])
-    return SeenJobs(counts, silent_deaths(store, sweep, submissions, states))
+    return SchedulerAnswer(counts, silent_deaths(store, sweep, submissions, states))
 
 
 def _cancel_jobs(store: Store, sweep: str) -> CancelledJobs | None:

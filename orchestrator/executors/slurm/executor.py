@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 from depthrate.orchestrator.attempts.node_health import StartFailures
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import (
+    AttemptEnd,
+    AttemptSpec,
     Executor,
-    JobEnd,
     LaunchJob,
-    NoRoomError,
-    PackJob,
+    QueueFullError,
     SubmitError,
     SubmitRateError,
 )
@@ -47,7 +47,7 @@ from depthrate.orchestrator.executors.slurm.submitter import (
     held_s,
     share_of_slots_used,
 )
-from depthrate.orchestrator.launch.events import note
+from depthrate.orchestrator.launch.events import log_event
 from depthrate.slurm.command import CALLS, SlurmError, ignored_variables, own_time
 from depthrate.slurm.limits import JobGroup, Limits, SubmitLimits
 from depthrate.slurm.profile import Profile, expiring_keys
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from depthrate.sweeps.packing import Pack
 
 log = logging.getLogger("depthrate")
-SOONEST_S, LATEST_S, LATEST_REMOTE_S = 2.0, 5.0, 15.0
+MIN_RECORD_POLL_INTERVAL_S, MAX_RECORD_POLL_INTERVAL_S, MAX_REMOTE_RECORD_POLL_INTERVAL_S = 2.0, 5.0, 15.0
 """Between two looks at what jobs wrote, in a folder or in a bucket: soon after something changed, ever more seldom while
 nothing does. Whether the queue is looked at with it is for the budget of requests to say."""
 WAITS_FOR = dict.fromkeys(
@@ -82,7 +82,7 @@ SHORTEST_MIN = 1.0
 """A job's minutes of packs at least, where the cluster takes fewer jobs than there are packs."""
 SETTLES_S = 18.0
 """How soon after a submission most of what is wrong with jobs shows: they cannot begin, or end in their first seconds."""
-REST = 20
+POLL_BACKOFF_FACTOR = 20
 """Reading the store for a second, at thousands of records, is not done again for so many."""
 ORDINARY_REASONS = ("", "None", "Priority", "Resources", "Dependency", "JobArrayTaskLimit", "BeginTime")
 """Why jobs wait that need nobody to do anything."""
@@ -120,7 +120,7 @@ class SlurmExecutor(Executor):
         self.room = SubmitQuota(submit_limits or SubmitLimits(), clock, self._queue.requests.note_count)
         self.num_nodes = self._num_nodes = limits.partition_of(profile).nodes
         self._nodes = StartFailures(self._num_nodes)
-        self._sick: list[str] = []
+        self._unhealthy_nodes: list[str] = []
         """Nodes that the driver avoids."""
         self._kept_away: list[str] = []
         self._avoided_by_array: dict[str, list[str]] = {}
@@ -140,14 +140,14 @@ class SlurmExecutor(Executor):
         self._refusal = ""
         """How that was said."""
         self._next_look = float("-inf")
-        self._pause_s = SOONEST_S
+        self._pause_s = MIN_RECORD_POLL_INTERVAL_S
         self._outbox = Submitter(profile, limits, store, sweep, self.room, self._lanes, self._queue.requests)
 
     def scheduler_calls(self) -> dict[str, int]:
         """Return how often each of SLURM's commands was called."""
         return dict(CALLS)
 
-    def at_once(self, packs: int) -> int:
+    def max_parallel(self, packs: int) -> int:
         """Return how many of so many packs may run at the same moment: without a bound on jobs, all."""
         return min(packs, self.workers) if self.profile.array_parallelism else packs
 
@@ -169,7 +169,7 @@ class SlurmExecutor(Executor):
         """
         self.limits.check(self.profile, len(self._bundles(packs, estimate_s)))
 
-    def sentence(self) -> str:
+    def summary(self) -> str:
         """Say which cluster and what each job asks for."""
         profile, partition = self.profile, self.limits.partition_of(self.profile)
         asked = f"{profile.asked()}, {profile.walltime_min} min"
@@ -182,7 +182,7 @@ class SlurmExecutor(Executor):
         """Return the jobs, the cost in job-hours, how full they are, and the batch script."""
         bundles = self._bundles(packs, estimate_s)
         seconds = [estimate_s(pack) for pack in packs]
-        held = held_s(packs, seconds, self._profile_in_room())
+        held = held_s(packs, seconds, self._profile_within_limits())
         hours = None if held is None else sum(held) / 3600
         per_array = min(len(bundles), self.limits.array_size)
         name = PLANNED_JOB_NAME.format(sweep=self.sweep)
@@ -199,7 +199,7 @@ class SlurmExecutor(Executor):
         }
 
     def _bundles(self, packs: Sequence[Pack], estimate_s: Estimate) -> list[list[Pack]]:
-        return bundle(packs, [estimate_s(pack) for pack in packs], self._profile_in_room())
+        return bundle(packs, [estimate_s(pack) for pack in packs], self._profile_within_limits())
 
     def adopt(self, submissions: Sequence[Submission], states: dict[str, JobState]) -> None:
         """Watch the jobs of earlier launches that are not over; those that are leave the books when this is used.
@@ -226,7 +226,7 @@ class SlurmExecutor(Executor):
                 self._lanes.bounded(self.profile, len(alive), alive=self._alive())
                 self._lanes.take(alive)
 
-    def _strike_off_what_is_over(self) -> None:
+    def _forget_finished_jobs(self) -> None:
         """Take what earlier launches left off the books: not in `adopt`, since to plan is to look only."""
         while self._over:
             self._strike_off(self._over.pop())
@@ -255,12 +255,12 @@ class SlurmExecutor(Executor):
             try:
                 return self._supervisor.send_launch(options)
             except SubmitLimitError:
-                self._make_room_for_one()
+                self._cancel_newest_job()
                 return self._supervisor.send_launch(options)
         except SlurmError as error:
             raise SubmitError(f"the job that would submit the others cannot be submitted: {error}", []) from None
 
-    def _make_room_for_one(self) -> None:
+    def _cancel_newest_job(self) -> None:
         """Cancel the job that this launch submitted last, whose packs are then pending again."""
         if self._queue.jobs:
             there = JobGroup().count().total()
@@ -270,7 +270,7 @@ class SlurmExecutor(Executor):
                     break
                 time.sleep(1)
 
-    def take_over(self) -> dict[str, tuple[str, list[str]]]:
+    def adopt_submitted(self) -> dict[str, tuple[str, list[str]]]:
         """Watch what another launch has submitted since this one began; nothing while the controller is away."""
         before, watched = set(self._adopted), {job.submission.name for job in self._queue.jobs.values()}
         try:
@@ -281,19 +281,19 @@ class SlurmExecutor(Executor):
         self.adopt([submission for submission in submissions if submission.name not in watched], states)
         return {attempt_id: self._adopted[attempt_id] for attempt_id in self._adopted.keys() - before}
 
-    def submit(self, jobs: Sequence[PackJob]) -> None:
+    def submit(self, jobs: Sequence[AttemptSpec]) -> None:
         """Submit packs as arrays, none longer than the cluster allows.
 
         Raises:
             NoRoomError: those that are left wait for others to end, or until sbatch may be called again.
             SubmitError: sbatch refused.
         """
-        self._strike_off_what_is_over()
+        self._forget_finished_jobs()
         if self._queue.is_away and self._queue.jobs:  # sbatch would wait for it, and nothing else be done meanwhile
-            raise NoRoomError("SLURM's controller does not answer", jobs)
+            raise QueueFullError("SLURM's controller does not answer", jobs)
         requests = self._queue.requests
         if self._is_full and not requests.may_submit(is_full=True):
-            raise NoRoomError(self._refusal, jobs)
+            raise QueueFullError(self._refusal, jobs)
         before = requests.submitted_at
         typical_s = median(self._pack_s) if self._pack_s else None
         sent: set[str] = set()
@@ -301,7 +301,7 @@ class SlurmExecutor(Executor):
         try:
             for avoid, members in self._by_avoided_nodes(jobs).items():
                 seconds = [typical_s if job.estimated_s is None else job.estimated_s for job in members]
-                bundles = bundle(members, seconds, self._profile_in_room())
+                bundles = bundle(members, seconds, self._profile_within_limits())
                 for submission in self._outbox.submit(bundles, self._excluded(avoid), self._alive):
                     self._avoided_by_array |= {array_of(job_id): list(avoid) for job_id in submission.job_ids if avoid}
                     for job_id, packs in submission.jobs():
@@ -309,34 +309,34 @@ class SlurmExecutor(Executor):
                         sent |= {pack.attempt_id for pack in packs}
         except OSError as error:  # a full store: what is not on the books is not submitted
             left = [job for job in jobs if job.attempt_id not in sent]
-            raise NoRoomError(f"the store takes nothing: {error}", left) from None
+            raise QueueFullError(f"the store takes nothing: {error}", left) from None
         except SlurmError as error:
             self._is_full, self._refusal = isinstance(error, SubmitLimitError), str(error)
-            kind: type[SubmitError] = NoRoomError if self._is_full else SubmitError
+            kind: type[SubmitError] = QueueFullError if self._is_full else SubmitError
             if isinstance(error, SbatchRateError):
-                kind = NoRoomError if error.is_full else SubmitRateError
+                kind = QueueFullError if error.is_full else SubmitRateError
             raise kind(str(error), [job for job in jobs if job.attempt_id not in sent]) from None
         finally:
             if requests.submitted_at != before:
-                self._pause_s = SOONEST_S
-                self._next_look = self._clock() + SOONEST_S
+                self._pause_s = MIN_RECORD_POLL_INTERVAL_S
+                self._next_look = self._clock() + MIN_RECORD_POLL_INTERVAL_S
 
     @staticmethod
-    def _by_avoided_nodes(jobs: Sequence[PackJob]) -> dict[tuple[str, ...], list[PackJob]]:
+    def _by_avoided_nodes(jobs: Sequence[AttemptSpec]) -> dict[tuple[str, ...], list[AttemptSpec]]:
         """Return nodes -> packs that have failed on them and go elsewhere; those that have not failed first."""
-        groups: dict[tuple[str, ...], list[PackJob]] = {}
+        groups: dict[tuple[str, ...], list[AttemptSpec]] = {}
         for job in sorted(jobs, key=lambda job: bool(job.avoid)):
             groups.setdefault(tuple(job.avoid), []).append(job)
         return groups
 
     def _excluded(self, avoid: Sequence[str] = ()) -> list[str]:
         """Return the nodes that jobs are kept away from; those on which their packs failed too, unless none would be left."""
-        everybodys = list(dict.fromkeys([*self._nodes.excluded, *self._sick]))
+        everybodys = list(dict.fromkeys([*self._nodes.excluded, *self._unhealthy_nodes]))
         everybodys = everybodys[: max(0, self._num_nodes - 1)]
         those = list(dict.fromkeys([*everybodys, *avoid]))
         return those if len({*those, *self.profile.exclude}) < self._num_nodes else everybodys
 
-    def running_on(self) -> dict[str, str]:
+    def nodes_by_attempt(self) -> dict[str, str]:
         """Return attempt, as submitted -> the node that it runs on, of those that have started."""
         return {given: job.state.node for job in self._queue.jobs.values() if job.state.node for given in job.current}
 
@@ -344,12 +344,12 @@ class SlurmExecutor(Executor):
         """Whether the partition has nodes that are neither among these nor excluded."""
         return len({*nodes, *self._nodes.excluded, *self.profile.exclude}) < self._num_nodes
 
-    def avoid(self, nodes: Sequence[str]) -> None:
+    def exclude_nodes(self, nodes: Sequence[str]) -> None:
         """Submit nothing more to these nodes, and keep what waits away from them."""
-        self._sick = list(nodes)
-        self._keep_away()
+        self._unhealthy_nodes = list(nodes)
+        self._exclude_from_waiting()
 
-    def end(self, attempt_id: str, why: str) -> bool:
+    def terminate(self, attempt_id: str, why: str) -> bool:
         """Wait for a silent attempt no more; where its job runs nothing else, it is cancelled."""
         for job in list(self._queue.jobs.values()):
             if attempt_id in job.current:
@@ -361,7 +361,7 @@ class SlurmExecutor(Executor):
                     self._forget(job)
         return False
 
-    def _profile_in_room(self) -> Profile:
+    def _profile_within_limits(self) -> Profile:
         """Return the profile, with no more jobs at once than there may be; where not all may be there, none is very short."""
         most = self.room.most
         if most is None:
@@ -379,7 +379,7 @@ class SlurmExecutor(Executor):
         """Return the attempts that have started: as submitted -> as they run now."""
         return {given: now for job in self._queue.jobs.values() for given, now in job.current.items()}
 
-    def poll(self, timeout_s: float) -> list[JobEnd]:
+    def poll(self, timeout_s: float) -> list[AttemptEnd]:
         """Wait up to `timeout_s`, look at the queue if it is time, and return the packs that ended."""
         time.sleep(timeout_s)
         if not self._queue.jobs or self._clock() < self._next_look:
@@ -389,13 +389,16 @@ class SlurmExecutor(Executor):
         began = own_time()
         ends = self._read_ends()
         if ends or before != self._queue.states():
-            self._pause_s = SOONEST_S
+            self._pause_s = MIN_RECORD_POLL_INTERVAL_S
         else:
-            self._pause_s = min(LATEST_S if self.store.is_local else LATEST_REMOTE_S, self._pause_s * 1.3)
-        self._next_look = self._clock() + max(self._pause_s, REST * (own_time() - began))
+            self._pause_s = min(
+                MAX_RECORD_POLL_INTERVAL_S if self.store.is_local else MAX_REMOTE_RECORD_POLL_INTERVAL_S,
+                self._pause_s * 1.3,
+            )
+        self._next_look = self._clock() + max(self._pause_s, POLL_BACKOFF_FACTOR * (own_time() - began))
         return ends
 
-    def _read_ends(self) -> list[JobEnd]:
+    def _read_ends(self) -> list[AttemptEnd]:
         """Return the packs that ended: by the store, also while the controller is away, and by what it last answered."""
         ends = []
         self._ends.look_again(self._queue.jobs.values())
@@ -407,7 +410,7 @@ class SlurmExecutor(Executor):
             if not job.packs:
                 self._forget(job)
         self._pack_s += [_ran_s(end.record) for end in ends if end.record is not None]
-        self._keep_away()
+        self._exclude_from_waiting()
         if self._nodes.starts_nowhere({job.state.node for job in self._queue.jobs.values() if job.is_running}):
             ends = [_nowhere(end) for end in ends]
         self._note_states()
@@ -426,28 +429,30 @@ class SlurmExecutor(Executor):
         for reason, count in reasons.items():
             if reason not in ORDINARY_REASONS:
                 expect = f" ({WAITS_FOR[reason]})" if reason in WAITS_FOR else ""
-                note("job", f"waiting: {reason}{expect}", count=count, is_state=True)
-        past = [job for job in self._queue.past(60 * self.profile.walltime_min) if not self._is_adopted(job)]
+                log_event("job", f"waiting: {reason}{expect}", count=count, is_state=True)
+        past = [job for job in self._queue.overdue(60 * self.profile.walltime_min) if not self._is_adopted(job)]
         for node, count in Counter(job.state.node for job in past).items():
             limit = f"over the time limit of {self.profile.walltime_min} min and about to be ended"
             what = "a longer walltime_min is needed, or a task that saves checkpoints"
-            note("job", f"{limit}: {what}", count=count, where=node, is_state=True)
+            log_event("job", f"{limit}: {what}", count=count, where=node, is_state=True)
         told = {job.job_id for job in past}
         ending = [job.state for job in jobs if job.state.state == "COMPLETING" and job.job_id not in told]
         for (node, reason), count in Counter((state.node, state.reason) for state in ending).items():
             if reason in REMEDIES:
-                note("job", f"ends by {reason}, so perhaps {REMEDIES[reason]}", count=count, where=node, is_state=True)
+                log_event(
+                    "job", f"ends by {reason}, so perhaps {REMEDIES[reason]}", count=count, where=node, is_state=True
+                )
         silent = Counter((job.state.node, job.state.state) for job in jobs if self._queue.is_over(job) and job.packs)
         for (node, state), count in silent.items():
             waits = f"last words are waited for, up to {self.profile.grace_s:.0f} s"
             remedy = f", so perhaps {REMEDIES[state]}" if state in REMEDIES else ""
-            note("job", f"ended as {state}{remedy}; {waits}", count=count, where=node, is_state=True)
+            log_event("job", f"ended as {state}{remedy}; {waits}", count=count, where=node, is_state=True)
 
     def _is_adopted(self, job: WatchedJob) -> bool:
         """Whether an earlier launch submitted a job, perhaps by another cluster file."""
         return not self._adopted.keys().isdisjoint(pack.attempt_id for pack in job.packs)
 
-    def _keep_away(self) -> None:
+    def _exclude_from_waiting(self) -> None:
         """Keep the jobs that wait away from the nodes that only fail, where these have changed."""
         if (excluded := self._excluded()) == self._kept_away or self._queue.is_away:
             return
@@ -467,7 +472,7 @@ class SlurmExecutor(Executor):
     def stop(self) -> None:
         """Do nothing: the jobs go on, and the next launch goes on from them."""
 
-    def withdraw(self) -> None:
+    def cancel_waiting(self) -> None:
         """Cancel the jobs that wait; those that run go on."""
         waiting = [job for job in self._queue.jobs.values() if job.is_waiting]
         try:
@@ -481,7 +486,7 @@ class SlurmExecutor(Executor):
     def close(self) -> None:
         """Tidy up after the jobs that are over; the others go on, see `stop`."""
         with suppress(StoreError, OSError):
-            self._strike_off_what_is_over()
+            self._forget_finished_jobs()
             remove_finished_folders(self.store, self.sweep, self._folders)
 
 
@@ -489,5 +494,5 @@ def _ran_s(record: Record) -> float:
     return max(0.0, (record["ended_at"] or record["heartbeat_at"]) - record["started_at"])
 
 
-def _nowhere(end: JobEnd) -> JobEnd:
+def _nowhere(end: AttemptEnd) -> AttemptEnd:
     return replace(end, kind=FailureKind.FAILED_TO_START_ANYWHERE) if end.kind is FailureKind.NOT_BEGUN else end

@@ -20,7 +20,7 @@ from depthrate.storage.files.store import Store
 
 TRIALS_FILE = "trials"
 """In a folder: the trials that its jobs run, one per line."""
-PAUSES_S = (0.0, 1.0, 2.0, 4.0)
+FOLDER_RETRY_DELAYS_S = (0.0, 1.0, 2.0, 4.0)
 """Before each look for jobs that still end: a job is over a moment after its last commit."""
 TIMEOUT_S = 10.0
 """How long all queries may take; what still ends after the last look is left to the next launch."""
@@ -45,7 +45,7 @@ def remove_finished_folders(store: Store, sweep: str, roots: Iterable[Path]) -> 
     committed = take_snapshot(store).trial_ids() if any(trials.values()) else set()
     left = {name for name, trial_ids in trials.items() if trial_ids is not None and committed.issuperset(trial_ids)}
     left_s = TIMEOUT_S
-    for pause_s in PAUSES_S:
+    for pause_s in FOLDER_RETRY_DELAYS_S:
         if not left:
             return
         time.sleep(pause_s)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 log = logging.getLogger("depthrate")
 CONTROL = "nvidia-cuda-mps-control"
-ANSWER_S = 30.0
+MPS_TIMEOUT_S = 30.0
 
 
 @contextlib.contextmanager
@@ -54,7 +54,7 @@ def _control(variables: dict[str, str], *words: str, said: str) -> bool:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=ANSWER_S,
+            timeout=MPS_TIMEOUT_S,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:

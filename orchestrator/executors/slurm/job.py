@@ -12,7 +12,7 @@ from types import FrameType
 
 from depthrate.orchestrator.attempts.record import nth_attempt_id, read_attempt, write_lost
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.executors.base import JobEnd, PackJob
+from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec
 from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.executors.slurm.gpu_sharing import shared_gpus
 from depthrate.slurm import in_job
@@ -30,7 +30,7 @@ KILL_WAIT_S = 120.0
 def run_bundle(lines: list[str]) -> None:
     """Run packs, given as `PackJob.to_json` wrote them, as many at once as the job's GPUs or CPUs take."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    bundle = _Bundle([PackJob.from_json(line) for line in lines])
+    bundle = _Bundle([AttemptSpec.from_json(line) for line in lines])
     for number in (signal.SIGUSR2, signal.SIGTERM):  # in place of submitit's handlers
         signal.signal(number, bundle.on_signal)
     signal.signal(signal.SIGCONT, signal.SIG_IGN)
@@ -40,13 +40,13 @@ def run_bundle(lines: list[str]) -> None:
 class _Bundle:
     """The packs of one job."""
 
-    def __init__(self, jobs: list[PackJob]):
+    def __init__(self, jobs: list[AttemptSpec]):
         self.job_id, self.restarts = in_job.job_id(), in_job.restarts()
         self.store = Store(jobs[0].options.store)
         os.environ["DEPTHRATE_JOB_ID"] = self.job_id  # for the attempts' records
         left = self._left(jobs)
         self.waiting = deque(replace(job, attempt_id=nth_attempt_id(job.attempt_id, self.restarts)) for job in left)
-        self.running: dict[str, PackJob] = {}
+        self.running: dict[str, AttemptSpec] = {}
         self.asked: signal.Signals | None = None
         self.has_progressed = False
 
@@ -65,7 +65,7 @@ class _Bundle:
             self._run_on(LocalExecutor(min(slots, len(self.waiting)), names))
         if self.asked and self.waiting:
             left = counted(len(self.waiting), "pack goes on", "packs go on")
-            go_back_into_queue(self.asked, left, has_progressed=self.has_progressed)
+            requeue_job(self.asked, left, has_progressed=self.has_progressed)
 
     def _run_on(self, executor: LocalExecutor) -> None:
         is_stopping = False
@@ -83,7 +83,7 @@ class _Bundle:
         finally:
             executor.close()
 
-    def _left(self, jobs: list[PackJob]) -> list[PackJob]:
+    def _left(self, jobs: list[AttemptSpec]) -> list[AttemptSpec]:
         """Return the packs that this job still has to do.
 
         Those that are committed are done, by others if this job has just been started; and those that failed in it before it
@@ -96,25 +96,25 @@ class _Bundle:
             return jobs
         return [job for job in jobs if not committed.issuperset(job.trial_ids) and not self._has_failed(job)]
 
-    def _has_failed(self, job: PackJob) -> bool:
+    def _has_failed(self, job: AttemptSpec) -> bool:
         for restart in range(self.restarts - 1, -1, -1):
             record = read_attempt(self.store, job.sweep, nth_attempt_id(job.attempt_id, restart))
             if record is not None:
                 return record.get("state") in (AttemptState.FAILED, AttemptState.LOST)
         return False
 
-    def _handle(self, end: JobEnd) -> None:
+    def _handle(self, end: AttemptEnd) -> None:
         job = self.running.pop(end.attempt_id)
         state = read_attempt(self.store, job.sweep, end.attempt_id) or {}
         self.has_progressed |= bool(state.get("trials_done") or state.get("checkpoints"))
-        if end.death is not None and self.asked:  # told to end before it could listen
+        if end.exit_message is not None and self.asked:  # told to end before it could listen
             self.waiting.append(job)
-        elif end.death is not None:
-            self._record_death(job, end.death, state)
+        elif end.exit_message is not None:
+            self._record_death(job, end.exit_message, state)
         elif state.get("state") is AttemptState.INTERRUPTED:
             self.waiting.append(job)
 
-    def _record_death(self, job: PackJob, death: str, state: dict[str, object]) -> None:
+    def _record_death(self, job: AttemptSpec, death: str, state: dict[str, object]) -> None:
         """Write down how a worker died that could not do so itself; whoever drives the sweep decides what then."""
         known = {
             "attempt_id": job.attempt_id,
@@ -131,7 +131,7 @@ class _Bundle:
             log.warning("end of attempt %s not written: %s", job.attempt_id, error)
 
 
-def go_back_into_queue(asked: signal.Signals, what_goes_on: str, *, has_progressed: bool) -> None:
+def requeue_job(asked: signal.Signals, what_goes_on: str, *, has_progressed: bool) -> None:
     """Queue this job again after a warning or a preemption; a cancelled job, or one that got nowhere, just ends."""
     left_s = in_job.seconds_left()
     is_limit = left_s is not None and left_s <= LIMIT_MARGIN_S + float(os.environ.get("DEPTHRATE_WARNING_S") or 0)

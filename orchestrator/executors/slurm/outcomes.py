@@ -19,11 +19,11 @@ from typing import Any
 from depthrate.orchestrator.attempts.liveness import heartbeat_s, stale_after_s
 from depthrate.orchestrator.attempts.node_health import StartFailures
 from depthrate.orchestrator.attempts.record import lost_attempt, nth_attempt_id, read_attempt, write_lost
-from depthrate.orchestrator.executors.base import JobEnd, NoFailure
+from depthrate.orchestrator.executors.base import AttemptEnd, RequeueReason
 from depthrate.orchestrator.executors.slurm.queue import WatchedJob
 from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack
 from depthrate.slurm.command import SlurmError
-from depthrate.slurm.profile import GRACE_S, Profile
+from depthrate.slurm.profile import CHECKPOINT_GRACE_S, Profile
 from depthrate.slurm.states import JobState, earlier_starts
 from depthrate.storage.attempts.records import Record, RecordReader
 from depthrate.storage.commits.cache import SnapshotCache
@@ -37,7 +37,7 @@ log = logging.getLogger("depthrate")
 FRESH_S, LATE_S = 10.0, 3.0
 """A record that is seen so soon after it was written speaks for a store without lag; one that an earlier look has missed, which
 came so long after it was written, against it."""
-LONGEST_START_S = 300.0
+MAX_START_S = 300.0
 """Between a job's start and its first attempt's: an hour would be another start's."""
 EARLY_S = 60.0
 """By how much SLURM may send the warning of a time limit too early."""
@@ -57,7 +57,7 @@ class PackOutcomes:
         self._seen: dict[str, Record] | None = None
         """Attempt -> record at the last look; None before it: then each is asked for."""
         self._committed: set[str] | None = None
-        self.earlier_ends: list[JobEnd] = []
+        self.earlier_ends: list[AttemptEnd] = []
         """Of starts before the last, which nobody waits for; whoever counts takes them out."""
         self._looked_at: float | None = None
         self._is_fresh, self._is_late = False, False
@@ -79,7 +79,7 @@ class PackOutcomes:
         wanted = {attempt_path(self._sweep, name) for job in jobs for name in _attempts_of(job)}
         if wanted:
             with suppress(OSError):
-                found = self._reader.look(wanted.__contains__).values()
+                found = self._reader.refresh(wanted.__contains__).values()
                 self._note_lag(
                     {r["attempt_id"]: r["started_at"] for r in found if r["attempt_id"] not in (self._seen or ())}
                 )
@@ -93,7 +93,7 @@ class PackOutcomes:
             self._is_late |= any(at < before - LATE_S for at in new.values())
         self._looked_at = now
 
-    def take_ended(self, job: WatchedJob, slots: int, *, is_over: bool, is_settled: bool) -> list[JobEnd]:
+    def take_ended(self, job: WatchedJob, slots: int, *, is_over: bool, is_settled: bool) -> list[AttemptEnd]:
         """Take the packs that ended out of a job, of which `slots` run at once, and return how.
 
         Until a job that is over `is_settled`, what it wrote may not be seen yet.
@@ -101,12 +101,12 @@ class PackOutcomes:
         if job.state.phase == "waiting" and not is_over:
             if job.state.restarts:
                 job.current.clear()
-            elif not self._has_left_word(job):
+            elif not self._has_new_record(job):
                 return []
         if job.state.restarts and (is_over or job.is_running):
             self._close_earlier_starts(job)
         is_settled |= is_over and self.is_fresh and _is_definite(job)
-        ends: list[JobEnd] = []
+        ends: list[AttemptEnd] = []
         left = []
         for position, pack in enumerate(job.packs):
             if not is_over and position >= slots + len(ends):
@@ -123,17 +123,17 @@ class PackOutcomes:
             self.nodes.record_failure(job.state.node, job.job_id)
         return ends
 
-    def take_committed(self, job: WatchedJob) -> list[JobEnd]:
+    def take_committed(self, job: WatchedJob) -> list[AttemptEnd]:
         """Take the packs out of a job whose trials are committed, whatever became of their attempts; return them as ends."""
         done = [pack for pack in job.packs if self._is_committed(pack)]
         job.packs = [pack for pack in job.packs if pack not in done]
-        return [JobEnd(pack.attempt_id, kind=NoFailure.NOT_STARTED) for pack in done]
+        return [AttemptEnd(pack.attempt_id, kind=RequeueReason.NOT_STARTED) for pack in done]
 
-    def _has_left_word(self, job: WatchedJob) -> bool:
+    def _has_new_record(self, job: WatchedJob) -> bool:
         """Whether a job has written since the controller was last asked for it."""
         return self._seen is not None and not self._seen.keys().isdisjoint(_attempts_of(job))
 
-    def _end_of(self, job: WatchedJob, pack: SubmittedPack, is_over: bool, is_settled: bool) -> JobEnd | None:
+    def _end_of(self, job: WatchedJob, pack: SubmittedPack, is_over: bool, is_settled: bool) -> AttemptEnd | None:
         restarts = job.state.restarts or 0
         attempt_id, record = self._newest_record(pack, restarts)
         state = record.get("state")
@@ -145,7 +145,9 @@ class PackOutcomes:
                 self.nodes.record_start(job.state.node, job.job_id)
             job.has_begun = True
         if state in (AttemptState.DONE, AttemptState.FAILED, AttemptState.LOST):
-            return JobEnd(pack.attempt_id, ran_as=attempt_id, record=record, node=record.get("host") or job.state.node)
+            return AttemptEnd(
+                pack.attempt_id, ran_as=attempt_id, record=record, node=record.get("host") or job.state.node
+            )
         is_last_start = attempt_id == nth_attempt_id(pack.attempt_id, restarts)
         if state is AttemptState.INTERRUPTED and is_over and (is_settled or is_last_start):
             return self._interrupted(job, pack, attempt_id, record)
@@ -168,7 +170,7 @@ class PackOutcomes:
         if self._is_committed(pack):
             if state is AttemptState.RUNNING:  # another attempt was faster
                 self._close(record, _kind(job, ""), _how(job), job.state)
-            return JobEnd(pack.attempt_id, kind=NoFailure.NOT_STARTED)
+            return AttemptEnd(pack.attempt_id, kind=RequeueReason.NOT_STARTED)
         return self._lost(job, pack, attempt_id, record)
 
     def _is_committed(self, pack: SubmittedPack) -> bool:
@@ -179,11 +181,11 @@ class PackOutcomes:
                 return False
         return self._committed.issuperset(pack.trial_ids)
 
-    def _lost(self, job: WatchedJob, pack: SubmittedPack, attempt_id: str, record: Record) -> JobEnd:
+    def _lost(self, job: WatchedJob, pack: SubmittedPack, attempt_id: str, record: Record) -> AttemptEnd:
         """Return the end of a pack whose job is over without a word of its own."""
         is_known = job.unknown_since is None
         printed = job.submission.printed_by(job.job_id) if job.state.node else ""
-        kind: FailureKind | NoFailure = _kind(job, printed)
+        kind: FailureKind | RequeueReason = _kind(job, printed)
         how = _how(job)
         if kind is FailureKind.OUT_OF_MEMORY:
             how += f": out of memory{_used_memory(printed)}; a larger mem_gb is needed, or smaller packs"
@@ -191,33 +193,33 @@ class PackOutcomes:
             limit = "" if self._profile is None else f" of {self._profile.walltime_min} min"
             how += f": its time limit{limit}{_ran(job)} came before anything was done; a longer walltime_min is needed"
         elif kind is not FailureKind.CANCELLED and printed.strip():
-            how += f": {_last_words(printed)}"
+            how += f": {_stderr_tail(printed)}"
         if kind is FailureKind.TIMEOUT and record:
             return self._out_of_time(job, pack, attempt_id, record)
         had_no_time = job.has_begun and job.state.state in ("COMPLETED", "TIMEOUT")
         if not record and had_no_time and kind is not FailureKind.OUT_OF_MEMORY:
-            kind = NoFailure.NOT_STARTED  # the job had no time left for this pack
+            kind = RequeueReason.NOT_STARTED  # the job had no time left for this pack
         elif kind is FailureKind.WORKER_LOST and not job.has_begun and is_known and job.state.state == "FAILED":
             kind = FailureKind.NOT_BEGUN
-        return JobEnd(pack.attempt_id, how, kind, attempt_id, node=job.state.node, known=self._known(job, record))
+        return AttemptEnd(pack.attempt_id, how, kind, attempt_id, node=job.state.node, known=self._known(job, record))
 
-    def _interrupted(self, job: WatchedJob, pack: SubmittedPack, attempt_id: str, record: Record) -> JobEnd:
+    def _interrupted(self, job: WatchedJob, pack: SubmittedPack, attempt_id: str, record: Record) -> AttemptEnd:
         """Return the end of a pack that saved its state when its job was told to end."""
         if job.unknown_since is None and job.state.kind == FailureKind.CANCELLED:
             known = self._known(job, record)
-            return JobEnd(
+            return AttemptEnd(
                 pack.attempt_id, _how(job), FailureKind.CANCELLED, attempt_id, node=job.state.node, known=known
             )
         if job.state.state in ("COMPLETED", "TIMEOUT"):
             end = self._out_of_time(job, pack, attempt_id, record)
             if end.kind is FailureKind.TIMEOUT:
                 return end
-        return JobEnd(pack.attempt_id, ran_as=attempt_id)
+        return AttemptEnd(pack.attempt_id, ran_as=attempt_id)
 
-    def _out_of_time(self, job: WatchedJob, pack: SubmittedPack, attempt_id: str, record: Record) -> JobEnd:
+    def _out_of_time(self, job: WatchedJob, pack: SubmittedPack, attempt_id: str, record: Record) -> AttemptEnd:
         """Return the end of a pack that the time limit cut off: a failure only if a job's whole time got it nowhere."""
-        if record.get("checkpoints") or record.get("trials_done") or not self._had_its_time(record):
-            return JobEnd(pack.attempt_id, kind=NoFailure.CUT_OFF, ran_as=attempt_id)
+        if record.get("checkpoints") or record.get("trials_done") or not self._used_half_its_time(record):
+            return AttemptEnd(pack.attempt_id, kind=RequeueReason.CUT_OFF, ran_as=attempt_id)
         limit = "" if self._profile is None else f" of {self._profile.walltime_min} min"
         where = f" on {job.state.node}" if job.state.node else ""
         how = (
@@ -226,7 +228,7 @@ class PackOutcomes:
             "(context.checkpoint_due, save_checkpoint)"
         )
         known = self._known(job, record)
-        return JobEnd(pack.attempt_id, how, FailureKind.TIMEOUT, attempt_id, node=job.state.node, known=known)
+        return AttemptEnd(pack.attempt_id, how, FailureKind.TIMEOUT, attempt_id, node=job.state.node, known=known)
 
     def _close_earlier_starts(self, job: WatchedJob) -> None:
         """Write down the ends of attempts that were running when a job was put back into the queue, once the next has begun."""
@@ -256,7 +258,7 @@ class PackOutcomes:
                 # under no name that was submitted: the first start has that of the whole job, which goes on
                 node, ran_as = record["host"] or start.node, record["attempt_id"]
                 known = {"ended_at": start.ended_at}
-                self.earlier_ends.append(JobEnd("", how, kind, ran_as=ran_as, node=node, known=known))
+                self.earlier_ends.append(AttemptEnd("", how, kind, ran_as=ran_as, node=node, known=known))
 
     def _close(self, record: Record, kind: FailureKind, how: str, state: JobState) -> bool:
         """Write down the end of an attempt that nobody waits for; return whether the store took it."""
@@ -278,13 +280,13 @@ class PackOutcomes:
 
     def _is_first(self, record: Record, state: JobState) -> bool:
         """Whether an attempt was one of those with which a job began, so that its slot had run nothing before."""
-        if state.started_at is None or not 0 <= record["started_at"] - state.started_at < LONGEST_START_S:
+        if state.started_at is None or not 0 <= record["started_at"] - state.started_at < MAX_START_S:
             return False
         of_job = (r["started_at"] for r in (self._seen or {}).values() if r["job_id"] == record["job_id"])
         first = min((at for at in of_job if at >= state.started_at), default=record["started_at"])
         return record["started_at"] - first < LATE_S
 
-    def _had_its_time(self, record: Record) -> bool:
+    def _used_half_its_time(self, record: Record) -> bool:
         """Whether a pack had about half of a job's time or more: one that came behind others may have had seconds."""
         if self._profile is None:
             return True
@@ -314,10 +316,10 @@ def silent_deaths(
             if state is None or state.phase != "over":
                 continue
             job = WatchedJob(job_id, submission, list(packs), state)
-            is_settled = state.ended_at is not None and time.time() - state.ended_at >= GRACE_S
+            is_settled = state.ended_at is not None and time.time() - state.ended_at >= CHECKPOINT_GRACE_S
             by_attempt = {pack.attempt_id: pack for pack in packs}
             for end in ends.take_ended(job, 1, is_over=True, is_settled=is_settled):
-                if end.death is not None and isinstance(end.kind, FailureKind):
+                if end.exit_message is not None and isinstance(end.kind, FailureKind):
                     attempt_id = end.ran_as or end.attempt_id
                     known = {
                         **asdict(by_attempt[end.attempt_id]),
@@ -327,7 +329,7 @@ def silent_deaths(
                     }
                     known |= end.known
                     record = read_attempt(store, sweep, attempt_id) or {}
-                    deaths.append(asdict(lost_attempt(known, record, kind=end.kind, error=end.death)))
+                    deaths.append(asdict(lost_attempt(known, record, kind=end.kind, error=end.exit_message)))
     return deaths
 
 
@@ -385,7 +387,7 @@ def _used_memory(printed: str) -> str:
     return "" if said is None else f", {int(said[1]) / 2**30:.3g} of {int(said[2]) / 2**30:.3g} GB used"
 
 
-def _last_words(printed: str) -> str:
+def _stderr_tail(printed: str) -> str:
     """Return the last lines of what a job printed, without what SLURM's own programs say about its end."""
     lines = [line.strip() for line in printed.splitlines() if line.strip()]
     own = [line for line in lines if not line.startswith(("srun:", "slurmstepd"))]

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from depthrate.orchestrator.executors.slurm.request_budget import RequestBudget
 from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack
 from depthrate.slurm.command import SlurmError
-from depthrate.slurm.profile import GRACE_S
+from depthrate.slurm.profile import CHECKPOINT_GRACE_S
 from depthrate.slurm.states import JobState, array_of, sacct_states, squeue_states
 
 log = logging.getLogger("depthrate")
 UNKNOWN_S = 20.0
 """How long a job may be unknown to squeue and sacct alike before its silence counts."""
-ANSWER_S = 1.0
+QUICK_ANSWER_S = 1.0
 """How long a poll waits for the controller's answer, which usually takes a tenth of that; a later poll takes a slower one."""
 
 
@@ -74,7 +74,10 @@ class JobQueue:
     """The jobs that are not over, as the controller and the accounting know them."""
 
     def __init__(
-        self, clock: Callable[[], float] = time.monotonic, grace_s: float = GRACE_S, poll_s: float | None = None
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        grace_s: float = CHECKPOINT_GRACE_S,
+        poll_s: float | None = None,
     ):
         self.jobs: dict[str, WatchedJob] = {}
         self.requests = RequestBudget(clock, poll_s)
@@ -108,7 +111,7 @@ class JobQueue:
         began = [job.state.started_at for job in self.jobs.values() if job.is_running]
         return min((at for at in began if at is not None), default=math.inf) + limit_s <= time.time()
 
-    def past(self, limit_s: float) -> list[WatchedJob]:
+    def overdue(self, limit_s: float) -> list[WatchedJob]:
         """Return the jobs that still ran after their whole time, when the scheduler last answered.
 
         It ends such a job up to half a minute late.
@@ -124,10 +127,10 @@ class JobQueue:
         """Ask for the jobs' states if the controller may be asked now, and take its answer if it has given one."""
         if self._query is not None:
             self._take_answer(0.0)
-        elif self.requests.may_look(is_news_due=is_news_due):
+        elif self.requests.may_poll(is_news_due=is_news_due):
             self._query = _Query(self.jobs)
             self._query.start()
-            self._take_answer(ANSWER_S)
+            self._take_answer(QUICK_ANSWER_S)
 
     def _take_answer(self, timeout_s: float) -> None:
         if self._query is None:

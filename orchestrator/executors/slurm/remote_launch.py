@@ -23,7 +23,7 @@ from depthrate.orchestrator.attempts.record import new_attempt_id
 from depthrate.orchestrator.executors.base import ExecutorRequest, LaunchJob
 from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.executors.slurm.folders import write_trials
-from depthrate.orchestrator.executors.slurm.job import go_back_into_queue
+from depthrate.orchestrator.executors.slurm.job import requeue_job
 from depthrate.orchestrator.executors.slurm.submissions import (
     JOB_NAME,
     Submission,
@@ -35,7 +35,7 @@ from depthrate.slurm import in_job
 from depthrate.slurm.command import SlurmError
 from depthrate.slurm.limits import Limits
 from depthrate.slurm.profile import Profile
-from depthrate.slurm.script import begun_marker
+from depthrate.slurm.script import start_marker
 from depthrate.slurm.submit import UnclearSubmissionError, submit_array
 from depthrate.tasks.python_process import start_python
 
@@ -47,14 +47,14 @@ SETTLED_HERE: dict[str, Any] = {
     "notify": None,  # may be an address with a key in it
 }
 """What the launch that sends another one away has done, or the sweep beside the options says."""
-LONGEST_MIN = 7 * 24 * 60
+MAX_WALLTIME_MIN = 7 * 24 * 60
 """Of one start; near its end the job queues again."""
 MEM_GB = 2.0
-MOST_ELSEWHERE = 10
+MAX_EXCLUDED_NODES = 10
 """Nodes on which the job may end before it begins, each of which it avoids from then on."""
 BAD_INPUT = 2
 """How a launch ends that was refused: also where the controller did not answer."""
-AGAIN_AFTER_S = (20.0, 60.0, 180.0, 600.0)
+RELAUNCH_DELAYS_S = (20.0, 60.0, 180.0, 600.0)
 """Before a launch that ended so, or was killed, begins anew."""
 
 
@@ -139,7 +139,7 @@ class Supervisor(RemoteLaunch):
 
     def _submit_job(self, name: str, folder: Path) -> list[str]:
         own = self._own_profile()
-        elsewhere = min(MOST_ELSEWHERE, self._limits.partition_of(own).nodes - 1)
+        elsewhere = min(MAX_EXCLUDED_NODES, self._limits.partition_of(own).nodes - 1)
         return submit_array(own, name, folder, run_supervisor, [[str(folder)]], elsewhere=elsewhere)
 
     def _own_profile(self) -> Profile:
@@ -159,7 +159,7 @@ class Supervisor(RemoteLaunch):
         if asked.container is not None:  # in there it would have no sbatch
             asked = replace(asked, container=None, python=None)
         longest = self._limits.partition_of(asked).max_min
-        return replace(asked, walltime_min=int(min(LONGEST_MIN, longest or LONGEST_MIN)))
+        return replace(asked, walltime_min=int(min(MAX_WALLTIME_MIN, longest or MAX_WALLTIME_MIN)))
 
 
 def launch_process(file: Path) -> subprocess.Popen[bytes]:
@@ -174,7 +174,7 @@ def run_supervisor(arguments: list[str]) -> None:
     """Run `depthrate run` inside the job, whose folder is the only argument."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     (folder,) = arguments
-    begun_marker(Path(folder), os.environ["SLURM_JOB_ID"], in_job.restarts()).touch()
+    start_marker(Path(folder), os.environ["SLURM_JOB_ID"], in_job.restarts()).touch()
     _Launch(Path(folder) / OPTIONS_FILE).run()
 
 
@@ -191,7 +191,7 @@ class _Launch:
 
     def run(self) -> None:
         """Wait for its end; begin anew where the cluster was not to be reached, or it was killed."""
-        for pause_s in (*AGAIN_AFTER_S, None):
+        for pause_s in (*RELAUNCH_DELAYS_S, None):
             code = self._run_once()
             log.info("depthrate run ended with code %d in job %s", code, in_job.job_id())
             if self._asked is not None or pause_s is None or not (code == BAD_INPUT or code < 0):
@@ -199,7 +199,7 @@ class _Launch:
             log.info("it begins anew in %.0f s", pause_s)
             self._pause(pause_s)
         if self._asked is not None and code != 0:
-            go_back_into_queue(self._asked, "the launch goes on", has_progressed=True)
+            requeue_job(self._asked, "the launch goes on", has_progressed=True)
 
     def _pause(self, seconds: float) -> None:
         until = time.monotonic() + seconds

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-POLL_S = 15.0
+QUEUE_POLL_INTERVAL_S = 15.0
 """Between two looks at the queue, where the cluster file says nothing of it and nothing is to be expected."""
 NEWS_A_MINUTE = 2
 """Looks in any minute that may come sooner."""
 SUBMISSIONS_AT_ONCE = 3
 """Calls of sbatch that may come sooner than in the long run, so that no minute has more than six."""
-SOONEST_S = 5.0
+MIN_QUEUE_POLL_INTERVAL_S = 5.0
 """Between two looks, whatever is to be expected."""
 SLOW_S = 5.0
 """A controller that takes longer to answer than this is asked half as often, and so is one that does not answer."""
-LONGEST_AWAY_S = 300.0
+MAX_AWAY_S = 300.0
 """Between two looks, however slow it is."""
 SUBMIT_EVERY_S, RESUBMIT_EVERY_S = 30.0, 20.0
 """Between two calls of sbatch in the long run: where there is no room for all jobs, and where there is."""
@@ -60,7 +60,7 @@ class RequestBudget:
         self.submitted_at = float("-inf")
         """When sbatch was last called."""
 
-    def may_look(self, *, is_news_due: bool = False) -> bool:
+    def may_poll(self, *, is_news_due: bool = False) -> bool:
         """Whether it is time to ask for the jobs' states, sooner where `is_news_due`."""
         now = self._clock()
         self._news.fill(now)
@@ -68,14 +68,14 @@ class RequestBudget:
 
     def note_look(self, took_s: float, *, has_answered: bool) -> None:
         """Note that it was asked for the states, how long that took, and whether it answered."""
-        now, poll_s = self._clock(), self._given_s or POLL_S
+        now, poll_s = self._clock(), self._given_s or QUEUE_POLL_INTERVAL_S
         if now < self._next_look:
             self._news.take()
         if has_answered and took_s <= SLOW_S:
             self._away_s = 0.0
         else:
-            self._away_s = min(LONGEST_AWAY_S, 2 * max(self._away_s, poll_s))
-        self._not_before = now + max(SOONEST_S, self._away_s)
+            self._away_s = min(MAX_AWAY_S, 2 * max(self._away_s, poll_s))
+        self._not_before = now + max(MIN_QUEUE_POLL_INTERVAL_S, self._away_s)
         self._next_look = now + max(poll_s, self._away_s)
 
     def note_count(self) -> None:
@@ -84,7 +84,7 @@ class RequestBudget:
         if self._news.has_any:
             self._news.take()
         else:
-            self._next_look = max(self._next_look, self._clock()) + (self._given_s or POLL_S)
+            self._next_look = max(self._next_look, self._clock()) + (self._given_s or QUEUE_POLL_INTERVAL_S)
 
     def may_submit(self, *, is_full: bool) -> bool:
         """Whether sbatch may be called, where there is no room for all jobs (`is_full`), or there is."""

@@ -23,7 +23,7 @@ JOB_NAME = "depthrate-{sweep}-{number}"
 """The name of a submission's jobs, and of their folder; its number is an attempt's."""
 PLANNED_JOB_NAME = JOB_NAME.replace("{number}", "TIME_ID")
 """The same before a number is given."""
-ANSWER_S = 600.0
+SUBMIT_ACCEPT_TIMEOUT_S = 600.0
 """A scheduler that has not accepted a submission so long after it was named never will."""
 _NAMED_AT = re.compile(r"-(\d{8}T\d{6})_[0-9a-f]{12}$")
 
@@ -76,7 +76,7 @@ class Submission:
         stamp = _NAMED_AT.search(self.name)
         if self.job_ids or stamp is None:
             return False
-        return now - datetime.strptime(f"{stamp[1]}+0000", "%Y%m%dT%H%M%S%z").timestamp() > ANSWER_S
+        return now - datetime.strptime(f"{stamp[1]}+0000", "%Y%m%dT%H%M%S%z").timestamp() > SUBMIT_ACCEPT_TIMEOUT_S
 
     def printed_by(self, job_id: str) -> str:
         """Return the end of what a job printed to its error output."""

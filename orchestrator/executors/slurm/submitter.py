@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from depthrate.orchestrator.attempts.record import new_attempt_id
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.executors.base import PackJob
+from depthrate.orchestrator.executors.base import AttemptSpec
 from depthrate.orchestrator.executors.slurm.folders import write_trials
 from depthrate.orchestrator.executors.slurm.job import run_bundle
 from depthrate.orchestrator.executors.slurm.request_budget import SUBMISSIONS_A_MINUTE, RequestBudget
@@ -250,7 +250,7 @@ class Submitter:
         """What sbatch may or may not have accepted; its packs are submitted again once that is known."""
 
     def submit(
-        self, bundles: Sequence[list[PackJob]], excluded: Sequence[str], alive: Callable[[], Sequence[str]]
+        self, bundles: Sequence[list[AttemptSpec]], excluded: Sequence[str], alive: Callable[[], Sequence[str]]
     ) -> Iterator[Submission]:
         """Yield arrays as they are submitted, ever shorter ones where the cluster refuses; `alive` returns the live jobs.
 
@@ -285,7 +285,7 @@ class Submitter:
                 self._size = min(self._limits.array_size, 2 * self._size)
 
     def _submit_array(
-        self, bundles: Sequence[list[PackJob]], excluded: Sequence[str], alive: Sequence[str]
+        self, bundles: Sequence[list[AttemptSpec]], excluded: Sequence[str], alive: Sequence[str]
     ) -> Submission:
         name = JOB_NAME.format(sweep=self._sweep, number=new_attempt_id())
         folder = jobs_folder(self._profile, self._store, self._sweep) / name

@@ -9,7 +9,7 @@ from depthrate.orchestrator.export.latex.methods import methods_paragraph
 from depthrate.orchestrator.export.latex.table import fits_table
 from depthrate.orchestrator.report.data import ReportData
 
-TABLE, METHODS = "fits.tex", "methods.tex"
+TABLE_FILE, METHODS_FILE = "fits.tex", "methods.tex"
 
 
 def export_latex(data: ReportData, folder: Path) -> list[Path]:
@@ -18,8 +18,8 @@ def export_latex(data: ReportData, folder: Path) -> list[Path]:
     Raises:
         UsageError: a file cannot be written.
     """
-    contents = {TABLE: fits_table(data)} if data.fits else {}
-    contents[METHODS] = methods_paragraph(data)
+    contents = {TABLE_FILE: fits_table(data)} if data.fits else {}
+    contents[METHODS_FILE] = methods_paragraph(data)
     for name, content in contents.items():
         write_output(folder / name, content)
     return [folder / name for name in contents]

@@ -25,7 +25,7 @@ INTERVALS = {
     "t": "Student's $t$ over the trials",
 }
 """`RateFit.ci_method` -> how that interval is made."""
-WEIGHTS = {
+WEIGHT_TEXTS = {
     "spread": "the variance may follow a power of $x$",
     "robust": "values far from their seeds are pulled in",
 }
@@ -128,8 +128,8 @@ def _fits(data: ReportData) -> list[str]:
 
 
 def _weights(fitted: Sequence[FittedCurve]) -> str:
-    used = unique(curve.asked.weights for curve in fitted if curve.asked.weights in WEIGHTS)
-    return "".join(f"; {code(name)} weights: {WEIGHTS[name]}" for name in used)
+    used = unique(curve.asked.weights for curve in fitted if curve.asked.weights in WEIGHT_TEXTS)
+    return "".join(f"; {code(name)} weights: {WEIGHT_TEXTS[name]}" for name in used)
 
 
 def _cutoffs(fitted: Sequence[FittedCurve]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from depthrate.orchestrator.report.figures.declared import DECLARED
-from depthrate.orchestrator.report.figures.fits import FITS
+from depthrate.orchestrator.report.figures.fits import FIT_SECTION
 from depthrate.orchestrator.report.figures.layers import LAYERS
 from depthrate.orchestrator.report.figures.limits import LIMITS
 from depthrate.orchestrator.report.figures.matrices import MATRICES
@@ -11,5 +11,5 @@ from depthrate.orchestrator.report.figures.requested import REQUESTED
 from depthrate.orchestrator.report.figures.training import TRAINING
 from depthrate.orchestrator.report.figures.vectors import VECTORS
 
-THEMES = [FITS, LIMITS, REQUESTED, DECLARED, TRAINING, LAYERS, VECTORS, MATRICES]
+THEMES = [FIT_SECTION, LIMITS, REQUESTED, DECLARED, TRAINING, LAYERS, VECTORS, MATRICES]
 """In the order of the page."""

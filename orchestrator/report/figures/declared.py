@@ -21,7 +21,7 @@ from depthrate.orchestrator.report.plot import (
     viridis,
 )
 from depthrate.orchestrator.report.tables import verdict_table
-from depthrate.orchestrator.report.theme import Theme
+from depthrate.orchestrator.report.theme import ReportSection
 from depthrate.orchestrator.report.words import escape, escape_for_plotly
 from depthrate.tasks.fits.proportions import wilson_interval
 from depthrate.tasks.panel import ProfilePanel, ScatterPanel, SharePanel, VerdictPanel
@@ -207,4 +207,4 @@ def _lead(data: ReportData) -> str:
     )
 
 
-DECLARED = Theme("Collapse and theory", declared_plots, _lead, tables=_tables)
+DECLARED = ReportSection("Collapse and theory", declared_plots, _lead, tables=_tables)

@@ -15,7 +15,7 @@ from depthrate.orchestrator.analysis.preferred_model import adequate_power, pref
 from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.figures.residuals import residual_plot
 from depthrate.orchestrator.report.groups import thin_indices
-from depthrate.orchestrator.report.looks import Look, drawn_curves, looks_of, sweeps_of
+from depthrate.orchestrator.report.looks import LineStyle, assign_line_styles, drawn_curves, sweeps_of
 from depthrate.orchestrator.report.plot import (
     GREY,
     LEGEND_LETTERS,
@@ -30,7 +30,7 @@ from depthrate.orchestrator.report.plot import (
     make_trace,
     value_ticks,
 )
-from depthrate.orchestrator.report.theme import Theme
+from depthrate.orchestrator.report.theme import ReportSection
 from depthrate.orchestrator.report.words import (
     curve_label,
     escape_for_plotly,
@@ -75,7 +75,7 @@ def _fit_plot(label: str, x: str, curves: list[FittedCurve]) -> Plot | None:
     shown = [(curve, drawable[id(curve)]) for curve in kept]
     if not shown:
         return None
-    looks = looks_of([curve.by for curve in kept], sweeps_of(curves))
+    looks = assign_line_styles([curve.by for curve in kept], sweeps_of(curves))
     slopes = SLOPES if _decays(shown) else {}
     traces: list[Trace] = []
     for index, (curve, points) in enumerate(shown):
@@ -118,7 +118,7 @@ def _positive_points(curve: FittedCurve) -> pd.DataFrame:
     return curve.points.loc[drawable]
 
 
-def _point_traces(curve: FittedCurve, points: pd.DataFrame, look: Look, group: str, budget: int) -> list[Trace]:
+def _point_traces(curve: FittedCurve, points: pd.DataFrame, look: LineStyle, group: str, budget: int) -> list[Trace]:
     """One group's band, points and mean."""
     means = _mean_table(points)
     thin = points.sort_values(["x", "y"]).iloc[thin_indices(len(points), budget)]
@@ -143,7 +143,9 @@ def _point_traces(curve: FittedCurve, points: pd.DataFrame, look: Look, group: s
     return traces
 
 
-def _fit_traces(curve: FittedCurve, points: pd.DataFrame, look: Look, group: str, *, names_rival: bool) -> list[Trace]:
+def _fit_traces(
+    curve: FittedCurve, points: pd.DataFrame, look: LineStyle, group: str, *, names_rival: bool
+) -> list[Trace]:
     """The fitted power law where it is adequate and, where another model is preferred, that one."""
     power, line = adequate_power(curve), {"color": look.colour, "width": 2.5, "dash": look.dash}
     x = np.geomspace(points["x"].min(), points["x"].max(), 50)
@@ -235,4 +237,4 @@ def _lead(data: ReportData) -> str:
 
 _OF_SWEEPS = "Colours are the groups; the first sweep has discs and whole lines, the second diamonds and dashed ones. "
 
-FITS = Theme("Rates", fit_plots, _lead, "No fit to draw yet.")
+FIT_SECTION = ReportSection("Rates", fit_plots, _lead, "No fit to draw yet.")

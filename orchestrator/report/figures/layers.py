@@ -6,7 +6,7 @@ from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.groups import splits
 from depthrate.orchestrator.report.line_plot import line_groups, lines_plot
 from depthrate.orchestrator.report.plot import Axes, Plot
-from depthrate.orchestrator.report.theme import Theme
+from depthrate.orchestrator.report.theme import ReportSection
 
 
 def layer_plots(data: ReportData) -> list[Plot]:
@@ -33,4 +33,4 @@ def _lead(data: ReportData) -> str:
     return "At each trial's last step, from the first measured layer (left) to the last (right); lines as above."
 
 
-LAYERS = Theme("Layer by layer", layer_plots, _lead, "No measurements of more than one layer yet.")
+LAYERS = ReportSection("Layer by layer", layer_plots, _lead, "No measurements of more than one layer yet.")

@@ -7,7 +7,7 @@ import pandas as pd
 
 from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.groups import grouped, key_parts, spread_alike, unique
-from depthrate.orchestrator.report.looks import Look, looks_of
+from depthrate.orchestrator.report.looks import LineStyle, assign_line_styles
 from depthrate.orchestrator.report.plot import (
     GREY,
     MAX_GROUPS,
@@ -20,7 +20,7 @@ from depthrate.orchestrator.report.plot import (
     make_trace,
     value_ticks,
 )
-from depthrate.orchestrator.report.theme import Theme
+from depthrate.orchestrator.report.theme import ReportSection
 from depthrate.orchestrator.report.words import escape, escape_for_plotly, number_text
 from depthrate.tasks.measurement import Measurement
 
@@ -49,7 +49,7 @@ def _limit_plot(data: ReportData, each: Measurement) -> Plot | None:
     groups = grouped(data.trials, frame, by)
     shown = spread_alike(groups, MAX_GROUPS, lambda group: key_parts(by, group[0]))
     sweeps = unique(key_parts(by, key)[0] or None for key, _ in groups)
-    looks = looks_of([dict(zip(by, key, strict=True)) for key, _ in shown], sweeps)
+    looks = assign_line_styles([dict(zip(by, key, strict=True)) for key, _ in shown], sweeps)
     traces: list[Trace] = []
     for index, ((key, part), look) in enumerate(zip(shown, looks, strict=True)):
         name = ", ".join(key) or each.label.lower()
@@ -74,7 +74,7 @@ def _limit_plot(data: ReportData, each: Measurement) -> Plot | None:
 
 
 def _group_traces(
-    data: ReportData, each: Measurement, part: pd.DataFrame, group: str, name: str, look: Look
+    data: ReportData, each: Measurement, part: pd.DataFrame, group: str, name: str, look: LineStyle
 ) -> list[Trace]:
     means = part.groupby("depth")[["value", "limit", "bound"]].mean().reset_index()
     dots = {"color": look.colour, "size": 5, "opacity": 0.5, "symbol": look.symbol}
@@ -173,4 +173,4 @@ def _bound_words(data: ReportData, each: Measurement) -> str:
     return "." if bound.isna().all() else ", dash-dotted that plus the theorem's own bound, with no factor chosen."
 
 
-LIMITS = Theme("Rates", limit_plots, _lead)
+LIMITS = ReportSection("Rates", limit_plots, _lead)

@@ -7,9 +7,9 @@ import pandas as pd
 
 from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.figures.vectors import SECTION
-from depthrate.orchestrator.report.groups import SWEEP, finite_arrays, grouped, key_parts, sort_key, spread_alike
+from depthrate.orchestrator.report.groups import SWEEP_COLUMN, finite_arrays, grouped, key_parts, sort_key, spread_alike
 from depthrate.orchestrator.report.plot import Axes, Plot, make_layout
-from depthrate.orchestrator.report.theme import Theme
+from depthrate.orchestrator.report.theme import ReportSection
 from depthrate.orchestrator.report.words import escape, escape_for_plotly, signed_text
 from depthrate.tasks.measurement import Measurement
 
@@ -39,7 +39,7 @@ def _maps(data: ReportData, each: Measurement) -> list[Plot]:
             undefined.append(trial_id)
     if not found:
         return []
-    by = [name for name in ([SWEEP] if data.parts else []) + [data.x_name] if name in data.trials]
+    by = [name for name in ([SWEEP_COLUMN] if data.parts else []) + [data.x_name] if name in data.trials]
     groups = grouped(data.trials, pd.DataFrame({"trial_id": list(found)}), by)
     shown = spread_alike(groups, MAX_MAPS, lambda group: key_parts(by, group[0]))
     drawn, present = {key for key, _ in shown}, {key for key, _ in groups}
@@ -105,4 +105,4 @@ def _lead(data: ReportData) -> str:
     return escape(" ".join(f"{m.label}: {m.doc or m.name}." for m in _matrices(data) if m.name in data.lists))
 
 
-MATRICES = Theme(SECTION, matrix_plots, _lead)
+MATRICES = ReportSection(SECTION, matrix_plots, _lead)

@@ -6,7 +6,7 @@ from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.figures.requested_maps import map_plot, matrix_plots, spectrum_plot
 from depthrate.orchestrator.report.figures.requested_points import curve_plot, distribution_plot, share_plot
 from depthrate.orchestrator.report.plot import Plot
-from depthrate.orchestrator.report.theme import Theme
+from depthrate.orchestrator.report.theme import ReportSection
 
 
 def requested_plots(data: ReportData) -> list[Plot]:
@@ -26,4 +26,4 @@ def _lead(data: ReportData) -> str:
     return "What the sweep asks for under <code>figures</code>, at each trial's last step."
 
 
-REQUESTED = Theme("Figures of the sweep", requested_plots, _lead)
+REQUESTED = ReportSection("Figures of the sweep", requested_plots, _lead)

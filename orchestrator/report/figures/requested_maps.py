@@ -14,7 +14,7 @@ from depthrate.orchestrator.report.figures.requested_points import is_log, label
 from depthrate.orchestrator.report.plot import Axes, Plot, make_layout, make_trace, viridis
 from depthrate.orchestrator.report.words import escape_for_plotly
 
-MOST_COLUMNS = 8
+MAX_COLUMNS = 8
 """Of a map that still has its numbers written into its cells: in more of them they would be too small to read."""
 
 
@@ -130,7 +130,7 @@ def heat_map(values: np.ndarray, label: str, low: float | None = None) -> dict[s
             "title": {"text": escape_for_plotly(label), "side": "right"},
         },
     }
-    if values.shape[1] <= MOST_COLUMNS:
+    if values.shape[1] <= MAX_COLUMNS:
         trace |= {
             "text": [["" if value is None else f"{value:.3g}" for value in row] for row in z],
             "texttemplate": "%{text}",

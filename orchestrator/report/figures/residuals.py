@@ -9,7 +9,7 @@ import pandas as pd
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.report.groups import thin_indices
-from depthrate.orchestrator.report.looks import Look, drawn_curves, looks_of, sweeps_of
+from depthrate.orchestrator.report.looks import LineStyle, assign_line_styles, drawn_curves, sweeps_of
 from depthrate.orchestrator.report.plot import (
     GREY,
     MAX_GROUPS,
@@ -38,7 +38,7 @@ def residual_plot(curves: Sequence[FittedCurve]) -> Plot | None:
     if not shown:
         return None
     traces: list[Trace] = []
-    looks = looks_of([curve.by for curve in shown], sweeps_of(curves))
+    looks = assign_line_styles([curve.by for curve in shown], sweeps_of(curves))
     for index, (curve, look) in enumerate(zip(shown, looks, strict=True)):
         traces += _group_traces(curve, look, f"g{index}", MAX_POINTS // len(shown))
     x_values = pd.concat([curve.points["x"] for curve in shown]).astype(float)
@@ -52,7 +52,7 @@ def residual_plot(curves: Sequence[FittedCurve]) -> Plot | None:
     return Plot(title, traces, layout, [])
 
 
-def _group_traces(curve: FittedCurve, look: Look, group: str, budget: int) -> list[Trace]:
+def _group_traces(curve: FittedCurve, look: LineStyle, group: str, budget: int) -> list[Trace]:
     power = curve.power
     assert power is not None
     points = curve.points.astype({"x": float, "y": float})

@@ -11,7 +11,7 @@ from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.groups import splits
 from depthrate.orchestrator.report.line_plot import line_groups, lines_plot
 from depthrate.orchestrator.report.plot import GREY, MAX_GROUPS, Axes, Plot, Trace, make_trace
-from depthrate.orchestrator.report.theme import Theme
+from depthrate.orchestrator.report.theme import ReportSection
 from depthrate.orchestrator.report.words import escape
 from depthrate.tasks.measurement import Measurement
 
@@ -58,4 +58,4 @@ def _lead(data: ReportData) -> str:
     )
 
 
-TRAINING = Theme("Training", curve_plots, _lead, "No training curves yet.")
+TRAINING = ReportSection("Training", curve_plots, _lead, "No training curves yet.")

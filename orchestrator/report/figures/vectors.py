@@ -12,7 +12,7 @@ from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.groups import finite_arrays
 from depthrate.orchestrator.report.line_plot import line_groups, lines_plot
 from depthrate.orchestrator.report.plot import Axes, Plot
-from depthrate.orchestrator.report.theme import Theme
+from depthrate.orchestrator.report.theme import ReportSection
 from depthrate.orchestrator.report.words import escape
 from depthrate.tasks.measurement import Measurement
 
@@ -53,4 +53,4 @@ def _lead(data: ReportData) -> str:
     return escape(" ".join(["At the last step and layer.", *said]))
 
 
-VECTORS = Theme(SECTION, vector_plots, _lead, "No vectors or matrices yet.")
+VECTORS = ReportSection(SECTION, vector_plots, _lead, "No vectors or matrices yet.")

@@ -18,7 +18,7 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 GRADIENT_TOLERANCE = 1e-12
-MOST_ITERATIONS = 20_000
+MAX_ITERATIONS = 20_000
 SMALLEST_START = 1e-3
 """Standard deviation of a drawn start, over that of ridge regression: W = 0 is a saddle for X = 0."""
 
@@ -91,7 +91,7 @@ def _solve_mse(problem: UnconstrainedProblem, start_KD: Array) -> ExactSolution:
         start_KD.ravel(),
         jac=True,
         method="BFGS",
-        options={"gtol": GRADIENT_TOLERANCE, "maxiter": MOST_ITERATIONS},
+        options={"gtol": GRADIENT_TOLERANCE, "maxiter": MAX_ITERATIONS},
     )
     w_KD = minimum.x.reshape(start_KD.shape)
     system_DD = w_KD.T @ w_KD + problem.proximity * np.eye(w_KD.shape[1])
@@ -128,7 +128,7 @@ def _solve_ce(problem: UnconstrainedProblem, start_KD: Array) -> ExactSolution:
         np.concatenate([start_KD.ravel(), ((x_ND + noise_ND) / unit).ravel()]),
         jac=True,
         method="L-BFGS-B",
-        options={"gtol": 1e-10, "ftol": 0.0, "maxiter": MOST_ITERATIONS, "maxfun": 2 * MOST_ITERATIONS, "maxcor": 30},
+        options={"gtol": 1e-10, "ftol": 0.0, "maxiter": MAX_ITERATIONS, "maxfun": 2 * MAX_ITERATIONS, "maxcor": 30},
     )
     w_KD, h_ND = (
         minimum.x[: start_KD.size].reshape(start_KD.shape),

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from depthrate.tasks.measures.finite_matrices import zero_unless_finite
 
-TOLERANCE = 0.2
+COLLAPSE_MAX_DISTANCE = 0.2
 """Largest distance from a type of collapse, in any of its conditions, at which a trial is said to have collapsed so."""
 
 
@@ -110,7 +110,7 @@ def scores(words: Groups, blocks: Groups | None, concepts: int, *, layer_norm: b
 def collapse_type(found: dict[str, float]) -> int:
     """Return the type of collapse that these scores show, the strictest first: 1, 2, 3, or 0 for none."""
     for name in ("collapse_1", "collapse_2", "collapse_3"):
-        if found.get(name, torch.inf) <= TOLERANCE:
+        if found.get(name, torch.inf) <= COLLAPSE_MAX_DISTANCE:
             return int(name[-1])
     return 0
 

@@ -31,7 +31,7 @@ from depthrate.tasks.training.training_plan import learning_rate_factor
 
 SMALLEST_SCALE = 2.0**-20
 """A factor below it is multiplied into its matrix, long before that leaves the range of its numbers."""
-CHECK_RTOL = 1e-3
+STEP_RTOL = 1e-3
 """What a native step may differ from the eager one when it is first used: far more than rounding, far less than a fault."""
 ROWS_AT_ONCE = 4096
 EVALUATED_PER_SEQUENCE = 10
@@ -121,7 +121,7 @@ class WordsTrainer:
         ):
             rounding = 16 * torch.finfo(old.dtype).eps * old.norm()
             off, moved = (found - exact).norm(), (exact - old).norm()
-            if not off <= CHECK_RTOL * moved + rounding and exact.isfinite().all():
+            if not off <= STEP_RTOL * moved + rounding and exact.isfinite().all():
                 raise EngineError(
                     f"the native step of words is {off.item():.3g} from the eager one, which moves by {moved.item():.3g}; "
                     "train with --engine eager, and report this"

@@ -23,8 +23,8 @@ from depthrate.tasks.supervised import metrics
 from depthrate.tasks.supervised.items import Items
 from depthrate.tasks.supervised.parameters import (
     DEFAULT_CONTEXT_LENGTH,
+    DEFAULT_MEASURED_SAMPLES,
     DEFAULT_VOCABULARY_SIZE,
-    MEASURED,
     MEASURED_PER_CLASS,
     SupervisedParameters,
 )
@@ -55,7 +55,7 @@ class StreamedClasses(Streamed):
     @property
     def default_measured(self) -> int:
         """Number of samples that are measured by default."""
-        return max(MEASURED, MEASURED_PER_CLASS * self.num_outputs)
+        return max(DEFAULT_MEASURED_SAMPLES, MEASURED_PER_CLASS * self.num_outputs)
 
     def _learn_labels(self, y_B: np.ndarray) -> None:
         self._check(y_B, len(y_B))
@@ -216,7 +216,7 @@ class Classes(Target):
 
     def check(self, trial: SupervisedParameters, whole: Dataset | Streamed | None) -> None:
         """Refuse unknown metrics, and more samples of a class than the smallest one has."""
-        named_columns.asked(trial.measure)
+        named_columns.parse_measure(trial.measure)
         if isinstance(whole, Streamed) or trial.samples_per_class is None:
             return
         smallest = PUBLISHED[trial.dataset].smallest_class if whole is None else min(whole.class_counts_K)
@@ -230,7 +230,7 @@ class Classes(Target):
         """Return the function that measures the geometry of classes in each layer."""
         from depthrate.tasks.supervised.targets.classes_training import layer_measurements
 
-        names = named_columns.asked(trial.measure)
+        names = named_columns.parse_measure(trial.measure)
         return layer_measurements(dataset.class_counts_K, trial.rank_tol, split=split, names=names)
 
 

@@ -17,7 +17,7 @@ from depthrate.tasks.measures.class_means import class_collapse, class_means
 from depthrate.tasks.measures.geodesic import Geodesic, add_geodesic
 from depthrate.tasks.measures.linear_probe import probe_accuracy
 from depthrate.tasks.measures.named import NamedMeasurements
-from depthrate.tasks.measures.named_columns import asked
+from depthrate.tasks.measures.named_columns import parse_measure
 from depthrate.tasks.measures.norms import row_norms, smallest_deviations, square_norms
 from depthrate.tasks.measures.spectra import spectrum
 from depthrate.tasks.networks.network import Tensors
@@ -68,7 +68,7 @@ def layer_and_weight_measurements(class_counts_K: np.ndarray, trial: SupervisedP
     """Return the measurements of built-in networks: of layers and, with the training split's last layer, of weights."""
     epsilon = trial.epsilon if trial.geodesic else None
     of_layers = layer_measurements(
-        class_counts_K, trial.rank_tol, split=split, epsilon=epsilon, names=asked(trial.measure)
+        class_counts_K, trial.rank_tol, split=split, epsilon=epsilon, names=parse_measure(trial.measure)
     )
     return of_layers if split != "train" else _WithWeights(of_layers, of_each_norm=bool(trial.polish))
 

@@ -135,14 +135,14 @@ class Numbers(Target):
 
     def check(self, trial: SupervisedParameters, whole: Dataset | Streamed | None) -> None:
         """Refuse unknown metrics, and more samples than there are."""
-        named_columns.asked(trial.measure)
+        named_columns.parse_measure(trial.measure)
         check_drawn(trial, PUBLISHED[trial.dataset].num_samples if whole is None else whole.num_samples)
 
     def measure(self, dataset: Dataset, trial: SupervisedParameters, split: str) -> Measure:
         """Return the function that measures NRC1, NRC2 and NRC3 of each layer."""
         from depthrate.tasks.supervised.targets.numbers_training import layer_measurements
 
-        return layer_measurements(dataset.labels_N, named_columns.asked(trial.measure), split=split)
+        return layer_measurements(dataset.labels_N, named_columns.parse_measure(trial.measure), split=split)
 
     def training_options(self, trials: Sequence[SupervisedParameters], dataset: Dataset) -> dict[str, Any]:
         """Return the trainer."""

@@ -43,7 +43,7 @@ def compile_s(network: Network) -> float:
     return COMPILE_S + COMPILE_S_PER_PRODUCT * network.step_cost().products
 
 
-def chosen_engine(asked: Engine, shape: PackShape, device: str) -> Engine:
+def select_engine(asked: Engine, shape: PackShape, device: str) -> Engine:
     """Return the engine that was asked for; for `auto` native where there are kernels, else compiled where that repays a trial.
 
     What has no native steps is refused where they were asked for. On a GPU `auto` is eager: nobody has measured compiled steps
@@ -53,7 +53,7 @@ def chosen_engine(asked: Engine, shape: PackShape, device: str) -> Engine:
     Raises:
         EngineError: compiled steps were asked for, and the network is a user's; or native ones, and there are none.
     """
-    if _is_native(asked, no_native_steps(shape, device)):
+    if _is_native(asked, native_unsupported_reason(shape, device)):
         return Engine.NATIVE
     if shape.network.has_step_by_hand:
         return Engine.EAGER
@@ -94,7 +94,7 @@ def _not_here(device: str) -> str | None:
     return None if device == "cpu" else f"kernels are there for CPUs, and the device is {device}"
 
 
-def asked_here(asked: Engine) -> tuple[Engine, str | None]:
+def available_engine(asked: Engine) -> tuple[Engine, str | None]:
     """Return what to ask of trials that run on this machine: eager instead of `auto` where it has no compiler, and why."""
     if asked is Engine.AUTO:
         try:
@@ -104,7 +104,7 @@ def asked_here(asked: Engine) -> tuple[Engine, str | None]:
     return asked, None
 
 
-def no_native_steps(shape: PackShape, device: str) -> str | None:
+def native_unsupported_reason(shape: PackShape, device: str) -> str | None:
     """Return why such trials have no native steps; null where they have."""
     if shape.network.kernels() is None:
         return (

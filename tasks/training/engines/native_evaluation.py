@@ -16,7 +16,7 @@ from depthrate.tasks.networks.network import Network
 from depthrate.tasks.training.engines.native_call import NativeCall
 from depthrate.tasks.training.training_plan import TrainingPlan
 
-MOST_HELD_BYTES = 64_000_000
+MAX_BUFFER_BYTES = 64_000_000
 """Of one trial's layers at once; a network that has more of them gives them layer by layer, from torch."""
 
 
@@ -38,7 +38,7 @@ class NativeEvaluation:
     def holds_layers(self) -> bool:
         """Whether it gives a trial's features of all layers."""
         num_bytes = self._depth * self._num_samples * self._width * self._dtype.itemsize
-        return num_bytes <= MOST_HELD_BYTES
+        return num_bytes <= MAX_BUFFER_BYTES
 
     def __call__(self, theta_TP: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return loss [T], samples whose class is found [T] and the loss's gradient [T, P] at these parameters, in float64."""

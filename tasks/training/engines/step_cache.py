@@ -33,7 +33,7 @@ from depthrate.tasks.training.engines.choice import EngineError, compiler
 from depthrate.tasks.training.engines.compiled_step import CompiledStep
 from depthrate.tasks.training.engines.step_program import StepProgram
 
-POLL_S = 0.2
+COMPILE_POLL_INTERVAL_S = 0.2
 ERROR_TAIL = 2000
 
 
@@ -144,7 +144,7 @@ def _run_compiler(request: Path, output: Path, should_stop: Callable[[], bool]) 
             while process.poll() is None:
                 if should_stop():
                     raise Interrupted
-                time.sleep(POLL_S)
+                time.sleep(COMPILE_POLL_INTERVAL_S)
         finally:
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)

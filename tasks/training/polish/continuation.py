@@ -134,10 +134,10 @@ class StageContext:
         """Where kernels are left for machines that cannot build them."""
         return self.chain.context.libraries
 
-    def runs_as(self, engine: Engine, compile_s: float | None = None) -> None:
+    def report_engine(self, engine: Engine, compile_s: float | None = None) -> None:
         """Tell how the first depth's steps are run: the others have none but polish's."""
         if self.stage == 0:
-            self.chain.context.runs_as(engine, compile_s)
+            self.chain.context.report_engine(engine, compile_s)
 
     def should_stop(self) -> bool:
         """Whether to save a checkpoint now and raise `Interrupted`."""

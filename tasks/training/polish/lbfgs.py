@@ -18,7 +18,7 @@ from torch import Tensor
 
 DECREASE, CURVATURE = 1e-4, 0.9
 """Weak Wolfe conditions: of the fall that the slope promises, and of the slope that may be left."""
-MOST_TRIES = 40
+MAX_TRIES = 40
 """Points on one line, after which the search gives up."""
 
 
@@ -62,7 +62,7 @@ class Lbfgs:
             self._accept(value, gradient_P, self._step * self._direction_P)
             return True
         self._tries += 1
-        if self._tries > MOST_TRIES:
+        if self._tries > MAX_TRIES:
             self._give_up()
         else:
             self._aim()

@@ -21,7 +21,7 @@ DIFFERENCE = 1e-6
 """Length of the step over which gradients are compared: rounding and the third derivative both stay below 1e-5 of a product."""
 FIRST_RADIUS, LARGEST_RADIUS, SMALLEST_RADIUS = 0.1, 1e3, 1e-12
 """Of the trust region, in the parameters' own units; below the smallest nothing is to be gained."""
-MOST_PRODUCTS = 300
+MAX_PRODUCTS = 300
 """Of one Newton step."""
 LOOSEST = 0.1
 """Share of the gradient that conjugate gradients may leave, far from the end."""
@@ -100,7 +100,7 @@ class NewtonCg:
         self._go(length, product_P)
         self._residual_P = torch.add(self._residual_P, product_P, alpha=length)
         square = float(self._residual_P.square().sum())
-        if math.sqrt(square) < self._enough or self._num_products == MOST_PRODUCTS:
+        if math.sqrt(square) < self._enough or self._num_products == MAX_PRODUCTS:
             self._try()
             return
         self._direction_P = torch.add(-self._residual_P, self._direction_P, alpha=square / self._square)

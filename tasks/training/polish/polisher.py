@@ -26,7 +26,7 @@ from depthrate.tasks.training.polish.subgradient import least_subgradient
 from depthrate.tasks.training.trainer import Evaluation, FusedTrainer
 from depthrate.tasks.training.training_plan import PolishPlan
 
-ROUNDING = 1e-10
+OBJECTIVE_RTOL = 1e-10
 """What share of the objective rounding makes of it, at most: 1e-12 was seen."""
 
 
@@ -54,7 +54,7 @@ class Polisher:
         self.plan, self._trainer = plan, trainer
         self.objective: Objective = SmoothedObjective(trainer, plan)
         """Formed eagerly; whoever has another way puts it here."""
-        self._rounding = ROUNDING if plan.to_stationary else 0.0
+        self._rounding = OBJECTIVE_RTOL if plan.to_stationary else 0.0
         self._trials = [_Trial(self._lbfgs(start_P), start_P) for start_P in trainer.theta_TP]
         self.num_evaluations = 0
         self.compare(range(len(self._trials)))  # no trial ends above where it began

@@ -10,11 +10,11 @@ from depthrate.orchestrator.attempts.node_health import (
     NodeHealth,
     NodeMonitor,
     StartFailures,
-    chance_of,
+    fisher_p_value,
     is_hardware_error,
     write_cleared,
 )
-from depthrate.orchestrator.executors.base import Executor, JobEnd, PackJob
+from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, Executor
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import FailureKind
 
@@ -22,10 +22,10 @@ ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
 
 
 def test_the_chance_that_a_node_has_so_many_of_the_failures() -> None:
-    assert chance_of(3, 0, 0, 3) == pytest.approx(1 / 20)
-    assert chance_of(2, 0, 0, 3) == pytest.approx(1 / 10)
-    assert chance_of(1, 1, 1, 1) == pytest.approx(5 / 6)
-    assert chance_of(0, 4, 2, 3) == 1.0
+    assert fisher_p_value(3, 0, 0, 3) == pytest.approx(1 / 20)
+    assert fisher_p_value(2, 0, 0, 3) == pytest.approx(1 / 10)
+    assert fisher_p_value(1, 1, 1, 1) == pytest.approx(5 / 6)
+    assert fisher_p_value(0, 4, 2, 3) == 1.0
 
 
 def test_a_node_that_fails_alone_is_avoided_after_three_at_most() -> None:
@@ -182,21 +182,21 @@ class Nodes(Executor):
         self.on: dict[str, str] = {}
         self.avoided: list[list[str]] = []
 
-    def running_on(self) -> dict[str, str]:
+    def nodes_by_attempt(self) -> dict[str, str]:
         return self.on
 
-    def avoid(self, nodes: Sequence[str]) -> None:
+    def exclude_nodes(self, nodes: Sequence[str]) -> None:
         self.avoided.append(list(nodes))
 
-    def sentence(self) -> str:
+    def summary(self) -> str:
         return "four nodes"
 
-    def submit(self, jobs: Sequence[PackJob]) -> None: ...
+    def submit(self, jobs: Sequence[AttemptSpec]) -> None: ...
 
     def running(self) -> dict[str, str]:
         return {}
 
-    def poll(self, timeout_s: float) -> list[JobEnd]:
+    def poll(self, timeout_s: float) -> list[AttemptEnd]:
         return []
 
     def stop(self) -> None: ...

@@ -6,9 +6,9 @@ from collections.abc import Collection
 
 import pytest
 
-from depthrate.orchestrator.attempts.retry import RULES, Decision, Failure, decide, error_pattern, retry_delay_s
-from depthrate.orchestrator.executors.base import NoFailure
-from depthrate.slurm.states import STATES
+from depthrate.orchestrator.attempts.retry import RULES, Failure, FailureAction, decide, error_pattern, retry_delay_s
+from depthrate.orchestrator.executors.base import RequeueReason
+from depthrate.slurm.states import PHASE_BY_STATE
 from depthrate.storage.tables.states import FailureKind
 
 
@@ -38,13 +38,13 @@ def failed(*kinds: str, node: str = "") -> list[Failure]:
     ],
 )
 def test_decide(kinds: list[str], num_trials: int, decision: str) -> None:
-    assert decide(failed(*kinds), num_trials) is Decision(decision)
+    assert decide(failed(*kinds), num_trials) is FailureAction(decision)
 
 
 @pytest.mark.parametrize("kind", ["code", "not_here"])
 def test_what_this_node_would_say_again_is_tried_on_another_or_not_at_all(kind: str) -> None:
     asked: list[Collection[str]] = []
-    for has_others, decision in ((False, Decision.GIVE_UP), (True, Decision.RETRY)):
+    for has_others, decision in ((False, FailureAction.GIVE_UP), (True, FailureAction.RETRY)):
         here = failed(kind, node="n1")
         assert decide(here, 1, ["n2"], lambda nodes, has=has_others: asked.append(nodes) or has) is decision
     assert asked == [{"n1", "n2"}] * 2
@@ -52,9 +52,9 @@ def test_what_this_node_would_say_again_is_tried_on_another_or_not_at_all(kind: 
 
 def test_failures_on_unhealthy_nodes_are_not_the_packs_but_have_an_end() -> None:
     there, here = failed("task", node="sick"), failed("task", node="n1")
-    assert decide([*there * 19, *here], 1, ["sick"]) is Decision.RETRY
-    assert decide([*there * 20, *here], 1, ["sick"]) is Decision.GIVE_UP
-    assert decide([*there, *here * 2], 1, ["sick"]) is Decision.GIVE_UP
+    assert decide([*there * 19, *here], 1, ["sick"]) is FailureAction.RETRY
+    assert decide([*there * 20, *here], 1, ["sick"]) is FailureAction.GIVE_UP
+    assert decide([*there, *here * 2], 1, ["sick"]) is FailureAction.GIVE_UP
 
 
 def test_errors_that_differ_only_in_the_job_are_one() -> None:
@@ -73,8 +73,8 @@ def test_a_delay_grows_to_its_maximum() -> None:
 
 def test_every_kind_of_failure_has_its_rule() -> None:
     assert RULES.keys() == set(FailureKind)
-    assert not set(FailureKind) & set(NoFailure), "what is no failure is never retried as one"
+    assert not set(FailureKind) & set(RequeueReason), "what is no failure is never retried as one"
 
 
 def test_what_slurm_calls_a_failure_is_one_of_ours() -> None:
-    assert {kind for _, kind in STATES.values() if kind is not None} <= set(FailureKind)
+    assert {kind for _, kind in PHASE_BY_STATE.values() if kind is not None} <= set(FailureKind)

@@ -18,7 +18,7 @@ from tests_rows import commit
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.record import new_attempt_id
 from depthrate.orchestrator.cli.app import app
-from depthrate.orchestrator.executors.base import PackJob
+from depthrate.orchestrator.executors.base import AttemptSpec
 from depthrate.orchestrator.launch.autocompact import AutoCompactor
 from depthrate.orchestrator.launch.plan import check_sweep
 from depthrate.orchestrator.worker.attempt_runner import run_job
@@ -106,12 +106,12 @@ def test_a_failed_answer_leaves_the_file_as_it_was(store: str, tmp_path: Path) -
 def test_a_launch_compacts_when_there_are_many_commits(store: str) -> None:
     opened = Store(store)
     upkeep = AutoCompactor(store, threshold=5)
-    upkeep.look(take_snapshot(opened))
+    upkeep.refresh(take_snapshot(opened))
     upkeep.close(wait=True)
     assert not opened.list("manifest"), "four commits are few"
     upkeep = AutoCompactor(store, threshold=4)
-    upkeep.look(take_snapshot(opened))
-    upkeep.look(take_snapshot(opened))
+    upkeep.refresh(take_snapshot(opened))
+    upkeep.refresh(take_snapshot(opened))
     upkeep.close(wait=True)
     assert len(opened.list("manifest")) == 1 and take_snapshot(opened).num_loose() == {}
     assert results_of(opened).sql("select count(*) from results").fetchall() == [(8,)]
@@ -152,7 +152,7 @@ def test_a_trial_costs_less_than_one_request(remote: tuple[S3Server, str, Path])
     checked = check_sweep(sweep_of_spec({**TINY, "grid": {"depth": [2]}, "seeds": 16}))
     # no beat and no live curves, which come by the clock: on a busy machine the attempt takes longer than they wait
     options = job_options(Store(url), checkpoint_seconds=3600, beat_s=3600)
-    job = PackJob(
+    job = AttemptSpec(
         attempt_id=new_attempt_id(),
         sweep="tiny",
         task="collapse",

@@ -16,7 +16,7 @@ from tests_rows import commit
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.launch.plan import check_sweep
-from depthrate.storage.catalog.code import keep_code
+from depthrate.storage.catalog.code import store_code
 from depthrate.storage.catalog.specs import write_spec
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.load import load_sweep
@@ -150,7 +150,7 @@ def test_who_launches_code_has_accepted_it(launched: Path) -> None:
 def test_code_of_a_shared_store_is_named_by_all_of_its_hash(launched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = load_sweep("s.yaml").load_task()
     assert task.code is not None
-    version = keep_code(Store("store"), task.code.main, task.code.contents)
+    version = store_code(Store("store"), task.code.main, task.code.contents)
     assert version == task.code.content_hash, "one name for a version, in a store and where it is unpacked"
     assert call("plan", "s.yaml", "--code", version[:8])[0] == 0
     (launched / "store").chmod(0o777)

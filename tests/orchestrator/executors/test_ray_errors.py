@@ -16,7 +16,7 @@ from ray import cloudpickle
 from ray.air.execution._internal import actor_manager
 from ray.exceptions import ActorDiedError, OutOfMemoryError, RayActorError, RayTaskError
 
-from depthrate.orchestrator.executors.ray.errors import death_of, error_of, kind_of, outlive_memory_kills
+from depthrate.orchestrator.executors.ray.errors import describe_exit, error_of, kind_of, outlive_memory_kills
 
 
 class Attack:
@@ -74,10 +74,10 @@ def test_the_kind_of_a_failure_is_told_by_its_text(error: object, kind: str, tmp
 def test_a_death_is_one_line_that_all_who_died_so_have(tmp_path: Path) -> None:
     def died(actor: str) -> str:
         text = f"The actor died.\n\tclass_name: Some\n\tactor_id: {actor}\n\tip: 10.0.0.1\nIt never ran.\n"
-        return death_of(error_of(failed(tmp_path, text)))
+        return describe_exit(error_of(failed(tmp_path, text)))
 
     assert died("b5743633f75d040d") == died("36817ff3d050be57") == "RuntimeError: The actor died. It never ran."
-    said = death_of(error_of(failed(tmp_path, in_worker("ValueError: boom"))))
+    said = describe_exit(error_of(failed(tmp_path, in_worker("ValueError: boom"))))
     assert "boom" in said and "\n" not in said and "Traceback" not in said
 
 

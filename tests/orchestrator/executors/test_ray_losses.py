@@ -21,7 +21,7 @@ from depthrate.storage.tables.states import FailureKind
 pytest.importorskip("ray", reason="needs pip install 'depthrate[ray]'")
 pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
 
-from depthrate.orchestrator.executors.base import PackJob
+from depthrate.orchestrator.executors.base import AttemptSpec
 from depthrate.orchestrator.executors.ray import dispatcher as dispatcher_module
 from depthrate.orchestrator.executors.ray.dispatcher import Dispatcher
 from depthrate.orchestrator.executors.ray.errors import RayError
@@ -128,7 +128,7 @@ def test_a_worker_that_never_started_charges_no_pack_unless_none_starts_for_long
     options = job_options()
 
     def fails_to_start(trial_id: str) -> FailureKind:
-        job = PackJob(
+        job = AttemptSpec(
             attempt_id=trial_id,
             sweep="s",
             task="power_law",

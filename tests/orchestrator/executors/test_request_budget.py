@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from depthrate.orchestrator.attempts.record import Attempt
-from depthrate.orchestrator.executors.base import JobEnd, NoRoomError, PackJob
+from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, QueueFullError
 from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.executors.slurm import executor as executor_module
 from depthrate.orchestrator.executors.slurm import queue, submitter
@@ -44,7 +44,7 @@ def looks_in(budget: RequestBudget, clock: Clock, seconds: int, took_s: float = 
     answered = given.pop("has_answered", True)
     for _ in range(seconds * 5):
         clock.now += 0.2
-        if budget.may_look(**given):
+        if budget.may_poll(**given):
             looks.append(clock.now)
             budget.note_look(took_s, has_answered=answered)
     return looks
@@ -67,11 +67,11 @@ def test_what_is_to_be_expected_is_looked_for_at_once() -> None:
     budget = RequestBudget(clock)
     assert len(looks_in(budget, clock, 110)) == 8
     clock.now += 3  # 8 s after the last
-    assert not budget.may_look() and budget.may_look(is_news_due=True)
+    assert not budget.may_poll() and budget.may_poll(is_news_due=True)
     budget.note_look(0.1, has_answered=True)
-    assert not budget.may_look(is_news_due=True), "five seconds lie between two looks"
+    assert not budget.may_poll(is_news_due=True), "five seconds lie between two looks"
     clock.now += 5
-    assert budget.may_look(is_news_due=True)
+    assert budget.may_poll(is_news_due=True)
 
 
 def test_a_count_of_jobs_is_a_question_too() -> None:
@@ -83,7 +83,7 @@ def test_a_count_of_jobs_is_a_question_too() -> None:
         if second % 31 == 0:
             budget.note_count()
             asked.append(clock.now)
-        if budget.may_look(is_news_due=True):
+        if budget.may_poll(is_news_due=True):
             budget.note_look(0.1, has_answered=True)
             asked.append(clock.now)
     assert busiest_minute(asked) <= 6
@@ -97,7 +97,7 @@ def test_a_controller_that_fails_or_is_slow_is_asked_ever_more_seldom(how: dict[
     gaps = [after - before for before, after in itertools.pairwise(looks)]
     assert len(looks) <= 6 and gaps == sorted(gaps) and gaps[0] > 29
     clock.now = looks[-1] + 1000
-    assert budget.may_look()
+    assert budget.may_poll()
     budget.note_look(0.1, has_answered=True)
     assert len(looks_in(budget, clock, 60)) >= 4, "it is well again"
 
@@ -121,7 +121,7 @@ class Cluster:
         ids = [f"{self.sbatches}_{index}" for index in range(len(arguments))]
         for job_id, packs in zip(ids, arguments, strict=True):
             ends = [self.clock() + 1.0 + 5.0 * number for number in range(1, len(packs) + 1)]
-            self.packs |= {PackJob.from_json(pack).attempt_id: end for pack, end in zip(packs, ends, strict=True)}
+            self.packs |= {AttemptSpec.from_json(pack).attempt_id: end for pack, end in zip(packs, ends, strict=True)}
             self.ends[job_id] = ends[-1] + 0.5
         self.num_jobs += len(ids)
         return ids
@@ -159,14 +159,14 @@ def test_two_hundred_short_packs_where_six_jobs_are_taken(
     options = JobOptions(store="", data="", device="cpu", checkpoint_seconds=1, git_sha=None, git_dirty=None)
     common: dict[str, Any] = {"sweep": "s", "task": "t", "params": [], "options": options, "estimated_s": estimated_s}
     names = [f"20260101T000000_{number:012d}" for number in range(200)]
-    left = [PackJob(attempt_id=name, pack_id=name, trial_ids=[name], **common) for name in names]
-    ended: list[JobEnd] = []
+    left = [AttemptSpec(attempt_id=name, pack_id=name, trial_ids=[name], **common) for name in names]
+    ended: list[AttemptEnd] = []
     while len(ended) < 200:
         try:
             if left:
                 executor.submit(left)
                 left = []
-        except NoRoomError as error:
+        except QueueFullError as error:
             left = list(error.left)
         cluster.run()
         ended += executor.poll(0)

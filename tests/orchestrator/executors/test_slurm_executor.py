@@ -16,9 +16,9 @@ import pytest
 from tests_rows import commit
 
 from depthrate.orchestrator.attempts.node_health import NodeHealth
-from depthrate.orchestrator.attempts.record import Attempt, failure_of, nth_attempt_id, read_attempt, write_lost
+from depthrate.orchestrator.attempts.record import Attempt, classify_failure, nth_attempt_id, read_attempt, write_lost
 from depthrate.orchestrator.attempts.retry import RULES
-from depthrate.orchestrator.executors.base import JobEnd, NoRoomError, PackJob, SubmitError
+from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, QueueFullError, SubmitError
 from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.executors.slurm import executor as executor_module
 from depthrate.orchestrator.executors.slurm import folders as finished_folders
@@ -147,11 +147,11 @@ class LaggingStore(Store):
         return dict(self._as_seen("list", folder, lambda: Store.list(self, folder)))
 
 
-def jobs(*names: str) -> list[PackJob]:
+def jobs(*names: str) -> list[AttemptSpec]:
     options = JobOptions(store="", data="", device="cpu", checkpoint_seconds=1, git_sha=None, git_dirty=None)
     common: dict[str, Any] = {"sweep": "s", "task": "t", "params": [], "options": options}
     return [
-        PackJob(attempt_id=f"20260101T000000_{name * 12}", pack_id=name, trial_ids=[f"t{name}"], **common)
+        AttemptSpec(attempt_id=f"20260101T000000_{name * 12}", pack_id=name, trial_ids=[f"t{name}"], **common)
         for name in names
     ]
 
@@ -162,8 +162,10 @@ def record(store: Store, attempt_id: str, state: str, heartbeat_ago_s: float = 0
     made.write(store)
 
 
-def ends_of(executor: SlurmExecutor, looks: int = 30, until: Callable[[list[JobEnd]], bool] = bool) -> list[JobEnd]:
-    ends: list[JobEnd] = []
+def ends_of(
+    executor: SlurmExecutor, looks: int = 30, until: Callable[[list[AttemptEnd]], bool] = bool
+) -> list[AttemptEnd]:
+    ends: list[AttemptEnd] = []
     for _ in range(looks):
         ends += executor.poll(0)
         if until(ends):
@@ -203,7 +205,7 @@ def test_a_done_pack_needs_no_scheduler_to_say_so(executor: SlurmExecutor, sched
     record(folder, job.attempt_id, "running")
     assert ends_of(executor, 3) == [] and executor.running() == {job.attempt_id: job.attempt_id}
     record(folder, job.attempt_id, "done")
-    assert ends_of(executor) == [JobEnd(job.attempt_id, ran_as=job.attempt_id)]
+    assert ends_of(executor) == [AttemptEnd(job.attempt_id, ran_as=job.attempt_id)]
     assert read_submissions(folder, ["s"]) == [] and executor.running() == {}
 
 
@@ -215,7 +217,7 @@ def test_what_a_job_has_written_is_believed_before_the_controller_is_asked_again
     executor.submit([job])
     assert scheduler.queue["1_0"].phase == "waiting" and ends_of(executor, 3) == []
     record(folder, job.attempt_id, state)
-    assert ends_of(executor) == [JobEnd(job.attempt_id, ran_as=job.attempt_id)]
+    assert ends_of(executor) == [AttemptEnd(job.attempt_id, ran_as=job.attempt_id)]
 
 
 def test_a_job_that_was_started_anew_runs_under_another_name(
@@ -232,7 +234,7 @@ def test_a_job_that_was_started_anew_runs_under_another_name(
     ends_of(executor, 3)
     assert executor.running() == {job.attempt_id: again}
     record(folder, again, "done")
-    assert ends_of(executor) == [JobEnd(job.attempt_id, ran_as=again)]
+    assert ends_of(executor) == [AttemptEnd(job.attempt_id, ran_as=again)]
 
 
 def test_a_heartbeat_outweighs_the_scheduler(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
@@ -243,7 +245,7 @@ def test_a_heartbeat_outweighs_the_scheduler(executor: SlurmExecutor, scheduler:
     assert ends_of(executor, 20) == [], "its node answers nobody, but it computes and may commit"
     record(folder, job.attempt_id, "running", heartbeat_ago_s=50)
     (end,) = ends_of(executor)
-    assert end.kind == "node_lost" and end.death == "job 1_0 ended as NODE_FAIL on n1"
+    assert end.kind == "node_lost" and end.exit_message == "job 1_0 ended as NODE_FAIL on n1"
 
 
 def test_a_job_that_nobody_knows_is_lost_after_a_while(executor: SlurmExecutor, scheduler: Scheduler) -> None:
@@ -252,7 +254,7 @@ def test_a_job_that_nobody_knows_is_lost_after_a_while(executor: SlurmExecutor, 
     del scheduler.queue["1_0"]
     assert ends_of(executor, 2) == [], "sacct is slow, squeue forgets"
     (end,) = ends_of(executor)
-    assert end.kind == "worker_lost" and end.death == "job 1_0 is gone"
+    assert end.kind == "worker_lost" and end.exit_message == "job 1_0 is gone"
 
 
 def test_accounting_is_asked_for_what_the_queue_forgot(executor: SlurmExecutor, scheduler: Scheduler) -> None:
@@ -273,12 +275,12 @@ def test_a_pack_behind_others_had_no_time_but_a_job_that_never_begins_fails(
     scheduler.queue = dict.fromkeys(scheduler.queue, JobState("TIMEOUT", 0, "n1"))
     record(folder, first.attempt_id, "interrupted", checkpoints=1)
     ends = {end.attempt_id: end for end in ends_of(executor, until=lambda ends: len(ends) == 2)}
-    assert ends[first.attempt_id].death is None and ends[behind.attempt_id].kind == "not_started"
+    assert ends[first.attempt_id].exit_message is None and ends[behind.attempt_id].kind == "not_started"
     (silent,) = jobs("c")
     executor.submit([silent])
     scheduler.queue["2_0"] = JobState("TIMEOUT", 0, "n1")
     (end,) = ends_of(executor)
-    assert end.kind == "timeout" and "ended as TIMEOUT on n1" in str(end.death)
+    assert end.kind == "timeout" and "ended as TIMEOUT on n1" in str(end.exit_message)
 
 
 def test_a_time_limit_that_comes_before_anything_is_saved_is_counted(
@@ -289,7 +291,7 @@ def test_a_time_limit_that_comes_before_anything_is_saved_is_counted(
     scheduler.queue["1_0"] = JobState("COMPLETED", 0, "n1")
     record(folder, job.attempt_id, "interrupted", started_at=time.time() - 3000)
     (end,) = ends_of(executor)
-    assert end.kind == "timeout" and "a longer walltime_min is needed" in str(end.death)
+    assert end.kind == "timeout" and "a longer walltime_min is needed" in str(end.exit_message)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +309,7 @@ def test_a_task_that_saves_nothing_in_a_jobs_time_is_told_so(
     (end,) = ends_of(executor)
     assert end.kind == kind
     if kind == "timeout":
-        assert "job 1_0 reached its time limit of 60 min before the task had saved anything" in str(end.death)
+        assert "job 1_0 reached its time limit of 60 min before the task had saved anything" in str(end.exit_message)
 
 
 def test_the_sweeps_jobs_at_once_are_bounded_over_all_arrays(scheduler: Scheduler, folder: Store) -> None:
@@ -380,7 +382,7 @@ def test_a_node_that_only_fails_is_left_out(executor: SlurmExecutor, scheduler: 
         health.record_failure(end.node, job.pack_id, FailureKind.NODE_LOST)
     assert health.unhealthy == ["n2"]
     executor.submit(jobs("w"))
-    executor.avoid(health.excluded)
+    executor.exclude_nodes(health.excluded)
     assert scheduler.kept_away == {"5": ["n2"]}
     executor.submit(jobs("e"))
     assert scheduler.excluded == ["n2"]
@@ -424,7 +426,7 @@ def test_failures_while_others_compute_are_a_nodes_doing(
     record(folder, alive.attempt_id, "running")
     ends_of(executor, 1)
     for number, job in enumerate(bad, start=2):
-        for attempt_id, node in executor.running_on().items():
+        for attempt_id, node in executor.nodes_by_attempt().items():
             health.record_start(node, attempt_id)
         now[0] += 10
         executor.submit([job])
@@ -446,7 +448,7 @@ def test_setup_lines_that_fail_everywhere_are_given_up_at_once(
     scheduler.queue["2_0"] = JobState("FAILED", 0, "n2", exit_code=SETUP_FAILED_CODE)
     ends = ends_of(executor, until=lambda ends: len(ends) == 2)
     assert {end.kind for end in ends} == {"begins_nowhere"}
-    executor.withdraw()
+    executor.cancel_waiting()
     assert scheduler.cancelled == ["2_1", "3_0"] and executor.poll(0) == []
 
 
@@ -469,7 +471,7 @@ def test_a_file_system_that_lags_makes_nothing_lost(
     commit(folder, f"20260101T000001_{'9' * 12}", committed.trial_ids)  # by another launch
     scheduler.queue["1_0"] = JobState("COMPLETED", 0, "n1")
     ends = {end.attempt_id: end for end in ends_of(executor, 100, until=lambda ends: len(ends) == 3)}
-    assert [ends[job.attempt_id].death for job in (unseen, running, committed)] == [None] * 3
+    assert [ends[job.attempt_id].exit_message for job in (unseen, running, committed)] == [None] * 3
     assert ends[committed.attempt_id].kind == "not_started" and "node" not in caplog.text
     for job in (unseen, running):
         known = {"attempt_id": job.attempt_id, "sweep": "s", "pack_id": "p", "trial_ids": ["t"], "device": "cpu"}
@@ -505,7 +507,9 @@ def test_a_definite_end_needs_no_grace_where_the_store_is_fresh(scheduler: Sched
     began = clock.now
     scheduler.queue["1_0"] = JobState("OUT_OF_MEMORY", 0, "n1", exit_code=0, signal=9)
     (end,) = ends_of(executor, 100)
-    assert end.kind == "out_of_memory" and clock.now - began < 60 and "a larger mem_gb is needed" in str(end.death)
+    assert (
+        end.kind == "out_of_memory" and clock.now - began < 60 and "a larger mem_gb is needed" in str(end.exit_message)
+    )
 
 
 def test_starts_before_the_last_are_closed_when_the_next_has_begun(
@@ -541,7 +545,7 @@ def test_what_the_scheduler_knows_wins_over_what_a_dying_worker_wrote(folder: St
     record(folder, "a", "interrupted", error="asked to stop")
     said = "job 1_0 reached its time limit of 1 min; a longer walltime_min is needed"
     there = read_attempt(folder, "s", "a")
-    assert failure_of(FailureKind.TIMEOUT, said, there, folder) == ("timeout", said)
+    assert classify_failure(FailureKind.TIMEOUT, said, there, folder) == ("timeout", said)
     write_lost(folder, known, there or {}, kind=FailureKind.TIMEOUT, error=said)
     kept = read_attempt(folder, "s", "a")
     assert kept is not None and (kept["state"], kept["error"]) == ("lost", said), "as logs and status show it"
@@ -637,7 +641,7 @@ def test_how_much_memory_was_used_is_said(executor: SlurmExecutor, scheduler: Sc
     scheduler.queue["1_0"] = JobState("FAILED", 0, "n1", exit_code=137, signal=9)
     (end,) = ends_of(executor)
     wanted = "job 1_0 ended as FAILED on n1 by signal 9 (SIGKILL): out of memory, 0.838 of 0.781 GB used; "
-    assert end.kind == "out_of_memory" and end.death == wanted + "a larger mem_gb is needed, or smaller packs"
+    assert end.kind == "out_of_memory" and end.exit_message == wanted + "a larger mem_gb is needed, or smaller packs"
 
 
 def test_all_cancelled_is_known_before_the_last_word_could_be_seen(scheduler: Scheduler, folder: Store) -> None:
@@ -652,7 +656,7 @@ def test_all_cancelled_is_known_before_the_last_word_could_be_seen(scheduler: Sc
     scheduler.queue |= {"1_0": JobState("CANCELLED", 0, "n1"), "2_0": JobState("CANCELLED")}
     ends = ends_of(executor)
     assert [end.kind for end in ends] == ["cancelled"] * 4, "of packs that had not begun too"
-    assert {end.death for end in ends} == {"job 1_0 was cancelled on n1", "job 2_0 was cancelled"}
+    assert {end.exit_message for end in ends} == {"job 1_0 was cancelled on n1", "job 2_0 was cancelled"}
 
 
 def test_who_looks_is_told_how_jobs_died_that_no_launch_looks_after(
@@ -682,7 +686,7 @@ def test_what_a_job_printed_says_why(executor: SlurmExecutor, scheduler: Schedul
     scheduler.queue = {"1_0": JobState("FAILED", 0, "n1"), "1_1": JobState("FAILED", 0, "n1")}
     memory, module_line = ends_of(executor, until=lambda ends: len(ends) == 2)
     assert memory.kind == "out_of_memory"
-    assert module_line.death == "job 1_1 ended as FAILED on n1: bash: module: command not found"
+    assert module_line.exit_message == "job 1_1 ended as FAILED on n1: bash: module: command not found"
 
 
 def test_an_element_that_was_cancelled_alone_while_it_waited_is_listed_nowhere(
@@ -705,8 +709,8 @@ def test_a_launch_cancels_what_it_watches_without_taking_that_for_the_users_doin
     scheduler.queue["1_0"] = scheduler.queue["2_0"] = JobState("RUNNING", 0, "n1")
     record(executor.store, silent.attempt_id, "running")
     ends_of(executor, 3)
-    assert not executor.end(silent.attempt_id, "no sign of life")
-    executor.withdraw()
+    assert not executor.terminate(silent.attempt_id, "no sign of life")
+    executor.cancel_waiting()
     assert scheduler.cancelled == ["1_0", "1_1"]
     scheduler.queue |= dict.fromkeys(scheduler.cancelled, JobState("CANCELLED", 0, "n1"))
     assert ends_of(executor, 20) == []
@@ -736,7 +740,7 @@ def test_the_store_is_read_while_the_controller_does_not_answer(
         committed.attempt_id: "not_started",
     }
     assert list(executor.running()) == [running.attempt_id]
-    with pytest.raises(NoRoomError, match="does not answer"):
+    with pytest.raises(QueueFullError, match="does not answer"):
         executor.submit(jobs("d"))
     answered.set()
     scheduler.is_away = False
@@ -764,8 +768,8 @@ def test_time_in_the_controller_is_no_reason_to_rest(
 
     monkeypatch.setattr(queue, "squeue_states", squeue)
     monkeypatch.setattr(executor_module, "exclude_nodes", slow_exclude)
-    executor._sick = ["n2"]
-    now[0] += executor_module.SOONEST_S
+    executor._unhealthy_nodes = ["n2"]
+    now[0] += executor_module.MIN_RECORD_POLL_INTERVAL_S
     executor.poll(0)
     assert executor._kept_away == ["n2"] and executor._next_look - now[0] < 20 * 0.4
 

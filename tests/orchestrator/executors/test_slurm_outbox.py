@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from depthrate.orchestrator.executors.base import PackJob
+from depthrate.orchestrator.executors.base import AttemptSpec
 from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.executors.slurm import submitter
 from depthrate.orchestrator.executors.slurm.request_budget import RequestBudget
@@ -80,11 +80,11 @@ def outbox_of(cluster: Cluster, store: Store, said: int | None) -> tuple[Submitt
     return Submitter(Profile(), limits, store, "s", room, ConcurrencySlots(None), Anytime(clock)), room
 
 
-def bundles(count: int) -> list[list[PackJob]]:
+def bundles(count: int) -> list[list[AttemptSpec]]:
     options = JobOptions(store="", data="", device="cpu", checkpoint_seconds=1, git_sha=None, git_dirty=None)
     common: dict[str, Any] = {"sweep": "s", "task": "t", "params": [], "options": options}
     ids = [f"20260101T000000_{number:012d}" for number in range(2 * count)]
-    jobs = [PackJob(attempt_id=each, pack_id=each, trial_ids=[each], **common) for each in ids]
+    jobs = [AttemptSpec(attempt_id=each, pack_id=each, trial_ids=[each], **common) for each in ids]
     return [jobs[2 * number : 2 * number + 2] for number in range(count)]
 
 

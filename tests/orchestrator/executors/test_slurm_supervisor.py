@@ -15,10 +15,15 @@ import pytest
 from depthrate.orchestrator.executors.base import ExecutorRequest
 from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.executors.slurm import remote_launch
-from depthrate.orchestrator.executors.slurm.remote_launch import AGAIN_AFTER_S, OPTIONS_FILE, Supervisor, run_supervisor
+from depthrate.orchestrator.executors.slurm.remote_launch import (
+    OPTIONS_FILE,
+    RELAUNCH_DELAYS_S,
+    Supervisor,
+    run_supervisor,
+)
 from depthrate.slurm.limits import Limits, Partition
 from depthrate.slurm.profile import Profile
-from depthrate.slurm.script import batch_script, begun_marker
+from depthrate.slurm.script import batch_script, start_marker
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.spec import SweepSpec
 
@@ -98,7 +103,7 @@ def codes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list
         monkeypatch.setattr(remote_launch._Launch, "_pause", lambda self, seconds: pauses.append(seconds))
         (tmp_path / OPTIONS_FILE).write_text(LaunchOptions(data="/data").to_json())
         run_supervisor([str(tmp_path)])
-        assert not left and begun_marker(tmp_path, "7", 0).exists()
+        assert not left and start_marker(tmp_path, "7", 0).exists()
         return pauses
 
     return run
@@ -106,8 +111,8 @@ def codes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list
 
 def test_it_begins_anew_where_the_cluster_was_not_there_or_it_was_killed(codes: Callable[..., list[float]]) -> None:
     assert codes(0) == codes(1) == [], "all is done, or some trials were given up"
-    assert codes(2, -9, 0) == list(AGAIN_AFTER_S[:2])
-    assert codes(2, 2, 2, 2, 2) == list(AGAIN_AFTER_S), "a launch that is always refused ends some time"
+    assert codes(2, -9, 0) == list(RELAUNCH_DELAYS_S[:2])
+    assert codes(2, 2, 2, 2, 2) == list(RELAUNCH_DELAYS_S), "a launch that is always refused ends some time"
 
 
 @pytest.mark.parametrize(
@@ -134,7 +139,7 @@ def test_on_a_node_where_it_cannot_begin_it_goes_elsewhere(
     monkeypatch.setenv("SLURMD_NODENAME", "n2")
     (jobs / "avoided").write_text("n1\n" * before)
     if has_begun:
-        begun_marker(jobs, "7", 0).touch()
+        start_marker(jobs, "7", 0).touch()
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
     sent = (tmp_path / "sent").read_text() if (tmp_path / "sent").exists() else ""

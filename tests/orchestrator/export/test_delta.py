@@ -42,7 +42,7 @@ def law(tmp_path):
 def assert_equal(store, folder):
     """Each table holds, read by either library, the rows of the store and no other."""
     results = results_of(existing_store(str(store)))
-    for name in delta.TABLES:
+    for name in delta.DELTA_TABLES:
         expected = sorted(map(json.dumps, _plain(results.sql(f"select * from {name}").to_arrow_table().to_pylist())))
         by_delta = DeltaTable(f"{folder}/law/{name}").to_pyarrow_table().to_pylist()
         by_polars = polars.read_delta(f"{folder}/law/{name}").to_dicts()
@@ -62,9 +62,9 @@ def test_tables_follow_the_store_through_runs_compaction_and_removals(tmp_path, 
     invoked("run", sweep, "--store", store)
     assert "trials: 3 trials written; " in invoked("export", sweep, folder, "--delta", "--store", store)
     assert assert_equal(store, folder) == 3
-    versions = [DeltaTable(f"{folder}/law/{name}").version() for name in delta.TABLES]
+    versions = [DeltaTable(f"{folder}/law/{name}").version() for name in delta.DELTA_TABLES]
     assert "trials: 0 trials written; " in invoked("export", sweep, folder, "--delta", "--store", store)
-    assert [DeltaTable(f"{folder}/law/{name}").version() for name in delta.TABLES] == versions
+    assert [DeltaTable(f"{folder}/law/{name}").version() for name in delta.DELTA_TABLES] == versions
     sweep = law({"depth": [1, 2, 3, 4], "rate": [0.5, 1]})  # `rate` was a column without any value so far
     invoked("run", sweep, "--store", store)
     assert "trials: 5 trials written; " in invoked("export", sweep, folder, "--delta", "--store", store)

@@ -16,10 +16,10 @@ from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.record import new_attempt_id, read_attempt
 from depthrate.orchestrator.attempts.retry import Failure
-from depthrate.orchestrator.executors.base import BATCH_S, PackJob
-from depthrate.orchestrator.launch.batching import Batching, blamed, grouped, trials_of
+from depthrate.orchestrator.executors.base import BATCH_S, AttemptSpec
+from depthrate.orchestrator.launch.batching import Batching, grouped, split_failed, trials_of
 from depthrate.orchestrator.launch.outcome import Outcome
-from depthrate.orchestrator.launch.pack_entry import PackEntry
+from depthrate.orchestrator.launch.pack_entry import QueuedPack
 from depthrate.orchestrator.launch.plan import Plan
 from depthrate.orchestrator.worker.attempt_runner import run_job
 from depthrate.orchestrator.worker.context import StopFlag
@@ -46,16 +46,16 @@ def drive_short(store: Store, task: str, workers: int = 1, **spec: Any) -> Outco
     return drive(short_plan(store, task, **spec), store, workers=workers)
 
 
-def job_of(store: Store, plan: Plan) -> PackJob:
+def job_of(store: Store, plan: Plan) -> AttemptSpec:
     """One job of all packs of a plan, the shallowest first."""
     packs = sorted(plan.packs, key=lambda pack: pack.trials[0].params["depth"])
     first, *then = [trials_of(pack) for pack in packs]
     task, options = plan.checked.sweep.loaded_task, job_options(store)
-    return PackJob(attempt_id=new_attempt_id(), sweep="s", task=task, **vars(first), options=options, then=then)
+    return AttemptSpec(attempt_id=new_attempt_id(), sweep="s", task=task, **vars(first), options=options, then=then)
 
 
 def test_packs_of_one_attempt_are_committed_together(folder: Store, unhurried: None) -> None:
-    job = PackJob.from_json(job_of(folder, short_plan(folder, "hop", grid={"depth": [2, 3, 4]}, seeds=2)).to_json())
+    job = AttemptSpec.from_json(job_of(folder, short_plan(folder, "hop", grid={"depth": [2, 3, 4]}, seeds=2)).to_json())
     assert run_job(job, StopFlag()).state == "done"
     assert [len(folder.list(table)) for table in ("trials", "metrics", "curves", "attempts")] == [1, 1, 1, 1]
     rows = results_of(folder).sql("select depth, seed, pack_id, attempt_id from trials order by all").fetchall()
@@ -94,7 +94,7 @@ def test_features_of_a_trial_that_fails_are_not_committed_with_those_before(fold
     options, task = job_options(folder), plan.checked.sweep.loaded_task
     pack = trials_of(make_pack(trials))
     attempt = run_job(
-        PackJob(attempt_id=new_attempt_id(), sweep="s", task=task, **vars(pack), options=options), StopFlag()
+        AttemptSpec(attempt_id=new_attempt_id(), sweep="s", task=task, **vars(pack), options=options), StopFlag()
     )
     assert attempt.state == "failed" and [depth for depth, _ in committed(folder)] == [d for d in (2, 3) if d < bad]
     rows = results_of(folder).sql("select trial_id, count(*) from features group by all order by all").fetchall()
@@ -114,7 +114,7 @@ def test_how_many_go_together_follows_from_how_long_they_took() -> None:
     batching = Batching(is_possible=True)
 
     def took(seconds: float, count: int) -> int:
-        entries = [PackEntry(Pack(str(number), ())) for number in range(count)]
+        entries = [QueuedPack(Pack(str(number), ())) for number in range(count)]
         batching.note_done(entries, {"trial_ids": [], "packs_s": seconds})
         return batching.size(waiting=1000, workers=2)
 
@@ -124,42 +124,42 @@ def test_how_many_go_together_follows_from_how_long_they_took() -> None:
     took(0.01, 1)
     assert batching.size(waiting=3, workers=2) == 1, "towards the end each worker gets one"
     alone = Batching(is_possible=False)
-    alone.note_done([PackEntry(Pack("p", ()))], {"trial_ids": [], "packs_s": 0.01})
+    alone.note_done([QueuedPack(Pack("p", ()))], {"trial_ids": [], "packs_s": 0.01})
     assert alone.size(1000, 1) == 1
 
 
 def test_what_failed_before_goes_alone() -> None:
-    entries = [PackEntry(Pack(name, ())) for name in "abcdef"]
+    entries = [QueuedPack(Pack(name, ())) for name in "abcdef"]
     entries[2].failures.append(Failure("", FailureKind.TASK))
-    entries[4].goes_alone = True
+    entries[4].runs_alone = True
     names = [[entry.pack.pack_id for entry in group] for group in grouped(entries, size=3, most=10)]
     assert names == [["a", "b"], ["c"], ["d"], ["e"], ["f"]]
     assert len(grouped(entries, size=3, most=2)) == 2
 
 
 def test_a_failure_counts_for_the_pack_whose_it_is() -> None:
-    def entries() -> list[PackEntry]:
-        return [PackEntry(Pack(name, ())) for name in "abc"]
+    def entries() -> list[QueuedPack]:
+        return [QueuedPack(Pack(name, ())) for name in "abc"]
 
     failed = {"state": AttemptState.FAILED, "pack_id": "b"}
-    guilty, others = blamed(entries(), FailureKind.TASK, failed)
+    guilty, others = split_failed(entries(), FailureKind.TASK, failed)
     assert [e.pack.pack_id for e in guilty] == ["b"] and [e.pack.pack_id for e in others] == ["a", "c"]
-    guilty, others = blamed(entries(), FailureKind.WORKER_LOST, {"state": AttemptState.RUNNING, "pack_id": "a"})
-    assert not guilty and all(entry.goes_alone for entry in others), "nobody knows which it was"
-    guilty, _ = blamed(entries(), FailureKind.STORE, failed)
+    guilty, others = split_failed(entries(), FailureKind.WORKER_LOST, {"state": AttemptState.RUNNING, "pack_id": "a"})
+    assert not guilty and all(entry.runs_alone for entry in others), "nobody knows which it was"
+    guilty, _ = split_failed(entries(), FailureKind.STORE, failed)
     assert len(guilty) == 3, "the store refused all of them"
 
 
 @pytest.mark.parametrize("failed", ["a", ""])
 def test_a_failure_in_a_pack_that_others_committed_is_not_the_next_ones(failed: str) -> None:
-    left = [PackEntry(Pack("b", ()))]
+    left = [QueuedPack(Pack("b", ()))]
     record = {"state": AttemptState.FAILED, "pack_id": failed}
-    guilty, others = blamed(left, FailureKind.TABLE, record)
-    assert not guilty and others == left and left[0].goes_alone
-    assert blamed(left, FailureKind.TABLE, record) == (left, []), "alone it is nobody else's"
-    alone = [PackEntry(Pack("b", ()))]
-    assert blamed(alone, FailureKind.TASK, {"state": AttemptState.FAILED, "pack_id": "b"}) == (alone, [])
-    assert blamed(alone, FailureKind.WORKER_LOST, None) == (alone, [])
+    guilty, others = split_failed(left, FailureKind.TABLE, record)
+    assert not guilty and others == left and left[0].runs_alone
+    assert split_failed(left, FailureKind.TABLE, record) == (left, []), "alone it is nobody else's"
+    alone = [QueuedPack(Pack("b", ()))]
+    assert split_failed(alone, FailureKind.TASK, {"state": AttemptState.FAILED, "pack_id": "b"}) == (alone, [])
+    assert split_failed(alone, FailureKind.WORKER_LOST, None) == (alone, [])
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from tests_rows import commit
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.planning import plan_sentence
 from depthrate.orchestrator.attempts.record import Attempt, read_attempt
-from depthrate.orchestrator.executors.base import JobEnd, PackJob, SubmitRateError
+from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, SubmitRateError
 from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.plan import check_sweep, make_plan
 from depthrate.storage.files.store import Store
@@ -152,7 +152,7 @@ def test_an_attempt_that_was_given_up_commits_late(folder: Store, is_first: bool
     """Its node was cut off, and it computed on: the earlier commit counts, whole, and the trial once."""
 
     class CutOff(IdleExecutor):
-        def submit(self, jobs: Sequence[PackJob]) -> None:
+        def submit(self, jobs: Sequence[AttemptSpec]) -> None:
             super().submit(jobs)
             if len(self.submitted_ids) == 1:
                 Attempt(
@@ -163,12 +163,12 @@ def test_an_attempt_that_was_given_up_commits_late(folder: Store, is_first: bool
                     hour, value = (1, 1.0) if is_late is is_first else (2, 2.0)
                     commit(folder, attempt_id, jobs[0].trial_ids, hour=hour, value=value)
 
-        def poll(self, timeout_s: float) -> list[JobEnd]:
+        def poll(self, timeout_s: float) -> list[AttemptEnd]:
             ends = super().poll(timeout_s)
             if len(self.submitted_ids) > 1:
                 return ends
             death = "job 1 ended as NODE_FAIL on n2"
-            return [JobEnd(end.attempt_id, death, FailureKind.NODE_LOST, node="n2") for end in ends]
+            return [AttemptEnd(end.attempt_id, death, FailureKind.NODE_LOST, node="n2") for end in ends]
 
     executor = CutOff()
     outcome = drive(plan_of_depths(folder, 1), folder, executor)
@@ -189,14 +189,14 @@ def test_after_a_cancellation_nothing_is_submitted_and_what_runs_goes_on(folder:
     class Cancelled(IdleExecutor):
         capacity = 2
 
-        def poll(self, timeout_s: float) -> list[JobEnd]:
+        def poll(self, timeout_s: float) -> list[AttemptEnd]:
             if len(self.jobs) == 2:  # the other one needs a while
                 cancelled = self.jobs.pop(0)
-                return [JobEnd(cancelled.attempt_id, "job 7_1 was cancelled", FailureKind.CANCELLED)]
+                return [AttemptEnd(cancelled.attempt_id, "job 7_1 was cancelled", FailureKind.CANCELLED)]
             for job in self.jobs:
                 commit(folder, job.attempt_id, job.trial_ids)
             ends = super().poll(timeout_s)
-            return [JobEnd(end.attempt_id, record=read_attempt(folder, "s", end.attempt_id)) for end in ends]
+            return [AttemptEnd(end.attempt_id, record=read_attempt(folder, "s", end.attempt_id)) for end in ends]
 
     executor, plan = Cancelled(), plan_of_depths(folder, 4)
     outcome = drive(plan, folder, executor)
@@ -210,7 +210,7 @@ def test_a_detached_launch_waits_until_it_may_submit_the_rest(folder: Store, mon
     class Slow(IdleExecutor):
         capacity = 10
 
-        def submit(self, jobs: Sequence[PackJob]) -> None:
+        def submit(self, jobs: Sequence[AttemptSpec]) -> None:
             super().submit(jobs[:1])
             if len(jobs) > 1:
                 raise SubmitRateError("sbatch is called 6 times per minute at most", jobs[1:])
@@ -228,8 +228,8 @@ def test_what_ends_but_is_not_of_the_plan_is_nobodys_business(folder: Store) -> 
     """A scheduler still has jobs of an earlier launch whose packs are committed, or were submitted once more."""
 
     class Talkative(IdleExecutor):
-        def poll(self, timeout_s: float) -> list[JobEnd]:
-            return [JobEnd("20260101T000000_000000000000"), *super().poll(timeout_s)]
+        def poll(self, timeout_s: float) -> list[AttemptEnd]:
+            return [AttemptEnd("20260101T000000_000000000000"), *super().poll(timeout_s)]
 
     plan = plan_of(folder, "wrong", params={"depth": 2})
     assert len(drive(plan, folder, Talkative(), clock=clock_of(100.0)).failures) == 1
@@ -239,10 +239,10 @@ def test_each_of_many_failures_is_compared_once(folder: Store, monkeypatch: pyte
     """With those before it, a hundred thousand of them would keep the driver busy for days."""
 
     class Odd(IdleExecutor):
-        def poll(self, timeout_s: float) -> list[JobEnd]:
+        def poll(self, timeout_s: float) -> list[AttemptEnd]:
             record = {"state": AttemptState.FAILED, "error_kind": FailureKind.TABLE, "pack_id": "p"}
             return [
-                JobEnd(end.attempt_id, record=record | {"error": "odd " * len(self.submitted_ids)})
+                AttemptEnd(end.attempt_id, record=record | {"error": "odd " * len(self.submitted_ids)})
                 for end in super().poll(timeout_s)
             ]
 

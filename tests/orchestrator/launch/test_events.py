@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.launch.events import AGAIN_AFTER_S, EventLog, last_launch, note
+from depthrate.orchestrator.launch.events import EVENT_REPEAT_INTERVAL_S, EventLog, last_launch, log_event
 from depthrate.storage.files.store import Store
 
 log = logging.getLogger("depthrate")
@@ -35,7 +35,7 @@ class Follower:
     def after(self, seconds: float) -> list[str]:
         """Return what is told after so many seconds."""
         before, self.now = len(self.lines), self.now + seconds
-        self.log.tell()
+        self.log.publish()
         return self.lines[before:]
 
 
@@ -43,28 +43,28 @@ def test_events_of_a_kind_are_one_line_with_their_number_and_nodes(folder: Store
     told = Follower(folder)
     with told.log:
         for job, node in (("17_0", "n1"), ("17_4", "n1"), ("18_1", "n2")):
-            note("pack", f"halved: job {job} out of memory at 3.8 of 4 GB", where=node)
-        note("pack", "tried again: ValueError: boom", where="n1")
+            log_event("pack", f"halved: job {job} out of memory at 3.8 of 4 GB", where=node)
+        log_event("pack", "tried again: ValueError: boom", where="n1")
         assert told.after(0) == [
             "3 packs on n1, n2 halved: job 18_1 out of memory at 3.8 of 4 GB",
             "1 pack on n1 tried again: ValueError: boom",
         ]
-        note("pack", "halved: job 19_0 out of memory at 3.8 of 4 GB", where="n1")
+        log_event("pack", "halved: job 19_0 out of memory at 3.8 of 4 GB", where="n1")
         assert told.after(1) == [], "counted until its kind may be told again"
-        note("pack", "halved: job 19_1 out of memory at 3.8 of 4 GB", where="n1")
-        assert told.after(AGAIN_AFTER_S) == ["2 packs on n1 halved: job 19_1 out of memory at 3.8 of 4 GB"]
-        assert told.after(AGAIN_AFTER_S) == []
+        log_event("pack", "halved: job 19_1 out of memory at 3.8 of 4 GB", where="n1")
+        assert told.after(EVENT_REPEAT_INTERVAL_S) == ["2 packs on n1 halved: job 19_1 out of memory at 3.8 of 4 GB"]
+        assert told.after(EVENT_REPEAT_INTERVAL_S) == []
 
 
 def test_an_error_is_one_line_whatever_becomes_of_its_packs(folder: Store) -> None:
     told = Follower(folder)
     with told.log:
         for node, outcome in (("n1", "tried again"), ("n2", "tried again"), ("n2", "given up")):
-            note("pack", "RuntimeError: a bug", where=node, outcome=outcome)
+            log_event("pack", "RuntimeError: a bug", where=node, outcome=outcome)
         assert told.after(0) == ["2 packs tried again, 1 given up on n1, n2: RuntimeError: a bug"]
-        note("pack", "RuntimeError: a bug", where="n3", outcome="given up")
-        note("pack", "RuntimeError: another", where="n3", outcome="tried again")
-        note("pack", "RuntimeError: a third", where="n3", outcome="given up")
+        log_event("pack", "RuntimeError: a bug", where="n3", outcome="given up")
+        log_event("pack", "RuntimeError: another", where="n3", outcome="tried again")
+        log_event("pack", "RuntimeError: a third", where="n3", outcome="given up")
     assert told.lines[1:] == ["1 pack on n3 tried again: RuntimeError: another"], "the end lists what was given up"
     found = last_launch(folder, "s")
     assert found is not None
@@ -76,8 +76,8 @@ def test_what_is_so_is_told_when_it_changes(folder: Store) -> None:
     with told.log:
         lines = []
         for count in (8, 8, 8, 7):
-            note("job", "waiting: PartitionDown", count=count, is_state=True)
-            lines.append(told.after(AGAIN_AFTER_S))
+            log_event("job", "waiting: PartitionDown", count=count, is_state=True)
+            lines.append(told.after(EVENT_REPEAT_INTERVAL_S))
     assert lines == [["8 jobs waiting: PartitionDown"], [], [], ["7 jobs waiting: PartitionDown"]]
 
 

@@ -19,7 +19,7 @@ from depthrate.orchestrator.attempts.node_health import (
 )
 from depthrate.orchestrator.attempts.record import Attempt, new_attempt_id, read_attempt
 from depthrate.orchestrator.cli.app import app
-from depthrate.orchestrator.executors.base import JobEnd, PackJob
+from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec
 from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.launch.launch import write_launch
 from depthrate.orchestrator.launch.outcome import Outcome
@@ -35,7 +35,7 @@ ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
 def test_a_suspect_is_told_of_once_and_only_where_others_work(folder: Store, caplog: pytest.LogCaptureFixture) -> None:
     failed: list[str] = []
 
-    def fails(job: PackJob, node: str) -> str | None:
+    def fails(job: AttemptSpec, node: str) -> str | None:
         if node == "n2" and not failed:
             failed.append(job.pack_id)
             return ECC
@@ -75,7 +75,7 @@ class Cluster(IdleExecutor):
     def __init__(self, store: Store, fails: Any):
         super().__init__()
         self._store, self._fails = store, fails
-        self._open: dict[str, tuple[PackJob, str]] = {}
+        self._open: dict[str, tuple[AttemptSpec, str]] = {}
         self._avoided: list[str] = []
         self.ran: list[tuple[str, str, bool]] = []
         """Of each attempt the pack, the node, and whether it failed."""
@@ -83,13 +83,13 @@ class Cluster(IdleExecutor):
     def running(self) -> dict[str, str]:
         return {name: name for name in self._open}
 
-    def running_on(self) -> dict[str, str]:
+    def nodes_by_attempt(self) -> dict[str, str]:
         return {name: node for name, (_, node) in self._open.items()}
 
-    def avoid(self, nodes: Sequence[str]) -> None:
+    def exclude_nodes(self, nodes: Sequence[str]) -> None:
         self._avoided = list(nodes)
 
-    def poll(self, timeout_s: float) -> list[JobEnd]:
+    def poll(self, timeout_s: float) -> list[AttemptEnd]:
         ends = [self._end(job, node) for job, node in self._open.values()]
         self._open = {}
         for node in ("n2", "n1", "n3", "n4"):  # the sick one is always free first
@@ -103,7 +103,7 @@ class Cluster(IdleExecutor):
                 self._open[job.attempt_id] = job, node
         return ends
 
-    def _end(self, job: PackJob, node: str) -> JobEnd:
+    def _end(self, job: AttemptSpec, node: str) -> AttemptEnd:
         error = self._fails(job, node)
         self.ran.append((job.pack_id, node, error is not None))
         attempt = Attempt(
@@ -114,7 +114,7 @@ class Cluster(IdleExecutor):
         if error is None:
             commit(self._store, job.attempt_id, job.trial_ids)
         attempt.write(self._store)
-        return JobEnd(job.attempt_id)
+        return AttemptEnd(job.attempt_id)
 
 
 def drive_cluster(folder: Store, fails: Any, num_trials: int = 24, tick_s: float = 0.0) -> tuple[Outcome, Cluster]:
@@ -156,7 +156,7 @@ def test_a_bug_that_every_node_has_shown_is_not_tried_again(folder: Store, caplo
 def test_an_error_is_tried_again_where_anything_works(folder: Store, works: str) -> None:
     failed = Counter[str]()
 
-    def fails_at_first(job: PackJob, node: str) -> str | None:
+    def fails_at_first(job: AttemptSpec, node: str) -> str | None:
         failed[job.pack_id] += 1
         is_exempt = node == "n4" if works == "another node" else len(failed) == 1
         return None if is_exempt or failed[job.pack_id] > 1 else "odd"
@@ -174,12 +174,12 @@ def test_a_lost_attempt_is_on_the_books_of_its_node(folder: Store) -> None:
     """And with the id of its job, though its driver writes it down."""
 
     class Lost(Cluster):
-        def _end(self, job: PackJob, node: str) -> JobEnd:
+        def _end(self, job: AttemptSpec, node: str) -> AttemptEnd:
             if self.ran:
                 return super()._end(job, node)
             self.ran.append((job.pack_id, node, True))
             known = {"host": node, "job_id": "17_0", "pid": 0, "started_at": 1000.0, "ended_at": 1060.0}
-            return JobEnd(job.attempt_id, "job 17_0 ended", FailureKind.NODE_LOST, node=node, known=known)
+            return AttemptEnd(job.attempt_id, "job 17_0 ended", FailureKind.NODE_LOST, node=node, known=known)
 
     assert not drive(plan_of_depths(folder, 2), folder, Lost(folder, lambda job, node: None)).failures
     names = [path.rpartition("/")[2].removesuffix(".json") for path in folder.list("attempts/sweep=s")]
@@ -210,11 +210,11 @@ def test_a_gpu_that_fails_gets_nothing_more(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(executor, "_start", start)
     common: dict[str, Any] = {"sweep": "s", "task": "t", "params": [], "options": job_options(), "trial_ids": ["t"]}
-    executor.submit([PackJob(attempt_id="a", pack_id="a", avoid=["GPU 0"], **common)])
-    assert started == [1] and executor.running_on() == {"a": "GPU 1"}
-    executor.avoid(["GPU 0"])
+    executor.submit([AttemptSpec(attempt_id="a", pack_id="a", avoid=["GPU 0"], **common)])
+    assert started == [1] and executor.nodes_by_attempt() == {"a": "GPU 1"}
+    executor.exclude_nodes(["GPU 0"])
     assert executor.capacity == 2
-    executor.submit([PackJob(attempt_id="b", pack_id="b", **common)])
+    executor.submit([AttemptSpec(attempt_id="b", pack_id="b", **common)])
     assert started == [1, 2]
 
 
@@ -237,7 +237,7 @@ def test_nodes_says_what_is_avoided_and_forgives(folder: Store) -> None:
 def test_a_node_that_is_forgiven_is_used_again_by_a_launch_that_runs(folder: Store) -> None:
     failed: list[str] = []
 
-    def fails(job: PackJob, node: str) -> str | None:
+    def fails(job: AttemptSpec, node: str) -> str | None:
         if node == "n2" and not read_cleared(folder, "s"):
             failed.append(job.pack_id)
             return ECC

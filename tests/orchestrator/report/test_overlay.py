@@ -19,7 +19,7 @@ from depthrate.orchestrator.report.figures.limits import limit_plots
 from depthrate.orchestrator.report.figures.matrices import matrix_plots
 from depthrate.orchestrator.report.figures.training import curve_plots
 from depthrate.orchestrator.report.fit_tables import comparison_tables
-from depthrate.orchestrator.report.groups import SWEEP, grouped
+from depthrate.orchestrator.report.groups import SWEEP_COLUMN, grouped
 from depthrate.orchestrator.report.overlay import overlaid
 from depthrate.orchestrator.report.page import render_report
 from depthrate.tasks.fits.rates import fit_rates
@@ -42,10 +42,10 @@ def test_curves_carry_their_sweep_and_shared_trials_stand_in_both() -> None:
     first, second = plain_data(), steeper()
     both = overlaid(first, second)
     assert both.name == "quickstart and steeper" and both.parts == (first, second)
-    assert [curve.by[SWEEP] for curve in both.fits[:2]] == ["quickstart", "steeper"]
+    assert [curve.by[SWEEP_COLUMN] for curve in both.fits[:2]] == ["quickstart", "steeper"]
     names = [trace["name"] for trace in fit_plots(both)[0].traces if trace.get("meta") == "fit"]
     assert [name.split(":")[0] for name in names] == ["quickstart", "steeper"]
-    sizes = {key: part["trial_id"].nunique() for key, part in grouped(both.trials, both.results, [SWEEP])}
+    sizes = {key: part["trial_id"].nunique() for key, part in grouped(both.trials, both.results, [SWEEP_COLUMN])}
     assert sizes == {("quickstart",): 15, ("steeper",): 12}
     keys = [trace["name"] for trace in curve_plots(both)[0].traces if trace["showlegend"]]
     assert {"2", "13", "sweep = quickstart", "sweep = steeper"} <= set(keys)

@@ -40,7 +40,7 @@ from depthrate.orchestrator.report.library import library
 from depthrate.orchestrator.report.overlay import overlaid
 from depthrate.orchestrator.report.page import all_plots, render_report
 from depthrate.orchestrator.report.plot import Axes, make_layout
-from depthrate.orchestrator.report.theme import Theme
+from depthrate.orchestrator.report.theme import ReportSection
 from depthrate.orchestrator.report.trial_tables import left_out_table
 from depthrate.orchestrator.report.words import number_text, thousandths
 from depthrate.sweeps.spec import FitRequest
@@ -810,7 +810,7 @@ def test_printed_figures_are_not_broken_over_pages(chromium: str, pages: dict[st
 @pytest.mark.slow
 def test_a_figure_is_a_theme_in_a_file_and_a_line_in_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = all_plots(plain_data())[0]
-    mine = Theme("My section", lambda data: [replace(drawn, title="Mine")], lambda data: "How to read it.")
+    mine = ReportSection("My section", lambda data: [replace(drawn, title="Mine")], lambda data: "How to read it.")
     monkeypatch.setattr(report_figures, "THEMES", [*report_figures.THEMES, mine])
     assert [plot.title for plot in all_plots(plain_data())][-1] == "Mine"
     page = render_report(plain_data())

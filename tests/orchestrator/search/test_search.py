@@ -75,7 +75,7 @@ def drive(
     batches: list[list[Any]] = []
     for size in sizes:
         told = [outcome(values) for batch in batches for values in batch]
-        sampler.catch_up(batches, told)
+        sampler.replay(batches, told)
         batches.append(sampler.ask(size))
     return batches
 

@@ -22,12 +22,12 @@ from launches import job_options
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import open_results, results_of
-from depthrate.orchestrator.executors.base import PackJob
+from depthrate.orchestrator.executors.base import AttemptSpec
 from depthrate.orchestrator.monitor.running_trials import RunningTrial, running_table
 from depthrate.orchestrator.worker import live_curves
 from depthrate.orchestrator.worker.attempt_runner import run_job
 from depthrate.orchestrator.worker.context import StopFlag
-from depthrate.orchestrator.worker.live_curves import MOST_NUMBERS, LiveCurves
+from depthrate.orchestrator.worker.live_curves import MAX_NUMBERS, LiveCurves
 from depthrate.storage.attempts.live_curves import LiveReader
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
@@ -44,10 +44,10 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_curves, "LIVE_EVERY_S", 0.0)
 
 
-def job_of(store: Store, *trial_ids: str) -> PackJob:
+def job_of(store: Store, *trial_ids: str) -> AttemptSpec:
     options = job_options(store, checkpoint_seconds=60)
     params = [{"depth": number} for number in range(len(trial_ids))]
-    return PackJob(
+    return AttemptSpec(
         attempt_id=ATTEMPT,
         sweep="s",
         task="collapse",
@@ -63,7 +63,7 @@ def live_of(store: Store, *trial_ids: str) -> LiveCurves:
 
 
 def steps_of(store: Store, split: str = "train") -> list[int]:
-    (pack,) = LiveReader(store).look()
+    (pack,) = LiveReader(store).refresh()
     return [row["step"] for row in pack.rows.to_pylist() if row["split"] == split]
 
 
@@ -110,11 +110,11 @@ def test_long_curves_are_thinned_evenly_and_keep_their_newest_row(folder: Store,
                     rows.append({"step": step, "split": "test", "loss": step / 7, "accuracy": 0.5, "lr": 0.1})
         live.write_if_due()
     (size,) = folder.list("live").values()
-    assert size < 8 * MOST_NUMBERS + 20_000
-    (pack,) = LiveReader(folder).look()
+    assert size < 8 * MAX_NUMBERS + 20_000
+    (pack,) = LiveReader(folder).refresh()
     of_one = [r for r in pack.rows.to_pylist() if r["trial_id"] == "t3"]
     train, test = ([r["step"] for r in of_one if r["split"] == split] for split in ("train", "test"))
-    assert 100 <= len(train) <= MOST_NUMBERS // (16 * 5) + 1 and train[-1] == 19_999
+    assert 100 <= len(train) <= MAX_NUMBERS // (16 * 5) + 1 and train[-1] == 19_999
     gaps = {b - a for a, b in itertools.pairwise(train[:-1])}
     assert len(gaps) == 1
     assert len(test) >= 100  # what is logged seldom is not thinned because something else is logged often
@@ -261,7 +261,7 @@ def test_asked_while_it_runs_killed_and_run_again(tmp_path: Path) -> None:
     files = Store(str(store))
     compact(files)
     assert not verify(files, builtin_columns()).findings
-    assert LiveReader(files).look(), "a compaction leaves what is going on"
+    assert LiveReader(files).refresh(), "a compaction leaves what is going on"
     hold.unlink()
     output = launch.communicate(timeout=200)[0]
     assert launch.returncode == 0, output

@@ -11,7 +11,7 @@ from launches import job_options
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.record import new_attempt_id, read_attempt
-from depthrate.orchestrator.executors.base import PackJob
+from depthrate.orchestrator.executors.base import AttemptSpec
 from depthrate.orchestrator.worker.stored_libraries import StoredLibraries
 from depthrate.storage.attempts.records import Record
 from depthrate.storage.files.store import Store
@@ -38,7 +38,7 @@ class Node:
         options = job_options(self._store, engine="native", shares_libraries=True)
         named = new_attempt_id()
         pack = {"pack_id": f"p{named}", "trial_ids": [f"t{named}"], "params": [DUFM.schema.fill(GIVEN)]}
-        job = PackJob(attempt_id=named, sweep="s", task="dufm", options=options, **pack)
+        job = AttemptSpec(attempt_id=named, sweep="s", task="dufm", options=options, **pack)
         command = [sys.executable, "-m", "depthrate.orchestrator.worker"]
         subprocess.run(command, input=job.to_json() + "\n", env=self._environment, text=True, check=True)
         record = read_attempt(self._store, "s", named)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from depthrate.tasks.code.collect import TooMuchCode, collect_code
+from depthrate.tasks.code.collect import TooManyFilesError, collect_code
 from depthrate.tasks.loading import load_task
 from depthrate.tasks.task import TaskError
 
@@ -80,7 +80,7 @@ def test_a_folder_full_of_modules_is_not_taken_by_computed_names(tmp_path: Path)
         tmp_path,
         {f"m{index}.py": "" for index in range(1100)} | {"my_task.py": "import importlib\nimportlib.import_module(x)"},
     )
-    with pytest.raises(TooMuchCode, match="more than 1000 files .* folder of their own"):
+    with pytest.raises(TooManyFilesError, match="more than 1000 files .* folder of their own"):
         collect_code(tmp_path / "my_task.py", tmp_path)
 
 

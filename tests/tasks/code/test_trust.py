@@ -16,7 +16,7 @@ import pytest
 
 from depthrate.tasks.code import load, trust
 from depthrate.tasks.code.load import code_of_file
-from depthrate.tasks.code.trust import accept, distrust, is_accepted
+from depthrate.tasks.code.trust import accept, is_accepted, untrusted_reason
 from depthrate.tasks.code.unpack import unpack
 from depthrate.tasks.loading import code_of_task, load_task
 from depthrate.tasks.task import TaskError
@@ -235,10 +235,10 @@ def test_the_check_of_named_files_can_be_left_out_and_a_private_group_may_write(
 def test_what_a_store_names_is_looked_at_whatever_was_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(trust.STRICT_MODES, "off")
     code = code_of_file(folder / "law.py")
-    assert distrust(code, folder / "law.py", named=False) == []
+    assert untrusted_reason(code, folder / "law.py", named=False) == []
     (folder / "yaml.py").chmod(0o666)
-    assert distrust(code, folder / "law.py", named=True) == []
-    assert distrust(code, folder / "law.py", named=False) == [
+    assert untrusted_reason(code, folder / "law.py", named=True) == []
+    assert untrusted_reason(code, folder / "law.py", named=False) == [
         f"{folder}/yaml.py can be written by everybody (mode 666)"
     ]
 
@@ -247,7 +247,7 @@ def test_links_in_a_circle_are_refused(folder: Path) -> None:
     code = code_of_file(folder / "law.py")
     (folder / "yaml.py").unlink()
     (folder / "yaml.py").symlink_to("yaml.py")
-    assert distrust(code, folder / "law.py", named=True) == [
+    assert untrusted_reason(code, folder / "law.py", named=True) == [
         f"{folder}/yaml.py cannot be looked at (too many symbolic links)"
     ]
 

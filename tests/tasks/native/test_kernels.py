@@ -136,7 +136,7 @@ def test_who_diverges_is_noted_at_the_step_at_which_it_is_eagerly_and_disturbs_n
             if most is not None:
                 trainer._native.pace.steps_at_once = most
             trainer.advance(60, divergence)
-        noted.append(divergence.found())
+        noted.append(divergence.diverged_steps())
     assert noted[0][1] == 9 and set(noted[0]) == {1, 2} and noted[0][2] > 9
     assert all(each == noted[0] for each in noted)
     calm = native_trainer(network, plan, [trials[0], trials[3]], 70)

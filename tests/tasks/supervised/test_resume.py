@@ -169,7 +169,7 @@ def test_what_has_diverged_may_leave_as_late_as_it_is_asked_for(shape, stop_at, 
     trials = with_diverging(shape)
     expected = uninterrupted(trials)
     asked = []
-    found = Divergence.found
+    found = Divergence.diverged_steps
     monkeypatch.setattr(Divergence, "found", lambda self: asked.append(found(self)) or found(self))
     run(trials)
     at_once = len(asked)

@@ -76,7 +76,7 @@ def taken(trainer, num_steps, most):
     while trainer.step_count < num_steps:
         trainer._native.pace.steps_at_once = most
         trainer.advance(num_steps, divergence)
-    assert divergence.found() == {}
+    assert divergence.diverged_steps() == {}
     return torch.cat([weights(trainer), trainer._epoch_T3], dim=1)
 
 

@@ -19,7 +19,7 @@ from depthrate.tasks.task import Engine, Interrupted
 from depthrate.tasks.training import training_pack
 from depthrate.tasks.training.engines import compiled_step as compiled_step_module
 from depthrate.tasks.training.engines import step_cache
-from depthrate.tasks.training.engines.choice import EngineError, chosen_engine
+from depthrate.tasks.training.engines.choice import EngineError, select_engine
 from depthrate.tasks.training.engines.replayed_step import ReplayedStep
 from depthrate.tasks.training.engines.step_cache import compiled_program, compiled_step, program_key
 from depthrate.tasks.training.trainer import FusedTrainer
@@ -394,7 +394,7 @@ def test_auto_compiles_where_a_single_trial_repays_it_and_never_asks_about_the_p
     def choice(asked=Engine.AUTO, device="cpu", **given):
         params = COLLAPSE.schema.fill({"arch": "resnet_dense", "dataset": "digits", **given})
         shape = COLLAPSE.pack_shape(COLLAPSE.read(params))
-        return chosen_engine(asked, shape, device)
+        return select_engine(asked, shape, device)
 
     assert choice(depth=2, steps=200, samples_per_class=20) is Engine.EAGER
     assert choice(depth=8, steps=100_000) is Engine.COMPILED
