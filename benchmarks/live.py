@@ -23,13 +23,13 @@ import depthrate
 from depthrate.orchestrator.attempts.record import new_attempt_id
 from depthrate.orchestrator.executors.base import AttemptSpec
 from depthrate.orchestrator.executors.options import JobOptions
-from depthrate.orchestrator.worker import live_curves
+from depthrate.orchestrator.worker import live_curve_writer
 from depthrate.orchestrator.worker.attempt_runner import run_job
 from depthrate.orchestrator.worker.context import StopFlag
-from depthrate.orchestrator.worker.live_curves import LiveCurves
+from depthrate.orchestrator.worker.live_curve_writer import LiveCurves
 from depthrate.storage.files.data_folder import open_data_folder
+from depthrate.tasks.interface import Engine
 from depthrate.tasks.loading import load_task
-from depthrate.tasks.task import Engine
 
 
 @depthrate.task(version=1)
@@ -126,10 +126,10 @@ def _run(task: str, trials: list[dict[str, Any]], *, shows: bool) -> tuple[float
             params=[loaded.schema.fill(params) for params in trials],
             options=options,
         )
-        every_s = live_curves.LIVE_EVERY_S if shows else math.inf
+        every_s = live_curve_writer.LIVE_EVERY_S if shows else math.inf
         began = time.process_time()
         with (
-            mock.patch.object(live_curves, "LIVE_EVERY_S", every_s),
+            mock.patch.object(live_curve_writer, "LIVE_EVERY_S", every_s),
             mock.patch.object(LiveCurves, "write_if_due", timed),
         ):
             attempt = run_job(job, StopFlag())

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from depthrate.orchestrator.launch.plan import check_sweep, make_plan
+from depthrate.orchestrator.launch.launch_plan import check_sweep, make_plan
 from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from depthrate.slurm.command import SlurmError
+from depthrate.slurm.job_states import SETUP_FAILED_CODE
 from depthrate.slurm.profile import KEY_VARIABLES, Profile, gpus_in
-from depthrate.slurm.states import SETUP_FAILED_CODE
 
 if TYPE_CHECKING:
     import submitit

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from depthrate.slurm.command import SlurmError, run_command
+from depthrate.slurm.job_states import live_job_ids
 from depthrate.slurm.profile import KEY_VARIABLES, Profile
 from depthrate.slurm.script import batch_script, needs_submitit, work_file
-from depthrate.slurm.states import live_job_ids
 
 SBATCH_TIMEOUT_S = 150.0
 """A cluster that is full lets sbatch wait for two minutes before it refuses."""

@@ -13,8 +13,8 @@ from depthrate.sweeps.errors import SweepError, check_count, counted, kind_of
 from depthrate.sweeps.expression import Expression, ExpressionError
 from depthrate.sweeps.spec import Grid, SweepSpec
 from depthrate.sweeps.trial import Trial, TrialMaker
+from depthrate.tasks.interface import Task
 from depthrate.tasks.parameters import Filler, Parameter, ParameterError, format_names, format_value, nearest
-from depthrate.tasks.task import Task
 
 Combination = dict[str, Any]
 _RANGES = ("range", "linspace", "logspace")

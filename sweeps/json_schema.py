@@ -14,12 +14,12 @@ from msgspec.json import schema_components
 from depthrate.sweeps.part import SpecSection
 from depthrate.sweeps.search_space import SearchedParameter
 from depthrate.sweeps.spec import FIGURE_KEYS, FigureRequest, FitRequest, Grid, Measure, Prune, Search, SweepSpec
-from depthrate.tasks.measurement import scalars
+from depthrate.tasks.interface import Task
+from depthrate.tasks.metric import scalars
 from depthrate.tasks.parameters import Parameter
 from depthrate.tasks.supervised.parameters import OF_TEXTS
 from depthrate.tasks.supervised.references import CUSTOM, CUSTOM_PATTERNS, HOSTS, REFERENCES
 from depthrate.tasks.supervised.task import TARGETS
-from depthrate.tasks.task import Task
 
 Schema = dict[str, Any]
 _PARTS: tuple[type[SpecSection], ...] = (

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from depthrate.sweeps.trial import CanonicalWriter, Trial
+from depthrate.tasks.interface import Engine, Task
 from depthrate.tasks.parameters import Parameter
-from depthrate.tasks.task import Engine, Task
 
 MEMORY_TOLERANCE = 1.25
 """Predictions are good to a quarter: a trial that needs more than it may use by less than that is tried."""

@@ -14,11 +14,11 @@ from depthrate.sweeps.errors import MAX_TRIALS, SweepError, counted, kind_of, re
 from depthrate.sweeps.expression import Expression, ExpressionError
 from depthrate.sweeps.part import SpecSection
 from depthrate.sweeps.trial import canonical_json
+from depthrate.tasks.interface import Engine, Task
 from depthrate.tasks.loading import load_task
-from depthrate.tasks.measurement import scalars
+from depthrate.tasks.metric import scalars
 from depthrate.tasks.parameters import LARGEST, ParameterError, format_names, format_value, nearest
 from depthrate.tasks.supervised.references import find_references
-from depthrate.tasks.task import Engine, Task
 
 NAME = "[A-Za-z0-9][A-Za-z0-9_.-]{0,99}"
 Whole = Annotated[int, Meta(ge=1)]

@@ -13,8 +13,8 @@ from depthrate.sweeps.expression import ExpressionError
 from depthrate.sweeps.search_space import Dimension, dimensions_of
 from depthrate.sweeps.spec import Search, SweepSpec
 from depthrate.sweeps.trial import Trial, canonical_json, identifying
+from depthrate.tasks.interface import Task
 from depthrate.tasks.parameters import ParameterError
-from depthrate.tasks.task import Task
 
 
 @dataclass(frozen=True)

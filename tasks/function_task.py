@@ -11,11 +11,7 @@ from typing import Any
 
 from depthrate.tasks.code.collect import TaskCode
 from depthrate.tasks.code.explain import unforeseen_import
-from depthrate.tasks.measurement import Measurement, by_name
-from depthrate.tasks.panel import Panel
-from depthrate.tasks.parameters import REQUIRED, Parameter, ParameterError, ParameterSchema, kind_of_hint
-from depthrate.tasks.registry import core_measurements
-from depthrate.tasks.task import (
+from depthrate.tasks.interface import (
     Diverged,
     Interrupted,
     Params,
@@ -26,6 +22,10 @@ from depthrate.tasks.task import (
     TaskError,
     TrialResult,
 )
+from depthrate.tasks.metric import Measurement, by_name
+from depthrate.tasks.panel import Panel
+from depthrate.tasks.parameters import REQUIRED, Parameter, ParameterError, ParameterSchema, kind_of_hint
+from depthrate.tasks.registry import core_measurements
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from depthrate.tasks.task import Diverged, Interrupted, TaskContext, has_diverged
+from depthrate.tasks.interface import Diverged, Interrupted, TaskContext, has_diverged
 
 
 class ManualTraining:

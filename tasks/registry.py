@@ -6,10 +6,10 @@ import logging
 from dataclasses import replace
 from functools import cache
 
-from depthrate.tasks.measurement import Measurement
+from depthrate.tasks.interface import Task
+from depthrate.tasks.metric import Measurement
 from depthrate.tasks.plugins import PluginError, load_plugin, load_plugins, registered_names
 from depthrate.tasks.supervised.metrics import CLASSES, NEXT_TOKENS, NUMBERS
-from depthrate.tasks.task import Task
 
 GROUP = "depthrate.tasks"
 

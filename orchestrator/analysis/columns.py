@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import cache
 
 from depthrate.storage.tables.schema import TRIALS, Columns
-from depthrate.tasks.measurement import Measurement, Per, by_name
+from depthrate.tasks.interface import Task
+from depthrate.tasks.metric import Measurement, Per, by_name
 from depthrate.tasks.registry import builtin_task_names, core_measurements, registered_task
-from depthrate.tasks.task import Task
 
 _SQL_TYPES = {"scalar": "double", "int": "bigint", "float": "double", "str": "varchar", "bool": "boolean"}
 TABLES: dict[Per, str] = {"layer": "metrics", "step": "curves"}

@@ -17,9 +17,9 @@ import numpy as np
 
 from depthrate.orchestrator.analysis.observations import Past
 from depthrate.storage.query.results import Results
-from depthrate.storage.tables.own_columns import quoted
+from depthrate.storage.tables.custom_columns import quoted
 from depthrate.sweeps.trial import Trial, canonical_json
-from depthrate.tasks.measurement import Measurement
+from depthrate.tasks.metric import Measurement
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from depthrate.storage.attempts.records import records_of_attempts
 from depthrate.storage.query.results import Results
-from depthrate.tasks.task import Engine
+from depthrate.tasks.interface import Engine
 
 
 def engines_sentence(sweep: str, trial_ids: Iterable[str], results: Results) -> str | None:

@@ -23,11 +23,11 @@ from depthrate.tasks.fits.bounds import check_bound
 from depthrate.tasks.fits.cutoffs import Cutoff, cutoff, lack_of_fit, sensitivity
 from depthrate.tasks.fits.points import FitError
 from depthrate.tasks.fits.rates import fit_many
-from depthrate.tasks.measurement import by_name
-from depthrate.tasks.task import Task
+from depthrate.tasks.interface import Task
+from depthrate.tasks.metric import by_name
 
 if TYPE_CHECKING:
-    from depthrate.tasks.measurement import Measurement
+    from depthrate.tasks.metric import Measurement
 
 MIN_DISTINCT_X = 3
 """A line through two leaves no residual: whatever lies behind them looks like a rate."""

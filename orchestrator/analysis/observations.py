@@ -7,7 +7,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from depthrate.storage.query.results import Results
-from depthrate.storage.tables.own_columns import quoted
+from depthrate.storage.tables.custom_columns import quoted
 from depthrate.sweeps.spec import FitRequest
 
 Past = Mapping[str, Sequence[tuple[float, float]]]

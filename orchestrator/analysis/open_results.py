@@ -12,8 +12,8 @@ from depthrate.storage.files.store import Store, existing_store
 from depthrate.storage.query.results import Results
 from depthrate.storage.tables.parameters import Added
 from depthrate.storage.tables.schema import Columns
+from depthrate.tasks.interface import Task
 from depthrate.tasks.registry import find_task
-from depthrate.tasks.task import Task
 
 
 def open_results(url: str | os.PathLike[str] | None = None) -> Results:

@@ -10,7 +10,7 @@ from typing import Any
 from depthrate.orchestrator.analysis.compare import FitPair, pair_up, unpaired_text
 from depthrate.orchestrator.analysis.fit_curves import fit_curves
 from depthrate.orchestrator.analysis.open_results import results_of
-from depthrate.orchestrator.launch.plan import CheckedSweep
+from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 from depthrate.orchestrator.search.proposals import SearchView, fitted_trials
 from depthrate.storage.files.store import Store
 

@@ -15,7 +15,7 @@ from depthrate.storage.files.store import NoStoreError, Store, StoreError, exist
 
 # what expands a sweep is imported where one is expanded: status reads what was written down at the launch
 if TYPE_CHECKING:
-    from depthrate.orchestrator.launch.plan import CheckedSweep
+    from depthrate.orchestrator.launch.launch_plan import CheckedSweep
     from depthrate.orchestrator.search.proposals import SearchView
     from depthrate.sweeps.spec import SweepSpec
 
@@ -131,7 +131,7 @@ def _expanded(sweep: SweepSpec, store: Store) -> list[str]:
 
 
 def _checked(sweep: SweepSpec, store: Store) -> tuple[CheckedSweep, SearchView | None]:
-    from depthrate.orchestrator.launch.plan import check_sweep
+    from depthrate.orchestrator.launch.launch_plan import check_sweep
     from depthrate.orchestrator.search.proposals import with_search
 
     return with_search(check_sweep(sweep), store)

@@ -10,7 +10,7 @@ from depthrate.orchestrator.analysis.fit_curves import fit_curves
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.mixtures import mixtures
-from depthrate.orchestrator.launch.plan import CheckedSweep, check_filters
+from depthrate.orchestrator.launch.launch_plan import CheckedSweep, check_filters
 from depthrate.orchestrator.search.proposals import SearchView, fitted_trials
 from depthrate.storage.catalog.fits import write_fits
 from depthrate.storage.commits.source import Problem

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from depthrate.orchestrator.analysis.engines import engines_sentence
 from depthrate.orchestrator.launch.code_changes import mixed_sentence
-from depthrate.orchestrator.launch.plan import CheckedSweep
+from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 from depthrate.storage.query.results import Results
-from depthrate.tasks.task import Engine
+from depthrate.tasks.interface import Engine
 
 
 def mixtures(checked: CheckedSweep, results: Results) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from depthrate.orchestrator.executors.base import ComputeTarget, ExecutorRequest
 from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.executors.registry import executor_options, open_machines
 from depthrate.orchestrator.launch.estimates import Estimates, make_estimates
-from depthrate.orchestrator.launch.plan import CheckedSweep, Plan, check_data, check_sweep, make_plan
+from depthrate.orchestrator.launch.launch_plan import CheckedSweep, Plan, check_data, check_sweep, make_plan
 from depthrate.orchestrator.search.checks import check_search
 from depthrate.storage.catalog.code import find_code
 from depthrate.storage.files.data_folder import DataFolder

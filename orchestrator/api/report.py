@@ -10,14 +10,14 @@ from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.mixtures import mixtures
 from depthrate.orchestrator.console.output_file import write_output
 from depthrate.orchestrator.export.latex.files import export_latex
-from depthrate.orchestrator.launch.plan import CheckedSweep
+from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 from depthrate.orchestrator.monitor.status import sweep_status
-from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.drawing.style import SCREEN, FigureStyle
 from depthrate.orchestrator.report.figure_files import export_figures
 from depthrate.orchestrator.report.overlay import overlaid
 from depthrate.orchestrator.report.page import all_plots, render_report
 from depthrate.orchestrator.report.read_store import hold_numbers, read_report
+from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.search.proposals import fitted_trials, with_search
 from depthrate.storage.commits.source import Problem
 from depthrate.storage.files.store import Store

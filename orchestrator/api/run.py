@@ -35,9 +35,9 @@ from depthrate.orchestrator.launch.launch import (
     submit,
     write_launch,
 )
+from depthrate.orchestrator.launch.launch_plan import CheckedSweep, Plan, check_contents
 from depthrate.orchestrator.launch.notify import Notifier
 from depthrate.orchestrator.launch.outcome import RunState
-from depthrate.orchestrator.launch.plan import CheckedSweep, Plan, check_contents
 from depthrate.orchestrator.search.proposals import SearchView, with_search
 from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.commits.snapshot import Snapshot

@@ -18,7 +18,7 @@ from depthrate.storage.attempts.records import Record, read_loose_records
 from depthrate.storage.files.paths import attempt_path
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.tables.states import AttemptState, FailureKind
-from depthrate.tasks.task import Engine
+from depthrate.tasks.interface import Engine
 
 SCHEDULER_KNOWN_KINDS = (FailureKind.TIMEOUT, FailureKind.OUT_OF_MEMORY, FailureKind.CANCELLED)
 """Ends of which a scheduler knows the cause, and a worker that is asked to stop does not."""

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from depthrate.storage.catalog.code import read_code, store_code
 from depthrate.storage.files.store import Store
 from depthrate.tasks.code.trust import accept
+from depthrate.tasks.interface import Task
 from depthrate.tasks.loading import load_task
-from depthrate.tasks.task import Task
 
 
 def code_hash(task: Task) -> str | None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.executors.options import JobOptions, LaunchOptions, Option
 from depthrate.storage.tables.states import FailureKind
-from depthrate.tasks.task import Engine
+from depthrate.tasks.interface import Engine
 
 if TYPE_CHECKING:
     from depthrate.storage.attempts.records import Record

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields
 from typing import Any, Self
 
-from depthrate.tasks.task import Engine
+from depthrate.tasks.interface import Engine
 
 
 class OptionError(ValueError):

@@ -16,7 +16,7 @@ from depthrate.orchestrator.code.diff import changed_files, short_diff
 from depthrate.orchestrator.code.store import code_hash
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.options import LaunchOptions
-from depthrate.orchestrator.launch.plan import CheckedSweep, Plan
+from depthrate.orchestrator.launch.launch_plan import CheckedSweep, Plan
 from depthrate.storage.attempts.records import read_loose_records
 from depthrate.storage.catalog.code import read_code
 from depthrate.storage.catalog.code_decisions import DecisionKind, Decisions, decide
@@ -24,7 +24,7 @@ from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.files.json_objects import read_with_digest
 from depthrate.storage.files.paths import sweep_of_path
 from depthrate.storage.files.store import Store
-from depthrate.tasks.task import Task
+from depthrate.tasks.interface import Task
 
 NOTHING_STARTED = "nothing was started"
 

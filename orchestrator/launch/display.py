@@ -16,7 +16,7 @@ from rich.progress import Progress as ProgressBars
 
 from depthrate.orchestrator.attempts.record import describe_attempt
 from depthrate.orchestrator.console.tables import counted, duration
-from depthrate.orchestrator.launch.plan import CheckedSweep, Plan
+from depthrate.orchestrator.launch.launch_plan import CheckedSweep, Plan
 from depthrate.orchestrator.launch.progress import Progress as LaunchProgress
 from depthrate.storage.attempts.heartbeats import Beat
 from depthrate.storage.commits.cache import SnapshotCache
@@ -24,7 +24,7 @@ from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.sweeps.packing import Pack, estimated_wall_s
 from depthrate.sweeps.trial import varying_parameters
-from depthrate.tasks.task import Engine
+from depthrate.tasks.interface import Engine
 
 LOG_EVERY_S = 30.0
 SHOWN_HOLDERS = 10

@@ -21,10 +21,10 @@ from depthrate.orchestrator.executors.base import (
 from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.launch.batching import trials_of
 from depthrate.orchestrator.launch.events import log_event
+from depthrate.orchestrator.launch.launch_plan import Plan
 from depthrate.orchestrator.launch.outcome import Detached, Outcome
 from depthrate.orchestrator.launch.pack_entry import QueuedPack
 from depthrate.orchestrator.launch.pack_queue import POLL_BACKOFF_FACTOR, Feed, PackQueue
-from depthrate.orchestrator.launch.plan import Plan
 from depthrate.orchestrator.launch.progress import Watcher
 from depthrate.orchestrator.launch.reporter import Reporter
 from depthrate.orchestrator.launch.supervisor import AttemptSupervisor

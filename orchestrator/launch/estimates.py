@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from depthrate.orchestrator.launch.core_speed import core_speed
-from depthrate.orchestrator.launch.plan import Plan
+from depthrate.orchestrator.launch.launch_plan import Plan
 from depthrate.orchestrator.monitor.cost import device_kind, device_word, span_s
 from depthrate.storage.attempts.records import Record, records_of_attempts
 from depthrate.storage.commits.snapshot import Snapshot, sample_trials
@@ -25,7 +25,7 @@ from depthrate.storage.files.json_objects import object_of
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.packing import Pack, estimated_wall_s
 from depthrate.sweeps.trial import Trial
-from depthrate.tasks.task import Engine, Task
+from depthrate.tasks.interface import Engine, Task
 
 MAX_TRIALS_READ = 1000
 """Committed last, among which measured packs are looked for."""

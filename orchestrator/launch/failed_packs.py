@@ -17,10 +17,10 @@ from depthrate.orchestrator.attempts.retry import (
     retry_delay_s,
 )
 from depthrate.orchestrator.launch.events import GIVEN_UP, log_event
+from depthrate.orchestrator.launch.launch_plan import split_pack
 from depthrate.orchestrator.launch.outcome import PackFailure
 from depthrate.orchestrator.launch.pack_entry import QueuedPack
 from depthrate.orchestrator.launch.pack_queue import PackQueue
-from depthrate.orchestrator.launch.plan import split_pack
 from depthrate.storage.files.paths import checkpoint_folder
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import FailureKind

@@ -25,10 +25,10 @@ from depthrate.orchestrator.launch.code_changes import find_code_mismatch
 from depthrate.orchestrator.launch.display import JobWatcher, watcher_for
 from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.events import EventLog
+from depthrate.orchestrator.launch.launch_plan import CheckedSweep, Plan, stale_checkpoints
 from depthrate.orchestrator.launch.notify import Notifier
 from depthrate.orchestrator.launch.outcome import Detached, Outcome
 from depthrate.orchestrator.launch.pack_queue import Feed
-from depthrate.orchestrator.launch.plan import CheckedSweep, Plan, stale_checkpoints
 from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.attempts.live_curves import delete_ended_live
 from depthrate.storage.catalog.specs import write_spec
@@ -38,7 +38,7 @@ from depthrate.storage.files.data_folder import open_data_folder
 from depthrate.storage.files.format import FORMAT, Format
 from depthrate.storage.files.paths import checkpoint_folder
 from depthrate.storage.files.store import Store, StoreError
-from depthrate.tasks.task import Task
+from depthrate.tasks.interface import Task
 
 if TYPE_CHECKING:
     from depthrate.orchestrator.executors.base import Estimate

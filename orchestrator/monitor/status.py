@@ -19,7 +19,7 @@ from depthrate.storage.files.json_objects import object_of
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.sweeps.trial import Trial
-from depthrate.tasks.task import ResultStatus
+from depthrate.tasks.interface import ResultStatus
 
 STALLED_S = 900.0
 """An attempt that has come no further for so long is named."""

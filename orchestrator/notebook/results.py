@@ -13,9 +13,9 @@ from depthrate.storage.query.results import Results
 from depthrate.storage.query.sql_checks import QueryError
 from depthrate.sweeps.spec import fit_request
 from depthrate.sweeps.trial import Trial
+from depthrate.tasks.interface import Task
 from depthrate.tasks.parameters import nearest
 from depthrate.tasks.registry import find_task
-from depthrate.tasks.task import Task
 
 if TYPE_CHECKING:
     import pandas as pd

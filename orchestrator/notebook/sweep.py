@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from depthrate.orchestrator.executors.options import LaunchOptions, Option
-    from depthrate.orchestrator.launch.plan import CheckedSweep
+    from depthrate.orchestrator.launch.launch_plan import CheckedSweep
     from depthrate.orchestrator.notebook.results import StoreResults
     from depthrate.orchestrator.search.proposals import SearchView
     from depthrate.storage.files.store import Store
@@ -226,7 +226,7 @@ class Sweep:
         Raises:
             ValueError: the sweep cannot run: a parameter, its task, its data.
         """
-        from depthrate.orchestrator.launch.plan import check_sweep
+        from depthrate.orchestrator.launch.launch_plan import check_sweep
         from depthrate.orchestrator.search.proposals import with_search
 
         return with_search(check_sweep(self._spec), store)

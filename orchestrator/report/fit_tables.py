@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from depthrate.orchestrator.analysis.compare import FitPair, unpaired_text
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import adequate_power
-from depthrate.orchestrator.report.data import ReportData
-from depthrate.orchestrator.report.fit_words import (
+from depthrate.orchestrator.report.curve_groups import unique, varying
+from depthrate.orchestrator.report.fit_text import (
     above_words,
     bound_words,
     drift_words,
@@ -17,7 +17,6 @@ from depthrate.orchestrator.report.fit_words import (
     rivals_words,
     target_words,
 )
-from depthrate.orchestrator.report.groups import unique, varying
 from depthrate.orchestrator.report.html_table import (
     Cell,
     Group,
@@ -28,7 +27,8 @@ from depthrate.orchestrator.report.html_table import (
     text_cell,
     without_empty,
 )
-from depthrate.orchestrator.report.words import (
+from depthrate.orchestrator.report.report_data import ReportData
+from depthrate.orchestrator.report.text import (
     curve_label,
     escape,
     formula_markup,

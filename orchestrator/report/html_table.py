@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from depthrate.orchestrator.report.words import escape
+from depthrate.orchestrator.report.text import escape
 
 EMPTY = ("", "—", "<div class=long></div>", "<div class=long>—</div>")
 

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from depthrate.orchestrator.report.data import ReportData
-from depthrate.orchestrator.report.groups import grouped, key_parts, spread, spread_alike, thin_indices, unique
+from depthrate.orchestrator.report.curve_groups import grouped, key_parts, spread, spread_alike, thin_indices, unique
 from depthrate.orchestrator.report.plot import (
     DASHES,
     GREY,
@@ -22,7 +21,8 @@ from depthrate.orchestrator.report.plot import (
     make_trace,
     viridis,
 )
-from depthrate.orchestrator.report.words import escape_for_plotly
+from depthrate.orchestrator.report.report_data import ReportData
+from depthrate.orchestrator.report.text import escape_for_plotly
 
 MAX_LINES = 100
 """Single trials drawn in one figure; each line may have MAX_POINTS / MAX_LINES points."""

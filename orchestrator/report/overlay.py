@@ -11,9 +11,9 @@ import pandas as pd
 from depthrate.orchestrator.analysis.compare import pair_up
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.console.errors import UsageError
-from depthrate.orchestrator.report.data import ReportData
+from depthrate.orchestrator.report.curve_groups import SWEEP_COLUMN, unique
 from depthrate.orchestrator.report.figure_data import FigureContent
-from depthrate.orchestrator.report.groups import SWEEP_COLUMN, unique
+from depthrate.orchestrator.report.report_data import ReportData
 
 _FRAMES = ("results", "metrics", "curves", "lists", "points", "layered")
 """What is drawn: tables with a column trial_id."""

@@ -20,19 +20,19 @@ from depthrate.orchestrator.analysis.preferred_model import curves_with_common_e
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.monitor.cost import SweepCost
 from depthrate.orchestrator.report import figures
-from depthrate.orchestrator.report.data import TRIAL_STATE_ORDER, ReportData, SearchContent
 from depthrate.orchestrator.report.fit_tables import comparison_tables, fit_table, sensitivity_table, support_table
-from depthrate.orchestrator.report.fit_words import common_sentence, fit_sentences
-from depthrate.orchestrator.report.library import library, packed_library
+from depthrate.orchestrator.report.fit_text import common_sentence, fit_sentences
 from depthrate.orchestrator.report.page_style import SCRIPT, STYLE
 from depthrate.orchestrator.report.plot import Plot, figure_html
+from depthrate.orchestrator.report.plotly_bundle import library, packed_library
+from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData, SearchContent
+from depthrate.orchestrator.report.section import ReportSection
 from depthrate.orchestrator.report.tables import cost_tables, failure_table, search_table
-from depthrate.orchestrator.report.theme import ReportSection
+from depthrate.orchestrator.report.text import duration_text, escape, number_text
 from depthrate.orchestrator.report.trial_tables import left_out_table, trial_details, trial_table
-from depthrate.orchestrator.report.words import duration_text, escape, number_text
 from depthrate.sweeps.yaml_file import yaml_text
 from depthrate.tasks.citations import titles_cited
-from depthrate.tasks.measurement import Measurement
+from depthrate.tasks.metric import Measurement
 
 
 def render_report(data: ReportData) -> str:

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from depthrate.orchestrator.report.words import MAX_LABEL, escape, escape_for_plotly, is_finite, shorten
+from depthrate.orchestrator.report.text import MAX_LABEL, escape, escape_for_plotly, is_finite, shorten
 
 Trace: TypeAlias = dict[str, Any]
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.analysis.columns import ALWAYS_LAST, columns_to_skip, known_measurements
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.launch.plan import CheckedSweep
+from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 from depthrate.orchestrator.monitor.cost import SweepCost, compute_cost
 from depthrate.orchestrator.monitor.status import SweepStatus
-from depthrate.orchestrator.report.data import ReportData
+from depthrate.orchestrator.report.curve_groups import grouped, spread, varying
 from depthrate.orchestrator.report.figure_data import read_figures
 from depthrate.orchestrator.report.figures.declared import MAX_SCATTERS
 from depthrate.orchestrator.report.figures.search import search_content
-from depthrate.orchestrator.report.groups import grouped, spread, varying
+from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.search.proposals import SearchView
 from depthrate.storage.attempts.live_curves import live_rows
 from depthrate.storage.attempts.records import Record, read_records_of
@@ -28,10 +28,10 @@ from depthrate.storage.files.json_objects import object_of
 from depthrate.storage.query.live_view import read_live
 from depthrate.storage.query.results import Results
 from depthrate.storage.query.views import names_in
-from depthrate.storage.tables.own_columns import quoted
+from depthrate.storage.tables.custom_columns import quoted
 from depthrate.sweeps.trial import Trial
+from depthrate.tasks.interface import Task
 from depthrate.tasks.panel import LayerMapPanel, Panel, ScatterPanel
-from depthrate.tasks.task import Task
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,11 +7,11 @@ import collections
 import pandas as pd
 
 from depthrate.orchestrator.monitor.cost import Hours, NodeCost, SweepCost, device_word
-from depthrate.orchestrator.report.data import ReportData, SearchContent
-from depthrate.orchestrator.report.groups import grouped
+from depthrate.orchestrator.report.curve_groups import grouped
 from depthrate.orchestrator.report.html_table import Cell, long_cell, table
+from depthrate.orchestrator.report.report_data import ReportData, SearchContent
+from depthrate.orchestrator.report.text import escape, is_finite, number_text, value_text
 from depthrate.orchestrator.report.trial_tables import MAX_ERROR, MAX_TABLE_ROWS, trial_cell
-from depthrate.orchestrator.report.words import escape, is_finite, number_text, value_text
 from depthrate.tasks.panel import VerdictPanel
 
 KINDS_OF_HOURS = ("held", "committed", "failed", "repeated", "around", "idle")

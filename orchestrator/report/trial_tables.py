@@ -12,11 +12,11 @@ import pandas as pd
 from depthrate.orchestrator.analysis.convergence import UNCONVERGED_RULE
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.report.data import TRIAL_STATE_ORDER, ReportData
-from depthrate.orchestrator.report.groups import thin_indices, unique, varying
+from depthrate.orchestrator.report.curve_groups import thin_indices, unique, varying
 from depthrate.orchestrator.report.html_table import Cell, long_cell, number_cell, table, text_cell, without_empty
 from depthrate.orchestrator.report.plot import json_in_script
-from depthrate.orchestrator.report.words import (
+from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData
+from depthrate.orchestrator.report.text import (
     curve_label,
     duration_text,
     escape,
@@ -26,7 +26,7 @@ from depthrate.orchestrator.report.words import (
     number_text,
     value_text,
 )
-from depthrate.tasks.measurement import Measurement
+from depthrate.tasks.metric import Measurement
 
 MAX_TABLE_ROWS = 500
 MAX_IDS = 20

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from depthrate.orchestrator.analysis.columns import ALWAYS_LAST, result_columns
-from depthrate.orchestrator.launch.plan import CheckedSweep
+from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.studies import make_studies
 from depthrate.tasks.data.sources import DataSource
-from depthrate.tasks.measurement import scalars
+from depthrate.tasks.metric import scalars
 from depthrate.tasks.parameters import format_names, nearest
 
 

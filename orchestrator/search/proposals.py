@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from depthrate.orchestrator.launch.plan import CheckedSweep
+from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 from depthrate.storage.attempts.searches import Batch, Report, SearchRecords
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.studies import Study, make_studies
 from depthrate.sweeps.trial import Trial
-from depthrate.tasks.task import ResultStatus
+from depthrate.tasks.interface import ResultStatus
 
 if TYPE_CHECKING:
     from depthrate.storage.query.results import Results

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import resources
 
 from depthrate.orchestrator.report.page_style import STYLE
-from depthrate.orchestrator.report.words import escape
+from depthrate.orchestrator.report.text import escape
 from depthrate.storage.query.views import VIEWS
 
 _EXAMPLES = (

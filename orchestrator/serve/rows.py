@@ -10,7 +10,7 @@ from typing import Any
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.find_sweep import find_launch
 from depthrate.orchestrator.monitor.status import SweepStatus
-from depthrate.orchestrator.report.groups import thin_indices
+from depthrate.orchestrator.report.curve_groups import thin_indices
 from depthrate.orchestrator.report.trial_tables import MAX_COLUMNS
 from depthrate.orchestrator.serve.poller import StoreView
 from depthrate.storage.attempts.live_curves import LivePack
@@ -18,7 +18,7 @@ from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.files.json_objects import object_of
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.results import Results
-from depthrate.storage.tables.own_columns import quoted
+from depthrate.storage.tables.custom_columns import quoted
 
 SHOWN_CURVES = 40
 """Trials in the figure of curves: those that run, then those that were committed last."""

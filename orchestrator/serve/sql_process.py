@@ -21,7 +21,7 @@ from depthrate.orchestrator.console.tables import format_value, json_text
 from depthrate.orchestrator.serve.sql import MAX_ROWS
 from depthrate.storage.commits.source import first_line
 from depthrate.storage.files.store import Store
-from depthrate.storage.query.limits import limited_memory
+from depthrate.storage.query.query_limits import limited_memory
 from depthrate.storage.query.results import Results
 from depthrate.storage.query.sql_checks import QueryError, QueryMemoryError
 

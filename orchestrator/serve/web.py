@@ -26,10 +26,9 @@ from starlette.routing import Route
 from depthrate.orchestrator.api.logs import print_attempts
 from depthrate.orchestrator.api.status import WATCH_EVERY_S
 from depthrate.orchestrator.console.tables import ANY_WIDTH, PlainConsole, json_text
-from depthrate.orchestrator.report.library import library
 from depthrate.orchestrator.report.page import page_policy
+from depthrate.orchestrator.report.plotly_bundle import library
 from depthrate.orchestrator.serve.access import Access
-from depthrate.orchestrator.serve.drawn import Renderer
 from depthrate.orchestrator.serve.pages import (
     index_page,
     missing_page,
@@ -40,6 +39,7 @@ from depthrate.orchestrator.serve.pages import (
     trial_page,
 )
 from depthrate.orchestrator.serve.poller import Poller, StoreView
+from depthrate.orchestrator.serve.renderer import Renderer
 from depthrate.orchestrator.serve.rows import SweepRows, state_of
 from depthrate.orchestrator.serve.sql import MAX_ROWS, BusyError, ClientGoneError, Limits, SqlProcesses
 from depthrate.orchestrator.serve.summary import summaries, summary

@@ -25,7 +25,7 @@ from depthrate.orchestrator.code.store import code_hash, load_stored_task
 from depthrate.orchestrator.executors.base import BATCH_S, AttemptSpec
 from depthrate.orchestrator.worker.context import StopFlag, WorkerContext, node_scratch_store
 from depthrate.orchestrator.worker.heartbeat import Heartbeat, captured_output
-from depthrate.orchestrator.worker.live_curves import LiveCurves
+from depthrate.orchestrator.worker.live_curve_writer import LiveCurves
 from depthrate.orchestrator.worker.pruning import Judge, Pruning
 from depthrate.storage.commits.commit import commit_trials
 from depthrate.storage.files.data_cache import worker_data_folder
@@ -36,7 +36,7 @@ from depthrate.storage.tables.feature_file import FeatureFile
 from depthrate.storage.tables.from_task import layer_parts, picked_columns, task_table
 from depthrate.storage.tables.schema import TableError
 from depthrate.storage.tables.states import AttemptState, FailureKind
-from depthrate.tasks.task import Interrupted, ResultStatus, Tables, Task, TrialResult, has_diverged
+from depthrate.tasks.interface import Interrupted, ResultStatus, Tables, Task, TrialResult, has_diverged
 from depthrate.tasks.training.engines.choice import NoCompilerError
 from depthrate.tasks.training.torch_errors import torch_errors
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from depthrate.orchestrator.attempts.record import Attempt
 from depthrate.orchestrator.executors.base import AttemptSpec
-from depthrate.orchestrator.worker.live_curves import LiveCurves
+from depthrate.orchestrator.worker.live_curve_writer import LiveCurves
 from depthrate.orchestrator.worker.pruning import Pruning
 from depthrate.orchestrator.worker.stored_libraries import StoredLibraries
 from depthrate.storage.files.data_folder import DataFolder
@@ -24,8 +24,8 @@ from depthrate.storage.files.json_objects import read_with_digest, with_digest
 from depthrate.storage.files.parquet import SLACK_BYTES
 from depthrate.storage.files.paths import checkpoint_path, checkpoint_trials_path
 from depthrate.storage.files.store import Store
+from depthrate.tasks.interface import Engine
 from depthrate.tasks.manual_training import ManualTraining
-from depthrate.tasks.task import Engine
 
 log = logging.getLogger("depthrate")
 

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from depthrate.tasks.fits.cutoffs import cutoff
     from depthrate.tasks.fits.rates import fit_many, fit_rates, predict
     from depthrate.tasks.function_task import task
-    from depthrate.tasks.measurement import Measurement
+    from depthrate.tasks.interface import Interrupted, Pruned, TaskError
     from depthrate.tasks.measures.geodesic import along_geodesic, geodesic
     from depthrate.tasks.measures.geometry import effective_rank, intrinsic_dimension, linear_cka, regression_collapse
     from depthrate.tasks.measures.labelled import FeaturesError
     from depthrate.tasks.measures.linear_probe import probe_accuracy, probe_r2
     from depthrate.tasks.measures.measure import measure
     from depthrate.tasks.measures.stream import Measurer
+    from depthrate.tasks.metric import Measurement
     from depthrate.tasks.supervised.probe import probe
-    from depthrate.tasks.task import Interrupted, Pruned, TaskError
 
 __all__ = [
     "Comparison",

@@ -18,8 +18,8 @@ from depthrate.storage.files.json_objects import read_object
 from depthrate.storage.files.parquet import DataFile, open_parquet, pages_are_sound, write_table
 from depthrate.storage.files.paths import DATA_TABLES, table_path
 from depthrate.storage.files.store import Store
+from depthrate.storage.tables.custom_columns import check_own_columns
 from depthrate.storage.tables.feature_file import FeatureFile
-from depthrate.storage.tables.own_columns import check_own_columns
 from depthrate.storage.tables.schema import LATER, SCHEMA_VERSION, TRIALS, Columns, TableError, as_trials
 
 METADATA_KEY = b"depthrate"

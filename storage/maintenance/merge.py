@@ -19,7 +19,7 @@ from depthrate.storage.files.parquet import DataFile, read_parquet, write_table
 from depthrate.storage.files.paths import attempt_of_path, compacted_path, log_path, manifest_path, name_of_path
 from depthrate.storage.files.regular import InvalidFileError
 from depthrate.storage.files.store import Store
-from depthrate.storage.maintenance.groups import MERGE_FEATURES_BELOW, Group
+from depthrate.storage.maintenance.compaction_groups import MERGE_FEATURES_BELOW, Group
 from depthrate.storage.tables.schema import ATTEMPTS, as_attempts, concat_rows, empty_trials
 
 _RECORDS = ATTEMPTS.append(pa.field("log", pa.binary()))

@@ -14,7 +14,7 @@ from depthrate.storage.commits.source import VisibleCommit
 from depthrate.storage.files.parquet import DataFile
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.findings import Finding
-from depthrate.storage.tables.own_columns import TYPE_WORDS, check_own_columns, custom_columns
+from depthrate.storage.tables.custom_columns import TYPE_WORDS, check_own_columns, custom_columns
 from depthrate.storage.tables.schema import MEASURED_TABLES
 
 Types = Mapping[str, Mapping[str, str]]

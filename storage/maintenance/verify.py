@@ -33,10 +33,10 @@ from depthrate.storage.files.paths import (
 )
 from depthrate.storage.files.regular import InvalidFileError
 from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance.compaction_groups import SETTLED_S
 from depthrate.storage.maintenance.damage import BROKEN, diagnose, newer_columns, rows_left, wrong_columns
 from depthrate.storage.maintenance.findings import NEWER, STRAY, Finding, Verification
 from depthrate.storage.maintenance.garbage import ABANDONED_S
-from depthrate.storage.maintenance.groups import SETTLED_S
 from depthrate.storage.maintenance.type_conflicts import find_type_conflicts, types_of
 from depthrate.storage.maintenance.verify_metadata import HashOf, check_small_files
 from depthrate.storage.tables.schema import TRIALS, Columns, as_trials, concat_rows, empty_trials

@@ -31,7 +31,7 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.damage import BROKEN
 from depthrate.storage.maintenance.findings import Finding
 from depthrate.storage.maintenance.garbage import ABANDONED_S
-from depthrate.storage.tables.own_columns import TYPE_WORDS, late_claims
+from depthrate.storage.tables.custom_columns import TYPE_WORDS, late_claims
 from depthrate.storage.tables.schema import FITS, MEASURED_TABLES
 
 HashOf = Callable[[Mapping[str, Any]], str | None]

@@ -11,7 +11,7 @@ import pyarrow as pa
 from depthrate.storage.attempts.live_curves import LivePack, LiveReader, live_rows, newest_rows
 from depthrate.storage.catalog.specs import newest_specs
 from depthrate.storage.files.store import Store
-from depthrate.storage.tables.own_columns import quoted
+from depthrate.storage.tables.custom_columns import quoted
 from depthrate.storage.tables.parameters import parameter_columns
 from depthrate.storage.tables.schema import Columns
 

@@ -24,13 +24,13 @@ from depthrate.storage.commits.source import Problem, VisibleCommit, find_broken
 from depthrate.storage.files.paths import DATA_TABLES, attempt_of_path, removal_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.features import read_layer
-from depthrate.storage.query.limits import database, query_timeout
 from depthrate.storage.query.live_view import create_live_view, read_live
 from depthrate.storage.query.membership import Membership, read_membership, with_sweep
+from depthrate.storage.query.query_limits import database, query_timeout
 from depthrate.storage.query.results_view import results_view
 from depthrate.storage.query.sql_checks import QueryError, QueryMemoryError, candidates, require_characters
 from depthrate.storage.query.views import VIEWS, asks_for_tables, elsewhere_hint, named_views, names_sweep, renamed_hint
-from depthrate.storage.tables.own_columns import OWN_TYPES, quoted
+from depthrate.storage.tables.custom_columns import OWN_TYPES, quoted
 from depthrate.storage.tables.parameters import Added, nothing_added, with_parameter_columns
 from depthrate.storage.tables.schema import ATTEMPTS, FITS, MEASURED_TABLES, TRIALS, Columns
 

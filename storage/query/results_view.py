@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 
-from depthrate.storage.tables.own_columns import quoted
+from depthrate.storage.tables.custom_columns import quoted
 
 _FIRST = ("trial_id", "sweep", "task", "status")
 _LAST = ("wall_s", "device", "host", "committed_at", "tags")

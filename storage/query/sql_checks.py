@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import duckdb
 
 from depthrate.storage.commits.source import first_line
-from depthrate.storage.tables.own_columns import quoted
+from depthrate.storage.tables.custom_columns import quoted
 
 
 class QueryError(ValueError):

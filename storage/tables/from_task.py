@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from depthrate.storage.tables.own_columns import check_names
+from depthrate.storage.tables.custom_columns import check_names
 from depthrate.storage.tables.schema import FEATURES, Columns, TableError
 
 

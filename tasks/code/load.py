@@ -26,9 +26,9 @@ from depthrate.tasks.code.collect import TaskCode, TooManyFilesError, code_of_mo
 from depthrate.tasks.code.explain import explain_import_error
 from depthrate.tasks.code.trust import STRICT_MODES, is_accepted, untrusted_reason
 from depthrate.tasks.code.unpack import unpack
+from depthrate.tasks.interface import TaskError
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.private_cache import is_of_process
-from depthrate.tasks.task import TaskError
 
 _MAIN = "depthrate_task_"
 """Begins the name of the module of a task's own file."""

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from depthrate.tasks.code.collect import TaskCode
 from depthrate.tasks.code.trust import is_private_to_user
+from depthrate.tasks.interface import TaskError
 from depthrate.tasks.private_cache import private_cache
 from depthrate.tasks.regular_file import read_regular
-from depthrate.tasks.task import TaskError
 
 _UNUSED_S = 30 * 24 * 3600
 """Age in seconds at which unpacked code is deleted."""

@@ -5,7 +5,7 @@ Importable without torch.
 
 from __future__ import annotations
 
-from depthrate.tasks.measurement import Measurement
+from depthrate.tasks.metric import Measurement
 from depthrate.tasks.parameters import ParameterError, nearest
 
 PARAMETER = "measure"

@@ -5,7 +5,7 @@ Importable without torch. P3 is Progressive Feedforward Collapse of ResNet Train
 
 from __future__ import annotations
 
-from depthrate.tasks.measurement import Axis, Measurement
+from depthrate.tasks.metric import Axis, Measurement
 from depthrate.tasks.panel import LayerMapPanel, Panel, PathPanel, VerdictPanel
 
 MONOTONE = (

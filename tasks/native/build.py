@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from depthrate.tasks.interface import Interrupted, SharedLibraries
 from depthrate.tasks.native.library import AnyCall, Call, CallMismatchError, Library
 from depthrate.tasks.private_cache import is_private_file, private_cache
 from depthrate.tasks.regular_file import read_regular
-from depthrate.tasks.task import Interrupted, SharedLibraries
 from depthrate.tasks.training.engines.choice import EngineError, NoCompilerError, compiler
 
 SOURCES = Path(__file__).parent

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from depthrate.tasks.measurement import Measurement, Optimum, by_name
 from depthrate.tasks.measures.named_columns import NAMED_MEASURES
 from depthrate.tasks.measures.path_columns import GEODESIC
+from depthrate.tasks.metric import Measurement, Optimum, by_name
 from depthrate.tasks.supervised import theory
 
 HOW_ONE_TRAINS = frozenset(

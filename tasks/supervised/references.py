@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from depthrate.tasks.code.collect import TaskCode, real_path
 from depthrate.tasks.code.load import code_of_file, code_of_installed
-from depthrate.tasks.task import TaskError
+from depthrate.tasks.interface import TaskError
 
 CUSTOM = "own"
 """The task of trials on classes with a custom network or custom data, as stores have it."""

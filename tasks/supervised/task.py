@@ -15,6 +15,7 @@ from depthrate.tasks.data.dataset import Dataset, DataShape
 from depthrate.tasks.data.markov import MARKOV
 from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.data.sources import DatasetError, DataSource
+from depthrate.tasks.interface import Params, TaskContext, TaskError, TrialResult
 from depthrate.tasks.networks.builtin import ARCHITECTURES
 from depthrate.tasks.networks.module import ModuleNetwork
 from depthrate.tasks.networks.network import Network
@@ -29,7 +30,6 @@ from depthrate.tasks.supervised.targets.next_token import NextToken
 from depthrate.tasks.supervised.targets.numbers import Numbers
 from depthrate.tasks.supervised.targets.target import Target
 from depthrate.tasks.supervised.user_callable import UserCallable, load_callable
-from depthrate.tasks.task import Params, TaskContext, TaskError, TrialResult
 from depthrate.tasks.training.fused_task import NetworkTask
 from depthrate.tasks.training.parameters import check_training
 

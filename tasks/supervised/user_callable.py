@@ -11,9 +11,9 @@ from typing import Any
 
 from depthrate.tasks.code.collect import TaskCode
 from depthrate.tasks.code.load import load_user_module
+from depthrate.tasks.interface import TaskError
 from depthrate.tasks.parameters import REQUIRED, Kind, Parameter, ParameterError, kind_of_hint
 from depthrate.tasks.supervised.references import short_name
-from depthrate.tasks.task import TaskError
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

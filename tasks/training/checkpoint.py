@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from depthrate.tasks.task import TaskContext
+from depthrate.tasks.interface import TaskContext
 
 log = logging.getLogger(__name__)
 CHECKPOINT_FORMAT = 2

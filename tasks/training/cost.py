@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from depthrate.tasks.data.dataset import DataShape
+from depthrate.tasks.interface import Engine
 from depthrate.tasks.networks.network import Network
-from depthrate.tasks.task import Engine
 from depthrate.tasks.training.polish.polish_parameters import curve_steps
 from depthrate.tasks.training.training_plan import PolishPlan, TrainingPlan, evaluation_rows
 

@@ -17,9 +17,9 @@ from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.data.published import check_dataset, check_test
 from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.importing import gc_paused
+from depthrate.tasks.interface import Engine, Params, Task, TaskContext, TrialResult
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.parameters import ParameterError, changed
-from depthrate.tasks.task import Engine, Params, Task, TaskContext, TrialResult
 from depthrate.tasks.training.cost import PackShape, estimate_s, max_pack_size
 from depthrate.tasks.training.engines.choice import check_precision, select_engine
 from depthrate.tasks.training.memory import memory_bytes

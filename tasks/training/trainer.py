@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from depthrate.tasks.data.dataset import SampleStream
+from depthrate.tasks.interface import Engine
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.networks.flat_parameters import decay_groups, gradients_of, leaves_of, split_parameters, started
 from depthrate.tasks.networks.network import Network, Tensors
-from depthrate.tasks.task import Engine
 from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engines.choice import EngineError
 from depthrate.tasks.training.engines.compiled_step import CompiledStep

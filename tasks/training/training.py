@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from depthrate.tasks.data.dataset import Dataset, SampleStream
+from depthrate.tasks.interface import Engine, SharedLibraries
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.networks.network import Network
-from depthrate.tasks.task import Engine, SharedLibraries
 from depthrate.tasks.training.cost import PackShape
 from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engines.choice import select_engine

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from depthrate.tasks.interface import Engine, Interrupted, ResultStatus, TaskContext, TrialResult
 from depthrate.tasks.native.library import Library
-from depthrate.tasks.task import Engine, Interrupted, ResultStatus, TaskContext, TrialResult
 from depthrate.tasks.training.checkpoint import at_positions, load_previous, packed
 from depthrate.tasks.training.computing import computing
 from depthrate.tasks.training.divergence import Divergence

@@ -16,8 +16,8 @@ from depthrate.orchestrator.analysis.fit_curves import fit_curves
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.analysis.replicates import draws_text
 from depthrate.orchestrator.console.fit_table import print_fits
-from depthrate.orchestrator.report.fit_words import fit_sentence
-from depthrate.orchestrator.report.words import curve_label
+from depthrate.orchestrator.report.fit_text import fit_sentence
+from depthrate.orchestrator.report.text import curve_label
 from depthrate.storage.commits.commit import commit_trials
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.sql_checks import QueryError

@@ -14,7 +14,7 @@ from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.fit import fit_sweep
 from depthrate.orchestrator.cli.commands import compare
-from depthrate.orchestrator.launch.plan import CheckedSweep, check_sweep
+from depthrate.orchestrator.launch.launch_plan import CheckedSweep, check_sweep
 from depthrate.storage.commits.commit import commit_trials
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.sql_checks import QueryError

@@ -19,9 +19,9 @@ import depthrate
 from depthrate.orchestrator.analysis.columns import builtin_columns, columns_of
 from depthrate.storage.tables.from_task import task_table
 from depthrate.storage.tables.schema import CURVES, METRICS, Columns, TableError
-from depthrate.tasks.measurement import Measurement
+from depthrate.tasks.interface import Task
+from depthrate.tasks.metric import Measurement
 from depthrate.tasks.registry import core_measurements
-from depthrate.tasks.task import Task
 
 ROOT = Path(__file__).parents[2]
 TASK = '''

@@ -123,7 +123,7 @@ def test_a_full_store_with_free_space_names_the_failed_write(folder: Store, monk
             self._store, self.running = folder, {"a": entry}  # type: ignore[dict-item]
 
     noted: list[str] = []
-    monkeypatch.setattr(supervisor, "note", lambda _, text, **__: noted.append(text))
+    monkeypatch.setattr(supervisor, "log_event", lambda _, text, **__: noted.append(text))
     monkeypatch.setattr(supervisor, "free_bytes", lambda _: 5_710_000)
     Full()._check_store()
     assert "a write failed although 5.71 MB are free" in noted[0] and "176 kB" in noted[0]

@@ -43,8 +43,8 @@ uvicorn = pytest.importorskip("uvicorn", reason="needs pip install 'depthrate[se
 
 from depthrate.orchestrator.serve import drawn  # noqa: E402
 from depthrate.orchestrator.serve.access import is_known_host, is_loopback  # noqa: E402
-from depthrate.orchestrator.serve.drawn import Renderer  # noqa: E402
 from depthrate.orchestrator.serve.poller import Poller  # noqa: E402
+from depthrate.orchestrator.serve.renderer import Renderer  # noqa: E402
 from depthrate.orchestrator.serve.rows import SweepRows  # noqa: E402
 from depthrate.orchestrator.serve.sql import MAX_ROWS, Limits  # noqa: E402
 from depthrate.orchestrator.serve.web import make_app  # noqa: E402
@@ -809,8 +809,8 @@ if pathlib.Path(__file__).with_name("how").exists():  # read by who draws: dies 
 def test_what_draws_may_die_or_hang_and_the_page_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, said: str
 ) -> None:
-    monkeypatch.setattr(drawn, "LONGEST_S", 4.0 if how == "wait" else 100.0)
-    monkeypatch.setattr(drawn, "EVERY_S", 0.1)
+    monkeypatch.setattr(drawn, "MAX_RENDER_S", 4.0 if how == "wait" else 100.0)
+    monkeypatch.setattr(drawn, "RENDER_INTERVAL_S", 0.1)
     monkeypatch.setattr(drawn, "SHARE", 0.0)
     (tmp_path / "killer.py").write_text(KILLER)
     sweep = {"name": "killed", "task": f"{tmp_path / 'killer.py'}:falls", "grid": {"depth": [2, 3, 4]}}
@@ -825,7 +825,7 @@ def test_what_draws_may_die_or_hang_and_the_page_goes_on(
         assert server.ask("/state.json").status == 200
         assert said in server.ask("/sweep/killed/report", Accept="text/html").text
         (tmp_path / "how").unlink()
-        monkeypatch.setattr(drawn, "LONGEST_S", 100.0)
+        monkeypatch.setattr(drawn, "MAX_RENDER_S", 100.0)
         until(lambda: figures_of(server, "killed"), lambda found: found["drawn"] and not found["said"])
         assert server.ask("/sweep/killed/report").status == 200
 

@@ -17,7 +17,7 @@ from depthrate.orchestrator.attempts.record import Attempt
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors.base import AttemptSpec
 from depthrate.orchestrator.launch.launch import delete_checkpoints
-from depthrate.orchestrator.launch.plan import check_sweep
+from depthrate.orchestrator.launch.launch_plan import check_sweep
 from depthrate.orchestrator.worker.context import StopFlag, WorkerContext
 from depthrate.orchestrator.worker.pruning import Pruning
 from depthrate.storage.files.data_cache import worker_data_folder
@@ -25,7 +25,7 @@ from depthrate.storage.files.json_objects import read_with_digest
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.load import sweep_of_spec
-from depthrate.tasks.task import TaskError
+from depthrate.tasks.interface import TaskError
 
 OWN_TASKS = Path(__file__).parents[1] / "support/own_tasks.py"
 

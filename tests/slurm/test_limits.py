@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from depthrate.slurm.limits import JobGroup, SubmitLimits, read_submit_limits
+from depthrate.slurm.cluster_limits import JobGroup, SubmitLimits, read_submit_limits
 from depthrate.slurm.profile import Profile
 
 ASSOCIATIONS = """\

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from depthrate.orchestrator.executors.slurm.submitter import bundle, share_of_slots_used
-from depthrate.slurm import states
+from depthrate.slurm import job_states
+from depthrate.slurm.cluster_limits import Limits, Partition, minutes_of, read_limits
 from depthrate.slurm.command import SlurmError, run_command
-from depthrate.slurm.limits import Limits, Partition, minutes_of, read_limits
+from depthrate.slurm.job_states import JobState, sacct_states, squeue_states
 from depthrate.slurm.profile import Profile, expiring_keys, load_profile, make_profile
 from depthrate.slurm.script import all_have_ended, batch_script, sbatch_parameters, work_file
-from depthrate.slurm.states import JobState, sacct_states, squeue_states
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = """\
@@ -297,7 +297,7 @@ esac
 
 
 def test_states_of_an_array(programs: Any) -> None:
-    widths = [int(column.partition(":")[2]) for column in states._COLUMNS]
+    widths = [int(column.partition(":")[2]) for column in job_states._COLUMNS]
     rows = [
         ("7", "0", "8", "RUNNING", "0", "n1", "None", "0", "N/A", "N/A", "a"),
         ("7", "1", "9", "PENDING", "2", "", "Priority", "0", "N/A", "N/A", "a"),

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from depthrate.slurm import states
-from depthrate.slurm.states import sacct_states, squeue_states
+from depthrate.slurm import job_states
+from depthrate.slurm.job_states import sacct_states, squeue_states
 
 ARRAY = [f"7_{index}" for index in range(12)]
 Programs = Callable[[str, str], None]
@@ -32,7 +32,7 @@ def squeue_line(task: str, job_id: str, state: str, node: str = "") -> str:
     cells = ("7", task, job_id, state, "0", node, "None", "0", "N/A", "N/A", "a")
     return "".join(
         f"{cell:<{width}}"
-        for cell, width in zip(cells, [int(c.partition(":")[2]) for c in states._COLUMNS], strict=True)
+        for cell, width in zip(cells, [int(c.partition(":")[2]) for c in job_states._COLUMNS], strict=True)
     )
 
 

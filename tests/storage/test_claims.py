@@ -105,7 +105,7 @@ def test_of_two_that_see_each_other_the_earlier_wins(folder: Store) -> None:
     early, late = (Claims(folder, "s", name, clock, clock.sleep) for name in ("b", "a"))
     early.enter(), late.enter()
     real_look = early.refresh
-    early.refresh = lambda: (setattr(early, "look", real_look), clock.sleep(0.1), late.acquire(["t0"]), real_look())  # type: ignore[method-assign]
+    early.refresh = lambda: (setattr(early, "refresh", real_look), clock.sleep(0.1), late.acquire(["t0"]), real_look())  # type: ignore[method-assign]
     early.acquire(["t0"])
     assert early.has(["t0"]) and not late.has(["t0"])
 

@@ -16,8 +16,8 @@ from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.maintenance.repair import repair
 from depthrate.storage.maintenance.verify import verify
 from depthrate.storage.query.results import Results
-from depthrate.storage.tables import own_columns as own_columns_module
-from depthrate.storage.tables.own_columns import check_own_columns, custom_columns
+from depthrate.storage.tables import custom_columns as own_columns_module
+from depthrate.storage.tables.custom_columns import check_own_columns, custom_columns
 from depthrate.storage.tables.schema import TableError
 
 A, B, C = (f"20260101T000000_{letter * 12}" for letter in "abc")
@@ -61,7 +61,7 @@ def test_of_two_writers_at_once_one_is_refused(store: Store, monkeypatch: pytest
             meet.wait(timeout=30)
         return found
 
-    monkeypatch.setattr(own_columns_module, "own_columns", look_together)
+    monkeypatch.setattr(own_columns_module, "custom_columns", look_together)
 
     def write(note: object, attempt_id: str, trial_id: str) -> None:
         try:

@@ -9,7 +9,7 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from depthrate.storage.query.export import write_csv, write_json, write_parquet
+from depthrate.storage.query.row_writers import write_csv, write_json, write_parquet
 from depthrate.storage.query.sql_checks import QueryError
 
 ALL_TYPES = duckdb.sql("select * from test_all_types()").columns

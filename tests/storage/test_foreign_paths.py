@@ -16,7 +16,7 @@ from tests_rows import commit
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack, read_submissions
-from depthrate.orchestrator.launch.plan import check_sweep, make_plan
+from depthrate.orchestrator.launch.launch_plan import check_sweep, make_plan
 from depthrate.storage.attempts.records import read_records
 from depthrate.storage.catalog.specs import newest_specs
 from depthrate.storage.commits.commit import METADATA_KEY

@@ -5,7 +5,7 @@ import pytest
 from benchmarks.store_synthetic import write_pack
 from depthrate.orchestrator.analysis.fit_curves import fit_curves
 from depthrate.orchestrator.analysis.open_results import results_of
-from depthrate.orchestrator.launch.plan import check_sweep
+from depthrate.orchestrator.launch.launch_plan import check_sweep
 from depthrate.orchestrator.report.read_store import hold_numbers
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.sql_checks import QueryError

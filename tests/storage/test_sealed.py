@@ -7,7 +7,7 @@ import math
 import pytest
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
-from depthrate.orchestrator.launch.plan import check_sweep, make_plan
+from depthrate.orchestrator.launch.launch_plan import check_sweep, make_plan
 from depthrate.storage.attempts.searches import SearchRecords
 from depthrate.storage.files.json_objects import read_with_digest, with_digest
 from depthrate.storage.files.store import Store

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from depthrate.tasks.interface import Task
 from depthrate.tasks.parameters import ParameterSchema
-from depthrate.tasks.task import Task
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

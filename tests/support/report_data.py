@@ -12,7 +12,7 @@ import pandas as pd
 from depthrate.orchestrator.analysis.columns import known_measurements
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.monitor.cost import Hours, SweepCost
-from depthrate.orchestrator.report.data import ReportData
+from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.tasks.fits.rates import fit_rates
 from depthrate.tasks.supervised.task import COLLAPSE
 

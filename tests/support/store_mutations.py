@@ -25,7 +25,7 @@ from tests_rows import commit
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack, read_submissions
-from depthrate.orchestrator.launch.plan import check_sweep
+from depthrate.orchestrator.launch.launch_plan import check_sweep
 from depthrate.storage.attempts.searches import Batch, SearchRecords
 from depthrate.storage.catalog.code import list_code_hashes, read_code, store_code
 from depthrate.storage.catalog.code_decisions import DecisionKind, decide

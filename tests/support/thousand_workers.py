@@ -30,10 +30,10 @@ from depthrate.orchestrator.executors.slurm.outcomes import PackOutcomes
 from depthrate.orchestrator.executors.slurm.queue import WatchedJob
 from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack
 from depthrate.orchestrator.launch.driver import Driver
-from depthrate.orchestrator.launch.plan import Plan, check_sweep
+from depthrate.orchestrator.launch.launch_plan import Plan, check_sweep
 from depthrate.orchestrator.worker.attempt_runner import AttemptRunner
 from depthrate.orchestrator.worker.context import StopFlag
-from depthrate.slurm.states import JobState
+from depthrate.slurm.job_states import JobState
 from depthrate.storage.attempts.heartbeats import BEAT_FIELDS, write_heartbeats
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.paths import log_path
@@ -41,7 +41,7 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState
 from depthrate.sweeps.load import sweep_of_spec
 from depthrate.sweeps.packing import make_pack
-from depthrate.tasks.task import Task
+from depthrate.tasks.interface import Task
 
 TASK = """
 import depthrate

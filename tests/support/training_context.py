@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from depthrate.tasks.task import Engine, Interrupted
+from depthrate.tasks.interface import Engine, Interrupted
 
 
 @dataclass

@@ -5,7 +5,7 @@ import pytest
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.expand import expand
 from depthrate.sweeps.load import load_sweep, sweep_of_spec
-from depthrate.tasks.task import Engine
+from depthrate.tasks.interface import Engine
 
 BODY = "name: s\ntask: collapse\nparams: {arch: rn1, depth: 2}\n"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from depthrate.orchestrator.launch.plan import check_sweep
+from depthrate.orchestrator.launch.launch_plan import check_sweep
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.load import sweep_of_spec
 

@@ -11,7 +11,7 @@ from depthrate.sweeps.expression import Expression
 from depthrate.sweeps.load import sweep_of_spec
 from depthrate.sweeps.spec import check_fits
 from depthrate.sweeps.trial import Trial, trial_id_of
-from depthrate.tasks.measurement import Measurement
+from depthrate.tasks.metric import Measurement
 from depthrate.tasks.parameters import Parameter, ParameterError, ParameterSchema
 
 

@@ -10,7 +10,7 @@ from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.expand import expand
 from depthrate.sweeps.load import load_sweep, parse_yaml, sweep_of_spec
 from depthrate.sweeps.spec import check_fits
-from depthrate.tasks.task import TaskError
+from depthrate.tasks.interface import TaskError
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from depthrate.tasks.measurement import Measurement, MeasurementError, by_name, scalars
+from depthrate.tasks.metric import Measurement, MeasurementError, by_name, scalars
 from depthrate.tasks.registry import core_measurements, registered_tasks
 
 

@@ -23,9 +23,9 @@ from depthrate.storage.files.data_folder import open_data_folder
 from depthrate.storage.tables.from_task import layer_parts, task_table
 from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.data.sources import DatasetError
+from depthrate.tasks.interface import Engine, Interrupted, ResultStatus, Task
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.registry import registered_task
-from depthrate.tasks.task import Engine, Interrupted, ResultStatus, Task
 from depthrate.tasks.training.engines.choice import EngineError
 
 REVIEWS = Path(os.environ.get("DEPTHRATE_DATA", "missing")) / "aclImdb_v1.tar.gz"

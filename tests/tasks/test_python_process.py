@@ -8,7 +8,7 @@ from tests_rows import commit
 
 from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.launch.autocompact import AutoCompactor
-from depthrate.orchestrator.serve.drawn import Renderer
+from depthrate.orchestrator.serve.renderer import Renderer
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store
 from depthrate.tasks.python_process import start_python

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from depthrate.tasks.function_task import task
+from depthrate.tasks.interface import Interrupted, TaskError
 from depthrate.tasks.loading import absolute_task_name, load_task
 from depthrate.tasks.parameters import ParameterError
-from depthrate.tasks.task import Interrupted, TaskError
 
 POWER_LAW = """
 import depthrate
@@ -198,7 +198,7 @@ def test_a_task_file_is_executed_once_until_it_changes(tmp_path: Path) -> None:
 
 def test_the_decorator_is_found_where_it_was_and_says_where_it_is():
     import depthrate
-    from depthrate.tasks import task as module
+    from depthrate.tasks import interface as module
 
     with pytest.warns(DeprecationWarning, match=r"is depthrate\.task; import that"):
         assert module.task is depthrate.task

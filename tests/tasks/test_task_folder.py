@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from depthrate.tasks.interface import TaskError
 from depthrate.tasks.loading import load_task
-from depthrate.tasks.task import TaskError
 
 TASK = """
 import depthrate

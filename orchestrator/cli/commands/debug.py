@@ -13,7 +13,7 @@ from depthrate.orchestrator.analysis.columns import columns_of
 from depthrate.orchestrator.api.find_sweep import launched_sweep
 from depthrate.orchestrator.cli.options import declared, store_option, trial_argument
 from depthrate.orchestrator.console.tables import make_console, print_table
-from depthrate.orchestrator.launch.plan import check_sweep
+from depthrate.orchestrator.launch.launch_plan import check_sweep
 from depthrate.orchestrator.monitor.status import find_params
 from depthrate.storage.catalog.specs import newest_specs
 from depthrate.storage.commits.cache import SnapshotCache
@@ -23,8 +23,8 @@ from depthrate.storage.files.store import StoreError, existing_store, open_store
 from depthrate.storage.tables.from_task import task_table
 from depthrate.storage.tables.schema import TRIALS
 from depthrate.sweeps.load import load_sweep
+from depthrate.tasks.interface import Engine
 from depthrate.tasks.manual_training import ManualTraining
-from depthrate.tasks.task import Engine
 
 
 @dataclass

@@ -34,14 +34,14 @@ from depthrate.orchestrator.executors.base import ComputeTarget
 from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.launch.code_changes import describe, other_code_of_launch
 from depthrate.orchestrator.launch.estimates import Estimates
-from depthrate.orchestrator.launch.plan import Plan, check_contents, check_data, thin_fits
+from depthrate.orchestrator.launch.launch_plan import Plan, check_contents, check_data, thin_fits
 from depthrate.orchestrator.search.proposals import SearchView, with_search
 from depthrate.storage.files.data_folder import DataFolder, open_data_folder
 from depthrate.storage.files.store import Store, open_store
 from depthrate.sweeps.load import sweeps_in_folder
 from depthrate.sweeps.packing import Pack, why_alone
 from depthrate.sweeps.trial import varying_parameters
-from depthrate.tasks.task import Engine
+from depthrate.tasks.interface import Engine
 
 MAX_TRIALS_SHOWN = 40
 """Packs printed; --json prints all."""

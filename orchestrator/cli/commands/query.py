@@ -27,8 +27,8 @@ from depthrate.orchestrator.console.tables import (
     print_table,
     print_warnings,
 )
-from depthrate.storage.query.export import write_csv, write_json, write_parquet
-from depthrate.storage.query.limits import limited_memory, remove_temporary
+from depthrate.storage.query.query_limits import limited_memory, remove_temporary
+from depthrate.storage.query.row_writers import write_csv, write_json, write_parquet
 
 if TYPE_CHECKING:
     import duckdb

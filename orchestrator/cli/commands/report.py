@@ -14,7 +14,7 @@ from depthrate.orchestrator.cli.options import FILE, declared, store_option, swe
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.output_file import check_folder, check_output, is_replaceable
 from depthrate.orchestrator.console.tables import print_line, print_warnings
-from depthrate.orchestrator.launch.plan import CheckedSweep
+from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 from depthrate.orchestrator.report.drawing.style import DARK, SCREEN, FigureStyle, PaperWidth, StyleName, paper_style
 from depthrate.storage.files.store import Store, existing_store
 

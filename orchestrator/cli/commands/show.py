@@ -8,7 +8,7 @@ from depthrate.orchestrator.api.find_sweep import sweep_to_launch
 from depthrate.orchestrator.api.planning import overrides_of
 from depthrate.orchestrator.cli.options import declared, json_option, store_option, sweep_argument
 from depthrate.orchestrator.console.tables import counted, print_json, print_line
-from depthrate.orchestrator.launch.plan import check_sweep
+from depthrate.orchestrator.launch.launch_plan import check_sweep
 from depthrate.sweeps.trial import varying_parameters
 from depthrate.sweeps.yaml_file import yaml_text
 

@@ -13,7 +13,7 @@ from depthrate.orchestrator.cli.options import declared
 from depthrate.orchestrator.console.tables import make_console, print_described, print_table
 from depthrate.tasks.citations import titles_cited
 from depthrate.tasks.loading import load_task
-from depthrate.tasks.measurement import Measurement
+from depthrate.tasks.metric import Measurement
 from depthrate.tasks.parameters import REQUIRED
 from depthrate.tasks.registry import registered_tasks
 

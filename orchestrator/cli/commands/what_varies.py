@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from depthrate.storage.query.results import Results
 from depthrate.storage.query.views import named_views, names_in
-from depthrate.storage.tables.own_columns import quoted
+from depthrate.storage.tables.custom_columns import quoted
 
 _AGGREGATES = {"avg", "mean", "sum", "median", "stddev", "min", "max", "quantile", "quantile_cont", "mode", "var_samp"}
 _OF_TRIALS = {"trials", "metrics", "curves", "results"}

@@ -15,11 +15,11 @@ from depthrate.orchestrator.executors.slurm.entry import chosen_profile
 from depthrate.orchestrator.executors.slurm.queue import UNKNOWN_S, accounted_states
 from depthrate.orchestrator.executors.slurm.remote_launch import RemoteLaunch
 from depthrate.orchestrator.executors.slurm.submissions import PLANNED_JOB_NAME, jobs_folder, read_submissions
+from depthrate.slurm.cluster_limits import Limits, read_limits
 from depthrate.slurm.command import SlurmError
-from depthrate.slurm.limits import Limits, read_limits
+from depthrate.slurm.job_states import JobState, squeue_states
 from depthrate.slurm.profile import Profile
 from depthrate.slurm.script import batch_script
-from depthrate.slurm.states import JobState, squeue_states
 from depthrate.slurm.submit import submit_array
 
 if TYPE_CHECKING:

@@ -96,7 +96,7 @@ def _open(request: ExecutorRequest) -> ComputeTarget:
     from depthrate.orchestrator.executors.slurm.executor import SlurmExecutor
     from depthrate.orchestrator.executors.slurm.remote_launch import Supervisor
     from depthrate.orchestrator.executors.slurm.submissions import jobs_of_sweep
-    from depthrate.slurm.limits import JobGroup, SubmitLimits, read_limits, read_submit_limits
+    from depthrate.slurm.cluster_limits import JobGroup, SubmitLimits, read_limits, read_submit_limits
     from depthrate.slurm.script import check_submitit
 
     check_submitit()  # before anything is written or submitted
@@ -123,7 +123,7 @@ def _open(request: ExecutorRequest) -> ComputeTarget:
 
 @functools.cache  # it does not change, and to ask costs the controller several commands
 def _cluster_name() -> str:
-    from depthrate.slurm.limits import read_limits
+    from depthrate.slurm.cluster_limits import read_limits
 
     return read_limits().cluster
 
@@ -162,7 +162,7 @@ def _cancel_jobs(store: Store, sweep: str) -> CancelledJobs | None:
     everywhere = read_submissions(store, [sweep])
     if not everywhere:
         return None
-    from depthrate.slurm.limits import read_limits
+    from depthrate.slurm.cluster_limits import read_limits
     from depthrate.slurm.submit import cancel_jobs
 
     cluster = read_limits().cluster

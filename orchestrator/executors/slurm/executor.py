@@ -48,11 +48,11 @@ from depthrate.orchestrator.executors.slurm.submitter import (
     share_of_slots_used,
 )
 from depthrate.orchestrator.launch.events import log_event
+from depthrate.slurm.cluster_limits import JobGroup, Limits, SubmitLimits
 from depthrate.slurm.command import CALLS, SlurmError, ignored_variables, own_time
-from depthrate.slurm.limits import JobGroup, Limits, SubmitLimits
+from depthrate.slurm.job_states import JobState, array_of
 from depthrate.slurm.profile import Profile, expiring_keys
 from depthrate.slurm.script import batch_script
-from depthrate.slurm.states import JobState, array_of
 from depthrate.slurm.submit import SubmitLimitError, cancel_jobs
 from depthrate.slurm.waiting import exclude_nodes
 from depthrate.storage.commits.snapshot import take_snapshot

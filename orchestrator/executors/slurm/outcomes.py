@@ -23,8 +23,8 @@ from depthrate.orchestrator.executors.base import AttemptEnd, RequeueReason
 from depthrate.orchestrator.executors.slurm.queue import WatchedJob
 from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack
 from depthrate.slurm.command import SlurmError
+from depthrate.slurm.job_states import JobState, earlier_starts
 from depthrate.slurm.profile import CHECKPOINT_GRACE_S, Profile
-from depthrate.slurm.states import JobState, earlier_starts
 from depthrate.storage.attempts.records import Record, RecordReader
 from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import take_snapshot

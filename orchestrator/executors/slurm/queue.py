@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from depthrate.orchestrator.executors.slurm.request_budget import RequestBudget
 from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack
 from depthrate.slurm.command import SlurmError
+from depthrate.slurm.job_states import JobState, array_of, sacct_states, squeue_states
 from depthrate.slurm.profile import CHECKPOINT_GRACE_S
-from depthrate.slurm.states import JobState, array_of, sacct_states, squeue_states
 
 log = logging.getLogger("depthrate")
 UNKNOWN_S = 20.0

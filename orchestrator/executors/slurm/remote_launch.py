@@ -32,8 +32,8 @@ from depthrate.orchestrator.executors.slurm.submissions import (
     jobs_of_sweep,
 )
 from depthrate.slurm import in_job
+from depthrate.slurm.cluster_limits import Limits
 from depthrate.slurm.command import SlurmError
-from depthrate.slurm.limits import Limits
 from depthrate.slurm.profile import Profile
 from depthrate.slurm.script import start_marker
 from depthrate.slurm.submit import UnclearSubmissionError, submit_array

@@ -10,14 +10,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from depthrate.slurm.states import JobState
+from depthrate.slurm.job_states import JobState
 from depthrate.storage.files.json_objects import read_object
 from depthrate.storage.files.paths import identity, is_job_folder, submission_path, submissions_folder
 from depthrate.storage.files.store import Store
 
 if TYPE_CHECKING:
+    from depthrate.slurm.job_states import JobState
     from depthrate.slurm.profile import Profile
-    from depthrate.slurm.states import JobState
 
 JOB_NAME = "depthrate-{sweep}-{number}"
 """The name of a submission's jobs, and of their folder; its number is an attempt's."""
@@ -139,7 +139,7 @@ def jobs_of_sweep(store: Store, sweep: str, cluster: str) -> tuple[list[Submissi
     Raises:
         SlurmError: the controller does not answer.
     """
-    from depthrate.slurm.states import live_job_ids, squeue_states
+    from depthrate.slurm.job_states import live_job_ids, squeue_states
 
     submissions = [submission for submission in read_submissions(store, [sweep]) if submission.cluster == cluster]
     # their launch died between sbatch and its answer; or they drive one, and submit themselves again on another node

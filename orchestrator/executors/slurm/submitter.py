@@ -19,10 +19,10 @@ from depthrate.orchestrator.executors.slurm.folders import write_trials
 from depthrate.orchestrator.executors.slurm.job import run_bundle
 from depthrate.orchestrator.executors.slurm.request_budget import SUBMISSIONS_A_MINUTE, RequestBudget
 from depthrate.orchestrator.executors.slurm.submissions import JOB_NAME, Submission, SubmittedPack, jobs_folder
+from depthrate.slurm.cluster_limits import JobGroup, Limits, SubmitLimits
 from depthrate.slurm.command import CALLS, SlurmError
-from depthrate.slurm.limits import JobGroup, Limits, SubmitLimits
+from depthrate.slurm.job_states import array_of
 from depthrate.slurm.profile import Profile
-from depthrate.slurm.states import array_of
 from depthrate.slurm.submit import (
     SubmitLimitError,
     UnclearSubmissionError,

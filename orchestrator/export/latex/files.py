@@ -7,7 +7,7 @@ from pathlib import Path
 from depthrate.orchestrator.console.output_file import write_output
 from depthrate.orchestrator.export.latex.methods import methods_paragraph
 from depthrate.orchestrator.export.latex.table import fits_table
-from depthrate.orchestrator.report.data import ReportData
+from depthrate.orchestrator.report.report_data import ReportData
 
 TABLE_FILE, METHODS_FILE = "fits.tex", "methods.tex"
 

@@ -14,9 +14,9 @@ from depthrate.orchestrator.export.latex.numbers import interval, number, power_
 from depthrate.orchestrator.export.latex.table import table_label
 from depthrate.orchestrator.export.latex.text import code, latex
 from depthrate.orchestrator.monitor.cost import device_word
-from depthrate.orchestrator.report.data import ReportData
-from depthrate.orchestrator.report.groups import unique, varying
-from depthrate.orchestrator.report.words import curve_label, group_text, is_null
+from depthrate.orchestrator.report.curve_groups import unique, varying
+from depthrate.orchestrator.report.report_data import ReportData
+from depthrate.orchestrator.report.text import curve_label, group_text, is_null
 from depthrate.tasks.fits.models import MODELS, POWER
 
 INTERVALS = {

@@ -9,7 +9,7 @@ import numpy as np
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.export.latex.text import latex
-from depthrate.orchestrator.report.words import is_finite, is_null, is_number
+from depthrate.orchestrator.report.text import is_finite, is_null, is_number
 from depthrate.tasks.fits.rate_fit import RateFit
 
 NOTHING = "---"

@@ -9,9 +9,9 @@ from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import adequate_power, preferred_names
 from depthrate.orchestrator.export.latex.numbers import NOTHING, interval, number, value
 from depthrate.orchestrator.export.latex.text import latex
-from depthrate.orchestrator.report.data import ReportData
-from depthrate.orchestrator.report.groups import unique
-from depthrate.orchestrator.report.words import curve_label
+from depthrate.orchestrator.report.curve_groups import unique
+from depthrate.orchestrator.report.report_data import ReportData
+from depthrate.orchestrator.report.text import curve_label
 from depthrate.tasks.fits.models import MODELS
 
 

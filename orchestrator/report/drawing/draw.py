@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from depthrate.orchestrator.report.drawing.labels import label
+from depthrate.orchestrator.report.drawing.axis_labels import label
 from depthrate.orchestrator.report.drawing.style import SCREEN, FigureStyle
 from depthrate.orchestrator.report.drawing.svg_text import with_words
 from depthrate.orchestrator.report.plot import LINE_STYLES, MARKERS, Plot, Trace

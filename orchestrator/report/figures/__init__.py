@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from depthrate.orchestrator.report.figures.declared import DECLARED
 from depthrate.orchestrator.report.figures.fits import FIT_SECTION
+from depthrate.orchestrator.report.figures.infinite_depth import LIMITS
 from depthrate.orchestrator.report.figures.layers import LAYERS
-from depthrate.orchestrator.report.figures.limits import LIMITS
 from depthrate.orchestrator.report.figures.matrices import MATRICES
 from depthrate.orchestrator.report.figures.requested import REQUESTED
 from depthrate.orchestrator.report.figures.training import TRAINING

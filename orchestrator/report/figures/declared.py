@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from depthrate.orchestrator.report.data import ReportData
-from depthrate.orchestrator.report.figures.paths import path_plots
-from depthrate.orchestrator.report.groups import finite_arrays, grouped, spread, thin_indices, unique
+from depthrate.orchestrator.report.curve_groups import finite_arrays, grouped, spread, thin_indices, unique
+from depthrate.orchestrator.report.figures.layer_paths import path_plots
 from depthrate.orchestrator.report.plot import (
     MAX_GROUPS,
     Axes,
@@ -20,9 +19,10 @@ from depthrate.orchestrator.report.plot import (
     value_ticks,
     viridis,
 )
+from depthrate.orchestrator.report.report_data import ReportData
+from depthrate.orchestrator.report.section import ReportSection
 from depthrate.orchestrator.report.tables import verdict_table
-from depthrate.orchestrator.report.theme import ReportSection
-from depthrate.orchestrator.report.words import escape, escape_for_plotly
+from depthrate.orchestrator.report.text import escape, escape_for_plotly
 from depthrate.tasks.fits.proportions import wilson_interval
 from depthrate.tasks.panel import ProfilePanel, ScatterPanel, SharePanel, VerdictPanel
 

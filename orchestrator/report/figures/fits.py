@@ -12,10 +12,9 @@ import pandas as pd
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import adequate_power, preferred_model
-from depthrate.orchestrator.report.data import ReportData
+from depthrate.orchestrator.report.curve_groups import thin_indices
 from depthrate.orchestrator.report.figures.residuals import residual_plot
-from depthrate.orchestrator.report.groups import thin_indices
-from depthrate.orchestrator.report.looks import LineStyle, assign_line_styles, drawn_curves, sweeps_of
+from depthrate.orchestrator.report.line_styles import LineStyle, assign_line_styles, drawn_curves, sweeps_of
 from depthrate.orchestrator.report.plot import (
     GREY,
     LEGEND_LETTERS,
@@ -30,8 +29,9 @@ from depthrate.orchestrator.report.plot import (
     make_trace,
     value_ticks,
 )
-from depthrate.orchestrator.report.theme import ReportSection
-from depthrate.orchestrator.report.words import (
+from depthrate.orchestrator.report.report_data import ReportData
+from depthrate.orchestrator.report.section import ReportSection
+from depthrate.orchestrator.report.text import (
     curve_label,
     escape_for_plotly,
     group_values,

@@ -5,13 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from depthrate.orchestrator.report.data import ReportData
+from depthrate.orchestrator.report.curve_groups import (
+    SWEEP_COLUMN,
+    finite_arrays,
+    grouped,
+    key_parts,
+    sort_key,
+    spread_alike,
+)
 from depthrate.orchestrator.report.figures.vectors import SECTION
-from depthrate.orchestrator.report.groups import SWEEP_COLUMN, finite_arrays, grouped, key_parts, sort_key, spread_alike
 from depthrate.orchestrator.report.plot import Axes, Plot, make_layout
-from depthrate.orchestrator.report.theme import ReportSection
-from depthrate.orchestrator.report.words import escape, escape_for_plotly, signed_text
-from depthrate.tasks.measurement import Measurement
+from depthrate.orchestrator.report.report_data import ReportData
+from depthrate.orchestrator.report.section import ReportSection
+from depthrate.orchestrator.report.text import escape, escape_for_plotly, signed_text
+from depthrate.tasks.metric import Measurement
 
 MAX_MAPS = 4
 DIVERGING = [[0, "#2166ac"], [0.25, "#92c5de"], [0.5, "#f7f7f7"], [0.75, "#f4a582"], [1, "#b2182b"]]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.figures.requested_maps import map_plot, matrix_plots, spectrum_plot
 from depthrate.orchestrator.report.figures.requested_points import curve_plot, distribution_plot, share_plot
 from depthrate.orchestrator.report.plot import Plot
-from depthrate.orchestrator.report.theme import ReportSection
+from depthrate.orchestrator.report.report_data import ReportData
+from depthrate.orchestrator.report.section import ReportSection
 
 
 def requested_plots(data: ReportData) -> list[Plot]:

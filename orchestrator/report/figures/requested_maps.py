@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.figure_data import FigureContent
 from depthrate.orchestrator.report.figures.requested_points import is_log, label_of, placed
 from depthrate.orchestrator.report.plot import Axes, Plot, make_layout, make_trace, viridis
-from depthrate.orchestrator.report.words import escape_for_plotly
+from depthrate.orchestrator.report.report_data import ReportData
+from depthrate.orchestrator.report.text import escape_for_plotly
 
 MAX_COLUMNS = 8
 """Of a map that still has its numbers written into its cells: in more of them they would be too small to read."""

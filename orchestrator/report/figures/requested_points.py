@@ -10,9 +10,8 @@ import numpy as np
 import pandas as pd
 
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.report.data import ReportData
+from depthrate.orchestrator.report.curve_groups import grouped, spread
 from depthrate.orchestrator.report.figure_data import FigureContent
-from depthrate.orchestrator.report.groups import grouped, spread
 from depthrate.orchestrator.report.plot import (
     DASHES,
     GREY,
@@ -26,7 +25,8 @@ from depthrate.orchestrator.report.plot import (
     value_ticks,
     viridis,
 )
-from depthrate.orchestrator.report.words import escape_for_plotly
+from depthrate.orchestrator.report.report_data import ReportData
+from depthrate.orchestrator.report.text import escape_for_plotly
 from depthrate.tasks.fits.proportions import wilson_interval
 
 LOG_FACTOR = 8

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.report.groups import thin_indices
-from depthrate.orchestrator.report.looks import LineStyle, assign_line_styles, drawn_curves, sweeps_of
+from depthrate.orchestrator.report.curve_groups import thin_indices
+from depthrate.orchestrator.report.line_styles import LineStyle, assign_line_styles, drawn_curves, sweeps_of
 from depthrate.orchestrator.report.plot import (
     GREY,
     MAX_GROUPS,
@@ -22,7 +22,7 @@ from depthrate.orchestrator.report.plot import (
     make_trace,
     value_ticks,
 )
-from depthrate.orchestrator.report.words import (
+from depthrate.orchestrator.report.text import (
     curve_label,
     escape_for_plotly,
     group_values,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from depthrate.orchestrator.report.data import SearchContent
 from depthrate.orchestrator.report.plot import Axes, Plot, Trace, log_range, make_layout, make_trace, viridis
-from depthrate.orchestrator.report.words import escape_for_plotly, shorten
+from depthrate.orchestrator.report.report_data import SearchContent
+from depthrate.orchestrator.report.text import escape_for_plotly, shorten
 from depthrate.orchestrator.search.proposals import ProposalState, SearchView, StudyState
 
 MAX_STUDIES = 12

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from depthrate.orchestrator.report.data import ReportData
-from depthrate.orchestrator.report.groups import splits
+from depthrate.orchestrator.report.curve_groups import splits
 from depthrate.orchestrator.report.line_plot import line_groups, lines_plot
 from depthrate.orchestrator.report.plot import GREY, MAX_GROUPS, Axes, Plot, Trace, make_trace
-from depthrate.orchestrator.report.theme import ReportSection
-from depthrate.orchestrator.report.words import escape
-from depthrate.tasks.measurement import Measurement
+from depthrate.orchestrator.report.report_data import ReportData
+from depthrate.orchestrator.report.section import ReportSection
+from depthrate.orchestrator.report.text import escape
+from depthrate.tasks.metric import Measurement
 
 
 def curve_plots(data: ReportData) -> list[Plot]:

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from depthrate.orchestrator.report.data import ReportData
-from depthrate.orchestrator.report.groups import finite_arrays
+from depthrate.orchestrator.report.curve_groups import finite_arrays
 from depthrate.orchestrator.report.line_plot import line_groups, lines_plot
 from depthrate.orchestrator.report.plot import Axes, Plot
-from depthrate.orchestrator.report.theme import ReportSection
-from depthrate.orchestrator.report.words import escape
-from depthrate.tasks.measurement import Measurement
+from depthrate.orchestrator.report.report_data import ReportData
+from depthrate.orchestrator.report.section import ReportSection
+from depthrate.orchestrator.report.text import escape
+from depthrate.tasks.metric import Measurement
 
 SECTION = "Vectors and matrices of the last layer"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from depthrate.tasks.measurement import Measurement, by_name
+from depthrate.tasks.metric import Measurement, by_name
 from depthrate.tasks.supervised.metrics import CLASSES as COLLAPSE_MEASUREMENTS
 
 _COLLAPSE = by_name(COLLAPSE_MEASUREMENTS)

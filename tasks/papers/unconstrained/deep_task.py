@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.data.sources import DataSource
+from depthrate.tasks.interface import Params, TaskContext, TrialResult
 from depthrate.tasks.papers.unconstrained.closed_forms import best_known
 from depthrate.tasks.papers.unconstrained.deep_metrics import MEASUREMENTS
 from depthrate.tasks.papers.unconstrained.deep_network import UnconstrainedFeatures
 from depthrate.tasks.papers.unconstrained.deep_parameters import DufmParameters, has_closed_forms, problem_of
 from depthrate.tasks.papers.unconstrained.theory import ZERO_LOSS, triangular_classes, triangular_root
 from depthrate.tasks.parameters import ParameterError
-from depthrate.tasks.task import Params, TaskContext, TrialResult
 from depthrate.tasks.training.fused_task import NetworkTask
 from depthrate.tasks.training.parameters import check_training
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from depthrate.tasks.measurement import Measurement, by_name
 from depthrate.tasks.measures.path_columns import MONOTONE, MONOTONE_PANEL
+from depthrate.tasks.metric import Measurement, by_name
 from depthrate.tasks.panel import Panel, TradeOffPanel
 from depthrate.tasks.supervised.metrics import CLASSES as COLLAPSE_MEASUREMENTS
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.data.sources import DataSource
+from depthrate.tasks.interface import Engine, Params
 from depthrate.tasks.papers.unconstrained.metrics import MEASUREMENTS, PANELS
 from depthrate.tasks.papers.unconstrained.network import UnconstrainedLayers
 from depthrate.tasks.papers.unconstrained.parameters import (
@@ -19,7 +20,6 @@ from depthrate.tasks.papers.unconstrained.parameters import (
     UnconstrainedParameters,
 )
 from depthrate.tasks.parameters import ParameterError
-from depthrate.tasks.task import Engine, Params
 from depthrate.tasks.training.cost import PackShape
 from depthrate.tasks.training.fused_task import NetworkTask
 from depthrate.tasks.training.parameters import check_training

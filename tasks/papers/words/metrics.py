@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from depthrate.tasks.measurement import Measurement
+from depthrate.tasks.metric import Measurement
 from depthrate.tasks.panel import Panel, ProfilePanel, ScatterPanel, SharePanel, VerdictPanel
 
 _PER_LAYER = (

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from depthrate.tasks.data.sources import DataSource
+from depthrate.tasks.interface import Engine, Params
 from depthrate.tasks.papers.words.metrics import MEASUREMENTS, PANELS
 from depthrate.tasks.papers.words.parameters import WordsParameters
 from depthrate.tasks.parameters import ParameterError
-from depthrate.tasks.task import Engine, Params
 from depthrate.tasks.training.engines.choice import engine_by_hand
 from depthrate.tasks.training.fused_task import FusedTask
 from depthrate.tasks.training.memory import PROCESS_BYTES

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from depthrate.tasks.interface import Engine, SharedLibraries
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.papers.words.parameters import WordsParameters
 from depthrate.tasks.papers.words.sentences import draw_sentences
@@ -16,7 +17,6 @@ from depthrate.tasks.papers.words.word_kernels import words_library
 from depthrate.tasks.papers.words.word_rows import kept_projection, layer_rows, prediction_of
 from depthrate.tasks.papers.words.word_trainer import WordsEvaluation, WordsTrainer
 from depthrate.tasks.parameters import OncePerObject
-from depthrate.tasks.task import Engine, SharedLibraries
 from depthrate.tasks.training.engines.choice import engine_by_hand
 from depthrate.tasks.training.held_out import Rows
 from depthrate.tasks.training.parameters import measured_steps

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from depthrate.tasks.interface import SharedLibraries
 from depthrate.tasks.native.build import load_library
 from depthrate.tasks.native.library import Library, WordsCall
 from depthrate.tasks.papers.words.parameters import WordsParameters
 from depthrate.tasks.papers.words.sentences import Sentences
-from depthrate.tasks.task import SharedLibraries
 from depthrate.tasks.training.divergence import CHECK_STEPS, NEVER, Divergence
 from depthrate.tasks.training.engines.native import NUMBERS
 from depthrate.tasks.training.engines.native_call import HeldCall, Pace

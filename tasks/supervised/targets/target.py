@@ -15,7 +15,7 @@ import numpy as np
 
 from depthrate.tasks.data.dataset import Dataset, DataShape
 from depthrate.tasks.data.sources import DatasetError, DataSource
-from depthrate.tasks.measurement import Measurement
+from depthrate.tasks.metric import Measurement
 from depthrate.tasks.networks.network import Layer, Network
 from depthrate.tasks.panel import Panel
 from depthrate.tasks.parameters import REQUIRED, Parameter, ParameterError, ParameterSchema

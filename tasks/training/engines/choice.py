@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import shutil
 
+from depthrate.tasks.interface import Engine
 from depthrate.tasks.networks.network import Network
-from depthrate.tasks.task import Engine
 from depthrate.tasks.training.cost import SPEED_UP, PackShape, steps_s
 from depthrate.tasks.training.training_plan import BY_ENGINES
 

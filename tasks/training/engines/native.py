@@ -11,10 +11,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from depthrate.tasks.interface import SharedLibraries
 from depthrate.tasks.native.build import load_library
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.networks.network import Network
-from depthrate.tasks.task import SharedLibraries
 from depthrate.tasks.training.divergence import CHECK_STEPS, NEVER, Divergence
 from depthrate.tasks.training.engines.native_call import NativeCall, Pace
 from depthrate.tasks.training.training_plan import PolishPlan, TrainingPlan

@@ -21,12 +21,12 @@ from typing import Any
 
 import torch
 
+from depthrate.tasks.interface import Interrupted
 from depthrate.tasks.native.build import locked, processor
 from depthrate.tasks.networks import flat_parameters, operations
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.private_cache import is_private_file, private_cache
 from depthrate.tasks.python_process import start_python
-from depthrate.tasks.task import Interrupted
 from depthrate.tasks.training import step
 from depthrate.tasks.training.engines import step_program
 from depthrate.tasks.training.engines.choice import EngineError, compiler

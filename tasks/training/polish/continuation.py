@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from depthrate.tasks.data.sources import DataSource
+from depthrate.tasks.interface import Engine, ResultStatus, SharedLibraries, TaskContext, TrialResult
 from depthrate.tasks.networks.flat_parameters import split_parameters
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.parameters import changed
-from depthrate.tasks.task import Engine, ResultStatus, SharedLibraries, TaskContext, TrialResult
 from depthrate.tasks.training.computing import computing
 from depthrate.tasks.training.parameters import TrainingParameters
 from depthrate.tasks.training.polish.polish_parameters import chain

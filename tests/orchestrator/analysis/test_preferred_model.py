@@ -20,7 +20,7 @@ from depthrate.orchestrator.analysis.preferred_model import (
 )
 from depthrate.orchestrator.console.fit_table import print_fits
 from depthrate.orchestrator.export.latex.table import _columns
-from depthrate.orchestrator.report.fit_words import fit_sentence
+from depthrate.orchestrator.report.fit_text import fit_sentence
 from depthrate.tasks.fits.common_exponent import CommonFit
 from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.fits.rates import fit_rates

@@ -8,7 +8,7 @@ import pytest
 
 from depthrate.orchestrator.attempts.retry import RULES, Failure, FailureAction, decide, error_pattern, retry_delay_s
 from depthrate.orchestrator.executors.base import RequeueReason
-from depthrate.slurm.states import PHASE_BY_STATE
+from depthrate.slurm.job_states import PHASE_BY_STATE
 from depthrate.storage.tables.states import FailureKind
 
 

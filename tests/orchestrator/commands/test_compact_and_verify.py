@@ -20,7 +20,7 @@ from depthrate.orchestrator.attempts.record import new_attempt_id
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors.base import AttemptSpec
 from depthrate.orchestrator.launch.autocompact import AutoCompactor
-from depthrate.orchestrator.launch.plan import check_sweep
+from depthrate.orchestrator.launch.launch_plan import check_sweep
 from depthrate.orchestrator.worker.attempt_runner import run_job
 from depthrate.orchestrator.worker.context import StopFlag
 from depthrate.storage.commits.snapshot import take_snapshot

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from tests_rows import commit
 
 from depthrate.orchestrator.cli.app import app
-from depthrate.orchestrator.launch.plan import check_sweep
+from depthrate.orchestrator.launch.launch_plan import check_sweep
 from depthrate.storage.catalog.code import store_code
 from depthrate.storage.catalog.specs import write_spec
 from depthrate.storage.files.store import Store

@@ -27,7 +27,7 @@ from depthrate.storage.files.parquet import DECODED_BYTES, read_parquet, trials_
 from depthrate.storage.files.paths import code_index_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.verify import verify
-from depthrate.storage.query.export import write_csv
+from depthrate.storage.query.row_writers import write_csv
 from depthrate.storage.tables.schema import TRIALS
 from depthrate.sweeps import load
 from depthrate.sweeps.errors import SweepError
@@ -85,7 +85,7 @@ def test_a_sweep_file_that_is_nested_too_deeply_is_refused(tmp_path: Path, text:
 def test_a_sweep_file_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (tmp_path / "s.yaml").open("wb") as file:
         file.truncate(10 * 2**30)
-    monkeypatch.setattr(load, "MOST_BYTES", 2**20)
+    monkeypatch.setattr(load, "MAX_SWEEP_FILE_BYTES", 2**20)
     for given in ("s.yaml", "s.py"):
         (tmp_path / given).exists() or (tmp_path / given).symlink_to("s.yaml")
         with pytest.raises(SweepError, match="more than 1 MB, which no sweep file has"):

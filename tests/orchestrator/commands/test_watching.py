@@ -14,7 +14,7 @@ from here import TINY
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.cli.commands import status
-from depthrate.orchestrator.launch.plan import check_sweep
+from depthrate.orchestrator.launch.launch_plan import check_sweep
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.load import load_sweep
 

@@ -24,8 +24,8 @@ from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.executors.registry import open_machines
 from depthrate.orchestrator.launch.driver import Driver
+from depthrate.orchestrator.launch.launch_plan import Plan, check_sweep, make_plan
 from depthrate.orchestrator.launch.outcome import Outcome
-from depthrate.orchestrator.launch.plan import Plan, check_sweep, make_plan
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState
 from depthrate.sweeps.load import sweep_of_spec

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack, jobs_of_sweep
-from depthrate.slurm import states
+from depthrate.slurm import job_states
 from depthrate.storage.catalog.specs import write_spec
 from depthrate.storage.files.store import Store
 
@@ -34,7 +34,7 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None
             (programs / name).chmod(0o755)
 
     def set_queue(*jobs: tuple[str, str, str]) -> None:
-        widths = [int(column.partition(":")[2]) for column in states._COLUMNS]
+        widths = [int(column.partition(":")[2]) for column in job_states._COLUMNS]
         unset = ("0", "", "None", "0", "N/A", "N/A")
         rows = [(job, "N/A", job, state, *unset, name) for job, state, name in jobs]
         lines = ["".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)) for row in rows]

@@ -18,9 +18,9 @@ from depthrate.orchestrator.executors.slurm import executor as executor_module
 from depthrate.orchestrator.executors.slurm import queue, submitter
 from depthrate.orchestrator.executors.slurm.executor import SlurmExecutor
 from depthrate.orchestrator.executors.slurm.request_budget import RequestBudget
-from depthrate.slurm.limits import JobGroup, Limits, Partition, SubmitLimits
+from depthrate.slurm.cluster_limits import JobGroup, Limits, Partition, SubmitLimits
+from depthrate.slurm.job_states import JobState
 from depthrate.slurm.profile import Profile
-from depthrate.slurm.states import JobState
 from depthrate.slurm.submit import SubmitLimitError
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState

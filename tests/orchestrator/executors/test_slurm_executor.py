@@ -30,10 +30,10 @@ from depthrate.orchestrator.executors.slurm.submissions import read_submissions
 from depthrate.orchestrator.executors.slurm.submitter import ConcurrencySlots
 from depthrate.orchestrator.monitor.cost import span_s
 from depthrate.orchestrator.monitor.status import sweep_status
+from depthrate.slurm.cluster_limits import Limits, Partition
 from depthrate.slurm.command import SlurmError, run_command
-from depthrate.slurm.limits import Limits, Partition
+from depthrate.slurm.job_states import SETUP_FAILED_CODE, JobState
 from depthrate.slurm.profile import Profile
-from depthrate.slurm.states import SETUP_FAILED_CODE, JobState
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import FailureKind
@@ -729,7 +729,7 @@ def test_the_store_is_read_while_the_controller_does_not_answer(
     ends_of(executor, 4)
     answered, scheduler.is_away = threading.Event(), how == "fails"
     if how == "hangs":
-        monkeypatch.setattr(queue, "ANSWER_S", 0.01)
+        monkeypatch.setattr(queue, "QUICK_ANSWER_S", 0.01)
         monkeypatch.setattr(queue, "squeue_states", lambda job_ids: answered.wait(60) and scheduler.squeue(job_ids))
     assert ends_of(executor, 10) == []
     record(executor.store, recorded.attempt_id, "done")

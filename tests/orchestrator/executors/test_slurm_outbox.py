@@ -22,8 +22,8 @@ from depthrate.orchestrator.executors.slurm.submitter import (
     SubmitQuota,
     Submitter,
 )
+from depthrate.slurm.cluster_limits import JobGroup, Limits, SubmitLimits
 from depthrate.slurm.command import CALLS, SlurmError
-from depthrate.slurm.limits import JobGroup, Limits, SubmitLimits
 from depthrate.slurm.profile import Profile
 from depthrate.slurm.submit import SubmitLimitError, UnclearSubmissionError
 from depthrate.storage.files.store import Store

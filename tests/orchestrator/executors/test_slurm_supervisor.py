@@ -21,7 +21,7 @@ from depthrate.orchestrator.executors.slurm.remote_launch import (
     Supervisor,
     run_supervisor,
 )
-from depthrate.slurm.limits import Limits, Partition
+from depthrate.slurm.cluster_limits import Limits, Partition
 from depthrate.slurm.profile import Profile
 from depthrate.slurm.script import batch_script, start_marker
 from depthrate.storage.files.store import Store

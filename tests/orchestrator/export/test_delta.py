@@ -111,7 +111,7 @@ def test_an_export_that_was_stopped_between_two_tables_is_completed_by_the_next(
     sweep = law({"depth": [1, 2]})
     invoked("run", sweep, "--store", store)
     with monkeypatch.context() as patched:
-        patched.setattr(delta, "TABLES", ("trials",))
+        patched.setattr(delta, "DELTA_TABLES", ("trials",))
         invoked("export", sweep, folder, "--delta", "--store", store)
     said = invoked("export", sweep, folder, "--delta", "--store", store)
     assert "trials: 0 trials written; metrics: 2 trials written; curves: 2 trials written" in said

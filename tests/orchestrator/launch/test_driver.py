@@ -19,7 +19,7 @@ from depthrate.orchestrator.api.planning import plan_sentence
 from depthrate.orchestrator.attempts.record import Attempt, read_attempt
 from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, SubmitRateError
 from depthrate.orchestrator.launch.driver import Driver
-from depthrate.orchestrator.launch.plan import check_sweep, make_plan
+from depthrate.orchestrator.launch.launch_plan import check_sweep, make_plan
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.sweeps.load import sweep_of_spec

@@ -13,13 +13,13 @@ from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.launch.estimates import PACK_S as PACK_S_BESIDE
 from depthrate.orchestrator.launch.estimates import START_S, TRIAL_S, Estimates, make_estimates
-from depthrate.orchestrator.launch.plan import check_sweep, make_plan
+from depthrate.orchestrator.launch.launch_plan import check_sweep, make_plan
 from depthrate.storage.commits.commit import commit_trials
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
 from depthrate.sweeps.packing import Pack, estimated_wall_s, pack_trials
 from depthrate.sweeps.spec import SweepSpec
-from depthrate.tasks.task import Engine, Task
+from depthrate.tasks.interface import Engine, Task
 
 
 def sweep_of(seeds: int) -> SweepSpec:

@@ -22,8 +22,8 @@ from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec
 from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.launch.launch import write_launch
+from depthrate.orchestrator.launch.launch_plan import check_sweep
 from depthrate.orchestrator.launch.outcome import Outcome
-from depthrate.orchestrator.launch.plan import check_sweep
 from depthrate.orchestrator.worker.attempt_runner import failure_kind
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind

@@ -8,14 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.drawing.draw import draw
 from depthrate.orchestrator.report.figure_files import plot_csv
 from depthrate.orchestrator.report.figures.declared import MAX_FRAMES, declared_plots
 from depthrate.orchestrator.report.page import render_report
+from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.report.tables import verdict_table
 from depthrate.tasks.fits.proportions import wilson_interval
-from depthrate.tasks.measurement import Measurement, by_name
+from depthrate.tasks.metric import Measurement, by_name
 from depthrate.tasks.panel import ProfilePanel, ScatterPanel, SharePanel, VerdictPanel
 
 SCATTER = ScatterPanel(kind="thing", title="Things", axes=("Across", "Up"), group="sort", doc="A point a thing.")

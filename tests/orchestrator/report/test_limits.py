@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from depthrate.orchestrator.analysis.columns import known_measurements
-from depthrate.orchestrator.report.data import ReportData
-from depthrate.orchestrator.report.figures.limits import LIMITS, limit_plots
+from depthrate.orchestrator.report.figures.infinite_depth import LIMITS, limit_plots
+from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.supervised.theory import construction_cost
 

@@ -13,15 +13,15 @@ from depthrate.orchestrator.analysis.compare import pair_up
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.export.latex.table import fits_table
-from depthrate.orchestrator.report.data import ReportData
+from depthrate.orchestrator.report.curve_groups import SWEEP_COLUMN, grouped
 from depthrate.orchestrator.report.figures.fits import fit_plots
-from depthrate.orchestrator.report.figures.limits import limit_plots
+from depthrate.orchestrator.report.figures.infinite_depth import limit_plots
 from depthrate.orchestrator.report.figures.matrices import matrix_plots
 from depthrate.orchestrator.report.figures.training import curve_plots
 from depthrate.orchestrator.report.fit_tables import comparison_tables
-from depthrate.orchestrator.report.groups import SWEEP_COLUMN, grouped
 from depthrate.orchestrator.report.overlay import overlaid
 from depthrate.orchestrator.report.page import render_report
+from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.tasks.fits.rates import fit_rates
 
 

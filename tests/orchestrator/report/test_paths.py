@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.figures.declared import declared_plots
 from depthrate.orchestrator.report.page import render_report
-from depthrate.tasks.measurement import Measurement, by_name
+from depthrate.orchestrator.report.report_data import ReportData
+from depthrate.tasks.metric import Measurement, by_name
 from depthrate.tasks.panel import LayerMapPanel, PathPanel, TradeOffPanel
 
 PATH = PathPanel(measurement="size", predicted="told", x="place")

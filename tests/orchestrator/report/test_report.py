@@ -28,21 +28,21 @@ from depthrate.orchestrator.analysis.convergence import UNCONVERGED_RULE, Drift
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.console.fit_table import print_fits
 from depthrate.orchestrator.report import figures as report_figures
-from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.drawing.draw import draw
 from depthrate.orchestrator.report.drawing.style import DARK, SCREEN
 from depthrate.orchestrator.report.figure_files import export_figures, plot_csv
 from depthrate.orchestrator.report.figures.fits import fit_plots
 from depthrate.orchestrator.report.figures.matrices import matrix_plots
 from depthrate.orchestrator.report.fit_tables import support_table
-from depthrate.orchestrator.report.fit_words import common_sentence, fit_sentence, fit_sentences
-from depthrate.orchestrator.report.library import library
+from depthrate.orchestrator.report.fit_text import common_sentence, fit_sentence, fit_sentences
 from depthrate.orchestrator.report.overlay import overlaid
 from depthrate.orchestrator.report.page import all_plots, render_report
 from depthrate.orchestrator.report.plot import Axes, make_layout
-from depthrate.orchestrator.report.theme import ReportSection
+from depthrate.orchestrator.report.plotly_bundle import library
+from depthrate.orchestrator.report.report_data import ReportData
+from depthrate.orchestrator.report.section import ReportSection
+from depthrate.orchestrator.report.text import number_text, thousandths
 from depthrate.orchestrator.report.trial_tables import left_out_table
-from depthrate.orchestrator.report.words import number_text, thousandths
 from depthrate.sweeps.spec import FitRequest
 from depthrate.tasks.fits.bounds import BoundCheck
 from depthrate.tasks.fits.common_exponent import CommonFit

@@ -12,7 +12,6 @@ import yaml
 from tests_rows import commit
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
-from depthrate.orchestrator.report.data import STATE_COLUMNS, ReportData
 from depthrate.orchestrator.report.drawing.draw import draw
 from depthrate.orchestrator.report.drawing.style import DARK, SCREEN, PaperWidth, paper_style
 from depthrate.orchestrator.report.figure_data import FigureContent, read_figures
@@ -20,6 +19,7 @@ from depthrate.orchestrator.report.figure_files import plot_csv
 from depthrate.orchestrator.report.figures.requested import REQUESTED, requested_plots
 from depthrate.orchestrator.report.figures.requested_maps import heat_map
 from depthrate.orchestrator.report.page import render_report
+from depthrate.orchestrator.report.report_data import STATE_COLUMNS, ReportData
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.results import Results
 from depthrate.sweeps.spec import figure_request

@@ -24,10 +24,10 @@ from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import open_results, results_of
 from depthrate.orchestrator.executors.base import AttemptSpec
 from depthrate.orchestrator.monitor.running_trials import RunningTrial, running_table
-from depthrate.orchestrator.worker import live_curves
+from depthrate.orchestrator.worker import live_curve_writer
 from depthrate.orchestrator.worker.attempt_runner import run_job
 from depthrate.orchestrator.worker.context import StopFlag
-from depthrate.orchestrator.worker.live_curves import MAX_NUMBERS, LiveCurves
+from depthrate.orchestrator.worker.live_curve_writer import MAX_NUMBERS, LiveCurves
 from depthrate.storage.attempts.live_curves import LiveReader
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
@@ -41,7 +41,7 @@ ATTEMPT = "20260101T000000_00000000000a"
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write whenever asked."""
-    monkeypatch.setattr(live_curves, "LIVE_EVERY_S", 0.0)
+    monkeypatch.setattr(live_curve_writer, "LIVE_EVERY_S", 0.0)
 
 
 def job_of(store: Store, *trial_ids: str) -> AttemptSpec:
@@ -93,7 +93,7 @@ def test_what_has_not_changed_is_not_written_again(folder: Store, soon: None, mo
     before = folder.stamps("live")
     live.write_if_due()
     assert folder.stamps("live") == before
-    monkeypatch.setattr(live_curves, "SAY_AGAIN_S", 0.0)  # but so that a compaction does not take it for left behind
+    monkeypatch.setattr(live_curve_writer, "SAY_AGAIN_S", 0.0)  # but so that a compaction does not take it for left behind
     live.write_if_due()
     assert folder.stamps("live") != before
 

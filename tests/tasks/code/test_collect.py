@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from depthrate.tasks.code.collect import TooManyFilesError, collect_code
+from depthrate.tasks.interface import TaskError
 from depthrate.tasks.loading import load_task
-from depthrate.tasks.task import TaskError
 
 pytestmark = pytest.mark.usefixtures("clean_imports")
 

@@ -18,8 +18,8 @@ from depthrate.tasks.code import load, trust
 from depthrate.tasks.code.load import code_of_file
 from depthrate.tasks.code.trust import accept, is_accepted, untrusted_reason
 from depthrate.tasks.code.unpack import unpack
+from depthrate.tasks.interface import TaskError
 from depthrate.tasks.loading import code_of_task, load_task
-from depthrate.tasks.task import TaskError
 
 ME, STRANGER = 65534, 65533
 CHECKOUT = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.console.fit_table import print_fits
 from depthrate.orchestrator.console.tables import make_console
 from depthrate.orchestrator.report.fit_tables import fit_table
-from depthrate.orchestrator.report.fit_words import fit_sentence
+from depthrate.orchestrator.report.fit_text import fit_sentence
 from depthrate.storage.catalog.fits import write_fits
 from depthrate.storage.commits.commit import commit_trials
 from depthrate.storage.files.store import Store

@@ -5,12 +5,12 @@ import pytest
 import torch
 from training_context import Context, assert_same, ids_of
 
+from depthrate.tasks.interface import Engine
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised.parameters import weight_decays
 from depthrate.tasks.supervised.targets.collapse import objective_bound
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.supervised.theory import bound_of_gap
-from depthrate.tasks.task import Engine
 
 STEPS = 15
 

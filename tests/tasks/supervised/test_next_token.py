@@ -18,11 +18,11 @@ from depthrate.sweeps.load import sweep_of_spec
 from depthrate.tasks.data import reviews
 from depthrate.tasks.data.markov import chain
 from depthrate.tasks.data.sources import DatasetError
+from depthrate.tasks.interface import Engine
 from depthrate.tasks.loading import load_task
 from depthrate.tasks.measures.token_classes import ClassMoments
 from depthrate.tasks.networks.transformer import Transformer
 from depthrate.tasks.supervised.task import NEXT_TOKEN
-from depthrate.tasks.task import Engine
 from depthrate.tasks.training.engines.choice import EngineError
 
 SMALL = {

@@ -15,8 +15,8 @@ from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.expand import expand
 from depthrate.sweeps.load import sweep_of_spec
 from depthrate.tasks.data.sources import DatasetError
+from depthrate.tasks.interface import TaskError
 from depthrate.tasks.parameters import ParameterError
-from depthrate.tasks.task import TaskError
 
 X = np.random.default_rng(0).normal(size=(80, 1, 8, 8)).astype(np.float32)
 Y = np.arange(80) % 4

@@ -12,10 +12,10 @@ import depthrate
 from depthrate.sweeps.expand import expand
 from depthrate.sweeps.load import sweep_of_spec
 from depthrate.tasks.data.sources import DatasetError
+from depthrate.tasks.interface import Engine
 from depthrate.tasks.loading import load_task
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised.task import REGRESSION
-from depthrate.tasks.task import Engine
 from depthrate.tasks.training.engines.choice import EngineError
 
 RNG = np.random.default_rng(0)

@@ -12,8 +12,8 @@ import pytest
 import torch
 from training_context import Context, assert_same, ids_of, run_resumed
 
+from depthrate.tasks.interface import Interrupted
 from depthrate.tasks.supervised.task import COLLAPSE
-from depthrate.tasks.task import Interrupted
 from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.training_pack import TrainingPack
 
@@ -170,7 +170,7 @@ def test_what_has_diverged_may_leave_as_late_as_it_is_asked_for(shape, stop_at, 
     expected = uninterrupted(trials)
     asked = []
     found = Divergence.diverged_steps
-    monkeypatch.setattr(Divergence, "found", lambda self: asked.append(found(self)) or found(self))
+    monkeypatch.setattr(Divergence, "diverged_steps", lambda self: asked.append(found(self)) or found(self))
     run(trials)
     at_once = len(asked)
     monkeypatch.setattr(TrainingPack, "_on_gpu", True)

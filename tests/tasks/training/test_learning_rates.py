@@ -22,7 +22,7 @@ def plan_of(**changes):
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "rmsprop"])
 @pytest.mark.parametrize("schedule", ["constant", "step", "cosine", "warmup_cosine", "one_cycle"])
 def test_together_and_alone_are_one_number(schedule, optimizer, dtype, at_once, monkeypatch):
-    monkeypatch.setattr(learning_rates, "AT_ONCE", at_once)
+    monkeypatch.setattr(learning_rates, "STEPS_PER_BLOCK", at_once)
     plan = plan_of(schedule=schedule, optimizer=optimizer, dtype=dtype)
     formed = Rates(plan, TRIALS, torch.device("cpu"))
     for step in [0, 1, 49, 3, 20, 21, 50, 70]:  # forward, back, and beyond the end

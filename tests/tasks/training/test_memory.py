@@ -23,7 +23,7 @@ PROCESS = """
 import json, os, sys
 import depthrate.orchestrator.worker.__main__  # what a worker has loaded before it trains
 from depthrate.tasks.supervised.task import COLLAPSE
-from depthrate.tasks.task import Engine
+from depthrate.tasks.interface import Engine
 
 class Context:
     engine = Engine.EAGER

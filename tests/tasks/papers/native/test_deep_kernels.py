@@ -7,9 +7,9 @@ import torch
 from native_trials import error, taken
 from training_context import Context, assert_same, ids_of
 
+from depthrate.tasks.interface import Engine, Interrupted
 from depthrate.tasks.papers.unconstrained.deep_task import DUFM
 from depthrate.tasks.papers.unconstrained.deep_training import training
-from depthrate.tasks.task import Engine, Interrupted
 from depthrate.tasks.training.engines.native import native_library
 
 SHAPES = [(5, 3, "relu", "float32"), (30, 10, "none", "float32"), (30, 10, "relu", "float64")]

@@ -8,8 +8,8 @@ import torch
 from native_trials import error, taken
 from training_context import Context, assert_same, ids_of
 
+from depthrate.tasks.interface import Engine, Interrupted
 from depthrate.tasks.papers.unconstrained.task import MUFM, UFM
-from depthrate.tasks.task import Engine, Interrupted
 from depthrate.tasks.training.engines.native import native_library
 
 SHAPES = [(5, 3, "float32"), (9, 4, "float64")]

@@ -8,10 +8,10 @@ import torch
 from native_trials import error
 from training_context import Context, assert_same, ids_of
 
+from depthrate.tasks.interface import Engine, Interrupted
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.papers.words.task import WORDS
 from depthrate.tasks.papers.words.word_kernels import words_library
-from depthrate.tasks.task import Engine, Interrupted
 from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engines.choice import EngineError
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 from training_context import Context, assert_same, ids_of, run_resumed
 
+from depthrate.tasks.interface import Engine
 from depthrate.tasks.papers.unconstrained.closed_forms import dnc_loss
 from depthrate.tasks.papers.unconstrained.deep_metrics import MEASUREMENTS
 from depthrate.tasks.papers.unconstrained.deep_parameters import problem_of
 from depthrate.tasks.papers.unconstrained.deep_task import DUFM
 from depthrate.tasks.papers.unconstrained.solution_kind import SolutionKind
 from depthrate.tasks.parameters import ParameterError
-from depthrate.tasks.task import Engine
 from depthrate.tasks.training.trainer import FusedTrainer
 
 SMALL = {"depth": 3, "num_classes": 3, "samples_per_class": 4, "width": 5, "weight_decay": 0.01, "lr": 0.2}

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from training_context import Context, assert_same, ids_of, run_resumed
 
+from depthrate.tasks.interface import Interrupted
 from depthrate.tasks.papers.words.sentences import draw_sentences
 from depthrate.tasks.papers.words.task import WORDS
 from depthrate.tasks.papers.words.training import curve_steps
 from depthrate.tasks.parameters import ParameterError
-from depthrate.tasks.task import Interrupted
 from depthrate.tasks.training.checkpoint import packed, unpacked
 
 SMALL = {"vocabulary_size": 30, "sentence_length": 4, "sequences": 12, "width": 7, "batch_size": 20}

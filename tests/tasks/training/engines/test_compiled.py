@@ -12,10 +12,10 @@ import pytest
 import torch
 from training_context import Context, assert_same, ids_of
 
+from depthrate.tasks.interface import Engine, Interrupted
 from depthrate.tasks.networks.residual import ResidualNetwork
 from depthrate.tasks.networks.transformer import Transformer
 from depthrate.tasks.supervised.task import COLLAPSE
-from depthrate.tasks.task import Engine, Interrupted
 from depthrate.tasks.training import training_pack
 from depthrate.tasks.training.engines import compiled_step as compiled_step_module
 from depthrate.tasks.training.engines import step_cache

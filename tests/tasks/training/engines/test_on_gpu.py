@@ -4,8 +4,8 @@ import pytest
 import torch
 from training_context import Context, ids_of, run_resumed
 
+from depthrate.tasks.interface import Engine
 from depthrate.tasks.supervised.task import COLLAPSE
-from depthrate.tasks.task import Engine
 from depthrate.tasks.training.engines.compiled_step import CompiledStep
 
 pytestmark = [

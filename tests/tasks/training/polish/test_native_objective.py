@@ -8,10 +8,10 @@ import torch
 from native_trials import error, network_of, plan_of, trainer_of, trials_of
 from training_context import Context, assert_same, ids_of
 
+from depthrate.tasks.interface import Engine, Interrupted
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.networks.network import FreeParameters
 from depthrate.tasks.supervised.task import COLLAPSE
-from depthrate.tasks.task import Engine, Interrupted
 from depthrate.tasks.training.engines.choice import EngineError
 from depthrate.tasks.training.engines.native import smoothed_library
 from depthrate.tasks.training.polish.native_objective import NativeObjective

@@ -10,9 +10,9 @@ import torch
 from scipy.optimize import minimize
 from training_context import Context, assert_same, ids_of, run_resumed
 
+from depthrate.tasks.interface import Engine
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised.task import COLLAPSE
-from depthrate.tasks.task import Engine
 from depthrate.tasks.training.polish.newton_cg import NewtonCg
 from depthrate.tasks.training.polish.polisher import Polisher
 from depthrate.tasks.training.polish.subgradient import least_subgradient

@@ -16,7 +16,7 @@ import pyarrow as pa
 from duckdb.sqltypes import DuckDBPyType
 
 from depthrate.storage.query.sql_checks import QueryError
-from depthrate.storage.tables.own_columns import quoted
+from depthrate.storage.tables.custom_columns import quoted
 
 BATCH_ROWS = 10_000
 _NESTED = frozenset({"list", "array", "struct", "map", "union", "tuple"})

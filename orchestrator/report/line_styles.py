@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.report.groups import SWEEP_COLUMN, sort_key, spread_alike, unique
+from depthrate.orchestrator.report.curve_groups import SWEEP_COLUMN, sort_key, spread_alike, unique
 from depthrate.orchestrator.report.plot import viridis
-from depthrate.orchestrator.report.words import value_text
+from depthrate.orchestrator.report.text import value_text
 
 STYLES = (("solid", "circle"), ("dash", "diamond"))
 """Of lines and of means: those of the first sweep, and of the one that is drawn into it."""

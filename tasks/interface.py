@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from depthrate.tasks.code.collect import TaskCode
     from depthrate.tasks.data.sources import DataSource
-    from depthrate.tasks.measurement import Measurement
+    from depthrate.tasks.metric import Measurement
     from depthrate.tasks.panel import Panel
     from depthrate.tasks.parameters import ParameterSchema
 
@@ -279,5 +279,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import depthrate
 
-    warnings.warn("depthrate.tasks.task.task is depthrate.task; import that", DeprecationWarning, stacklevel=2)
+    warnings.warn("depthrate.tasks.interface.task is depthrate.task; import that", DeprecationWarning, stacklevel=2)
     return depthrate.task

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.plot import Plot
+from depthrate.orchestrator.report.report_data import ReportData
 
 
 def _nothing(data: ReportData) -> str:

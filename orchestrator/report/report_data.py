@@ -12,11 +12,11 @@ import pandas as pd
 from depthrate.orchestrator.analysis.compare import FitPair
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.monitor.cost import SweepCost
+from depthrate.orchestrator.report.curve_groups import unique, varying
 from depthrate.orchestrator.report.figure_data import FigureContent
-from depthrate.orchestrator.report.groups import unique, varying
 from depthrate.orchestrator.report.plot import Plot
 from depthrate.storage.attempts.records import Record
-from depthrate.tasks.measurement import Measurement, Per
+from depthrate.tasks.metric import Measurement, Per
 from depthrate.tasks.panel import Panel
 
 STATE_COLUMNS = ("trial_id", "state", "wall_s", "steps_done", "device", "host", "committed_at", "error")

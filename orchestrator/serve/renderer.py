@@ -152,7 +152,7 @@ class Renderer:
                 raise DrawingError("the server is being ended")
             if self._process is None or self._process.poll() is not None:
                 self._end_process()
-                module, pipe = "depthrate.orchestrator.serve.drawing", subprocess.PIPE
+                module, pipe = "depthrate.orchestrator.serve.render_process", subprocess.PIPE
                 self._process = start_python(module, self._store.address, stdin=pipe, stdout=pipe, text=True)
             return self._process
 

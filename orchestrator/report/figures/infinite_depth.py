@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from depthrate.orchestrator.report.data import ReportData
-from depthrate.orchestrator.report.groups import grouped, key_parts, spread_alike, unique
-from depthrate.orchestrator.report.looks import LineStyle, assign_line_styles
+from depthrate.orchestrator.report.curve_groups import grouped, key_parts, spread_alike, unique
+from depthrate.orchestrator.report.line_styles import LineStyle, assign_line_styles
 from depthrate.orchestrator.report.plot import (
     GREY,
     MAX_GROUPS,
@@ -20,9 +19,10 @@ from depthrate.orchestrator.report.plot import (
     make_trace,
     value_ticks,
 )
-from depthrate.orchestrator.report.theme import ReportSection
-from depthrate.orchestrator.report.words import escape, escape_for_plotly, number_text
-from depthrate.tasks.measurement import Measurement
+from depthrate.orchestrator.report.report_data import ReportData
+from depthrate.orchestrator.report.section import ReportSection
+from depthrate.orchestrator.report.text import escape, escape_for_plotly, number_text
+from depthrate.tasks.metric import Measurement
 
 FARTHEST_BOUND = 10.0
 """Times the largest value: a bound above that does not stretch the axis."""

@@ -8,9 +8,8 @@ import numpy as np
 import pandas as pd
 
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.report.data import ReportData
+from depthrate.orchestrator.report.curve_groups import grouped, spread
 from depthrate.orchestrator.report.figures.requested_maps import heat_map
-from depthrate.orchestrator.report.groups import grouped, spread
 from depthrate.orchestrator.report.plot import (
     GREY,
     MAX_GROUPS,
@@ -21,8 +20,9 @@ from depthrate.orchestrator.report.plot import (
     make_trace,
     viridis,
 )
-from depthrate.orchestrator.report.words import escape_for_plotly
-from depthrate.tasks.measurement import Measurement
+from depthrate.orchestrator.report.report_data import ReportData
+from depthrate.orchestrator.report.text import escape_for_plotly
+from depthrate.tasks.metric import Measurement
 from depthrate.tasks.panel import LayerMapPanel, PathPanel, TradeOffPanel
 
 MAX_MAPS = 4

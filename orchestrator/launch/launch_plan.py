@@ -19,7 +19,7 @@ from depthrate.sweeps.packing import Pack, check_memory, estimated_wall_s, make_
 from depthrate.sweeps.spec import SweepSpec, check_figures, check_fits
 from depthrate.sweeps.trial import Trial, canonical_json
 from depthrate.tasks.data.sources import DataSource
-from depthrate.tasks.task import Task
+from depthrate.tasks.interface import Task
 
 MIN_DISTINCT_X = 3
 """Values of x from which on a power law, which has two parameters, can fail to fit."""

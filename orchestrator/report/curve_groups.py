@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import pandas as pd
 
-from depthrate.orchestrator.report.words import value_text
+from depthrate.orchestrator.report.text import value_text
 
 T = TypeVar("T")
 

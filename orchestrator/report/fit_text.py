@@ -15,7 +15,7 @@ from depthrate.orchestrator.analysis.preferred_model import (
     local_exponents_text,
     preferred_model,
 )
-from depthrate.orchestrator.report.words import (
+from depthrate.orchestrator.report.text import (
     curve_label,
     escape,
     group_text,
