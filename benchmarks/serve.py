@@ -33,9 +33,9 @@ import yaml
 
 import depthrate
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from browser import Browser, browser  # type: ignore[import-not-found]
+from tests.support.browser import Browser, browser
 
 EVERY_S = 120.0
 WATCH = """

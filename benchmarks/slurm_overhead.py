@@ -1,6 +1,6 @@
 """200 packs that do nothing, 8 jobs at once, on the SLURM that SLURM_CONF leads to: ours beside plain submitit.
 
-    eval "$(python tests/support/slurm_lab.py start /some/folder)" && python benchmarks/slurm_overhead.py
+    eval "$(python -m tests.support.slurm_lab start /some/folder)" && python benchmarks/slurm_overhead.py
 
 Prints seconds from launch to the last commit (or the last result) and milliseconds a pack, for: packs whose cost is
 unknown, four rounds of jobs; packs bundled by their cost, which the store knows by then, into as many jobs as run at

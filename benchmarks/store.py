@@ -267,8 +267,8 @@ def main() -> None:
     sizes = sorted(arguments.trials)
     if arguments.s3:
         sizes = [trials for trials in sizes if trials <= S3_MOST_TRIALS]
-        sys.path.insert(0, str(ROOT / "tests" / "support"))  # its server counts requests
-        with importlib.import_module("s3_server").s3_server() as server:
+        sys.path.insert(0, str(ROOT))  # its server counts requests
+        with importlib.import_module("tests.support.s3_server").s3_server() as server:
             _measure_s3(bench, Place("s3", server.new_url(), server.environment, server), sizes)
     elif arguments.rivals:
         _measure_rivals(bench, Place("folder", str(bench.folder), {}), sizes)

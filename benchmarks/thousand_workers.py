@@ -14,8 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
-from thousand_workers import simulate  # type: ignore[import-not-found]
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.support.thousand_workers import simulate
 
 
 def main() -> None:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from here import TINY
-from s3_server import S3Server, forget_s3_clients, s3_server
-from slurm_bench import Bench
-from slurm_lab import Lab, missing_programs
 
 from depthrate.storage.files.store import Store
+from tests.support.here import TINY
+from tests.support.s3_server import S3Server, forget_s3_clients, s3_server
+from tests.support.slurm_bench import Bench
+from tests.support.slurm_lab import Lab, missing_programs
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before any import of torch: tests run side by side, and waiting threads spin
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):  # hundreds of processes would each compile every module
@@ -26,7 +26,7 @@ LONGEST_FIRST = (
     "orchestrator/executors/test_executors.py",
     "orchestrator/search/test_search.py",
     "orchestrator/executors/test_ray.py",
-    "orchestrator/test_cli.py",
+    "orchestrator/cli/test_cli.py",
     "tasks/fits/test_intervals.py",
     "orchestrator/report/test_report.py",
 )

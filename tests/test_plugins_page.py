@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from packages import write_metadata
+
+from tests.support.packages import write_metadata
 
 PAGE = (Path(__file__).parents[1] / "docs/plugins.md").read_text()
 (PROJECT,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)

@@ -44,7 +44,7 @@ class Feed(Protocol):
         ...
 
     def pruning(self, trial_id: str) -> Mapping[str, Any] | None:
-        """Return when a trial leaves its pack, for `PackJob.pruning`."""
+        """Return when a trial leaves its pack, for `AttemptSpec.pruning`."""
         ...
 
 

@@ -59,7 +59,7 @@ class SearchFeed:
         self._handed_out.update(trial_ids)
 
     def pruning(self, trial_id: str) -> Mapping[str, Any] | None:
-        """Return when a trial leaves its pack, for `PackJob.pruning`."""
+        """Return when a trial leaves its pack, for `AttemptSpec.pruning`."""
         sweep = self.view.checked.sweep
         prune = None if sweep.search is None else sweep.search.prune
         if sweep.search is None or prune is None:

@@ -89,7 +89,7 @@ _HOMES = {
     "tasks.fits.common_exponent": ("common_exponent",),
     "tasks.fits.cutoffs": ("cutoff",),
     "tasks.fits.rates": ("fit_many", "fit_rates", "predict"),
-    "tasks.measurement": ("Measurement",),
+    "tasks.metric": ("Measurement",),
     "tasks.measures.labelled": ("FeaturesError",),
     "tasks.measures.linear_probe": ("probe_accuracy", "probe_r2"),
     "tasks.measures.measure": ("measure",),
@@ -98,7 +98,7 @@ _HOMES = {
     "tasks.measures.geometry": ("effective_rank", "intrinsic_dimension", "linear_cka", "regression_collapse"),
     "tasks.measures.geodesic": ("along_geodesic", "geodesic"),
     "tasks.function_task": ("task",),
-    "tasks.task": ("Interrupted", "Pruned", "TaskError"),
+    "tasks.interface": ("Interrupted", "Pruned", "TaskError"),
 }
 _PLACES = {name: (module, name) for module, names in _HOMES.items() for name in names}
 _PLACES["open"] = ("orchestrator.notebook.results", "open_results")

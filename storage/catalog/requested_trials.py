@@ -55,7 +55,7 @@ def verified_requested_ids(store: Store, *, without: str | None = None, all_list
     With `all_listed` a launch of an early version, which has no list, is refused too.
 
     Raises:
-        UnsoundFile: what some sweep asks for cannot be told; the message names the file and what to do.
+        CorruptFileError: what some sweep asks for cannot be told; the message names the file and what to do.
         OSError: the store does not answer.
     """
     for pause_s in LIST_RETRY_DELAYS_S:

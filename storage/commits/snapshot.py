@@ -164,7 +164,7 @@ def require_intact(snapshot: Snapshot, folders: tuple[str, ...] = ("manifest/", 
     """Check that all files in some folders could be read: who deletes or hides rests on all of them.
 
     Raises:
-        UnsoundFile: naming the first that could not.
+        CorruptFileError: naming the first that could not.
     """
     for problem in snapshot.problems:
         if problem.path.startswith(folders):

@@ -128,7 +128,7 @@ class LocalFiles:
         """Return the absolute path of a file to read.
 
         Raises:
-            UnfitFileError: A link on the way leads out of the folder.
+            InvalidFileError: A link on the way leads out of the folder.
         """
         full = self.full_path(path)
         folder = os.path.dirname(full)

@@ -67,7 +67,7 @@ class DataFile:
 
         Raises:
             FileNotFoundError: it is gone.
-            UnfitFileError: what stands there is no file, or far larger than what was written.
+            InvalidFileError: what stands there is no file, or far larger than what was written.
         """
         return store.read(self.path, self.size + SLACK_BYTES)
 

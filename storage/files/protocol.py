@@ -52,7 +52,7 @@ class Files(Protocol):
 
         Raises:
             FileNotFoundError: The file does not exist.
-            UnfitFileError: It is not a regular file below the root, or larger than `max_bytes`.
+            InvalidFileError: It is not a regular file below the root, or larger than `max_bytes`.
         """
         ...
 
@@ -68,7 +68,7 @@ class Files(Protocol):
         """Return the path in the filesystem of a file that other libraries may open.
 
         Raises:
-            UnfitFileError: It is not a regular file below the root.
+            InvalidFileError: It is not a regular file below the root.
         """
         ...
 

@@ -26,7 +26,7 @@ def require_regular(path: str, root: str) -> str:
     """Return where the file is that stands at a path, behind a link where that stays below `root`; nothing is opened for it.
 
     Raises:
-        UnfitFileError: there is something else.
+        InvalidFileError: there is something else.
         FileNotFoundError: there is nothing.
     """
     mode = os.lstat(path).st_mode
@@ -50,7 +50,7 @@ def open_regular(path: str, root: str) -> int:
     """Return the descriptor of a file opened for reading: never of a pipe or a device, which could keep us waiting.
 
     Raises:
-        UnfitFileError: it is no file, or a link that leads out of `root`.
+        InvalidFileError: it is no file, or a link that leads out of `root`.
         FileNotFoundError: there is none.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -65,7 +65,7 @@ def read_bytes(path: str, root: str, most_bytes: int | None = None) -> bytes:
     """Return a file's content.
 
     Raises:
-        UnfitFileError: it is no file below `root`, or has more than `most_bytes`.
+        InvalidFileError: it is no file below `root`, or has more than `most_bytes`.
         FileNotFoundError: there is none.
     """
     with open(open_regular(path, root), "rb") as file:
@@ -77,7 +77,7 @@ def require_size(path: str, size: int, most_bytes: int | None) -> None:
     """Check that a file can be read whole.
 
     Raises:
-        UnfitFileError: it has more than `most_bytes`.
+        InvalidFileError: it has more than `most_bytes`.
     """
     if most_bytes is not None and size > most_bytes:
         raise _unfit(path, f"has {size_text(size)}, where such a file has at most {size_text(most_bytes)}")

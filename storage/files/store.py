@@ -161,7 +161,7 @@ class Store:
 
         Raises:
             FileNotFoundError: The file does not exist.
-            UnfitFileError: It is not a file of the store, or larger.
+            InvalidFileError: It is not a file of the store, or larger.
         """
         self.full_path(path)
         if most_bytes is None and not self._is_users_own and (kind := kind_of(path)) is not None:
@@ -190,7 +190,7 @@ class Store:
         """Return bytes `start` to `stop` of a file, in one request.
 
         Raises:
-            UnfitFileError: It is not a file of the store.
+            InvalidFileError: It is not a file of the store.
         """
         self.full_path(path)
         return self.files.read_range(path, start, stop)
@@ -199,7 +199,7 @@ class Store:
         """Open a file for reading in parts.
 
         Raises:
-            UnfitFileError: It is not a file of the store.
+            InvalidFileError: It is not a file of the store.
         """
         self.full_path(path)
         return self.files.open(path)
@@ -208,7 +208,7 @@ class Store:
         """Return the path in the filesystem of a file that other libraries may open.
 
         Raises:
-            UnfitFileError: It is not a file of the store.
+            InvalidFileError: It is not a file of the store.
         """
         self.full_path(path)
         return self.files.readable_path(path)

@@ -24,7 +24,7 @@ def delete_replaced(store: Store, grace_s: float) -> tuple[int, int]:
     Before anything is deleted the compaction's own files are read again: only what is there, bit for bit, replaces.
 
     Raises:
-        UnsoundFile: a manifest cannot be read, which may name files of others.
+        CorruptFileError: a manifest cannot be read, which may name files of others.
     """
     snapshot = take_snapshot(store)
     require_intact(snapshot, ("manifest/",))

@@ -27,7 +27,7 @@ def seal_removals(store: Store, removals: Removals, grace_s: float) -> bool:
     """Seal what was removed longer than `grace_s` ago and nobody asks for; return whether something was.
 
     Raises:
-        UnsoundFile: who asks for what cannot be told, so nothing is purged.
+        CorruptFileError: who asks for what cannot be told, so nothing is purged.
         OSError: the store refused; nothing is lost, the next compaction goes on.
     """
     undecided = [seal for seal in removals.seals if not seal.is_final]

@@ -45,7 +45,7 @@ def plan_removal(store: Store, snapshot: Snapshot, sweep: str) -> RemovalPlan:
     Trials of another sweep of which no list is kept are taken to be asked for by it.
 
     Raises:
-        UnsoundFile: what another sweep asks for cannot be told, or a manifest or a removal cannot be read.
+        CorruptFileError: what another sweep asks for cannot be told, or a manifest or a removal cannot be read.
     """
     require_intact(snapshot)
     specs = list(read_specs(store))
@@ -82,7 +82,7 @@ def rows_of_trials(snapshot: Snapshot, trial_ids: Iterable[str]) -> frozenset[Ro
     """Return every commit of some trials that is not gone.
 
     Raises:
-        UnsoundFile: a manifest or a removal cannot be read.
+        CorruptFileError: a manifest or a removal cannot be read.
     """
     require_intact(snapshot)
     wanted = set(trial_ids)

@@ -71,7 +71,7 @@ def collect_code(path: Path, root: Path, *, siblings: bool = True) -> TaskCode:
 
     Raises:
         OSError: a file cannot be read.
-        TooMuchCode: all modules of the folder belong to it, and they are too many.
+        TooManyFilesError: all modules of the folder belong to it, and they are too many.
     """
     main = path.relative_to(root).as_posix()
     top = None if siblings else main.partition("/")[0].removesuffix(".py")
@@ -84,7 +84,7 @@ def code_of_module(module_file: str, name: str) -> TaskCode | None:
     """Return the code of a task in a module that was imported by its name; None for one that is no source file.
 
     Raises:
-        OSError, TooMuchCode: see `collect_code`.
+        OSError, TooManyFilesError: see `collect_code`.
     """
     path = Path(module_file)
     if path.suffix != ".py" or not path.is_file():

@@ -6,8 +6,6 @@ import contextlib
 from collections import Counter
 
 import pytest
-from launches import OWN_TASKS, job_options
-from tests_rows import commit
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.record import new_attempt_id
@@ -17,6 +15,8 @@ from depthrate.orchestrator.worker.attempt_runner import AttemptRunner, CommitEr
 from depthrate.storage.files.paths import is_compacted
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
+from tests.support.launches import OWN_TASKS, job_options
+from tests.support.tests_rows import commit
 
 A, B = "20260101T000000_aaaaaaaaaaaa", "20260101T000000_bbbbbbbbbbbb"
 

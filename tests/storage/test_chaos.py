@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from s3_server import S3Server
-from storage_chaos import run_chaos
+
+from tests.support.s3_server import S3Server
+from tests.support.storage_chaos import run_chaos
 
 SECONDS = float(os.environ.get("DEPTHRATE_CHAOS_S", "12"))
 pytestmark = pytest.mark.timeout(SECONDS * 12 + 240)

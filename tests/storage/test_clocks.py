@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests_rows import commit
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.storage.attempts.clocks import age_s, require_clock
@@ -21,6 +20,7 @@ from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.maintenance.sweep_removal import plan_removal, remove_sweep, rows_of_trials
+from tests.support.tests_rows import commit
 
 A, B = "20260101T000000_aaaaaaaaaaaa", "20260101T000000_bbbbbbbbbbbb"
 HOUR = 3600.0

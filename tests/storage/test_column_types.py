@@ -7,7 +7,6 @@ import threading
 
 import pyarrow as pa
 import pytest
-from tests_rows import tables_of
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.storage.commits.commit import commit_trials
@@ -19,6 +18,7 @@ from depthrate.storage.query.results import Results
 from depthrate.storage.tables import custom_columns as own_columns_module
 from depthrate.storage.tables.custom_columns import check_own_columns, custom_columns
 from depthrate.storage.tables.schema import TableError
+from tests.support.tests_rows import tables_of
 
 A, B, C = (f"20260101T000000_{letter * 12}" for letter in "abc")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from tests_rows import commit
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.paths import table_path
 from depthrate.storage.files.store import Store
+from tests.support.tests_rows import commit
 
 
 def test_committed_rows_are_read_back(store: Store) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from tests_rows import commit
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
@@ -22,6 +21,7 @@ from depthrate.storage.maintenance.compaction_groups import Group, plan_groups
 from depthrate.storage.maintenance.merge import write_group
 from depthrate.storage.maintenance.verify import verify
 from depthrate.storage.query.results import VIEWS
+from tests.support.tests_rows import commit
 
 
 def fill(store: Store, packs: int = 6) -> None:

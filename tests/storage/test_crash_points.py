@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from crash_points import Killed, on_bucket, on_folder
-from one_by_one import TOY
-from s3_server import S3Server
-from verbs import VERBS, Place, counting_trials, state
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors import registry
+from tests.support.crash_points import Killed, on_bucket, on_folder
+from tests.support.one_by_one import TOY
+from tests.support.s3_server import S3Server
+from tests.support.verbs import VERBS, Place, counting_trials, state
 
 IS_ALL = bool(os.environ.get("DEPTHRATE_ALL_POINTS"))
 SAMPLE = 3
@@ -38,7 +38,7 @@ def points(count: int) -> list[int]:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry.executors(), "toy", TOY)
-    monkeypatch.setattr("depthrate.storage.catalog.requested_trials.PAUSES_S", (None,))
+    monkeypatch.setattr("depthrate.storage.catalog.requested_trials.LIST_RETRY_DELAYS_S", (None,))
     for module in ("storage.attempts.claims", "orchestrator.attempts.liveness"):  # who was killed is no more
         monkeypatch.setattr(f"depthrate.{module}.is_process_gone", lambda host, pid: True)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests_rows import commit
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.parquet import PAGES_KEY, open_parquet
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
+from tests.support.tests_rows import commit
 
 
 @pytest.fixture

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from tests_rows import commit
-
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.storage.catalog.code_decisions import DecisionKind, decide
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.query.results import Results
+from tests.support.tests_rows import commit
 
 A, B = "a" * 32, "b" * 32
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from tests_rows import commit
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
@@ -29,6 +28,7 @@ from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.maintenance.repair import repair
 from depthrate.storage.maintenance.verify import verify
 from depthrate.sweeps.load import load_sweep
+from tests.support.tests_rows import commit
 
 A, B = "20260101T000000_aaaaaaaaaaaa", "20260101T000000_bbbbbbbbbbbb"
 ELSEWHERE = ("../x", "..", ".", "", "/etc", "a/b", ".hidden", "a\x00b", "a\nb", "x" * 300, 7, None)

@@ -13,8 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from later_store import COLUMN, age
-from tests_rows import commit, tables_of
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import open_results, results_of
@@ -31,6 +29,8 @@ from depthrate.storage.maintenance.findings import Verification
 from depthrate.storage.maintenance.repair import repair
 from depthrate.storage.maintenance.verify import verify
 from depthrate.storage.tables.schema import TRIALS
+from tests.support.later_store import COLUMN, age
+from tests.support.tests_rows import commit, tables_of
 
 A, B, C = (f"20260101T000000_00000000000{letter}" for letter in "abc")
 WRITERS = (

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
-from tests_rows import commit
 
 from depthrate.orchestrator.analysis.columns import builtin_columns, columns_of
 from depthrate.orchestrator.analysis.open_results import results_of
@@ -20,6 +19,7 @@ from depthrate.storage.query.results import Results
 from depthrate.storage.tables.from_task import task_table
 from depthrate.storage.tables.schema import Columns, TableError
 from depthrate.tasks.registry import registered_task
+from tests.support.tests_rows import commit
 
 A, B, C = (f"20260101T000000_{letter * 12}" for letter in "abc")
 FORMER = {"metrics": {"tilt": "scalar", "tilts": "vector"}, "curves": {"sway": "scalar"}}

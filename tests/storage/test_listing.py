@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from tests_rows import commit
 
 from depthrate.storage.commits.await_commits import await_commits
 from depthrate.storage.commits.snapshot import UNSETTLED, take_snapshot
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
+from tests.support.tests_rows import commit
 
 A, B, C = (f"20260101T000000_{letter * 12}" for letter in "abc")
 
@@ -41,7 +41,7 @@ def test_files_replaced_while_a_store_is_listed_leave_no_gap(folder: Store, monk
 
 def test_a_store_that_never_comes_to_rest_is_said_to_be_so(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     commit(folder, A, ["t1"])
-    monkeypatch.setattr("depthrate.storage.commits.snapshot.PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr("depthrate.storage.commits.snapshot.RESCAN_DELAYS_S", (0.0, 0.0))
     numbers = iter(range(1000))
     plain = Store.list_many
 

@@ -10,7 +10,6 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests_rows import commit
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
@@ -22,6 +21,7 @@ from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.maintenance.repair import repair
 from depthrate.storage.maintenance.verify import verify
 from depthrate.storage.query.sql_checks import QueryError
+from tests.support.tests_rows import commit
 
 A, B = (f"20260101T000000_00000000000{letter}" for letter in "ab")
 LATER = "20260101T000500_00000000000c"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from tests_rows import commit
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.storage.catalog.specs import write_spec
@@ -11,6 +10,7 @@ from depthrate.storage.catalog.tags import write_tag
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.query.results import QueryError, Results
+from tests.support.tests_rows import commit
 
 A, B, C = (f"20260101T000000_00000000000{letter}" for letter in "abc")
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from store_mutations import fuzz, make_store, seen
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.cli.app import app
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.verify import verify
+from tests.support.store_mutations import fuzz, make_store, seen
 
 COUNT = int(os.environ.get("DEPTHRATE_MUTATIONS", "100"))
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120 + 10 * COUNT)]

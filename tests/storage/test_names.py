@@ -6,7 +6,6 @@ import json
 
 import pyarrow as pa
 import pytest
-from tests_rows import commit, tables_of
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.storage.commits.commit import commit_trials
@@ -16,6 +15,7 @@ from depthrate.storage.query.sql_checks import QueryError, check_expression
 from depthrate.storage.tables.from_task import task_table
 from depthrate.storage.tables.schema import TableError
 from depthrate.tasks.parameters import Parameter, ParameterError
+from tests.support.tests_rows import commit, tables_of
 
 A = "20260101T000000_aaaaaaaaaaaa"
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crash_points import on_folder
-from one_by_one import TOY
-from power_cuts import Trace, disk_of, disks_after_power_cuts, write_disk
-from verbs import VERBS, Place, counting_trials, state
 
 from depthrate.orchestrator.executors import registry
 from depthrate.storage.files.store import Store
+from tests.support.crash_points import on_folder
+from tests.support.one_by_one import TOY
+from tests.support.power_cuts import Trace, disk_of, disks_after_power_cuts, write_disk
+from tests.support.verbs import VERBS, Place, counting_trials, state
 
 IS_ALL = bool(os.environ.get("DEPTHRATE_ALL_POINTS"))
 DRAWS = 3

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 
 import pytest
-from storage_simulation import Simulation, settle, simulate
+
+from tests.support.storage_simulation import Simulation, settle, simulate
 
 SEEDS = int(os.environ.get("DEPTHRATE_SEEDS", "16"))
 pytestmark = pytest.mark.timeout(200)
@@ -18,9 +19,9 @@ pytestmark = pytest.mark.timeout(200)
 @pytest.mark.parametrize("first", range(0, SEEDS, 8))
 @pytest.mark.slow
 def test_any_schedule(first: int, lag: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("depthrate.storage.query.results.LOOKS", 50)
+    monkeypatch.setattr("depthrate.storage.query.results.MAX_SCANS", 50)
     monkeypatch.setattr(
-        "depthrate.storage.commits.snapshot.LOOKS", 50
+        "depthrate.storage.commits.snapshot.MAX_SCANS", 50
     )  # compactions without a grace period take files away all the time
     for seed in range(first, min(first + 8, SEEDS)):
         settled = settle(simulate(seed, lag=lag))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests_rows import commit
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import open_results, results_of
@@ -20,6 +19,7 @@ from depthrate.storage.query.results import Results
 from depthrate.storage.query.sql_checks import QueryError
 from depthrate.storage.tables.from_task import task_table
 from depthrate.storage.tables.schema import TableError
+from tests.support.tests_rows import commit
 
 A, B, C = (f"20260101T000000_00000000000{letter}" for letter in "abc")
 

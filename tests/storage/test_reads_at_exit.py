@@ -6,10 +6,9 @@ import os
 import subprocess
 import sys
 
-from s3_server import S3Server
-from tests_rows import commit
-
 from depthrate.storage.files.store import Store
+from tests.support.s3_server import S3Server
+from tests.support.tests_rows import commit
 
 SCRIPT = """
 import os, sys

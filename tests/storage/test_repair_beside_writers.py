@@ -10,9 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-import storage_chaos
-from storage_chaos import CHECK, journalled
-from tests_rows import commit, tables_of
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
@@ -24,6 +21,9 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.maintenance.repair import repair
 from depthrate.storage.maintenance.verify import YOUNG_S, verify
+from tests.support import storage_chaos
+from tests.support.storage_chaos import CHECK, journalled
+from tests.support.tests_rows import commit, tables_of
 
 A, B = "20260101T000000_aaaaaaaaaaaa", "20260101T000000_bbbbbbbbbbbb"
 

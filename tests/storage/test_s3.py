@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from s3_server import BUCKET, S3Server, forget_s3_clients
-from tests_rows import commit
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.storage.files.leftovers import is_unfinished, remove_unfinished, unfinished_writes
 from depthrate.storage.files.store import Store, StoreError
+from tests.support.s3_server import BUCKET, S3Server, forget_s3_clients
+from tests.support.tests_rows import commit
 
 
 @pytest.fixture(autouse=True)

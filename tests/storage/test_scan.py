@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from s3_server import S3Server
-from tests_rows import commit
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.scan import TableDataset
 from depthrate.storage.tables.parameters import _parsed_by_arrow, _parsed_by_python
+from tests.support.s3_server import S3Server
+from tests.support.tests_rows import commit
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests_rows import commit
 
 import depthrate
 from depthrate.storage.files.store import Store, StoreError
+from tests.support.tests_rows import commit
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 from click.testing import CliRunner
-from tests_rows import commit
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.cli.app import app
@@ -20,6 +19,7 @@ from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.maintenance.repair import repair
 from depthrate.storage.maintenance.sweep_removal import plan_removal, remove_sweep, rows_of_trials
 from depthrate.storage.maintenance.verify import verify
+from tests.support.tests_rows import commit
 
 A, B = "20260101T000000_00000000000a", "20260101T000000_00000000000b"
 LIST, SPEC = "sweeps/c/t1.trials", "sweeps/c/t1.json"
@@ -36,7 +36,7 @@ DAMAGE: dict[str, Callable[[Store], object]] = {
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("depthrate.storage.catalog.requested_trials.PAUSES_S", (None,))
+    monkeypatch.setattr("depthrate.storage.catalog.requested_trials.LIST_RETRY_DELAYS_S", (None,))
 
 
 def launch(store: Store, sweep: str, *trial_ids: str) -> None:

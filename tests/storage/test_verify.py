@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests_rows import commit
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
@@ -28,6 +27,7 @@ from depthrate.storage.maintenance.findings import Verification
 from depthrate.storage.maintenance.repair import repair
 from depthrate.storage.maintenance.sweep_removal import rows_of_trials
 from depthrate.storage.maintenance.verify import verify
+from tests.support.tests_rows import commit
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bad_inputs import Row
+from tests.support.bad_inputs import Row
 
 Said = tuple[list[str], str]
 WITH_ARGUMENTS = ("run", "plan", "fit", "report", "export", "cancel", "logs", "debug", "query", "diff")

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import yaml
-from here import TINY
 
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.registry import registered_tasks
+from tests.support.here import TINY
 
 Row = tuple[str, Any, str]
 """(name of the case, what is given, a piece of the message)."""

@@ -14,9 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from s3_server import S3Server
-
 from depthrate.storage.files.store import Store
+from tests.support.s3_server import S3Server
 
 CHANGING = ("replace", "rename", "unlink", "remove", "mkdir", "rmdir", "link", "symlink", "truncate", "fsync")
 """Functions of `os`; beside them, files are opened for writing."""

@@ -1,8 +1,8 @@
 """Kill drivers and workers with -9 at random moments and run again: what is lost, doubled or different at the end?
 
-    python tests/support/kill_rounds.py --rounds 300 --seed 1            # of a task that walks, most of the time in between
-    python tests/support/kill_rounds.py --rounds 30 --sweep train        # of real training, where checkpoints hold tensors
-    python tests/support/kill_rounds.py --rounds 100 --sweep short       # of packs so short that many go together
+    python -m tests.support.kill_rounds --rounds 300 --seed 1            # of a task that walks, most of the time in between
+    python -m tests.support.kill_rounds --rounds 30 --sweep train        # of real training, where checkpoints hold tensors
+    python -m tests.support.kill_rounds --rounds 100 --sweep short       # of packs so short that many go together
 
 A round is one kill: of the driver, of a worker, or of all at once, on the way to a sweep's end. Whenever a sweep has come to
 its end, it is compared with the same sweep run in quiet, and the next begins in an empty store.

@@ -1,6 +1,6 @@
 """Run a command that sees a folder as a client of a shared file system does: late.
 
-    unshare --mount python tests/support/lagging_mount.py FOLDER LAG_S COMMAND...
+    unshare --mount python -m tests.support.lagging_mount FOLDER LAG_S COMMAND...
 
 What others write in FOLDER is seen by the command up to LAG_S seconds after: names that were not there stay away for so long
 (the kernel's negative entries), and so do listings. What the command writes is seen by everybody at once. Needs root,

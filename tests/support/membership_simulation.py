@@ -14,9 +14,6 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from storage_simulation import Simulation
-from tests_rows import tables_of
-
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.storage.catalog.removals import RemovalKind, remove
@@ -29,6 +26,8 @@ from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.maintenance.repair import repair
 from depthrate.storage.maintenance.sweep_removal import plan_removal, remove_sweep, rows_of_trials
 from depthrate.storage.maintenance.verify import verify
+from tests.support.storage_simulation import Simulation
+from tests.support.tests_rows import tables_of
 
 SPOILT = "t9"
 """The only trial whose results are removed by its name."""

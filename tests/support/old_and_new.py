@@ -1,6 +1,6 @@
 """An older checkout of depthrate and this one beside each other on one store: is anything lost?
 
-    python tests/support/old_and_new.py --old ../checkout-of-before --sequences 20
+    python -m tests.support.old_and_new --old ../checkout-of-before --sequences 20
 
 A sequence is a few commands (run, query, compact, verify, verify --repair, upgrade), each by the older or by this version, some
 of them at the same time. After each step every trial that was committed before is still there, read by both; at the end both

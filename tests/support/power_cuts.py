@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from crash_points import Deadline
+from tests.support.crash_points import Deadline
 
 Disk = dict[str, bytes | None]
 """Path -> content; None of a folder."""

@@ -15,10 +15,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import yaml
-from slurm_lab import Lab, patience
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.storage.files.store import Store
+from tests.support.slurm_lab import Lab, patience
 
 TASKS = Path(__file__).parent / "steady_task.py"
 CHECKPOINT_S = 2.0

@@ -1,7 +1,7 @@
 """A private, real SLURM on one machine: munge, slurmctld, slurmdbd with MariaDB, and several slurmd, without systemd.
 
-    python tests/support/slurm_lab.py start FOLDER       # prints the variable that leads SLURM's commands to it
-    python tests/support/slurm_lab.py stop FOLDER
+    python -m tests.support.slurm_lab start FOLDER       # prints the variable that leads SLURM's commands to it
+    python -m tests.support.slurm_lab stop FOLDER
 
 Debian packages: slurm-wlm slurmdbd mariadb-server-core munge. Every daemon belongs to whoever starts this, listens on this
 machine only, and lives below FOLDER; several can run side by side.

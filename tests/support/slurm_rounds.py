@@ -1,6 +1,6 @@
 """Run all scenarios on a real SLURM several times in a row, while other processes keep the machine busy.
 
-    python tests/support/slurm_rounds.py --rounds 3 --busy 2
+    python -m tests.support.slurm_rounds --rounds 3 --busy 2
 
 Prints a line a round and what failed, and ends with code 1 if anything did.
 """

@@ -1,6 +1,6 @@
 """What may stand in place of a store's files (pipes, devices, folders, 10 GB), and what every command makes of it.
 
-python tests/support/stand_ins.py > table.md
+python -m tests.support.stand_ins > table.md
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from unittest.mock import patch
 
 import yaml
 from click.testing import CliRunner
-from tests_rows import commit
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.cancellation import write_cancel_mark
@@ -46,6 +45,7 @@ from depthrate.storage.files.json_objects import with_digest
 from depthrate.storage.files.paths import claim_path, kind_of, launch_log_path, launch_path, library_path, renaming_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance import compaction_groups
+from tests.support.tests_rows import commit
 
 SPARSE_BYTES = 10 * 2**30
 MOST_S, MOST_BYTES = 10, 2**30

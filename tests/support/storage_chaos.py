@@ -1,8 +1,8 @@
 """Writers, compactions, repairs, removals and readers at once, killed and stopped at random: nothing committed is lost,
 nothing doubled, no reader errs.
 
-    python tests/support/storage_chaos.py --seconds 600 --seed 1               # in a temporary folder
-    python tests/support/storage_chaos.py --seconds 600 --seed 1 --s3          # on a real S3 server on this machine
+    python -m tests.support.storage_chaos --seconds 600 --seed 1               # in a temporary folder
+    python -m tests.support.storage_chaos --seconds 600 --seed 1 --s3          # on a real S3 server on this machine
 
 Every number a writer commits is made from its trial and its attempt, so that a reader sees rows that do not belong
 together. A writer notes each commit that returned in a journal; what stands there must be seen by every later reader.
@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT)]
 WRITERS, COMPACTIONS, REPAIRS, REMOVALS, READERS = 4, 1, 1, 1, 2
 IO_ERRORS = 0.05
 PAUSE_S = 0.25
@@ -454,7 +454,7 @@ def main() -> None:
         environment: dict[str, str] = {}
         store = given.store
         if given.s3:
-            from s3_server import s3_server
+            from tests.support.s3_server import s3_server
 
             server = stack.enter_context(s3_server())
             environment, store = server.environment, server.new_url()

@@ -19,8 +19,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest import mock
 
-from tests_rows import tables_of
-
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.storage.commits.commit import commit_trials
@@ -28,6 +26,7 @@ from depthrate.storage.files.protocol import Stamp
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.query.results import Results
+from tests.support.tests_rows import tables_of
 
 QUERY = """
 select trial_id, attempt_id, (select count(*) from trials u where u.trial_id = t.trial_id) copies,

@@ -1,6 +1,6 @@
 """Random changes to a small store, as colleagues, disks and malice make them; and what a reader sees of it.
 
-python tests/support/store_mutations.py --count 2000 --seed 1
+python -m tests.support.store_mutations --count 2000 --seed 1
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
-from tests_rows import commit
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack, read_submissions
@@ -39,6 +38,7 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance import verify
 from depthrate.storage.maintenance.compact import compact
 from depthrate.sweeps.load import sweep_of_spec
+from tests.support.tests_rows import commit
 
 SPEC = {
     "name": "tiny",

@@ -19,9 +19,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import counted_files  # noqa: F401 - registers the filesystem
-from launches import job_options
-
 from depthrate.orchestrator.attempts.liveness import heartbeat_s
 from depthrate.orchestrator.attempts.node_health import StartFailures
 from depthrate.orchestrator.attempts.record import Attempt
@@ -42,6 +39,8 @@ from depthrate.storage.tables.states import AttemptState
 from depthrate.sweeps.load import sweep_of_spec
 from depthrate.sweeps.packing import make_pack
 from depthrate.tasks.interface import Task
+from tests.support import counted_files  # noqa: F401 - registers the filesystem
+from tests.support.launches import job_options
 
 TASK = """
 import depthrate

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner
-from tests_rows import commit
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
@@ -25,6 +24,7 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.maintenance.sweep_removal import rows_of_trials
 from depthrate.storage.maintenance.verify import verify
+from tests.support.tests_rows import commit
 
 A, B, C, D, E = (f"20260101T000000_00000000000{letter}" for letter in "abcde")
 TASK = """

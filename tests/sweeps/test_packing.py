@@ -6,7 +6,6 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_task import PlainTask
 
 from depthrate.sweeps.packing import (
     MemoryLimitError,
@@ -20,6 +19,7 @@ from depthrate.sweeps.packing import (
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.parameters import Parameter, ParameterSchema
 from depthrate.tasks.supervised.task import COLLAPSE
+from tests.support.plain_task import PlainTask
 
 SCHEMA = ParameterSchema(
     [

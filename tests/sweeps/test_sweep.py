@@ -3,7 +3,6 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_task import PlainTask
 
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.expand import expand
@@ -13,6 +12,7 @@ from depthrate.sweeps.spec import check_fits
 from depthrate.sweeps.trial import Trial, trial_id_of
 from depthrate.tasks.metric import Measurement
 from depthrate.tasks.parameters import Parameter, ParameterError, ParameterSchema
+from tests.support.plain_task import PlainTask
 
 
 def refuse_wide_and_deep(params):

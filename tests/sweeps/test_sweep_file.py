@@ -233,7 +233,7 @@ import msgspec
 from depthrate.sweeps import search_space, spec
 
 VALUES = [1e11, "zz", "", 0, -1, True, None, [], ["q"], [3], {"a": 1}, {}, 10**400, float("nan"), (1,), [{}], {1: 2}]
-parts = [*spec.Part.__subclasses__(), search_space.SearchedParameter]
+parts = [*spec.SpecSection.__subclasses__(), search_space.SearchedParameter]
 
 def refuse(value, kind):
     try:

@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from option_pairs import OptionPairs, Row
-from training_context import Context, ids_of
 
 from depthrate.orchestrator.analysis.columns import columns_of
 from depthrate.storage.files.data_folder import open_data_folder
@@ -27,6 +25,8 @@ from depthrate.tasks.interface import Engine, Interrupted, ResultStatus, Task
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.registry import registered_task
 from depthrate.tasks.training.engines.choice import EngineError
+from tests.support.option_pairs import OptionPairs, Row
+from tests.support.training_context import Context, ids_of
 
 REVIEWS = Path(os.environ.get("DEPTHRATE_DATA", "missing")) / "aclImdb_v1.tar.gz"
 READABLE = {"digits", "gaussian", "markov", "mnist"} | ({"imdb"} if REVIEWS.exists() else set())

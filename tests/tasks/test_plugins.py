@@ -10,13 +10,13 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from packages import install_copy, own_entry_points, write_metadata
 
 from depthrate.tasks import plugins, registry
 from depthrate.tasks.interface import TaskError
 from depthrate.tasks.loading import load_task
 from depthrate.tasks.plugins import PluginError
 from depthrate.tasks.registry import find_task, registered_task, registered_tasks, task_names
+from tests.support.packages import install_copy, own_entry_points, write_metadata
 
 GROUP = registry.GROUP
 Install = Callable[..., None]

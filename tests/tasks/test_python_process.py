@@ -4,7 +4,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests_rows import commit
 
 from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.launch.autocompact import AutoCompactor
@@ -12,6 +11,7 @@ from depthrate.orchestrator.serve.renderer import Renderer
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store
 from depthrate.tasks.python_process import start_python
+from tests.support.tests_rows import commit
 
 
 @pytest.fixture

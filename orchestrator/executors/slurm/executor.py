@@ -285,7 +285,7 @@ class SlurmExecutor(Executor):
         """Submit packs as arrays, none longer than the cluster allows.
 
         Raises:
-            NoRoomError: those that are left wait for others to end, or until sbatch may be called again.
+            QueueFullError: those that are left wait for others to end, or until sbatch may be called again.
             SubmitError: sbatch refused.
         """
         self._forget_finished_jobs()

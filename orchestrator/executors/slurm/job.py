@@ -28,7 +28,7 @@ KILL_WAIT_S = 120.0
 
 
 def run_bundle(lines: list[str]) -> None:
-    """Run packs, given as `PackJob.to_json` wrote them, as many at once as the job's GPUs or CPUs take."""
+    """Run packs, given as `AttemptSpec.to_json` wrote them, as many at once as the job's GPUs or CPUs take."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     bundle = _Bundle([AttemptSpec.from_json(line) for line in lines])
     for number in (signal.SIGUSR2, signal.SIGTERM):  # in place of submitit's handlers

@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
-from launches import job_options
-from outcomes import committed, raw_rows, states
 
 from depthrate.orchestrator.analysis.open_results import open_results
 from depthrate.orchestrator.attempts.record import read_attempts
@@ -30,6 +28,8 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState
 from depthrate.sweeps.load import sweep_of_spec
 from depthrate.sweeps.spec import SweepSpec
+from tests.support.launches import job_options
+from tests.support.outcomes import committed, raw_rows, states
 
 OWN_TASKS = Path(__file__).parents[2] / "support/own_tasks.py"
 KINDS = (

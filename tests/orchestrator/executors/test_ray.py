@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
-from launches import drive, plan_of
-from search_tasks import ASHA_SEARCH
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.cli.app import app
@@ -26,6 +24,8 @@ from depthrate.orchestrator.launch.outcome import Outcome
 from depthrate.storage.attempts.searches import SearchRecords
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.spec import SweepSpec
+from tests.support.launches import drive, plan_of
+from tests.support.search_tasks import ASHA_SEARCH
 
 ray = pytest.importorskip("ray", reason="needs pip install 'depthrate[ray]'")
 pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")

@@ -11,12 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from launches import job_options
-from ray_nodes import Nodes, attempts, await_that, launch, ray_nodes
 
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import FailureKind
+from tests.support.launches import job_options
+from tests.support.ray_nodes import Nodes, attempts, await_that, launch, ray_nodes
 
 pytest.importorskip("ray", reason="needs pip install 'depthrate[ray]'")
 pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
@@ -141,7 +141,7 @@ def test_a_worker_that_never_started_charges_no_pack_unless_none_starts_for_long
         dispatcher.new_worker(trial_id)
         dispatcher.on_trial_error(0, [], SimpleNamespace(trial_id=trial_id, error_file=None))
         end = ends.get_nowait()
-        assert end.attempt_id == trial_id and "no error" in end.death
+        assert end.attempt_id == trial_id and "no error" in end.exit_message
         kind: FailureKind = end.kind
         return kind
 

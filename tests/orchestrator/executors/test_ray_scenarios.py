@@ -16,8 +16,8 @@ from depthrate.storage.files.store import Store
 pytest.importorskip("ray", reason="needs pip install 'depthrate[ray]'")
 pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
 
-from ray_nodes import OWN_TASKS, Nodes, await_that, launch, ray_nodes
-from search_tasks import ASHA_SEARCH
+from tests.support.ray_nodes import OWN_TASKS, Nodes, await_that, launch, ray_nodes
+from tests.support.search_tasks import ASHA_SEARCH
 
 pytestmark = [
     pytest.mark.ray,

@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from slurm_bench import CHECKPOINT_S, Bench
 
 from depthrate.orchestrator.analysis.open_results import results_of
+from tests.support.slurm_bench import CHECKPOINT_S, Bench
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 MOST, PACKS, STEPS, STEP_S = 5, 200, 10, 0.1

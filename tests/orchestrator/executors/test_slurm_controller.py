@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from getpass import getuser
 
 import pytest
-from slurm_bench import Bench
+
+from tests.support.slurm_bench import Bench
 
 pytestmark = pytest.mark.timeout(1800)
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests_rows import commit
 
 from depthrate.orchestrator.attempts.node_health import NodeHealth
 from depthrate.orchestrator.attempts.record import Attempt, classify_failure, nth_attempt_id, read_attempt, write_lost
@@ -37,6 +36,7 @@ from depthrate.slurm.profile import Profile
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import FailureKind
+from tests.support.tests_rows import commit
 
 LIMITS = Limits("lab", 3, 100, {"main": Partition("main", True, True, None, 8, 16.0, 0, 4)})
 

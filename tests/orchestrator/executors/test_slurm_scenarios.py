@@ -12,10 +12,10 @@ import time
 
 import pytest
 import yaml
-from slurm_bench import CHECKPOINT_S, Bench
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.storage.files.store import Store
+from tests.support.slurm_bench import CHECKPOINT_S, Bench
 
 pytestmark = pytest.mark.timeout(1800)  # only for what hangs: a busy machine takes many times longer than a quiet one
 ATTACHES = int(os.environ.get("DEPTHRATE_TEST_ATTACHES") or 5)

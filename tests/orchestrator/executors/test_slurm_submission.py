@@ -12,10 +12,10 @@ from getpass import getuser
 
 import pytest
 import yaml
-from slurm_bench import Bench
-from slurm_lab import patience
 
 from depthrate.orchestrator.analysis.open_results import results_of
+from tests.support.slurm_bench import Bench
+from tests.support.slurm_lab import patience
 
 pytestmark = pytest.mark.timeout(1800)
 FEW = {"params": {"steps": 4, "step_s": 0.1}, "grid": {"depth": [2, 3, 5, 8]}}

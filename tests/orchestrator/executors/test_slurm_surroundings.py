@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from s3_server import S3Server
-from slurm_bench import CHECKPOINT_S, Bench
 
 from depthrate.storage.files.store import Store
+from tests.support.s3_server import S3Server
+from tests.support.slurm_bench import CHECKPOINT_S, Bench
 
 pytestmark = pytest.mark.timeout(1800)
 ROOT = Path(__file__).parents[3]

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launches import drive, job_options, plan_of
-from outcomes import committed, raw_rows, states
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
@@ -28,6 +26,8 @@ from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.maintenance.verify import verify
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.sweeps.packing import Pack, make_pack
+from tests.support.launches import drive, job_options, plan_of
+from tests.support.outcomes import committed, raw_rows, states
 
 SHORT_TASKS = Path(__file__).parents[2] / "support/short_tasks.py"
 

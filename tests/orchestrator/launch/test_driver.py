@@ -10,9 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from launches import OWN_TASKS, IdleExecutor, clock_of, drive, drive_task, job_options, plan_of, plan_of_depths
-from outcomes import committed, raw_rows, states
-from tests_rows import commit
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.planning import plan_sentence
@@ -23,6 +20,18 @@ from depthrate.orchestrator.launch.launch_plan import check_sweep, make_plan
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.sweeps.load import sweep_of_spec
+from tests.support.launches import (
+    OWN_TASKS,
+    IdleExecutor,
+    clock_of,
+    drive,
+    drive_task,
+    job_options,
+    plan_of,
+    plan_of_depths,
+)
+from tests.support.outcomes import committed, raw_rows, states
+from tests.support.tests_rows import commit
 
 STEADY = OWN_TASKS.with_name("steady_task.py")
 

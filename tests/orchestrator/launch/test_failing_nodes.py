@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from launches import OWN_TASKS, IdleExecutor, clock_of, drive, job_options, plan_of_depths
-from tests_rows import commit
 
 from depthrate.orchestrator.attempts.node_health import (
     read_cleared,
@@ -28,6 +26,8 @@ from depthrate.orchestrator.worker.attempt_runner import failure_kind
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.sweeps.load import sweep_of_spec
+from tests.support.launches import OWN_TASKS, IdleExecutor, clock_of, drive, job_options, plan_of_depths
+from tests.support.tests_rows import commit
 
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
 

@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 
 import pytest
-from report_data import make_data, plain_data
 from scipy import stats
 
 from depthrate.orchestrator.analysis.compare import pair_up
@@ -23,6 +22,7 @@ from depthrate.orchestrator.report.overlay import overlaid
 from depthrate.orchestrator.report.page import render_report
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.tasks.fits.rates import fit_rates
+from tests.support.report_data import make_data, plain_data
 
 
 def steeper() -> ReportData:

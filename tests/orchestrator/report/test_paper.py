@@ -11,7 +11,6 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import pytest
-from report_data import make_data, plain_data
 
 from depthrate.orchestrator.cli.commands.report import ReportOptions
 from depthrate.orchestrator.console.errors import UsageError
@@ -24,6 +23,7 @@ from depthrate.orchestrator.report.drawing.draw import draw
 from depthrate.orchestrator.report.drawing.style import SCREEN, PaperWidth, StyleName, paper_style
 from depthrate.orchestrator.report.drawing.ticks import set_ticks
 from depthrate.orchestrator.report.plot import Axes, Plot, make_layout, make_trace
+from tests.support.report_data import make_data, plain_data
 
 COLUMN = paper_style(PaperWidth.column)
 NASTY = r"50% of a_b & {c} #1 $x^2$ \def ~ < >"

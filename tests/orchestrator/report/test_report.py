@@ -19,9 +19,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
-from browser import Browser, browser
 from plotly.offline import get_plotlyjs_version
-from report_data import DEPTHS, EXPONENTS, MEASUREMENTS, make_data, plain_data
 from rich.console import Console
 
 from depthrate.orchestrator.analysis.convergence import UNCONVERGED_RULE, Drift
@@ -49,6 +47,8 @@ from depthrate.tasks.fits.common_exponent import CommonFit
 from depthrate.tasks.fits.cutoffs import Cutoff
 from depthrate.tasks.fits.rate_fit import RateFit
 from depthrate.tasks.fits.rates import fit_rates, predict
+from tests.support.browser import Browser, browser
+from tests.support.report_data import DEPTHS, EXPONENTS, MEASUREMENTS, make_data, plain_data
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 ENDING = "</script><script>alert(2)</script><!--"

@@ -9,7 +9,6 @@ import pandas as pd
 import plotly.graph_objects
 import pytest
 import yaml
-from tests_rows import commit
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.report.drawing.draw import draw
@@ -24,6 +23,7 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.query.results import Results
 from depthrate.sweeps.spec import figure_request
 from depthrate.tasks.fits.proportions import wilson_interval
+from tests.support.tests_rows import commit
 
 TRIALS = pd.DataFrame(
     [

@@ -139,7 +139,7 @@ def test_a_new_process_proposes_what_the_old_one_would_have(sampler: str, make_s
     quiet = drive(make_sampler(sampler=sampler), sizes, outcome)
     for known in range(1, 5):
         resumed = make_sampler(sampler=sampler)
-        resumed.catch_up(quiet[:known], [outcome(values) for batch in quiet[:known] for values in batch])
+        resumed.replay(quiet[:known], [outcome(values) for batch in quiet[:known] for values in batch])
         assert resumed.ask(sizes[known]) == quiet[known]
     proposals = [tuple(values.values()) for batch in quiet for values in batch]
     assert len(set(proposals)) == len(proposals) == 19
@@ -150,7 +150,7 @@ def test_what_the_store_says_was_proposed_counts(sampler: str, make_sampler: Any
     """Another version of Optuna proposed something else: it is told all the same, and is not proposed again."""
     foreign = [[{"x": 0.5, "y": 1.0}, {"x": 1.0, "y": 0.0}]]
     resumed = make_sampler(sampler=sampler)
-    resumed.catch_up(foreign, [complete(values) for values in foreign[0]])
+    resumed.replay(foreign, [complete(values) for values in foreign[0]])
     done = [t for t in resumed._study.trials if t.state == optuna.trial.TrialState.COMPLETE]
     assert [t.params for t in done] == foreign[0] and [t.value for t in done] == [
         0.0,

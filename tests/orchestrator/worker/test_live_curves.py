@@ -17,8 +17,6 @@ from typing import Any
 
 import pytest
 import yaml
-from kill_rounds import children
-from launches import job_options
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import open_results, results_of
@@ -34,6 +32,8 @@ from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.maintenance.verify import verify
 from depthrate.storage.tables.states import AttemptState
 from depthrate.tasks.loading import load_task
+from tests.support.kill_rounds import children
+from tests.support.launches import job_options
 
 ATTEMPT = "20260101T000000_00000000000a"
 
@@ -93,7 +93,9 @@ def test_what_has_not_changed_is_not_written_again(folder: Store, soon: None, mo
     before = folder.stamps("live")
     live.write_if_due()
     assert folder.stamps("live") == before
-    monkeypatch.setattr(live_curve_writer, "SAY_AGAIN_S", 0.0)  # but so that a compaction does not take it for left behind
+    monkeypatch.setattr(
+        live_curve_writer, "SAY_AGAIN_S", 0.0
+    )  # but so that a compaction does not take it for left behind
     live.write_if_due()
     assert folder.stamps("live") != before
 

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from launches import job_options
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.record import new_attempt_id, read_attempt
@@ -19,6 +18,7 @@ from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.tasks.native import build
 from depthrate.tasks.papers.unconstrained.deep_task import DUFM
 from depthrate.tasks.training.engines.choice import NoCompilerError
+from tests.support.launches import job_options
 
 GIVEN = {"depth": 2, "num_classes": 2, "samples_per_class": 3, "width": 7, "steps": 40}
 

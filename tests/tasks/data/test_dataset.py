@@ -4,13 +4,13 @@ import dataclasses
 
 import numpy as np
 import pytest
-from training_context import Context, assert_same, ids_of, training_on
 
 from depthrate.tasks.data.dataset import Dataset
 from depthrate.tasks.data.published import load_dataset
 from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training.training_pack import run_training
+from tests.support.training_context import Context, assert_same, ids_of, training_on
 
 
 def arrays(samples=30, classes=3, shape=(2, 4, 4)):

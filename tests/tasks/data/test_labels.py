@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from own_data import data_of_function
 from torch import nn
 
 import depthrate
@@ -16,6 +15,7 @@ from depthrate.tasks.networks.module import ModuleNetwork
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised.data import CustomData
 from depthrate.tasks.supervised.task import TARGETS
+from tests.support.own_data import data_of_function
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 4)).astype(np.float32)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from own_data import Folder
 
 from depthrate.tasks.data.formats import read_idx
 from depthrate.tasks.data.published import PUBLISHED, _load_digits, check_contents, check_dataset, load_dataset
 from depthrate.tasks.data.sources import DatasetError
+from tests.support.own_data import Folder
 
 REAL_MNIST = PUBLISHED["mnist"]
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"

@@ -10,13 +10,13 @@ import tarfile
 
 import numpy as np
 import pytest
-from own_data import Folder
 
 from depthrate.tasks.data import published, reviews
 from depthrate.tasks.data.formats import read_cifar_binary, read_cifar_python, read_stl10_binary
 from depthrate.tasks.data.published import PUBLISHED, check_dataset, load_dataset
 from depthrate.tasks.data.reviews import build_corpus, tokenize
 from depthrate.tasks.data.sources import DatasetError, IncompleteDatasetError
+from tests.support.own_data import Folder
 
 BATCH = 20
 LABELS = np.arange(BATCH) % 10

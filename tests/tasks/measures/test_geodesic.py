@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from training_context import Context, ids_of
 
 import depthrate
 from depthrate.tasks.measures.geodesic import Geodesic, effective_depth, line_distances
 from depthrate.tasks.measures.progressive import monotonicity
 from depthrate.tasks.supervised.task import COLLAPSE
+from tests.support.training_context import Context, ids_of
 
 
 def independent(h, labels):

@@ -5,16 +5,16 @@ import subprocess
 import sys
 
 import numpy as np
-import own_models
 import pytest
 import torch
-from training_context import Context, ids_of, training_on
 
 import depthrate
 from depthrate.tasks.data.dataset import Dataset
 from depthrate.tasks.supervised.targets.classes_training import layer_measurements
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training.trainer import FusedTrainer
+from tests.support import own_models
+from tests.support.training_context import Context, ids_of, training_on
 
 RNG = np.random.default_rng(0)
 LABELS = np.array(["cat", "ant", "dog"])[RNG.integers(0, 3, 90)]

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from training_context import training_on
 
 import depthrate
 from depthrate.sweeps.errors import SweepError
@@ -15,6 +14,7 @@ from depthrate.tasks.measures.named import of_each
 from depthrate.tasks.measures.named_columns import NAMES
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised.task import COLLAPSE
+from tests.support.training_context import training_on
 
 LABELS = np.repeat(np.arange(3), [20, 30, 25])
 DATA = Dataset.from_arrays(np.random.default_rng(0).normal(size=(75, 12)).astype("float32"), LABELS)

@@ -9,13 +9,13 @@ import threading
 from pathlib import Path
 
 import pytest
-from native_trials import native_trainer, network_of, plan_of, trainer_of, trials_of
 
 from depthrate.tasks.interface import Interrupted
 from depthrate.tasks.native import build
 from depthrate.tasks.native.build import FLAGS, load_library
 from depthrate.tasks.native.library import Call
 from depthrate.tasks.training.engines.choice import EngineError, NoCompilerError
+from tests.support.native_trials import native_trainer, network_of, plan_of, trainer_of, trials_of
 
 CONSTANTS = {"NUMBER": "float", "WIDTH": 3, "INPUTS": 2, "CLASSES": 2, "LINEAR_LAYERS": 1, "PRE_NORM": 0}
 QUICK = (*(flag for flag in FLAGS if flag != "-O3"), "-O0")

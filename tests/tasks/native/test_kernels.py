@@ -7,7 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from native_trials import (
+
+from depthrate.tasks.native.library import Library
+from depthrate.tasks.training.divergence import Divergence
+from depthrate.tasks.training.engines import native_call
+from depthrate.tasks.training.engines.choice import EngineError
+from depthrate.tasks.training.engines.native import native_library
+from tests.support.native_trials import (
     error,
     gradient,
     native_trainer,
@@ -18,12 +24,6 @@ from native_trials import (
     trainer_of,
     trials_of,
 )
-
-from depthrate.tasks.native.library import Library
-from depthrate.tasks.training.divergence import Divergence
-from depthrate.tasks.training.engines import native_call
-from depthrate.tasks.training.engines.choice import EngineError
-from depthrate.tasks.training.engines.native import native_library
 
 FAMILIES = [(layers, pre_norm, torch.float32) for layers in (1, 2) for pre_norm in (False, True)]
 QUICK, CASES = 1, 19

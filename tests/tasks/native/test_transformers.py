@@ -8,11 +8,11 @@ import random
 
 import pytest
 import torch
-from native_trials import error, gradient, plan_of, taken, trials_of
 
 from depthrate.tasks.networks.transformer import Transformer
 from depthrate.tasks.training.engines.native import native_library
 from depthrate.tasks.training.trainer import FusedTrainer
+from tests.support.native_trials import error, gradient, plan_of, taken, trials_of
 
 FAMILIES = [
     # attention layers, MLP layers, pre-LN, width, positions, numbers of a patch (else tokens), dtype

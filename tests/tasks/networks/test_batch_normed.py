@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from training_context import Context, assert_same, ids_of, run_resumed, training_on
 
 from depthrate.storage.files.data_folder import DataFolder
 from depthrate.tasks.data.dataset import Dataset, DataShape
@@ -19,6 +18,7 @@ from depthrate.tasks.training.parameters import measured_steps, milestone_steps
 from depthrate.tasks.training.trainer import stream
 from depthrate.tasks.training.training_pack import run_training
 from depthrate.tasks.training.training_plan import learning_rate_factor
+from tests.support.training_context import Context, assert_same, ids_of, run_resumed, training_on
 
 DENSE = {"arch": "resnet_dense", "depth": 3, "width": 10, "dataset": "mnist"}
 STAGES = "4x4x4*1 6x2x2*2"

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from training_context import Context, assert_same, ids_of, run_resumed, training_on
 
 from depthrate.storage.files.data_folder import DataFolder
 from depthrate.tasks.data.dataset import Dataset, DataShape
@@ -18,6 +17,7 @@ from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training.step import losses
 from depthrate.tasks.training.trainer import FusedTrainer, stream
 from depthrate.tasks.training.training_pack import run_training
+from tests.support.training_context import Context, assert_same, ids_of, run_resumed, training_on
 
 BASE = {"arch": "resnet20_mlp", "depth": 4, "width": 64, "dataset": "cifar10", "loss": "mse", "lr": 0.05}
 

@@ -4,7 +4,6 @@ import warnings
 
 import pytest
 import torch
-from own_models import MLP, Branching, Fails, Mixer, ResNet, WrongClasses
 from torch import nn
 
 import depthrate
@@ -14,6 +13,7 @@ from depthrate.tasks.networks.module_layers import layer_names
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.training.trainer import FusedTrainer, stream
 from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan
+from tests.support.own_models import MLP, Branching, Fails, Mixer, ResNet, WrongClasses
 
 SAMPLES = 60
 TOLERANCE = 1e-5

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from training_context import Context, assert_same, ids_of, run_resumed
 
 from depthrate.tasks.networks.builtin import ARCHITECTURES, Architecture
 from depthrate.tasks.networks.network import NO_STATE, Layer, Network, ParameterSpec, StateSpec, StepCost
 from depthrate.tasks.networks.operations import linear
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised.task import COLLAPSE
+from tests.support.training_context import Context, assert_same, ids_of, run_resumed
 
 STEPS, MOMENTUM = 40, 0.2
 

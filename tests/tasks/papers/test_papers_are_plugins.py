@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 
 import yaml
-from here import TINY
-from packages import FOLDERS, ROOT, install_copy
+
+from tests.support.here import TINY
+from tests.support.packages import FOLDERS, ROOT, install_copy
 
 PAPERS = "depthrate.tasks.papers"
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from training_context import Context, assert_same, ids_of
 
 from depthrate.tasks.interface import Engine
 from depthrate.tasks.parameters import ParameterError
@@ -11,6 +10,7 @@ from depthrate.tasks.supervised.parameters import weight_decays
 from depthrate.tasks.supervised.targets.collapse import objective_bound
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.supervised.theory import bound_of_gap
+from tests.support.training_context import Context, assert_same, ids_of
 
 STEPS = 15
 

@@ -9,9 +9,7 @@ import tarfile
 import numpy as np
 import pytest
 import torch
-from own_data import Folder
 from torch import nn
-from training_context import Context, assert_same, ids_of, run_resumed
 
 from depthrate.sweeps.expand import expand
 from depthrate.sweeps.load import sweep_of_spec
@@ -24,6 +22,8 @@ from depthrate.tasks.measures.token_classes import ClassMoments
 from depthrate.tasks.networks.transformer import Transformer
 from depthrate.tasks.supervised.task import NEXT_TOKEN
 from depthrate.tasks.training.engines.choice import EngineError
+from tests.support.own_data import Folder
+from tests.support.training_context import Context, assert_same, ids_of, run_resumed
 
 SMALL = {
     "arch": "t11",

@@ -5,11 +5,8 @@ import shutil
 import sys
 
 import numpy as np
-import own_models
 import pytest
 import torch
-from own_data import Folder, data_of_function
-from training_context import Context, ids_of
 
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.expand import expand
@@ -17,6 +14,9 @@ from depthrate.sweeps.load import sweep_of_spec
 from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.interface import TaskError
 from depthrate.tasks.parameters import ParameterError
+from tests.support import own_models
+from tests.support.own_data import Folder, data_of_function
+from tests.support.training_context import Context, ids_of
 
 X = np.random.default_rng(0).normal(size=(80, 1, 8, 8)).astype(np.float32)
 Y = np.arange(80) % 4

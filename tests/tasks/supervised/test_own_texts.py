@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from own_data import Folder
-from training_context import Context, ids_of
 
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.expand import expand
@@ -15,6 +13,8 @@ from depthrate.sweeps.load import sweep_of_spec
 from depthrate.tasks.data import reviews
 from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.supervised.parameters import DEFAULT_CONTEXT_LENGTH, DEFAULT_VOCABULARY_SIZE
+from tests.support.own_data import Folder
+from tests.support.training_context import Context, ids_of
 
 MODEL = """
 import torch

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from training_context import Context, assert_same
 
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training.parameters import measured_steps
+from tests.support.training_context import Context, assert_same
 
 STEPS = 40
 

@@ -4,9 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from own_data import Folder
 from torch import nn
-from training_context import Context, assert_same, ids_of, run_resumed
 
 import depthrate
 from depthrate.sweeps.expand import expand
@@ -17,6 +15,8 @@ from depthrate.tasks.loading import load_task
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised.task import REGRESSION
 from depthrate.tasks.training.engines.choice import EngineError
+from tests.support.own_data import Folder
+from tests.support.training_context import Context, assert_same, ids_of, run_resumed
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 6)).astype(np.float32)

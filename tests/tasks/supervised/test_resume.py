@@ -10,12 +10,12 @@ import random
 
 import pytest
 import torch
-from training_context import Context, assert_same, ids_of, run_resumed
 
 from depthrate.tasks.interface import Interrupted
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.training_pack import TrainingPack
+from tests.support.training_context import Context, assert_same, ids_of, run_resumed
 
 STEPS = 40
 SHAPES = [

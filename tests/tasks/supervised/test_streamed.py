@@ -5,10 +5,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import own_data
 import pytest
-from own_data import Folder, data_of_function
-from training_context import Context, assert_same, ids_of, run_resumed
 
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.expand import expand
@@ -17,6 +14,9 @@ from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.supervised import items
 from depthrate.tasks.supervised.arrays import map_folder
 from depthrate.tasks.supervised.streaming import NUM_EXAMINED, Streamed, examined
+from tests.support import own_data
+from tests.support.own_data import Folder, data_of_function
+from tests.support.training_context import Context, assert_same, ids_of, run_resumed
 
 ITEMS = """
 import numpy as np
@@ -388,8 +388,8 @@ TRAINED = """
 import os
 from pathlib import Path
 
-from own_data import Folder, data_of_function
-from training_context import Context, ids_of
+from tests.support.own_data import Folder, data_of_function
+from tests.support.training_context import Context, ids_of
 
 from depthrate.sweeps.expand import expand
 from depthrate.sweeps.load import sweep_of_spec

@@ -5,12 +5,12 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from training_context import Context, ids_of, training_on
 
 from depthrate.tasks.data.published import load_dataset
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.training_pack import run_training
+from tests.support.training_context import Context, ids_of, training_on
 
 
 def test_the_first_step_counts_and_stays():

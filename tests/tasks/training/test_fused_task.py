@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from training_context import Context, assert_same, ids_of, run_resumed
 
 from depthrate.tasks.data.dataset import Dataset, DataShape
 from depthrate.tasks.networks.residual import ResidualNetwork
@@ -14,6 +13,7 @@ from depthrate.tasks.supervised.targets.classes_training import layer_measuremen
 from depthrate.tasks.training.fused_task import NetworkTask
 from depthrate.tasks.training.parameters import BatchSize, Seed, TrainingParameters, check_training
 from depthrate.tasks.training.training import training_of
+from tests.support.training_context import Context, assert_same, ids_of, run_resumed
 
 SAMPLES, CLASSES = 40, 4
 

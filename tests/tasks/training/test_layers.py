@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from training_context import training_on
 
 from depthrate.tasks.data.dataset import Dataset
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training import layers
+from tests.support.training_context import training_on
 
 SHAPES = [
     {"arch": "rn1", "width": 19},

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from training_context import Context, assert_same, ids_of, run_resumed
 
 from depthrate.tasks.interface import Engine
 from depthrate.tasks.parameters import ParameterError
@@ -11,6 +10,7 @@ from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training.computing import computing
 from depthrate.tasks.training.engines.choice import EngineError
 from depthrate.tasks.training.step import lowered
+from tests.support.training_context import Context, assert_same, ids_of, run_resumed
 
 SHAPES = [
     {},

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from training_context import Context, ids_of
 
 from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.supervised.task import COLLAPSE
+from tests.support.training_context import Context, ids_of
 
 PACKS_ON_THE_CPU = {
     "deep": ({"arch": "rn2", "depth": 21, "width": 128, "samples_per_class": 60, "optimizer": "adam"}, 6),

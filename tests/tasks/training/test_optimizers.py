@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from training_context import Context, ids_of
 
 from depthrate.tasks.interface import Engine
 from depthrate.tasks.parameters import ParameterError
@@ -12,6 +11,7 @@ from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.supervised.theory import bound_of_gap
 from depthrate.tasks.training.engines.choice import EngineError
 from depthrate.tasks.training.step import losses
+from tests.support.training_context import Context, ids_of
 
 PARAMS = {"dataset": "digits", "samples_per_class": 4, "width": 8, "depth": 2, "steps": 60, "weight_decay": 0.01}
 

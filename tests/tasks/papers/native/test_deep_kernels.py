@@ -4,13 +4,13 @@ import random
 
 import pytest
 import torch
-from native_trials import error, taken
-from training_context import Context, assert_same, ids_of
 
 from depthrate.tasks.interface import Engine, Interrupted
 from depthrate.tasks.papers.unconstrained.deep_task import DUFM
 from depthrate.tasks.papers.unconstrained.deep_training import training
 from depthrate.tasks.training.engines.native import native_library
+from tests.support.native_trials import error, taken
+from tests.support.training_context import Context, assert_same, ids_of
 
 SHAPES = [(5, 3, "relu", "float32"), (30, 10, "none", "float32"), (30, 10, "relu", "float64")]
 """Width, classes, activation, dtype: so few, so that libraries are built once for many cases."""

@@ -5,12 +5,12 @@ import random
 
 import pytest
 import torch
-from native_trials import error, taken
-from training_context import Context, assert_same, ids_of
 
 from depthrate.tasks.interface import Engine, Interrupted
 from depthrate.tasks.papers.unconstrained.task import MUFM, UFM
 from depthrate.tasks.training.engines.native import native_library
+from tests.support.native_trials import error, taken
+from tests.support.training_context import Context, assert_same, ids_of
 
 SHAPES = [(5, 3, "float32"), (9, 4, "float64")]
 """Dimension, classes, dtype: so few, so that libraries are built once for many cases."""

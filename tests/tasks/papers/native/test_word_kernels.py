@@ -5,8 +5,6 @@ import random
 
 import pytest
 import torch
-from native_trials import error
-from training_context import Context, assert_same, ids_of
 
 from depthrate.tasks.interface import Engine, Interrupted
 from depthrate.tasks.native.library import Library
@@ -14,6 +12,8 @@ from depthrate.tasks.papers.words.task import WORDS
 from depthrate.tasks.papers.words.word_kernels import words_library
 from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engines.choice import EngineError
+from tests.support.native_trials import error
+from tests.support.training_context import Context, assert_same, ids_of
 
 SHAPES = [
     # concepts, width, sequences, words of a sentence, LayerNorm, dtype: so few, so that libraries are built once for many cases

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from training_context import Context, assert_same, ids_of, run_resumed
 
 from depthrate.tasks.interface import Engine
 from depthrate.tasks.papers.unconstrained.closed_forms import dnc_loss
@@ -17,6 +16,7 @@ from depthrate.tasks.papers.unconstrained.deep_task import DUFM
 from depthrate.tasks.papers.unconstrained.solution_kind import SolutionKind
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.training.trainer import FusedTrainer
+from tests.support.training_context import Context, assert_same, ids_of, run_resumed
 
 SMALL = {"depth": 3, "num_classes": 3, "samples_per_class": 4, "width": 5, "weight_decay": 0.01, "lr": 0.2}
 

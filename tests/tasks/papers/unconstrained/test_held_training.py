@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from training_context import Context, assert_same, ids_of, run_resumed
 
 from depthrate.tasks.papers.unconstrained.held_inputs import inputs
 from depthrate.tasks.papers.unconstrained.metrics import MEASUREMENTS
 from depthrate.tasks.papers.unconstrained.task import MUFM, UFM
 from depthrate.tasks.parameters import ParameterError
+from tests.support.training_context import Context, assert_same, ids_of, run_resumed
 
 TABLE = {
     0.0005: (4.31, 0.090, 0.514),

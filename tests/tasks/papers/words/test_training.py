@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from training_context import Context, assert_same, ids_of, run_resumed
 
 from depthrate.tasks.interface import Interrupted
 from depthrate.tasks.papers.words.sentences import draw_sentences
@@ -13,6 +12,7 @@ from depthrate.tasks.papers.words.task import WORDS
 from depthrate.tasks.papers.words.training import curve_steps
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.training.checkpoint import packed, unpacked
+from tests.support.training_context import Context, assert_same, ids_of, run_resumed
 
 SMALL = {"vocabulary_size": 30, "sentence_length": 4, "sequences": 12, "width": 7, "batch_size": 20}
 

@@ -10,7 +10,6 @@ import time
 
 import pytest
 import torch
-from training_context import Context, assert_same, ids_of
 
 from depthrate.tasks.interface import Engine, Interrupted
 from depthrate.tasks.networks.residual import ResidualNetwork
@@ -25,6 +24,7 @@ from depthrate.tasks.training.engines.step_cache import compiled_program, compil
 from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training import NetworkTraining
 from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan
+from tests.support.training_context import Context, assert_same, ids_of
 
 INPUTS, CLASSES, SAMPLES, TRIALS = 12, 5, 43, 5
 PLAN = TrainingPlan(

@@ -4,13 +4,13 @@ import json
 
 import pytest
 from click.testing import CliRunner
-from training_context import Context, assert_same, ids_of
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.tasks.interface import Engine, Interrupted
 from depthrate.tasks.papers.unconstrained.deep_task import DUFM
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training.engines.choice import EngineError, NoCompilerError
+from tests.support.training_context import Context, assert_same, ids_of
 
 
 def params_of(seed=0, **changes):

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from native_trials import native_trainer, network_of, plan_of, trainer_of, trials_of
 
 from depthrate.tasks.training.engines import native_evaluation
+from tests.support.native_trials import native_trainer, network_of, plan_of, trainer_of, trials_of
 
 FAMILIES = [(1, False), (1, True), (2, False), (2, True)]
 

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from training_context import Context, ids_of, run_resumed
 
 from depthrate.tasks.interface import Engine
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training.engines.compiled_step import CompiledStep
+from tests.support.training_context import Context, ids_of, run_resumed
 
 pytestmark = [
     pytest.mark.gpu,

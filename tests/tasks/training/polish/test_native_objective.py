@@ -5,8 +5,6 @@ import random
 
 import pytest
 import torch
-from native_trials import error, network_of, plan_of, trainer_of, trials_of
-from training_context import Context, assert_same, ids_of
 
 from depthrate.tasks.interface import Engine, Interrupted
 from depthrate.tasks.native.library import Library
@@ -17,6 +15,8 @@ from depthrate.tasks.training.engines.native import smoothed_library
 from depthrate.tasks.training.polish.native_objective import NativeObjective
 from depthrate.tasks.training.polish.smoothed_objective import SmoothedObjective
 from depthrate.tasks.training.training_plan import PolishPlan
+from tests.support.native_trials import error, network_of, plan_of, trainer_of, trials_of
+from tests.support.training_context import Context, assert_same, ids_of
 
 
 def objectives(layers, pre_norm, seed):

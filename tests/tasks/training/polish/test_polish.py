@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from training_context import Context, assert_same, ids_of, run_resumed, training_on
 
 from depthrate.tasks.data.published import load_dataset
 from depthrate.tasks.networks.operations import relu
@@ -17,6 +16,7 @@ from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training.polish.lbfgs import Lbfgs
 from depthrate.tasks.training.training_pack import run_training
+from tests.support.training_context import Context, assert_same, ids_of, run_resumed, training_on
 
 STEPS, BUDGET = 20, 40
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
-from training_context import Context, assert_same, ids_of, run_resumed
 
 from depthrate.tasks.interface import Engine
 from depthrate.tasks.parameters import ParameterError
@@ -16,6 +15,7 @@ from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training.polish.newton_cg import NewtonCg
 from depthrate.tasks.training.polish.polisher import Polisher
 from depthrate.tasks.training.polish.subgradient import least_subgradient
+from tests.support.training_context import Context, assert_same, ids_of, run_resumed
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import yaml
-from plain_task import PlainTask
 
 import depthrate
 from depthrate.orchestrator.analysis.columns import builtin_columns, columns_of
@@ -22,8 +21,9 @@ from depthrate.storage.tables.schema import CURVES, METRICS, Columns, TableError
 from depthrate.tasks.interface import Task
 from depthrate.tasks.metric import Measurement
 from depthrate.tasks.registry import core_measurements
+from tests.support.plain_task import PlainTask
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TASK = '''
 import depthrate
 

@@ -23,12 +23,7 @@ from urllib.parse import quote
 
 import pytest
 import yaml
-from browser import Browser, browser
 from click.testing import CliRunner
-from counted_files import CountedFileSystem
-from here import TINY
-from ray_nodes import await_that
-from tests_rows import commit
 
 import depthrate
 from depthrate.orchestrator.api import status as status_command
@@ -37,11 +32,16 @@ from depthrate.orchestrator.cli.app import app
 from depthrate.storage.catalog.specs import write_spec
 from depthrate.storage.files.paths import attempt_path
 from depthrate.storage.files.store import Store
+from tests.support.browser import Browser, browser
+from tests.support.counted_files import CountedFileSystem
+from tests.support.here import TINY
+from tests.support.ray_nodes import await_that
+from tests.support.tests_rows import commit
 
 pytest.importorskip("starlette", reason="needs pip install 'depthrate[serve]'")
 uvicorn = pytest.importorskip("uvicorn", reason="needs pip install 'depthrate[serve]'")
 
-from depthrate.orchestrator.serve import drawn  # noqa: E402
+from depthrate.orchestrator.serve import renderer  # noqa: E402
 from depthrate.orchestrator.serve.access import is_known_host, is_loopback  # noqa: E402
 from depthrate.orchestrator.serve.poller import Poller  # noqa: E402
 from depthrate.orchestrator.serve.renderer import Renderer  # noqa: E402
@@ -53,8 +53,8 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 ENDING = "</script><script>alert(2)</script><!--"
 A, B, C = (f"20260101T000000_00000000000{letter}" for letter in "abc")
 SPEC = {"task": "collapse", "params": {"arch": "rn1"}, "grid": {"depth": [2]}}
-DOCS = Path(__file__).parents[2] / "docs"
-STEADY = Path(__file__).parents[1] / "support" / "steady_task.py"
+DOCS = Path(__file__).parents[3] / "docs"
+STEADY = Path(__file__).parents[2] / "support" / "steady_task.py"
 
 
 @dataclass(frozen=True)
@@ -316,7 +316,7 @@ def test_what_is_no_question_is_refused(server: Server, body: str) -> None:
 
 
 def test_a_program_asks_as_the_docs_show(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    page = (Path(__file__).parents[2] / "docs/serve.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/serve.md").read_text()
     (code,) = re.findall(r"```python\n(import json\n.*?)```", page, re.DOTALL)
     names: dict[str, Any] = {}
     exec(code.replace("127.0.0.1:8377", f"127.0.0.1:{server.port}"), names)
@@ -464,7 +464,7 @@ def test_a_store_that_goes_away_is_a_sentence_until_it_is_back(folder: Store) ->
 
 
 def test_nobody_asks_nothing_is_read(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("depthrate.orchestrator.serve.poller.IDLE_S", 0.3)
+    monkeypatch.setattr("depthrate.orchestrator.serve.poller.POLLER_IDLE_TIMEOUT_S", 0.3)
     poller = Poller(fill(folder), every_s=0.05)
     poller.start()
     assert poller.seen().look is not None
@@ -809,9 +809,9 @@ if pathlib.Path(__file__).with_name("how").exists():  # read by who draws: dies 
 def test_what_draws_may_die_or_hang_and_the_page_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, said: str
 ) -> None:
-    monkeypatch.setattr(drawn, "MAX_RENDER_S", 4.0 if how == "wait" else 100.0)
-    monkeypatch.setattr(drawn, "RENDER_INTERVAL_S", 0.1)
-    monkeypatch.setattr(drawn, "SHARE", 0.0)
+    monkeypatch.setattr(renderer, "MAX_RENDER_S", 4.0 if how == "wait" else 100.0)
+    monkeypatch.setattr(renderer, "RENDER_INTERVAL_S", 0.1)
+    monkeypatch.setattr(renderer, "SHARE", 0.0)
     (tmp_path / "killer.py").write_text(KILLER)
     sweep = {"name": "killed", "task": f"{tmp_path / 'killer.py'}:falls", "grid": {"depth": [2, 3, 4]}}
     (tmp_path / "killed.yaml").write_text(yaml.safe_dump(sweep | {"fit": [{"metric": "nc1"}]}))
@@ -825,7 +825,7 @@ def test_what_draws_may_die_or_hang_and_the_page_goes_on(
         assert server.ask("/state.json").status == 200
         assert said in server.ask("/sweep/killed/report", Accept="text/html").text
         (tmp_path / "how").unlink()
-        monkeypatch.setattr(drawn, "MAX_RENDER_S", 100.0)
+        monkeypatch.setattr(renderer, "MAX_RENDER_S", 100.0)
         until(lambda: figures_of(server, "killed"), lambda found: found["drawn"] and not found["said"])
         assert server.ask("/sweep/killed/report").status == 200
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 import yaml
-from bad_arguments import bad_arguments
-from bad_inputs import Row, bad_sweeps
 from click.testing import CliRunner
-from here import TINY
-from tests_rows import commit
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.storage.files.store import Store
+from tests.support.bad_arguments import bad_arguments
+from tests.support.bad_inputs import Row, bad_sweeps
+from tests.support.here import TINY
+from tests.support.tests_rows import commit
 
 STORE = "there"
 SWEEPS, ARGUMENTS = list(bad_sweeps()), list(bad_arguments(STORE))
@@ -128,7 +128,7 @@ def test_as_a_process_of_its_own(name: str, folder: Path) -> None:
         write_sweep(folder, row[1])
     before = everything(folder)
     environment = {key: value for key, value in os.environ.items() if key != "DEPTHRATE_STORE"}
-    root = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[3])
     # between it and us a small process: of a child of ours the kernel counts our own memory, from before it became another
     done = subprocess.run(
         [sys.executable, "-S", "-c", MEASURED, sys.executable, "-m", "depthrate", *arguments],

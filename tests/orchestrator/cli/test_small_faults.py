@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from here import TINY
-from launches import IdleExecutor, clock_of, drive, job_options, plan_of_depths
 
 from depthrate.orchestrator.attempts.record import Attempt
 from depthrate.orchestrator.cli.app import app
@@ -26,8 +24,10 @@ from depthrate.storage.files.store import Store, StoreError
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.load import sweep_of_spec
 from depthrate.tasks.interface import TaskError
+from tests.support.here import TINY
+from tests.support.launches import IdleExecutor, clock_of, drive, job_options, plan_of_depths
 
-OWN_TASKS = Path(__file__).parents[1] / "support/own_tasks.py"
+OWN_TASKS = Path(__file__).parents[2] / "support/own_tasks.py"
 
 
 @pytest.mark.parametrize(

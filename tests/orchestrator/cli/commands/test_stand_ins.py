@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from stand_ins import COSTLY, STAND_INS, Matrix, make_place
 
 from depthrate.storage.files import paths
 from depthrate.storage.files.paths import FILE_KINDS, is_place_of_a_file, kind_of
+from tests.support.stand_ins import COSTLY, STAND_INS, Matrix, make_place
 
 NAMES = [kind.name for kind in FILE_KINDS]
 BESIDE = {
@@ -90,7 +90,7 @@ def test_what_is_kept_beside_stores_is_read_as_carefully(matrix: Matrix, kind: s
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is measured as Linux says it")
 def test_every_command_meets_every_kind_of_file_with_something_in_its_place(matrix: Matrix, stand_in: str) -> None:
     """A third of the pairs of a command and a kind once, with one of the stand-ins; with DEPTHRATE_TEST_LONG each pair; with
-    every stand-in: python tests/support/stand_ins.py."""
+    every stand-in: python -m tests.support.stand_ins."""
     turn, names = list(STAND_INS).index(stand_in), matrix.names
     for index, kind in enumerate(NAMES):
         if index % 3 != turn % 3 and not os.environ.get("DEPTHRATE_TEST_LONG"):

@@ -11,8 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from click.testing import CliRunner
-from here import TINY
-from tests_rows import commit
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.launch.launch_plan import check_sweep
@@ -20,6 +18,8 @@ from depthrate.storage.catalog.specs import write_spec
 from depthrate.storage.files.parquet import trials_bytes
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.load import sweep_of_spec
+from tests.support.here import TINY
+from tests.support.tests_rows import commit
 
 A = "20260101T000000_aaaaaaaaaaaa"
 FORGED: list[tuple[str, str | None]] = [

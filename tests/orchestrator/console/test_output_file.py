@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests_rows import commit
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.console.output_file import output_file
 from depthrate.storage.catalog.specs import write_spec
 from depthrate.storage.files.store import Store
+from tests.support.tests_rows import commit
 
 SQL = "select trial_id from trials"
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner
-from tests_rows import commit
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.launch.launch_plan import check_sweep
@@ -21,6 +20,7 @@ from depthrate.storage.catalog.specs import write_spec
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.load import load_sweep
 from depthrate.tasks.code import load
+from tests.support.tests_rows import commit
 
 LAW = """
 from pathlib import Path

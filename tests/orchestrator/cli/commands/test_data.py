@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from here import is_root
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.tasks.data.downloads import DOWNLOADS, Download
 from depthrate.tasks.data.published import PUBLISHED
+from tests.support.here import is_root
 
 CONTENT = {"train-images-idx3-ubyte.gz": b"images", "train-labels-idx1-ubyte.gz": b"labels"}
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
-from here import TINY
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.cli.commands import status
 from depthrate.orchestrator.launch.launch_plan import check_sweep
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.load import load_sweep
+from tests.support.here import TINY
 
 
 def break_off(monkeypatch: pytest.MonkeyPatch, module: str, name: str, looks: set[int]) -> None:

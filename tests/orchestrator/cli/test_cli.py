@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner
-from here import TINY
 
 from depthrate.orchestrator.cli.app import app
+from tests.support.here import TINY
 
 
 def invoke(*arguments: str) -> tuple[int, str]:

@@ -73,7 +73,7 @@ def test_a_solver_s_word_goes_before_how_little_the_objective_moved(moved, stati
 
 
 def test_the_readme_claims_nothing_for_quickstart():
-    text = (Path(__file__).parents[2] / "README.md").read_text()
+    text = (Path(__file__).parents[3] / "README.md").read_text()
     output = text.split("```text")[1].split("```")[0]
     assert output.startswith("\nquickstart: ") and "bound" not in output
     assert "of training at this budget, not of an optimum" in output and "depthrate run converged" not in text

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launches import job_options
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.record import read_attempt
@@ -24,6 +23,7 @@ from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files import local
 from depthrate.storage.files.full import StoreFullError, is_full, size_text
 from depthrate.storage.files.store import Store
+from tests.support.launches import job_options
 
 TASK = """
 import depthrate

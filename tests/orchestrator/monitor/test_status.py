@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 import pytest
-from tests_rows import commit
 
 from depthrate.orchestrator.attempts.liveness import is_live
 from depthrate.orchestrator.attempts.record import Attempt, read_attempt, write_lost
@@ -18,6 +17,7 @@ from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.paths import attempt_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
+from tests.support.tests_rows import commit
 
 SOUND: dict[str, Any] = {
     "attempt_id": "a",

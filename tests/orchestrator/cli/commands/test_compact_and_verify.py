@@ -10,10 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from click.testing import CliRunner
-from here import TINY
-from launches import job_options
-from s3_server import S3Server
-from tests_rows import commit
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.record import new_attempt_id
@@ -26,6 +22,10 @@ from depthrate.orchestrator.worker.context import StopFlag
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.load import sweep_of_spec
+from tests.support.here import TINY
+from tests.support.launches import job_options
+from tests.support.s3_server import S3Server
+from tests.support.tests_rows import commit
 
 
 def invoke(*arguments: str) -> tuple[int, str]:

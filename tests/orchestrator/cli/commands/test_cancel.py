@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from launches import drive, plan_of
 from rich.console import Console
 
 from depthrate.orchestrator.attempts.record import Attempt
@@ -12,6 +11,7 @@ from depthrate.orchestrator.executors.slurm.submissions import Submission, Submi
 from depthrate.orchestrator.launch.outcome import Outcome
 from depthrate.orchestrator.launch.progress import Progress
 from depthrate.storage.files.store import Store
+from tests.support.launches import drive, plan_of
 
 
 def drive_slow(store: Store, cancel_at_once: bool) -> Outcome:

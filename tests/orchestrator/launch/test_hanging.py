@@ -14,8 +14,6 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner
-from launches import job_options
-from outcomes import committed, states
 
 from depthrate.orchestrator.attempts.cancellation import forced_attempts, read_cancel_mark, write_cancel_mark
 from depthrate.orchestrator.attempts.record import Attempt
@@ -25,8 +23,10 @@ from depthrate.orchestrator.worker.attempt_runner import run_job
 from depthrate.orchestrator.worker.context import StopFlag
 from depthrate.storage.attempts.heartbeats import NodeHeartbeats
 from depthrate.storage.files.store import Store
+from tests.support.launches import job_options
+from tests.support.outcomes import committed, states
 
-SHORT_TASKS = Path(__file__).parents[1] / "support/short_tasks.py"
+SHORT_TASKS = Path(__file__).parents[2] / "support/short_tasks.py"
 HANGS = """
 import time
 from pathlib import Path

@@ -19,7 +19,7 @@ from depthrate.orchestrator.executors.registry import launch_options, make_launc
 from depthrate.storage.files.store import Store
 from depthrate.tasks.python_process import start_python
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RUN_FILES = [*(ROOT / "orchestrator").rglob("*.py")]
 TASK = """
 import os, depthrate

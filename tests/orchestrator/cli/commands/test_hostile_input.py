@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from click.testing import CliRunner
-from tests_rows import commit
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
@@ -32,6 +31,7 @@ from depthrate.storage.tables.schema import TRIALS
 from depthrate.sweeps import load
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.load import load_sweep
+from tests.support.tests_rows import commit
 
 A, B = (f"20260101T000000_{letter * 12}" for letter in "ab")
 DEEP = 100_000

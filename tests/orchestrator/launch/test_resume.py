@@ -1,6 +1,6 @@
 """Kill it, stop it, launch it twice: nothing is lost, nothing is doubled, and the numbers are those of a quiet run.
 
-`python tests/support/kill_rounds.py --rounds 300` is the long form of the kills.
+`python -m tests.support.kill_rounds --rounds 300` is the long form of the kills.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from kill_rounds import FAULTS, SWEEPS, children, raw_rows, run_rounds, start
 
 from depthrate.orchestrator.analysis.open_results import open_results
 from depthrate.storage.query.results import Results
+from tests.support.kill_rounds import FAULTS, SWEEPS, children, raw_rows, run_rounds, start
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,6 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from counted_files import CountedFileSystem
-from thousand_workers import simulate
 
 from depthrate.orchestrator.api.status import SchedulerPoller
 from depthrate.orchestrator.attempts.record import Attempt, read_attempt
@@ -26,6 +24,8 @@ from depthrate.storage.attempts.records import RecordReader, read_loose_records
 from depthrate.storage.files.paths import attempt_path, beat_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState
+from tests.support.counted_files import CountedFileSystem
+from tests.support.thousand_workers import simulate
 
 
 @pytest.mark.slow
