@@ -41,6 +41,7 @@ def listen(store: Store, host: str, port: int, *, with_token: bool, timeout_s: f
         import uvicorn
 
         from depthrate.orchestrator.serve.access import is_loopback, own_names
+        from depthrate.orchestrator.serve.connections import BoundedConnection
         from depthrate.orchestrator.serve.sql import Limits
         from depthrate.orchestrator.serve.web import make_app
     except ImportError as error:
@@ -55,6 +56,7 @@ def listen(store: Store, host: str, port: int, *, with_token: bool, timeout_s: f
     app = make_app(store, limits=limits, names=own_names(host), token=token, cookie=f"depthrate_{port}")
     settings = uvicorn.Config(
         app,
+        http=BoundedConnection,
         log_level="warning",
         access_log=False,
         server_header=False,

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -41,7 +42,7 @@ from tests.support.tests_rows import commit
 pytest.importorskip("starlette", reason="needs pip install 'depthrate[serve]'")
 uvicorn = pytest.importorskip("uvicorn", reason="needs pip install 'depthrate[serve]'")
 
-from depthrate.orchestrator.serve import renderer  # noqa: E402
+from depthrate.orchestrator.serve import connections, renderer  # noqa: E402
 from depthrate.orchestrator.serve.access import is_known_host, is_loopback  # noqa: E402
 from depthrate.orchestrator.serve.poller import Poller  # noqa: E402
 from depthrate.orchestrator.serve.renderer import Renderer  # noqa: E402
@@ -98,7 +99,7 @@ class Server:
 def served(store: Store, **settings: Any) -> Iterator[Server]:
     """Serve a store in a thread."""
     made = make_app(store, limits=Limits(timeout_s=settings.pop("timeout_s", 30.0)), **settings)
-    server = uvicorn.Server(uvicorn.Config(made, port=0, log_level="warning"))
+    server = uvicorn.Server(uvicorn.Config(made, port=0, log_level="warning", http=connections.BoundedConnection))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
@@ -191,6 +192,48 @@ def test_what_has_not_changed_is_answered_in_one_line(server: Server) -> None:
 )
 def test_only_pages_of_its_own_may_ask(server: Server, headers: dict[str, str], status: int) -> None:
     assert server.ask("/state.json", **headers).status == status
+
+
+def half_open(server: Server, source: str, sent: bytes) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", server.port), 20, source_address=(source, 0))
+    connection.sendall(sent)
+    return connection
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n",
+        b"POST /sql HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{",
+        b"GET /page.css HTTP/1.1\r\nHost: localhost\r\n\r\nGET / HT",
+    ],
+    ids=["nothing", "headers", "body", "second request"],
+)
+def test_a_request_that_stays_incomplete_is_closed(
+    server: Server, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(connections, "REQUEST_TIMEOUT_S", 1.0)
+    began = time.monotonic()
+    with half_open(server, "127.0.0.1", sent) as connection:
+        while connection.recv(1 << 20):
+            pass
+    assert 0.9 < time.monotonic() - began < 15
+
+
+def test_a_client_with_many_connections_leaves_room_for_others(server: Server) -> None:
+    with contextlib.ExitStack() as stack:
+        many = [stack.enter_context(half_open(server, "127.0.0.9", b"GET / ")) for _ in range(230)]
+        assert server.ask("/state.json").status == 200
+        closed = 0
+        for connection in many:
+            connection.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                try:
+                    closed += connection.recv(1) == b""
+                except ConnectionResetError:
+                    closed += 1
+        assert closed == 230 - connections.MAX_CONNECTIONS_PER_CLIENT
 
 
 def test_hosts_are_addresses_and_own_names() -> None:
