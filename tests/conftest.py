@@ -35,19 +35,23 @@ LONGEST_FIRST = (
 
 LANES = ("slow", "ray", "slurm", "s3", "browser", "gpu")
 """Markers of tests that a developer does not wait for: `pytest` alone leaves them out, `pytest --all` runs everything."""
+ALONE = "alone"
+"""Marker of tests that fail when others compute beside them: `pytest --rest` leaves them to `pytest -m alone`."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add --all and --rest."""
     parser.addoption("--all", action="store_true", help=f"also tests marked {', '.join(LANES)}")
-    parser.addoption("--rest", action="store_true", help=f"only tests marked {', '.join(LANES)}")
+    parser.addoption(
+        "--rest", action="store_true", help=f"only tests marked {', '.join(LANES)}, without those marked {ALONE}"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Run the fast lane unless files, -m, -k or --all ask for more, and hand out files in the order above."""
     config.option.loadscopereorder = False
     if config.option.rest:
-        config.option.markexpr = " or ".join(LANES)
+        config.option.markexpr = f"({' or '.join(LANES)}) and not {ALONE}"
     chosen = config.option.all or config.option.markexpr or config.option.keyword
     names_files = any(".py" in argument for argument in config.args)
     if not chosen and not names_files:

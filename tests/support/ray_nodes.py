@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from depthrate.storage.attempts.records import Record, read_loose_records
@@ -106,11 +105,6 @@ def await_that(is_so: Callable[[], bool], longest_s: float) -> None:
 @contextlib.contextmanager
 def ray_nodes() -> Iterator[Nodes]:
     """Give a cluster that has no node yet."""
-    load = os.getloadavg()[0]
-    if load > (os.cpu_count() or 1) and "DEPTHRATE_TEST_LONG" not in os.environ:
-        pytest.skip(
-            f"the load is {load:.0f}: Ray's nodes and workers take minutes to start; alone, or with DEPTHRATE_TEST_LONG"
-        )
     made = Nodes(Path(f"/tmp/drt{os.getpid()}"))
     try:
         yield made

@@ -30,6 +30,7 @@ from depthrate.orchestrator.executors.ray.session import Session, count_nodes
 OWN_TASKS = Path(__file__).parents[2] / "support/own_tasks.py"
 pytestmark = [
     pytest.mark.ray,
+    pytest.mark.alone,
     pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -83,12 +84,28 @@ def test_a_node_that_runs_no_tasks_is_left_out(folder: Store, nodes: Nodes, tmp_
     assert len(take_snapshot(folder).trial_ids()) == 3
 
 
-def test_no_token_of_an_own_ray_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection to a cluster without tokens would take it over, and never be answered."""
+def test_a_local_ray_leaves_no_token_mode_behind(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In that mode this process would refuse the messages of a cluster without tokens, whose actors never start."""
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     session = Session(address=None, workers=1).connect()
     session.close()
     assert "RAY_AUTH_MODE" not in os.environ
+    nodes.start(1)
+    session = Session(address=nodes.address).connect()
+    try:
+        import ray
+
+        actor = ray.remote(Pong).remote()
+        assert ray.get(actor.pong.remote(), timeout=120) == "pong"
+    finally:
+        session.close()
+
+
+class Pong:
+    """An actor's class."""
+
+    def pong(self) -> str:
+        return "pong"
 
 
 def test_an_address_where_nobody_listens_is_refused_at_once() -> None:

@@ -21,6 +21,7 @@ from tests.support.search_tasks import ASHA_SEARCH
 
 pytestmark = [
     pytest.mark.ray,
+    pytest.mark.alone,
     pytest.mark.timeout(900),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]

@@ -41,7 +41,7 @@ def test_a_launch_ends_when_all_is_committed_though_the_controller_never_answers
     finally:
         (bench.folder / "hangs").unlink(missing_ok=True)
         bench.lab.start_controller()
-    bench.until(lambda: not bench.queue())
+    bench.until(lambda: not bench.queue(), 300)  # nodes report ended jobs again only some time after a restart
     bench.run("run")
     bench.check(4, most_redone=0)
 
