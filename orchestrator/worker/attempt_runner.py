@@ -98,6 +98,7 @@ class AttemptRunner:
             self._run()
         finally:
             self._live.close()
+            self._features.close()
 
     def _run(self) -> None:
         begun: list[AttemptSpec] = []

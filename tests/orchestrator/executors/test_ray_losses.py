@@ -20,6 +20,7 @@ from tests.support.ray_nodes import Nodes, attempts, await_that, launch, ray_nod
 
 pytest.importorskip("ray", reason="needs pip install 'depthrate[ray]'")
 pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
+import ray
 
 from depthrate.orchestrator.executors.base import AttemptSpec
 from depthrate.orchestrator.executors.ray import dispatcher as dispatcher_module
@@ -91,21 +92,18 @@ def test_a_local_ray_leaves_no_token_mode_behind(nodes: Nodes, monkeypatch: pyte
     session.close()
     assert "RAY_AUTH_MODE" not in os.environ
     nodes.start(1)
+    await_that(lambda: count_nodes(nodes.address, 1, 60) == 1, 120)
+
+    class Pong:  # here, so that it is sent to the node by value
+        def pong(self) -> str:
+            return "pong"
+
     session = Session(address=nodes.address).connect()
     try:
-        import ray
-
         actor = ray.remote(Pong).remote()
         assert ray.get(actor.pong.remote(), timeout=120) == "pong"
     finally:
         session.close()
-
-
-class Pong:
-    """An actor's class."""
-
-    def pong(self) -> str:
-        return "pong"
 
 
 def test_an_address_where_nobody_listens_is_refused_at_once() -> None:
