@@ -1,6 +1,5 @@
-"""What to run: sweep files, trials and packs; starts nothing. Imports the contracts of `tasks`, and nothing else of ours.
+"""Sweeps: read sweep files and expand them into trials and packs. Imports only the contracts of `tasks`.
 
-Begin with `spec`, the typed parts of a sweep (`part`: how one is read, and what is said of one that does not fit); `load`
-makes it from a file (`yaml_file`), `expand` makes its trials, `studies` those of a search (`search_space`), `packing` cuts
-them into packs.
+Start with `spec`, the typed sections of a sweep (read by `part`). `load` reads a file (`yaml_file`), `expand` makes trials,
+`studies` makes those of a search (`search_space`), and `packing` groups trials into packs.
 """

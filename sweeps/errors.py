@@ -1,4 +1,4 @@
-"""What is said of a sweep that cannot be read or run, and how much one may ask for before anything is expanded."""
+"""Errors of sweeps that cannot be read or run, and the limit on trials."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from typing import Any
 from depthrate.tasks.parameters import format_value, nearest
 
 MAX_TRIALS = 1_000_000
-"""Trials of a sweep, values of an axis, proposals of a search; a sweep file's `max_trials` allows more."""
+"""Default maximum of trials per sweep, values per axis and proposals per search. `max_trials` of a sweep raises it."""
 
 
 class SweepError(ValueError):
-    """A sweep is not understood or cannot run; the message names the place in the sweep file."""
+    """A sweep is invalid or cannot run. The message names the place in the sweep file."""
 
 
 class NoSweepFileError(SweepError):
-    """There is no sweep file, and no shipped sweep, of that name."""
+    """No sweep file and no shipped sweep has that name."""
 
 
 def kind_of(value: Any) -> str:
-    """Return what a value is, in words."""
-    names: dict[type, str] = {dict: "a mapping", list: "a list", bool: "a truth value"}
+    """Describe a value for an error message."""
+    names: dict[type, str] = {dict: "a mapping", list: "a list", bool: "true or false"}
     if value is None:
         return "missing"
     if isinstance(value, str):
-        return f"the text {value[:60]!r}"
+        return f"the string {value[:60]!r}"
     return names.get(type(value)) or f"the value {format_value(value)}"
 
 
 def require_keys(content: Mapping[str, Any], allowed: Iterable[str], place: str) -> None:
-    """Check that a mapping has no other keys than these.
+    """Check that a mapping has only allowed keys.
 
     Raises:
-        SweepError: it has, with the nearest allowed one.
+        SweepError: A key is unknown. The message names the nearest allowed one.
     """
     allowed = list(allowed)
     unknown = [
@@ -42,21 +42,21 @@ def require_keys(content: Mapping[str, Any], allowed: Iterable[str], place: str)
         if key not in allowed
     ]
     if unknown:
-        raise SweepError(f"{'; '.join(unknown)} (known: {', '.join(allowed)})")
+        raise SweepError(f"{', '.join(unknown)} (known: {', '.join(allowed)})")
 
 
 def check_count(count: int, most: int) -> None:
-    """Check that a sweep has not more trials than it may have.
+    """Check that a sweep has at most `most` trials.
 
     Raises:
-        SweepError: it has, with how to allow them.
+        SweepError: It has more. The message says how to allow them.
     """
     if count > most:
         raise SweepError(
-            f"more than {most:,} trials; split the sweep, or allow more with max_trials (it has {counted(count)})"
+            f"the sweep has {counted(count)} trials, at most {most:,} are allowed. Split it, or raise max_trials."
         )
 
 
 def counted(number: float) -> str:
-    """Return a whole number for people, however large it is."""
+    """Format an integer for messages, however large it is."""
     return f"{number:,.0f}" if number < 10**15 else "more than 10^15"

@@ -1,4 +1,4 @@
-"""Parts of a sweep file as typed models: how one is read and written back, and what is said of one that does not fit."""
+"""Read and write typed sections of a sweep file, with messages for invalid ones."""
 
 from __future__ import annotations
 
@@ -15,19 +15,24 @@ from depthrate.tasks.parameters import format_value, nearest
 
 
 class SpecSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A mapping of a sweep file whose keys are typed fields; what stands below a field is what editors show of it."""
+    """A mapping in a sweep file with typed fields. Editors show the docstring of a field."""
 
     ALWAYS: ClassVar[tuple[str, ...]] = ()
-    """Keys that a spec has also at their defaults: the hashes of specs rest on it."""
+    """Keys that a spec contains even at their defaults. Spec hashes depend on this."""
     ALLOWED: ClassVar[Mapping[str, str]] = {}
-    """Key -> what it takes, where its type does not say that well."""
+    """Allowed values per key, for types that do not describe them well."""
 
     @classmethod
     def read(cls, content: Any, place: str, prefix: str = "") -> Self:
-        """Return the part that a mapping describes; a message names the place of the mapping, and its values by a prefix.
+        """Parse a mapping.
+
+        Args:
+            content: The mapping.
+            place: Name of the mapping in messages.
+            prefix: Prefix of its keys in messages.
 
         Raises:
-            SweepError: a key is unknown or missing, or a value does not fit; the message says what may be given.
+            SweepError: A key is unknown or missing, or a value is invalid. The message lists allowed values.
         """
         try:
             return msgspec.convert(content, cls)
@@ -37,11 +42,11 @@ class SpecSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise SweepError(str(error.__cause__ or error)) from None
 
     def replace(self, **changes: Any) -> Self:
-        """Return the part with other values for some of its keys."""
+        """Return a copy with changed keys."""
         return structs.replace(self, **changes)
 
     def spec(self) -> dict[str, Any]:
-        """Return what a sweep file would hold: what differs from the defaults, and what it holds always."""
+        """Return the mapping as in a sweep file: keys that differ from their defaults, and `ALWAYS`."""
         return {
             field.name: _plain(value)
             for field in fields(type(self))
@@ -66,13 +71,13 @@ def _plain(value: Any) -> Any:
 
 
 def _refuse(part: type[SpecSection], content: Any, place: str, prefix: str) -> None:
-    """Raise what a mapping has that its part does not take; return if that is nothing.
+    """Raise an error for the first invalid key or value, and return if all are valid.
 
-    The library says which type was expected and where; a user is told what was given, and what may be.
+    msgspec reports the expected type. The error raised here names the value and the allowed values.
     """
-    names, said = part.__struct_fields__, format_value if place.startswith("search") else kind_of
+    names, describe = part.__struct_fields__, format_value if place.startswith("search") else kind_of
     if not isinstance(content, Mapping):
-        raise SweepError(f"{place} is {said(content)}; give a mapping with some of the keys {', '.join(names)}")
+        raise SweepError(f"{place} is {describe(content)}, expected a mapping with some of the keys {', '.join(names)}")
     require_keys(content, names, place)
     for field in fields(part):
         value, name = content.get(field.name), prefix + field.name
@@ -81,18 +86,18 @@ def _refuse(part: type[SpecSection], content: Any, place: str, prefix: str) -> N
         items = [get_args(kind)[0] for kind in _within(field.type) if get_origin(kind) is tuple]
         if _parts(field.type) and not items:
             _refuse(_parts(field.type)[0], value, name, f"{name}.")
-        annotation, given = field.type, said(value) if field.name in content else "missing"
+        annotation, shown_value = field.type, describe(value) if field.name in content else "missing"
         for index, item in enumerate(value if items and isinstance(value, list | tuple) else ()):
             if not _fits(item, items[0]):
-                annotation, value, given, name = items[0], item, said(item), f"{name}[{index}]"
+                annotation, value, shown_value, name = items[0], item, describe(item), f"{name}[{index}]"
                 break
         if field.name in part.ALLOWED:
-            raise SweepError(f"{name} is {given}; {part.ALLOWED[field.name]}")
+            raise SweepError(f"{name} is {shown_value}; {part.ALLOWED[field.name]}")
         choices = _choices(annotation)
         if choices:
             hint = nearest(value, choices) if isinstance(value, str) else ""
             raise SweepError(f"{name} is {format_value(value)}; allowed: {', '.join(choices)}{hint}")
-        raise SweepError(f"{name} is {given}; {_allowed(annotation)}")
+        raise SweepError(f"{name} is {shown_value}; {_allowed(annotation)}")
 
 
 def _choices(annotation: Any) -> list[str]:
@@ -103,14 +108,16 @@ def _choices(annotation: Any) -> list[str]:
 
 
 def _allowed(annotation: Any) -> str:
-    """Say what a type takes."""
+    """Describe the values that a type allows."""
     inside = list(_within(annotation))
     least = [kind.ge for kind in inside if isinstance(kind, msgspec.Meta) and kind.ge is not None]
     if least:
-        return f"give a whole number from {least[0]} on"
+        return f"allowed: an int, at least {least[0]}"
     if _parts(annotation) or any(get_origin(kind) is Mapping for kind in inside):
-        return "give a list of mappings" if any(get_origin(kind) is tuple for kind in inside) else "give a mapping"
-    return "allowed: true or false" if bool in inside else "allowed: a text"
+        return (
+            "allowed: a list of mappings" if any(get_origin(kind) is tuple for kind in inside) else "allowed: a mapping"
+        )
+    return "allowed: true or false" if bool in inside else "allowed: a string"
 
 
 def _parts(annotation: Any) -> list[type[SpecSection]]:
@@ -126,7 +133,7 @@ def _fits(value: Any, annotation: Any) -> bool:
 
 
 def _within(annotation: Any) -> Iterator[Any]:
-    """Yield a type and all that it is made of, with what it is annotated by."""
+    """Yield a type and, recursively, its arguments and annotations."""
     yield annotation
     for inner in get_args(annotation):
         yield from _within(inner)

@@ -1,4 +1,4 @@
-"""The spec of a sweep, as a file or the store holds it: its typed parts, and the checks of what they ask of a task."""
+"""Define the spec of a sweep: its typed sections, and their checks against the task."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ Direction = Literal["minimize", "maximize"]
 if TYPE_CHECKING:
     Texts = tuple[str, ...]
     Directions = tuple[Direction, ...]
-else:  # a single one may be given without brackets; it is kept as a tuple
-    # without limits on lengths or letters: msgspec 0.22 ends the process when it frees a type that has both
+else:  # one value needs no brackets and is stored as a tuple
+    # No limits on lengths or letters: msgspec 0.22 crashes the process when it frees a type that has both.
     Texts = str | tuple[str, ...]
     Directions = Direction | tuple[Direction, ...]
 
@@ -40,115 +40,115 @@ _SEEDS: dict[str, Any] = {
 _SEARCHED: dict[str, Any] = {
     "additionalProperties": {"anyOf": [{"type": "array"}, {"$ref": "#/$defs/SearchedParameter"}]}
 }
-_ANY_LAYER = "allowed: a whole number, counted from the last where it is negative"
+_ANY_LAYER = "allowed: an int (negative values count from the last layer)"
 
 
 class Prune(SpecSection, frozen=True):
-    """When a trial that does badly leaves its pack."""
+    """Rule by which trials that fall behind stop early."""
 
     ALWAYS = ("rule", "metric", "from_step", "startup", "factor")
-    ALLOWED = {"metric": "search.prune needs metric: what trials are compared by while they train, as in metric: loss"}
+    ALLOWED = {"metric": "search.prune needs a metric that the task reports during training, as in metric: loss"}
     rule: Literal["median", "halving", "asha"] = "median"
-    """median: worse than the median of earlier trials; halving: not among the best 1/factor of them at its rungs; asha: the
-    same, but compared with all trials that have been there, also those that run at the same time."""
+    """median: prune trials worse than the median of earlier trials. halving: keep the best 1/factor at each rung. asha: as
+    halving, but also compared with trials that run at the same time."""
     metric: str = ""
-    """A number the task reports while it trains (collapse: loss, objective, objective_gap, accuracy, grad_norm)."""
+    """Number that the task reports during training (collapse: loss, objective, objective_gap, accuracy, grad_norm)."""
     from_step: Whole = 1
-    """No trial is pruned before; the first rung of halving, the others are this times factor, factor^2, ..."""
+    """First step at which trials are pruned, and first rung of halving. Later rungs: times factor, factor^2, ..."""
     startup: Whole = 5
-    """Earlier trials that must have reached a step before anybody is pruned there; nothing to asha."""
+    """Earlier trials that must reach a step before trials are pruned there. Not used by asha."""
     factor: Annotated[int, Meta(ge=2)] = 3
-    """Of halving and asha: one in so many goes on at a rung."""
+    """Reduction factor of halving and asha: one trial in `factor` continues at a rung."""
 
     def __post_init__(self) -> None:
-        """Check that trials are compared by something.
+        """Check that a metric is named.
 
         Raises:
-            SweepError: they are not.
+            SweepError: The metric is missing.
         """
         if not self.metric:
             raise SweepError(self.ALLOWED["metric"])
 
 
 class Measure(SpecSection, frozen=True):
-    """What is run at the best proposal of each study."""
+    """Final runs at the best proposal of each study."""
 
     ALWAYS = ("params",)
     params: Values = {}
-    """Other than in the search."""
+    """Parameters that differ from the search."""
     seeds: Annotated[Any, Meta(extra_json_schema=_SEEDS)] = None
-    """As in a sweep: a count, a list, or null for the task's default."""
+    """Number of seeds, or a list of seeds. Default: the task's."""
 
 
 class Search(SpecSection, frozen=True):
-    """A search over parameters; in a grid, one study for each combination."""
+    """A search over parameters. With a grid, one study per combination."""
 
     ALWAYS = ("params", "objective", "direction", "sampler", "trials", "batch", "seed")
     ALLOWED = {
         "params": "search needs params, the parameters to search, as in {lr: {low: 1e-3, high: 1, log: true}}",
-        "objective": "search needs an objective, SQL over a trial's row in results, as in objective: nc1; give a text, or a "
-        "list of texts",
+        "objective": "search needs an objective, SQL over a trial's row in results, as in objective: nc1. Give a "
+        "string or a list of strings",
     }
     params: Annotated[Values, Meta(min_length=1, extra_json_schema=_SEARCHED)]
     """The parameters to search, each a list of values or a range."""
     objective: Texts
-    """SQL over a trial's row in `results`; its mean over the seeds of a proposal counts."""
+    """SQL over a trial's row in `results`, averaged over the seeds of a proposal."""
     direction: Directions = ("minimize",)
-    """One for each objective, or one for all."""
+    """One direction per objective, or one for all."""
     sampler: Literal["tpe", "random", "qmc", "cmaes", "grid"] = "tpe"
-    """How proposals are made."""
+    """Sampler that makes the proposals."""
     trials: Whole = 40
-    """Proposals of a study; each is as many trials as the sweep has seeds."""
+    """Proposals per study. Each has one trial per seed."""
     batch: Whole = 8
-    """Proposals made at once, knowing the results of all before them; they train fused where their shape allows it."""
+    """Proposals made at once, from the results of all earlier ones. Those of one shape train fused."""
     seed: Annotated[int, Meta(ge=0)] = 0
-    """Of the sampler."""
+    """Seed of the sampler."""
     prune: Prune | None = None
-    """When a trial that does badly leaves its pack."""
+    """Rule by which trials that fall behind stop early."""
     measure: Measure | None = None
-    """What is run at the best proposal of each study."""
+    """Final runs at the best proposal of each study."""
 
     def __post_init__(self) -> None:
-        """Give each objective a direction, and check what goes together.
+        """Assign each objective a direction, and check combinations of keys.
 
         Raises:
-            SweepError: numbers of objectives and directions differ, or something asked for takes a single objective.
+            SweepError: The numbers of objectives and directions differ, or a key takes a single objective.
         """
         objectives, directions = (
-            (given,) if isinstance(given, str) else tuple(given) for given in (self.objective, self.direction)
+            (value,) if isinstance(value, str) else tuple(value) for value in (self.objective, self.direction)
         )
         if not objectives or not all(text.strip() for text in objectives):
             raise SweepError(f"search.objective is {format_value(list(objectives))}; {self.ALLOWED['objective']}")
         if not directions:
             raise SweepError(
-                f"search.direction is {format_value(list(directions))}; give one for each objective, or one for all"
+                f"search.direction is {format_value(list(directions))}, expected one per objective, or one for all"
             )
         directions *= len(objectives) if len(directions) == 1 else 1
         force_setattr(self, "objective", objectives)
         force_setattr(self, "direction", directions)
         if len(directions) != len(objectives):
             raise SweepError(
-                f"search has {len(objectives)} objectives and {len(directions)} directions; give one for each"
+                f"search has {len(objectives)} objectives and {len(directions)} directions. Give one per objective."
             )
         for key in ("measure", "prune"):
             if getattr(self, key) is not None and len(objectives) > 1:
-                raise SweepError(f"search.{key} needs one objective, since several have no single best; {key} is given")
+                raise SweepError(f"search.{key} needs a single objective, since several have no single best trial")
         if self.sampler == "cmaes" and len(objectives) > 1:
-            raise SweepError("search.sampler cmaes takes one objective; several are for tpe, random, qmc and grid")
+            raise SweepError("search.sampler cmaes takes one objective. Use tpe, random, qmc or grid for several.")
         _check_most("search.batch", self.batch, MAX_TRIALS)
 
     def definition(self) -> dict[str, Any]:
-        """Return what decides the proposals: more trials go on with the same study."""
+        """Return the keys that decide the proposals. More trials continue the same study."""
         return {key: value for key, value in self.spec().items() if key not in ("trials", "measure")}
 
 
 def _check_most(name: str, count: int, most: int) -> None:
     if count > most:
-        raise SweepError(f"{name} is {counted(count)}; at most {most:,} are allowed (max_trials)")
+        raise SweepError(f"{name} is {counted(count)}, at most {most:,} are allowed (max_trials)")
 
 
 class FitRequest(SpecSection, frozen=True):
-    """A rate to fit: `metric` against `x`, one curve for each combination of `by`."""
+    """A rate to fit: `metric` against `x`, one curve per combination of `by`."""
 
     SEED: ClassVar[str] = "seed"
     ALWAYS = ("metric", "x", "by")
@@ -163,45 +163,45 @@ class FitRequest(SpecSection, frozen=True):
         "over": "allowed: a parameter's name",
     }
     metric: str
-    """A measured column."""
+    """Name of a metric."""
     x: str = "depth"
-    """A parameter, or arithmetic over parameters: `depth - 1`."""
+    """Parameter, or arithmetic over parameters: `depth - 1`."""
     by: tuple[str, ...] = ()
-    """Parameters; each combination of their values is a curve."""
+    """Parameters that split the trials into curves."""
     layer: int | None = None
-    """Null for the last; -2 is the one before it."""
+    """Layer index. Default: the last. -2 is the one before it."""
     where: str | None = None
-    """SQL over the trial's row in `results`: which trials the curve is made of."""
+    """SQL condition over a trial's row in `results` that selects the trials."""
     weights: Literal["equal", "spread", "robust"] = "equal"
-    """equal, spread (the variance may follow a power of x), robust (values far from their seeds are pulled in)."""
+    """equal, spread (the variance follows a power of x) or robust (outliers among seeds are down-weighted)."""
     x_min: Positive | Literal["auto"] | None = None
-    """The lower cut-off: a number, or auto (the smallest x that passes the lack-of-fit test at 5 %)."""
+    """Lower cut-off: a number, or auto (the smallest x that passes the lack-of-fit test at 5 %)."""
     unconverged: Literal["keep", "drop"] = "keep"
     """keep (and count) or drop trials whose objective still falls."""
     target: Positive | None = None
-    """A value of the metric: at which x is it reached?"""
+    """Value of the metric for which the fit predicts x."""
     over: str = SEED
-    """The parameter whose values are the replicates that intervals are over: trials with one value of it belong together."""
+    """Parameter whose values are the replicates. Intervals resample whole values of it."""
 
     @property
     def x_names(self) -> list[str]:
-        """The parameters that x is made of."""
+        """Return the parameters in `x`."""
         return sorted(Expression(self.x).names)
 
     @property
     def options(self) -> list[str]:
-        """Which trials and how, in words, where that is not as by default: fits that differ in it alone are told apart."""
-        said = {
+        """Describe the options that differ from the defaults, to distinguish fits of one metric."""
+        active = {
             f"where {self.where}": bool(self.where),
             f"weights {self.weights}": self.weights != "equal",
             f"x_min {self.x_min}": self.x_min is not None,
             "converged only": self.unconverged == "drop",
         }
-        return [text for text, is_so in said.items() if is_so]
+        return [text for text, is_set in active.items() if is_set]
 
 
 class FigureRequest(SpecSection, frozen=True):
-    """A figure that a sweep asks for in its report."""
+    """A figure that a sweep adds to its report."""
 
     ALWAYS = ("kind",)
     ALLOWED = {
@@ -212,34 +212,34 @@ class FigureRequest(SpecSection, frozen=True):
         "y_axis": "allowed: log, linear",
     }
     kind: Literal["curve", "share", "map", "distribution", "spectrum", "matrix"]
-    """curve: a metric over an axis; share: of the trials with a condition over an axis; map: a metric over two axes;
-    distribution: a metric's values; spectrum: a vector layer by layer; matrix: one of one trial."""
+    """curve: metric over an axis. share: share of trials with a condition over an axis. map: metric over two axes.
+    distribution: values of a metric. spectrum: vector by layer. matrix: matrix of one trial."""
     metric: str = ""
-    """A measured column, or an SQL expression over the trial's row in `results`; with a layer, over its row in `metrics`."""
+    """Metric, or SQL expression over a trial's row in `results` (with a layer: in `metrics`)."""
     condition: str = ""
-    """SQL over the trial's row in `results`, true or false, as in "solution = 'dnc'"."""
+    """SQL condition over a trial's row in `results`, as in "solution = 'dnc'"."""
     x: str = ""
-    """The parameter on the horizontal axis."""
+    """Parameter on the horizontal axis."""
     y: str = ""
-    """The parameter on the vertical axis of a map."""
+    """Parameter on the vertical axis of a map."""
     by: tuple[str, ...] = ()
-    """Parameters that part the trials into curves."""
+    """Parameters that split the trials into curves."""
     layer: int | None = None
-    """Null for the last; -2 is the one before it."""
+    """Layer index. Default: the last. -2 is the one before it."""
     where: str = ""
-    """SQL over the trial's row in `results`: which trials are drawn."""
+    """SQL condition over a trial's row in `results` that selects the trials."""
     lines: Mapping[str, str] = {}
-    """Name -> an SQL expression over `results`: reference lines, what theory says of each trial, averaged at each place."""
+    """Reference lines: name to SQL expression over `results`, averaged over the trials at each x."""
     order: str = ""
-    """Of a matrix: a measured vector, the order of rows and columns for a second map."""
+    """Vector metric that orders rows and columns of a matrix in a second map."""
     lowest: str = ""
-    """Of a matrix: an SQL expression over `results`; the trial where it is lowest is drawn. Without it the first."""
+    """SQL expression over `results`. A matrix shows the trial where it is lowest. Default: the first trial."""
     title: str = ""
-    """Above the figure."""
+    """Title above the figure."""
     x_axis: Literal["log", "linear", ""] = ""
-    """log or linear; without it log where values are positive and span a factor of 8 or more."""
+    """log or linear. Default: log if all values are positive and span a factor of 8 or more."""
     y_axis: Literal["log", "linear", ""] = ""
-    """As x_axis."""
+    """log or linear, with the default of `x_axis`."""
 
 
 FIGURE_KEYS = {
@@ -250,7 +250,7 @@ FIGURE_KEYS = {
     "spectrum": (("metric",), ("where", "title", "y_axis")),
     "matrix": (("metric",), ("layer", "where", "title", "order", "lowest")),
 }
-"""Kind of a figure -> what an entry of it must say, and what it may."""
+"""Required and optional keys per kind of figure."""
 
 
 class Grid(SpecSection, frozen=True):
@@ -259,9 +259,9 @@ class Grid(SpecSection, frozen=True):
     params: Values = {}
     """Fixed parameters of its trials."""
     grid: Axes = {}
-    """Axes: every combination of their values is run."""
+    """Axes. Every combination of their values is a trial."""
     zip: Axes = {}
-    """Axes that move together, all of one length."""
+    """Axes of one length that vary together."""
 
 
 class SweepSpec(SpecSection, frozen=True):
@@ -269,63 +269,63 @@ class SweepSpec(SpecSection, frozen=True):
 
     ALLOWED = dict.fromkeys(("params", "grid", "zip", "derive"), "give a mapping from parameter to value")
     name: Annotated[str, Meta(extra_json_schema={"pattern": f"^{NAME}$"})]
-    """Names the sweep: letters, digits, '_', '-', '.'."""
+    """Name of the sweep: letters, digits, '_', '-', '.'."""
     task: str
-    """A task's name, or ./file.py:function of your own."""
+    """Name of a task, or a custom one as ./file.py:function."""
     base: str = ""
-    """Another sweep, a file beside this one or a shipped one, whose keys hold where this file says nothing else."""
+    """Sweep that supplies the keys this file leaves out: a file next to this one, or a shipped sweep."""
     params: Values = {}
     """Fixed parameters."""
     grid: Axes = {}
-    """Axes: every combination of their values is run."""
+    """Axes. Every combination of their values is a trial."""
     zip: Axes = {}
-    """Axes that move together, all of one length."""
+    """Axes of one length that vary together."""
     grids: tuple[Values, ...] = ()
-    """Several grids, one after the other."""
+    """Several grids, in order."""
     include: tuple[Values, ...] = ()
     """Combinations to add."""
     exclude: tuple[Values, ...] = ()
-    """Combinations to drop: those that match."""
+    """Combinations to drop."""
     derive: Annotated[Values, Meta(extra_json_schema={"additionalProperties": {"type": ["string", "number"]}})] = {}
-    """Parameters computed from others, by arithmetic."""
+    """Parameters computed from others by arithmetic."""
     seeds: Annotated[Any, Meta(extra_json_schema=_SEEDS)] = None
-    """A count n for seeds 0 to n - 1, a list of seeds, or null for the task's default."""
+    """Number n of seeds (0 to n - 1), or a list of seeds. Default: the task's."""
     search: Search | None = None
-    """Parameters that Optuna searches, beside or instead of a grid: one study for each combination of it."""
+    """Parameters that Optuna searches, with or without a grid: one study per grid point."""
     fit: tuple[FitRequest, ...] = ()
-    """Which rates are fitted."""
+    """Rates to fit."""
     figures: tuple[FigureRequest, ...] = ()
-    """What the report draws besides what it always does."""
+    """Figures that the report adds to the standard ones."""
     max_trials: Whole = MAX_TRIALS
-    """More trials are refused before they are formed."""
+    """Maximum number of trials. More are refused."""
     engine: Engine = Engine.AUTO
-    """How steps are run; no parameter: a trial is the same with each."""
+    """Engine that runs the steps. Not part of a trial's identity."""
 
     def __post_init__(self) -> None:
-        """Check that a study has no more proposals than the sweep may have trials.
+        """Check that the proposals per study stay within `max_trials`.
 
         Raises:
-            SweepError: it has.
+            SweepError: There are more.
         """
         if self.search is not None:
             _check_most("search.trials", self.search.trials, self.max_trials)
 
     @property
     def loaded_task(self) -> str:
-        """The task as workers load it: by its name, and with the user's network and data where the sweep names some.
+        """Name of the task as workers load it, with the custom network and data of the sweep.
 
         Raises:
-            TaskError: it names several networks or data sets.
+            TaskError: The sweep names several networks or data sets.
         """
         references = find_references(self.task, self._parts(), Path.cwd())
         return self.task if references is None else references.text
 
     @property
     def code_files(self) -> list[Path]:
-        """The user's files whose code is executed for it.
+        """User files whose code the task executes.
 
         Raises:
-            TaskError: see `loaded_task`.
+            TaskError: See `loaded_task`.
         """
         references = find_references(self.task, self._parts(), Path.cwd())
         where = self.task.rpartition(":")[0]
@@ -339,7 +339,7 @@ class SweepSpec(SpecSection, frozen=True):
         return hashlib.sha256(canonical_json(self.spec()).encode()).hexdigest()[:16]
 
     def load_task(self, files: Mapping[str, bytes] | None = None) -> Task:
-        """Load the task this sweep names, as these files of its code have it or as it is now."""
+        """Load the task, from `files` (path -> content of its code) if given, else from disk."""
         return load_task(self.loaded_task, files=files)
 
 
@@ -347,40 +347,40 @@ KEYS = SweepSpec.__struct_fields__
 
 
 def fit_request(content: Mapping[str, Any]) -> FitRequest:
-    """Read an entry of `fit:`, in which null is a default.
+    """Read an entry of `fit:`. None means the default.
 
     Raises:
-        SweepError: a key is unknown or has the wrong form.
+        SweepError: A key is unknown or has the wrong form.
     """
-    given = {key: value for key, value in content.items() if value is not None or key == "metric"}
-    return FitRequest.read(given, "fit", f"fit entry {format_value(dict(content))}: ")
+    keys = {key: value for key, value in content.items() if value is not None or key == "metric"}
+    return FitRequest.read(keys, "fit", f"fit entry {format_value(dict(content))}: ")
 
 
 def figure_request(content: Mapping[str, Any]) -> FigureRequest:
-    """Read an entry of `figures:`, in which null is a default.
+    """Read an entry of `figures:`. None means the default.
 
     Raises:
-        SweepError: the kind is unknown, something is missing that it needs, or a key has the wrong form.
+        SweepError: The kind is unknown, a required key is missing, or a key has the wrong form.
     """
     kind, prefix = content.get("kind"), f"figures entry {format_value(dict(content))}: "
     if not isinstance(kind, str) or kind not in FIGURE_KEYS:
         hint = nearest(kind, FIGURE_KEYS) if isinstance(kind, str) else ""
-        raise SweepError(f"{prefix}kind is {kind_of(kind)}; give one of {', '.join(FIGURE_KEYS)}{hint}")
+        raise SweepError(f"{prefix}kind is {kind_of(kind)}, expected one of {', '.join(FIGURE_KEYS)}{hint}")
     needed, more = FIGURE_KEYS[kind]
     require_keys(content, ("kind", *needed, *more), f"figures, kind {kind}")
     for name in needed:
         if content.get(name) in (None, ""):
-            raise SweepError(f"{prefix}{name} is missing; a {kind} needs {', '.join(needed)}")
+            raise SweepError(f"{prefix}{name} is missing. A {kind} needs {', '.join(needed)}")
     return FigureRequest.read({key: value for key, value in content.items() if value is not None}, "figures", prefix)
 
 
 def check_fits(sweep: SweepSpec, task: Task) -> None:
-    """Check that what `fit:` asks for can exist.
+    """Check the parameters and metrics of `fit:` against the task.
 
     Raises:
-        SweepError: an unknown parameter or metric, with the nearest known one.
+        SweepError: A parameter or metric is unknown. The message names the nearest one.
     """
-    metrics = sorted(scalars(task.measurable))  # a task that declares none may measure anything
+    metrics = sorted(scalars(task.measurable))  # tasks without declared metrics may return any
     for request in sweep.fit:
         if metrics:
             _check_measured(request.metric, metrics, "metric", "fit")
@@ -394,19 +394,21 @@ def check_fits(sweep: SweepSpec, task: Task) -> None:
         except ExpressionError as error:
             raise SweepError(f"fit over x: {error}") from None
         if not x_names:
-            raise SweepError(f"fit over x: {request.x!r}, which names no parameter; give one, or arithmetic over some")
+            raise SweepError(f"fit over x: {request.x!r} names no parameter. Give one, or arithmetic over parameters.")
         for name in x_names:
             if parameters[name].kind not in ("int", "float", "scalar"):
-                raise SweepError(f"fit over x: {name!r}, which is {parameters[name].allowed}; x must be a number")
+                raise SweepError(f"fit over x: {name!r} is {parameters[name].allowed}, expected a number")
         if set(over) & {*x_names, *request.by}:
-            raise SweepError(f"fit over {over[0]!r}, which x or by has too; intervals are over what both leave open")
+            raise SweepError(
+                f"fit over {over[0]!r} is used in x or by. Choose a parameter that varies within a point of the curve."
+            )
 
 
 def check_figures(sweep: SweepSpec, task: Task) -> None:
-    """Check that what `figures:` asks for can exist; SQL is checked where results are there, when it is drawn.
+    """Check the parameters and metrics of `figures:` against the task. SQL is checked when the figure is drawn.
 
     Raises:
-        SweepError: an unknown parameter or measured column, with the nearest known one.
+        SweepError: A parameter or metric is unknown. The message names the nearest one.
     """
     for request in sweep.figures:
         for name in filter(None, (request.x, request.y, *request.by)):
@@ -416,7 +418,7 @@ def check_figures(sweep: SweepSpec, task: Task) -> None:
                 raise SweepError(str(error)) from None
         kind = {"spectrum": "vector", "matrix": "matrix"}.get(request.kind)
         columns = [measured.name for measured in task.measurable if kind is None or measured.kind == kind]
-        # a task that declares none may measure anything, and what is no name is an SQL expression
+        # tasks without declared metrics may return any, and other texts are SQL expressions
         if task.measurable and request.metric.isidentifier():
             _check_measured(request.metric, columns, kind or "metric", "figures")
             _check_asked(sweep, task, request.metric, "figures")
@@ -424,18 +426,18 @@ def check_figures(sweep: SweepSpec, task: Task) -> None:
 
 def _check_measured(name: str, columns: list[str], kind: str, place: str) -> None:
     if name not in columns:
-        known = format_names(columns) or "none"
+        known = format_names(columns) or "no names"
         raise SweepError(f"unknown {kind} {name!r} in {place}{nearest(name, columns)} (known: {known})")
 
 
 def _check_asked(sweep: SweepSpec, task: Task, name: str, place: str) -> None:
-    """Refuse what no trial of the sweep measures, because none is asked to."""
+    """Refuse a metric that no trial of the sweep is set to measure."""
     (parameter,) = (measured.asked_by for measured in task.measurable if measured.name == name)
     if parameter not in task.schema:
         return
-    given = [part[parameter] for part in sweep._parts() if parameter in part] or [task.schema[parameter].default]
-    values = [value for each in given for value in (each if isinstance(each, list | tuple) else [each])]
+    settings = [part[parameter] for part in sweep._parts() if parameter in part] or [task.schema[parameter].default]
+    values = [value for setting in settings for value in (setting if isinstance(setting, list | tuple) else [setting])]
     if not any(isinstance(value, str) and name in map(str.strip, value.split(",")) for value in values):
         raise SweepError(
-            f"{place} is of {name!r}, which trials measure where they are asked to: give params {{{parameter}: {name}}}"
+            f"{place} uses {name!r}, which trials measure only on request. Set params {{{parameter}: {name}}}."
         )

@@ -30,14 +30,14 @@ def test_a_sweep_without_figures_has_the_spec_of_before():
 @pytest.mark.parametrize(
     ("figure", "words"),
     [
-        ({"metric": "nc1"}, "kind is missing; give one of curve, share, map"),
+        ({"metric": "nc1"}, "kind is missing, expected one of curve, share, map"),
         ({"kind": "curv", "metric": "nc1"}, "did you mean 'curve'"),
-        ({"kind": "curve", "metric": "nc1"}, "x is missing; a curve needs metric, x"),
+        ({"kind": "curve", "metric": "nc1"}, "x is missing. A curve needs metric, x"),
         ({"kind": "share", "condition": "rank < 3", "x": "width", "lines": {}}, "unknown key 'lines'.*kind share"),
-        (CURVE | {"by": "lr"}, "by is the text 'lr'; allowed: a list of parameter names"),
-        (CURVE | {"layer": 1.5}, "layer is the value 1.5; allowed: a whole number"),
+        (CURVE | {"by": "lr"}, "by is the string 'lr'; allowed: a list of parameter names"),
+        (CURVE | {"layer": 1.5}, "layer is the value 1.5; allowed: an int"),
         (CURVE | {"lines": ["a"]}, "lines is a list; allowed: a mapping from name to SQL expression"),
-        (CURVE | {"x_axis": "cubic"}, "x_axis is the text 'cubic'; allowed: log, linear"),
+        (CURVE | {"x_axis": "cubic"}, "x_axis is the string 'cubic'; allowed: log, linear"),
     ],
 )
 def test_what_has_no_meaning_is_refused(figure, words):

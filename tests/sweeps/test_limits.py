@@ -53,15 +53,15 @@ BOMBS = {
     ),
     "many proposals, a float": (
         search("trials: 1e11", "log: true"),
-        "search.trials is 100000000000.0; give a whole",
+        "search.trials is 100000000000.0; allowed: an int",
     ),
-    "many proposals": (search("trials: 100000000000", "log: true"), "search.trials is 100,000,000,000; at most"),
-    "large batches": (search("batch: 100000000000", "log: true"), "search.batch is 100,000,000,000; at most"),
+    "many proposals": (search("trials: 100000000000", "log: true"), "search.trials is 100,000,000,000, at most"),
+    "large batches": (search("batch: 100000000000", "log: true"), "search.batch is 100,000,000,000, at most"),
     "studies of many proposals": (
         search("trials: 1000000", "log: true") + "grid: {width: [2, 4]}\n",
-        "more than 1,000,000 trials.*it has 2,000,000",
+        "2,000,000 trials, at most 1,000,000",
     ),
-    "many seeds": (BODY + "grid: {width: [2, 4, 8]}\nseeds: 1000000\n", "more than 1,000,000 trials.*it has 3,000,000"),
+    "many seeds": (BODY + "grid: {width: [2, 4, 8]}\nseeds: 1000000\n", "3,000,000 trials, at most 1,000,000"),
     "more seeds": (BODY + "seeds: 100000000000\n", "seeds is 100000000000; give a count from 1 to 1,000,000"),
     "many digits": (BODY + f"seeds: {HUGE}\n", "line 4: a whole number of 5,000 digits; at most 300"),
     "many digits in a range": (BODY + f"grid: {{width: {{range: [{HUGE}]}}}}\n", "line 4: a whole number of 5,000"),
@@ -80,7 +80,7 @@ BOMBS = {
     ),
     "grids of grids": (
         BODY + f"grid: {{width: {BIG}}}\ngrids: [{{grid: {{steps: {BIG}}}}}]\n",
-        "more than 1,000,000 trials.*it has 1,000,000,000,000",
+        "1,000,000,000,000 trials, at most 1,000,000",
     ),
 }
 
@@ -124,11 +124,11 @@ def test_refusals_take_little_memory(tmp_path):
 def test_more_is_allowed_where_it_is_asked_for(tmp_path):
     path = tmp_path / "many.yaml"
     path.write_text(BODY + "seeds: [0, 1, 2]\ngrid: {width: {range: [2, 6]}}\nmax_trials: 11\n")
-    with pytest.raises(SweepError, match="more than 11 trials; split the sweep, or allow more with max_trials"):
+    with pytest.raises(SweepError, match="12 trials, at most 11 are allowed.*max_trials"):
         expand(load_sweep(str(path)))
     sweep = load_sweep(str(path), {"max_trials": 12})
     assert len(expand(sweep)) == 12 and sweep_of_spec(sweep.spec()) == sweep
-    with pytest.raises(SweepError, match="max_trials is the value 0; give a whole number from 1 on"):
+    with pytest.raises(SweepError, match="max_trials is the value 0; allowed: an int, at least 1"):
         load_sweep(str(path), {"max_trials": 0})
 
 

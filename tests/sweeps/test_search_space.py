@@ -79,7 +79,7 @@ def test_conditions_follow_the_values_so_far() -> None:
 @pytest.mark.parametrize(
     ("search", "message"),
     [
-        ([], r"search is \[\]; give a mapping"),
+        ([], r"search is \[\], expected a mapping"),
         ({"params": LR}, "search needs an objective"),
         ({"objective": "nc1"}, "search needs params"),
         ({"params": LR, "objective": "nc1", "samplr": "tpe"}, "unknown key 'samplr' in search; did you mean 'sampler'"),
@@ -87,15 +87,15 @@ def test_conditions_follow_the_values_so_far() -> None:
             {"params": LR, "objective": "nc1", "sampler": "tpee"},
             "search.sampler is 'tpee'; allowed: tpe, .*did you mean",
         ),
-        ({"params": LR, "objective": "nc1", "trials": 0}, "search.trials is 0; give a whole number from 1 on"),
+        ({"params": LR, "objective": "nc1", "trials": 0}, "search.trials is 0; allowed: an int, at least 1"),
         ({"params": LR, "objective": "nc1", "batch": True}, "search.batch is True"),
         ({"params": LR, "objective": ["nc1", "loss"], "direction": ["minimize"] * 3}, "2 objectives and 3 directions"),
         (
             {"params": LR, "objective": "nc1", "direction": "up"},
             "search.direction is 'up'; allowed: minimize, maximize",
         ),
-        ({"params": LR, "objective": ["nc1", "loss"], "measure": {}}, "search.measure needs one objective"),
-        ({"params": LR, "objective": "nc1", "prune": {"rule": "median"}}, "search.prune needs metric"),
+        ({"params": LR, "objective": ["nc1", "loss"], "measure": {}}, "search.measure needs a single objective"),
+        ({"params": LR, "objective": "nc1", "prune": {"rule": "median"}}, "search.prune needs a metric"),
         ({"params": {"lrr": [1]}, "objective": "nc1"}, "unknown parameter 'lrr' in search.params; did you mean 'lr'"),
         ({"params": {"lr": {"low": 1}}, "objective": "nc1"}, "give low and high"),
         ({"params": {"lr": {"low": 1, "high": 1}}, "objective": "nc1"}, "low must be the smaller"),
