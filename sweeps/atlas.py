@@ -1,4 +1,4 @@
-"""The atlas: every figure and table of the four papers, with the sweep that stands for it and what came of running it."""
+"""The atlas: every figure and table of the four papers, with its sweep and its result."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 ATLAS_FILE = Path(__file__).parent / "papers" / "atlas.toml"
 PREFIX = "atlas/"
-"""Before a figure's key: a name under which its sweep is found."""
+"""Prefix of a figure's key that makes it the name of a sweep."""
 
 Verdict = Literal["agrees", "agrees in trend", "in part", "disagrees", "undecided", "not run"]
 VERDICTS: tuple[str, ...] = get_args(Verdict)
@@ -23,22 +23,22 @@ class AtlasFigure:
     """P1 to P4, as in tasks.citations."""
     figure: str
     claim: str
-    """What it shows, in one sentence of ours."""
+    """Claim of the figure, in one sentence."""
     verdict: Verdict
     why: str
-    """What the verdict rests on; of one that was not run, what it needs."""
+    """Reason for the verdict, or the requirements of a figure that was not run."""
     printed: str = ""
-    """The numbers that its authors printed, and where they stand; empty: no number of theirs was at hand."""
+    """Numbers printed by the authors, with their place. Empty if unknown."""
     sweep: str = ""
-    """The shipped sweep at the paper's own size; empty: none stands for it."""
+    """Shipped sweep at the paper's size. Empty if missing."""
     run: str = ""
-    """The shipped sweep that was run; empty: none was."""
+    """Shipped sweep that was run. Empty if not run."""
     size: str = ""
-    """How what was run differs from the paper's own size."""
+    """Difference between the run and the paper's size."""
     pictures: tuple[str, ...] = ()
-    """How the files that `report --figures` writes of it begin, behind their numbers; those of the atlas."""
+    """Names of the atlas's pictures: prefixes of files of `report --figures`, without their numbers."""
     query: str = ""
-    """SQL over the sweep's results, whose answer is shown beside the fits."""
+    """SQL over the sweep's results, shown next to the fits."""
 
 
 def atlas_figures() -> list[AtlasFigure]:
@@ -50,5 +50,5 @@ def atlas_figures() -> list[AtlasFigure]:
 
 
 def sweep_of_figure(key: str) -> str:
-    """Return the name of the shipped sweep that stands for a figure: what was run, else the paper's own; empty: none."""
-    return next((each.run or each.sweep for each in atlas_figures() if each.key == key), "")
+    """Return the shipped sweep of a figure: the one that was run, else the paper's size, else an empty string."""
+    return next((figure.run or figure.sweep for figure in atlas_figures() if figure.key == key), "")

@@ -1,4 +1,7 @@
-"""From a sweep to its trials: axes, counted before any is formed; seeds, defaults, derived parameters, exclusions, checks."""
+"""Expand a sweep into trials: axes, seeds, defaults, derived parameters, exclusions and checks.
+
+Trials are counted before the first one is made.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,10 @@ _RANGES = ("range", "linspace", "logspace")
 
 
 def expand(sweep: SweepSpec, task: Task | None = None) -> list[Trial]:
-    """Return the sweep's trials in the order of its axes, each once; none for a search, whose trials come as it goes.
+    """Return the distinct trials of a sweep in the order of its axes. A search has no trials in advance.
 
     Raises:
-        SweepError: a parameter is unknown, of the wrong type, given twice, or a derived value cannot be formed.
+        SweepError: A parameter is unknown, has the wrong type or is set twice, or a derived value cannot be computed.
     """
     if sweep.search is not None:
         return []
@@ -40,7 +43,7 @@ def expand(sweep: SweepSpec, task: Task | None = None) -> list[Trial]:
 
 
 def _mistakes(sweep: SweepSpec, task: Task) -> Iterator[str]:
-    """Yield the unknown names and wrong values of a sweep that can be found independently of each other."""
+    """Yield a message per unknown name and wrong value that can be checked independently."""
     places = {"params": sweep.params, "derive": sweep.derive, "grid": sweep.grid, "zip": sweep.zip}
     for where, part in places.items():
         for name, value in part.items():
@@ -56,8 +59,8 @@ def _mistakes(sweep: SweepSpec, task: Task) -> Iterator[str]:
 def _expand(sweep: SweepSpec, task: Task) -> list[Trial]:
     builder = TrialBuilder(sweep, task)
     trials: dict[str, Trial] = {}
-    for given in _given(sweep, task, builder):
-        trial = builder.build(given)
+    for combination in _combinations(sweep, task, builder):
+        trial = builder.build(combination)
         if trial is not None:
             trials.setdefault(trial.trial_id, trial)
     if not trials:
@@ -65,8 +68,8 @@ def _expand(sweep: SweepSpec, task: Task) -> list[Trial]:
     return list(trials.values())
 
 
-def _given(sweep: SweepSpec, task: Task, builder: TrialBuilder) -> Iterator[Combination]:
-    """Yield what the sweep says of each trial; the values it repeats are the very same objects."""
+def _combinations(sweep: SweepSpec, task: Task, builder: TrialBuilder) -> Iterator[Combination]:
+    """Yield the parameters that the sweep sets, per trial. Repeated values are identical objects."""
     combinations = Combinations(sweep, task)
     check_count(combinations.count * len(builder.seeds), sweep.max_trials)
     for shared in combinations:
@@ -75,13 +78,13 @@ def _given(sweep: SweepSpec, task: Task, builder: TrialBuilder) -> Iterator[Comb
 
 
 class TrialBuilder:
-    """Makes a sweep's trials from what it says of each: defaults, derived parameters, and the task's checks."""
+    """Builds trials from combinations: adds defaults and derived parameters, and applies the task's checks."""
 
     def __init__(self, sweep: SweepSpec, task: Task):
-        """Check what all trials share.
+        """Check everything that the trials share.
 
         Raises:
-            SweepError, ParameterError, ExpressionError: a name is unknown, or a derived parameter cannot be formed.
+            SweepError, ParameterError, ExpressionError: A name is unknown, or a derived parameter is invalid.
         """
         check_names(sweep.params, "params", task)
         check_names(sweep.derive, "derive", task)
@@ -96,13 +99,13 @@ class TrialBuilder:
         self._formulas = {name: _Formula(expression, task.schema[name]) for name, expression in self.derived.items()}
         self._maker = TrialMaker(task.name, task.version, task.schema, added=task.schema.added_later)
 
-    def build(self, given: Combination) -> Trial | None:
-        """Return the trial with these parameters, or None if the sweep excludes it.
+    def build(self, combination: Combination) -> Trial | None:
+        """Build a trial, or return None if the sweep excludes it.
 
         Raises:
-            SweepError, ParameterError, ExpressionError: there cannot be such a trial.
+            SweepError, ParameterError, ExpressionError: The parameters are invalid.
         """
-        params = self._filler.fill(given)
+        params = self._filler.fill(combination)
         for name, formula in self._formulas.items():
             params[name] = formula.value(params)
         if any(all(params[name] == value for name, value in part.items()) for part in self._filters):
@@ -113,7 +116,7 @@ class TrialBuilder:
 
 
 class _Formula:
-    """An entry of `derive:`, computed once for the very same operands, which a grid repeats in many trials."""
+    """An entry of `derive:`, computed once per set of identical operand objects."""
 
     def __init__(self, expression: Expression, parameter: Parameter):
         self._expression, self._parameter = expression, parameter
@@ -121,11 +124,14 @@ class _Formula:
         self._computed: dict[tuple[int, ...], tuple[list[Any], Any]] = {}
 
     def value(self, params: Mapping[str, Any]) -> Any:
-        """Return the derived parameter's value, checked."""
+        """Return the checked value of the derived parameter."""
         operands = [params[name] for name in self._names]
         key = tuple(map(id, operands))
         if key not in self._computed:
-            self._computed[key] = operands, self._compute(params)  # kept: a freed operand's id is used again
+            self._computed[key] = (
+                operands,
+                self._compute(params),
+            )  # operands are stored because ids of freed objects are reused
         return self._computed[key][1]
 
     def _compute(self, params: Mapping[str, Any]) -> Any:
@@ -142,7 +148,7 @@ def _derivation_order(derived: dict[str, Expression]) -> list[str]:
         return list(graphlib.TopologicalSorter(needs).static_order())
     except graphlib.CycleError as error:
         circle = sorted(set(error.args[1]))
-        raise SweepError(f"derive goes in a circle: {', '.join(circle)} refer to each other") from None
+        raise SweepError(f"derive has a cycle: {', '.join(circle)} refer to each other") from None
 
 
 def _check_operands(derived: dict[str, Expression], task: Task) -> None:
@@ -156,7 +162,7 @@ def _check_operands(derived: dict[str, Expression], task: Task) -> None:
 
 def _arithmetic(value: Any, name: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise SweepError(f"derive: {name} is {kind_of(value)}; give arithmetic such as 0.05 / depth")
+        raise SweepError(f"derive: {name} is {kind_of(value)}, expected arithmetic, for example 0.05 / depth")
     return str(value)
 
 
@@ -174,13 +180,13 @@ def _checked_filter(part: Mapping[str, Any], task: Task) -> Combination:
 
 
 class Combinations:
-    """What a sweep says of its trials, one mapping for each combination of its axes, seeds left out."""
+    """Combinations of a sweep's axes with its fixed parameters, without seeds."""
 
     def __init__(self, sweep: SweepSpec, task: Task):
-        """Read the axes, and check them as far as their names and lengths go.
+        """Read the axes and check their names and lengths.
 
         Raises:
-            SweepError, ParameterError: an axis is not understood, or a parameter is unknown or given twice.
+            SweepError, ParameterError: An axis is invalid, or a parameter is unknown or set twice.
         """
         self._base = dict(sweep.params)
         outer = _Grid(sweep, "", task, sweep.max_trials)
@@ -202,11 +208,11 @@ class Combinations:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of combinations."""
         return sum(outer.count * (inner.count if inner else 1) for outer, _, inner in self._parts) + len(self._include)
 
     def __iter__(self) -> Iterator[Combination]:
-        """Yield the fixed parameters with each combination of the axes; the values that come again are the same objects."""
+        """Yield the combinations. Repeated values are identical objects."""
         for outer, fixed, inner in self._parts:
             for first, second in itertools.product(outer.combinations, inner.combinations if inner else [{}]):
                 yield self._base | first | fixed | second
@@ -215,22 +221,22 @@ class Combinations:
 
 
 class _Grid:
-    """The axes of a `grid:` and of the `zip:` beside it."""
+    """The axes of a `grid:` and the `zip:` next to it."""
 
-    def __init__(self, given: SweepSpec | Grid, where: str, task: Task, most: int):
-        check_names(given.grid, where + "grid", task)
-        check_names(given.zip, where + "zip", task)
-        refuse_twice({f"in {where}{key}": getattr(given, key) for key in ("grid", "zip", "params")})
-        self._axes = {name: _axis(name, values, where + "grid", most) for name, values in given.grid.items()}
-        self._rows = {name: _axis(name, values, where + "zip", most) for name, values in given.zip.items()}
+    def __init__(self, spec: SweepSpec | Grid, where: str, task: Task, most: int):
+        check_names(spec.grid, where + "grid", task)
+        check_names(spec.zip, where + "zip", task)
+        refuse_twice({f"in {where}{key}": getattr(spec, key) for key in ("grid", "zip", "params")})
+        self._axes = {name: _axis(name, values, where + "grid", most) for name, values in spec.grid.items()}
+        self._rows = {name: _axis(name, values, where + "zip", most) for name, values in spec.zip.items()}
         self.names = self._axes.keys() | self._rows.keys()
         lengths = {name: len(values) for name, values in self._rows.items()}
         if len(set(lengths.values())) > 1:
-            raise SweepError(f"axes in {where}zip move together and need one length; given: {lengths}")
+            raise SweepError(f"axes in {where}zip need the same length, but have {lengths}")
         self.count = math.prod(map(len, self._axes.values())) * next(iter(lengths.values()), 1)
         if self.count > most:
             raise SweepError(
-                f"{where or 'the '}grid has {counted(self.count)} combinations; at most {most:,} are allowed (max_trials)"
+                f"{where or 'the '}grid has {counted(self.count)} combinations, at most {most:,} are allowed (max_trials)"
             )
 
     @cached_property
@@ -247,44 +253,46 @@ class _Grid:
 
 
 def _axis(name: str, values: Any, where: str, most: int) -> Sequence[Any]:
-    """Return an axis's values: a list, or a range such as {logspace: [1e-4, 1e-2, 5]}."""
+    """Return the values of an axis: a list, or a range like {logspace: [1e-4, 1e-2, 5]}."""
     if isinstance(values, Mapping):
         values = _range(name, values, where, most)
     if not isinstance(values, list | tuple | range | _Points):
-        raise SweepError(f"axis {name!r} in {where} is {kind_of(values)}; give a list or one of {', '.join(_RANGES)}")
+        raise SweepError(
+            f"axis {name!r} in {where} is {kind_of(values)}, expected a list or one of {', '.join(_RANGES)}"
+        )
     if not values:
-        raise SweepError(f"axis {name!r} in {where} is empty; give at least one value")
+        raise SweepError(f"axis {name!r} in {where} is empty. Give at least one value.")
     return values
 
 
 def _range(name: str, values: Mapping[str, Any], where: str, most: int) -> Sequence[Any]:
     axis = f"axis {name!r} in {where}"
     if len(values) != 1 or next(iter(values)) not in _RANGES:
-        raise SweepError(f"{axis} has the keys {list(values)}; give one of {', '.join(_RANGES)}")
+        raise SweepError(f"{axis} has the keys {list(values)}, expected one of {', '.join(_RANGES)}")
     ((kind, numbers),) = values.items()
     if not isinstance(numbers, list) or any(isinstance(n, bool) or not isinstance(n, int | float) for n in numbers):
-        raise SweepError(f"{axis}: {kind} is {kind_of(numbers)}; it takes a list of numbers")
+        raise SweepError(f"{axis}: {kind} is {kind_of(numbers)}, expected a list of numbers")
     if kind == "range":
         if not 1 <= len(numbers) <= 3 or any(not isinstance(n, int) for n in numbers) or numbers[2:] == [0]:
-            raise SweepError(f"{axis}: range takes whole numbers [stop], [start, stop] or [start, stop, step]")
+            raise SweepError(f"{axis}: range takes ints [stop], [start, stop] or [start, stop, step]")
         first, last, step = [0, *numbers, 1][-3:] if len(numbers) == 1 else [*numbers, 1][:3]
         _check_length(max(0, -((first - last) // step)), axis, most)
         return range(first, last, step)
     if len(numbers) != 3 or not isinstance(numbers[2], int) or numbers[2] < 1:
-        raise SweepError(f"{axis}: {kind} takes [first, last, count]; given {format_value(numbers)}")
+        raise SweepError(f"{axis}: {kind} is {format_value(numbers)}, expected [first, last, count]")
     if kind == "logspace" and (numbers[0] <= 0 or numbers[1] <= 0):
-        raise SweepError(f"{axis}: logspace needs positive ends; given {format_value(numbers)}")
+        raise SweepError(f"{axis}: logspace is {format_value(numbers)}, expected positive ends")
     _check_length(numbers[2], axis, most)
     return _Points(numbers[0], numbers[1], numbers[2], is_log=kind == "logspace")
 
 
 def _check_length(length: int, axis: str, most: int) -> None:
     if length > most:
-        raise SweepError(f"{axis} has {counted(length)} values; at most {most:,} are allowed (max_trials)")
+        raise SweepError(f"{axis} has {counted(length)} values, at most {most:,} are allowed (max_trials)")
 
 
 class _Points(Sequence[float]):
-    """So many numbers from first to last, evenly spaced or with even ratios."""
+    """A number of points from first to last, with equal steps or equal ratios."""
 
     def __init__(self, first: float, last: float, count: int, is_log: bool):
         self._first, self._last, self._count, self._is_log = first, last, count, is_log
@@ -300,56 +308,54 @@ class _Points(Sequence[float]):
             point = math.exp(math.log(self._first) + (math.log(self._last) - math.log(self._first)) * share)
         else:
             point = self._first + (self._last - self._first) * share
-        return float(f"{point:.12g}")  # the last bits differ between machines; identities must not
+        return float(f"{point:.12g}")  # the last bits differ between machines, and identities must not
 
 
 def seed_values(seeds: Any, where: str, most: int) -> list[int | None]:
-    """Return the seeds that a count, a list or null stands for; None is the task's default.
+    """Return the seeds for a count, a list or None (the task's default).
 
     Raises:
-        SweepError: it is none of these.
+        SweepError: The value is something else.
     """
     if seeds is None:
         return [None]
     is_count = isinstance(seeds, int) and not isinstance(seeds, bool) and 1 <= seeds <= most
     is_list = isinstance(seeds, list) and seeds and all(isinstance(s, int) and not isinstance(s, bool) for s in seeds)
     if not is_count and not is_list:
-        raise SweepError(
-            f"{where} is {format_value(seeds)}; give a count from 1 to {most:,}, or a list of whole numbers"
-        )
+        raise SweepError(f"{where} is {format_value(seeds)}, expected a count from 1 to {most:,} or a list of ints")
     return list(range(seeds)) if is_count else list(seeds)
 
 
-def with_seed(given: Combination, seed: int | None) -> Combination:
-    """Return the parameters with a seed, or as they are for the task's default."""
-    return given if seed is None else {**given, "seed": seed}
+def with_seed(combination: Combination, seed: int | None) -> Combination:
+    """Add a seed. None leaves the task's default."""
+    return combination if seed is None else {**combination, "seed": seed}
 
 
-def check_names(given: Iterable[str], where: str, task: Task) -> None:
-    """Check that these are parameters of the task.
+def check_names(names: Iterable[str], where: str, task: Task) -> None:
+    """Check that the task has these parameters.
 
     Raises:
-        ParameterError: one is not; the message names the place and the nearest known one.
+        ParameterError: A name is unknown. The message names the place and the nearest parameter.
     """
-    for name in given:
+    for name in names:
         if name in SweepSpec.__struct_fields__ and name not in task.schema:
-            key = f"{name!r} in {where} is no parameter but a key of the sweep"
-            raise ParameterError(f"{key}: put it beside params, `{name}: ...`")
+            key = f"{name!r} in {where} is a key of the sweep, not a parameter"
+            raise ParameterError(f"{key}: move it next to params, `{name}: ...`")
         task.schema.require_known(name, where)
 
 
 def _refuse_twice_in(sweep: SweepSpec, places: Mapping[str, Collection[str]]) -> None:
-    """Check that no parameter is given in two of these places, or in one and by what holds for the whole sweep."""
+    """Check that no parameter is set in two of these places, or in one of them and for the whole sweep."""
     refuse_twice({"in derive": sweep.derive, **places, "by seeds": () if sweep.seeds is None else ("seed",)})
 
 
 def refuse_twice(places: Mapping[str, Collection[str]]) -> None:
-    """Check that no parameter is given in two places, which are called as in `in grid`.
+    """Check that no parameter is set in two places (named like `in grid`).
 
     Raises:
-        SweepError: one is, and in which.
+        SweepError: A parameter is set twice.
     """
     for (first_place, first), (second_place, second) in itertools.combinations(places.items(), 2):
         for name in first:
             if name in second:
-                raise SweepError(f"parameter {name!r} is given {first_place} and {second_place}; keep one")
+                raise SweepError(f"parameter {name!r} is set {first_place} and {second_place}. Keep one.")

@@ -1,4 +1,4 @@
-"""Arithmetic in `derive:`, evaluated from its syntax tree: numbers, names and operators, nothing that can be called."""
+"""Evaluate the arithmetic of `derive:` from its syntax tree: numbers, names and operators, without calls."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _MAX_BITS = 1023
 
 
 class ExpressionError(ValueError):
-    """An expression is not arithmetic, names something unknown, or has no finite value."""
+    """An expression is not arithmetic, has an unknown name, or has no finite value."""
 
 
 class Expression:
     """A parsed arithmetic expression over parameter names."""
 
     def __init__(self, text: str | int | float):
-        """Parse `text`.
+        """Parse an expression.
 
         Raises:
-            ExpressionError: it is not arithmetic; the message shows the part that is refused.
+            ExpressionError: The expression is not arithmetic. The message shows the refused part.
         """
         self.text = str(text)
         if len(self.text) > _MAX_LENGTH:
-            raise ExpressionError(f"expression of {len(self.text)} characters; at most {_MAX_LENGTH} are allowed")
+            raise ExpressionError(f"expression of {len(self.text)} characters, at most {_MAX_LENGTH} are allowed")
         try:
             self._tree = ast.parse(self.text.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -62,10 +62,10 @@ class Expression:
         raise ExpressionError(f"{self.text!r}: {part!r} is {kind}; allowed: {_ALLOWED}")
 
     def evaluate(self, values: Mapping[str, Any]) -> int | float:
-        """Return the value for these parameter values.
+        """Evaluate the expression for these parameter values.
 
         Raises:
-            ExpressionError: a name is not a number, a division by zero, or a result that is not finite.
+            ExpressionError: A name is not a number, a divisor is zero, or the result is not finite.
         """
         try:
             result = self._value(self._tree, values)

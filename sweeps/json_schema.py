@@ -1,4 +1,4 @@
-"""The JSON schema of sweep files, for editors: from the typed parts of a sweep, and the parameters that tasks declare."""
+"""Build the JSON schema of sweep files, for editors, from typed sections and the parameters of tasks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TYPES = {"int": "integer", "float": "number", "str": "string", "bool": "boolean
 
 
 def sweep_schema(tasks: Mapping[str, Task]) -> Schema:
-    """Return the JSON schema (2020-12) of a sweep file; the parameters of these tasks are checked by their own schemas."""
+    """Build the JSON schema (2020-12) of a sweep file, with rules for the parameters of these tasks."""
     _, parts = schema_components(_PARTS, ref_template="#/$defs/{name}")
     for part in _PARTS:
         _describe(parts[part.__name__], part)
@@ -62,7 +62,7 @@ def sweep_schema(tasks: Mapping[str, Task]) -> Schema:
 
 
 def _own_parts(task: Task, of_host: Schema) -> tuple[dict[str, Schema], list[Schema]]:
-    """Return definitions and rules for the sweeps of a task that name something of the user's; widen its own values to that."""
+    """Build definitions and rules for sweeps with custom networks or data, and allow these in the task's values."""
     for name in REFERENCES:
         of_host[name] = {"anyOf": [of_host[name], _own_value(name)], "description": of_host[name].pop("description")}
     host = task.name
@@ -79,7 +79,7 @@ def _own_parts(task: Task, of_host: Schema) -> tuple[dict[str, Schema], list[Sch
 
 
 def _describe(schema: Schema, part: type[SpecSection]) -> None:
-    """Give each key as description what stands below it in the code; where a part may be null, describe the part."""
+    """Add the docstring of each field as its description. For an optional section, describe the section."""
     for value in schema["properties"].values():
         inner = [kind for kind in value.get("anyOf", ()) if "$ref" in kind]
         if inner:
@@ -109,7 +109,7 @@ def _own_value(parameter: str) -> Schema:
 
 
 def _names_own(parameter: str) -> Schema:
-    """Return what holds for a sweep in which a parameter names something of the user's, wherever it stands."""
+    """Build the condition that a parameter names a custom network or data, in any key of the sweep."""
     fixed = _has(parameter, _own_value(parameter))
     axis = _has(parameter, {"type": "array", "contains": _own_value(parameter)})
     in_grid = [_has("params", fixed), _has("grid", axis), _has("zip", axis)]
@@ -122,15 +122,15 @@ def _has(key: str, value: Schema) -> Schema:
 
 
 def _rule(task: str, parameters: str, own: Collection[str] | None) -> Schema:
-    """Return what holds for the sweeps of a task that name just this of the user's own; null for a task that takes none.
+    """Build the rule for sweeps of a task with exactly these custom references. None: the task takes no references.
 
-    Where something is the user's there are parameters that no schema knows: the arguments of their callable.
+    Sweeps with custom references have parameters outside the schema: the arguments of their callables.
     """
-    names_task = [each for each, of in HOSTS.items() if own is not None and of == HOSTS[task]] or [task]
+    names_task = [name for name, target in HOSTS.items() if own is not None and target == HOSTS[task]] or [task]
     conditions = [_has("task", {"enum": names_task})]
     if own is not None:
         first = next(iter(own), REFERENCES[-1])
-        for parameter in REFERENCES[: REFERENCES.index(first) + 1]:  # with a network of the user's, data are anyone's
+        for parameter in REFERENCES[: REFERENCES.index(first) + 1]:  # a custom network takes any data
             names_own = {"$ref": f"#/$defs/names own {parameter}"}
             conditions.append(names_own if parameter in own else {"not": names_own})
     names: Schema = {} if own else {"propertyNames": {"$ref": f"#/$defs/{task}.names"}}
@@ -148,7 +148,7 @@ def _rule(task: str, parameters: str, own: Collection[str] | None) -> Schema:
 
 
 def _parameters(name: str, values: Mapping[str, Schema]) -> dict[str, Schema]:
-    """Return parameters as fixed ones and as axes, once each: a sweep file has them in seven places."""
+    """Define parameters as fixed values and as axes, once each. A sweep file has them in seven places."""
     axes = {key: {"items": {"$ref": f"#/$defs/{name}.params/properties/{key}"}} for key in values}
     return {f"{name}.params": {"properties": dict(values)}, f"{name}.axes": {"properties": axes}}
 

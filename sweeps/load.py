@@ -1,4 +1,4 @@
-"""From a sweep file, a Python file or a spec to a sweep, with `--set` overrides."""
+"""Load a sweep from a sweep file, a Python file or a spec, with `--set` overrides."""
 
 from __future__ import annotations
 
@@ -30,93 +30,93 @@ from depthrate.tasks.supervised.references import (
 )
 
 MAX_SWEEP_FILE_BYTES = 2**26
-"""Of a sweep file: a million trials written out have less."""
+"""Maximum size of a sweep file. A million trials written out are smaller."""
 SHIPPED = Path(__file__).parent
-_ORDER = "in the print Figure 2 is over epochs, and Figure 5 over lambda"
+_ORDER = "in the paper, Figure 2 is over epochs and Figure 5 over lambda"
 RENAMED = {
-    "converged": ("polished", "none of its trials is at an optimum; depthrate run optimum has such trials"),
+    "converged": ("polished", "its trials are not at an optimum, those of depthrate run optimum are"),
     **{
         f"papers/pfc/figure2{rest}": (f"papers/pfc/figure5{rest}", _ORDER)
         for rest in ("", "-small", "-descent", "-descent-small")
     },
 }
-"""Shipped sweeps by the names they had -> the name now, and why. Trials are the same, whatever their sweep is called."""
+"""Former names of shipped sweeps: old name -> (new name, reason). Trial ids do not depend on the sweep's name."""
 _OF_TRIALS = ("params", "grid", "zip", "grids", "include", "exclude")
-"""Where a sweep gives parameters their values."""
+"""Keys that assign values to parameters."""
 _OVERRIDDEN = ("params", "grid", "zip", "grids", "include", "derive")
-"""Where --set takes out what the file says of a parameter."""
+"""Keys from which --set removes a parameter."""
 _BY_PARAMETER = ("params", "grid", "zip", "derive")
-"""Where a file that has a base says of single parameters what is otherwise."""
+"""Keys of a file with a base that override the base per parameter."""
 _SAME_TRIALS = ("name", "max_trials", "engine")
-"""What --set may change of a sweep that stays the same sweep."""
+"""Keys that --set may change without renaming the sweep."""
 MAX_VARIANT_LENGTH = 40
-"""Letters that --set adds to a sweep's name."""
+"""Maximum number of characters that --set adds to a sweep's name."""
 
 
 class SweepRenamedWarning(UserWarning):
-    """A shipped sweep was asked for by a name that it had once."""
+    """A shipped sweep was requested by a former name."""
 
 
 def parse_yaml(text: str) -> Any:
     """Read YAML the way sweep files are read.
 
     Raises:
-        SweepError: the text is not YAML, a key stands twice, or its aliases stand for more than memory should hold.
+        SweepError: The text is not YAML, a key is repeated, or its aliases expand to too many values.
     """
-    from depthrate.sweeps.yaml_file import read_yaml  # half of this module's start-up, and most commands read no YAML
+    from depthrate.sweeps.yaml_file import read_yaml  # half of the import time, and most commands read no YAML
 
     return read_yaml(text)
 
 
-def find_sweep_file(given: str) -> Path:
-    """Return the sweep file: a path, or the name of one that comes with depthrate.
+def find_sweep_file(sweep_ref: str) -> Path:
+    """Find a sweep file by its path or by the name of a shipped sweep.
 
     Raises:
-        NoSweepFileError: there is no such file; the message says which are shipped.
-        SweepError: it is a folder.
+        NoSweepFileError: No such file exists. The message lists the shipped sweeps.
+        SweepError: The path is a folder.
     """
-    path = Path(given)
+    path = Path(sweep_ref)
     if path.is_file():
         return path
     shipped = _shipped()
-    if given.startswith(PREFIX):
-        given = sweep_of_figure(given.removeprefix(PREFIX)) or given
-    if given in RENAMED:
-        name, why = RENAMED[given]
-        warnings.warn(f"the sweep {given} is called {name} now: {why}", SweepRenamedWarning, stacklevel=2)
-        given = name
-    if given in shipped:
-        return shipped[given]
-    if inside := sweeps_in_folder(given):
+    if sweep_ref.startswith(PREFIX):
+        sweep_ref = sweep_of_figure(sweep_ref.removeprefix(PREFIX)) or sweep_ref
+    if sweep_ref in RENAMED:
+        name, why = RENAMED[sweep_ref]
+        warnings.warn(f"the sweep {sweep_ref} is called {name} now: {why}", SweepRenamedWarning, stacklevel=2)
+        sweep_ref = name
+    if sweep_ref in shipped:
+        return shipped[sweep_ref]
+    if inside := sweeps_in_folder(sweep_ref):
         raise SweepError(
-            f"{given} is a folder of sweeps (depthrate plan {given} costs them); give one of: {', '.join(inside)}"
+            f"{sweep_ref} is a folder of sweeps. Give one of {', '.join(inside)}, or see depthrate plan {sweep_ref}."
         )
-    if given and path.is_dir():
-        raise SweepError(f"{given} is a folder without sweep files; give a sweep file")
+    if sweep_ref and path.is_dir():
+        raise SweepError(f"{sweep_ref} is a folder without sweep files. Give a sweep file.")
     folders = Counter(name.rpartition("/")[0] for name in shipped)
     top = [name for name in shipped if "/" not in name]
     below = [f"{count} below {folder}/" for folder, count in folders.items() if folder]
-    hint = nearest_file(given, [*shipped, *map(str, path.parent.glob("*.yaml"))])
+    hint = nearest_file(sweep_ref, [*shipped, *map(str, path.parent.glob("*.yaml"))])
     raise NoSweepFileError(
-        f"sweep file {given!r} does not exist (looked in {Path.cwd()}){hint}; "
-        f"shipped sweeps: {', '.join(sorted(top) + sorted(below))} (depthrate plan papers/ names these)"
+        f"sweep file {sweep_ref!r} does not exist in {Path.cwd()}{hint or '.'} "
+        f"Shipped sweeps: {', '.join(sorted(top) + sorted(below))} (list them: depthrate plan papers/)"
     )
 
 
 def nearest_file(name: str, known: Iterable[str]) -> str:
-    """Return a hint as `nearest` does, comparing the names without their common ending."""
+    """Return a hint like `nearest`, comparing names without the suffix .yaml."""
     stems = {candidate.removesuffix(".yaml"): candidate for candidate in known}
     matches = difflib.get_close_matches(name.removesuffix(".yaml"), stems, n=1, cutoff=0.6)
     return f"; did you mean {stems[matches[0]]!r}?" if matches else ""
 
 
-def sweeps_in_folder(given: str) -> list[str]:
-    """Return the names, for `load_sweep`, of the sweeps in a folder of the user's or of the shipped ones."""
-    if not given:
+def sweeps_in_folder(folder_ref: str) -> list[str]:
+    """List the sweeps in a user's folder or in a folder of shipped sweeps, as names for `load_sweep`."""
+    if not folder_ref:
         return []
-    if (folder := Path(given)).is_dir():
+    if (folder := Path(folder_ref)).is_dir():
         return sorted(str(file) for file in folder.glob("*.yaml"))
-    below = SHIPPED / given
+    below = SHIPPED / folder_ref
     return sorted(_shipped(below)) if below.is_dir() else []
 
 
@@ -124,14 +124,14 @@ def _shipped(below: Path = SHIPPED) -> dict[str, Path]:
     return {file.relative_to(SHIPPED).with_suffix("").as_posix(): file for file in below.rglob("*.yaml")}
 
 
-def load_sweep(given: str, overrides: Mapping[str, Any] | None = None) -> SweepSpec:
+def load_sweep(sweep_ref: str, overrides: Mapping[str, Any] | None = None) -> SweepSpec:
     """Read a sweep file, or call `file.py:function` for a Sweep, and apply `--set` overrides.
 
     Raises:
-        SweepError: the file is missing, is not YAML, or does not describe a sweep.
+        SweepError: The file is missing, is not YAML, or does not describe a sweep.
     """
-    path_text, _, function = given.partition(".py:")
-    path = find_sweep_file(path_text + ".py" if function else given)
+    path_text, _, function = sweep_ref.partition(".py:")
+    path = find_sweep_file(path_text + ".py" if function else sweep_ref)
     if not function and path.suffix == ".py":
         raise SweepError(_which_function(path))
     try:
@@ -142,111 +142,107 @@ def load_sweep(given: str, overrides: Mapping[str, Any] | None = None) -> SweepS
 
 
 def _upon_base(content: Any, path: Path, above: tuple[Path, ...] = ()) -> Any:
-    """Return what a file holds, with what its base holds where it says nothing else.
+    """Merge the content of a file with its base.
 
-    A parameter of the file stands in place of all that the base says of it, wherever in the base that is; of the other keys
-    that of the file replaces the base's, and null takes it away. Paths of the base are relative to the base.
+    A parameter in the file replaces every entry of that parameter in the base. Any other key in the file replaces the
+    base's key, and None removes it. Paths in the base are relative to the base.
 
     Raises:
-        SweepError: the base is no sweep, or rests on the file itself.
-        NoSweepFileError: there is no such base.
+        SweepError: The base is not a sweep, or it depends on the file itself.
+        NoSweepFileError: The base does not exist.
     """
     if not isinstance(content, Mapping) or content.get("base") is None:
         return content
-    given = content["base"]
-    if not isinstance(given, str):
-        raise SweepError(f"base is {kind_of(given)}; give another sweep, a file or the name of a shipped one")
+    base_ref = content["base"]
+    if not isinstance(base_ref, str):
+        raise SweepError(f"base is {kind_of(base_ref)}, expected a sweep file or the name of a shipped sweep")
     if not isinstance(content.get("name"), str):
-        raise SweepError(
-            f"base is {given}, and there is no name; what has other trials is another sweep, give it a name"
-        )
-    beside = path.parent / given
-    base = beside if beside.is_file() else find_sweep_file(given)
+        raise SweepError(f"the sweep has base {base_ref} and no name. Other trials make another sweep: give it a name.")
+    sibling = path.parent / base_ref
+    base = sibling if sibling.is_file() else find_sweep_file(base_ref)
     files = (*above, path.resolve())
     if base.resolve() in files:
-        raise SweepError(f"base is {given}, which rests on this file itself; give another sweep")
+        raise SweepError(f"base is {base_ref}, which depends on this file itself. Give another sweep.")
     try:
         inner = _upon_base(parse_yaml(_text_of(base)), base, files)
-        held = sweep_of_spec(inner, folder=base.parent).spec()
+        base_spec = sweep_of_spec(inner, folder=base.parent).spec()
     except (SweepError, UnicodeDecodeError) as error:
         raise SweepError(f"base {base}: {error}") from None
-    own = {key: value for key, value in content.items() if key != "base"}
-    parts = [key for key in _BY_PARAMETER if isinstance(own.get(key), Mapping)]
-    for name in [name for key in parts for name in own[key]]:
-        held = {key: _without(name, part) if key in _OVERRIDDEN else part for key, part in held.items()}
-    return {**held, **own, **{key: {**(held.get(key) or {}), **own[key]} for key in parts}}
+    changes = {key: value for key, value in content.items() if key != "base"}
+    parts = [key for key in _BY_PARAMETER if isinstance(changes.get(key), Mapping)]
+    for name in [name for key in parts for name in changes[key]]:
+        base_spec = {key: _without(name, part) if key in _OVERRIDDEN else part for key, part in base_spec.items()}
+    return {**base_spec, **changes, **{key: {**(base_spec.get(key) or {}), **changes[key]} for key in parts}}
 
 
 def changed_sweep(sweep: SweepSpec, overrides: Mapping[str, Any]) -> SweepSpec:
-    """Return a sweep with `--set` overrides.
+    """Apply `--set` overrides to a sweep.
 
     Raises:
-        SweepError: it is none any more.
+        SweepError: The result is not a valid sweep.
     """
     return sweep_of_spec(_override(sweep.spec(), overrides)) if overrides else sweep
 
 
 def _text_of(path: Path) -> str:
-    """Return the text of a file.
+    """Read a file as text.
 
     Raises:
-        SweepError: it is larger than a sweep file can be.
-        UnicodeDecodeError: it is no text.
+        SweepError: The file exceeds `MAX_SWEEP_FILE_BYTES`.
+        UnicodeDecodeError: The file is not UTF-8.
     """
     with path.open("rb") as file:
         content = file.read(MAX_SWEEP_FILE_BYTES + 1)
     if len(content) > MAX_SWEEP_FILE_BYTES:
-        raise SweepError(f"more than {MAX_SWEEP_FILE_BYTES >> 20} MB, which no sweep file has")
+        raise SweepError(f"the file is larger than {MAX_SWEEP_FILE_BYTES >> 20} MB, the limit for sweep files")
     return content.decode()
 
 
 def _which_function(path: Path) -> str:
-    """Say how the sweep is named that a Python file makes, without running the file."""
+    """Explain how to name the sweep in a Python file, without running the file."""
     try:
         tree = ast.parse(_text_of(path))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return f"{path} cannot be read as Python: {error}"
     names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
-    there = f"its functions: {', '.join(names)}" if names else "it has none"
+    functions = f"its functions: {', '.join(names)}" if names else "it has no functions"
     call = f"{path}:{(names or ['wd'])[0]}"
-    return f"{path} is Python; name the function in it that returns a depthrate.Sweep, as in {call} ({there})"
+    return f"{path} is a Python file. Name its function that returns a depthrate.Sweep, as in {call} ({functions})."
 
 
 def sweep_of_spec(content: Any, folder: Path | None = None) -> SweepSpec:
-    """Build a sweep from the mapping a sweep file holds; a task file is looked up in `folder`.
+    """Build a sweep from the mapping in a sweep file. Task files are relative to `folder`.
 
     Raises:
-        SweepError: a key is unknown or has the wrong form.
+        SweepError: A key is unknown or has the wrong form.
     """
     if not isinstance(content, Mapping):
-        raise SweepError(f"a sweep is a mapping with the keys {', '.join(KEYS)}; this is {kind_of(content)}")
+        raise SweepError(f"the sweep is {kind_of(content)}, expected a mapping with the keys {', '.join(KEYS)}")
     require_keys(content, KEYS, "the sweep")
     for key in ("name", "task"):
         if not isinstance(content.get(key), str):
-            raise SweepError(f"key {key!r} is {kind_of(content.get(key))}; a sweep needs a text there")
+            raise SweepError(f"key {key!r} is {kind_of(content.get(key))}, expected a string")
     if not re.fullmatch(NAME, content["name"]):
         raise SweepError(
-            f"name {format_value(content['name'])} cannot name a folder; allowed: letters, digits, '_', '-', '.', at most 100"
+            f"name is {format_value(content['name'])}, expected at most 100 letters, digits, '_', '-' or '.'"
         )
-    given = {key: value for key, value in content.items() if value is not None}
-    if given.get("base"):
-        raise SweepError(
-            "base is for sweep files, which say beside which file it lies; in Python change what load returns"
-        )
+    spec = {key: value for key, value in content.items() if value is not None}
+    if spec.get("base"):
+        raise SweepError("base works in sweep files only. In Python, load the base and change the sweep.")
     entries: dict[str, Callable[[Mapping[str, Any]], Any]] = {"fit": fit_request, "figures": figure_request}
     for key, read in entries.items():
-        if isinstance(given.get(key), list | tuple):
-            given[key] = [read(entry) if isinstance(entry, Mapping) else entry for entry in given[key]]
-    if "search" in given:
-        given["search"] = Search.read(given["search"], "search", "search.")
+        if isinstance(spec.get(key), list | tuple):
+            spec[key] = [read(entry) if isinstance(entry, Mapping) else entry for entry in spec[key]]
+    if "search" in spec:
+        spec["search"] = Search.read(spec["search"], "search", "search.")
     folder = folder or Path.cwd()
-    sweep = SweepSpec.read(given, "the sweep")
+    sweep = SweepSpec.read(spec, "the sweep")
     changes = _absolute_references(sweep, folder) if sweep.task in HOSTS else {}
     return sweep.replace(task=absolute_task_name(sweep.task, folder), **changes)
 
 
 def _absolute_references(sweep: SweepSpec, folder: Path) -> dict[str, Any]:
-    """Return the parts of a sweep in which the paths of the user's network and data are absolute."""
+    """Make the paths of custom networks and data absolute, and return the changed keys."""
 
     def absolute(name: str, value: Any) -> Any:
         if isinstance(value, list):
@@ -265,26 +261,26 @@ def _absolute_references(sweep: SweepSpec, folder: Path) -> dict[str, Any]:
 
 
 def _spec_of_function(path: Path, name: str) -> dict[str, Any]:
-    """Call a function in a Python file that returns a Sweep, and return its spec."""
+    """Call the function of a Python file that makes a Sweep, and return the spec."""
     require_trust(code_of_file(real_path(path)), path)
     try:
         function = runpy.run_path(str(path)).get(name)
         if hasattr(function, "__depthrate_task__"):
-            raise SweepError(f"{name!r} is a task, no sweep; name it in a sweep file: task: ./{path.name}:{name}")
-        made: Any = function() if callable(function) else None
+            raise SweepError(f"{name!r} is a task, not a sweep. Name it in a sweep file: task: ./{path.name}:{name}")
+        sweep: Any = function() if callable(function) else None
     except SweepError:
         raise
     except Exception as error:
         raise SweepError(f"{type(error).__name__}: {error}") from error
-    if not (isinstance(made, SweepSpec) or type(made).__module__.startswith("depthrate.")):
+    if not (isinstance(sweep, SweepSpec) or type(sweep).__module__.startswith("depthrate.")):
         raise SweepError(f"{name!r} is not a function that returns a depthrate.Sweep")
-    return made.spec()
+    return sweep.spec()
 
 
 def _override(content: Any, overrides: Mapping[str, Any]) -> Any:
-    """Apply --set: a list becomes an axis of the grid, anything else a fixed parameter; it replaces what the file says.
+    """Apply --set: a list becomes an axis of the grid, any other value a fixed parameter. Entries in the file are replaced.
 
-    What has other trials is another sweep: without a name of its own it is called after what was set.
+    Changed trials make another sweep, whose name gets a suffix unless --set names it.
     """
     if not overrides or not isinstance(content, Mapping):
         return content
@@ -309,7 +305,7 @@ def _override(content: Any, overrides: Mapping[str, Any]) -> Any:
 
 
 def _variant(changes: Mapping[str, Any]) -> str:
-    """Return what is added to the name of a sweep for parameters that were set, as in `.steps-60`."""
+    """Return the suffix of a sweep's name for parameters that were set, as in `.steps-60`."""
     changes = {name: value for name, value in changes.items() if not name.startswith("search.")}
     texts = [f"{name}-{canonical_json(value)}" for name, value in changes.items()]
     added = "".join("." + re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-") for text in texts)
@@ -318,7 +314,7 @@ def _variant(changes: Mapping[str, Any]) -> str:
 
 
 def _without(name: str, part: Any) -> Any:
-    """Return a part of a sweep file without what it says of one parameter, at any depth."""
+    """Return a part of a sweep file without one parameter, at any depth."""
     if isinstance(part, Mapping):
         return {key: _without(name, value) for key, value in part.items() if key != name}
     return [_without(name, value) for value in part] if isinstance(part, list) else part

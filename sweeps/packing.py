@@ -1,4 +1,4 @@
-"""Packs: trials of one shape that run together in one process, and the memory that their task predicts for them."""
+"""Group trials into packs (trials of one shape in one process), and check their predicted memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from depthrate.tasks.interface import Engine, Task
 from depthrate.tasks.parameters import Parameter
 
 MEMORY_TOLERANCE = 1.25
-"""Predictions are good to a quarter: a trial that needs more than it may use by less than that is tried."""
+"""Tolerated excess of predicted over available memory. Predictions are accurate to 25 %."""
 
 
 class MemoryLimitError(ValueError):
@@ -22,19 +22,19 @@ class MemoryLimitError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """Trials that run together; the unit of scheduling."""
+    """Trials that run together: the unit of scheduling."""
 
     pack_id: str
     trials: tuple[Trial, ...]
 
     @property
     def trial_ids(self) -> list[str]:
-        """Identity of each trial, in order."""
+        """Trial ids, in order."""
         return [trial.trial_id for trial in self.trials]
 
 
 def make_pack(trials: Sequence[Trial]) -> Pack:
-    """Return a pack of these trials, named by what is in it."""
+    """Make a pack. Its id is a hash of the trial ids."""
     digest = hashlib.sha256("\n".join(trial.trial_id for trial in trials).encode()).hexdigest()
     return Pack(digest[:16], tuple(trials))
 
@@ -49,9 +49,9 @@ def pack_trials(
 ) -> list[Pack]:
     """Group trials into packs, longest first.
 
-    A fused task's packs hold one shape each, cut evenly at the size the task advises, no larger than leaves every
-    worker one, and no larger than fits into the `memory_bytes` that a worker has (but at least one trial: see
-    `check_memory`). A task that runs its trials in turn gets packs small enough that every worker has several.
+    Packs of a fused task hold one shape and have equal sizes, at most the size that the task advises, small enough that
+    every worker has one and that a pack fits into `memory_bytes` (but at least one trial, see `check_memory`). Packs of
+    a task that runs trials in turn are small enough that every worker has several.
     """
     trials = list(trials)
     if not trials:
@@ -60,7 +60,7 @@ def pack_trials(
     groups = _by_shape(trials, task) if task.fused else [[[trial] for trial in trials]]
     num_chains = sum(map(len, groups))
     for group in groups:
-        # every worker should have a pack; one whose trials run in turn can be cut smaller at no cost
+        # every worker should have a pack, and packs whose trials run in turn can be smaller at no cost
         share = math.ceil(num_chains / (workers if task.fused else 4 * workers))
         deepest = largest(group, task)
         most = min(task.max_pack_size(deepest.params, device), share)
@@ -71,23 +71,23 @@ def pack_trials(
 
 
 def why_alone(packs: Sequence[Pack], task: Task, *, device: str, workers: int) -> str | None:
-    """Say why packs of a fused task hold one trial each; null where none does, or where its trials always train alone."""
+    """Explain why packs of a fused task hold a single trial. None if none do, or if trials always train alone."""
     alone = [pack for pack in packs if len(pack.trials) == 1]
     if not task.fused or len(packs) < 2 or not alone or task.max_pack_size(alone[0].trials[0].params, device) == 1:
         return None
     trials = [trial for pack in packs for trial in pack.trials]
-    said = "all packs have" if len(alone) == len(packs) else f"{len(alone)} of {len(packs)} packs have"
+    subject = "all packs have" if len(alone) == len(packs) else f"{len(alone)} of {len(packs)} packs have"
     if len(_by_shape(trials, task)) == len(packs):
         shared = sorted(task.schema.keys() - task.schema.fusible)
         differing = [name for name in shared if len({str(trial.params.get(name)) for trial in trials}) > 1]
-        return f"{said} one trial: trials of a pack share {', '.join(differing)}, and no other has the same"
+        return f"{subject} one trial: trials of a pack share {', '.join(differing)}"
     if len(packs) <= workers:
-        return f"{said} one trial, so that each of {workers} workers has a pack; fewer workers make larger ones"
-    return f"{said} one trial: what is left of a shape, or what a worker has memory for"
+        return f"{subject} one trial, so that each of {workers} workers has a pack. Fewer workers make larger packs."
+    return f"{subject} one trial: the remainder of a shape, or the limit of a worker's memory"
 
 
 def one_of_each_shape(packs: Iterable[Pack], task: Task) -> list[Pack]:
-    """Return one pack for each shape, the longest; of a task that runs its trials in turn one of all."""
+    """Return the longest pack of each shape, or one pack if the task runs trials in turn."""
     writer = CanonicalWriter(task.schema.keys() - task.schema.fusible if task.fused else [])
     first: dict[str, Pack] = {}
     for pack in packs:
@@ -96,7 +96,7 @@ def one_of_each_shape(packs: Iterable[Pack], task: Task) -> list[Pack]:
 
 
 def chains(trials: Sequence[Trial], task: Task) -> list[list[Trial]]:
-    """Return trials of one pack chain by chain, each in its order; where there are no chains each trial is one."""
+    """Split the trials of a pack into chains, in order. Without chains, every trial is its own."""
     along = task.chain_parameter(trials[0].params) if task.fused and trials else None
     if along is None:
         return [[trial] for trial in trials]
@@ -108,21 +108,21 @@ def chains(trials: Sequence[Trial], task: Task) -> list[list[Trial]]:
 
 
 def largest(group: Sequence[list[Trial]], task: Task) -> Trial:
-    """Return a trial that goes as far along its chain as any of them; all others are like it."""
+    """Return a trial that is furthest along its chain. The others have the same shape."""
     along = task.chain_parameter(group[0][0].params)
     return group[0][0] if along is None else max((chain[-1] for chain in group), key=lambda trial: trial.params[along])
 
 
 def _most_that_fit(trial: Trial, task: Task, device: str, most: int, memory_bytes: float) -> int:
-    """Return the largest number of trials of this shape, up to `most`, whose predicted peak fits; at least 1."""
+    """Return the largest number of trials, from 1 to `most`, whose predicted peak memory fits."""
     while most > 1 and (task.memory_bytes(trial.params, most, device) or 0) > memory_bytes:
         most -= 1
     return most
 
 
 def estimated_wall_s(pack: Pack, task: Task, engine: Engine = Engine.EAGER) -> float:
-    """Return the rough seconds of a pack on one core; its number of trials where the task gives no estimate."""
-    if not pack.trials:  # what is left of a pack that another launch committed
+    """Estimate the seconds of a pack on one core. Without an estimate of the task: its number of trials."""
+    if not pack.trials:  # a peer launch committed all of its trials
         return 0.0
     if not task.fused:
         estimates = [task.estimate_s(trial.params, engine) for trial in pack.trials]
@@ -133,7 +133,7 @@ def estimated_wall_s(pack: Pack, task: Task, engine: Engine = Engine.EAGER) -> f
 
 
 def _by_shape(trials: list[Trial], task: Task) -> list[list[list[Trial]]]:
-    """Group the trials by what those of a pack must share, every parameter that is not fusible, each group chain by chain."""
+    """Group the trials by their non-fusible parameters, and split each group into chains."""
     shared = task.schema.keys() - task.schema.fusible
     writers: dict[str | None, CanonicalWriter] = {}
     groups: dict[str, list[Trial]] = {}
@@ -152,28 +152,28 @@ def _cut_evenly(chains: list[list[Trial]], most: int) -> list[list[list[Trial]]]
 
 
 def predicted_bytes(pack: Pack, task: Task, device: str) -> float | None:
-    """Return the predicted peak memory of a pack; null where the task predicts none."""
+    """Predict the peak memory of a pack in bytes, or None without a prediction."""
     together = len(chains(pack.trials, task)) if task.fused else 1
-    predictions = [task.memory_bytes(trial.params, together, device) for trial in _asked(pack, task)]
+    predictions = [task.memory_bytes(trial.params, together, device) for trial in _deciding_trials(pack, task)]
     return max((number for number in predictions if number is not None), default=None)
 
 
-def _asked(pack: Pack, task: Task) -> Sequence[Trial]:
-    """Return the trials whose predictions stand for the pack's: one of a fused pack's one shape, its largest."""
+def _deciding_trials(pack: Pack, task: Task) -> Sequence[Trial]:
+    """Return the trials that decide a pack's prediction: the largest one if fused, else all."""
     return [largest(chains(pack.trials, task), task)] if task.fused and pack.trials else pack.trials
 
 
 def check_memory(packs: Sequence[Pack], task: Task, device: str, memory_bytes: float | None) -> None:
-    """Refuse trials that do not fit into the `memory_bytes` of a worker even alone.
+    """Refuse trials that exceed `memory_bytes` of a worker even alone.
 
     Raises:
-        MemoryLimitError: saying what was predicted, what there is, and which parameters would make it fit.
+        MemoryLimitError: The message has the prediction, the limit, and parameter values that fit.
     """
     if memory_bytes is None:
         return
     needs: dict[str, tuple[float, Trial]] = {}
     for pack in packs:
-        for trial in _asked(pack, task):
+        for trial in _deciding_trials(pack, task):
             needed = task.memory_bytes(trial.params, 1, device)
             if needed is not None and needed > MEMORY_TOLERANCE * memory_bytes:
                 needs[trial.trial_id] = needed, trial
@@ -185,36 +185,36 @@ def check_memory(packs: Sequence[Pack], task: Task, device: str, memory_bytes: f
     for parameter in task.schema.values():
         most = _largest_that_fits(trial, parameter, task.memory_bytes, device, memory_bytes)
         if most is not None:
-            given = trial.params[parameter.name]
-            ways.append(f"{parameter.name} at most {most} (it is {'null' if given is None else given})")
-    alone = f"{', or '.join(ways)}; or " if ways else ""
+            value = trial.params[parameter.name]
+            ways.append(f"{parameter.name} at most {most} (now {'null' if value is None else value})")
+    alone = f"{', or '.join(ways)}, or " if ways else ""
     raise MemoryLimitError(
         f"trial {trial.trial_id} needs about {gigabytes(needed)} of memory on {device}{others}, but a worker may use "
-        f"{gigabytes(memory_bytes)}; give {alone}each worker more memory (here by fewer --workers, on SLURM by mem_gb or "
-        "gpu_mem_gb in the cluster file)"
+        f"{gigabytes(memory_bytes)}. Set {alone}give each worker more memory (locally by fewer --workers, on SLURM by mem_gb "
+        "or gpu_mem_gb in the cluster file)."
     )
 
 
 def gigabytes(number: float) -> str:
-    """Return a number of bytes in GB, for people."""
+    """Format bytes as GB."""
     return f"{number / 1e9:.3g} GB"
 
 
 def _largest_that_fits(
     trial: Trial, parameter: Parameter, predict: Callable[..., float | None], device: str, memory_bytes: float
 ) -> int | None:
-    """Return the largest value of a whole-number parameter with which the trial fits; null if it alone cannot do it."""
+    """Return the largest value of an int parameter with which the trial fits, or None."""
     if parameter.kind != "int" or parameter.fusible:
         return None
 
     def fits(value: int) -> bool:
         return (predict({**trial.params, parameter.name: value}, 1, device) or 0) <= memory_bytes
 
-    low, given = int(parameter.minimum or 1), trial.params[parameter.name]
-    if given == low or not fits(low):
+    low, current = int(parameter.minimum or 1), trial.params[parameter.name]
+    if current == low or not fits(low):
         return None
-    high = 2 * low if given is None else int(given)
-    while given is None and high < 2**40 and fits(high):
+    high = 2 * low if current is None else int(current)
+    while current is None and high < 2**40 and fits(high):
         high *= 2
     while high - low > 1:
         middle = (low + high) // 2

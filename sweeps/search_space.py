@@ -1,4 +1,4 @@
-"""What a search may propose: of each searched parameter its values or its range, and when it is searched."""
+"""Define the search space: values or a range per searched parameter, and its condition."""
 
 from __future__ import annotations
 
@@ -15,51 +15,51 @@ from depthrate.sweeps.spec import Search
 from depthrate.tasks.parameters import Parameter, ParameterSchema, format_value
 
 _MAX_POINTS = 10**15
-"""Of a range with a step: more cannot be told apart as floats."""
+"""Maximum number of points of a range with a step. More cannot be distinguished as floats."""
 _GIVE_VALUES = "give a list of values, or low and high"
 
 
 class SearchedParameter(SpecSection, frozen=True):
-    """What is searched of a parameter: a range, or values, and under which condition."""
+    """Values or range of a searched parameter, and its condition."""
 
     ALLOWED = {"values": _GIVE_VALUES, "when": "give parameter: value, as in {optimizer: sgd}"}
     low: Any = None
-    """The smallest value."""
+    """Smallest value."""
     high: Any = None
-    """The largest value."""
+    """Largest value."""
     log: bool = False
-    """Whether values are even in their logarithm."""
+    """true samples uniformly in the logarithm."""
     step: Any = None
-    """Between two values; without it any number is one."""
+    """Distance between values. Default: continuous."""
     values: list[Any] | None = None
-    """Values, in place of a range."""
+    """List of values instead of a range."""
     when: Annotated[Mapping[str, Any], Meta(min_length=1)] | None = None
-    """Other parameter -> its value, or a list of values, for which this one is searched; otherwise it is as outside of the
-    search."""
+    """Condition: other parameter -> value or list of values with which this one is searched. Otherwise it keeps its value
+    from outside the search."""
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """One searched parameter: its values, or its range, and when it is searched at all."""
+    """A searched parameter: values or range, and condition."""
 
     name: str
     values: tuple[Any, ...] | None = None
-    """A choice among these; else a range from `low` to `high`, both included."""
+    """Values to choose from. None: a range from `low` to `high`, both included."""
     low: float = 0.0
     high: float = 0.0
     is_log: bool = False
     step: float | None = None
     is_int: bool = False
     when: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Other parameter -> the values of it for which this one is searched; otherwise it is as outside of the search."""
+    """Condition: other parameter -> values with which this one is searched."""
 
     def is_active(self, params: Mapping[str, Any], schema: ParameterSchema) -> bool:
-        """Whether the parameter is searched beside these values."""
+        """Return whether the parameter is searched with these values of the others."""
         return all(params.get(name, schema[name].default) in values for name, values in self.when.items())
 
     @property
     def num_points(self) -> float | None:
-        """How many values there are if they are finitely many, else None; infinity for more than a float holds."""
+        """Number of values, None if continuous, or infinity if a float cannot hold it."""
         if self.values is not None:
             return len(self.values)
         if self.is_int and not self.is_log:
@@ -70,7 +70,7 @@ class Dimension:
         return math.floor(steps) + 1 if steps < math.inf else math.inf
 
     def points(self) -> list[Any] | None:
-        """Return all values if there are finitely many, else None."""
+        """Return all values, or None if continuous."""
         if self.values is not None:
             return list(self.values)
         if self.is_int and not self.is_log:
@@ -81,17 +81,17 @@ class Dimension:
 
 
 def dimensions_of(search: Search, schema: ParameterSchema) -> list[Dimension]:
-    """Return the searched parameters, checked against the task's schema, in an order in which conditions are known.
+    """Return the searched parameters, checked against the task's schema. Conditions refer to earlier ones.
 
     Raises:
-        SweepError, ParameterError: a range is empty, of the wrong type or beyond what the parameter allows.
+        SweepError, ParameterError: A range is empty, has the wrong type, or exceeds the limits of the parameter.
     """
-    dimensions = [_dimension(name, given, schema) for name, given in search.params.items()]
+    dimensions = [_dimension(name, space, schema) for name, space in search.params.items()]
     names = [dimension.name for dimension in dimensions]
     for place, dimension in enumerate(dimensions):
         for name in dimension.when:
             if name in names[place:]:
-                raise SweepError(f"search.params.{dimension.name}: `when` refers to {name!r}; give {name!r} further up")
+                raise SweepError(f"search.params.{dimension.name}: `when` refers to {name!r}. Move {name!r} above it.")
     if search.sampler == "grid":
         _check_grid(dimensions)
     return dimensions
@@ -102,7 +102,7 @@ def _check_grid(dimensions: Sequence[Dimension]) -> None:
     for dimension in dimensions:
         if dimension.when:
             raise SweepError(
-                f"search.params.{dimension.name} has `when`, which sampler grid does not know; use tpe or random"
+                f"search.params.{dimension.name} has `when`, which sampler grid does not support. Use tpe or random."
             )
         if dimension.num_points is None:
             raise SweepError(
@@ -111,8 +111,8 @@ def _check_grid(dimensions: Sequence[Dimension]) -> None:
         count *= dimension.num_points
     if count > MAX_TRIALS:
         raise SweepError(
-            f"search.params has {counted(count)} combinations for sampler grid, which forms them all; at most "
-            f"{MAX_TRIALS:,} are allowed: give larger steps, or use tpe or random"
+            f"search.params has {counted(count)} combinations, sampler grid allows at most {MAX_TRIALS:,}. "
+            "Use larger steps, or sampler tpe or random."
         )
 
 
@@ -129,7 +129,7 @@ def _dimension(name: str, given: Any, schema: ParameterSchema) -> Dimension:
     if "values" not in given:
         return _range(given, searched, parameter, when, where)
     if given.keys() - {"values", "when"}:
-        raise SweepError(f"{where} has values and a range; keep one")
+        raise SweepError(f"{where} has values and a range. Keep one.")
     return Dimension(name, values=_values(searched.values, parameter, where), when=when)
 
 
@@ -141,26 +141,28 @@ def _range(
     where: str,
 ) -> Dimension:
     if parameter.kind not in ("int", "float") or parameter.choices is not None:
-        raise SweepError(f"{where} is a range, but {parameter.name!r} is {parameter.allowed}; give a list of values")
+        raise SweepError(f"{where} is a range, but {parameter.name!r} is {parameter.allowed}. Give a list of values.")
     if "low" not in given or "high" not in given:
-        raise SweepError(f"{where} has the keys {sorted(given)}; give low and high, or a list of values")
+        raise SweepError(f"{where} has the keys {sorted(given)}, expected low and high, or a list of values")
     low, high, step = parameter.check(searched.low), parameter.check(searched.high), searched.step
     if low is None or high is None or not low < high:
-        raise SweepError(f"{where}: low is {low} and high is {high}; low must be the smaller number")
+        raise SweepError(f"{where}: low is {low} and high is {high}, expected low < high")
     if searched.log and low <= 0:
-        raise SweepError(f"{where}: a log range needs a low above 0; given {low}")
+        raise SweepError(f"{where}: low of a log range is {low}, expected a number > 0")
     if searched.log and step is not None:
-        raise SweepError(f"{where} has log and step; keep one")
+        raise SweepError(f"{where} has log and step. Keep one.")
     is_int = parameter.kind == "int"
     if step is not None:
         wrong = isinstance(step, bool) or not isinstance(step, int | float) or not 0 < step <= high - low
         if wrong or (is_int and step != int(step)):
             raise SweepError(
-                f"{where}.step is {format_value(step)}; give a {'whole ' if is_int else ''}number up to {high - low:g}"
+                f"{where}.step is {format_value(step)}, expected {'an int' if is_int else 'a number'} up to {high - low:g}"
             )
     dimension = Dimension(parameter.name, None, low, high, searched.log, step, is_int, when)
     if step is not None and (dimension.num_points or 0) > _MAX_POINTS:
-        raise SweepError(f"{where}.step is {step!r}, which makes more than 10^15 values; give a larger step, or none")
+        raise SweepError(
+            f"{where}.step is {step!r}, which makes more than 10^15 values. Use a larger step, or omit it."
+        )
     return dimension
 
 
@@ -170,8 +172,8 @@ def _values(given: Any, parameter: Parameter, where: str) -> tuple[Any, ...]:
     values = tuple(parameter.check(value) for value in given)
     if any(isinstance(value, list) for value in values):
         raise SweepError(
-            f"{where}: {parameter.name!r} is {parameter.allowed}; lists cannot be searched, put them in grid"
+            f"{where}: {parameter.name!r} is {parameter.allowed}. Lists cannot be searched: move it to grid."
         )
     if len(set(values)) < len(values):
-        raise SweepError(f"{where} has a value twice: {format_value(list(values))}; keep one")
+        raise SweepError(f"{where} has a value twice: {format_value(list(values))}")
     return values

@@ -1,4 +1,4 @@
-"""A search in a sweep: one study for each combination of the grid, and the trials that its proposals are."""
+"""Studies of a search (one per grid point), and the trials of their proposals."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from depthrate.tasks.parameters import ParameterError
 
 @dataclass(frozen=True)
 class Study:
-    """A search at one combination of the grid."""
+    """The search at one grid point."""
 
     study_id: str
-    """First 16 hex digits of sha256 over all that decides its proposals; with more trials it is the same study."""
+    """First 16 hex digits of sha256 over everything that decides the proposals. More trials keep the id."""
     search: Search
     dimensions: tuple[Dimension, ...]
     given: Combination
-    """What the sweep says of its trials, without what is searched, and without seeds."""
+    """Parameters that the sweep sets, without searched ones and seeds."""
     by: Combination
-    """What tells it from the sweep's other studies."""
+    """Parameters that distinguish the study from others of the sweep."""
     task: Task
     builder: TrialBuilder
     measure_seeds: tuple[int | None, ...]
 
     def trials(self, values: Mapping[str, Any]) -> list[Trial]:
-        """Return the trials of a proposal, one a seed.
+        """Return the trials of a proposal, one per seed.
 
         Raises:
-            SweepError, ParameterError, ExpressionError: these values exclude each other.
+            SweepError, ParameterError, ExpressionError: The values are incompatible.
         """
         return self._built({**self.given, **values}, list(self.builder.seeds))
 
     def measured(self, values: Mapping[str, Any]) -> list[Trial]:
-        """Return the trials that measure at a proposal, one a seed; none if the search asks for no measurement."""
+        """Return the final runs at a proposal, one per seed, or an empty list without `measure`."""
         measure = self.search.measure
         return [] if measure is None else self._built({**self.given, **values, **measure.params}, [*self.measure_seeds])
 
     def first_trials(self) -> list[Trial]:
-        """Return the trials at the beginning of every range: some that are checked before anything starts."""
+        """Return the trials at the lower end of every range, to check them before the start."""
         values: dict[str, Any] = {}
         for dimension in self.dimensions:
             if dimension.is_active({**self.given, **values}, self.task.schema):
@@ -63,10 +63,10 @@ class Study:
 
 
 def make_studies(sweep: SweepSpec, task: Task) -> list[Study]:
-    """Return the studies of a sweep's search, in the order of its axes; none without a search.
+    """Return the studies of a sweep in the order of its axes, or an empty list without a search.
 
     Raises:
-        SweepError: the search and the rest of the sweep do not fit together, or the task would refuse its trials.
+        SweepError: The search conflicts with the rest of the sweep, or the task refuses its trials.
     """
     if sweep.search is None:
         return []
@@ -99,7 +99,7 @@ def _make_studies(sweep: SweepSpec, search: Search, task: Task) -> list[Study]:
         study_id = hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:16]
         by = {name: checked.get(name, task.schema[name].default) for name in names}
         study = Study(study_id, search, dimensions, given, by, task, builder, tuple(measure_seeds))
-        if study.first_trials():  # refused here and now, if the task refuses them
+        if study.first_trials():  # raises if the task refuses them
             studies.append(study)
     if not studies:
         raise SweepError("the sweep has no trials: exclude drops every combination")
@@ -107,7 +107,7 @@ def _make_studies(sweep: SweepSpec, search: Search, task: Task) -> list[Study]:
 
 
 def _reject_duplicates(sweep: SweepSpec, dimensions: tuple[Dimension, ...], given: Combination) -> None:
-    """Check that what is searched is not given elsewhere; what is searched under a condition may have a fixed value."""
+    """Check that searched parameters are not set elsewhere. Conditional ones may have a fixed value."""
     searched = [dimension.name for dimension in dimensions]
     unconditional = [dimension.name for dimension in dimensions if not dimension.when]
     places: dict[str, Collection[str]] = {"in grid": sweep.grid, "in zip": sweep.zip, "in derive": sweep.derive}

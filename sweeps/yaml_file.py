@@ -1,4 +1,4 @@
-"""YAML as people write it in sweep files: every number a number, no key twice, no alias that fills the memory."""
+"""Read and write the YAML of sweep files: 1e-4 is a number, repeated keys and huge aliases are refused."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import yaml
 from depthrate.sweeps.errors import SweepError, counted
 
 MAX_DIGITS = 300
-"""Of a whole number in a sweep file; no parameter takes one of more (`tasks.parameters.LARGEST`)."""
+"""Maximum digits of an int in a sweep file. No parameter takes more (`tasks.parameters.LARGEST`)."""
 MAX_REPEATED = 100_000
-"""Values that the aliases of a sweep file may stand for."""
+"""Maximum number of values that aliases add to a sweep file."""
 _FLOAT_TAG, _INT_TAG = "tag:yaml.org,2002:float", "tag:yaml.org,2002:int"
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML that reads 1e-4 as a number, 010 and 1:30 as texts, and refuses a key that stands twice."""
+    """YAML loader that reads 1e-4 as a number, 010 and 1:30 as strings, and refuses repeated keys."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -41,18 +41,16 @@ def _unique_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
             continue
         key = loader.construct_object(key_node)
         if not isinstance(key, str):
-            raise SweepError(f"{_line(key_node)}: key {key!r} is not a text; quote it")
+            raise SweepError(f"{_line(key_node)}: key {key!r} is not a string. Quote it.")
         if key in seen:
-            raise SweepError(f"{_line(key_node)}: {key!r} stands twice in one mapping; keep one")
+            raise SweepError(f"{_line(key_node)}: key {key!r} is repeated. Keep one.")
         seen.add(key)
     return loader.construct_mapping(node, deep=True)
 
 
 def _short_integer(loader: _Loader, node: yaml.ScalarNode) -> int:
     if len(node.value) > MAX_DIGITS:
-        raise SweepError(
-            f"{_line(node)}: a whole number of {len(node.value):,} digits; at most {MAX_DIGITS} are allowed"
-        )
+        raise SweepError(f"{_line(node)}: an int of {len(node.value):,} digits, at most {MAX_DIGITS} are allowed")
     return loader.construct_yaml_int(node)
 
 
@@ -68,7 +66,7 @@ def read_yaml(text: str) -> Any:
     """Read YAML the way sweep files are read.
 
     Raises:
-        SweepError: the text is not YAML, a key stands twice, or its aliases stand for more than memory should hold.
+        SweepError: The text is not YAML, a key is repeated, or aliases add too many values.
     """
     try:
         loader = _Loader(text)
@@ -82,14 +80,14 @@ def read_yaml(text: str) -> Any:
             (n for n, line in enumerate(text.splitlines(), 1) if "\t" in line[: len(line) - len(line.lstrip())]), 0
         )
         if tab:
-            raise SweepError(f"line {tab}: not YAML: indented with a tab; indent with spaces") from None
+            raise SweepError(f"line {tab}: not YAML: indented with a tab. Indent with spaces.") from None
         raise SweepError(f"not YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
         raise SweepError("not YAML: nested too deeply") from None
 
 
 def _check_aliases(root: yaml.Node) -> None:
-    """Count what the document stands for with every alias written out, without writing it out."""
+    """Count the values of the document with aliases expanded, without expanding them."""
     sizes: dict[int, int] = {}
     written = 0
 
@@ -97,25 +95,25 @@ def _check_aliases(root: yaml.Node) -> None:
         nonlocal written
         if id(node) in sizes:
             if not sizes[id(node)]:
-                raise SweepError(f"{_line(node)}: an alias refers to what it stands in")
+                raise SweepError(f"{_line(node)}: an alias refers to its own parent")
             return sizes[id(node)]
         sizes[id(node)] = 0  # being counted
-        here = 1 if not isinstance(node, yaml.ScalarNode) else 1 + len(node.value) // 64
-        written += here
+        own_size = 1 if not isinstance(node, yaml.ScalarNode) else 1 + len(node.value) // 64
+        written += own_size
         if isinstance(node, yaml.SequenceNode):
-            here += sum(map(size, node.value))
+            own_size += sum(map(size, node.value))
         elif isinstance(node, yaml.MappingNode):
-            here += sum(size(key) + size(value) for key, value in node.value)
-        sizes[id(node)] = here
-        return here
+            own_size += sum(size(key) + size(value) for key, value in node.value)
+        sizes[id(node)] = own_size
+        return own_size
 
     if size(root) - written > MAX_REPEATED:
         raise SweepError(
-            f"{_line(root)}: with its aliases written out it has {counted(sizes[id(root)])} values, {MAX_REPEATED:,} "
-            "more than stand there are allowed; write fewer aliases (*name), or the sweep in Python"
+            f"{_line(root)}: aliases expand to {counted(sizes[id(root)])} values, at most {MAX_REPEATED:,} more than "
+            "written are allowed. Use fewer aliases (*name), or write the sweep in Python."
         )
 
 
 def yaml_text(content: Any) -> str:
-    """Return a spec as a sweep file would have it."""
+    """Format a spec as a sweep file."""
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)

@@ -89,7 +89,7 @@ def _of_launches() -> Iterator[Said]:
             (["quickstart", "--set", "=3"], "give KEY=VALUE"),
             (["quickstart", "--set", "depht=3"], "unknown parameter"),
             (["quickstart", "--set", "depth=[1"], "not YAML"),
-            (["quickstart", "--set", "name=../x"], "cannot name a folder"),
+            (["quickstart", "--set", "name=../x"], "expected at most 100 letters, digits"),
             (["quickstart", "--set", "depth=0"], "'depth'"),
             (["quickstart", "--executor", "pbs"], "executor 'pbs'"),
             (["quickstart", "--executor", ""], "executor ''"),

@@ -88,7 +88,7 @@ def bad_axes() -> Iterator[Row]:
         yield f"grid {value!r:.40}", {"grid": {"depth": value}}, "axis 'depth' in grid"
         if value != {}:
             yield f"zip {value!r:.40}", {"grid": {}, "zip": {"depth": value}}, "axis 'depth' in zip"
-    yield "zip of two lengths", {"zip": {"lr": [0.1, 0.2], "momentum": [0.8]}}, "one length"
+    yield "zip of two lengths", {"zip": {"lr": [0.1, 0.2], "momentum": [0.8]}}, "the same length"
     for name in ("dpeth", "Depth", "", "depth ", "a\0b"):
         yield f"grid {name!r}", {"grid": {name: [1]}}, "unknown parameter"
         yield f"exclude {name!r}", {"exclude": [{name: 1}]}, "unknown parameter"
@@ -219,8 +219,8 @@ def bad_searches() -> Iterator[Row]:
 
 
 _OF_FILE = {
-    "nothing": "this is missing",
-    "null": "this is missing",
+    "nothing": "the sweep is missing",
+    "null": "the sweep is missing",
     "a number": "this is the value 3",
     "a list": "this is a list",
     "a text": "this is the text 'quickstart'",

@@ -67,8 +67,8 @@ def test_bases_rest_on_bases_and_shipped_sweeps_and_paths_are_the_base_s(folder:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("base: wd.yaml\n", "no name; .*give it a name"),
-        ("name: v\nbase: variant.yaml\n", "rests on this file itself"),
+        ("base: wd.yaml\n", "no name.*give it a name"),
+        ("name: v\nbase: variant.yaml\n", "depends on this file itself"),
         ("name: v\nbase: nowhere.yaml\n", "'nowhere.yaml' does not exist"),
         ("name: v\nbase: [wd.yaml]\n", "base is a list"),
         ("name: v\nbase: broken.yaml\n", "base .*broken.yaml: .*gird"),
@@ -81,7 +81,7 @@ def test_what_cannot_be_is_refused(text: str, words: str) -> None:
 
 
 def test_a_stored_spec_names_no_file_to_be_read() -> None:
-    with pytest.raises(SweepError, match="base is for sweep files"):
+    with pytest.raises(SweepError, match="base works in sweep files only"):
         sweep_of_spec({"name": "v", "task": "collapse", "base": "/etc/passwd"})
 
 

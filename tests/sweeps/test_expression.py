@@ -70,7 +70,7 @@ def test_names_are_what_it_depends_on():
         ("depth\nwidth", "not an arithmetic expression"),
         ("\0", "not an arithmetic expression"),
         ("(" * 400, "not an arithmetic expression"),
-        ("1+" * 300 + "1", "601 characters; at most 500"),
+        ("1+" * 300 + "1", "601 characters, at most 500"),
     ],
 )
 def test_anything_else_is_refused_when_it_is_read(text, message):

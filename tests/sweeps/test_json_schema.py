@@ -135,5 +135,5 @@ def test_every_key_says_what_it_is() -> None:
 def test_a_range_may_have_what_the_loader_reads() -> None:
     """The schema's word for it, an object, is all that it says of a range; the loader says the rest."""
     assert says(BUILTIN | {"grid": {"depth": {"range": [2, 4]}}}) == ""
-    with pytest.raises(SweepError, match="give one of range, linspace, logspace"):
+    with pytest.raises(SweepError, match="expected one of range, linspace, logspace"):
         expand(sweep_of_spec(BUILTIN | {"grid": {"depth": {"steps": [2, 4]}}}))

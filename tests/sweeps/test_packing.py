@@ -45,7 +45,7 @@ def task_of(most=4, fused=True, estimate_s=lambda params: params["depth"] * para
         (
             [(2, 8), (3, 8), (5, 8)],
             1,
-            "all packs have one trial: trials of a pack share depth, and no other has the same",
+            "all packs have one trial: trials of a pack share depth",
         ),
         ([(2, 8), (2, 8), (2, 8)], 3, "all packs have one trial, so that each of 3 workers has a pack"),
         ([(2, 8), (2, 8), (3, 8)], 1, "1 of 2 packs have one trial: trials of a pack share depth"),
@@ -190,7 +190,7 @@ def test_the_refusal_says_what_is_needed_what_there_is_and_what_would_fit():
     assert trial(1).trial_id in message and "1.61e-05 GB" in message and "2e-06 GB" in message
     assert "on cpu (the largest of 2 such packs)" in message and "--workers" in message and "gpu_mem_gb" in message
     # 100 + 50 depth 8 <= 2000, 100 + 50 * 40 width <= 2000: no width will do
-    assert "depth at most 4 (it is 40)" in message and "width" not in message
+    assert "depth at most 4 (now 40)" in message and "width" not in message
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -199,7 +199,7 @@ def test_every_value_that_is_offered_fits_and_the_next_does_not(device):
     large = dataclasses.replace(trial(0), params=params)
     with pytest.raises(MemoryLimitError) as caught:
         check_memory([make_pack([large])], COLLAPSE, device, 8e9)
-    offered = re.findall(r"(\w+) at most (\d+) \(it is (\w+)\)", str(caught.value))
+    offered = re.findall(r"(\w+) at most (\d+) \(now (\w+)\)", str(caught.value))
     assert {"depth", "width", "batch_size"} <= {name for name, *_ in offered}
     for name, most, value in offered:
         assert str(params[name]) == value
@@ -209,7 +209,7 @@ def test_every_value_that_is_offered_fits_and_the_next_does_not(device):
 
 def test_a_null_that_stands_for_much_is_offered_a_number():
     params = COLLAPSE.schema.fill({"arch": "t11", "dataset": "mnist", "depth": 34})
-    with pytest.raises(MemoryLimitError, match=r"batch_size at most \d+ \(it is null\)"):
+    with pytest.raises(MemoryLimitError, match=r"batch_size at most \d+ \(now null\)"):
         check_memory([make_pack([dataclasses.replace(trial(0), params=params)])], COLLAPSE, "cuda", 4e9)
 
 

@@ -38,9 +38,9 @@ def test_numbers_in_yaml_are_numbers(text, value):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: 1\nb: {c: 1, c: 2}", "line 2: 'c' stands twice"),
+        ("a: 1\nb: {c: 1, c: 2}", "line 2: key 'c' is repeated"),
         ("a: [", "not YAML"),
-        ("1: 2", "key 1 is not a text; quote it"),
+        ("1: 2", "key 1 is not a string. Quote it"),
         ("a: !!python/object:os.x {}", "not YAML"),
         ("[" * 500, "not YAML"),
     ],
@@ -125,13 +125,13 @@ def test_what_is_wrong_in_a_file_is_said_with_its_path(tmp_path, content, overri
 
 def test_a_missing_file_lists_the_shipped_sweeps(tmp_path):
     with pytest.raises(
-        SweepError, match=r"'quikstart' does not exist.*did you mean 'quickstart'.*shipped sweeps: .*quickstart"
+        SweepError, match=r"'quikstart' does not exist.*did you mean 'quickstart'.*Shipped sweeps: .*quickstart"
     ):
         load_sweep("quikstart")
     with pytest.raises(SweepError, match="is a folder"):
         load_sweep(str(tmp_path))
     for folder in ("papers/pfc", "papers/pfc/"):
-        with pytest.raises(SweepError, match="give one of: papers/pfc/cifar10, "):
+        with pytest.raises(SweepError, match="Give one of papers/pfc/cifar10, "):
             load_sweep(folder)
 
 
@@ -168,7 +168,9 @@ def test_a_python_file_without_a_function_is_answered_with_its_functions(tmp_pat
 def test_a_task_in_place_of_a_sweep_is_told_where_it_belongs(tmp_path):
     text = "import depthrate\n\n@depthrate.task(version=1)\ndef power(*, depth: int, context):\n    return {}\n"
     (tmp_path / "mine.py").write_text(text)
-    with pytest.raises(SweepError, match="'power' is a task, no sweep; name it in a sweep file: task: ./mine.py:power"):
+    with pytest.raises(
+        SweepError, match="'power' is a task, not a sweep. Name it in a sweep file: task: ./mine.py:power"
+    ):
         load_sweep(f"{tmp_path}/mine.py:power")
 
 

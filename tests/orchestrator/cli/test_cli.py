@@ -49,12 +49,12 @@ def rates(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 CHANGES: list[tuple[str, dict[str, object] | str, str]] = [
     ("not YAML", "a: [1", "not YAML"),
-    ("a list", "- 1", "a sweep is a mapping"),
+    ("a list", "- 1", "expected a mapping with the keys"),
     ("unknown key", {"grids_": []}, "unknown key 'grids_' in the sweep; did you mean 'grids'?"),
     (
         "a key of the sweep",
         {"params": {"arch": "rn1", "engine": "eager"}},
-        "'engine' in params is no parameter but a key of the sweep: put it beside params, `engine: ...`",
+        "'engine' in params is a key of the sweep, not a parameter: move it next to params, `engine: ...`",
     ),
     (
         "unknown parameter",
@@ -68,7 +68,7 @@ CHANGES: list[tuple[str, dict[str, object] | str, str]] = [
     ),
     ("depth 0", {"grid": {"depth": [2, 0]}}, "parameter 'depth' is 0; allowed: a whole number >= 1"),
     ("empty axis", {"grid": {"depth": []}}, "axis 'depth' in grid is empty"),
-    ("twice", {"params": {"arch": "rn1", "depth": 2}}, "parameter 'depth' is given in grid and in params"),
+    ("twice", {"params": {"arch": "rn1", "depth": 2}}, "parameter 'depth' is set in grid and in params"),
     ("derive from nothing", {"derive": {"lr": "0.1 / dept"}}, "'dept' is not a parameter; did you mean 'depth'?"),
     ("derive by zero", {"derive": {"lr": "0.1 / (depth - 2)"}}, "divides by zero where depth = 2"),
     ("derive calls", {"derive": {"lr": "__import__('os').system('touch hacked')"}}, "is a call; allowed: numbers"),
@@ -82,7 +82,7 @@ CHANGES: list[tuple[str, dict[str, object] | str, str]] = [
         "the smallest class of 'digits' has 174",
     ),
     ("null name", {"name": None}, "key 'name' is missing"),
-    ("name with a slash", {"name": "../x"}, "cannot name a folder"),
+    ("name with a slash", {"name": "../x"}, "expected at most 100 letters, digits"),
 ]
 
 
