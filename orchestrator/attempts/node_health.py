@@ -41,7 +41,7 @@ SAME_NODE_LOSS_S = 5.0
 """What ended on a node within so long of each other, when that was lost, it lost by one death."""
 MIN_START_FAILURES = 2
 """Jobs that must end on a node before our program begins, one after the other, before it is excluded."""
-NOWHERE_AT = 3
+MIN_FAILURES_ANYWHERE = 3
 """Jobs that must end so, on two nodes or all there are, before the fault is taken to be no node's."""
 POLL_INTERVAL_S = 5.0
 """Between two reads of which nodes were cleared, while any is excluded."""
@@ -111,8 +111,8 @@ class _Node:
     done_elsewhere: int = 0
     """Attempts that had gone well elsewhere when the streak began."""
     failed_at: float = float("-inf")
-    died_at: list[float] = field(default_factory=list)
-    lasted_s: float = 0.0
+    lost_at: list[float] = field(default_factory=list)
+    longest_failed_s: float = 0.0
     """The longest that an attempt ran that failed."""
     last_error: str = ""
 
@@ -127,7 +127,7 @@ class NodeHealth:
         """Attempt -> its node, and since when."""
         self._failed_on: defaultdict[str, set[str]] = defaultdict(set)
         """Pack -> nodes."""
-        self._numbers = itertools.count()
+        self._serials = itertools.count()
         self._faulty_packs: set[str] = set()
         """Packs that failed on two nodes of which neither was unhealthy."""
         self.unhealthy: list[str] = []
@@ -166,17 +166,17 @@ class NodeHealth:
         here = self._nodes[node]
         if kind is FailureKind.NODE_LOST:
             died_at = self._clock() - ago_s
-            if any(abs(died_at - before) < SAME_NODE_LOSS_S for before in here.died_at):
+            if any(abs(died_at - before) < SAME_NODE_LOSS_S for before in here.lost_at):
                 return
-            here.died_at.append(died_at)
+            here.lost_at.append(died_at)
         if causes == Cause.NODE:
-            pack_id = f"{pack_id} {next(self._numbers)}"  # of its own: not compared with how the pack does elsewhere
+            pack_id = f"{pack_id} {next(self._serials)}"  # of its own: not compared with how the pack does elsewhere
         if not here.streak:
             here.done_elsewhere = self._done_elsewhere(node)
         here.failed[pack_id] += 1
         here.streak.append(pack_id)
         here.failed_at = max(here.failed_at, self._clock() - ago_s)
-        here.lasted_s = max(here.lasted_s, self._clock() - since)
+        here.longest_failed_s = max(here.longest_failed_s, self._clock() - since)
         here.last_error = error
         self._failed_on[pack_id].add(node)
         if len(self._failed_on[pack_id].difference(self.unhealthy)) > 1:
@@ -225,7 +225,7 @@ class NodeHealth:
 
     def fails_only_here(self, node: str) -> bool:
         """Whether attempts have gone well elsewhere, or run there for longer than any that failed on this node."""
-        return self._done_elsewhere(node) + self._outlived(node) > 0
+        return self._done_elsewhere(node) + self._count_outlasting(node) > 0
 
     def describe(self, node: str) -> str:
         """Return what a node did, compared with the others."""
@@ -238,11 +238,11 @@ class NodeHealth:
         return self._nodes[node].last_error if node in self._nodes else ""
 
     def _update_unhealthy(self) -> None:
-        failing = [node for node in self._nodes if self._fails_alone(node)]
+        failing = [node for node in self._nodes if self._is_unhealthy(node)]
         keep = [node for node in self.unhealthy if node in failing]
         self.unhealthy = [*keep, *(node for node in failing if node not in keep)][: self._max_excluded()]
 
-    def _fails_alone(self, node: str) -> bool:
+    def _is_unhealthy(self, node: str) -> bool:
         failed, done, failed_elsewhere, done_elsewhere = self._counts(node)
         if failed < MIN_NODE_FAILURES or not done_elsewhere:
             return False
@@ -257,7 +257,7 @@ class NodeHealth:
         """Return the attempts that failed and went well on a node, and elsewhere."""
         failures = {name: self._failures(name) for name in self._nodes}
         elsewhere = sum(failures.values()) - failures.get(node, 0)
-        done_elsewhere = self._done_elsewhere(node) + self._outlived(node)
+        done_elsewhere = self._done_elsewhere(node) + self._count_outlasting(node)
         return failures.get(node, 0), self._nodes[node].done, elsewhere, done_elsewhere
 
     def _failures(self, name: str) -> int:
@@ -266,9 +266,9 @@ class NodeHealth:
     def _done_elsewhere(self, node: str) -> int:
         return sum(other.done for name, other in self._nodes.items() if name != node)
 
-    def _outlived(self, node: str) -> int:
+    def _count_outlasting(self, node: str) -> int:
         """Return how many attempts elsewhere have run for longer than any that failed on this node."""
-        longest_s, now = self._nodes[node].lasted_s, self._clock()
+        longest_s, now = self._nodes[node].longest_failed_s, self._clock()
         return sum(name != node and now - since > longest_s for name, since in self._running.values())
 
     def _max_excluded(self) -> int:
@@ -314,7 +314,9 @@ class StartFailures:
             return False
         tried = {node for node, jobs in self._failed.items() if jobs}
         num_jobs = sum(len(jobs) for jobs in self._failed.values())
-        return num_jobs >= NOWHERE_AT and len(tried) >= min(2, self._num_nodes) and tried.issuperset(running_on)
+        return (
+            num_jobs >= MIN_FAILURES_ANYWHERE and len(tried) >= min(2, self._num_nodes) and tried.issuperset(running_on)
+        )
 
 
 class NodeMonitor:

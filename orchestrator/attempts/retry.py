@@ -114,12 +114,12 @@ def retry_delay_s(failures: Sequence[Failure]) -> float:
 
 def error_pattern(error: str) -> str:
     """Return an error without what differs from job to job: two that have this in common are one error."""
-    for pattern, general in _DIFFERS:
+    for pattern, general in _VARIABLE_PARTS:
         error = pattern.sub(general, error)
     return error
 
 
-_DIFFERS = (
+_VARIABLE_PARTS = (
     (re.compile(r"\S*/job\d+/"), ""),  # "/var/spool/slurmd/n1/job00017/slurm_script"
     (re.compile(r"\bjob \d+(?:_\d+)?"), "job"),
     (re.compile(r"( ended as \w+| was cancelled) on [^\s:]+"), r"\1"),
@@ -144,6 +144,6 @@ class Backoff:
         self._until = self._clock() + self._next_s
         self._next_s = min(self._longest_s, 2 * self._next_s)
 
-    def end(self) -> None:
+    def reset(self) -> None:
         """End it: something has changed, so the next one is short."""
         self._until, self._next_s = float("-inf"), self._first_s

@@ -43,7 +43,7 @@ class SchedulerAnswer:
     """One answer of a scheduler about a sweep's jobs."""
 
     counts: JobCounts
-    deaths: list[Record]
+    unreported_ends: list[Record]
     """How those attempts ended whose job is over without a word of theirs, and which no launch has written down."""
 
 
@@ -62,7 +62,7 @@ class Scheduler:
 
     title: str
     """As people write it."""
-    look: Callable[[Store, str], SchedulerAnswer | None]
+    poll: Callable[[Store, str], SchedulerAnswer | None]
     """Asks it once; None where the sweep has no jobs, or the scheduler is silent."""
     cancel_jobs: Callable[[Store, str], CancelledJobs | None]
     """Cancels all; running ones save their state first. None where the sweep has none."""
@@ -153,19 +153,19 @@ class AttemptEnd:
     """How the worker died, if it did not get to write its own end."""
     kind: FailureKind | RequeueReason = FailureKind.WORKER_LOST
     """What such a death is."""
-    ran_as: str | None = None
+    latest_id: str | None = None
     """The last attempt, where a scheduler started the job anew under other names."""
     record: Record | None = field(default=None, compare=False)
     """Of that attempt, where the executor has read it already and it says how it ended."""
     node: str = field(default="", compare=False)
     """Where it ran, as `Executor.running_on` names it; empty where that is not known, or there is one node only."""
-    known: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    scheduler_facts: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """What else of the attempt's record the executor knows better than this process: host, job_id, when it began and ended."""
 
     @property
     def last_attempt_id(self) -> str:
         """The attempt whose record says how the job ended."""
-        return self.ran_as or self.attempt_id
+        return self.latest_id or self.attempt_id
 
 
 class SubmitError(ValueError):
@@ -173,7 +173,7 @@ class SubmitError(ValueError):
 
     def __init__(self, message: str, left: Sequence[AttemptSpec]):
         super().__init__(message)
-        self.left = left
+        self.unsubmitted = left
 
 
 class QueueFullError(SubmitError):
@@ -203,12 +203,12 @@ class ComputeTarget(ABC):
     """Nodes, or parts of one, between which the executor chooses where a pack runs; None where they come and go."""
     outlives_driver: bool = False
     """Whether what was submitted goes on when the driver ends, so that a launch may leave it alone."""
-    is_here: bool = False
+    is_local: bool = False
     """Whether packs run on this very machine: what it lacks, they lack."""
 
     def engine(self, asked: Engine) -> tuple[Engine, str | None]:
         """Return the engine to ask for where a sweep asks for this one, and, where it is another, why."""
-        if not self.is_here:
+        if not self.is_local:
             return asked, None
         from depthrate.tasks.training.engines.choice import available_engine  # here: most commands ask no machine
 

@@ -38,7 +38,7 @@ WORKER_ENVIRONMENT = {
     "MALLOC_TOP_PAD_": "67108864",
 }
 NICE = Option("nice", int, "How much workers leave to other processes: 0 (default) to 19, as nice -n.", 0, minimum=0)
-LAST_WORDS_S = 2.0
+OUTPUT_WAIT_S = 2.0
 """How long what a worker has said may be on its way when it is gone."""
 
 
@@ -49,7 +49,7 @@ class _Worker:
     job: AttemptSpec | None = None
     gone_at: float | None = None
     """When its process was first seen to be gone, with no end of what it says."""
-    ended_for: str = ""
+    kill_reason: str = ""
     """Why it was killed, where the driver asked for it."""
 
 
@@ -57,7 +57,7 @@ class LocalExecutor(Executor):
     """Packs as worker processes here; a worker that dies is replaced."""
 
     takes_batches = True
-    is_here = True
+    is_local = True
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class LocalExecutor(Executor):
     ):
         self.workers = self.capacity = workers
         self.device, self.memory_bytes, self._nice = device, memory_bytes, nice
-        self._gpus, self._avoided = gpus, frozenset[str]()
+        self._gpus, self._excluded = gpus, frozenset[str]()
         self.num_nodes = self._num_gpus = max(1, len(set(gpus)))
         self._slots = workers
         """That there are for so many packs, on all GPUs; `capacity` are those on GPUs that are not avoided."""
@@ -94,14 +94,14 @@ class LocalExecutor(Executor):
 
     def exclude_nodes(self, nodes: Sequence[str]) -> None:
         """Give nothing more to workers on these GPUs."""
-        self._avoided = frozenset(nodes)
-        self.capacity = max(1, sum(self._node_of(slot) not in self._avoided for slot in range(self._slots)))
+        self._excluded = frozenset(nodes)
+        self.capacity = max(1, sum(self._node_of(slot) not in self._excluded for slot in range(self._slots)))
 
     def terminate(self, attempt_id: str, why: str) -> bool:
         """Kill the worker of an attempt, also one that is stopped."""
         for worker in self._workers.values():
             if worker.job is not None and worker.job.attempt_id == attempt_id:
-                worker.ended_for = why
+                worker.kill_reason = why
                 worker.process.kill()
                 return True
         return False
@@ -122,7 +122,7 @@ class LocalExecutor(Executor):
         idle = [s for s in range(self._slots) if s not in self._workers or self._workers[s].job is None]
         assert idle, "submitted more jobs than there are workers"
         # a GPU that is avoided only where nothing else is left, one on which this pack has failed only before that
-        slot = min(idle, key=lambda s: (self._node_of(s) in self._avoided, self._node_of(s) in job.avoid, s))
+        slot = min(idle, key=lambda s: (self._node_of(s) in self._excluded, self._node_of(s) in job.avoid, s))
         if slot in self._workers and self._workers[slot].process.poll() is not None:
             self._forget(slot)
         worker = self._workers.get(slot) or self._start(slot)
@@ -142,7 +142,7 @@ class LocalExecutor(Executor):
             while True:
                 messages.append(self._messages.get_nowait())
         except queue.Empty:
-            ends = [self._end_of(slot, process, line) for slot, process, line in messages]
+            ends = [self._parse_message(slot, process, line) for slot, process, line in messages]
         return [end for end in (*ends, *self._dead_workers()) if end is not None]
 
     def _dead_workers(self) -> Iterator[AttemptEnd | None]:
@@ -150,8 +150,8 @@ class LocalExecutor(Executor):
         for slot, worker in list(self._workers.items()):
             if worker.job is not None and worker.process.poll() is not None:
                 worker.gone_at = worker.gone_at or time.monotonic()
-                if time.monotonic() - worker.gone_at > LAST_WORDS_S:
-                    yield self._end_of(slot, worker.process, None)
+                if time.monotonic() - worker.gone_at > OUTPUT_WAIT_S:
+                    yield self._parse_message(slot, worker.process, None)
 
     def stop(self) -> None:
         """Ask all workers to save a checkpoint and end."""
@@ -201,7 +201,7 @@ class LocalExecutor(Executor):
                 self._messages.put((slot, process, line.strip()))
         self._messages.put((slot, process, None))
 
-    def _end_of(self, slot: int, process: subprocess.Popen[str], line: str | None) -> AttemptEnd | None:
+    def _parse_message(self, slot: int, process: subprocess.Popen[str], line: str | None) -> AttemptEnd | None:
         """Translate a worker's message: a line names the attempt that ended, None says that the worker is gone."""
         worker = self._workers.get(slot)
         if worker is None or worker.process is not process:
@@ -211,9 +211,11 @@ class LocalExecutor(Executor):
                 return None
             worker.job = None
             return AttemptEnd(line, node=self._node_of(slot))
-        job, death = worker.job, _death(worker)
+        job, death = worker.job, _exit_message(worker)
         self._forget(slot)
-        return None if job is None else AttemptEnd(job.attempt_id, worker.ended_for or death, node=self._node_of(slot))
+        return (
+            None if job is None else AttemptEnd(job.attempt_id, worker.kill_reason or death, node=self._node_of(slot))
+        )
 
     def _forget(self, slot: int) -> None:
         worker = self._workers.pop(slot)
@@ -223,7 +225,7 @@ class LocalExecutor(Executor):
                 worker.process.stdin.close()
 
 
-def _death(worker: _Worker) -> str:
+def _exit_message(worker: _Worker) -> str:
     """Say how a worker ended, with the end of what it wrote to its error output."""
     code = worker.process.wait()
     how = f"worker was killed by signal {-code}" if code < 0 else f"worker exited with code {code}"

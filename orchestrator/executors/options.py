@@ -29,7 +29,7 @@ class Option:
     metavar: str | None = None
     is_list: bool = False
     """Whether it is given any number of times."""
-    of_plan: bool = True
+    in_plan: bool = True
     """Whether `depthrate plan` has it too."""
 
     @property
@@ -79,20 +79,20 @@ class LaunchOptions:
         str, "Replace a parameter; a list makes it an axis of the grid.", (), metavar="KEY=VALUE", is_list=True
     )
     code: str | None = _option(str, "Run this kept version of the task's code (its hash), not its file.")
-    detach: bool = _option(bool, "Submit and exit; the jobs go on.", False, of_plan=False)
+    detach: bool = _option(bool, "Submit and exit; the jobs go on.", False, in_plan=False)
     checkpoint_seconds: float = _option(
-        float, "Training time between two checkpoints of a pack.", 30.0, minimum=0.0, of_plan=False
+        float, "Training time between two checkpoints of a pack.", 30.0, minimum=0.0, in_plan=False
     )
     stall_minutes: float | None = _option(
-        float, "End a pack that makes no progress for so long; default: never.", minimum=0.0, of_plan=False
+        float, "End a pack that makes no progress for so long; default: never.", minimum=0.0, in_plan=False
     )
-    rerun: bool = _option(bool, "The task's code has changed: run what the old code ran again.", False, of_plan=False)
+    rerun: bool = _option(bool, "The task's code has changed: run what the old code ran again.", False, in_plan=False)
     accept_code: bool = _option(
-        bool, "The task's code has changed: what the old code gave counts.", False, of_plan=False
+        bool, "The task's code has changed: what the old code gave counts.", False, in_plan=False
     )
-    notify: str | None = _option(str, "A command or a URL to tell at the end and at the first failure.", of_plan=False)
-    quiet: bool = _option(bool, "Print errors alone, on stderr; the exit code says how it ended.", False, of_plan=False)
-    probe: bool = _option(bool, "Run one pack of each shape, and say what the rest will cost.", False, of_plan=False)
+    notify: str | None = _option(str, "A command or a URL to tell at the end and at the first failure.", in_plan=False)
+    quiet: bool = _option(bool, "Print errors alone, on stderr; the exit code says how it ended.", False, in_plan=False)
+    probe: bool = _option(bool, "Run one pack of each shape, and say what the rest will cost.", False, in_plan=False)
     data: str | None = None
     """Where data sets are; null: where this process finds them (DEPTHRATE_DATA)."""
 

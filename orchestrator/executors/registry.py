@@ -67,13 +67,13 @@ def schedulers() -> dict[str, Scheduler]:
     return {entry.name: entry.scheduler for entry in executors().values() if entry.scheduler is not None}
 
 
-def unreported_failures(store: Store, sweep: str) -> list[Record]:
+def list_unreported_ends(store: Store, sweep: str) -> list[Record]:
     """Return what the schedulers know of a sweep's attempts whose job is over without a word of theirs."""
-    seen = [scheduler.look(store, sweep) for scheduler in schedulers().values()]
-    return [record for each in seen if each is not None for record in each.deaths]
+    seen = [scheduler.poll(store, sweep) for scheduler in schedulers().values()]
+    return [record for each in seen if each is not None for record in each.unreported_ends]
 
 
-def open_machines(request: ExecutorRequest) -> ComputeTarget:
+def open_executor(request: ExecutorRequest) -> ComputeTarget:
     """Return what `--executor` and its options mean, of which all may be given; nothing is started.
 
     Raises:

@@ -32,7 +32,7 @@ PACKS_PER_GPU = Option(
 )
 
 
-def chosen_profile(request: ExecutorRequest, cluster: str | None) -> tuple[Profile, str]:
+def resolve_profile(request: ExecutorRequest, cluster: str | None) -> tuple[Profile, str]:
     """Return what each job asks for, and the device that packs compute on.
 
     Raises:
@@ -57,11 +57,11 @@ def chosen_profile(request: ExecutorRequest, cluster: str | None) -> tuple[Profi
             f"packs_per_gpu is {profile.packs_per_gpu}, but jobs ask for no GPU; set gpus = 1 in the cluster file"
         )
     if profile.container is not None:
-        profile = _contained(profile, request.store)
+        profile = _with_container(profile, request.store)
     return profile, "cuda" if profile.gpus and options.device != "cpu" else "cpu"
 
 
-def _contained(profile: Profile, store: Store) -> Profile:
+def _with_container(profile: Profile, store: Store) -> Profile:
     """Return the profile whose containers see the store, the data sets and the jobs' folder.
 
     Raises:
@@ -100,7 +100,7 @@ def _open(request: ExecutorRequest) -> ComputeTarget:
     from depthrate.slurm.script import check_submitit
 
     check_submitit()  # before anything is written or submitted
-    profile, device = chosen_profile(request, request.options.executor_options[CLUSTER.name])
+    profile, device = resolve_profile(request, request.options.executor_options[CLUSTER.name])
     limits = read_limits()
     limits.check(profile, 0)
     if profile.max_submitted is None:
@@ -128,13 +128,13 @@ def _cluster_name() -> str:
     return read_limits().cluster
 
 
-def _look(store: Store, sweep: str) -> SchedulerAnswer | None:
+def _poll(store: Store, sweep: str) -> SchedulerAnswer | None:
     """Ask the controller once about a sweep's jobs, and the accounting for those that it has forgotten."""
     from depthrate.orchestrator.executors.slurm.submissions import jobs_of_sweep, read_submissions
 
     if not read_submissions(store, [sweep]):
         return None
-    from depthrate.orchestrator.executors.slurm.outcomes import silent_deaths
+    from depthrate.orchestrator.executors.slurm.outcomes import list_unreported_ends
     from depthrate.orchestrator.executors.slurm.queue import accounted_states
     from depthrate.slurm.command import SlurmError
 
@@ -148,7 +148,7 @@ def _look(store: Store, sweep: str) -> SchedulerAnswer | None:
     running = sum(state.phase == "running" for state in known)
     counts = JobCounts(len(waiting), running, dict(Counter(waiting).most_common()))
     states |= accounted_states([job_id for job_id in ours if job_id not in states])
-    return SchedulerAnswer(counts, silent_deaths(store, sweep, submissions, states))
+    return SchedulerAnswer(counts, list_unreported_ends(store, sweep, submissions, states))
 
 
 def _cancel_jobs(store: Store, sweep: str) -> CancelledJobs | None:
@@ -179,5 +179,5 @@ SLURM = ExecutorEntry(
     open=_open,
     options=(CLUSTER, PACKS_PER_GPU),
     detach="slurm",
-    scheduler=Scheduler("SLURM", _look, _cancel_jobs),
+    scheduler=Scheduler("SLURM", _poll, _cancel_jobs),
 )

@@ -44,7 +44,7 @@ from depthrate.orchestrator.executors.slurm.submitter import (
     SubmitQuota,
     Submitter,
     bundle,
-    held_s,
+    job_durations_s,
     share_of_slots_used,
 )
 from depthrate.orchestrator.launch.events import log_event
@@ -70,7 +70,7 @@ log = logging.getLogger("depthrate")
 MIN_RECORD_POLL_INTERVAL_S, MAX_RECORD_POLL_INTERVAL_S, MAX_REMOTE_RECORD_POLL_INTERVAL_S = 2.0, 5.0, 15.0
 """Between two looks at what jobs wrote, in a folder or in a bucket: soon after something changed, ever more seldom while
 nothing does. Whether the queue is looked at with it is for the budget of requests to say."""
-WAITS_FOR = dict.fromkeys(
+WAIT_ADVICE = dict.fromkeys(
     ("PartitionDown", "PartitionInactive"),
     "they start when the site has it up again; else cancel, and name another partition",
 )
@@ -78,15 +78,15 @@ WAITS_FOR = dict.fromkeys(
 REMEDIES = {"OUT_OF_MEMORY": "mem_gb was too small", "OutOfMemory": "mem_gb was too small"}
 REMEDIES |= dict.fromkeys(("TIMEOUT", "TimeLimit"), "walltime_min was too short")
 """State, or reason of a job that is being ended -> what may have to be changed, said before it is known what a job has left."""
-SHORTEST_MIN = 1.0
+MIN_JOB_MINUTES = 1.0
 """A job's minutes of packs at least, where the cluster takes fewer jobs than there are packs."""
-SETTLES_S = 18.0
+EARLY_END_S = 18.0
 """How soon after a submission most of what is wrong with jobs shows: they cannot begin, or end in their first seconds."""
 POLL_BACKOFF_FACTOR = 20
 """Reading the store for a second, at thousands of records, is not done again for so many."""
 ORDINARY_REASONS = ("", "None", "Priority", "Resources", "Dependency", "JobArrayTaskLimit", "BeginTime")
 """Why jobs wait that need nobody to do anything."""
-PACKS_KEPT = 32
+MAX_PACK_TIMES = 32
 CANCEL_TIMEOUT_S = 8
 """How long a job that was cancelled may take to leave the queue."""
 
@@ -117,31 +117,31 @@ class SlurmExecutor(Executor):
         self._supervisor = supervisor
         """Sends the launch away where it must stay."""
         self._queue = JobQueue(clock, profile.grace_s, profile.poll_s)
-        self.room = SubmitQuota(submit_limits or SubmitLimits(), clock, self._queue.requests.note_count)
+        self.quota = SubmitQuota(submit_limits or SubmitLimits(), clock, self._queue.requests.record_count)
         self.num_nodes = self._num_nodes = limits.partition_of(profile).nodes
         self._nodes = StartFailures(self._num_nodes)
         self._unhealthy_nodes: list[str] = []
         """Nodes that the driver avoids."""
-        self._kept_away: list[str] = []
-        self._avoided_by_array: dict[str, list[str]] = {}
+        self._excluded_from_waiting: list[str] = []
+        self._failed_nodes_by_array: dict[str, list[str]] = {}
         """Array -> nodes on which its packs have failed."""
-        self._ends = PackOutcomes(store, sweep, self._nodes, profile)
+        self._outcomes = PackOutcomes(store, sweep, self._nodes, profile)
         self._folders = {jobs_folder(profile, store, sweep)}
         """Where folders of jobs may lie that are over."""
-        self._lanes = ConcurrencySlots(profile.array_parallelism)
+        self._slots = ConcurrencySlots(profile.array_parallelism)
         self._adopted: dict[str, tuple[str, list[str]]] = {}
         self._adopted_codes: dict[str, str | None] = {}
-        self._over: list[Submission] = []
+        self._finished: list[Submission] = []
         """Submissions of earlier launches that are over and still on the books."""
-        self._pack_s: deque[float] = deque(maxlen=PACKS_KEPT)
+        self._pack_s: deque[float] = deque(maxlen=MAX_PACK_TIMES)
         """Seconds that packs took which ended, the last of them."""
         self._is_full = False
         """Whether there was no room for all jobs when some were last submitted."""
         self._refusal = ""
         """How that was said."""
-        self._next_look = float("-inf")
-        self._pause_s = MIN_RECORD_POLL_INTERVAL_S
-        self._outbox = Submitter(profile, limits, store, sweep, self.room, self._lanes, self._queue.requests)
+        self._next_poll = float("-inf")
+        self._poll_interval_s = MIN_RECORD_POLL_INTERVAL_S
+        self._submitter = Submitter(profile, limits, store, sweep, self.quota, self._slots, self._queue.requests)
 
     def scheduler_calls(self) -> dict[str, int]:
         """Return how often each of SLURM's commands was called."""
@@ -182,7 +182,7 @@ class SlurmExecutor(Executor):
         """Return the jobs, the cost in job-hours, how full they are, and the batch script."""
         bundles = self._bundles(packs, estimate_s)
         seconds = [estimate_s(pack) for pack in packs]
-        held = held_s(packs, seconds, self._profile_within_limits())
+        held = job_durations_s(packs, seconds, self._profile_within_limits())
         hours = None if held is None else sum(held) / 3600
         per_array = min(len(bundles), self.limits.array_size)
         name = PLANNED_JOB_NAME.format(sweep=self.sweep)
@@ -210,7 +210,7 @@ class SlurmExecutor(Executor):
         for submission in reversed(submissions):  # a trial that was submitted again is where it was last
             if submission.is_launch:
                 if submission.job_ids and not any(is_alive(states.get(job_id)) for job_id in submission.job_ids):
-                    self._over.append(submission)
+                    self._finished.append(submission)
                 continue
             for job_id, packs in submission.jobs():
                 left = [pack for pack in packs if not committed.issuperset(pack.trial_ids)]
@@ -220,18 +220,18 @@ class SlurmExecutor(Executor):
                     self._adopted_codes |= {pack.attempt_id: pack.code_hash for pack in left}
             is_watched = any(job.submission is submission for job in self._queue.jobs.values())
             if not is_watched and (submission.job_ids or submission.was_never_accepted(time.time())):
-                self._over.append(submission)
+                self._finished.append(submission)
         for submission in submissions:
             if alive := [job_id for job_id in submission.job_ids if is_alive(states.get(job_id))]:
-                self._lanes.bounded(self.profile, len(alive), alive=self._alive())
-                self._lanes.take(alive)
+                self._slots.with_dependency(self.profile, len(alive), alive=self._alive())
+                self._slots.assign(alive)
 
     def _forget_finished_jobs(self) -> None:
         """Take what earlier launches left off the books: not in `adopt`, since to plan is to look only."""
-        while self._over:
-            self._strike_off(self._over.pop())
+        while self._finished:
+            self._delete_submission(self._finished.pop())
 
-    def _strike_off(self, submission: Submission) -> None:
+    def _delete_submission(self, submission: Submission) -> None:
         submission.delete(self.store)
         self._folders.add(Path(submission.folder).parent)
 
@@ -249,7 +249,7 @@ class SlurmExecutor(Executor):
             SubmitError: it takes not even that one.
         """
         try:
-            room = self.room.left(len(self._alive()))
+            room = self.quota.remaining(len(self._alive()))
             if self._supervisor is None or room is None or len(self._bundles(packs, estimate_s)) <= room:
                 return None
             try:
@@ -299,11 +299,13 @@ class SlurmExecutor(Executor):
         sent: set[str] = set()
         self._is_full = False
         try:
-            for avoid, members in self._by_avoided_nodes(jobs).items():
+            for avoid, members in self._group_by_failed_nodes(jobs).items():
                 seconds = [typical_s if job.estimated_s is None else job.estimated_s for job in members]
                 bundles = bundle(members, seconds, self._profile_within_limits())
-                for submission in self._outbox.submit(bundles, self._excluded(avoid), self._alive):
-                    self._avoided_by_array |= {array_of(job_id): list(avoid) for job_id in submission.job_ids if avoid}
+                for submission in self._submitter.submit(bundles, self._excluded(avoid), self._alive):
+                    self._failed_nodes_by_array |= {
+                        array_of(job_id): list(avoid) for job_id in submission.job_ids if avoid
+                    }
                     for job_id, packs in submission.jobs():
                         self._queue.jobs[job_id] = WatchedJob(job_id, submission, list(packs))
                         sent |= {pack.attempt_id for pack in packs}
@@ -318,11 +320,11 @@ class SlurmExecutor(Executor):
             raise kind(str(error), [job for job in jobs if job.attempt_id not in sent]) from None
         finally:
             if requests.submitted_at != before:
-                self._pause_s = MIN_RECORD_POLL_INTERVAL_S
-                self._next_look = self._clock() + MIN_RECORD_POLL_INTERVAL_S
+                self._poll_interval_s = MIN_RECORD_POLL_INTERVAL_S
+                self._next_poll = self._clock() + MIN_RECORD_POLL_INTERVAL_S
 
     @staticmethod
-    def _by_avoided_nodes(jobs: Sequence[AttemptSpec]) -> dict[tuple[str, ...], list[AttemptSpec]]:
+    def _group_by_failed_nodes(jobs: Sequence[AttemptSpec]) -> dict[tuple[str, ...], list[AttemptSpec]]:
         """Return nodes -> packs that have failed on them and go elsewhere; those that have not failed first."""
         groups: dict[tuple[str, ...], list[AttemptSpec]] = {}
         for job in sorted(jobs, key=lambda job: bool(job.avoid)):
@@ -363,13 +365,13 @@ class SlurmExecutor(Executor):
 
     def _profile_within_limits(self) -> Profile:
         """Return the profile, with no more jobs at once than there may be; where not all may be there, none is very short."""
-        most = self.room.most
+        most = self.quota.max_jobs
         if most is None:
             return self.profile
         return replace(
             self.profile,
             array_parallelism=min(most, self.profile.array_parallelism or most),
-            job_min=max(self.profile.job_min, SHORTEST_MIN),  # else sbatch would be called for each of them
+            job_min=max(self.profile.job_min, MIN_JOB_MINUTES),  # else sbatch would be called for each of them
         )
 
     def _alive(self) -> list[str]:
@@ -382,53 +384,53 @@ class SlurmExecutor(Executor):
     def poll(self, timeout_s: float) -> list[AttemptEnd]:
         """Wait up to `timeout_s`, look at the queue if it is time, and return the packs that ended."""
         time.sleep(timeout_s)
-        if not self._queue.jobs or self._clock() < self._next_look:
+        if not self._queue.jobs or self._clock() < self._next_poll:
             return []
         before = self._queue.states()
-        self._queue.poll_if_due(is_news_due=self._is_news_due())
+        self._queue.poll_if_due(is_news_due=self._expects_change())
         began = own_time()
-        ends = self._read_ends()
+        ends = self._collect_ends()
         if ends or before != self._queue.states():
-            self._pause_s = MIN_RECORD_POLL_INTERVAL_S
+            self._poll_interval_s = MIN_RECORD_POLL_INTERVAL_S
         else:
-            self._pause_s = min(
+            self._poll_interval_s = min(
                 MAX_RECORD_POLL_INTERVAL_S if self.store.is_local else MAX_REMOTE_RECORD_POLL_INTERVAL_S,
-                self._pause_s * 1.3,
+                self._poll_interval_s * 1.3,
             )
-        self._next_look = self._clock() + max(self._pause_s, POLL_BACKOFF_FACTOR * (own_time() - began))
+        self._next_poll = self._clock() + max(self._poll_interval_s, POLL_BACKOFF_FACTOR * (own_time() - began))
         return ends
 
-    def _read_ends(self) -> list[AttemptEnd]:
+    def _collect_ends(self) -> list[AttemptEnd]:
         """Return the packs that ended: by the store, also while the controller is away, and by what it last answered."""
         ends = []
-        self._ends.look_again(self._queue.jobs.values())
+        self._outcomes.refresh(self._queue.jobs.values())
         for job in list(self._queue.jobs.values()):
             is_over, is_settled = self._queue.is_over(job), self._queue.is_settled(job)
-            ends += self._ends.take_ended(job, self.profile.slots, is_over=is_over, is_settled=is_settled)
+            ends += self._outcomes.pop_ended(job, self.profile.slots, is_over=is_over, is_settled=is_settled)
             if self._queue.is_away:
-                ends += self._ends.take_committed(job)
+                ends += self._outcomes.pop_committed(job)
             if not job.packs:
                 self._forget(job)
-        self._pack_s += [_ran_s(end.record) for end in ends if end.record is not None]
+        self._pack_s += [_run_time_s(end.record) for end in ends if end.record is not None]
         self._exclude_from_waiting()
         if self._nodes.starts_nowhere({job.state.node for job in self._queue.jobs.values() if job.is_running}):
-            ends = [_nowhere(end) for end in ends]
-        self._note_states()
-        earlier, self._ends.earlier_ends = self._ends.earlier_ends, []
+            ends = [_as_failed_anywhere(end) for end in ends]
+        self._log_job_states()
+        earlier, self._outcomes.earlier_ends = self._outcomes.earlier_ends, []
         return [*earlier, *ends]
 
-    def _is_news_due(self) -> bool:
+    def _expects_change(self) -> bool:
         """Whether jobs may have changed: they were just submitted, have saved their state to end, or have had their time."""
-        is_new = self._clock() - self._queue.requests.submitted_at < SETTLES_S
-        return is_new or self._ends.any_told_to_end or self._queue.is_any_past(60 * self.profile.walltime_min)
+        is_new = self._clock() - self._queue.requests.submitted_at < EARLY_END_S
+        return is_new or self._outcomes.any_interrupted or self._queue.has_overdue(60 * self.profile.walltime_min)
 
-    def _note_states(self) -> None:
+    def _log_job_states(self) -> None:
         """Tell why jobs wait, where that is not only for their turn, and for which there is a wait for what they wrote."""
         jobs = self._queue.jobs.values()
         reasons = Counter(job.state.reason for job in jobs if job.is_waiting)
         for reason, count in reasons.items():
             if reason not in ORDINARY_REASONS:
-                expect = f" ({WAITS_FOR[reason]})" if reason in WAITS_FOR else ""
+                expect = f" ({WAIT_ADVICE[reason]})" if reason in WAIT_ADVICE else ""
                 log_event("job", f"waiting: {reason}{expect}", count=count, is_state=True)
         past = [job for job in self._queue.overdue(60 * self.profile.walltime_min) if not self._is_adopted(job)]
         for node, count in Counter(job.state.node for job in past).items():
@@ -454,18 +456,18 @@ class SlurmExecutor(Executor):
 
     def _exclude_from_waiting(self) -> None:
         """Keep the jobs that wait away from the nodes that only fail, where these have changed."""
-        if (excluded := self._excluded()) == self._kept_away or self._queue.is_away:
+        if (excluded := self._excluded()) == self._excluded_from_waiting or self._queue.is_away:
             return
-        self._kept_away = excluded
+        self._excluded_from_waiting = excluded
         for array in sorted({array_of(job_id) for job_id, job in self._queue.jobs.items() if job.is_waiting}):
-            those = self._excluded(self._avoided_by_array.get(array, ()))
+            those = self._excluded(self._failed_nodes_by_array.get(array, ()))
             exclude_nodes([array], sorted({*self.profile.exclude, *those}))
 
     def _forget(self, job: WatchedJob) -> None:
         self._queue.forget(job)
         if not any(other.submission is job.submission for other in self._queue.jobs.values()):
             try:
-                self._strike_off(job.submission)
+                self._delete_submission(job.submission)
             except OSError as error:
                 log.warning("%s is over but cannot be taken off the books: %s", job.submission.name, error)
 
@@ -490,9 +492,9 @@ class SlurmExecutor(Executor):
             remove_finished_folders(self.store, self.sweep, self._folders)
 
 
-def _ran_s(record: Record) -> float:
+def _run_time_s(record: Record) -> float:
     return max(0.0, (record["ended_at"] or record["heartbeat_at"]) - record["started_at"])
 
 
-def _nowhere(end: AttemptEnd) -> AttemptEnd:
+def _as_failed_anywhere(end: AttemptEnd) -> AttemptEnd:
     return replace(end, kind=FailureKind.FAILED_TO_START_ANYWHERE) if end.kind is FailureKind.NOT_BEGUN else end

@@ -22,7 +22,7 @@ TRIALS_FILE = "trials"
 """In a folder: the trials that its jobs run, one per line."""
 FOLDER_RETRY_DELAYS_S = (0.0, 1.0, 2.0, 4.0)
 """Before each look for jobs that still end: a job is over a moment after its last commit."""
-TIMEOUT_S = 10.0
+QUERY_TIMEOUT_S = 10.0
 """How long all queries may take; what still ends after the last look is left to the next launch."""
 
 
@@ -44,7 +44,7 @@ def remove_finished_folders(store: Store, sweep: str, roots: Iterable[Path]) -> 
     trials = {name: _read_trials(folder) for name, folder in folders.items() if name not in watched}
     committed = take_snapshot(store).trial_ids() if any(trials.values()) else set()
     left = {name for name, trial_ids in trials.items() if trial_ids is not None and committed.issuperset(trial_ids)}
-    left_s = TIMEOUT_S
+    left_s = QUERY_TIMEOUT_S
     for pause_s in FOLDER_RETRY_DELAYS_S:
         if not left:
             return

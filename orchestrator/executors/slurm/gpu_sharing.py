@@ -28,7 +28,7 @@ def shared_gpus(gpus: Sequence[str], packs_per_gpu: int) -> Iterator[list[str]]:
     folder = tempfile.mkdtemp(prefix="dr-mps-", dir="/tmp")
     given = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
     try:
-        if not _control(given, "-d", said=""):
+        if not _run_control(given, "-d", said=""):
             yield list(gpus)
             return
         os.environ.update(given)  # for the workers
@@ -39,12 +39,12 @@ def shared_gpus(gpus: Sequence[str], packs_per_gpu: int) -> Iterator[list[str]]:
         finally:
             for name in given:
                 os.environ.pop(name, None)
-            _control(given, said="quit\n")
+            _run_control(given, said="quit\n")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _control(variables: dict[str, str], *words: str, said: str) -> bool:
+def _run_control(variables: dict[str, str], *words: str, said: str) -> bool:
     """Call the service's program, and return whether it did what it was asked."""
     environment = {**os.environ, **variables}
     try:

@@ -23,7 +23,7 @@ from depthrate.storage.tables.states import AttemptState, FailureKind
 log = logging.getLogger("depthrate")
 LIMIT_MARGIN_S = 75.0
 """SLURM sends the warning of a time limit up to a minute early."""
-KILL_WAIT_S = 120.0
+REQUEUE_WAIT_S = 120.0
 """Longest wait for SLURM to end a job that it has agreed to put back into the queue."""
 
 
@@ -44,15 +44,15 @@ class _Bundle:
         self.job_id, self.restarts = in_job.job_id(), in_job.restarts()
         self.store = Store(jobs[0].options.store)
         os.environ["DEPTHRATE_JOB_ID"] = self.job_id  # for the attempts' records
-        left = self._left(jobs)
+        left = self._select_pending(jobs)
         self.waiting = deque(replace(job, attempt_id=nth_attempt_id(job.attempt_id, self.restarts)) for job in left)
         self.running: dict[str, AttemptSpec] = {}
-        self.asked: signal.Signals | None = None
+        self.stop_signal: signal.Signals | None = None
         self.has_progressed = False
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """Note that we are asked to end; the loop does the rest."""
-        self.asked = self.asked or signal.Signals(number)
+        self.stop_signal = self.stop_signal or signal.Signals(number)
 
     def run(self) -> None:
         """Run all packs, or as many as there is time for."""
@@ -63,18 +63,18 @@ class _Bundle:
         slots = len(gpus) * packs_per_gpu or int(os.environ.get("SLURM_CPUS_PER_TASK") or 1)
         with shared_gpus(gpus, packs_per_gpu) as names:
             self._run_on(LocalExecutor(min(slots, len(self.waiting)), names))
-        if self.asked and self.waiting:
+        if self.stop_signal and self.waiting:
             left = counted(len(self.waiting), "pack goes on", "packs go on")
-            requeue_job(self.asked, left, has_progressed=self.has_progressed)
+            requeue_job(self.stop_signal, left, has_progressed=self.has_progressed)
 
     def _run_on(self, executor: LocalExecutor) -> None:
         is_stopping = False
         try:
-            while self.running or (self.waiting and not self.asked):
-                if self.asked and not is_stopping:
+            while self.running or (self.waiting and not self.stop_signal):
+                if self.stop_signal and not is_stopping:
                     is_stopping = True
                     executor.stop()
-                while not self.asked and self.waiting and len(self.running) < executor.capacity:
+                while not self.stop_signal and self.waiting and len(self.running) < executor.capacity:
                     job = self.waiting.popleft()
                     self.running[job.attempt_id] = job
                     executor.submit([job])
@@ -83,7 +83,7 @@ class _Bundle:
         finally:
             executor.close()
 
-    def _left(self, jobs: list[AttemptSpec]) -> list[AttemptSpec]:
+    def _select_pending(self, jobs: list[AttemptSpec]) -> list[AttemptSpec]:
         """Return the packs that this job still has to do.
 
         Those that are committed are done, by others if this job has just been started; and those that failed in it before it
@@ -107,14 +107,14 @@ class _Bundle:
         job = self.running.pop(end.attempt_id)
         state = read_attempt(self.store, job.sweep, end.attempt_id) or {}
         self.has_progressed |= bool(state.get("trials_done") or state.get("checkpoints"))
-        if end.exit_message is not None and self.asked:  # told to end before it could listen
+        if end.exit_message is not None and self.stop_signal:  # told to end before it could listen
             self.waiting.append(job)
         elif end.exit_message is not None:
-            self._record_death(job, end.exit_message, state)
+            self._write_lost(job, end.exit_message, state)
         elif state.get("state") is AttemptState.INTERRUPTED:
             self.waiting.append(job)
 
-    def _record_death(self, job: AttemptSpec, death: str, state: dict[str, object]) -> None:
+    def _write_lost(self, job: AttemptSpec, death: str, state: dict[str, object]) -> None:
         """Write down how a worker died that could not do so itself; whoever drives the sweep decides what then."""
         known = {
             "attempt_id": job.attempt_id,
@@ -142,7 +142,7 @@ def requeue_job(asked: signal.Signals, what_goes_on: str, *, has_progressed: boo
         log.error("the time limit came before anything could be saved; a longer walltime_min is needed")
     elif in_job.requeue():
         log.info("%s; %s when this job is started again", why, what_goes_on)
-        time.sleep(KILL_WAIT_S)  # a job that ends by itself now would count as completed
+        time.sleep(REQUEUE_WAIT_S)  # a job that ends by itself now would count as completed
     else:
         log.warning("%s, and SLURM does not take this job back; whoever drives the sweep submits it anew", why)
 

@@ -16,9 +16,9 @@ from depthrate.slurm.job_states import JobState, array_of, sacct_states, squeue_
 from depthrate.slurm.profile import CHECKPOINT_GRACE_S
 
 log = logging.getLogger("depthrate")
-UNKNOWN_S = 20.0
+UNKNOWN_TIMEOUT_S = 20.0
 """How long a job may be unknown to squeue and sacct alike before its silence counts."""
-QUICK_ANSWER_S = 1.0
+ANSWER_WAIT_S = 1.0
 """How long a poll waits for the controller's answer, which usually takes a tenth of that; a later poll takes a slower one."""
 
 
@@ -98,7 +98,7 @@ class JobQueue:
     def is_over(self, job: WatchedJob) -> bool:
         """Whether a job is over, or has been unknown for so long that it must be."""
         if job.unknown_since is not None:
-            return self._answered_at - job.unknown_since >= UNKNOWN_S
+            return self._answered_at - job.unknown_since >= UNKNOWN_TIMEOUT_S
         return job.state.phase == "over"
 
     def is_settled(self, job: WatchedJob) -> bool:
@@ -106,7 +106,7 @@ class JobQueue:
         since = job.over_since if job.unknown_since is None else job.unknown_since
         return since is not None and self.is_over(job) and self._clock() - since >= self._grace_s
 
-    def is_any_past(self, limit_s: float) -> bool:
+    def has_overdue(self, limit_s: float) -> bool:
         """Whether a job that is believed to run has had its whole time."""
         began = [job.state.started_at for job in self.jobs.values() if job.is_running]
         return min((at for at in began if at is not None), default=math.inf) + limit_s <= time.time()
@@ -130,7 +130,7 @@ class JobQueue:
         elif self.requests.may_poll(is_news_due=is_news_due):
             self._query = _Query(self.jobs)
             self._query.start()
-            self._take_answer(QUICK_ANSWER_S)
+            self._take_answer(ANSWER_WAIT_S)
 
     def _take_answer(self, timeout_s: float) -> None:
         if self._query is None:
@@ -140,7 +140,7 @@ class JobQueue:
             self.is_away = True
             return
         query, self._query = self._query, None
-        self.requests.note_look(query.took_s, has_answered=query.error is None)
+        self.requests.record_poll(query.took_s, has_answered=query.error is None)
         if query.error is not None and not isinstance(query.error, SlurmError):
             raise query.error
         if query.error is not None and not self._has_failed:

@@ -42,17 +42,17 @@ from depthrate.tasks.python_process import start_python
 log = logging.getLogger("depthrate")
 OPTIONS_FILE = "launch.json"
 """In a job's folder: the options of the launch that runs inside."""
-SETTLED_HERE: dict[str, Any] = {
+OUTER_ONLY_OPTIONS: dict[str, Any] = {
     **{"set_": (), "engine": None, "detach": False, "rerun": False, "accept_code": False},
     "notify": None,  # may be an address with a key in it
 }
 """What the launch that sends another one away has done, or the sweep beside the options says."""
 MAX_WALLTIME_MIN = 7 * 24 * 60
 """Of one start; near its end the job queues again."""
-MEM_GB = 2.0
+SUPERVISOR_MEM_GB = 2.0
 MAX_EXCLUDED_NODES = 10
 """Nodes on which the job may end before it begins, each of which it avoids from then on."""
-BAD_INPUT = 2
+BAD_INPUT_CODE = 2
 """How a launch ends that was refused: also where the controller did not answer."""
 RELAUNCH_DELAYS_S = (20.0, 60.0, 180.0, 600.0)
 """Before a launch that ended so, or was killed, begins anew."""
@@ -79,10 +79,10 @@ class RemoteLaunch(ABC):
         Raises:
             SlurmError: sbatch refused, or the controller does not answer.
         """
-        submission = self._underway() or self._submit(options)
+        submission = self._find_live() or self._submit(options)
         return LaunchJob(submission.job_ids[0], submission.folder)
 
-    def _underway(self) -> Submission | None:
+    def _find_live(self) -> Submission | None:
         """Return the launch that is there already, if there is one; forget those that are over."""
         submissions, states = jobs_of_sweep(self._store, self._sweep.name, self._limits.cluster)
         alive = None
@@ -112,7 +112,7 @@ class RemoteLaunch(ABC):
             executor_options=executor_options,
             code=options.code,
             data=options.data,
-            **SETTLED_HERE,
+            **OUTER_ONLY_OPTIONS,
         )
         (folder / OPTIONS_FILE).write_text(inside.to_json())
         submission = Submission(name, self._sweep.name, self._limits.cluster, str(folder), [[]])
@@ -138,11 +138,11 @@ class Supervisor(RemoteLaunch):
         return "slurm", options
 
     def _submit_job(self, name: str, folder: Path) -> list[str]:
-        own = self._own_profile()
+        own = self._job_profile()
         elsewhere = min(MAX_EXCLUDED_NODES, self._limits.partition_of(own).nodes - 1)
         return submit_array(own, name, folder, run_supervisor, [[str(folder)]], elsewhere=elsewhere)
 
-    def _own_profile(self) -> Profile:
+    def _job_profile(self) -> Profile:
         """Return what the job itself asks for: where the others run unless the cluster file says otherwise."""
         where = self._profile.supervisor_partition or self._profile.partition
         asked = replace(
@@ -155,7 +155,7 @@ class Supervisor(RemoteLaunch):
             gres=None,
             signal_s=None,
         )
-        asked = replace(asked, cpus=1, mem_gb=MEM_GB, mem_per_cpu_gb=None, nodes=1)
+        asked = replace(asked, cpus=1, mem_gb=SUPERVISOR_MEM_GB, mem_per_cpu_gb=None, nodes=1)
         if asked.container is not None:  # in there it would have no sbatch
             asked = replace(asked, container=None, python=None)
         longest = self._limits.partition_of(asked).max_min
@@ -183,7 +183,7 @@ class _Launch:
 
     def __init__(self, file: Path):
         self._file = file
-        self._asked: signal.Signals | None = None
+        self._stop_signal: signal.Signals | None = None
         self._process: subprocess.Popen[bytes] | None = None
         # SLURM sends its warning to every process: what is started from here on must not die of it
         for number in (signal.SIGUSR2, signal.SIGCONT):
@@ -194,21 +194,21 @@ class _Launch:
         for pause_s in (*RELAUNCH_DELAYS_S, None):
             code = self._run_once()
             log.info("depthrate run ended with code %d in job %s", code, in_job.job_id())
-            if self._asked is not None or pause_s is None or not (code == BAD_INPUT or code < 0):
+            if self._stop_signal is not None or pause_s is None or not (code == BAD_INPUT_CODE or code < 0):
                 break
             log.info("it begins anew in %.0f s", pause_s)
-            self._pause(pause_s)
-        if self._asked is not None and code != 0:
-            requeue_job(self._asked, "the launch goes on", has_progressed=True)
+            self._sleep(pause_s)
+        if self._stop_signal is not None and code != 0:
+            requeue_job(self._stop_signal, "the launch goes on", has_progressed=True)
 
-    def _pause(self, seconds: float) -> None:
+    def _sleep(self, seconds: float) -> None:
         until = time.monotonic() + seconds
-        while self._asked is None and time.monotonic() < until:
+        while self._stop_signal is None and time.monotonic() < until:
             time.sleep(0.5)  # a signal ends no sleep
 
     def _run_once(self) -> int:
-        if self._asked is not None:
-            return BAD_INPUT
+        if self._stop_signal is not None:
+            return BAD_INPUT_CODE
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # a handler would not be inherited
         self._process = launch_process(self._file)
         for number in (signal.SIGUSR2, signal.SIGTERM):
@@ -216,6 +216,6 @@ class _Launch:
         return self._process.wait()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._asked is None and self._process is not None:
-            self._asked = signal.Signals(number)
+        if self._stop_signal is None and self._process is not None:
+            self._stop_signal = signal.Signals(number)
             self._process.send_signal(signal.SIGTERM)  # it leaves, and the jobs go on

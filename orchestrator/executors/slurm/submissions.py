@@ -78,7 +78,7 @@ class Submission:
             return False
         return now - datetime.strptime(f"{stamp[1]}+0000", "%Y%m%dT%H%M%S%z").timestamp() > SUBMIT_ACCEPT_TIMEOUT_S
 
-    def printed_by(self, job_id: str) -> str:
+    def read_stderr(self, job_id: str) -> str:
         """Return the end of what a job printed to its error output."""
         try:
             paths = sorted(Path(self.folder).glob(f"{job_id}_*log.err"))

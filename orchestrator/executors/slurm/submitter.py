@@ -17,7 +17,7 @@ from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import AttemptSpec
 from depthrate.orchestrator.executors.slurm.folders import write_trials
 from depthrate.orchestrator.executors.slurm.job import run_bundle
-from depthrate.orchestrator.executors.slurm.request_budget import SUBMISSIONS_A_MINUTE, RequestBudget
+from depthrate.orchestrator.executors.slurm.request_budget import MAX_SUBMISSIONS_PER_MIN, RequestBudget
 from depthrate.orchestrator.executors.slurm.submissions import JOB_NAME, Submission, SubmittedPack, jobs_folder
 from depthrate.slurm.cluster_limits import JobGroup, Limits, SubmitLimits
 from depthrate.slurm.command import CALLS, SlurmError
@@ -33,11 +33,11 @@ from depthrate.slurm.submit import (
 from depthrate.storage.files.store import Store
 
 log = logging.getLogger("depthrate")
-FORGET_S = 600.0
+LEARNT_LIMIT_TTL_S = 600.0
 """A limit that was learnt may belong to a whole group, whose other jobs end: it is tried again after so long."""
 
 
-COUNT_EVERY_S = 60.0
+COUNT_INTERVAL_S = 60.0
 """Between two counts of the user's other jobs, which come and go without us."""
 MAX_USERS_NAMED = 3
 
@@ -51,32 +51,32 @@ class SubmitQuota:
         self._counts: dict[JobGroup, Counter[str]] = {}
         """User -> jobs that fill a limit beside those of this launch."""
         self._counted_at = float("-inf")
-        self._learnt: dict[JobGroup, int] = {}
+        self._learnt_limits: dict[JobGroup, int] = {}
         self._learnt_at = 0.0
 
-    def _known(self) -> dict[JobGroup, int]:
-        if self._clock() - self._learnt_at > FORGET_S:
-            self._learnt = {}
-        return {**self._limits.most, **self._learnt}
+    def _current_limits(self) -> dict[JobGroup, int]:
+        if self._clock() - self._learnt_at > LEARNT_LIMIT_TTL_S:
+            self._learnt_limits = {}
+        return {**self._limits.most, **self._learnt_limits}
 
     @property
-    def most(self) -> int | None:
+    def max_jobs(self) -> int | None:
         """Jobs that may wait and run together, as far as that is known."""
-        return min(self._known().values(), default=None)
+        return min(self._current_limits().values(), default=None)
 
-    def left(self, alive: int, *, recount: bool = False) -> int | None:
+    def remaining(self, alive: int, *, recount: bool = False) -> int | None:
         """Return how many jobs more there is room for beside those that are `alive`; None where no limit is known.
 
         Raises:
             SlurmError: the controller does not answer.
         """
-        limits = self._known()
-        if recount or self._clock() - self._counted_at > COUNT_EVERY_S:
+        limits = self._current_limits()
+        if recount or self._clock() - self._counted_at > COUNT_INTERVAL_S:
             self._counts = {group: self._count(group, alive) for group in limits}
             self._counted_at = self._clock()
-        return min((self._left_in(group, most, alive) for group, most in limits.items()), default=None)
+        return min((self._remaining_in(group, most, alive) for group, most in limits.items()), default=None)
 
-    def _left_in(self, group: JobGroup, most: int, alive: int) -> int:
+    def _remaining_in(self, group: JobGroup, most: int, alive: int) -> int:
         return max(0, most - self._counts[group].total() - alive)
 
     def _count(self, group: JobGroup, alive: int) -> Counter[str]:
@@ -85,7 +85,7 @@ class SubmitQuota:
         counts[user] = max(0, counts[user] - alive)
         return counts
 
-    def learn(self, alive: int, refusal: str, refused: int = 1) -> int:
+    def learn_limit(self, alive: int, refusal: str, refused: int = 1) -> int:
         """Note that so many jobs were refused beside those that are `alive`, and return how many there may be at most.
 
         Raises:
@@ -94,15 +94,15 @@ class SubmitQuota:
         for group in (self._limits.refused_group(refusal), JobGroup()):
             counts = self._count(group, alive)
             if most := counts.total() + alive + refused - 1:
-                self._learnt, self._learnt_at = {group: most}, self._clock()
+                self._learnt_limits, self._learnt_at = {group: most}, self._clock()
                 self._counts[group] = counts
                 return most
         return 0
 
     def describe(self, alive: int) -> str:
         """Say which limit is the tightest, and whose jobs fill it."""
-        limits = self._known()
-        group = min(limits, key=lambda group: self._left_in(group, limits[group], alive))
+        limits = self._current_limits()
+        group = min(limits, key=lambda group: self._remaining_in(group, limits[group], alive))
         others = +self._counts[group]
         mine = others.pop(getuser(), 0)
         filled = [f"{counted(alive, 'job')} of this launch"]
@@ -121,9 +121,9 @@ class ConcurrencySlots:
         self._tails: list[str | None] = [None] * (count or 0)
         """Of each lane a job, or a whole array that has several; the lane that was given last comes last."""
 
-    def bounded(self, profile: Profile, num_jobs: int, alive: Collection[str]) -> Profile:
+    def with_dependency(self, profile: Profile, num_jobs: int, alive: Collection[str]) -> Profile:
         """Return the profile of so many new jobs: it makes them wait where too many others are alive."""
-        self._free(alive)
+        self._free_slots(alive)
         self._tails.sort(key=lambda tail: tail is not None)
         before = dict.fromkeys(tail for tail in self._tails[:num_jobs] if tail is not None)
         if not before:
@@ -132,7 +132,7 @@ class ConcurrencySlots:
         waits = ":".join(["afterany", *before])
         return replace(profile, extra={**profile.extra, "dependency": f"{own},{waits}" if own else waits})
 
-    def take(self, job_ids: Sequence[str]) -> None:
+    def assign(self, job_ids: Sequence[str]) -> None:
         """Give lanes to the jobs of one array."""
         lanes = len(self._tails)
         if len(job_ids) > lanes:
@@ -140,7 +140,7 @@ class ConcurrencySlots:
         else:
             self._tails = [*self._tails[len(job_ids) :], *job_ids]
 
-    def _free(self, alive: Collection[str]) -> None:
+    def _free_slots(self, alive: Collection[str]) -> None:
         """Free the lanes of jobs that are over; an array keeps as many as it has jobs left."""
         seen: Counter[str] = Counter()
         for lane, tail in enumerate(self._tails):
@@ -153,7 +153,7 @@ class ConcurrencySlots:
 
 
 P = TypeVar("P")
-START_UP_S = 6.0
+JOB_OVERHEAD_S = 6.0
 """What a job is held for before its first packs begin, and after its last: srun, Python, what it imports."""
 GUESSED_PARALLEL = 16
 """Jobs that a cluster is taken to run at once where the profile does not say."""
@@ -180,7 +180,7 @@ def bundle(packs: Sequence[P], seconds: Sequence[float | None], profile: Profile
     return bundles
 
 
-def held_s(packs: Sequence[P], seconds: Sequence[float | None], profile: Profile) -> list[float] | None:
+def job_durations_s(packs: Sequence[P], seconds: Sequence[float | None], profile: Profile) -> list[float] | None:
     """Return for how long each job would be held, as `bundle` shares the packs out: from its start-up until its last pack.
 
     None where a pack's cost is unknown.
@@ -189,11 +189,12 @@ def held_s(packs: Sequence[P], seconds: Sequence[float | None], profile: Profile
     if len(costs_s) < len(seconds):
         return None
     return [
-        START_UP_S + max(_ends(members, costs_s, profile)) for members in bundle(range(len(packs)), seconds, profile)
+        JOB_OVERHEAD_S + max(_slot_ends(members, costs_s, profile))
+        for members in bundle(range(len(packs)), seconds, profile)
     ]
 
 
-def _ends(members: Sequence[int], costs_s: Sequence[float], profile: Profile) -> list[float]:
+def _slot_ends(members: Sequence[int], costs_s: Sequence[float], profile: Profile) -> list[float]:
     """Return when each slot of a job is done with its packs, of which each goes to the first slot that is free."""
     ends = [0.0] * profile.slots
     for pack in members:
@@ -210,7 +211,7 @@ def share_of_slots_used(packs: Sequence[P], seconds: Sequence[float | None], pro
     used_s = given_s = 0.0
     for members in bundle(range(len(packs)), seconds, profile):
         used_s += sum(costs_s[pack] for pack in members)
-        given_s += profile.slots * max(_ends(members, costs_s, profile))
+        given_s += profile.slots * max(_slot_ends(members, costs_s, profile))
     return used_s / given_s if given_s else None
 
 
@@ -224,7 +225,7 @@ class SbatchRateError(SlurmError):
     """sbatch was called as often as a minute allows."""
 
     def __init__(self, *, is_full: bool):
-        super().__init__(f"sbatch is called {SUBMISSIONS_A_MINUTE} times per minute at most")
+        super().__init__(f"sbatch is called {MAX_SUBMISSIONS_PER_MIN} times per minute at most")
         self.is_full = is_full
         """Whether the cluster has no room for all that is left either."""
 
@@ -243,8 +244,8 @@ class Submitter:
         requests: RequestBudget,
     ):
         self._profile, self._limits, self._store, self._sweep = profile, limits, store, sweep
-        self._room, self._lanes, self._requests = room, lanes, requests
-        self._size = limits.array_size
+        self._quota, self._slots, self._requests = room, lanes, requests
+        self._array_size = limits.array_size
         """Jobs of the next array at most: fewer while a limit is searched that only refusals show."""
         self._unclear: list[Submission] = []
         """What sbatch may or may not have accepted; its packs are submitted again once that is known."""
@@ -259,30 +260,30 @@ class Submitter:
             SbatchRateError: it is to be asked later.
             SlurmError: it refuses for another reason, or does not answer.
         """
-        self._clear_up()
+        self._cancel_unclear()
         left, was_refused = deque(bundles), False
         while left:
             jobs_alive = alive()
-            room = self._room.left(len(jobs_alive))
-            size = min(self._size, len(left), self._size if room is None else room)
+            room = self._quota.remaining(len(jobs_alive))
+            size = min(self._array_size, len(left), self._array_size if room is None else room)
             if size == 0:
-                raise SubmitLimitError(self._room.describe(len(jobs_alive)))
+                raise SubmitLimitError(self._quota.describe(len(jobs_alive)))
             if not self._requests.may_submit(is_full=False):
                 raise SbatchRateError(is_full=room is not None and room < len(left))
             try:
                 yield self._submit_array([left[index] for index in range(size)], excluded, jobs_alive)
             except SubmitLimitError as error:
-                room = self._room.left(len(jobs_alive), recount=True)
+                room = self._quota.remaining(len(jobs_alive), recount=True)
                 if room is not None and room < size:
                     continue  # jobs of ours that have ended leave a moment later
-                self._size, was_refused = max(1, size // 2), True
-                if self._room.learn(len(jobs_alive), str(error), size):
+                self._array_size, was_refused = max(1, size // 2), True
+                if self._quota.learn_limit(len(jobs_alive), str(error), size):
                     continue
                 raise SlurmError(f"the cluster's limits take not even one job of this user: {error}") from None
             for _ in range(size):
                 left.popleft()
             if not was_refused:
-                self._size = min(self._limits.array_size, 2 * self._size)
+                self._array_size = min(self._limits.array_size, 2 * self._array_size)
 
     def _submit_array(
         self, bundles: Sequence[list[AttemptSpec]], excluded: Sequence[str], alive: Sequence[str]
@@ -297,7 +298,7 @@ class Submitter:
         submission.write(self._store)  # first, so that a job can always be found again by its name
         write_trials(folder, (trial_id for bundle in bundles for job in bundle for trial_id in job.trial_ids))
         arguments = [[job.to_json() for job in bundle] for bundle in bundles]
-        profile = self._lanes.bounded(self._profile, len(bundles), alive)
+        profile = self._slots.with_dependency(self._profile, len(bundles), alive)
         called = CALLS["sbatch"]
         try:
             submission.job_ids = submit_array(profile, name, folder, run_bundle, arguments, excluded)
@@ -310,15 +311,15 @@ class Submitter:
                 shutil.rmtree(folder, ignore_errors=True)
             raise
         finally:
-            self._requests.note_submission(CALLS["sbatch"] - called or 1)  # once under each account and QOS
+            self._requests.record_submission(CALLS["sbatch"] - called or 1)  # once under each account and QOS
         try:
             submission.write(self._store)
         except OSError as error:  # its jobs are found by their name
             log.warning("the ids of its jobs are not written down: %s", error)
-        self._lanes.take(submission.job_ids)
+        self._slots.assign(submission.job_ids)
         return submission
 
-    def _clear_up(self) -> None:
+    def _cancel_unclear(self) -> None:
         """Cancel what sbatch accepted without saying so, and forget it: its packs are about to be submitted again.
 
         Raises:
