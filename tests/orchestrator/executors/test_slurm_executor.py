@@ -409,7 +409,7 @@ def test_a_node_that_ends_jobs_at_once_is_left_out_before_anything_is_done_elsew
     record(folder, running.attempt_id, "running")
     assert ends_of(executor, 2) == [], "what they wrote may be on its way"
     assert scheduler.kept_away == {"2": ["n2", "n9"], "3": ["n2", "n9"]}
-    assert "node n2 ended 2 jobs before our program began" in caplog.text
+    assert "node n2: 2 jobs ended before depthrate started" in caplog.text
     ends = ends_of(executor, 200)
     assert {end.attempt_id: end.kind for end in ends} == dict.fromkeys(
         (first.attempt_id, second.attempt_id), "not_begun"

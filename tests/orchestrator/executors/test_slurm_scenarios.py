@@ -162,7 +162,7 @@ def test_a_node_that_dies_three_times_is_avoided_and_its_deaths_are_on_the_books
         bench.lab.run("scontrol", "update", f"nodename={others}", "state=resume", check=False)
     printed = bench.wait(process)
     bench.check(8)
-    assert "failed on n2" in printed and "nothing more begins there" in printed
+    assert "failed on n2" in printed and "Excluded. Once it is repaired" in printed
     on_n2 = attempts_on(bench, "n2")
     assert [state for state, _ in on_n2] == ["lost"] * deaths, "and no attempt that runs for ever"
     jobs = ",".join({job.partition("_")[0] for _, job in on_n2})
@@ -371,9 +371,7 @@ def test_a_node_on_which_trials_fail_is_avoided(bench: Bench, error: str) -> Non
     assert ("hardware" if "ECC" in error else "code") in {kind for _, kind in failed}
     told_of_n2 = [line for line in printed.splitlines() if "failed on n2" in line]
     assert told_of_n2 and all(error in line for line in told_of_n2), printed
-    assert all(
-        "nothing new begins there for 2 min" in line or "nothing more begins there" in line for line in told_of_n2
-    )
+    assert all("Excluded for 2 min" in line or "Excluded. Once it is repaired" in line for line in told_of_n2)
     (node,) = [node for node in json.loads(bench.run("nodes", bench.name, "--json")) if node["node"] == "n2"]
     assert sum(node["failures"].values()) == len(failed)
     if len(failed) > 1:  # one failure is no proof, and speaks against a node for two minutes
@@ -386,7 +384,7 @@ def test_a_task_that_fails_on_every_node_stops_the_launch(bench: Bench) -> None:
         "sickened", params={"trace": str(bench.trace), "node": "all", "error": "a bug"}, grid={"depth": [*range(2, 26)]}
     )
     printed = bench.wait(bench.start(), code=1)
-    assert "stopped early" in printed and "begins there" not in printed
+    assert "stopped early" in printed and "Excluded" not in printed
     assert 1 <= printed.count("RuntimeError: a bug") <= 2, (
         "a line as it happens, with a count and nodes, and one at the end"
     )
