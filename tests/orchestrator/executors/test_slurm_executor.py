@@ -355,7 +355,7 @@ def test_a_controller_that_is_away_ends_nothing(
     scheduler.is_away = True
     with caplog.at_level(logging.WARNING):
         assert ends_of(executor, 50) == []
-    assert caplog.text.count("the queue cannot be seen") == 1, "said once"
+    assert caplog.text.count("cannot poll the SLURM queue") == 1, "said once"
 
 
 def test_a_refusal_names_what_was_not_submitted(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
@@ -563,14 +563,14 @@ def test_why_jobs_wait_is_said_with_what_to_do(
     executor.submit(jobs("a", "b"))
     scheduler.queue = {job: JobState("PENDING", 0, reason="PartitionDown") for job in scheduler.queue}
     ends_of(executor, 2)
-    said = "2 jobs waiting: PartitionDown (they start when the site has it up again; else cancel, and name another partition)"
+    said = "2 jobs waiting: PartitionDown (they start once it is up again, or cancel and set another partition)"
     assert said in caplog.messages
     scheduler.queue = {job: JobState("TIMEOUT", 0, "n1") for job in scheduler.queue}
     executor.profile = replace(executor.profile, grace_s=60)
     executor._queue._grace_s = 60
     ends_of(executor, 3)
     assert any(
-        "ended as TIMEOUT, so perhaps walltime_min was too short; last words" in text for text in caplog.messages
+        "ended as TIMEOUT (probably walltime_min was too short), waiting up to" in text for text in caplog.messages
     )
 
 
@@ -583,7 +583,7 @@ def test_a_job_that_is_being_ended_at_its_time_limit_is_told_of_before_it_is_ove
     scheduler.queue["1_0"] = JobState("COMPLETING", 0, "n1", reason="TimeLimit")
     scheduler.queue["1_1"] = JobState("COMPLETING", 0, "n2")
     ends_of(executor, 3)
-    assert "1 job on n1 ends by TimeLimit, so perhaps walltime_min was too short" in caplog.messages
+    assert "1 job on n1 ending: TimeLimit (probably walltime_min was too short)" in caplog.messages
     assert not [text for text in caplog.messages if "n2" in text], "that one just ends"
 
 
@@ -596,7 +596,7 @@ def test_a_job_that_runs_past_its_time_limit_is_told_of_before_the_controller_en
     scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1", started_at=time.time() - 121)
     scheduler.queue["1_1"] = JobState("RUNNING", 0, "n2", started_at=time.time() - 60)
     ends_of(executor, 3)
-    said = "1 job on n1 over the time limit of 2 min and about to be ended: a longer walltime_min is needed, or a task"
+    said = "1 job on n1 over the time limit of 2 min and about to be killed. Increase walltime_min, or save"
     assert [text for text in caplog.messages if text.startswith(said)], caplog.messages
     assert not [text for text in caplog.messages if "n2" in text]
     scheduler.queue["1_0"] = replace(scheduler.queue["1_0"], state="COMPLETING", reason="TimeLimit")

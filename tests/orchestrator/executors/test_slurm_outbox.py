@@ -134,7 +134,7 @@ def test_a_limit_that_nobody_tells_is_learnt(cluster: Cluster, folder: Store) ->
 def test_a_cluster_that_takes_nothing_although_nothing_is_there_says_so(cluster: Cluster, folder: Store) -> None:
     cluster.most = 0
     outbox, _ = outbox_of(cluster, folder, None)
-    with pytest.raises(SlurmError, match="take not even one job") as caught:
+    with pytest.raises(SlurmError, match="allow no job of this user") as caught:
         list(outbox.submit(bundles(3), [], list))
     assert not isinstance(caught.value, SubmitLimitError) and not folder.list("jobs")
 
@@ -213,12 +213,15 @@ def test_only_jobs_of_the_qos_that_has_the_limit_fill_it(cluster: Cluster, folde
     room = SubmitQuota(SubmitLimits({few: 5}, qos="few"), clock)
     assert room.remaining(0) == 4
     assert (
-        room.describe(4) == "QOS few takes 5 jobs of this user, and has 4 jobs of this launch, 1 other job of this user"
+        room.describe(4)
+        == "QOS few accepts 5 jobs of this user, and has 4 jobs of this launch, 1 other job of this user"
     )
     room = SubmitQuota(SubmitLimits({few: 5, everyone: 40}, qos="few"), clock)
     assert room.remaining(0) == 2
-    wanted = "QOS few takes 40 jobs of all users, and has 2 jobs of this launch, 1 other job of this user, 30 of bob, 7 of eve"
-    assert room.describe(2) == wanted
+    wanted = (
+        "accepts 40 jobs of all users, and has 2 jobs of this launch, 1 other job of this user, 30 of bob, 7 of eve"
+    )
+    assert room.describe(2) == f"QOS few {wanted}"
 
 
 def test_a_limit_that_a_refusal_teaches_counts_its_own_jobs_only(

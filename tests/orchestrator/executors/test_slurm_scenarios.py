@@ -226,7 +226,7 @@ def test_the_driver_is_killed_and_another_goes_on(bench: Bench) -> None:
     assert bench.status()["running"] == 2
     second = bench.start()
     assert second.stdout is not None
-    assert any("2 packs are already there" in line for line in second.stdout)
+    assert any("2 packs already submitted" in line for line in second.stdout)
     hold.unlink()
     bench.wait(second)
     bench.check(2, most_redone=0)
@@ -247,7 +247,7 @@ def test_a_running_sweep_is_gone_back_to_at_random_moments(bench: Bench) -> None
     for _ in range(ATTACHES):
         process = bench.start()
         assert process.stdout is not None
-        head = next((line for line in process.stdout if "already there" in line or "committed" in line), "no word")
+        head = next((line for line in process.stdout if "already submitted" in line or "committed" in line), "no word")
         if "committed" in head:  # this machine is slow, and the sweep is done before we are
             bench.wait(process)
             break
