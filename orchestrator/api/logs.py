@@ -9,7 +9,7 @@ from rich.console import Console
 
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.executors.registry import unreported_failures
+from depthrate.orchestrator.executors.registry import list_unreported_ends
 from depthrate.storage.attempts.records import Record, compacted_log, read_records
 from depthrate.storage.catalog.specs import newest_specs
 from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
@@ -26,7 +26,7 @@ def print_logs(store: Store, prefix: str, console: Console) -> None:
     snapshot = take_snapshot(store)
     states = {state["attempt_id"]: state for state in read_records(store, snapshot)}
     for sweep in newest_specs(store):
-        states |= {state["attempt_id"]: state for state in unreported_failures(store, sweep)}
+        states |= {state["attempt_id"]: state for state in list_unreported_ends(store, sweep)}
     print_attempts(store, snapshot, prefix, states.values(), console)
 
 

@@ -14,7 +14,7 @@ from depthrate.orchestrator.console.errors import next_call
 from depthrate.orchestrator.console.tables import counted, print_line
 from depthrate.orchestrator.executors.base import ComputeTarget, ExecutorRequest
 from depthrate.orchestrator.executors.options import LaunchOptions
-from depthrate.orchestrator.executors.registry import executor_options, open_machines
+from depthrate.orchestrator.executors.registry import executor_options, open_executor
 from depthrate.orchestrator.launch.estimates import Estimates, make_estimates
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, Plan, check_data, check_sweep, make_plan
 from depthrate.orchestrator.search.checks import check_search
@@ -89,9 +89,9 @@ def machines_of(options: LaunchOptions, sweep: SweepSpec, store: Store) -> Compu
     """Return the machines where a sweep's packs run.
 
     Raises:
-        ValueError: see `orchestrator.executors.registry.open_machines`.
+        ValueError: see `orchestrator.executors.registry.open_executor`.
     """
-    return open_machines(ExecutorRequest(sweep=sweep, store=store, options=options))
+    return open_executor(ExecutorRequest(sweep=sweep, store=store, options=options))
 
 
 def resume_command(options: LaunchOptions) -> str:

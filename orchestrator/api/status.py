@@ -39,7 +39,7 @@ _Seen = dict[str, SchedulerAnswer | None]
 
 
 def _ask_schedulers(store: Store, sweep: str) -> _Seen:
-    return {executor: scheduler.look(store, sweep) for executor, scheduler in schedulers().items()}
+    return {executor: scheduler.poll(store, sweep) for executor, scheduler in schedulers().items()}
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def _counts(seen: _Seen) -> Counts:
 
 
 def _deaths(seen: _Seen) -> list[Record]:
-    return [record for each in seen.values() if each is not None for record in each.deaths]
+    return [record for each in seen.values() if each is not None for record in each.unreported_ends]
 
 
 def _reckon(store: Store, snapshot: Snapshot, sweep: str, reader: RecordReader) -> SweepCost:

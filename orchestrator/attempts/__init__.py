@@ -1,5 +1,5 @@
-"""What happened to an attempt, whether it runs, what follows from a failure, and how a sweep is cancelled.
+"""State of an attempt: its record, its liveness, the consequences of a failure, and the cancellation of a sweep.
 
-Imports the contract of executors, `storage` and `tasks`; nothing else of the orchestrator. Begin with `record`; `liveness` is
-the rule for heartbeats, `retry` the table of what follows from each kind of failure.
+Imports the executor contract, `storage` and `tasks`, nothing else of the orchestrator. Start with `record`. `liveness` holds
+the heartbeat rule, `retry` the table of failure kinds.
 """

@@ -1,4 +1,4 @@
-"""The mark in the store by which every launch of a sweep, wherever it runs, learns that it was cancelled."""
+"""The cancel mark in the store, which every launch of a sweep reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from depthrate.storage.files.store import Store
 
 
 def read_cancel_mark(store: Store, sweep: str) -> bytes | None:
-    """Return the mark of the last cancellation, new with each; None if there was none or the store does not answer."""
+    """Return the mark of the last cancellation, unique to it, or None without a cancellation or a readable store."""
     try:
         return store.read(cancel_path(sweep))
     except OSError:
@@ -18,11 +18,11 @@ def read_cancel_mark(store: Store, sweep: str) -> bytes | None:
 
 
 def forced_attempts(mark: bytes | None) -> set[str]:
-    """Return the attempts that are to end at once, and not when their task next looks."""
+    """Return the attempts that must exit immediately instead of at their task's next check."""
     words = (mark or b"").decode(errors="replace").split()
     return set(words[1:])
 
 
 def write_cancel_mark(store: Store, sweep: str, force: Iterable[str] = ()) -> None:
-    """Ask all launches of a sweep that run now to stop; the attempts in `force` end themselves at once."""
+    """Ask all current launches of a sweep to stop, and the attempts in `force` to exit immediately."""
     store.write(cancel_path(sweep), " ".join([secrets.token_hex(8), *force]).encode())

@@ -1,10 +1,11 @@
-"""Which nodes fail where others do not, judged by counts alone: nodes of a cluster or of Ray, or the GPUs of one machine.
+"""Unhealthy nodes: nodes of SLURM or Ray, or GPUs of one machine, that fail where others do not, judged by counts.
 
-`NodeHealth` judges attempts, `StartFailures` jobs that end before our program begins; `NodeMonitor` has executors avoid them.
+`NodeHealth` counts attempts, `StartFailures` counts jobs that end before depthrate starts in them, and `NodeMonitor` makes an
+executor exclude nodes.
 
-A task with a bug fails everywhere and speaks against no node; a pack that fails on two healthy nodes is itself at fault.
-What is left is compared: how likely is it that so many of all failures fall on one node by chance, given how many attempts
-it had (Fisher's exact test, one-sided)? Attempts elsewhere that run for longer than it took to fail here count as gone well.
+A bug in a task fails on every node and counts against no node. A pack that fails on two healthy nodes counts as faulty, and its
+failures against no node. A one-sided Fisher test compares the remaining failures of a node with those elsewhere. A running
+attempt elsewhere counts as a success once it has run longer than the failed ones on the node.
 """
 
 from __future__ import annotations
@@ -30,21 +31,23 @@ from depthrate.storage.tables.states import AttemptState, FailureKind
 
 log = logging.getLogger("depthrate")
 MAX_P_VALUE = 0.1
-"""A node whose failures are less likely than this by chance is unhealthy; being wrong costs a node, not a trial."""
-MIN_NODE_FAILURES, NODE_FAILURES_IN_A_ROW = 2, 3
-"""Failures below which nothing is concluded; and those in a row that are enough where others work meanwhile."""
+"""Largest Fisher p-value of an unhealthy node. A false alarm loses a node, never a trial."""
+MIN_NODE_FAILURES = 2
+"""Failures before a node can be unhealthy."""
+NODE_FAILURES_IN_A_ROW = 3
+"""Consecutive failures that make a node unhealthy while others succeed."""
 COOLDOWN_S = 120.0
-"""How long nothing new is sent to a node on which an attempt has failed and none has gone well since, while others work."""
+"""Seconds without new attempts after a failure on a node, until an attempt succeeds there, while other nodes work."""
 HISTORY_S = 24 * 3600.0
-"""Age from which on records do not count; each launch judges by what it sees itself."""
+"""Age in seconds from which records are ignored. Later events are counted as a launch observes them."""
 SAME_NODE_LOSS_S = 5.0
-"""What ended on a node within so long of each other, when that was lost, it lost by one death."""
+"""Longest time in seconds between losses on one node that count as a single loss of the node."""
 MIN_START_FAILURES = 2
-"""Jobs that must end on a node before our program begins, one after the other, before it is excluded."""
-NOWHERE_AT = 3
-"""Jobs that must end so, on two nodes or all there are, before the fault is taken to be no node's."""
+"""Consecutive jobs that must end on a node before depthrate starts, until the node is excluded."""
+MIN_FAILURES_ANYWHERE = 3
+"""Early ends, on at least two nodes or on every node, after which no single node can be the cause."""
 POLL_INTERVAL_S = 5.0
-"""Between two reads of which nodes were cleared, while any is excluded."""
+"""Seconds between reads of the cleared nodes while any node is excluded."""
 _HARDWARE_ERRORS = (
     r"uncorrectable (?:ECC|NVLink) error|ECC error|double[- ]bit ECC|ECC_?UNCORRECTABLE",
     r"\bXid\b",
@@ -64,7 +67,7 @@ _HARDWARE = re.compile("|".join(_HARDWARE_ERRORS))
 
 
 def read_cleared(store: Store, sweep: str) -> dict[str, float]:
-    """Return node -> when a user said that it is repaired; empty where none did, or the store does not answer."""
+    """Return node -> time at which a user cleared it, or {} without cleared nodes or a readable store."""
     try:
         cleared = read_object(store.read(forgiven_path(sweep)))
     except (OSError, ValueError):
@@ -73,21 +76,21 @@ def read_cleared(store: Store, sweep: str) -> dict[str, float]:
 
 
 def write_cleared(store: Store, sweep: str, node: str) -> None:
-    """Record that a node is repaired: launches that run, and `depthrate nodes`, count its attempts from now on.
+    """Clear a repaired node: launches and `depthrate nodes` ignore its attempts up to now.
 
     Raises:
-        OSError: the store refuses it.
+        OSError: The store is not writable.
     """
     store.write(forgiven_path(sweep), json.dumps(read_cleared(store, sweep) | {node: time.time()}).encode())
 
 
 def is_hardware_error(error: str | None) -> bool:
-    """Whether an error is known to come from a node's card, driver or local disk, whatever the task."""
+    """Return whether an error is known to come from a node's GPU, driver or local disk, whatever the task."""
     return error is not None and _HARDWARE.search(error) is not None
 
 
 def fisher_p_value(failed: int, succeeded: int, failed_elsewhere: int, succeeded_elsewhere: int) -> float:
-    """Return how likely a node has so many of all failures, or more, if all nodes are alike (Fisher's exact test)."""
+    """Return the one-sided Fisher p-value of a node's failures."""
     attempts, failures = failed + succeeded, failed + failed_elsewhere
     total = attempts + failed_elsewhere + succeeded_elsewhere
     ways = sum(
@@ -105,33 +108,33 @@ def _ended_at(record: Record) -> float:
 class _Node:
     done: int = 0
     failed: Counter[str] = field(default_factory=Counter)
-    """Pack -> attempts that failed."""
+    """Pack -> failed attempts."""
     streak: list[str] = field(default_factory=list)
-    """Packs that have failed since an attempt last went well."""
+    """Packs that failed since the last success."""
     done_elsewhere: int = 0
-    """Attempts that had gone well elsewhere when the streak began."""
+    """Successes on other nodes when the streak started."""
     failed_at: float = float("-inf")
-    died_at: list[float] = field(default_factory=list)
-    lasted_s: float = 0.0
-    """The longest that an attempt ran that failed."""
+    lost_at: list[float] = field(default_factory=list)
+    longest_failed_s: float = 0.0
+    """Longest run time of a failed attempt, in seconds."""
     last_error: str = ""
 
 
 class NodeHealth:
-    """Attempts started, failed and done on each node, and which nodes to exclude."""
+    """Attempts started, failed and done per node, and the nodes to exclude."""
 
     def __init__(self, num_nodes: int | None = None, clock: Callable[[], float] = time.monotonic):
         self._num_nodes, self._clock = num_nodes, clock
         self._nodes: defaultdict[str, _Node] = defaultdict(_Node)
         self._running: dict[str, tuple[str, float]] = {}
-        """Attempt -> its node, and since when."""
+        """Attempt -> (node, start on our clock)."""
         self._failed_on: defaultdict[str, set[str]] = defaultdict(set)
-        """Pack -> nodes."""
-        self._numbers = itertools.count()
+        """Pack -> nodes on which it failed."""
+        self._serials = itertools.count()
         self._faulty_packs: set[str] = set()
-        """Packs that failed on two nodes of which neither was unhealthy."""
+        """Packs that failed on two nodes, neither of them unhealthy at the time."""
         self.unhealthy: list[str] = []
-        """Nodes that fail where others do not, as last judged, the first found first."""
+        """Nodes that fail where others do not, in the order of detection."""
 
     def record_start(self, node: str, attempt_id: str) -> None:
         """Count an attempt that runs on a node."""
@@ -140,15 +143,15 @@ class NodeHealth:
             self._running.setdefault(attempt_id, (node, self._clock()))
 
     def node_of(self, attempt_id: str) -> str:
-        """Return where an attempt runs, if its start was recorded; empty otherwise."""
+        """Return the node of an attempt whose start was recorded, or an empty str."""
         return self._running.get(attempt_id, ("", 0.0))[0]
 
     def forget_attempt(self, attempt_id: str) -> None:
-        """Count an attempt no more: it is over in a way that says nothing about its node."""
+        """Forget an attempt whose end reveals nothing about its node."""
         self._running.pop(attempt_id, None)
 
     def record_success(self, node: str, attempt_id: str = "") -> None:
-        """Count an attempt that is done."""
+        """Count a successful attempt."""
         self._running.pop(attempt_id, None)
         if node:
             self._nodes[node].done += 1
@@ -158,25 +161,27 @@ class NodeHealth:
     def record_failure(
         self, node: str, pack_id: str, kind: FailureKind, attempt_id: str = "", error: str = "", ago_s: float = 0.0
     ) -> None:
-        """Count an attempt at a pack that failed so many seconds ago, if its node may be the cause."""
+        """Count an attempt that failed `ago_s` seconds ago, if its node may be the cause."""
         _, since = self._running.pop(attempt_id, ("", self._clock()))
         causes = RULES[kind].causes
         if not node or Cause.NODE not in causes:
             return
         here = self._nodes[node]
         if kind is FailureKind.NODE_LOST:
-            died_at = self._clock() - ago_s
-            if any(abs(died_at - before) < SAME_NODE_LOSS_S for before in here.died_at):
+            lost_at = self._clock() - ago_s
+            if any(abs(lost_at - previous) < SAME_NODE_LOSS_S for previous in here.lost_at):
                 return
-            here.died_at.append(died_at)
+            here.lost_at.append(lost_at)
         if causes == Cause.NODE:
-            pack_id = f"{pack_id} {next(self._numbers)}"  # of its own: not compared with how the pack does elsewhere
+            pack_id = (
+                f"{pack_id} {next(self._serials)}"  # unique: failures of this pack on other nodes must not excuse it
+            )
         if not here.streak:
             here.done_elsewhere = self._done_elsewhere(node)
         here.failed[pack_id] += 1
         here.streak.append(pack_id)
         here.failed_at = max(here.failed_at, self._clock() - ago_s)
-        here.lasted_s = max(here.lasted_s, self._clock() - since)
+        here.longest_failed_s = max(here.longest_failed_s, self._clock() - since)
         here.last_error = error
         self._failed_on[pack_id].add(node)
         if len(self._failed_on[pack_id].difference(self.unhealthy)) > 1:
@@ -184,7 +189,7 @@ class NodeHealth:
         self._update_unhealthy()
 
     def clear(self, node: str) -> None:
-        """Reset the history of a node that was repaired."""
+        """Reset the history of a repaired node."""
         if node in self._nodes:
             self._nodes[node] = _Node()
             for nodes in self._failed_on.values():
@@ -192,7 +197,7 @@ class NodeHealth:
             self._update_unhealthy()
 
     def add_records(self, records: Iterable[Record], cleared: dict[str, float], now: float) -> None:
-        """Count attempts that ended before, by their hosts; of a node that was cleared, those since then."""
+        """Count attempts that ended earlier by host, and of a cleared node only those after the clearing."""
         for record in sorted(records, key=_ended_at):
             node, ended_at = record["host"] or "", _ended_at(record)
             if ended_at < max(now - HISTORY_S, cleared.get(node, 0.0)):
@@ -205,44 +210,46 @@ class NodeHealth:
 
     @property
     def nodes(self) -> set[str]:
-        """Nodes on which any attempt has started."""
+        """Nodes on which an attempt has started."""
         return set(self._nodes)
 
     @property
     def excluded(self) -> list[str]:
-        """Nodes on which nothing new is to start: those that are unhealthy, and those that cool down."""
+        """Nodes that get no new attempts: unhealthy or in cooldown."""
         return [*self.unhealthy, *self.cooling_down]
 
     @property
     def cooling_down(self) -> list[str]:
-        """Nodes that have failed and not gone well since, where most others do not: excluded for `COOLDOWN_S`."""
+        """Nodes with a failure in the last `COOLDOWN_S` and no success since, unless most nodes fail."""
         now = self._clock()
         failing = [name for name, node in self._nodes.items() if set(node.streak) - self._faulty_packs]
         if 2 * len(failing) > max(len(self._nodes), 1):
-            return []  # they fail everywhere
+            return []  # failures everywhere: no node is the cause
         recent = [name for name in failing if now - self._nodes[name].failed_at < COOLDOWN_S]
         return sorted(set(recent).difference(self.unhealthy))[: max(0, self._max_excluded() - len(self.unhealthy))]
 
     def fails_only_here(self, node: str) -> bool:
-        """Whether attempts have gone well elsewhere, or run there for longer than any that failed on this node."""
-        return self._done_elsewhere(node) + self._outlived(node) > 0
+        """Return whether attempts elsewhere succeeded, or have run longer than the failed ones on this node."""
+        return self._done_elsewhere(node) + self._count_outlasting(node) > 0
 
     def describe(self, node: str) -> str:
-        """Return what a node did, compared with the others."""
+        """Return a node's failures compared with the other nodes."""
         failed, done, failed_elsewhere, done_elsewhere = self._counts(node)
-        text = f"{failed} of {failed + done} attempts failed on {node}, {failed_elsewhere} of "
-        return text + f"{failed_elsewhere + done_elsewhere} elsewhere"
+        total_elsewhere = failed_elsewhere + done_elsewhere
+        return (
+            f"{failed} of {failed + done} attempts failed on {node} (elsewhere {failed_elsewhere} of {total_elsewhere})"
+        )
 
     def last_error(self, node: str) -> str:
-        """Return what failed last on a node."""
+        """Return the error of the last failure on a node."""
         return self._nodes[node].last_error if node in self._nodes else ""
 
     def _update_unhealthy(self) -> None:
-        failing = [node for node in self._nodes if self._fails_alone(node)]
-        keep = [node for node in self.unhealthy if node in failing]
-        self.unhealthy = [*keep, *(node for node in failing if node not in keep)][: self._max_excluded()]
+        failing = [node for node in self._nodes if self._is_unhealthy(node)]
+        still = [node for node in self.unhealthy if node in failing]
+        self.unhealthy = [*still, *(node for node in failing if node not in still)][: self._max_excluded()]
 
-    def _fails_alone(self, node: str) -> bool:
+    def _is_unhealthy(self, node: str) -> bool:
         failed, done, failed_elsewhere, done_elsewhere = self._counts(node)
         if failed < MIN_NODE_FAILURES or not done_elsewhere:
             return False
@@ -254,10 +261,10 @@ class NodeHealth:
         return bool(in_a_row) and fisher_p_value(failed, done, failed_elsewhere, done_elsewhere) <= MAX_P_VALUE
 
     def _counts(self, node: str) -> tuple[int, int, int, int]:
-        """Return the attempts that failed and went well on a node, and elsewhere."""
+        """Return (failures, successes, failures elsewhere, successes elsewhere) of a node."""
         failures = {name: self._failures(name) for name in self._nodes}
         elsewhere = sum(failures.values()) - failures.get(node, 0)
-        done_elsewhere = self._done_elsewhere(node) + self._outlived(node)
+        done_elsewhere = self._done_elsewhere(node) + self._count_outlasting(node)
         return failures.get(node, 0), self._nodes[node].done, elsewhere, done_elsewhere
 
     def _failures(self, name: str) -> int:
@@ -266,72 +273,77 @@ class NodeHealth:
     def _done_elsewhere(self, node: str) -> int:
         return sum(other.done for name, other in self._nodes.items() if name != node)
 
-    def _outlived(self, node: str) -> int:
-        """Return how many attempts elsewhere have run for longer than any that failed on this node."""
-        longest_s, now = self._nodes[node].lasted_s, self._clock()
+    def _count_outlasting(self, node: str) -> int:
+        """Return the number of attempts on other nodes that have run longer than the failed ones on this node."""
+        longest_s, now = self._nodes[node].longest_failed_s, self._clock()
         return sum(name != node and now - since > longest_s for name, since in self._running.values())
 
     def _max_excluded(self) -> int:
-        """Return how many nodes may be excluded: one is always left, and of many a half."""
+        """Return the number of nodes that may be excluded: all but one of up to three, otherwise half."""
         total = self._num_nodes or len(self._nodes)
         return max(0, total - 1) if total <= 3 else total // 2
 
 
 class StartFailures:
-    """Jobs that ended on each node before our program began: a node, or what is set up there, that starts nothing."""
+    """Jobs per node that ended before depthrate started in them: a broken node, or broken setup lines."""
 
     def __init__(self, num_nodes: int):
         self._num_nodes = num_nodes
-        """One of them is never excluded."""
+        """Nodes of the partition. At least one is never excluded."""
         self._works: set[str] = set()
-        """Nodes on which our program has begun: a heartbeat there is a proof that jobs can run."""
+        """Nodes with a heartbeat from depthrate, which proves that jobs can start there."""
         self._failed: defaultdict[str, set[str]] = defaultdict(set)
-        """Node -> jobs that ended on it before that, since it last happened there."""
+        """Node -> jobs that ended too early since the last start on it."""
         self.excluded: list[str] = []
-        """Nodes that jobs avoid."""
+        """Nodes to exclude from new jobs."""
 
     def record_start(self, node: str, job_id: str) -> None:
-        """Count a job in which our program runs, though it may have been counted as failed: what it writes comes late."""
+        """Count a job that runs depthrate, even if it was counted as failed: its record may be seen late."""
         self._works.add(node)
         if self._failed.pop(node, None) and node in self.excluded:
-            log.warning("node %s works: job %s begins there", node, job_id)
+            log.warning("node %s works again: job %s has started there", node, job_id)
             self.excluded.remove(node)
 
     def record_failure(self, node: str, job_id: str) -> None:
-        """Count a job that ended on a node without a sign of our program, and exclude the node if that is the rule."""
+        """Count a job that ended on a node without a record from depthrate, and exclude the node at the limit."""
         if node:
             self._failed[node].add(job_id)
             is_possible = node not in self.excluded and len(self.excluded) + 1 < self._num_nodes
             if len(self._failed[node]) >= MIN_START_FAILURES and is_possible:
                 self.excluded.append(node)
-                how = "before our program began (a setup line, a file system that is not there, Python)"
                 count = len(self._failed[node])
-                log.warning("node %s ended %d jobs %s: jobs avoid it from now on", node, count, how)
+                log.warning(
+                    "node %s: %d jobs ended before depthrate started (failing setup line, missing file system or Python). "
+                    "Excluded from new jobs.",
+                    *(node, count),
+                )
 
     def starts_nowhere(self, running_on: Collection[str]) -> bool:
-        """Whether no job can start anywhere, given the nodes on which jobs run now: they may be about to start."""
+        """Return whether no node can start jobs. A job on an untried node in `running_on` may still start."""
         if self._works:
             return False
         tried = {node for node, jobs in self._failed.items() if jobs}
         num_jobs = sum(len(jobs) for jobs in self._failed.values())
-        return num_jobs >= NOWHERE_AT and len(tried) >= min(2, self._num_nodes) and tried.issuperset(running_on)
+        return (
+            num_jobs >= MIN_FAILURES_ANYWHERE and len(tried) >= min(2, self._num_nodes) and tried.issuperset(running_on)
+        )
 
 
 class NodeMonitor:
-    """Keeps an executor away from nodes that fail where others do not, and tells the user."""
+    """Keeps an executor's list of excluded nodes up to date and reports each change to the user."""
 
     def __init__(self, store: Store, sweep: str, executor: Executor, clock: Callable[[], float] = time.monotonic):
         self.health = NodeHealth(executor.num_nodes, clock)
         self._store, self._sweep, self._executor, self._clock = store, sweep, executor, clock
         self._excluded: list[str] = []
         self._reported: dict[str, str] = {}
-        """Excluded node -> what the user was told of it."""
+        """Excluded node -> last message about it."""
         self._cleared: dict[str, float] = {}
-        """Node -> when a user cleared it, if that was taken into account."""
+        """Node -> time of the last clearing that was applied."""
         self._started_at, self._next_read = time.time(), float("-inf")
 
     def update(self) -> None:
-        """Have the executor start nothing on the nodes that are excluded now; call it once all that ended is counted."""
+        """Pass the currently excluded nodes to the executor. Call this after counting all ended attempts."""
         health = self.health
         for attempt_id, node in self._executor.nodes_by_attempt().items():
             health.record_start(node, attempt_id)
@@ -347,12 +359,12 @@ class NodeMonitor:
         reports = {node: text for node, text in self._reported.items() if node in health.cooling_down}
         for node in health.cooling_down:
             if health.fails_only_here(node):
-                reports[node] = f"nothing new begins there for {COOLDOWN_S / 60:.0f} min"
+                reports[node] = f"Excluded for {COOLDOWN_S / 60:.0f} min."
         for node in health.unhealthy:
             undo = f"depthrate nodes {shlex.quote(self._sweep)} --forgive {shlex.quote(node)}"
-            reports[node] = f"nothing more begins there (when it is repaired: {undo})"
+            reports[node] = f"Excluded. Once it is repaired: {undo}"
         for node, text in reports.items():
             if self._reported.get(node) != text:
-                done = f"{node}: {health.describe(node)}, the last with: {health.last_error(node)}"
-                log.warning("%s; %s", done[:500], text)
+                failures = f"{health.describe(node)}, last error: {health.last_error(node)}"
+                log.warning("%s. %s", failures[:500], text)
         self._reported = reports

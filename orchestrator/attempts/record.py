@@ -1,4 +1,4 @@
-"""The record of an attempt in the store: who runs what, how far it is, and how it ended. A hint, never the truth."""
+"""The attempt record in the store: node, progress and end of an attempt. A hint, never the truth."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.tasks.interface import Engine
 
 SCHEDULER_KNOWN_KINDS = (FailureKind.TIMEOUT, FailureKind.OUT_OF_MEMORY, FailureKind.CANCELLED)
-"""Ends of which a scheduler knows the cause, and a worker that is asked to stop does not."""
+"""Causes that a scheduler knows, while the worker only knows that it was asked to stop."""
 
 
 def nth_attempt_id(attempt_id: str, restart: int) -> str:
-    """Return the attempt that a job makes when a scheduler has started it `restart` times anew: the same for everybody."""
+    """Return the attempt ID of a job's n-th restart by the scheduler: the same in every process."""
     if restart == 0:
         return attempt_id
     return f"{attempt_id[:15]}_{hashlib.sha256(f'{attempt_id} {restart}'.encode()).hexdigest()[:12]}"
 
 
 def new_attempt_id() -> str:
-    """Return a name that no other attempt has and that sorts by time."""
+    """Return a unique attempt ID that sorts by time."""
     return f"{datetime.now(UTC):%Y%m%dT%H%M%S}_{secrets.token_hex(6)}"
 
 
 @dataclass(kw_only=True)
 class Attempt:
-    """One execution of a pack, as its record has it."""
+    """One execution of a pack, with the fields of its record."""
 
     attempt_id: str
     sweep: str
@@ -56,36 +56,36 @@ class Attempt:
     num_steps: int | None = None
     trials_done: int = 0
     engine: Engine | None = None
-    """How it runs the steps of a task that trains; null before it knows, and for tasks that do not say."""
+    """Engine in use. None until it is chosen, and for tasks that do not report one."""
     compile_s: float | None = None
-    """Of which seconds went into compiling its step, or waiting for who compiles it."""
+    """Seconds spent compiling the step, or waiting for another process to compile it."""
     checkpoints: int = 0
-    """Saved by this attempt."""
+    """Checkpoints saved by this attempt."""
     code_hash: str | None = None
-    """The version of the task's code that it runs."""
+    """Version of the task's code."""
     progress_at: float | None = None
-    """When it last came further: a step, a trial, a checkpoint."""
+    """Time of the last progress: a step, a trial or a checkpoint."""
     beat_s: float | None = None
-    """Seconds between two of its signs of life."""
+    """Seconds between heartbeats."""
     packs_s: float = 0.0
-    """Seconds that its packs ran, without what an attempt costs beside them."""
+    """Seconds that its packs ran, without start-up and other overhead."""
     cpu_s: float | None = None
-    """Seconds of all cores that it computed for, at its end."""
+    """CPU seconds over all cores, known at the end."""
     gpu_share: float | None = None
-    """Part of a GPU that is its own, where it computes on one."""
+    """Share of the GPU per pack, if the attempt runs on one."""
     needs_bytes: int | None = None
-    """For which the store has no room, while it holds what has finished."""
+    """Bytes that the full store must have free before this attempt can commit its finished trials."""
     error_kind: FailureKind | None = None
     error: str | None = None
     traceback: str | None = None
 
     def beat(self, store: Store) -> None:
-        """Put the state into the store with a fresh heartbeat."""
+        """Write the record with a fresh heartbeat."""
         self.heartbeat_at = time.time()
         self.write(store)
 
     def write(self, store: Store) -> None:
-        """Put the state into the store."""
+        """Write the record."""
         store.write(attempt_path(self.sweep, self.attempt_id), json.dumps(asdict(self)).encode())
 
 
@@ -98,55 +98,59 @@ def read_attempt(store: Store, sweep: str, attempt_id: str) -> Record | None:
 
 
 def read_attempts(store: Store, sweep: str, attempt_ids: Iterable[str]) -> dict[str, Record]:
-    """Return attempt -> record of those that can be read, asked for all at once."""
+    """Return attempt ID -> record of the readable ones, read in one batch."""
     paths = [attempt_path(sweep, attempt_id) for attempt_id in attempt_ids]
     return {record["attempt_id"]: record for _, record in read_loose_records(store, paths)}
 
 
-def lost_attempt(*known: Mapping[str, Any], kind: FailureKind, error: str | None) -> Attempt:
-    """Return the end of an attempt that could not write it itself.
+def lost_attempt(*facts: Mapping[str, Any], kind: FailureKind, error: str | None) -> Attempt:
+    """Return the final state of an attempt that could not write its own end.
 
-    `known` says of it at least attempt_id, sweep, pack_id, trial_ids and device; of two values the later counts.
+    `facts` contains at least attempt_id, sweep, pack_id, trial_ids and device. Later values replace earlier ones.
     """
-    fields = {name: value for each in known for name, value in each.items() if value is not None and name in _FIELDS}
+    fields = {name: value for known in facts for name, value in known.items() if value is not None and name in _FIELDS}
     fields = {"ended_at": time.time()} | fields
     fields |= {"state": AttemptState.LOST, "error_kind": kind, "error": error}
     return Attempt(**fields)
 
 
-def write_lost(store: Store, *known: Mapping[str, Any], kind: FailureKind, error: str | None) -> None:
-    """Write the end of an attempt, see `lost_attempt`; one that it wrote itself, or somebody else, stays as it is.
+def write_lost(store: Store, *facts: Mapping[str, Any], kind: FailureKind, error: str | None) -> None:
+    """Write the end of an attempt as `lost_attempt` returns it, unless the record has an end already.
 
-    Only that it was asked to stop is no end where the scheduler says why.
+    The end INTERRUPTED is replaced if the scheduler knows the cause.
 
     Raises:
-        OSError: the store refuses it.
+        OSError: The store is not writable.
     """
-    lost = lost_attempt(*known, kind=kind, error=error)
-    now = read_attempt(store, lost.sweep, lost.attempt_id)
-    if now is None or now["state"] is AttemptState.RUNNING or _is_overruled_by_scheduler(now["state"], kind):
+    lost = lost_attempt(*facts, kind=kind, error=error)
+    current = read_attempt(store, lost.sweep, lost.attempt_id)
+    if (
+        current is None
+        or current["state"] is AttemptState.RUNNING
+        or _is_overruled_by_scheduler(current["state"], kind)
+    ):
         lost.write(store)
 
 
 def classify_failure(
-    kind: FailureKind, death: str | None, record: Record | None, store: Store
+    kind: FailureKind, exit_message: str | None, record: Record | None, store: Store
 ) -> tuple[FailureKind, str | None]:
-    """Return what an attempt that is over and not done failed of, in words too.
+    """Return the failure kind and error of an attempt that is over and not done.
 
-    `kind` and `death` are what who started it saw, `record` what stands in the store.
+    `kind` and `exit_message` come from the executor, `record` from the store.
     """
     state = AttemptState.RUNNING if record is None else record["state"]
-    if death is not None and (state is AttemptState.RUNNING or _is_overruled_by_scheduler(state, kind)):
-        return _kind_of_error(kind, death), death
+    if exit_message is not None and (state is AttemptState.RUNNING or _is_overruled_by_scheduler(state, kind)):
+        return _kind_of_error(kind, exit_message), exit_message
     if record is None or state is AttemptState.RUNNING:
         return FailureKind.STORE, _missing_end_reason(store, record)
-    wrote = kind if kind is FailureKind.FAILED_TO_START_ANYWHERE else record["error_kind"] or kind
-    error = record["error"] or death
-    return _kind_of_error(wrote, error), error
+    recorded_kind = kind if kind is FailureKind.FAILED_TO_START_ANYWHERE else record["error_kind"] or kind
+    error = record["error"] or exit_message
+    return _kind_of_error(recorded_kind, error), error
 
 
 def _is_overruled_by_scheduler(state: AttemptState, kind: FailureKind) -> bool:
-    """Whether what a dying worker wrote, that it was asked to stop, says less than what the scheduler knows of its end."""
+    """Return whether the scheduler's cause is more precise than the worker's record that it was interrupted."""
     return state is AttemptState.INTERRUPTED and kind in SCHEDULER_KNOWN_KINDS
 
 
@@ -156,16 +160,16 @@ def _kind_of_error(kind: FailureKind, error: str | None) -> FailureKind:
 
 
 def _missing_end_reason(store: Store, record: Record | None) -> str:
-    """Say why a worker that goes on working has left no end of an attempt, or no word at all, in the store."""
-    what = "the attempt left no record" if record is None else "the attempt could not write down its end"
+    """Return the reason why a healthy worker left no end of an attempt, or no record, in the store."""
+    problem = "the attempt left no record" if record is None else "the attempt could not write its end"
     try:
         store.check_writable()
     except StoreError as error:
-        return f"{what}: {error}"
-    return f"{what}: the store could not be written there, or what is there is another one"
+        return f"{problem}: {error}"
+    return f"{problem}: its node could not write to the store, or has another store at this path"
 
 
 def describe_attempt(record: Record) -> str:
-    """Say which attempt a record is of, where it runs and since when."""
+    """Return the attempt's ID, node, process and start as text."""
     since = time.strftime("%Y-%m-%d %H:%M", time.localtime(record["started_at"]))
     return f"attempt {record['attempt_id']} on {record['host']}, pid {record['pid']}, since {since}"

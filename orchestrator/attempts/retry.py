@@ -1,4 +1,4 @@
-"""What follows when an attempt fails: pure, by one table over the kinds of failure."""
+"""The retry policy: one table from failure kind to action."""
 
 from __future__ import annotations
 
@@ -12,72 +12,72 @@ from depthrate.storage.tables.states import FailureKind
 
 
 class FailureAction(StrEnum):
-    """What becomes of a pack whose attempt failed."""
+    """Next step for a pack whose attempt failed."""
 
     RETRY = "retry"
     SPLIT = "split"
-    """In two packs of half its trials each."""
+    """Split into two packs of half the trials."""
     STOP = "stop"
-    """Back into the queue, and this launch submits nothing more: its user can resume it."""
+    """Requeue the pack and submit nothing more in this launch. The user can resume it."""
     GIVE_UP = "give up"
 
 
 class Cause(Flag):
-    """What may have caused a failure."""
+    """Possible cause of a failure."""
 
     PACK = auto()
-    """The pack that ran, and no other of its attempt."""
+    """The pack itself, and no other pack of the attempt."""
     NODE = auto()
     STORE = auto()
     SCHEDULER = auto()
-    """Or its user, or a site on which nothing starts."""
+    """The scheduler, its user, or a site that starts no jobs."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What follows from one kind of failure."""
+    """Consequences of one failure kind."""
 
     retries: int
-    """How often a pack that fails in this way is tried again."""
+    """Retries of a pack that fails with this kind."""
     causes: Cause
     delays_s: tuple[float, float] = (0.0, 0.0)
-    """Before a pack is tried again: at first, and at most; doubled with every failure."""
+    """Initial and largest delay before a retry, in seconds. The delay doubles with each failure."""
     only_elsewhere: bool = False
-    """Whether it is tried again only where there is another node: this one would give the same error."""
+    """True if a retry needs another node, because this one would fail again."""
 
     @property
     def is_external(self) -> bool:
-        """Whether it says nothing about the trial."""
+        """Whether the failure reveals nothing about the trial."""
         return not self.causes & (Cause.PACK | Cause.STORE)
 
 
 RULES: dict[FailureKind, Rule] = {
-    FailureKind.TASK: Rule(1, Cause.PACK | Cause.NODE),  # an exception that may not occur again
-    FailureKind.CODE: Rule(1, Cause.PACK | Cause.NODE, only_elsewhere=True),  # where libraries may have other versions
-    FailureKind.TABLE: Rule(0, Cause.PACK),  # a task that returns no table will not return one next time
-    FailureKind.STORE: Rule(3, Cause.STORE | Cause.NODE, (5.0, 40.0)),  # a disk that was full, a server that was away
+    FailureKind.TASK: Rule(1, Cause.PACK | Cause.NODE),  # the exception may be a transient one
+    FailureKind.CODE: Rule(1, Cause.PACK | Cause.NODE, only_elsewhere=True),  # other nodes may have other libraries
+    FailureKind.TABLE: Rule(0, Cause.PACK),  # a task that returned no table will not return one next time
+    FailureKind.STORE: Rule(3, Cause.STORE | Cause.NODE, (5.0, 40.0)),  # the disk was full or the server away
     FailureKind.WORKER_LOST: Rule(3, Cause.PACK | Cause.NODE),  # resumes from its checkpoint
     FailureKind.NODE_LOST: Rule(50, Cause.NODE),
     FailureKind.PREEMPTED: Rule(50, Cause.SCHEDULER),
-    FailureKind.HARDWARE: Rule(8, Cause.NODE),  # more often only where every node has it
-    FailureKind.NOT_BEGUN: Rule(50, Cause.NODE, (10.0, 300.0)),  # until it is clear whether the node is the cause
+    FailureKind.HARDWARE: Rule(8, Cause.NODE),  # reached only if every node has the fault
+    FailureKind.NOT_BEGUN: Rule(50, Cause.NODE, (10.0, 300.0)),  # until the node is known to be the cause or not
     FailureKind.FAILED_TO_START_ANYWHERE: Rule(0, Cause.SCHEDULER),  # the next job would end like the others
     FailureKind.NOT_HERE: Rule(3, Cause.NODE, only_elsewhere=True),
-    FailureKind.TIMEOUT: Rule(1, Cause.PACK),  # a whole job's time without a checkpoint: the next job gets no further
+    FailureKind.TIMEOUT: Rule(1, Cause.PACK),  # a whole job without a checkpoint: the next job gets no further
     FailureKind.CANCELLED: Rule(0, Cause.SCHEDULER),
-    FailureKind.OUT_OF_MEMORY: Rule(1, Cause.PACK),  # only counted for a pack of one trial: larger packs are split
+    FailureKind.OUT_OF_MEMORY: Rule(1, Cause.PACK),  # for packs of one trial only: larger packs are split
 }
 MAX_FAILURES_PER_PACK = 20
-"""Before a pack is given up, those on unhealthy nodes included; kinds with more retries have that limit alone."""
+"""Failures before a pack is given up, unhealthy nodes included. Kinds with more retries have only their own limit."""
 STOP_AFTER_PACKS = 3
-"""Packs that gave up with the same error before the launch stops early."""
+"""Packs given up with the same error before the launch stops early."""
 
 
 class Failure(NamedTuple):
     """One failure of a pack."""
 
     node: str
-    """Empty where that is not known, or there is one node only."""
+    """Node of the attempt, empty if unknown, or if there is only one."""
     kind: FailureKind
 
 
@@ -87,9 +87,13 @@ def decide(
     unhealthy: Collection[str] = (),
     has_other_nodes: Callable[[Collection[str]], bool] = lambda nodes: True,
 ) -> FailureAction:
-    """Return what to do with a pack after the last of its failures; those on unhealthy nodes are not its own.
+    """Return the next step for a pack after its latest failure. Failures on unhealthy nodes do not count against it.
 
-    `has_other_nodes` returns whether packs can run on a node that is not among these.
+    Args:
+        failures: All failures of the pack, oldest first.
+        num_trials: Trials in the pack.
+        unhealthy: Unhealthy nodes.
+        has_other_nodes: Returns whether packs can run on a node outside the given ones.
     """
     kind = failures[-1].kind
     same_kind = [failure.node for failure in failures if failure.kind is kind]
@@ -106,20 +110,20 @@ def decide(
 
 
 def retry_delay_s(failures: Sequence[Failure]) -> float:
-    """Return how long to wait before a pack is tried again after the last of its failures."""
+    """Return the seconds to wait before retrying a pack after its latest failure."""
     initial_s, max_s = RULES[failures[-1].kind].delays_s
     count = sum(failure.kind is failures[-1].kind for failure in failures)
     return min(max_s, initial_s * 2 ** (count - 1))
 
 
 def error_pattern(error: str) -> str:
-    """Return an error without what differs from job to job: two that have this in common are one error."""
-    for pattern, general in _DIFFERS:
+    """Return an error without the parts that differ between jobs, so that equal errors compare equal."""
+    for pattern, general in _VARIABLE_PARTS:
         error = pattern.sub(general, error)
     return error
 
 
-_DIFFERS = (
+_VARIABLE_PARTS = (
     (re.compile(r"\S*/job\d+/"), ""),  # "/var/spool/slurmd/n1/job00017/slurm_script"
     (re.compile(r"\bjob \d+(?:_\d+)?"), "job"),
     (re.compile(r"( ended as \w+| was cancelled) on [^\s:]+"), r"\1"),
@@ -128,22 +132,22 @@ _DIFFERS = (
 
 
 class Backoff:
-    """How long a scheduler without room is left alone: a job leaves it a moment after its last pack, or after hours."""
+    """Growing pause before the next submission to a full scheduler, where a slot may open in seconds or in hours."""
 
-    def __init__(self, clock: Callable[[], float], first_s: float = 3.0, longest_s: float = 30.0):
-        self._clock, self._first_s, self._longest_s = clock, first_s, longest_s
-        self._until, self._next_s = float("-inf"), first_s
+    def __init__(self, clock: Callable[[], float], initial_s: float = 3.0, max_s: float = 30.0):
+        self._clock, self._initial_s, self._max_s = clock, initial_s, max_s
+        self._until, self._next_s = float("-inf"), initial_s
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it is not the time yet."""
+        """Whether the pause has not elapsed."""
         return self._clock() < self._until
 
     def wait(self) -> None:
-        """Begin a pause, twice as long as the last."""
+        """Start a pause, twice as long as the previous one."""
         self._until = self._clock() + self._next_s
-        self._next_s = min(self._longest_s, 2 * self._next_s)
+        self._next_s = min(self._max_s, 2 * self._next_s)
 
-    def end(self) -> None:
-        """End it: something has changed, so the next one is short."""
-        self._until, self._next_s = float("-inf"), self._first_s
+    def reset(self) -> None:
+        """End the pause after a change, so that the next one is short again."""
+        self._until, self._next_s = float("-inf"), self._initial_s

@@ -27,7 +27,7 @@ def launch_options(*, of_plan: bool) -> Callable[[Callable[..., Any]], Callable[
     """Give a command the options of a launch, and as its first parameter the `LaunchOptions` made of them."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        options = [option for option in declared_options() if option.of_plan or not of_plan]
+        options = [option for option in declared_options() if option.in_plan or not of_plan]
 
         def call(sweep: str, **given: Any) -> Any:
             launch = make_launch_options(sweep, {option.name: given.pop(option.name) for option in options})

@@ -1,5 +1,5 @@
-"""Where packs run: the contract (`base`), the table of executors (`registry`), this machine, Ray and SLURM.
+"""Executors, the backends that run packs: the contract (`base`), the registry, and the local, Ray and SLURM backends.
 
-`base` may be imported by every room of the orchestrator; the others stand above `worker` and `search`, and nothing but `cli`
-and `notebook` imports them. Begin with `base`.
+Every package of the orchestrator may import `base`. The backends import `worker` and `search`, and only `cli` and `notebook`
+import them. Start with `base`.
 """

@@ -1,8 +1,8 @@
-"""The contract of an executor: machines that run packs. Results never come back through it, only through the store.
+"""The executor contract. An executor runs packs. Their results are written to the store and never returned.
 
-`ExecutorEntry` declares one (its name, its options, how it is opened; `executors/registry.py` lists them). To open one gives
-a `ComputeTarget`: looked at and checked, nothing started, so that a plan can be cut for it. It is of two kinds: an `Executor`
-takes packs from the driver in this process; a `RemoteLauncher` takes the whole launch.
+`ExecutorEntry` declares an executor: its name, options and `open` function. `executors/registry.py` lists the entries.
+`open` returns a `ComputeTarget`, which is checked but not started, so that a plan can be made for it. An `Executor` takes packs
+from the driver in this process. A `RemoteLauncher` takes the whole launch.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from depthrate.sweeps.spec import SweepSpec
 
     Estimate = Callable[[Pack], float | None]
-    """Gives the rough seconds of a pack on one core."""
+    """Returns the rough seconds of a pack on one core, or None if unknown."""
 
 
 @dataclass(frozen=True)
 class JobCounts:
-    """How many of a sweep's jobs a scheduler has."""
+    """Numbers of a sweep's jobs in a scheduler."""
 
     waiting: int
     running: int
     reasons: dict[str, int] = field(default_factory=dict)
-    """Why they wait, the most frequent first."""
+    """Reason for waiting -> number of jobs, most frequent first."""
 
 
 @dataclass(frozen=True)
@@ -43,39 +43,39 @@ class SchedulerAnswer:
     """One answer of a scheduler about a sweep's jobs."""
 
     counts: JobCounts
-    deaths: list[Record]
-    """How those attempts ended whose job is over without a word of theirs, and which no launch has written down."""
+    unreported_ends: list[Record]
+    """Records of attempts whose job ended without writing one, and which no launch has written since."""
 
 
 @dataclass(frozen=True)
 class CancelledJobs:
-    """What became of a sweep's jobs when all were cancelled."""
+    """Result of cancelling all jobs of a sweep."""
 
     count: int
     elsewhere: list[str]
-    """Clusters that have more of them and cannot be reached from here."""
+    """Clusters with more jobs of the sweep that cannot be reached from this machine."""
 
 
 @dataclass(frozen=True)
 class Scheduler:
-    """What keeps an executor's jobs when no launch looks after them; all functions take the store and a sweep's name."""
+    """Access to an executor's jobs without a launch. Its functions take the store and the sweep's name."""
 
     title: str
-    """As people write it."""
-    look: Callable[[Store, str], SchedulerAnswer | None]
-    """Asks it once; None where the sweep has no jobs, or the scheduler is silent."""
+    """Display name."""
+    poll: Callable[[Store, str], SchedulerAnswer | None]
+    """Queries the scheduler once. Returns None if the sweep has no jobs or the scheduler does not answer."""
     cancel_jobs: Callable[[Store, str], CancelledJobs | None]
-    """Cancels all; running ones save their state first. None where the sweep has none."""
+    """Cancels all jobs, after a checkpoint of the running ones. Returns None if the sweep has no jobs."""
 
 
 BATCH_S = 0.5
-"""How long an attempt of several short packs begins another one, and how long one that is done waits for the next: so much
-work is repeated at most when a worker is killed."""
+"""Longest time in seconds after which a batched attempt starts another pack, and after which a finished pack is committed.
+It bounds the work that is repeated when a worker is killed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackTrials:
-    """A pack, as a worker needs to know it."""
+    """A pack, as workers receive it."""
 
     pack_id: str
     trial_ids: list[str]
@@ -84,33 +84,33 @@ class PackTrials:
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptSpec(PackTrials):
-    """All that a worker needs to run one attempt of a pack, or of several short ones; plain JSON."""
+    """Everything that a worker needs for one attempt at a pack, or at several short packs. Plain JSON."""
 
     attempt_id: str
     sweep: str
     task: str
-    """A task's name; a file's path is absolute."""
+    """Task name, or a file with an absolute path."""
     options: JobOptions
     pruning: list[Mapping[str, Any] | None] | None = None
-    """Of each trial of a search: metric, maximize, and thresholds (step -> value) below which it leaves its pack; for rule
-    asha, with which whoever sees all trials of the study decides, from_step and factor."""
+    """Pruning rule of each trial of a search: metric, maximize, and thresholds (step -> value below which the trial is pruned).
+    The rule asha has from_step and factor instead, for a comparison across all trials of the study."""
     estimated_s: float | None = None
-    """Rough seconds on one core, for those who plan how long a job takes."""
+    """Rough seconds on one core, from which the length of a job is planned."""
     then: Sequence[PackTrials] = ()
-    """Packs that the same attempt runs after this one, as long as it has taken less than `BATCH_S`, and commits with it."""
+    """Further packs of a batched attempt. They start within `BATCH_S` of its start and are committed together."""
     avoid: Sequence[str] = ()
-    """Nodes on which it failed before: it goes elsewhere if there is any other."""
+    """Nodes where the pack failed. Others are preferred."""
 
     def packs(self) -> Iterator[AttemptSpec]:
-        """Yield this job for each of its packs, as if it had no other."""
+        """Yield the spec of each pack on its own."""
         yield replace(self, then=()) if self.then else self
-        for each in self.then:
-            yield replace(self, pack_id=each.pack_id, trial_ids=each.trial_ids, params=each.params, then=())
+        for pack in self.then:
+            yield replace(self, pack_id=pack.pack_id, trial_ids=pack.trial_ids, params=pack.params, then=())
 
     @property
     def all_trial_ids(self) -> list[str]:
-        """The trials of all of its packs."""
-        return [*self.trial_ids, *(trial_id for each in self.then for trial_id in each.trial_ids)]
+        """Trials of all packs of the attempt."""
+        return [*self.trial_ids, *(trial_id for pack in self.then for trial_id in pack.trial_ids)]
 
     def to_json(self) -> str:
         """Return one line of JSON."""
@@ -118,14 +118,14 @@ class AttemptSpec(PackTrials):
 
     @staticmethod
     def from_json(text: str) -> AttemptSpec:
-        """Read what `to_json` wrote."""
+        """Parse the JSON of `to_json`."""
         fields = json.loads(text)
-        then = [PackTrials(**each) for each in fields.get("then", ())]
+        then = [PackTrials(**pack) for pack in fields.get("then", ())]
         return AttemptSpec(**{**fields, "options": _job_options(fields["options"]), "then": then})
 
 
 def _job_options(options: dict[str, Any]) -> JobOptions:
-    """Return the options of a job, also of one that an earlier version submitted and that begins now."""
+    """Return the options of a job, which an earlier version of depthrate may have submitted."""
     if "checkpoint_s" in options:
         options["checkpoint_seconds"] = options.pop("checkpoint_s")
         stall_s = options.pop("stall_s", None)
@@ -135,243 +135,243 @@ def _job_options(options: dict[str, Any]) -> JobOptions:
 
 
 class RequeueReason(StrEnum):
-    """Why a job ended without its work being done, though nothing failed: it goes back into the queue."""
+    """Reason an attempt is requeued without counting as a failure."""
 
     NOT_STARTED = "not_started"
-    """It ended before its turn."""
+    """The attempt ended before it started."""
     CUT_OFF = "cut_off"
-    """Its time was up, and what it had saved goes on, or it had had little of it."""
+    """The time limit ended it. It resumes from a checkpoint, or it had run only briefly."""
 
 
 @dataclass(frozen=True)
 class AttemptEnd:
-    """A job is over; what it did stands in the store."""
+    """The end of an attempt. Its results are in the store."""
 
     attempt_id: str
-    """As it was submitted."""
+    """ID under which the attempt was submitted."""
     exit_message: str | None = None
-    """How the worker died, if it did not get to write its own end."""
+    """Description of the worker's exit, if the worker did not write its own end."""
     kind: FailureKind | RequeueReason = FailureKind.WORKER_LOST
-    """What such a death is."""
-    ran_as: str | None = None
-    """The last attempt, where a scheduler started the job anew under other names."""
+    """Failure kind of that exit, or the reason to requeue."""
+    latest_id: str | None = None
+    """ID of the last attempt, if a scheduler restarted the job under new IDs."""
     record: Record | None = field(default=None, compare=False)
-    """Of that attempt, where the executor has read it already and it says how it ended."""
+    """Record of that attempt with its end, if the executor has read it already."""
     node: str = field(default="", compare=False)
-    """Where it ran, as `Executor.running_on` names it; empty where that is not known, or there is one node only."""
-    known: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    """What else of the attempt's record the executor knows better than this process: host, job_id, when it began and ended."""
+    """Node of the attempt, as in `Executor.nodes_by_attempt`. Empty if unknown, or if there is only one."""
+    scheduler_facts: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """Fields of the record that the executor knows better than this process: host, job_id, start and end."""
 
     @property
     def last_attempt_id(self) -> str:
-        """The attempt whose record says how the job ended."""
-        return self.ran_as or self.attempt_id
+        """ID of the attempt whose record describes the end."""
+        return self.latest_id or self.attempt_id
 
 
 class SubmitError(ValueError):
-    """A scheduler did not take jobs; those in `left` are not on their way."""
+    """A scheduler refused jobs. `unsubmitted` contains the ones that it does not have."""
 
-    def __init__(self, message: str, left: Sequence[AttemptSpec]):
+    def __init__(self, message: str, unsubmitted: Sequence[AttemptSpec]):
         super().__init__(message)
-        self.left = left
+        self.unsubmitted = unsubmitted
 
 
 class QueueFullError(SubmitError):
-    """A scheduler takes no more for now; it will when some of what it has is over."""
+    """A scheduler accepts no more jobs until some of its jobs end."""
 
 
 class SubmitRateError(QueueFullError):
-    """A scheduler is asked no more often just now; it would take more."""
+    """No more submissions are sent at this moment, although the scheduler would accept them."""
 
 
 class ExecutorError(ValueError):
-    """The executor that was asked for is unknown, or its options do not fit it."""
+    """The requested executor is unknown, or an option does not fit it."""
 
 
 class ComputeTarget(ABC):
-    """Where packs run, as a plan sees it."""
+    """Capacity for packs, as a plan needs it."""
 
     device: str
-    """What packs compute on: cpu or cuda."""
+    """Device of the packs: cpu or cuda."""
     workers: int
-    """Packs that may run at once."""
+    """Largest number of parallel packs."""
     memory_bytes: float | None = None
-    """Memory that one pack may use, if that is known."""
+    """Memory per pack in bytes, if known."""
     gpu_share: float = 1.0
-    """Part of a GPU that each pack has, where they compute on GPUs."""
+    """Share of a GPU per pack, if packs run on GPUs."""
     num_nodes: int | None = 1
-    """Nodes, or parts of one, between which the executor chooses where a pack runs; None where they come and go."""
+    """Nodes, or GPUs of one node, that the executor can choose between. None if nodes come and go."""
     outlives_driver: bool = False
-    """Whether what was submitted goes on when the driver ends, so that a launch may leave it alone."""
-    is_here: bool = False
-    """Whether packs run on this very machine: what it lacks, they lack."""
+    """True if submitted packs keep running when the driver exits, so that a launch can detach."""
+    is_local: bool = False
+    """True if packs run on the local machine."""
 
-    def engine(self, asked: Engine) -> tuple[Engine, str | None]:
-        """Return the engine to ask for where a sweep asks for this one, and, where it is another, why."""
-        if not self.is_here:
-            return asked, None
-        from depthrate.tasks.training.engines.choice import available_engine  # here: most commands ask no machine
+    def engine(self, requested: Engine) -> tuple[Engine, str | None]:
+        """Return the engine to use for the requested one, and the reason if it is another."""
+        if not self.is_local:
+            return requested, None
+        from depthrate.tasks.training.engines.choice import available_engine  # a slow import that few commands need
 
-        return available_engine(asked)
+        return available_engine(requested)
 
     def max_parallel(self, packs: int) -> int:
-        """Return how many of so many packs may run at the same moment."""
+        """Return the number of packs out of `packs` that can run in parallel."""
         return min(packs, self.workers)
 
     @property
     def submitted(self) -> Mapping[str, tuple[str, list[str]]]:
-        """Attempt -> (pack, trials) of what earlier launches submitted and is still on its way."""
+        """Attempt -> (pack, trials) of packs that earlier launches submitted and that have not ended."""
         return {}
 
     @property
     def submitted_codes(self) -> Mapping[str, str | None]:
-        """Attempt -> version of the task's code of what earlier launches submitted, where that is known."""
+        """Attempt -> version of its task's code, if known, of packs that earlier launches submitted."""
         return {}
 
     def check(self, packs: Sequence[Pack], estimate_s: Estimate) -> None:
-        """Refuse packs that these machines would not run; nothing is started. Most take everything.
+        """Reject packs that the executor would not run, without starting anything.
 
         Raises:
-            ValueError: naming the limit.
+            ValueError: A limit is exceeded.
         """
         return None
 
     @abstractmethod
     def summary(self) -> str:
-        """Say where packs run."""
+        """Return a one-line description for the user."""
 
     def details(self, packs: Sequence[Pack], estimate_s: Estimate) -> dict[str, Any]:
-        """Return what `depthrate plan` adds about these machines: name -> text or number."""
+        """Return additional output for `depthrate plan`: name -> str or number."""
         return {}
 
 
 class Executor(ComputeTarget):
-    """Machines that take packs from the driver. Only the driver's thread calls what follows."""
+    """A backend that takes packs from the driver. Only the driver's thread calls its methods."""
 
     def scheduler_calls(self) -> Mapping[str, int]:
-        """Return how often each of a scheduler's commands was called; most have none."""
+        """Return the number of calls per scheduler command."""
         return {}
 
     capacity: int
-    """Jobs worth submitting at once."""
+    """Number of jobs worth submitting in advance."""
     takes_batches: bool = False
-    """Whether a job may hold several short packs: where jobs are handed over one by one, and cost more than such packs."""
+    """True if an attempt may contain several short packs, because starting a job costs more than such a pack."""
 
     def start(self, num_packs: int | None) -> None:
-        """Start what so many packs need to run (null: a search adds more); called once, before the first `submit`.
+        """Start the workers for `num_packs` packs, or None if a search adds more. Called once, before `submit`.
 
         Raises:
-            ValueError: it cannot be started.
+            ValueError: The executor cannot be started.
         """
         return None
 
     @abstractmethod
     def submit(self, jobs: Sequence[AttemptSpec]) -> None:
-        """Start jobs, now or when there is room.
+        """Start jobs now, or when a slot is free.
 
         Raises:
-            SubmitError: a scheduler refused some of them or is away.
+            SubmitError: A scheduler refused some of them or does not answer.
         """
 
     def supervise(self, packs: Sequence[Pack], estimate_s: Estimate, options: JobOptions) -> LaunchJob | None:
-        """Send the launch away, or find it on its way, if it must stay to submit what there is no room for now.
+        """Submit a supervisor, or find one that exists, if the queue has no space for all packs now.
 
-        None where everything fits, or nothing can be left behind that would drive the rest.
+        Returns None if everything fits, or if the executor has no supervisor.
 
         Raises:
-            SubmitError: the scheduler does not take it.
+            SubmitError: The scheduler refused the supervisor.
         """
         return None
 
     def adopt_submitted(self) -> Mapping[str, tuple[str, list[str]]]:
-        """Watch what other launches of the sweep have submitted since, too: attempt -> (pack, trials). Most leave nothing."""
+        """Adopt attempts submitted by peer launches and return attempt -> (pack, trials)."""
         return {}
 
     @abstractmethod
     def running(self) -> Mapping[str, str]:
-        """Return the attempts that have started: as submitted -> as they run now."""
+        """Return the started attempts: ID as submitted -> ID of the current attempt."""
 
     def nodes_by_attempt(self) -> Mapping[str, str]:
-        """Return attempt, as submitted -> the node that it runs on, of those that have started. Most have one node only."""
+        """Return attempt, as submitted -> node, of the started attempts. Empty with a single node."""
         return {}
 
     def has_other_nodes(self, nodes: Collection[str]) -> bool:
-        """Whether packs can run on a node that is not among these."""
+        """Return whether packs can run on a node outside `nodes`."""
         return self.num_nodes is None or self.num_nodes > len(nodes)
 
     def exclude_nodes(self, nodes: Sequence[str]) -> None:
-        """Begin nothing more on these nodes, and again on all others. Most have one node only."""
+        """Start nothing more on these nodes, and allow all others again."""
         return None
 
     def terminate(self, attempt_id: str, why: str) -> bool:
-        """End an attempt that gives no sign of life; return whether `poll` will tell of its end, else nobody waits for it."""
+        """Terminate a stale attempt. Return whether `poll` will report its end."""
         return False
 
     @abstractmethod
     def poll(self, timeout_s: float) -> list[AttemptEnd]:
-        """Wait up to `timeout_s` and return the jobs that ended since the last call, each once."""
+        """Wait up to `timeout_s` and return the attempts that ended since the last call, each once."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Ask all running jobs to save a checkpoint and end; they end through `poll`."""
+        """Ask all running jobs to save a checkpoint and exit. `poll` reports their ends."""
 
     def cancel_waiting(self) -> None:
-        """Take back what has not started, because it would fail like the rest. Most start at once and have nothing."""
+        """Cancel jobs that have not started, because they would fail like the others."""
         return None
 
     @abstractmethod
     def close(self) -> None:
-        """Release everything; what still runs is killed, unless it outlives its driver."""
+        """Release everything. Running jobs are killed, unless they outlive the driver."""
 
 
 @dataclass(frozen=True)
 class LaunchJob:
-    """A job of a scheduler in which a whole launch runs."""
+    """A scheduler's job that runs a whole launch."""
 
     job_id: str
     folder: str
-    """What it is made of and prints; of no more use once all is done."""
+    """Folder with the job's files and output, disposable once all trials are committed."""
 
 
 class RemoteLauncher(ComputeTarget):
-    """Machines that take the whole launch: it is submitted as one job, goes on without us, and can be followed."""
+    """A backend that runs the whole launch as one job, independent of this process."""
 
     outlives_driver = True
 
     @abstractmethod
     def send_launch(self, options: LaunchOptions) -> LaunchJob:
-        """Return the job in which a launch of this sweep is on its way already, or submit one with these options.
+        """Return the job of an existing remote launch of the sweep, or submit one with these options.
 
         Raises:
-            ValueError: the scheduler refused, or does not answer.
+            ValueError: The scheduler refused the job or does not answer.
         """
 
     @abstractmethod
     def follow(self, job: LaunchJob, show: Callable[[str], None]) -> str:
-        """Wait for the job's end, show its state on the way, and say how it ended."""
+        """Wait for the end of the job while passing its state to `show`, and return a description of the end."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorRequest:
-    """What a launch asks an executor for."""
+    """A launch's request to an executor."""
 
     sweep: SweepSpec
     store: Store
     options: LaunchOptions
-    """With those of the executor alone in `executor_options`, each with its value or its default."""
+    """Options of the launch. `executor_options` holds only those of this executor, defaults included."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorEntry:
-    """An executor, as it is declared: cheap to import, so what it needs is imported when it is opened."""
+    """Declaration of an executor. It must be cheap to import, so `open` imports the backend."""
 
     name: str
-    """As --executor names it."""
+    """Value of --executor."""
     open: Callable[[ExecutorRequest], ComputeTarget]
-    """Looks at what is there and checks the options; raises a ValueError that names what does not fit."""
+    """Inspects the machines and checks the options. Raises a ValueError that names the option or machine at fault."""
     options: tuple[Option, ...] = ()
     detach: str | None = None
-    """What follows --executor where --detach makes sense; None where jobs end with their launch."""
+    """Value of --executor in messages about --detach. None if jobs end with their launch."""
     compares_running_trials: bool = False
-    """Whether it sees the reports of all packs while they train, as the pruning rule asha needs."""
+    """True if it receives the reports of all packs during training, as the pruning rule asha needs."""
     scheduler: Scheduler | None = None

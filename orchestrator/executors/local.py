@@ -1,4 +1,4 @@
-"""Worker processes on this machine, one a core or one a GPU, each taking one pack after another."""
+"""Worker processes on the local machine, one per core or GPU. Each runs one pack after another."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from depthrate.orchestrator.executors.options import Option
 from depthrate.tasks.python_process import start_python
 
 WORKER_ENVIRONMENT = {
-    # One thread a worker: bitwise results, and more threads in one process buy nothing.
+    # One thread per worker: results are bitwise reproducible, and more threads per process are no faster.
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
-    # Spinning threads cost 3 to 30 times when cores are shared.
+    # Spinning threads slow training 3 to 30 times on shared cores.
     "OMP_WAIT_POLICY": "PASSIVE",
-    # Buffers of a training step are taken from the heap again and again, not mapped and unmapped by the kernel.
+    # Reuse heap memory for the buffers of a training step, instead of mapping and unmapping it each time.
     "MALLOC_MMAP_THRESHOLD_": "33554432",
     "MALLOC_TRIM_THRESHOLD_": "268435456",
     "MALLOC_TOP_PAD_": "67108864",
 }
-NICE = Option("nice", int, "How much workers leave to other processes: 0 (default) to 19, as nice -n.", 0, minimum=0)
-LAST_WORDS_S = 2.0
-"""How long what a worker has said may be on its way when it is gone."""
+NICE = Option("nice", int, "Niceness of workers, 0 to 19 (nice(1)). Default: 0.", 0, minimum=0)
+OUTPUT_WAIT_S = 2.0
+"""Seconds to wait for the last output of a worker that has exited."""
 
 
 @dataclass
@@ -48,16 +48,16 @@ class _Worker:
     errors: IO[bytes]
     job: AttemptSpec | None = None
     gone_at: float | None = None
-    """When its process was first seen to be gone, with no end of what it says."""
-    ended_for: str = ""
-    """Why it was killed, where the driver asked for it."""
+    """Time at which its process was first seen to have exited while its output was still open."""
+    kill_reason: str = ""
+    """Reason for killing it, if the driver did."""
 
 
 class LocalExecutor(Executor):
-    """Packs as worker processes here; a worker that dies is replaced."""
+    """Runs packs in local worker processes and replaces workers that exit."""
 
     takes_batches = True
-    is_here = True
+    is_local = True
 
     def __init__(
         self,
@@ -70,38 +70,38 @@ class LocalExecutor(Executor):
     ):
         self.workers = self.capacity = workers
         self.device, self.memory_bytes, self._nice = device, memory_bytes, nice
-        self._gpus, self._avoided = gpus, frozenset[str]()
+        self._gpus, self._excluded = gpus, frozenset[str]()
         self.num_nodes = self._num_gpus = max(1, len(set(gpus)))
         self._slots = workers
-        """That there are for so many packs, on all GPUs; `capacity` are those on GPUs that are not avoided."""
+        """Slots for the packs of the launch on all GPUs. `capacity` counts only GPUs that are not excluded."""
         self.gpu_share = min(1.0, len(gpus) / workers) if gpus else 1.0
         self._workers: dict[int, _Worker] = {}
         self._messages: queue.Queue[tuple[int, subprocess.Popen[str], str | None]] = queue.Queue()
 
     def summary(self) -> str:
-        """Say how many workers there are."""
+        """Return the number of workers and their device as text."""
         return f"{counted(self.workers, 'worker process', 'worker processes')} on {self.device}"
 
     def start(self, num_packs: int | None) -> None:
-        """Use no more workers than there are packs; a search will have more of them."""
+        """Limit the workers to the number of packs, unless a search adds more."""
         self._slots = self.workers if num_packs is None else min(self.workers, num_packs)
         self.capacity = self._slots
 
     def nodes_by_attempt(self) -> dict[str, str]:
-        """Return attempt -> its GPU; on CPUs this machine is one node."""
+        """Return attempt -> GPU. Empty on CPUs, where the machine is a single node."""
         busy = [(slot, worker.job) for slot, worker in self._workers.items()]
         return {job.attempt_id: node for slot, job in busy if job is not None and (node := self._node_of(slot))}
 
     def exclude_nodes(self, nodes: Sequence[str]) -> None:
-        """Give nothing more to workers on these GPUs."""
-        self._avoided = frozenset(nodes)
-        self.capacity = max(1, sum(self._node_of(slot) not in self._avoided for slot in range(self._slots)))
+        """Start nothing more on these GPUs."""
+        self._excluded = frozenset(nodes)
+        self.capacity = max(1, sum(self._node_of(slot) not in self._excluded for slot in range(self._slots)))
 
     def terminate(self, attempt_id: str, why: str) -> bool:
-        """Kill the worker of an attempt, also one that is stopped."""
+        """Kill the worker of an attempt, even if the process is suspended."""
         for worker in self._workers.values():
             if worker.job is not None and worker.job.attempt_id == attempt_id:
-                worker.ended_for = why
+                worker.kill_reason = why
                 worker.process.kill()
                 return True
         return False
@@ -110,19 +110,19 @@ class LocalExecutor(Executor):
         return f"GPU {self._gpus[slot % len(self._gpus)]}" if self._num_gpus > 1 else ""
 
     def submit(self, jobs: Sequence[AttemptSpec]) -> None:
-        """Give each job to an idle worker, starting one if needed; there must be room."""
+        """Give each job to an idle worker, starting one if needed. Enough slots must be free."""
         for job in jobs:
             self._submit(job)
 
     def running(self) -> dict[str, str]:
-        """Return the attempts that have started: as submitted -> as they run now."""
+        """Return the started attempts, whose IDs never change here."""
         return {worker.job.attempt_id: worker.job.attempt_id for worker in self._workers.values() if worker.job}
 
     def _submit(self, job: AttemptSpec) -> None:
         idle = [s for s in range(self._slots) if s not in self._workers or self._workers[s].job is None]
         assert idle, "submitted more jobs than there are workers"
-        # a GPU that is avoided only where nothing else is left, one on which this pack has failed only before that
-        slot = min(idle, key=lambda s: (self._node_of(s) in self._avoided, self._node_of(s) in job.avoid, s))
+        # An excluded GPU is the last choice, one on which this pack failed the second to last.
+        slot = min(idle, key=lambda s: (self._node_of(s) in self._excluded, self._node_of(s) in job.avoid, s))
         if slot in self._workers and self._workers[slot].process.poll() is not None:
             self._forget(slot)
         worker = self._workers.get(slot) or self._start(slot)
@@ -132,40 +132,40 @@ class LocalExecutor(Executor):
             worker.process.stdin.write(job.to_json() + "\n")
             worker.process.stdin.flush()
         except OSError:
-            pass  # it died just now: its reader thread reports that
+            pass  # it has just exited, which its reader thread reports
 
     def poll(self, timeout_s: float) -> list[AttemptEnd]:
-        """Wait up to `timeout_s` and return the jobs that ended since the last call."""
+        """Wait up to `timeout_s` and return the attempts that ended since the last call."""
         messages = []
         try:
             messages.append(self._messages.get(timeout=timeout_s))
             while True:
                 messages.append(self._messages.get_nowait())
         except queue.Empty:
-            ends = [self._end_of(slot, process, line) for slot, process, line in messages]
+            ends = [self._parse_message(slot, process, line) for slot, process, line in messages]
         return [end for end in (*ends, *self._dead_workers()) if end is not None]
 
     def _dead_workers(self) -> Iterator[AttemptEnd | None]:
-        """Yield the ends of workers that are gone while something that they have forked still holds their output."""
+        """Yield the ends of workers that have exited while one of their child processes holds their output open."""
         for slot, worker in list(self._workers.items()):
             if worker.job is not None and worker.process.poll() is not None:
                 worker.gone_at = worker.gone_at or time.monotonic()
-                if time.monotonic() - worker.gone_at > LAST_WORDS_S:
-                    yield self._end_of(slot, worker.process, None)
+                if time.monotonic() - worker.gone_at > OUTPUT_WAIT_S:
+                    yield self._parse_message(slot, worker.process, None)
 
     def stop(self) -> None:
-        """Ask all workers to save a checkpoint and end."""
+        """Ask all workers to save a checkpoint and exit."""
         for worker in self._workers.values():
             if worker.process.poll() is None:
                 worker.process.send_signal(signal.SIGTERM)
 
     def close(self) -> None:
-        """End idle workers and kill those that still run."""
+        """Let idle workers exit and kill busy ones."""
         for worker in self._workers.values():
             if worker.job is not None:
                 worker.process.kill()
             elif worker.process.stdin is not None:
-                worker.process.stdin.close()  # an idle worker ends when its input does
+                worker.process.stdin.close()  # an idle worker exits at the end of its input
         for slot in list(self._workers):
             try:
                 self._workers[slot].process.wait(timeout=10)
@@ -185,9 +185,9 @@ class LocalExecutor(Executor):
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            start_new_session=True,  # Ctrl-C in the terminal reaches the driver alone, which then asks the workers to stop
+            start_new_session=True,  # Ctrl-C reaches only the driver, which then asks the workers to stop
         )
-        if self._nice:  # at once, while it has one thread: those that it starts are as nice
+        if self._nice:  # before it starts threads, which inherit the niceness
             with contextlib.suppress(ProcessLookupError):
                 os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + self._nice)
         self._workers[slot] = _Worker(process, errors)
@@ -196,13 +196,13 @@ class LocalExecutor(Executor):
 
     def _read_messages(self, slot: int, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
-        with process.stdout:  # closed here: who closed it elsewhere would wait for this thread
+        with process.stdout:  # closed here, because closing it elsewhere would wait for this thread
             for line in process.stdout:
                 self._messages.put((slot, process, line.strip()))
         self._messages.put((slot, process, None))
 
-    def _end_of(self, slot: int, process: subprocess.Popen[str], line: str | None) -> AttemptEnd | None:
-        """Translate a worker's message: a line names the attempt that ended, None says that the worker is gone."""
+    def _parse_message(self, slot: int, process: subprocess.Popen[str], line: str | None) -> AttemptEnd | None:
+        """Translate a worker's message: a line names the ended attempt, None means that the worker exited."""
         worker = self._workers.get(slot)
         if worker is None or worker.process is not process:
             return None
@@ -211,9 +211,13 @@ class LocalExecutor(Executor):
                 return None
             worker.job = None
             return AttemptEnd(line, node=self._node_of(slot))
-        job, death = worker.job, _death(worker)
+        job, exit_message = worker.job, _exit_message(worker)
         self._forget(slot)
-        return None if job is None else AttemptEnd(job.attempt_id, worker.ended_for or death, node=self._node_of(slot))
+        return (
+            None
+            if job is None
+            else AttemptEnd(job.attempt_id, worker.kill_reason or exit_message, node=self._node_of(slot))
+        )
 
     def _forget(self, slot: int) -> None:
         worker = self._workers.pop(slot)
@@ -223,20 +227,20 @@ class LocalExecutor(Executor):
                 worker.process.stdin.close()
 
 
-def _death(worker: _Worker) -> str:
-    """Say how a worker ended, with the end of what it wrote to its error output."""
+def _exit_message(worker: _Worker) -> str:
+    """Return how a worker ended, with the tail of its stderr."""
     code = worker.process.wait()
-    how = f"worker was killed by signal {-code}" if code < 0 else f"worker exited with code {code}"
+    message = f"worker was killed by signal {-code}" if code < 0 else f"worker exited with code {code}"
     worker.errors.seek(0)
     tail = worker.errors.read()[-2000:].decode(errors="replace").strip()
-    return f"{how}: {tail}" if tail else how
+    return f"{message}: {tail}" if tail else message
 
 
 def _open(request: ExecutorRequest) -> ComputeTarget:
-    """Return worker processes on this machine.
+    """Return an executor for worker processes on the local machine.
 
     Raises:
-        MachineError: the device or the number of workers cannot be had.
+        MachineError: The device or the number of workers is not available.
     """
     from depthrate.orchestrator.executors.machine import choose_machine
 

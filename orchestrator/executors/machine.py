@@ -1,4 +1,4 @@
-"""What this machine computes on, found without importing torch."""
+"""Devices and memory of the local machine, detected without importing torch."""
 
 from __future__ import annotations
 
@@ -10,39 +10,48 @@ from dataclasses import dataclass
 from pathlib import Path
 
 USABLE_SHARE = 0.8
-"""Of the memory: the rest is for the system, the driver, and what a prediction is off by."""
+"""Usable share of the memory. The rest is for the system, the driver and errors of the memory estimate."""
 
 
 class MachineError(ValueError):
-    """The device or the number of workers that was asked for cannot be had."""
+    """The requested device or number of workers is not available."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What this machine's workers compute on."""
+    """Device, workers and memory of the local machine."""
 
     device: str
     workers: int
     gpus: tuple[str, ...] = ()
-    """As CUDA_VISIBLE_DEVICES names them."""
+    """GPU names as in CUDA_VISIBLE_DEVICES."""
     memory_bytes: float | None = None
-    """What one worker may use: its share of the memory, or its GPU's, less a fifth; null where it cannot be found."""
+    """Usable bytes per worker: 80 % of its share of the main memory or of its GPU. None if unknown."""
+
+
+def check_request(device: str, workers: int | None) -> None:
+    """Reject values of the options `device` and `workers` that no machine fits.
+
+    Raises:
+        MachineError: The device is unknown, or `workers` is below 1.
+    """
+    if device not in ("auto", "cpu", "cuda"):
+        raise MachineError(f"device is {device!r}, expected auto, cpu or cuda")
+    if workers is not None and workers < 1:
+        raise MachineError(f"workers is {workers}, expected an int >= 1")
 
 
 def choose_machine(device: str, workers: int | None) -> Machine:
-    """Return the device and the number of workers: one a GPU if there are any, else one a core.
+    """Return the device and the number of workers, by default one per GPU, else one per core.
 
     Raises:
-        MachineError: the device is unknown or not there, or the number of workers is below 1.
+        MachineError: The device is unknown or missing, or `workers` is below 1.
     """
-    if device not in ("auto", "cpu", "cuda"):
-        raise MachineError(f"device {device!r} is unknown; allowed: auto, cpu, cuda")
-    if workers is not None and workers < 1:
-        raise MachineError(f"workers is {workers}; give at least 1")
+    check_request(device, workers)
     gpus = () if device == "cpu" else tuple(gpu_names())
     if device == "cuda" and not gpus:
         raise MachineError(
-            "device is cuda, but there is no GPU that torch can use; check nvidia-smi and the torch build"
+            "device is cuda, but there is no GPU that torch can use. Check nvidia-smi and the torch build."
         )
     if gpus:
         workers = workers or len(gpus)
@@ -55,28 +64,28 @@ def choose_machine(device: str, workers: int | None) -> Machine:
 
 
 def main_memory_bytes(limit_file: str = "/sys/fs/cgroup/memory.max") -> float | None:
-    """Return the memory of this machine, or of the control group we are in where that is less; null if neither is known."""
-    known = []
-    with contextlib.suppress(ValueError, OSError):  # no such name on some systems
-        known.append(float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE"))
-    with contextlib.suppress(ValueError, OSError):  # no such file, or `max`
-        known.append(float(Path(limit_file).read_text()))
-    return min(known, default=None)
+    """Return the bytes of this machine, or of our control group if that is less. None if both are unknown."""
+    limits = []
+    with contextlib.suppress(ValueError, OSError):  # some systems lack these names
+        limits.append(float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE"))
+    with contextlib.suppress(ValueError, OSError):  # the file is missing, or contains `max`
+        limits.append(float(Path(limit_file).read_text()))
+    return min(limits, default=None)
 
 
 def gpu_memory_bytes() -> float | None:
-    """Return the memory of the smallest GPU here; null if nvidia-smi does not say."""
+    """Return the bytes of the smallest local GPU, or None if nvidia-smi does not report them."""
     command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
-        printed = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False).stdout
-        return min((float(line) * 2**20 for line in printed.splitlines()), default=None)
+        output = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False).stdout
+        return min((float(line) * 2**20 for line in output.splitlines()), default=None)
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return None
 
 
 def gpu_names() -> list[str]:
-    """Return the GPUs that torch can use here, as CUDA_VISIBLE_DEVICES names them, found without importing torch."""
-    if shutil.which("nvidia-smi") is None:  # first: what is installed takes a while to find out
+    """Return the local GPUs that torch can use, named as in CUDA_VISIBLE_DEVICES."""
+    if shutil.which("nvidia-smi") is None:  # first, because reading the version of torch takes longer
         return []
     import importlib.metadata
 
@@ -86,7 +95,7 @@ def gpu_names() -> list[str]:
     if visible is not None:
         return [name.strip() for name in visible.split(",") if name.strip() not in ("", "-1")]
     try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=False).stdout
+        output = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return [str(index) for index in range(sum(line.startswith("GPU ") for line in listed.splitlines()))]
+    return [str(index) for index in range(sum(line.startswith("GPU ") for line in output.splitlines()))]

@@ -1,6 +1,6 @@
-"""The options of a launch: each declared once, here or with its executor; commands, notebooks and jobs follow from that.
+"""Launch options, declared once here or with their executor. Commands, notebooks and job files derive from them.
 
-To add one: a field of `LaunchOptions` (an `Option` of an `ExecutorEntry` where one executor alone has it), and its use.
+To add an option, add a field to `LaunchOptions`, or an `Option` to an `ExecutorEntry` if only one executor has it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from depthrate.tasks.interface import Engine
 
 
 class OptionError(ValueError):
-    """An option of a launch is unknown or has a value that is not allowed."""
+    """A launch option is unknown or has an invalid value."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """An option, as it is declared: `packs_per_gpu` is --packs-per-gpu, and packs_per_gpu=4 in a notebook."""
+    """Declaration of an option: `packs_per_gpu` is --packs-per-gpu, and packs_per_gpu=4 in a notebook."""
 
     name: str
     type: type
@@ -28,29 +28,29 @@ class Option:
     minimum: float | None = None
     metavar: str | None = None
     is_list: bool = False
-    """Whether it is given any number of times."""
-    of_plan: bool = True
-    """Whether `depthrate plan` has it too."""
+    """True if the option may be repeated."""
+    in_plan: bool = True
+    """True if `depthrate plan` has the option too."""
 
     @property
     def flag(self) -> str:
-        """How it is written on the command line."""
+        """Flag on the command line."""
         return f"--{self.name.rstrip('_').replace('_', '-')}"
 
     def check(self, value: Any) -> None:
-        """Refuse a value that the command line would refuse.
+        """Reject a value that the command line would reject.
 
         Raises:
-            OptionError: naming what is allowed.
+            OptionError: The value has the wrong type or is too small.
         """
         if self.is_list or (value is None and self.default is None):
             return
-        allowed = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}[self.type]
+        expected = {bool: "True or False", int: "an int", float: "a number", str: "a str"}[self.type]
         kinds = (int, float) if self.type is float else (self.type,)
         is_type = isinstance(value, kinds) and (self.type is bool or not isinstance(value, bool))
         if not is_type or (self.minimum is not None and not value >= self.minimum):
-            least = "" if self.minimum is None else f" >= {self.minimum:g}"
-            raise OptionError(f"{self.name} is {value!r}; allowed: {allowed}{least}")
+            bound = "" if self.minimum is None else f" >= {self.minimum:g}"
+            raise OptionError(f"{self.name} is {value!r}, expected {expected}{bound}")
 
 
 def _option(kind: type, doc: str, default: Any = None, **more: Any) -> Any:
@@ -58,81 +58,79 @@ def _option(kind: type, doc: str, default: Any = None, **more: Any) -> Any:
 
 
 def _declared(declared: Field[Any]) -> Option | None:
-    found = declared.metadata.get("option")
-    return None if found is None else Option(declared.name, **found)
+    metadata = declared.metadata.get("option")
+    return None if metadata is None else Option(declared.name, **metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchOptions:
-    """What a launch was asked for: built once, from a command line or a notebook, passed on whole, and as JSON into jobs."""
+    """Options of one launch, from a command line or a notebook. Jobs receive them as JSON."""
 
     sweep: str = ""
-    """A sweep file, or the name of a shipped or launched sweep."""
-    store: str | None = _option(str, "Any fsspec URL; else DEPTHRATE_STORE, else ./results.")
-    executor: str = _option(str, "Where packs run: {executors}.", "local")
+    """Sweep file, or name of a shipped or launched sweep."""
+    store: str | None = _option(str, "Store (any fsspec URL). Default: DEPTHRATE_STORE, else ./results.")
+    executor: str = _option(str, "Backend: {executors}. Default: local.", "local")
     executor_options: Mapping[str, Any] = field(default_factory=dict)
-    """The options that executors declare: name -> value or default."""
-    workers: int | None = _option(int, "Worker processes; default: one a GPU, else one a core.")
-    device: str = _option(str, "auto (GPUs if there are any), cpu or cuda.", "auto")
-    engine: str | None = _option(str, "How trials train: auto, native, compiled or eager; else as the sweep says.")
+    """Options declared by executors: name -> value or default."""
+    workers: int | None = _option(int, "Worker processes. Default: one per GPU, else one per core.")
+    device: str = _option(str, "auto (GPUs if available), cpu or cuda. Default: auto.", "auto")
+    engine: str | None = _option(str, "auto, native, compiled or eager. Default: the sweep's engine.")
     set_: Sequence[str] = _option(
-        str, "Replace a parameter; a list makes it an axis of the grid.", (), metavar="KEY=VALUE", is_list=True
+        str, "Replace a parameter. A list becomes a grid axis.", (), metavar="KEY=VALUE", is_list=True
     )
-    code: str | None = _option(str, "Run this kept version of the task's code (its hash), not its file.")
-    detach: bool = _option(bool, "Submit and exit; the jobs go on.", False, of_plan=False)
+    code: str | None = _option(str, "Hash of a stored version of the task's code to run instead of its file.")
+    detach: bool = _option(bool, "Submit and exit. The jobs keep running.", False, in_plan=False)
     checkpoint_seconds: float = _option(
-        float, "Training time between two checkpoints of a pack.", 30.0, minimum=0.0, of_plan=False
+        float, "Seconds of training between checkpoints. Default: 30.", 30.0, minimum=0.0, in_plan=False
     )
     stall_minutes: float | None = _option(
-        float, "End a pack that makes no progress for so long; default: never.", minimum=0.0, of_plan=False
+        float, "Minutes without progress before a pack is retried. Default: never.", minimum=0.0, in_plan=False
     )
-    rerun: bool = _option(bool, "The task's code has changed: run what the old code ran again.", False, of_plan=False)
-    accept_code: bool = _option(
-        bool, "The task's code has changed: what the old code gave counts.", False, of_plan=False
-    )
-    notify: str | None = _option(str, "A command or a URL to tell at the end and at the first failure.", of_plan=False)
-    quiet: bool = _option(bool, "Print errors alone, on stderr; the exit code says how it ended.", False, of_plan=False)
-    probe: bool = _option(bool, "Run one pack of each shape, and say what the rest will cost.", False, of_plan=False)
+    rerun: bool = _option(bool, "If the task's code changed, rerun existing trials.", False, in_plan=False)
+    accept_code: bool = _option(bool, "If the task's code changed, keep existing results.", False, in_plan=False)
+    notify: str | None = _option(str, "Command or URL to call on first failure and on completion.", in_plan=False)
+    quiet: bool = _option(bool, "Print only errors, on stderr. Check the exit code.", False, in_plan=False)
+    probe: bool = _option(bool, "Run one pack per shape and estimate the cost of the rest.", False, in_plan=False)
     data: str | None = None
-    """Where data sets are; null: where this process finds them (DEPTHRATE_DATA)."""
+    """Folder of the data sets. None: DEPTHRATE_DATA of this process."""
 
     @classmethod
     def declared(cls, of_executors: Sequence[Option]) -> list[Option]:
-        """Return all options in the order of --help, those of executors in their place."""
+        """Return all options in the order of --help, including those of executors."""
         options: list[Option] = []
-        for each in fields(cls):
-            options += of_executors if each.name == "executor_options" else filter(None, [_declared(each)])
+        for declared in fields(cls):
+            options += of_executors if declared.name == "executor_options" else filter(None, [_declared(declared)])
         return options
 
     def to_json(self) -> str:
-        """Return them as one line of JSON."""
+        """Return the options as one line of JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read what `to_json` wrote."""
+        """Parse the JSON of `to_json`."""
         return cls(**json.loads(text))
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions(LaunchOptions):
-    """What all jobs of a launch share: its options, what they left open decided, and what follows for its jobs."""
+    """Options of all jobs of a launch: the launch options, resolved, and values derived from them."""
 
     store: str = field()
     data: str = field()
     device: str = field()
-    """What packs compute on: cpu or cuda."""
+    """Device of the packs: cpu or cuda."""
     engine: str = Engine.AUTO
-    """How trials train (`tasks.task.Engine`)."""
+    """Engine of the training (`tasks.interface.Engine`)."""
     code: str | None = None
-    """The version of the task's source that workers run, as the store keeps it; null for a task that comes with depthrate."""
+    """Stored version of the task's code that workers run. None for a task that ships with depthrate."""
     accepted_codes: Sequence[str] = ()
-    """Other versions that count as this one, so that their checkpoints are gone on from."""
+    """Versions that count as equal, so that trials resume from their checkpoints."""
     shares_libraries: bool = False
-    """Whether workers leave kernels in the store for nodes without a compiler: where packs run on other machines."""
+    """True if workers put compiled kernels into the store, for remote nodes without a compiler."""
     git_sha: str | None
     git_dirty: bool | None
     gpu_share: float = 1.0
-    """Part of a GPU that a pack has, where it computes on one."""
+    """Share of a GPU per pack, if it runs on one."""
     beat_s: float | None = None
-    """Seconds between two signs of life of an attempt, the longer the more of them run; null: as for one alone."""
+    """Seconds between heartbeats of an attempt, longer if many run. None: the interval of a single attempt."""

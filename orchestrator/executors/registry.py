@@ -1,4 +1,4 @@
-"""The executors that packages register in the entry-point group `depthrate.executors`, and the options of a launch."""
+"""Executors from the entry-point group `depthrate.executors`, and all options of a launch."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ GROUP = "depthrate.executors"
 
 @cache
 def executors() -> dict[str, ExecutorEntry]:
-    """Import all registered executors: name, as --executor has it -> entry. A faulty one is logged and left out."""
+    """Import all registered executors: value of --executor -> entry. A faulty one is logged and omitted."""
     return load_plugins(GROUP, lambda name: load_plugin(GROUP, name, ExecutorEntry))
 
 
 def executor_names() -> str:
-    """Return the names as a sentence has them: local, ray or slurm."""
+    """Return the names as text: local, ray or slurm."""
     *first, last = executors()
     return f"{', '.join(first)} or {last}"
 
 
 def executor_options() -> list[Option]:
-    """Return the options that executors declare, each once."""
+    """Return the options that executors declare, without duplicates."""
     return list({option.name: option for entry in executors().values() for option in entry.options}.values())
 
 
@@ -47,64 +47,66 @@ def launch_options() -> list[Option]:
     return [replace(option, doc=option.doc.format(executors=executor_names())) for option in options]
 
 
-def make_launch_options(sweep: str, given: Mapping[str, Any], **more: Any) -> LaunchOptions:
-    """Return the options of a launch: what was given of those that are declared, the others at their default.
+def make_launch_options(sweep: str, values: Mapping[str, Any], **more: Any) -> LaunchOptions:
+    """Return the options of a launch: `values` of the declared options, and defaults for the others.
 
     Raises:
-        OptionError: a value is not allowed.
+        OptionError: A value is invalid.
     """
-    values: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for option in launch_options():
-        value = given.get(option.name, option.default)
+        value = values.get(option.name, option.default)
         option.check(value)
-        values[option.name] = tuple(value or ()) if option.is_list else value
-    of_executors = {option.name: values.pop(option.name) for option in executor_options()}
-    return LaunchOptions(sweep=sweep, executor_options=of_executors, **values, **more)
+        fields[option.name] = tuple(value or ()) if option.is_list else value
+    of_executors = {option.name: fields.pop(option.name) for option in executor_options()}
+    return LaunchOptions(sweep=sweep, executor_options=of_executors, **fields, **more)
 
 
 def schedulers() -> dict[str, Scheduler]:
-    """Return executor -> what keeps its jobs, of those whose jobs go on without a launch."""
+    """Return executor -> scheduler of the executors whose jobs outlive their launch."""
     return {entry.name: entry.scheduler for entry in executors().values() if entry.scheduler is not None}
 
 
-def unreported_failures(store: Store, sweep: str) -> list[Record]:
-    """Return what the schedulers know of a sweep's attempts whose job is over without a word of theirs."""
-    seen = [scheduler.look(store, sweep) for scheduler in schedulers().values()]
-    return [record for each in seen if each is not None for record in each.deaths]
+def list_unreported_ends(store: Store, sweep: str) -> list[Record]:
+    """Return records of a sweep's attempts whose job ended without writing one, from all schedulers."""
+    answers = [scheduler.poll(store, sweep) for scheduler in schedulers().values()]
+    return [record for answer in answers if answer is not None for record in answer.unreported_ends]
 
 
-def open_machines(request: ExecutorRequest) -> ComputeTarget:
-    """Return what `--executor` and its options mean, of which all may be given; nothing is started.
+def open_executor(request: ExecutorRequest) -> ComputeTarget:
+    """Return the compute target of `--executor` and its options, without starting anything.
 
     Raises:
-        ValueError: `ExecutorError`, `MachineError` or `SlurmError` for what is unknown, not there, or does not fit.
+        ValueError: `ExecutorError`, `MachineError` or `SlurmError` if an option or a machine is unknown or unsuitable.
     """
     executor = request.options.executor
     entry = executors().get(executor)
     if entry is None:
-        raise ExecutorError(
-            f"executor {executor!r} is not available in this version; allowed: {', '.join(executors())}"
-        )
-    options = replace(request.options, executor_options=_own_options(entry, request.options.executor_options))
+        raise ExecutorError(f"executor is {executor!r}, expected {executor_names()}")
+    options = replace(request.options, executor_options=_select_options(entry, request.options.executor_options))
     prune = None if request.sweep.search is None else request.sweep.search.prune
     if prune is not None and prune.rule == "asha" and not entry.compares_running_trials:
         able = " or ".join(executor.name for executor in executors().values() if executor.compares_running_trials)
         raise ExecutorError(
-            f"search.prune.rule asha compares trials that run at the same time, which only --executor {able} can; given: "
-            f"--executor {executor}; rule halving does nearly the same everywhere"
+            f"search.prune.rule asha needs --executor {able}, because it compares trials that run at the same time, but "
+            f"--executor is {executor}. Rule halving is a close substitute for every executor."
         )
-    machines = entry.open(replace(request, options=options))
-    if options.detach and not machines.outlives_driver:
+    target = entry.open(replace(request, options=options))
+    if options.detach and not target.outlives_driver:
         able = " or ".join(f"--executor {executor.detach}" for executor in executors().values() if executor.detach)
-        raise ExecutorError(f"--detach goes with {able}; {executor} workers end with their launch")
-    return machines
+        raise ExecutorError(f"--detach needs {able}, because {executor} workers end with their launch")
+    return target
 
 
-def _own_options(entry: ExecutorEntry, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of an executor's own options; refuse those of others that were given."""
-    own = {option.name for option in entry.options}
+def _select_options(entry: ExecutorEntry, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of an executor's options.
+
+    Raises:
+        ExecutorError: An option of another executor has a value.
+    """
+    names = {option.name for option in entry.options}
     for option in executor_options():
-        if option.name not in own and given.get(option.name, option.default) != option.default:
+        if option.name not in names and values.get(option.name, option.default) != option.default:
             able = " or ".join(executor.name for executor in executors().values() if option in executor.options)
-            raise ExecutorError(f"{option.flag} goes with --executor {able}; given: --executor {entry.name}")
-    return {option.name: given.get(option.name, option.default) for option in entry.options}
+            raise ExecutorError(f"{option.flag} needs --executor {able}, but --executor is {entry.name}")
+    return {option.name: values.get(option.name, option.default) for option in entry.options}

@@ -130,7 +130,7 @@ class Driver:
         """Handle attempts that ended; where the packs that are left would fail like them, start nothing more."""
         if not ends:
             return
-        self._backoff.end()
+        self._backoff.reset()
         is_hopeless = self._supervisor.settle(ends, is_stopping=self.stopping)
         not_started = self._supervisor.running.keys() - self.executor.running().keys()
         if is_hopeless and (self._queue.entries or not_started) and not self.stopping:
@@ -159,12 +159,12 @@ class Driver:
         try:
             self.executor.submit(jobs)
         except QueueFullError as error:
-            self._queue.put_back([running.pop(job.attempt_id) for job in error.left])
-            log_event("pack", f"waiting to be submitted: {error}", count=len(error.left), is_state=True)
+            self._queue.put_back([running.pop(job.attempt_id) for job in error.unsubmitted])
+            log_event("pack", f"waiting to be submitted: {error}", count=len(error.unsubmitted), is_state=True)
             self._backoff.wait()
             self._waits_for_rate = isinstance(error, SubmitRateError)
         except SubmitError as error:
-            entries = [running.pop(job.attempt_id) for job in error.left]
+            entries = [running.pop(job.attempt_id) for job in error.unsubmitted]
             if not running and not self._has_submitted:
                 raise
             log.warning("%d packs wait to be submitted again: %s", len(entries), error)

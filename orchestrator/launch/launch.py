@@ -187,7 +187,7 @@ def _begin(plan: Plan, store: Store, executor: Executor, options: LaunchOptions)
         "device": executor.device,
         "engine": engine,
         "code": keep_source(store, plan.checked.task),
-        "shares_libraries": not executor.is_here,
+        "shares_libraries": not executor.is_local,
         "notify": None,  # may be an address with a key in it
     }
     return JobOptions(

@@ -192,10 +192,13 @@ class AttemptSupervisor:
                 "attempt_id": end.last_attempt_id,
                 "sweep": self._sweep,
                 "device": self._options.device,
-                **end.known,
+                **end.scheduler_facts,
             }
             packs = {"pack_id": entry.pack.pack_id, "trial_ids": entry.trial_ids}
-            over = {"heartbeat_at": end.known.get("ended_at"), "started_at": end.known.get("started_at")}
+            over = {
+                "heartbeat_at": end.scheduler_facts.get("ended_at"),
+                "started_at": end.scheduler_facts.get("started_at"),
+            }
             with contextlib.suppress(OSError):  # a hint: a store that refuses it stops nothing
                 write_lost(self._store, known, packs, record or {}, over, kind=kind, error=error)
         node = self._node_of(end, record)
@@ -219,5 +222,5 @@ class AttemptSupervisor:
 
 def _seconds_since(end: AttemptEnd) -> float:
     """Return how long ago an attempt ended, where its scheduler knows."""
-    ended_at = end.known.get("ended_at")
+    ended_at = end.scheduler_facts.get("ended_at")
     return 0.0 if ended_at is None else max(0.0, time.time() - ended_at)

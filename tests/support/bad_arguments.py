@@ -91,15 +91,15 @@ def _of_launches() -> Iterator[Said]:
             (["quickstart", "--set", "depth=[1"], "not YAML"),
             (["quickstart", "--set", "name=../x"], "expected at most 100 letters, digits"),
             (["quickstart", "--set", "depth=0"], "'depth'"),
-            (["quickstart", "--executor", "pbs"], "executor 'pbs'"),
-            (["quickstart", "--executor", ""], "executor ''"),
-            (["quickstart", "--cluster", "x.toml"], "--cluster goes with"),
-            (["quickstart", "--address", "auto"], "--address goes with --executor ray"),
+            (["quickstart", "--executor", "pbs"], "executor is 'pbs'"),
+            (["quickstart", "--executor", ""], "executor is ''"),
+            (["quickstart", "--cluster", "x.toml"], "--cluster needs"),
+            (["quickstart", "--address", "auto"], "--address needs --executor ray"),
             (["quickstart", "--executor", "slurm", "--cluster", "none.toml"], "none.toml"),
             (["quickstart", "--workers", "0"], "workers is 0"),
             (["quickstart", "--workers", "-3"], "workers is -3"),
             (["quickstart", "--workers", "two"], "for '--workers'"),
-            (["quickstart", "--device", "tpu"], "device 'tpu'"),
+            (["quickstart", "--device", "tpu"], "device is 'tpu'"),
             (["quickstart", "--code", "abc"], "there is no store"),
             (["quickstart", "more"], "unexpected extra argument"),
         ):
@@ -109,7 +109,7 @@ def _of_launches() -> Iterator[Said]:
 def _of_runs() -> Iterator[Said]:
     yield ["run", "."], "is a folder"
     for words, piece in (
-        (["--detach"], "--detach goes with"),
+        (["--detach"], "--detach needs"),
         (["--checkpoint-seconds", "-1"], "for '--checkpoint-seconds'"),
         (["--checkpoint-seconds", "soon"], "for '--checkpoint-seconds'"),
         (["--checkpoint-seconds", "nan"], "for '--checkpoint-seconds'"),

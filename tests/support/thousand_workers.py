@@ -256,10 +256,10 @@ class SimulatedJobs(SimulatedWorkers):
         if self._clock() < self._next_look:
             return []
         began = self._clock()
-        self._ends.look_again(self._jobs)
+        self._ends.refresh(self._jobs)
         ends = []
         for job in self._jobs:
-            ends += self._ends.take_ended(job, self._slots, is_over=False, is_settled=False)
+            ends += self._ends.pop_ended(job, self._slots, is_over=False, is_settled=False)
         self._jobs = [job for job in self._jobs if job.packs]
         self._next_look = began + max(2.0, 20 * (self._clock() - began))
         return ends

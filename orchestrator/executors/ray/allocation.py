@@ -11,8 +11,8 @@ from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import ExecutorRequest, LaunchJob, RemoteLauncher
 from depthrate.orchestrator.executors.machine import USABLE_SHARE
 from depthrate.orchestrator.executors.ray.node import RAY_ITSELF_GB, run_ray_node
-from depthrate.orchestrator.executors.slurm.entry import chosen_profile
-from depthrate.orchestrator.executors.slurm.queue import UNKNOWN_S, accounted_states
+from depthrate.orchestrator.executors.slurm.entry import resolve_profile
+from depthrate.orchestrator.executors.slurm.queue import UNKNOWN_TIMEOUT_S, accounted_states
 from depthrate.orchestrator.executors.slurm.remote_launch import RemoteLaunch
 from depthrate.orchestrator.executors.slurm.submissions import PLANNED_JOB_NAME, jobs_folder, read_submissions
 from depthrate.slurm.cluster_limits import Limits, read_limits
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from depthrate.orchestrator.executors.base import Estimate
     from depthrate.sweeps.packing import Pack
 
-LOOK_EVERY_S = 3.0
+POLL_INTERVAL_S = 3.0
 
 
 class Allocation(RemoteLaunch, RemoteLauncher):
@@ -70,20 +70,20 @@ class Allocation(RemoteLaunch, RemoteLauncher):
         state, unknown_since = JobState("PENDING"), None
         while state.phase != "over":
             show(state.state.lower() + (f" ({state.reason})" if state.phase == "waiting" and state.reason else ""))
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_INTERVAL_S)
             try:
                 found = squeue_states([job.job_id]).get(job.job_id)
             except SlurmError:  # the controller is away, which says nothing about the job
                 continue
             found = found or accounted_states([job.job_id]).get(job.job_id)
             unknown_since = None if found else unknown_since or time.monotonic()
-            if unknown_since is not None and time.monotonic() - unknown_since > UNKNOWN_S:
+            if unknown_since is not None and time.monotonic() - unknown_since > UNKNOWN_TIMEOUT_S:
                 break
             state = found or state
         printed = ""
         for submission in read_submissions(self._store, [self._sweep.name]):
             if submission.folder == job.folder:
-                printed = submission.printed_by(job.job_id)
+                printed = submission.read_stderr(job.job_id)
                 submission.delete(self._store)
         words = " / ".join(printed.strip().splitlines()[-3:])
         return f"job {job.job_id} ended as {state.state}: {words}; see {job.folder}"
@@ -103,7 +103,7 @@ def open_allocation(request: ExecutorRequest, cluster: str) -> Allocation:
     Raises:
         ValueError: `SlurmError`, `MachineError` or `ExecutorError` for what is not there or does not fit.
     """
-    profile, device = chosen_profile(request, cluster)
+    profile, device = resolve_profile(request, cluster)
     limits = read_limits()
     limits.check(profile, 1, profile.nodes)
     return Allocation(request, profile, limits, device)

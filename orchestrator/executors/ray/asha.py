@@ -34,17 +34,17 @@ class AshaRungs:
             grace_period=rule["from_step"],
             reduction_factor=rule["factor"],
         )
-        self._known: dict[str, _Runner] = {}
+        self._runners: dict[str, _Runner] = {}
 
-    def left_out(self, step: int, values: Mapping[str, float]) -> list[str]:
+    def prune(self, step: int, values: Mapping[str, float]) -> list[str]:
         """Return the trials that do not go on."""
         chosen = []
         for trial_id, value in values.items():
-            if trial_id not in self._known:
-                self._known[trial_id] = _Runner(trial_id)
-                self._asha.on_trial_add(None, self._known[trial_id])
+            if trial_id not in self._runners:
+                self._runners[trial_id] = _Runner(trial_id)
+                self._asha.on_trial_add(None, self._runners[trial_id])
             result = {"step": step, "value": value}
-            decision = self._asha.on_trial_result(None, self._known[trial_id], result)
+            decision = self._asha.on_trial_result(None, self._runners[trial_id], result)
             if decision == ASHAScheduler.STOP or not math.isfinite(value):
                 chosen.append(trial_id)
         return chosen

@@ -22,7 +22,7 @@ from depthrate.orchestrator.executors.ray.errors import describe_exit, error_of,
 from depthrate.orchestrator.executors.ray.worker import delete_value, get_value, host_key, put_value
 from depthrate.storage.tables.states import FailureKind
 
-NO_START_S = 180.0
+START_TIMEOUT_S = 180.0
 """How long workers may fail to start before no more are tried: Ray notices a dead node, and we a dead head, sooner."""
 
 
@@ -41,21 +41,21 @@ class Dispatcher(tune.Callback):
         self._idle: set[str] = set()
         """Workers that have started and wait for a pack."""
         self._num_orders: dict[str, int] = {}
-        self._in_vain_since: float | None = None
+        self._failing_since: float | None = None
         """Since when workers have failed to start, and none has."""
         self.hosts: dict[str, str] = {}
         """Of each worker that has started, its node."""
-        self.avoided: frozenset[str] = frozenset()
+        self.excluded: frozenset[str] = frozenset()
         """Nodes whose workers get nothing more; the driver changes it. They stay, or Tune would start others there."""
-        self._held: set[str] = set()
+        self._parked: set[str] = set()
         """Workers that were told to stay without a pack."""
-        self._ladders: dict[str, AshaRungs] = {}
+        self._rungs: dict[str, AshaRungs] = {}
         """Of each study, how its trials compare."""
 
     @property
     def needs_worker(self) -> bool:
         """Whether more packs lie ready than there are workers without one."""
-        free = sum(job is None and worker not in self._held for worker, job in self.assigned.items())
+        free = sum(job is None and worker not in self._parked for worker, job in self.assigned.items())
         return len(self.assigned) < self.workers and self.waiting.qsize() > free
 
     @property
@@ -63,7 +63,7 @@ class Dispatcher(tune.Callback):
         """Whether a worker has started and not ended."""
         return bool(self._num_orders)
 
-    def new_worker(self, trial_id: str) -> dict[str, str]:
+    def register_worker(self, trial_id: str) -> dict[str, str]:
         """Note a worker and return what it needs to know."""
         self.assigned[trial_id] = None
         return {"orders": self._orders_key(trial_id), "stop_key": self.stop_key}
@@ -83,7 +83,7 @@ class Dispatcher(tune.Callback):
 
     def on_trial_start(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         """Give a worker its first pack."""
-        self._in_vain_since = None
+        self._failing_since = None
         self._num_orders[trial.trial_id] = 0
         self._give_pack(trial.trial_id)
 
@@ -99,7 +99,7 @@ class Dispatcher(tune.Callback):
             self._give_pack(trial.trial_id)
         elif "report" in result:
             report = json.loads(result["report"])
-            self._order(trial.trial_id, left_out=self._left_out(job, report["step"], report["values"]))
+            self._order(trial.trial_id, left_out=self._prune(job, report["step"], report["values"]))
 
     def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         """Put the pack back that a worker got when it had just given up waiting for one."""
@@ -117,51 +117,51 @@ class Dispatcher(tune.Callback):
                 job = self.waiting.get_nowait()
         if job is not None:
             error = error_of(trial)
-            kind = kind_of(error) if has_started else self._kind_of_no_start(error)
+            kind = kind_of(error) if has_started else self._classify_start_failure(error)
             death = describe_exit(error)
             if kind is FailureKind.OUT_OF_MEMORY:
                 death += "; a node with more memory is needed, or smaller packs"
-            self._ends.put(AttemptEnd(job.attempt_id, death, kind, node=host, known={"host": host, "pid": 0}))
+            self._ends.put(AttemptEnd(job.attempt_id, death, kind, node=host, scheduler_facts={"host": host, "pid": 0}))
 
-    def _kind_of_no_start(self, error: BaseException) -> FailureKind:
+    def _classify_start_failure(self, error: BaseException) -> FailureKind:
         """Return what it is that a worker did not start: a node's doing, unless none has started for long."""
         kind = kind_of(error)
         if kind is not FailureKind.WORKER_LOST:
             return kind
         if self.has_started:
-            self._in_vain_since = None
+            self._failing_since = None
             return FailureKind.NOT_BEGUN
-        if self._in_vain_since is None:
-            self._in_vain_since = time.monotonic()
-        is_long = time.monotonic() - self._in_vain_since > NO_START_S
+        if self._failing_since is None:
+            self._failing_since = time.monotonic()
+        is_long = time.monotonic() - self._failing_since > START_TIMEOUT_S
         return FailureKind.FAILED_TO_START_ANYWHERE if is_long else FailureKind.NOT_BEGUN
 
     def _give_pack(self, trial_id: str) -> None:
         self.assigned[trial_id] = None
         self._idle.add(trial_id)
-        host = self._host_of(trial_id)
-        if host in self.avoided:
-            if trial_id not in self._held:
-                self._held.add(trial_id)
+        host = self._find_host(trial_id)
+        if host in self.excluded:
+            if trial_id not in self._parked:
+                self._parked.add(trial_id)
                 self._order(trial_id, hold=True)
             return
-        if (job := self._next_for(host)) is not None:
-            self._held.discard(trial_id)
+        if (job := self._pop_job(host)) is not None:
+            self._parked.discard(trial_id)
             self.assigned[trial_id] = job
             self._idle.discard(trial_id)
             self._order(trial_id, job=job.to_json())
 
-    def _host_of(self, trial_id: str) -> str:
+    def _find_host(self, trial_id: str) -> str:
         """Return the node on which a worker runs; empty where it has not said so."""
         if trial_id not in self.hosts and (host := get_value(host_key(self._orders_key(trial_id)))):
             self.hosts[trial_id] = host
         return self.hosts.get(trial_id, "")
 
-    def _next_for(self, host: str) -> AttemptSpec | None:
+    def _pop_job(self, host: str) -> AttemptSpec | None:
         """Take the first pack that lies ready and has not failed on this node; one that has, where there is no other node."""
         passed: list[AttemptSpec] = []
         chosen = None
-        others = set(self.hosts.values()) - self.avoided - {host}
+        others = set(self.hosts.values()) - self.excluded - {host}
         with contextlib.suppress(queue.Empty):
             while chosen is None:
                 job = self.waiting.get_nowait()
@@ -179,7 +179,7 @@ class Dispatcher(tune.Callback):
 
     def _forget(self, trial_id: str) -> AttemptSpec | None:
         self._idle.discard(trial_id)
-        self._held.discard(trial_id)
+        self._parked.discard(trial_id)
         self.hosts.pop(trial_id, None)
         if self._num_orders.pop(trial_id, None) is not None:
             delete_value(self._orders_key(trial_id))
@@ -189,12 +189,12 @@ class Dispatcher(tune.Callback):
     def _orders_key(self, trial_id: str) -> str:
         return f"{self._prefix}-{trial_id}"
 
-    def _left_out(self, job: AttemptSpec, step: int, values: Mapping[str, float]) -> list[str]:
+    def _prune(self, job: AttemptSpec, step: int, values: Mapping[str, float]) -> list[str]:
         rule = asha_rule(job)
         assert rule is not None
-        if rule["study"] not in self._ladders:
-            self._ladders[rule["study"]] = AshaRungs(rule)
-        return self._ladders[rule["study"]].left_out(step, values)
+        if rule["study"] not in self._rungs:
+            self._rungs[rule["study"]] = AshaRungs(rule)
+        return self._rungs[rule["study"]].prune(step, values)
 
 
 class WorkerSource(Searcher):
@@ -212,7 +212,7 @@ class WorkerSource(Searcher):
             if not self._dispatcher.assigned:
                 time.sleep(0.05)  # Tune would ask again and again without a pause
             return None
-        return self._dispatcher.new_worker(trial_id)
+        return self._dispatcher.register_worker(trial_id)
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
         """Nothing to learn."""

@@ -33,11 +33,11 @@ class RayWorkerError(RuntimeError):
 
 _TASK_ERROR = re.compile(r"(\x1b\[\d+m)?ray::")
 """How the text of an error begins that was raised in a worker: with the call, in colour."""
-_OF_ONE_ACTOR = re.compile(r"\s*(class_name|actor_id|namespace|name|repr|ip|pid): ")
+_ACTOR_DETAIL = re.compile(r"\s*(class_name|actor_id|namespace|name|repr|ip|pid): ")
 """Lines that tell one actor from another."""
 
 
-OWN_RAY_LATE = (
+LOCAL_RAY_HINT = (
     "where the machine is busy or short of memory, try again with fewer --workers; --executor local needs no Ray"
 )
 """What to do where a Ray of our own does not start."""
@@ -52,7 +52,7 @@ def short_error(error: BaseException) -> str:
 
 def describe_exit(error: BaseException) -> str:
     """Return how a worker ended in a line that is the same for all that ended so: without the actor's names and numbers."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not _OF_ONE_ACTOR.match(line)]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not _ACTOR_DETAIL.match(line)]
     said = lines[-1:] if isinstance(error, RayWorkerError) else lines  # the last line of a traceback
     return f"{type(error).__name__}: {' '.join(said)}"[:2000]
 

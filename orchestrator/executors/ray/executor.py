@@ -48,7 +48,7 @@ class Slots(NamedTuple):
     """How many packs a cluster has room for."""
 
     now: int
-    most: int
+    max: int
     """When its autoscaler has added all that it may."""
 
 
@@ -81,7 +81,7 @@ class RayExecutor(Executor):
         self._head: HeadProbe | None = None
         self._is_lost = False
         self._session, self.gpu_share = session, gpu_share or 1.0
-        self._where, self._nodes = where, nodes or NodeCheck([], [])
+        self._title, self._nodes = where, nodes or NodeCheck([], [])
         # a signal's handler may put while the same thread gets: other queues would wait for themselves
         self._ends: queue.SimpleQueue[AttemptEnd | BaseException] = queue.SimpleQueue()
         self._dispatcher = Dispatcher(self._ends, f"depthrate-{secrets.token_hex(8)}", workers)
@@ -91,7 +91,7 @@ class RayExecutor(Executor):
 
     def summary(self) -> str:
         """Say which Ray, and in what its nodes differ from this machine."""
-        where = f"{self._where}, {counted(self.workers, 'pack')} at once on {self.device}"
+        where = f"{self._title}, {counted(self.workers, 'pack')} at once on {self.device}"
         return "; ".join([where, *self._nodes.differences[:5]])
 
     def details(self, packs: Sequence[Pack], estimate_s: Estimate) -> dict[str, Any]:
@@ -105,14 +105,14 @@ class RayExecutor(Executor):
             RayError: it could not be started.
         """
         self._session.connect()
-        self._head = HeadProbe(self._session.head, self._look_at_cluster)
+        self._head = HeadProbe(self._session.head, self._update_slots)
 
-    def _look_at_cluster(self) -> None:
+    def _update_slots(self) -> None:
         """Note how many packs have room; in the probe's thread, since Ray answers nobody while its head is gone."""
         if self._count_slots is not None:
             self._slots = self._count_slots()
 
-    def _follow_cluster(self) -> None:
+    def _apply_slots(self) -> None:
         """Have as many workers as the cluster has room for, and ask for as many as its autoscaler may make room for.
 
         Raises:
@@ -121,15 +121,15 @@ class RayExecutor(Executor):
         if self._head is not None and self._head.silent_s > HEAD_LOST_S:
             self._is_lost = True
             raise RayLost(
-                f"{self._where}: its head at {self._head.address} has not answered for {self._head.silent_s:.0f} s, so no pack "
+                f"{self._title}: its head at {self._head.address} has not answered for {self._head.silent_s:.0f} s, so no pack "
                 "can be started or followed; workers that still run end by themselves. See there why it ended "
                 "(ray status, its gcs_server.out), and start it again or give another --address"
             )
-        if self._slots.now != self.workers or self._slots.most != self._dispatcher.workers:
+        if self._slots.now != self.workers or self._slots.max != self._dispatcher.workers:
             if self._slots.now != self.workers:
-                log.info("%s: room for %d packs at once, before %d", self._where, self._slots.now, self.workers)
-            self.workers, self._dispatcher.workers = self._slots.now, self._slots.most
-            self.capacity = 2 * self._slots.most
+                log.info("%s: room for %d packs at once, before %d", self._title, self._slots.now, self.workers)
+            self.workers, self._dispatcher.workers = self._slots.now, self._slots.max
+            self.capacity = 2 * self._slots.max
 
     def submit(self, jobs: Sequence[AttemptSpec]) -> None:
         """Lay packs ready for the workers; Tune starts these where there is room."""
@@ -155,7 +155,7 @@ class RayExecutor(Executor):
 
     def exclude_nodes(self, nodes: Sequence[str]) -> None:
         """Give nothing more to workers on these nodes."""
-        self._dispatcher.avoided = frozenset(nodes)
+        self._dispatcher.excluded = frozenset(nodes)
 
     def poll(self, timeout_s: float) -> list[AttemptEnd]:
         """Wait up to `timeout_s` and return the packs that ended.
@@ -163,7 +163,7 @@ class RayExecutor(Executor):
         Raises:
             RayLost: Tune broke down; what is committed stands.
         """
-        self._follow_cluster()
+        self._apply_slots()
         ends: list[AttemptEnd] = []
         messages: list[AttemptEnd | BaseException] = []
         with contextlib.suppress(queue.Empty):
@@ -195,7 +195,7 @@ class RayExecutor(Executor):
             if self._thread.is_alive():
                 self._dispatcher.is_over = True
                 self.stop()
-                self._await_workers(STOP_WAIT_S if not self._open or not self._session.is_ours else 5.0)
+                self._await_workers(STOP_WAIT_S if not self._open or not self._session.is_connected else 5.0)
         finally:
             self._session.close()
             if self._folder is not None:
@@ -263,14 +263,14 @@ def open_cluster(address: str, device: str, workers: int | None, packs_per_gpu: 
     session = Session(address=address).connect()
     nodes = check_nodes()
     memory_bytes = session.memory_per_cpu()
-    gpus = int(session.most_resources().get("GPU", 0))
+    gpus = int(session.max_resources().get("GPU", 0))
     if device not in ("auto", "cpu", "cuda") or (device == "cuda" and not gpus):
         raise MachineError(f"device {device!r}: the Ray cluster has {gpus} GPUs; allowed: auto, cpu, cuda")
     has_gpus = bool(gpus) and device != "cpu"
     name, packs_each = ("GPU", packs_per_gpu) if has_gpus else ("CPU", 1)
 
     def count_slots() -> Slots:
-        each = [packs_each * int(found.get(name, 0)) for found in (session.resources(), session.most_resources())]
+        each = [packs_each * int(found.get(name, 0)) for found in (session.resources(), session.max_resources())]
         now, most = (max(1, min(count, workers or MAX_WORKERS, MAX_WORKERS)) for count in each)
         return Slots(now, max(now, most))
 

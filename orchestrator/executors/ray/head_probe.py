@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
-ASK_EVERY_S = 2.0
+PROBE_INTERVAL_S = 2.0
 HEAD_CONNECT_TIMEOUT_S = 3.0
 """How long the head's port may take to accept a connection."""
 
@@ -20,16 +20,16 @@ class HeadProbe:
         """Watch the head at `host:port`; `also` is called after each answer, and one that hangs counts as silence."""
         self.address = address
         host, _, port = address.rpartition(":")
-        self._place = host, int(port)
-        self._also = also
-        self._heard_at = time.monotonic()
+        self._host_port = host, int(port)
+        self._on_answer = also
+        self._answered_at = time.monotonic()
         self._is_over = threading.Event()
         threading.Thread(target=self._run, daemon=True).start()
 
     @property
     def silent_s(self) -> float:
         """For how many seconds it has not answered."""
-        return time.monotonic() - self._heard_at
+        return time.monotonic() - self._answered_at
 
     def close(self) -> None:
         """Ask no more."""
@@ -38,12 +38,12 @@ class HeadProbe:
     def _run(self) -> None:
         while not self._is_over.is_set():
             try:
-                socket.create_connection(self._place, HEAD_CONNECT_TIMEOUT_S).close()
-                self._also()
-                self._heard_at = time.monotonic()
+                socket.create_connection(self._host_port, HEAD_CONNECT_TIMEOUT_S).close()
+                self._on_answer()
+                self._answered_at = time.monotonic()
             except Exception:  # whatever it is, the head did not answer
                 pass
-            self._is_over.wait(ASK_EVERY_S)
+            self._is_over.wait(PROBE_INTERVAL_S)
 
 
 def is_orphan(parent: int) -> bool:

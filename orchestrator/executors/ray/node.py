@@ -29,9 +29,9 @@ from depthrate.storage.files.store import Store, StoreError
 from depthrate.tasks.python_process import start_python
 
 log = logging.getLogger("depthrate")
-START_WAIT_S = 300.0
+START_TIMEOUT_S = 300.0
 """Longest wait for the first node, and then for the others; SLURM may start tasks minutes apart."""
-STOP_WAIT_S = 20.0
+STOP_TIMEOUT_S = 20.0
 GB = 2**30
 RAY_ITSELF_GB = 1.0
 """What Ray's own processes take of a node's memory."""
@@ -63,35 +63,35 @@ class _Rendezvous:
     """Two files in the job's folder, by which the other nodes find the first and learn that all is over."""
 
     def __init__(self, folder: Path):
-        self._place = folder / f"ray-{in_job.job_id()}-{in_job.restarts()}.json"
-        self._end = self._place.with_suffix(".over")
+        self._address_file = folder / f"ray-{in_job.job_id()}-{in_job.restarts()}.json"
+        self._end_file = self._address_file.with_suffix(".over")
 
-    def call(self, address: str, token: str, folder: str) -> None:
+    def publish(self, address: str, token: str, folder: str) -> None:
         """Tell the other nodes where Ray is, what it wants to hear from them, and where it keeps its files everywhere."""
-        draft = self._place.with_suffix(".new")
+        draft = self._address_file.with_suffix(".new")
         draft.touch(mode=0o600)
         draft.write_text(json.dumps([address, token, folder]))
-        draft.rename(self._place)
+        draft.rename(self._address_file)
 
-    def find(self) -> tuple[str, str, str]:
+    def await_first(self) -> tuple[str, str, str]:
         """Wait for the first node and return (address, token, folder)."""
-        deadline = time.monotonic() + START_WAIT_S
-        while not self._place.exists():
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._address_file.exists():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the first node did not start Ray within {START_WAIT_S:.0f} s; see its log")
+                raise TimeoutError(f"the first node did not start Ray within {START_TIMEOUT_S:.0f} s; see its log")
             time.sleep(0.5)
-        address, token, folder = json.loads(self._place.read_text())
+        address, token, folder = json.loads(self._address_file.read_text())
         return address, token, folder
 
     def close(self) -> None:
         """Tell the other nodes that all is over."""
-        self._end.touch()
-        self._place.unlink(missing_ok=True)
+        self._end_file.touch()
+        self._address_file.unlink(missing_ok=True)
 
     @property
     def is_over(self) -> bool:
         """Whether the first node is done."""
-        return self._end.exists()
+        return self._end_file.exists()
 
 
 class _RayNode:
@@ -120,7 +120,7 @@ class _RayNode:
         Raises:
             RuntimeError: it ended, or took too long.
         """
-        deadline = time.monotonic() + START_WAIT_S
+        deadline = time.monotonic() + START_TIMEOUT_S
         while self.process.poll() is None and time.monotonic() < deadline:
             with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1.0):
                 return
@@ -131,7 +131,7 @@ class _RayNode:
         """End Ray on this node."""
         self.process.terminate()
         try:
-            self.process.wait(STOP_WAIT_S)
+            self.process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -145,7 +145,7 @@ def ray_environment(token: str) -> dict[str, str]:
 
 
 def _run_other(meeting: _Rendezvous) -> None:
-    address, token, folder = meeting.find()
+    address, token, folder = meeting.await_first()
     Path(folder).mkdir(mode=0o700, exist_ok=True)  # Ray's own folder in it is the same on every node
     node = _RayNode(token, folder, f"--address={address}")
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the first node says when it is time
@@ -155,7 +155,7 @@ def _run_other(meeting: _Rendezvous) -> None:
 
 
 def _run_first(meeting: _Rendezvous, job_folder: Path, options: LaunchOptions) -> None:
-    address, token = f"{_own_address()}:{_free_port()}", secrets.token_hex(32)
+    address, token = f"{_find_address()}:{_free_port()}", secrets.token_hex(32)
     os.environ |= ray_environment(token)
     host, _, port = address.rpartition(":")
     # short, because Ray's socket paths below it may have 107 bytes; our own, because /tmp/ray may be another user's
@@ -172,7 +172,7 @@ def _run_first(meeting: _Rendezvous, job_folder: Path, options: LaunchOptions) -
     node = _RayNode(token, folder, *words_of_head)
     try:
         node.await_port(host, int(port))
-        meeting.call(address, token, node.folder)
+        meeting.publish(address, token, node.folder)
         _await_nodes(address)
         inside = replace(options, executor_options={**options.executor_options, "address": address})
         file = job_folder / f"launch-{in_job.job_id()}-{in_job.restarts()}.json"
@@ -187,7 +187,7 @@ def _await_nodes(address: str) -> None:
     from depthrate.orchestrator.executors.ray.session import count_nodes
 
     asked = int(os.environ.get("SLURM_JOB_NUM_NODES") or 1)
-    there = count_nodes(address, asked, START_WAIT_S)
+    there = count_nodes(address, asked, START_TIMEOUT_S)
     if there < asked:
         log.warning("%d of %d nodes have come; going on without the others", there, asked)
 
@@ -198,7 +198,7 @@ class _Launch:
     def __init__(self, file: Path, options: LaunchOptions):
         self._files, self._started_at = Store(str(options.store)), time.time()
         self._sweep = str(json.loads(Path(options.sweep).read_text())["name"])
-        self._asked: signal.Signals | None = None
+        self._stop_signal: signal.Signals | None = None
         self._process = launch_process(file)
         for number in (signal.SIGUSR2, signal.SIGTERM):
             signal.signal(number, self._on_signal)
@@ -207,12 +207,12 @@ class _Launch:
         """Wait for its end; where time was too short, go back into the queue."""
         code = self._process.wait()
         log.info("depthrate run ended with code %d", code)
-        if self._asked is not None and code != 0:
-            requeue_job(self._asked, "the launch goes on", has_progressed=self._has_progressed())
+        if self._stop_signal is not None and code != 0:
+            requeue_job(self._stop_signal, "the launch goes on", has_progressed=self._has_progressed())
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._asked is None:
-            self._asked = signal.Signals(number)
+        if self._stop_signal is None:
+            self._stop_signal = signal.Signals(number)
             self._process.send_signal(signal.SIGTERM)
 
     def _has_progressed(self) -> bool:
@@ -227,7 +227,7 @@ class _Launch:
         return any(record.get("checkpoints") or record.get("trials_done") for record in ours)
 
 
-def _own_address() -> str:
+def _find_address() -> str:
     """Return the address under which other nodes reach this one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

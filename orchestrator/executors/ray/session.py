@@ -29,14 +29,14 @@ from ray.job_config import JobConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from depthrate.orchestrator.executors.local import WORKER_ENVIRONMENT
-from depthrate.orchestrator.executors.ray.errors import OWN_RAY_LATE, RayError, short_error
+from depthrate.orchestrator.executors.ray.errors import LOCAL_RAY_HINT, RayError, short_error
 from depthrate.tasks.python_process import SAFE_PATH
 
 AUTH_MODE = "RAY_AUTH_MODE"
 """The environment variable by which Ray takes or asks for a token."""
-KNOCK_S = 10.0
+PORT_TIMEOUT_S = 10.0
 """How long a head's port may take to accept a connection."""
-START_WAIT_S = 60.0
+NODE_ANSWER_TIMEOUT_S = 60.0
 """Longest wait for the nodes to answer what is installed on them."""
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
 
@@ -57,7 +57,7 @@ class Session:
         self._folder: str | None = None
         self._auth_mode = os.environ.get(AUTH_MODE)
         """The mode before Ray starts here. Ray sets it, and a later connection to a cluster would inherit it."""
-        self.is_ours = False
+        self.is_connected = False
         """Whether it was started here, and ends with `close`."""
 
     def connect(self) -> Session:
@@ -70,22 +70,22 @@ class Session:
             return self
         self._check_port()
         environment = WORKER_ENVIRONMENT | SAFE_PATH | {"DEPTHRATE_DRIVER_PID": "", "RAY_USAGE_STATS_ENABLED": "0"}
-        with written_errors() as written:
+        with captured_stderr() as written:
             try:
                 if self._address is None:
                     self._start(environment)
                 else:
                     self._folder = tempfile.mkdtemp(prefix="dr-code-")
-                    code = {"py_modules": [our_code(self._folder)]}
+                    code = {"py_modules": [copy_package(self._folder)]}
                     runtime_env = {"env_vars": environment, **code}
                     ray.init(address=self._address, runtime_env=runtime_env, job_config=_JobConfig(), **_QUIET)
             except Exception as error:  # of a Ray that comes too late it is an Exception and no more
-                why = self._why_not(error, written())
+                why = self._connect_error(error, written())
                 with contextlib.suppress(Exception):
                     ray.shutdown()  # what has started of it
                 self._clean_up()
                 raise RayError(why) from None
-        self.is_ours = True
+        self.is_connected = True
         return self
 
     def _check_port(self) -> None:
@@ -98,16 +98,16 @@ class Session:
         if not host or not port.isdigit():
             return
         try:
-            socket.create_connection((host, int(port)), KNOCK_S).close()
+            socket.create_connection((host, int(port)), PORT_TIMEOUT_S).close()
         except OSError as error:
             raise RayError(
                 f"no Ray cluster at {self._address!r}: nobody listens there ({error}); `ray status` there says where it is"
             ) from error
 
-    def _why_not(self, error: Exception, written: str) -> str:
+    def _connect_error(self, error: Exception, written: str) -> str:
         """Say why there is no connection; Ray only writes to its error output that a token is asked for."""
         if self._address is None:
-            return f"no Ray could be started here: {short_error(error)}; {OWN_RAY_LATE}"
+            return f"no Ray could be started here: {short_error(error)}; {LOCAL_RAY_HINT}"
         if "Unauthenticated" in written or "authentication token" in str(error).lower():
             is_given = os.environ.get(AUTH_MODE) == "token"
             return (
@@ -120,7 +120,7 @@ class Session:
     def _start(self, environment: dict[str, str]) -> None:
         # short, because Ray's socket paths below it may have 107 bytes; our own, because /tmp/ray may be another user's
         self._folder = tempfile.mkdtemp(prefix="dr-ray-")
-        with _sheltered():
+        with _protected_start():
             ray.init(
                 address="local",
                 num_cpus=self._workers,
@@ -137,7 +137,7 @@ class Session:
         """Return what the nodes have together: CPU, GPU."""
         return dict(ray.cluster_resources())
 
-    def most_resources(self) -> dict[str, float]:
+    def max_resources(self) -> dict[str, float]:
         """Return what the nodes may have together when an autoscaler has added all it may; what they have where none does."""
         there = self.resources()
         try:  # Ray has no public way to ask
@@ -164,7 +164,7 @@ class Session:
 
     def close(self) -> None:
         """Disconnect, and end what was started."""
-        if not self.is_ours:
+        if not self.is_connected:
             return
         try:
             ray.shutdown()
@@ -195,7 +195,7 @@ def _restore_auth_mode(mode: str | None) -> None:
 
 
 @contextlib.contextmanager
-def _sheltered() -> Iterator[None]:
+def _protected_start() -> Iterator[None]:
     """Start processes that outlive a closed terminal, and of which none leaves gigabytes of core file if it aborts."""
     soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
@@ -210,7 +210,7 @@ def _sheltered() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def written_errors() -> Iterator[Callable[[], str]]:
+def captured_stderr() -> Iterator[Callable[[], str]]:
     """Keep what native code writes to this process's error output, and yield what returns it."""
     with tempfile.TemporaryFile() as file:
         before = os.dup(2)
@@ -245,7 +245,7 @@ def count_nodes(address: str, wanted: int, wait_s: float) -> int:
         ray.shutdown()
 
 
-def our_code(folder: str) -> str:
+def copy_package(folder: str) -> str:
     """Copy our package into a folder, to be sent to nodes on which it may not be installed, and return where it is.
 
     Ray follows no links, and in a checkout the package consists of them.
@@ -276,7 +276,7 @@ class NodeCheck(NamedTuple):
     """The ids of the nodes that do not run tasks."""
 
 
-def check_nodes(wait_s: float = START_WAIT_S) -> NodeCheck:
+def check_nodes(wait_s: float = NODE_ANSWER_TIMEOUT_S) -> NodeCheck:
     """Ask all nodes at once what is installed on them, and compare it with what is installed here.
 
     A node that cannot run the question, for lack of memory say, or does not answer in time would run no pack either:

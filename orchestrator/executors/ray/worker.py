@@ -29,15 +29,15 @@ from depthrate.orchestrator.executors.ray.head_probe import HeadProbe, is_orphan
 from depthrate.orchestrator.worker.attempt_runner import run_job
 from depthrate.orchestrator.worker.context import StopFlag
 
-LOOK_FOR_STOP_S = 0.5
+STOP_POLL_INTERVAL_S = 0.5
 """How often a busy worker looks whether it should stop."""
-LOOK_FOR_ORDER_S = 0.02
+ORDER_POLL_INTERVAL_S = 0.02
 """How often an idle worker looks for its next pack."""
 HEAD_LOST_S = 20.0
 """A head that was silent for so long is gone; Ray itself waits for a minute, and then saves nothing."""
-LAST_WORDS_S = 60.0
+CHECKPOINT_TIMEOUT_S = 60.0
 """How long a pack may take to save its state when its worker has lost Ray."""
-LEFT_ALONE = 71
+ORPHAN_EXIT_CODE = 71
 """Exit code of such a worker."""
 LINGER_S = 15.0
 """How long an idle worker waits for a pack before it gives its CPU or GPU back; a new one takes seconds to start."""
@@ -77,7 +77,7 @@ class PackTrainable(tune.Trainable):
         self._pack: _WatchedPack | None = None
         self._is_busy = False
         self._parent, self._head = os.getppid(), HeadProbe(ray.get_runtime_context().gcs_address)
-        threading.Thread(target=self._look_for_stop, daemon=True).start()
+        threading.Thread(target=self._poll_stop, daemon=True).start()
         threading.Thread(target=self._exit_if_orphaned, daemon=True).start()
 
     def step(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class PackTrainable(tune.Trainable):
 
     def _carry_out(self, order: dict[str, Any]) -> dict[str, Any]:
         if self._pack is not None:
-            return self._followed(self._pack.go_on(order["left_out"]))
+            return self._result(self._pack.resume(order["left_out"]))
         if order.get("hold"):  # its node is avoided: it keeps the place, since another worker would get it
             self._linger_s = math.inf
             return {"done": False}
@@ -103,12 +103,12 @@ class PackTrainable(tune.Trainable):
             run_job(job, self._stop)
             return {"done": False, "ended": True}
         self._pack = _WatchedPack(job, self._stop)
-        return self._followed(self._pack.go_on([]))
+        return self._result(self._pack.resume([]))
 
     def cleanup(self) -> None:
         """Let a pack that is asked to stop save its checkpoint."""
         self._stop.set("its worker ends")
-        while self._pack is not None and self._pack.go_on([]) is not None:
+        while self._pack is not None and self._pack.resume([]) is not None:
             pass
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
@@ -127,10 +127,10 @@ class PackTrainable(tune.Trainable):
                 return dict(order)
             if time.monotonic() > give_up_at:
                 return None
-            time.sleep(LOOK_FOR_ORDER_S)
+            time.sleep(ORDER_POLL_INTERVAL_S)
         return None
 
-    def _followed(self, report: str | None) -> dict[str, Any]:
+    def _result(self, report: str | None) -> dict[str, Any]:
         if report is None:
             self._pack = None
             return {"done": False, "ended": True}
@@ -139,23 +139,23 @@ class PackTrainable(tune.Trainable):
     def _is_stop_requested(self) -> bool:
         return get_value(self._stop_key) is not None
 
-    def _look_for_stop(self) -> None:
+    def _poll_stop(self) -> None:
         while not self._stop.is_set:
-            time.sleep(LOOK_FOR_STOP_S)
+            time.sleep(STOP_POLL_INTERVAL_S)
             if self._is_stop_requested():
                 self._stop.set("asked to stop")
 
     def _exit_if_orphaned(self) -> None:
         """End this process where nobody is left to work for: its pack saves a checkpoint, and it takes no other."""
         while not is_orphan(self._parent) and self._head.silent_s < HEAD_LOST_S:
-            time.sleep(LOOK_FOR_STOP_S)
+            time.sleep(STOP_POLL_INTERVAL_S)
         what = "its Ray node has ended" if is_orphan(self._parent) else "Ray's head does not answer"
         self._stop.set(what)
-        deadline = time.monotonic() + LAST_WORDS_S
-        time.sleep(LOOK_FOR_STOP_S)  # for the answer that nothing more is done
+        deadline = time.monotonic() + CHECKPOINT_TIMEOUT_S
+        time.sleep(STOP_POLL_INTERVAL_S)  # for the answer that nothing more is done
         while self._is_busy and time.monotonic() < deadline:
-            time.sleep(LOOK_FOR_STOP_S)
-        os._exit(LEFT_ALONE)
+            time.sleep(STOP_POLL_INTERVAL_S)
+        os._exit(ORPHAN_EXIT_CODE)
 
 
 class _WatchedPack:
@@ -167,7 +167,7 @@ class _WatchedPack:
         self._answers: queue.Queue[list[str]] = queue.Queue()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def go_on(self, left_out: list[str]) -> str | None:
+    def resume(self, left_out: list[str]) -> str | None:
         """Train to the next report and return it, or None at the end."""
         if self._thread.ident is None:
             self._thread.start()
@@ -177,11 +177,11 @@ class _WatchedPack:
 
     def _run(self) -> None:
         try:
-            run_job(self._job, self._stop, self._judge)
+            run_job(self._job, self._stop, self._await_answer)
         finally:
             self._reports.put(None)
 
-    def _judge(self, step: int, values: Mapping[str, float]) -> list[str]:
+    def _await_answer(self, step: int, values: Mapping[str, float]) -> list[str]:
         if self._stop.is_set:
             return []
         self._reports.put(json.dumps({"step": step, "values": values}))

@@ -1,5 +1,6 @@
-"""Packs as jobs of SLURM: arrays of bundled packs, and whole launches that are sent into an allocation.
+"""The SLURM executor: packs as job arrays, and whole launches as jobs.
 
-Imports `slurm/`, which speaks to the scheduler, and the rooms below executors. Begin with `executor`; `submitter` hands in,
-`queue` and `job` look, `outcomes` says how jobs ended, `remote_launch` sends a whole launch away.
+Imports `slurm/`, which runs the scheduler's commands, and the packages below executors. Start with `executor`. `submitter`
+submits jobs, `queue` polls them, `job` runs inside them, `outcomes` decides how they ended, and `remote_launch` submits whole
+launches.
 """

@@ -1,4 +1,4 @@
-"""The executor `slurm`, as it is declared: its options, and what they open; and what becomes of jobs without a launch."""
+"""Declaration of the executor `slurm`: its options, its `open` function, and access to jobs without a launch."""
 
 from __future__ import annotations
 
@@ -23,49 +23,46 @@ if TYPE_CHECKING:
     from depthrate.slurm.profile import Profile
     from depthrate.storage.files.store import Store
 
-CLUSTER = Option("cluster", str, "A cluster file (TOML): what each SLURM job asks for; slurm/example.toml is one.")
+CLUSTER = Option("cluster", str, "Cluster file (TOML) with the resources per SLURM job, e.g. slurm/example.toml.")
 PACKS_PER_GPU = Option(
     "packs_per_gpu",
     int,
-    "With --executor ray or slurm: packs that share a GPU (default: 1, or the cluster file's).",
+    "Packs per GPU (ray, slurm). Default: the cluster file's, else 1.",
     minimum=1,
 )
 
 
-def chosen_profile(request: ExecutorRequest, cluster: str | None) -> tuple[Profile, str]:
-    """Return what each job asks for, and the device that packs compute on.
+def resolve_profile(request: ExecutorRequest, cluster: str | None) -> tuple[Profile, str]:
+    """Return the resources of each job, and the device of the packs.
 
     Raises:
-        ValueError: `SlurmError`, `MachineError` or `ExecutorError` for a file or an option that does not fit.
+        ValueError: `SlurmError`, `MachineError` or `ExecutorError` if the file or an option is unsuitable.
     """
-    from depthrate.orchestrator.executors.machine import MachineError
+    from depthrate.orchestrator.executors.machine import check_request
     from depthrate.slurm.profile import load_profile
 
     options, profile = request.options, load_profile(cluster)
+    check_request(options.device, options.workers)
     if (packs_per_gpu := options.executor_options[PACKS_PER_GPU.name]) is not None:
         profile = replace(profile, packs_per_gpu=packs_per_gpu)
     if options.workers is not None:
-        if options.workers < 1:
-            raise MachineError(f"workers is {options.workers}; give at least 1")
         profile = replace(profile, array_parallelism=options.workers)
-    if options.device not in ("auto", "cpu", "cuda"):
-        raise MachineError(f"device {options.device!r} is unknown; allowed: auto, cpu, cuda")
     if options.device == "cuda" and not profile.gpus:
-        raise ExecutorError("device is cuda, but the cluster file asks for no GPU; set gpus = 1 in it")
+        raise ExecutorError("device is cuda, but the cluster file requests no GPU. Set gpus = 1 in it.")
     if profile.packs_per_gpu > 1 and not profile.gpus:
         raise ExecutorError(
-            f"packs_per_gpu is {profile.packs_per_gpu}, but jobs ask for no GPU; set gpus = 1 in the cluster file"
+            f"packs_per_gpu is {profile.packs_per_gpu}, but jobs request no GPU. Set gpus = 1 in the cluster file."
         )
     if profile.container is not None:
-        profile = _contained(profile, request.store)
+        profile = _with_container(profile, request.store)
     return profile, "cuda" if profile.gpus and options.device != "cpu" else "cpu"
 
 
-def _contained(profile: Profile, store: Store) -> Profile:
-    """Return the profile whose containers see the store, the data sets and the jobs' folder.
+def _with_container(profile: Profile, store: Store) -> Profile:
+    """Return the profile with bind mounts of the store, the data sets and the jobs' folder in its containers.
 
     Raises:
-        ExecutorError: the image is not there.
+        ExecutorError: The image does not exist.
     """
     from pathlib import Path
 
@@ -75,23 +72,25 @@ def _contained(profile: Profile, store: Store) -> Profile:
     image = str(profile.container)
     if (image.startswith(("/", "~", ".")) or image.endswith((".sif", ".sqsh"))) and "://" not in image:
         if not (path := Path(image).expanduser().resolve()).exists():
-            raise ExecutorError(f"container is {image!r}, which is not there; give an image that all nodes see")
+            raise ExecutorError(
+                f"container is {image!r}, which does not exist. Set the path of an image that all nodes see."
+            )
         image = str(path)
     data = open_data_folder().store
-    # those of ours are there when a job starts, and a place that is not there cannot be bound
+    # A missing folder cannot be bound. Store and jobs' folder exist once a job starts, the data folder may not.
     needed = [store.root] if store.is_local else []
     needed += [data.root] if data.is_local and Path(data.root).is_dir() else []
     needed.append(str(jobs_folder(profile, store, "x").parent))
-    places = dict.fromkeys(needed)
-    inside = [place for place in places if not any(Path(place).is_relative_to(o) for o in places if o != place)]
-    return replace(profile, container=image, container_binds=(*profile.container_binds, *inside))
+    paths = dict.fromkeys(needed)
+    outermost = [path for path in paths if not any(Path(path).is_relative_to(o) for o in paths if o != path)]
+    return replace(profile, container=image, container_binds=(*profile.container_binds, *outermost))
 
 
 def _open(request: ExecutorRequest) -> ComputeTarget:
-    """Return the cluster, and the jobs of earlier launches that it still has.
+    """Return the executor for the cluster, with the live jobs of earlier launches.
 
     Raises:
-        ValueError: `SlurmError`, `MachineError` or `ExecutorError` for what is not there or does not fit.
+        ValueError: `SlurmError`, `MachineError` or `ExecutorError` if the cluster, a file or an option is unsuitable.
     """
     from depthrate.orchestrator.executors.slurm.executor import SlurmExecutor
     from depthrate.orchestrator.executors.slurm.remote_launch import Supervisor
@@ -99,8 +98,8 @@ def _open(request: ExecutorRequest) -> ComputeTarget:
     from depthrate.slurm.cluster_limits import JobGroup, SubmitLimits, read_limits, read_submit_limits
     from depthrate.slurm.script import check_submitit
 
-    check_submitit()  # before anything is written or submitted
-    profile, device = chosen_profile(request, request.options.executor_options[CLUSTER.name])
+    check_submitit()  # before writing or submitting anything
+    profile, device = resolve_profile(request, request.options.executor_options[CLUSTER.name])
     limits = read_limits()
     limits.check(profile, 0)
     if profile.max_submitted is None:
@@ -121,20 +120,20 @@ def _open(request: ExecutorRequest) -> ComputeTarget:
     return executor
 
 
-@functools.cache  # it does not change, and to ask costs the controller several commands
+@functools.cache  # constant, and each query costs the controller several commands
 def _cluster_name() -> str:
     from depthrate.slurm.cluster_limits import read_limits
 
     return read_limits().cluster
 
 
-def _look(store: Store, sweep: str) -> SchedulerAnswer | None:
-    """Ask the controller once about a sweep's jobs, and the accounting for those that it has forgotten."""
+def _poll(store: Store, sweep: str) -> SchedulerAnswer | None:
+    """Query the controller once about a sweep's jobs, and the accounting about jobs that it has forgotten."""
     from depthrate.orchestrator.executors.slurm.submissions import jobs_of_sweep, read_submissions
 
     if not read_submissions(store, [sweep]):
         return None
-    from depthrate.orchestrator.executors.slurm.outcomes import silent_deaths
+    from depthrate.orchestrator.executors.slurm.outcomes import list_unreported_ends
     from depthrate.orchestrator.executors.slurm.queue import accounted_states
     from depthrate.slurm.command import SlurmError
 
@@ -142,36 +141,35 @@ def _look(store: Store, sweep: str) -> SchedulerAnswer | None:
         submissions, states = jobs_of_sweep(store, sweep, _cluster_name())
     except SlurmError:
         return None
-    ours = {job_id for each in submissions for job_id in each.job_ids}
-    known = [states[job_id] for job_id in ours if job_id in states]
-    waiting = [state.reason for state in known if state.phase == "waiting"]
-    running = sum(state.phase == "running" for state in known)
+    job_ids = {job_id for submission in submissions for job_id in submission.job_ids}
+    queued = [states[job_id] for job_id in job_ids if job_id in states]
+    waiting = [state.reason for state in queued if state.phase == "waiting"]
+    running = sum(state.phase == "running" for state in queued)
     counts = JobCounts(len(waiting), running, dict(Counter(waiting).most_common()))
-    states |= accounted_states([job_id for job_id in ours if job_id not in states])
-    return SchedulerAnswer(counts, silent_deaths(store, sweep, submissions, states))
+    states |= accounted_states([job_id for job_id in job_ids if job_id not in states])
+    return SchedulerAnswer(counts, list_unreported_ends(store, sweep, submissions, states))
 
 
 def _cancel_jobs(store: Store, sweep: str) -> CancelledJobs | None:
-    """Cancel all jobs of a sweep on the cluster that can be reached from here.
+    """Cancel all jobs of a sweep on the cluster that this machine belongs to.
 
     Raises:
-        SlurmError: the controller does not answer.
+        SlurmError: The controller does not answer.
     """
     from depthrate.orchestrator.executors.slurm.submissions import is_alive, jobs_of_sweep, read_submissions
 
-    everywhere = read_submissions(store, [sweep])
-    if not everywhere:
+    all_submissions = read_submissions(store, [sweep])
+    if not all_submissions:
         return None
     from depthrate.slurm.cluster_limits import read_limits
     from depthrate.slurm.submit import cancel_jobs
 
     cluster = read_limits().cluster
     submissions, states = jobs_of_sweep(store, sweep, cluster)
-    alive = [job_id for each in submissions for job_id, _ in each.jobs() if is_alive(states.get(job_id))]
+    alive = [job_id for submission in submissions for job_id, _ in submission.jobs() if is_alive(states.get(job_id))]
     cancel_jobs(alive)
-    return CancelledJobs(
-        len(alive), list(dict.fromkeys(each.cluster for each in everywhere if each.cluster != cluster))
-    )
+    clusters = dict.fromkeys(submission.cluster for submission in all_submissions)
+    return CancelledJobs(len(alive), [name for name in clusters if name != cluster])
 
 
 SLURM = ExecutorEntry(
@@ -179,5 +177,5 @@ SLURM = ExecutorEntry(
     open=_open,
     options=(CLUSTER, PACKS_PER_GPU),
     detach="slurm",
-    scheduler=Scheduler("SLURM", _look, _cancel_jobs),
+    scheduler=Scheduler("SLURM", _poll, _cancel_jobs),
 )

@@ -1,4 +1,4 @@
-"""Several processes on one GPU: through NVIDIA's multi-process service where that is installed, else taking turns."""
+"""Several processes per GPU: through NVIDIA's multi-process service (MPS) if installed, else by time slicing."""
 
 from __future__ import annotations
 
@@ -13,44 +13,45 @@ from collections.abc import Iterator, Sequence
 log = logging.getLogger("depthrate")
 CONTROL = "nvidia-cuda-mps-control"
 MPS_TIMEOUT_S = 30.0
+"""Time limit for a command of MPS, in seconds."""
 
 
 @contextlib.contextmanager
 def shared_gpus(gpus: Sequence[str], packs_per_gpu: int) -> Iterator[list[str]]:
-    """Share GPUs, given as CUDA_VISIBLE_DEVICES names them, while this lasts; yield their names for the processes that do.
+    """Run MPS for GPUs, named as in CUDA_VISIBLE_DEVICES, and yield the names for the processes that share them.
 
-    The service belongs to this job alone and ends with it. Parts of a GPU (MIG) would need one each, and go without.
+    The service belongs to this job and ends with it. MIG instances are not supported, since each would need its own service.
     """
     if packs_per_gpu < 2 or not gpus or shutil.which(CONTROL) is None or any(name.startswith("MIG") for name in gpus):
         yield list(gpus)
         return
-    # not TMPDIR: the path of a socket may have 107 bytes
+    # Not in TMPDIR, because the path of a socket may have at most 107 bytes.
     folder = tempfile.mkdtemp(prefix="dr-mps-", dir="/tmp")
-    given = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+    variables = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
     try:
-        if not _control(given, "-d", said=""):
+        if not _run_control(variables, "-d", stdin=""):
             yield list(gpus)
             return
-        os.environ.update(given)  # for the workers
+        os.environ.update(variables)  # for the workers
         log.info("%d processes share each GPU through %s", packs_per_gpu, CONTROL)
         try:
-            # the service counts the GPUs it sees from 0; only names that say which GPU they mean stay
-            yield [name if name.startswith("GPU") else str(place) for place, name in enumerate(gpus)]
+            # The service numbers its visible GPUs from 0. UUIDs stay valid.
+            yield [name if name.startswith("GPU") else str(index) for index, name in enumerate(gpus)]
         finally:
-            for name in given:
+            for name in variables:
                 os.environ.pop(name, None)
-            _control(given, said="quit\n")
+            _run_control(variables, stdin="quit\n")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _control(variables: dict[str, str], *words: str, said: str) -> bool:
-    """Call the service's program, and return whether it did what it was asked."""
+def _run_control(variables: dict[str, str], *arguments: str, stdin: str) -> bool:
+    """Run the control program of MPS and return whether it succeeded."""
     environment = {**os.environ, **variables}
     try:
         done = subprocess.run(
-            [CONTROL, *words],
-            input=said,
+            [CONTROL, *arguments],
+            input=stdin,
             env=environment,
             capture_output=True,
             text=True,
@@ -58,9 +59,9 @@ def _control(variables: dict[str, str], *words: str, said: str) -> bool:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        log.warning("%s: %s; processes on a GPU take turns", CONTROL, error)
+        log.warning("%s failed: %s. Processes on a GPU take turns.", CONTROL, error)
         return False
     if done.returncode:
-        said = (done.stderr or done.stdout).strip()[-200:]
-        log.warning("%s ended with code %d: %s; processes on a GPU take turns", CONTROL, done.returncode, said)
+        output = (done.stderr or done.stdout).strip()[-200:]
+        log.warning("%s exited with code %d: %s. Processes on a GPU take turns.", CONTROL, done.returncode, output)
     return done.returncode == 0

@@ -1,4 +1,4 @@
-"""Inside a SLURM job: run its packs, save their state when told that time is up, and go back into the queue."""
+"""Code that runs inside a SLURM job: run its packs, save checkpoints on a signal, and requeue the job."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from depthrate.storage.tables.states import AttemptState, FailureKind
 
 log = logging.getLogger("depthrate")
 LIMIT_MARGIN_S = 75.0
-"""SLURM sends the warning of a time limit up to a minute early."""
-KILL_WAIT_S = 120.0
-"""Longest wait for SLURM to end a job that it has agreed to put back into the queue."""
+"""Tolerance in seconds for the warning before the time limit, which SLURM sends up to a minute early."""
+REQUEUE_WAIT_S = 120.0
+"""Longest wait in seconds for SLURM to end a job that it has accepted to requeue."""
 
 
 def run_bundle(lines: list[str]) -> None:
-    """Run packs, given as `AttemptSpec.to_json` wrote them, as many at once as the job's GPUs or CPUs take."""
+    """Run packs, one line of `AttemptSpec.to_json` each, in parallel on the job's GPUs or CPUs."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     bundle = _Bundle([AttemptSpec.from_json(line) for line in lines])
-    for number in (signal.SIGUSR2, signal.SIGTERM):  # in place of submitit's handlers
+    for number in (signal.SIGUSR2, signal.SIGTERM):  # replaces submitit's handlers
         signal.signal(number, bundle.on_signal)
     signal.signal(signal.SIGCONT, signal.SIG_IGN)
     bundle.run()
@@ -44,18 +44,18 @@ class _Bundle:
         self.job_id, self.restarts = in_job.job_id(), in_job.restarts()
         self.store = Store(jobs[0].options.store)
         os.environ["DEPTHRATE_JOB_ID"] = self.job_id  # for the attempts' records
-        left = self._left(jobs)
-        self.waiting = deque(replace(job, attempt_id=nth_attempt_id(job.attempt_id, self.restarts)) for job in left)
+        pending = self._select_pending(jobs)
+        self.waiting = deque(replace(job, attempt_id=nth_attempt_id(job.attempt_id, self.restarts)) for job in pending)
         self.running: dict[str, AttemptSpec] = {}
-        self.asked: signal.Signals | None = None
+        self.stop_signal: signal.Signals | None = None
         self.has_progressed = False
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
-        """Note that we are asked to end; the loop does the rest."""
-        self.asked = self.asked or signal.Signals(number)
+        """Record the request to stop, which the loop handles."""
+        self.stop_signal = self.stop_signal or signal.Signals(number)
 
     def run(self) -> None:
-        """Run all packs, or as many as there is time for."""
+        """Run all packs, or as many as the time limit allows."""
         if not self.waiting:
             return
         gpus = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
@@ -63,18 +63,18 @@ class _Bundle:
         slots = len(gpus) * packs_per_gpu or int(os.environ.get("SLURM_CPUS_PER_TASK") or 1)
         with shared_gpus(gpus, packs_per_gpu) as names:
             self._run_on(LocalExecutor(min(slots, len(self.waiting)), names))
-        if self.asked and self.waiting:
-            left = counted(len(self.waiting), "pack goes on", "packs go on")
-            requeue_job(self.asked, left, has_progressed=self.has_progressed)
+        if self.stop_signal and self.waiting:
+            pending = counted(len(self.waiting), "pack resumes", "packs resume")
+            requeue_job(self.stop_signal, pending, has_progressed=self.has_progressed)
 
     def _run_on(self, executor: LocalExecutor) -> None:
         is_stopping = False
         try:
-            while self.running or (self.waiting and not self.asked):
-                if self.asked and not is_stopping:
+            while self.running or (self.waiting and not self.stop_signal):
+                if self.stop_signal and not is_stopping:
                     is_stopping = True
                     executor.stop()
-                while not self.asked and self.waiting and len(self.running) < executor.capacity:
+                while not self.stop_signal and self.waiting and len(self.running) < executor.capacity:
                     job = self.waiting.popleft()
                     self.running[job.attempt_id] = job
                     executor.submit([job])
@@ -83,16 +83,15 @@ class _Bundle:
         finally:
             executor.close()
 
-    def _left(self, jobs: list[AttemptSpec]) -> list[AttemptSpec]:
-        """Return the packs that this job still has to do.
+    def _select_pending(self, jobs: list[AttemptSpec]) -> list[AttemptSpec]:
+        """Return the packs that are neither committed nor failed in an earlier start of this job.
 
-        Those that are committed are done, by others if this job has just been started; and those that failed in it before it
-        was started anew are the driver's, which may have submitted them again.
+        Other jobs may have committed packs. Failed packs belong to the driver, which may have resubmitted them.
         """
         try:
             committed = take_snapshot(self.store).trial_ids()
         except (OSError, StoreError) as error:
-            log.warning("store not read, everything is run again: %s", error)
+            log.warning("cannot read the store, so all packs are rerun: %s", error)
             return jobs
         return [job for job in jobs if not committed.issuperset(job.trial_ids) and not self._has_failed(job)]
 
@@ -107,16 +106,16 @@ class _Bundle:
         job = self.running.pop(end.attempt_id)
         state = read_attempt(self.store, job.sweep, end.attempt_id) or {}
         self.has_progressed |= bool(state.get("trials_done") or state.get("checkpoints"))
-        if end.exit_message is not None and self.asked:  # told to end before it could listen
+        if end.exit_message is not None and self.stop_signal:  # the signal came before the worker had its handler
             self.waiting.append(job)
         elif end.exit_message is not None:
-            self._record_death(job, end.exit_message, state)
+            self._write_lost(job, end.exit_message, state)
         elif state.get("state") is AttemptState.INTERRUPTED:
             self.waiting.append(job)
 
-    def _record_death(self, job: AttemptSpec, death: str, state: dict[str, object]) -> None:
-        """Write down how a worker died that could not do so itself; whoever drives the sweep decides what then."""
-        known = {
+    def _write_lost(self, job: AttemptSpec, exit_message: str, state: dict[str, object]) -> None:
+        """Write the end of an attempt whose worker could not. The driver decides about a retry."""
+        facts = {
             "attempt_id": job.attempt_id,
             "sweep": job.sweep,
             "pack_id": job.pack_id,
@@ -126,29 +125,30 @@ class _Bundle:
         }
         kind = FailureKind.OUT_OF_MEMORY if _kernel_killed_for_memory() else FailureKind.WORKER_LOST
         try:
-            write_lost(self.store, known, state, kind=kind, error=death)
+            write_lost(self.store, facts, state, kind=kind, error=exit_message)
         except OSError as error:
-            log.warning("end of attempt %s not written: %s", job.attempt_id, error)
+            log.warning("cannot write the end of attempt %s: %s", job.attempt_id, error)
 
 
-def requeue_job(asked: signal.Signals, what_goes_on: str, *, has_progressed: bool) -> None:
-    """Queue this job again after a warning or a preemption; a cancelled job, or one that got nowhere, just ends."""
-    left_s = in_job.seconds_left()
-    is_limit = left_s is not None and left_s <= LIMIT_MARGIN_S + float(os.environ.get("DEPTHRATE_WARNING_S") or 0)
-    why = "its time limit is near" if is_limit else f"told to end by {asked.name}"
+def requeue_job(stop_signal: signal.Signals, what_resumes: str, *, has_progressed: bool) -> None:
+    """Requeue this job after a time limit warning or a preemption, unless it was cancelled or made no progress."""
+    remaining_s = in_job.seconds_left()
+    margin_s = LIMIT_MARGIN_S + float(os.environ.get("DEPTHRATE_WARNING_S") or 0)
+    is_limit = remaining_s is not None and remaining_s <= margin_s
+    reason = "the time limit is near" if is_limit else f"received {stop_signal.name}"
     if in_job.is_ending():
         log.info("cancelled")
     elif is_limit and not has_progressed:
-        log.error("the time limit came before anything could be saved; a longer walltime_min is needed")
+        log.error("the time limit was reached before anything was saved. Increase walltime_min.")
     elif in_job.requeue():
-        log.info("%s; %s when this job is started again", why, what_goes_on)
-        time.sleep(KILL_WAIT_S)  # a job that ends by itself now would count as completed
+        log.info("%s: %s when this job restarts", reason, what_resumes)
+        time.sleep(REQUEUE_WAIT_S)  # a job that exits by itself now would count as completed
     else:
-        log.warning("%s, and SLURM does not take this job back; whoever drives the sweep submits it anew", why)
+        log.warning("%s, but SLURM refuses to requeue this job. The driver of the sweep resubmits it.", reason)
 
 
 def _kernel_killed_for_memory() -> bool:
-    """Whether a process of this job's control group was killed for lack of memory."""
+    """Return whether the kernel killed a process of this job's control group because memory ran out."""
     try:
         with open("/proc/self/cgroup") as file:
             group = file.readline().rpartition("::")[2].strip()

@@ -1,4 +1,4 @@
-"""The jobs that a launch watches on a SLURM cluster, and their states: one query for all, in a thread of its own."""
+"""The SLURM jobs that a launch watches. One query in a separate thread polls the states of all of them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from depthrate.slurm.job_states import JobState, array_of, sacct_states, squeue_
 from depthrate.slurm.profile import CHECKPOINT_GRACE_S
 
 log = logging.getLogger("depthrate")
-UNKNOWN_S = 20.0
-"""How long a job may be unknown to squeue and sacct alike before its silence counts."""
-QUICK_ANSWER_S = 1.0
-"""How long a poll waits for the controller's answer, which usually takes a tenth of that; a later poll takes a slower one."""
+UNKNOWN_TIMEOUT_S = 20.0
+"""Seconds for which a job must be unknown to squeue and sacct until it counts as over."""
+ANSWER_WAIT_S = 1.0
+"""Seconds that a poll waits for the controller's answer, which usually takes 0.1 s. A later poll reads a slower answer."""
 
 
 @dataclass
 class WatchedJob:
-    """A job of an array, and its packs that have not ended."""
+    """A job of an array, with its packs that have not ended."""
 
     job_id: str
     submission: Submission
@@ -32,25 +32,25 @@ class WatchedJob:
     state: JobState = field(default_factory=lambda: JobState("PENDING"))
     unknown_since: float | None = None
     over_since: float | None = None
-    """When it was first seen to be over."""
+    """Time on our clock at which it was first seen to be over."""
     has_begun: bool = False
-    """Whether any of its packs has ever left a record."""
+    """True once any of its packs has left a record."""
     current: dict[str, str] = field(default_factory=dict)
-    """Attempt as submitted -> attempt that runs, of packs that have started."""
+    """Attempt as submitted -> current attempt, of packs that have started."""
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it waits for its turn, as last seen."""
+        """Whether the job waited in the queue when last polled."""
         return self.unknown_since is None and self.state.phase == "waiting"
 
     @property
     def is_running(self) -> bool:
-        """Whether it runs, as last seen."""
+        """Whether the job ran when last polled."""
         return self.unknown_since is None and self.state.phase == "running"
 
 
 class _Query(threading.Thread):
-    """Asks the controller for the states of jobs, and the accounting for those that it has forgotten."""
+    """Thread that queries the controller for the states of jobs, and the accounting for jobs that it has forgotten."""
 
     def __init__(self, job_ids: Collection[str]):
         super().__init__(daemon=True)
@@ -60,18 +60,18 @@ class _Query(threading.Thread):
         self.took_s = 0.0
 
     def run(self) -> None:
-        began = time.monotonic()
+        started = time.monotonic()
         try:
             self.states = squeue_states(self.job_ids)
-            self.took_s = time.monotonic() - began
+            self.took_s = time.monotonic() - started
             self.states |= accounted_states([job_id for job_id in self.job_ids if job_id not in self.states])
         except Exception as error:
-            self.took_s = time.monotonic() - began
+            self.took_s = time.monotonic() - started
             self.error = error
 
 
 class JobQueue:
-    """The jobs that are not over, as the controller and the accounting know them."""
+    """Watched jobs, with their states from the controller and the accounting."""
 
     def __init__(
         self,
@@ -85,52 +85,49 @@ class JobQueue:
         self._clock = clock
         self._query: _Query | None = None
         self._has_failed = False
-        """Whether the last query that ended got no answer, which was logged."""
+        """True if the last completed query failed, which has been logged."""
         self.is_away = False
-        """Whether the controller has not answered the last query, or takes longer than usual to."""
+        """True if the last query failed or has not been answered yet."""
         self._answered_at = self._answered_at_time = float("-inf")
-        """When the scheduler last answered, on our clock and in seconds since the epoch."""
+        """Time of the last answer, on our clock and in seconds since the epoch."""
 
     def states(self) -> dict[str, str]:
-        """Return job -> state, as last seen."""
+        """Return job -> last polled state."""
         return {job_id: job.state.state for job_id, job in self.jobs.items()}
 
     def is_over(self, job: WatchedJob) -> bool:
-        """Whether a job is over, or has been unknown for so long that it must be."""
+        """Return whether a job is over, or has been unknown for `UNKNOWN_TIMEOUT_S`."""
         if job.unknown_since is not None:
-            return self._answered_at - job.unknown_since >= UNKNOWN_S
+            return self._answered_at - job.unknown_since >= UNKNOWN_TIMEOUT_S
         return job.state.phase == "over"
 
     def is_settled(self, job: WatchedJob) -> bool:
-        """Whether a job has been over for so long that all it wrote must be seen."""
+        """Return whether a job has been over for longer than its last writes take to become visible."""
         since = job.over_since if job.unknown_since is None else job.unknown_since
         return since is not None and self.is_over(job) and self._clock() - since >= self._grace_s
 
-    def is_any_past(self, limit_s: float) -> bool:
-        """Whether a job that is believed to run has had its whole time."""
-        began = [job.state.started_at for job in self.jobs.values() if job.is_running]
-        return min((at for at in began if at is not None), default=math.inf) + limit_s <= time.time()
+    def has_overdue(self, limit_s: float) -> bool:
+        """Return whether a job that was running when last polled has reached its time limit."""
+        starts = [job.state.started_at for job in self.jobs.values() if job.is_running]
+        return min((at for at in starts if at is not None), default=math.inf) + limit_s <= time.time()
 
     def overdue(self, limit_s: float) -> list[WatchedJob]:
-        """Return the jobs that still ran after their whole time, when the scheduler last answered.
-
-        It ends such a job up to half a minute late.
-        """
+        """Return the jobs that were still running after their time limit at the last answer. SLURM kills up to 30 s late."""
         until = self._answered_at_time - limit_s
         return [job for job in self.jobs.values() if job.is_running and (job.state.started_at or math.inf) < until]
 
     def forget(self, job: WatchedJob) -> None:
-        """Watch a job no longer."""
+        """Stop watching a job."""
         del self.jobs[job.job_id]
 
     def poll_if_due(self, *, is_news_due: bool = False) -> None:
-        """Ask for the jobs' states if the controller may be asked now, and take its answer if it has given one."""
+        """Query the jobs' states if the request budget allows it, and apply an answer that has arrived."""
         if self._query is not None:
             self._take_answer(0.0)
         elif self.requests.may_poll(is_news_due=is_news_due):
             self._query = _Query(self.jobs)
             self._query.start()
-            self._take_answer(QUICK_ANSWER_S)
+            self._take_answer(ANSWER_WAIT_S)
 
     def _take_answer(self, timeout_s: float) -> None:
         if self._query is None:
@@ -140,11 +137,11 @@ class JobQueue:
             self.is_away = True
             return
         query, self._query = self._query, None
-        self.requests.note_look(query.took_s, has_answered=query.error is None)
+        self.requests.record_poll(query.took_s, has_answered=query.error is None)
         if query.error is not None and not isinstance(query.error, SlurmError):
             raise query.error
         if query.error is not None and not self._has_failed:
-            log.warning("the queue cannot be seen, jobs go on meanwhile: %s", query.error)
+            log.warning("cannot poll the SLURM queue (jobs keep running): %s", query.error)
         self.is_away = self._has_failed = query.error is not None
         if not self.is_away:
             self._update(query)
@@ -157,24 +154,24 @@ class JobQueue:
             job = self.jobs.get(job_id)
             if job is None:
                 continue
-            known = query.states.get(job_id)
-            if known is None and job.is_waiting and not job.state.restarts and array_of(job_id) in arrays:
-                known = JobState("CANCELLED")  # an element cancelled alone while it waited is listed nowhere
-            if known is None:
+            state = query.states.get(job_id)
+            if state is None and job.is_waiting and not job.state.restarts and array_of(job_id) in arrays:
+                state = JobState("CANCELLED")  # a single element cancelled while waiting is not listed anywhere
+            if state is None:
                 job.unknown_since = now if job.unknown_since is None else job.unknown_since
                 continue
-            restarts = job.state.restarts if known.restarts is None else known.restarts
-            job.state = replace(known, restarts=restarts, node=known.node or job.state.node)
+            restarts = job.state.restarts if state.restarts is None else state.restarts
+            job.state = replace(state, restarts=restarts, node=state.node or job.state.node)
             job.unknown_since = None
-            job.over_since = None if known.phase != "over" else now if job.over_since is None else job.over_since
+            job.over_since = None if state.phase != "over" else now if job.over_since is None else job.over_since
 
 
 def accounted_states(job_ids: Collection[str]) -> dict[str, JobState]:
-    """Return job -> state of those jobs, which the controller has forgotten, that the accounting knows to be over."""
+    """Return job -> state of jobs that the controller has forgotten and that are over according to the accounting."""
     try:
-        found = sacct_states(job_ids) if job_ids else {}
+        states = sacct_states(job_ids) if job_ids else {}
     except SlurmError as error:
         log.info("no accounting: %s", error)
         return {}
-    # what the accounting still calls alive, the controller knows better: it has forgotten it
-    return {job_id: found[job_id] for job_id in job_ids if job_id in found and found[job_id].phase == "over"}
+    # The accounting may lag: a job that the controller has forgotten is not alive.
+    return {job_id: states[job_id] for job_id in job_ids if job_id in states and states[job_id].phase == "over"}

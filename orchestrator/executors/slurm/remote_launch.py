@@ -1,7 +1,7 @@
-"""A launch on a SLURM cluster that goes on without a login node, inside a job of its own.
+"""Remote launches on a SLURM cluster: a launch runs as a job, independent of the login node.
 
-The supervisor is one small job that drives the others to their end. It is left where there is no room to submit everything
-at once: it submits the rest as room comes. `ray/allocation.py` sends a launch away together with the nodes that it runs on.
+The supervisor is a small job that drives the others. It is used if the queue has no space for all jobs, and submits the rest
+as space becomes free. `ray/allocation.py` submits a launch together with the nodes that it runs on.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ from depthrate.tasks.python_process import start_python
 
 log = logging.getLogger("depthrate")
 OPTIONS_FILE = "launch.json"
-"""In a job's folder: the options of the launch that runs inside."""
-SETTLED_HERE: dict[str, Any] = {
+"""File in the job's folder with the options of the inner launch."""
+OUTER_ONLY_OPTIONS: dict[str, Any] = {
     **{"set_": (), "engine": None, "detach": False, "rerun": False, "accept_code": False},
-    "notify": None,  # may be an address with a key in it
+    "notify": None,  # may be a URL with a secret key
 }
-"""What the launch that sends another one away has done, or the sweep beside the options says."""
+"""Options that the outer launch has handled, or that are part of the sweep file, reset for the inner launch."""
 MAX_WALLTIME_MIN = 7 * 24 * 60
-"""Of one start; near its end the job queues again."""
-MEM_GB = 2.0
+"""Time limit of the supervisor in minutes. It requeues itself near the limit."""
+SUPERVISOR_MEM_GB = 2.0
 MAX_EXCLUDED_NODES = 10
-"""Nodes on which the job may end before it begins, each of which it avoids from then on."""
-BAD_INPUT = 2
-"""How a launch ends that was refused: also where the controller did not answer."""
+"""Nodes that the supervisor excludes, one after another, because it ended on them before depthrate started."""
+BAD_INPUT_CODE = 2
+"""Exit code of a rejected launch, or one that got no answer from the controller."""
 RELAUNCH_DELAYS_S = (20.0, 60.0, 180.0, 600.0)
-"""Before a launch that ended so, or was killed, begins anew."""
+"""Delays before rerunning a launch that exited with this code or was killed, in seconds."""
 
 
 class RemoteLaunch(ABC):
-    """Sends a launch away to run inside a job of its own, which reads its options from a file beside its sweep."""
+    """Submits a launch as a job, which reads its options from a file next to its sweep file."""
 
     def __init__(self, request: ExecutorRequest, profile: Profile, limits: Limits):
         self._request, self._profile, self._limits = request, profile, limits
@@ -67,23 +67,23 @@ class RemoteLaunch(ABC):
 
     @abstractmethod
     def _options_inside(self, folder: Path) -> tuple[str, dict[str, Any]]:
-        """Return the executor of the launch inside, and its options; `folder` is the job's."""
+        """Return the executor of the inner launch and its options. `folder` is the job's folder."""
 
     @abstractmethod
     def _submit_job(self, name: str, folder: Path) -> list[str]:
-        """Submit the job, whose function is given its folder, and return its identity."""
+        """Submit the job, which receives its folder as argument, and return its job IDs."""
 
     def send_launch(self, options: LaunchOptions) -> LaunchJob:
-        """Return the job in which a launch of this sweep is on its way already, or submit one.
+        """Return the live job of an earlier remote launch of the sweep, or submit one.
 
         Raises:
-            SlurmError: sbatch refused, or the controller does not answer.
+            SlurmError: sbatch refused the job, or the controller does not answer.
         """
-        submission = self._underway() or self._submit(options)
+        submission = self._find_live() or self._submit(options)
         return LaunchJob(submission.job_ids[0], submission.folder)
 
-    def _underway(self) -> Submission | None:
-        """Return the launch that is there already, if there is one; forget those that are over."""
+    def _find_live(self) -> Submission | None:
+        """Return the first live remote launch, if any, and delete the finished ones."""
         submissions, states = jobs_of_sweep(self._store, self._sweep.name, self._limits.cluster)
         alive = None
         for submission in submissions:
@@ -100,11 +100,11 @@ class RemoteLaunch(ABC):
         name = JOB_NAME.format(sweep=self._sweep.name, number=new_attempt_id())
         folder = jobs_folder(self._profile, self._store, self._sweep.name) / name
         write_trials(folder, [])
-        # the sweep, its task's code and the options as they are now, whatever becomes of them
+        # Copies of the sweep and the options, which later changes do not affect.
         spec = folder / "sweep.yaml"
         spec.write_text(json.dumps(self._sweep.spec(), indent=1))
         executor, executor_options = self._options_inside(folder)
-        inside = replace(
+        inner_options = replace(
             self._request.options,
             sweep=str(spec),
             store=self._store.address,
@@ -112,9 +112,9 @@ class RemoteLaunch(ABC):
             executor_options=executor_options,
             code=options.code,
             data=options.data,
-            **SETTLED_HERE,
+            **OUTER_ONLY_OPTIONS,
         )
-        (folder / OPTIONS_FILE).write_text(inside.to_json())
+        (folder / OPTIONS_FILE).write_text(inner_options.to_json())
         submission = Submission(name, self._sweep.name, self._limits.cluster, str(folder), [[]])
         submission.write(self._store)
         try:
@@ -129,7 +129,7 @@ class RemoteLaunch(ABC):
 
 
 class Supervisor(RemoteLaunch):
-    """Sends a launch away as a job of one CPU."""
+    """Submits a launch as a job with one CPU."""
 
     def _options_inside(self, folder: Path) -> tuple[str, dict[str, Any]]:
         options = dict(self._request.options.executor_options)
@@ -138,16 +138,15 @@ class Supervisor(RemoteLaunch):
         return "slurm", options
 
     def _submit_job(self, name: str, folder: Path) -> list[str]:
-        own = self._own_profile()
-        elsewhere = min(MAX_EXCLUDED_NODES, self._limits.partition_of(own).nodes - 1)
-        return submit_array(own, name, folder, run_supervisor, [[str(folder)]], elsewhere=elsewhere)
+        profile = self._job_profile()
+        elsewhere = min(MAX_EXCLUDED_NODES, self._limits.partition_of(profile).nodes - 1)
+        return submit_array(profile, name, folder, run_supervisor, [[str(folder)]], elsewhere=elsewhere)
 
-    def _own_profile(self) -> Profile:
-        """Return what the job itself asks for: where the others run unless the cluster file says otherwise."""
-        where = self._profile.supervisor_partition or self._profile.partition
-        asked = replace(
+    def _job_profile(self) -> Profile:
+        """Return the resources of the supervisor. Its partition is that of the packs, unless the cluster file has another."""
+        profile = replace(
             self._profile,
-            partition=where,
+            partition=self._profile.supervisor_partition or self._profile.partition,
             exclusive=False,
             gpus=0,
             gpu_type=None,
@@ -155,15 +154,15 @@ class Supervisor(RemoteLaunch):
             gres=None,
             signal_s=None,
         )
-        asked = replace(asked, cpus=1, mem_gb=MEM_GB, mem_per_cpu_gb=None, nodes=1)
-        if asked.container is not None:  # in there it would have no sbatch
-            asked = replace(asked, container=None, python=None)
-        longest = self._limits.partition_of(asked).max_min
-        return replace(asked, walltime_min=int(min(MAX_WALLTIME_MIN, longest or MAX_WALLTIME_MIN)))
+        profile = replace(profile, cpus=1, mem_gb=SUPERVISOR_MEM_GB, mem_per_cpu_gb=None, nodes=1)
+        if profile.container is not None:  # a container has no sbatch
+            profile = replace(profile, container=None, python=None)
+        max_min = self._limits.partition_of(profile).max_min
+        return replace(profile, walltime_min=int(min(MAX_WALLTIME_MIN, max_min or MAX_WALLTIME_MIN)))
 
 
 def launch_process(file: Path) -> subprocess.Popen[bytes]:
-    """Start `depthrate run` with the options in a file, where it finds its data sets as they say."""
+    """Start `depthrate run` with the options in a file, including the data folder."""
     data = LaunchOptions.from_json(file.read_text()).data
     variables = {} if data is None else {"DEPTHRATE_DATA": data}
     module = "depthrate.orchestrator.cli.launch_file"
@@ -171,7 +170,7 @@ def launch_process(file: Path) -> subprocess.Popen[bytes]:
 
 
 def run_supervisor(arguments: list[str]) -> None:
-    """Run `depthrate run` inside the job, whose folder is the only argument."""
+    """Run `depthrate run` inside the job. The only argument is the job's folder."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     (folder,) = arguments
     start_marker(Path(folder), os.environ["SLURM_JOB_ID"], in_job.restarts()).touch()
@@ -179,43 +178,43 @@ def run_supervisor(arguments: list[str]) -> None:
 
 
 class _Launch:
-    """`depthrate run` inside the job; it queues again when time is up."""
+    """Runs `depthrate run` inside the job and requeues the job near its time limit."""
 
     def __init__(self, file: Path):
         self._file = file
-        self._asked: signal.Signals | None = None
+        self._stop_signal: signal.Signals | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        # SLURM sends its warning to every process: what is started from here on must not die of it
+        # SLURM sends its warning to every process. Child processes inherit that they ignore it.
         for number in (signal.SIGUSR2, signal.SIGCONT):
             signal.signal(number, signal.SIG_IGN)
 
     def run(self) -> None:
-        """Wait for its end; begin anew where the cluster was not to be reached, or it was killed."""
-        for pause_s in (*RELAUNCH_DELAYS_S, None):
+        """Wait for the launch to exit. Rerun it if it was killed or the cluster did not answer."""
+        for delay_s in (*RELAUNCH_DELAYS_S, None):
             code = self._run_once()
-            log.info("depthrate run ended with code %d in job %s", code, in_job.job_id())
-            if self._asked is not None or pause_s is None or not (code == BAD_INPUT or code < 0):
+            log.info("depthrate run exited with code %d in job %s", code, in_job.job_id())
+            if self._stop_signal is not None or delay_s is None or not (code == BAD_INPUT_CODE or code < 0):
                 break
-            log.info("it begins anew in %.0f s", pause_s)
-            self._pause(pause_s)
-        if self._asked is not None and code != 0:
-            requeue_job(self._asked, "the launch goes on", has_progressed=True)
+            log.info("rerunning it in %.0f s", delay_s)
+            self._sleep(delay_s)
+        if self._stop_signal is not None and code != 0:
+            requeue_job(self._stop_signal, "the launch resumes", has_progressed=True)
 
-    def _pause(self, seconds: float) -> None:
+    def _sleep(self, seconds: float) -> None:
         until = time.monotonic() + seconds
-        while self._asked is None and time.monotonic() < until:
-            time.sleep(0.5)  # a signal ends no sleep
+        while self._stop_signal is None and time.monotonic() < until:
+            time.sleep(0.5)  # a signal does not interrupt sleep
 
     def _run_once(self) -> int:
-        if self._asked is not None:
-            return BAD_INPUT
-        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # a handler would not be inherited
+        if self._stop_signal is not None:
+            return BAD_INPUT_CODE
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # child processes inherit SIG_IGN but not a handler
         self._process = launch_process(self._file)
         for number in (signal.SIGUSR2, signal.SIGTERM):
             signal.signal(number, self._on_signal)
         return self._process.wait()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._asked is None and self._process is not None:
-            self._asked = signal.Signals(number)
-            self._process.send_signal(signal.SIGTERM)  # it leaves, and the jobs go on
+        if self._stop_signal is None and self._process is not None:
+            self._stop_signal = signal.Signals(number)
+            self._process.send_signal(signal.SIGTERM)  # the launch detaches, and its jobs keep running

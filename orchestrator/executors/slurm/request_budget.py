@@ -1,9 +1,8 @@
-"""When a SLURM controller may be asked again: the one place that decides it, for squeue, sacct and sbatch.
+"""Request budget of a launch for a SLURM controller: decides when squeue, sacct and sbatch may be called.
 
-Every user's questions are answered by one process, and sites lock out who asks too much. So a launch asks for its jobs'
-states once in `poll_s`, and what is new in between it reads in the store. Where something is to be expected, jobs just
-submitted or a time limit that has passed, it may ask sooner: `NEWS_A_MINUTE` times, so that no minute has more than six
-questions.
+One process answers the requests of all users, and sites block users that send too many. So a launch queries its jobs' states
+once per `poll_s`, and reads news in between from the store. After a submission or a passed time limit it may query sooner,
+`EXTRA_POLLS_PER_MIN` times per minute, so that no minute has more than six queries.
 """
 
 from __future__ import annotations
@@ -11,88 +10,90 @@ from __future__ import annotations
 from collections.abc import Callable
 
 QUEUE_POLL_INTERVAL_S = 15.0
-"""Between two looks at the queue, where the cluster file says nothing of it and nothing is to be expected."""
-NEWS_A_MINUTE = 2
-"""Looks in any minute that may come sooner."""
-SUBMISSIONS_AT_ONCE = 3
-"""Calls of sbatch that may come sooner than in the long run, so that no minute has more than six."""
+"""Default seconds between queries of the queue."""
+EXTRA_POLLS_PER_MIN = 2
+"""Queries in any minute that may come sooner than the interval."""
+SUBMISSION_BURST = 3
+"""Calls of sbatch that may come sooner than `SUBMIT_INTERVAL_S`, so that no minute has more than six."""
 MIN_QUEUE_POLL_INTERVAL_S = 5.0
-"""Between two looks, whatever is to be expected."""
-SLOW_S = 5.0
-"""A controller that takes longer to answer than this is asked half as often, and so is one that does not answer."""
-MAX_AWAY_S = 300.0
-"""Between two looks, however slow it is."""
-SUBMIT_EVERY_S, RESUBMIT_EVERY_S = 30.0, 20.0
-"""Between two calls of sbatch in the long run: where there is no room for all jobs, and where there is."""
-SUBMISSIONS_A_MINUTE = SUBMISSIONS_AT_ONCE + round(60 / RESUBMIT_EVERY_S)
+"""Shortest time in seconds between two queries."""
+SLOW_ANSWER_S = 5.0
+"""Answer time in seconds above which queries are halved in frequency, as they are after a failure."""
+MAX_BACKOFF_S = 300.0
+"""Longest time in seconds between queries of a slow controller."""
+FULL_SUBMIT_INTERVAL_S = 30.0
+"""Seconds between calls of sbatch while the queue is full."""
+SUBMIT_INTERVAL_S = 20.0
+"""Long-term average of the seconds between calls of sbatch while the queue has space."""
+MAX_SUBMISSIONS_PER_MIN = SUBMISSION_BURST + round(60 / SUBMIT_INTERVAL_S)
 
 
 class _Bucket:
-    """Holds at most `size` permits, one of which comes back every `every_s` seconds."""
+    """Token bucket of `size` permits that regains one every `interval_s` seconds."""
 
-    def __init__(self, size: int, every_s: float, now: float):
-        self._size, self._every_s = size, every_s
-        self._left, self._filled_at = float(size), now
+    def __init__(self, size: int, interval_s: float, now: float):
+        self._size, self._interval_s = size, interval_s
+        self._permits, self._filled_at = float(size), now
 
     def fill(self, now: float) -> None:
-        self._left = min(self._size, self._left + (now - self._filled_at) / self._every_s)
+        self._permits = min(self._size, self._permits + (now - self._filled_at) / self._interval_s)
         self._filled_at = now
 
     @property
     def has_any(self) -> bool:
-        return self._left >= 1 - 1e-9
+        return self._permits >= 1 - 1e-9
 
     def take(self, number: int = 1) -> None:
-        self._left -= number
+        self._permits -= number
 
 
 class RequestBudget:
-    """What a launch may ask of a controller now; `poll_s`, where given, is the least time between two looks."""
+    """Decides which requests a launch may send now. `poll_s`, if set, is the shortest time between two polls."""
 
     def __init__(self, clock: Callable[[], float], poll_s: float | None = None):
-        self._clock, self._given_s = clock, poll_s
+        self._clock, self._poll_s = clock, poll_s
         now = clock()
-        self._news = _Bucket(NEWS_A_MINUTE if poll_s is None else 0, 60.0, now)
-        self._submissions = _Bucket(SUBMISSIONS_AT_ONCE, RESUBMIT_EVERY_S, now)
-        self._not_before = self._next_look = float("-inf")
-        self._away_s = 0.0
-        """By how much looks are further apart than usual, since the controller is slow or away."""
+        self._extra_polls = _Bucket(EXTRA_POLLS_PER_MIN if poll_s is None else 0, 60.0, now)
+        self._submissions = _Bucket(SUBMISSION_BURST, SUBMIT_INTERVAL_S, now)
+        self._next_extra_poll = self._next_poll = float("-inf")
+        self._backoff_s = 0.0
+        """Shortest time between polls while the controller is slow or away, in seconds."""
         self.submitted_at = float("-inf")
-        """When sbatch was last called."""
+        """Time of the last call of sbatch."""
 
     def may_poll(self, *, is_news_due: bool = False) -> bool:
-        """Whether it is time to ask for the jobs' states, sooner where `is_news_due`."""
+        """Return whether the jobs' states may be queried now. `is_news_due` allows extra polls."""
         now = self._clock()
-        self._news.fill(now)
-        return now >= self._next_look or (is_news_due and now >= self._not_before and self._news.has_any)
+        self._extra_polls.fill(now)
+        return now >= self._next_poll or (is_news_due and now >= self._next_extra_poll and self._extra_polls.has_any)
 
-    def note_look(self, took_s: float, *, has_answered: bool) -> None:
-        """Note that it was asked for the states, how long that took, and whether it answered."""
-        now, poll_s = self._clock(), self._given_s or QUEUE_POLL_INTERVAL_S
-        if now < self._next_look:
-            self._news.take()
-        if has_answered and took_s <= SLOW_S:
-            self._away_s = 0.0
+    def record_poll(self, took_s: float, *, has_answered: bool) -> None:
+        """Count a poll of the jobs' states that took `took_s` seconds."""
+        now, poll_s = self._clock(), self._poll_s or QUEUE_POLL_INTERVAL_S
+        if now < self._next_poll:
+            self._extra_polls.take()
+        if has_answered and took_s <= SLOW_ANSWER_S:
+            self._backoff_s = 0.0
         else:
-            self._away_s = min(MAX_AWAY_S, 2 * max(self._away_s, poll_s))
-        self._not_before = now + max(MIN_QUEUE_POLL_INTERVAL_S, self._away_s)
-        self._next_look = now + max(poll_s, self._away_s)
+            self._backoff_s = min(MAX_BACKOFF_S, 2 * max(self._backoff_s, poll_s))
+        self._next_extra_poll = now + max(MIN_QUEUE_POLL_INTERVAL_S, self._backoff_s)
+        self._next_poll = now + max(poll_s, self._backoff_s)
 
-    def note_count(self) -> None:
-        """Note that it was asked how many jobs the user has: that is a question like the others."""
-        self._news.fill(self._clock())
-        if self._news.has_any:
-            self._news.take()
+    def record_count(self) -> None:
+        """Count a query for the user's number of jobs, which costs as much as a poll."""
+        self._extra_polls.fill(self._clock())
+        if self._extra_polls.has_any:
+            self._extra_polls.take()
         else:
-            self._next_look = max(self._next_look, self._clock()) + (self._given_s or QUEUE_POLL_INTERVAL_S)
+            self._next_poll = max(self._next_poll, self._clock()) + (self._poll_s or QUEUE_POLL_INTERVAL_S)
 
     def may_submit(self, *, is_full: bool) -> bool:
-        """Whether sbatch may be called, where there is no room for all jobs (`is_full`), or there is."""
+        """Return whether sbatch may be called now. `is_full` means that the queue has no space for all jobs."""
         now = self._clock()
         self._submissions.fill(now)
-        return now - self.submitted_at >= SUBMIT_EVERY_S if is_full else self._submissions.has_any
+        return now - self.submitted_at >= FULL_SUBMIT_INTERVAL_S if is_full else self._submissions.has_any
 
-    def note_submission(self, number: int = 1) -> None:
-        """Note that it was called so often."""
+    def record_submission(self, number: int = 1) -> None:
+        """Count `number` calls of sbatch."""
         self._submissions.take(number)
         self.submitted_at = self._clock()

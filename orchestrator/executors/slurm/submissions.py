@@ -1,4 +1,4 @@
-"""What was given to a scheduler, kept in the store, so that anybody can look after it, cancel it, or go on from it."""
+"""Submissions, the store's records of submitted job arrays. Any process can watch, cancel or resume their jobs."""
 
 from __future__ import annotations
 
@@ -20,66 +20,66 @@ if TYPE_CHECKING:
     from depthrate.slurm.profile import Profile
 
 JOB_NAME = "depthrate-{sweep}-{number}"
-"""The name of a submission's jobs, and of their folder; its number is an attempt's."""
+"""Name of a submission's jobs and of their folder. The number is a fresh attempt ID."""
 PLANNED_JOB_NAME = JOB_NAME.replace("{number}", "TIME_ID")
-"""The same before a number is given."""
+"""Name with a placeholder, for plans."""
 SUBMIT_ACCEPT_TIMEOUT_S = 600.0
-"""A scheduler that has not accepted a submission so long after it was named never will."""
+"""Age in seconds from which a submission without job IDs counts as never accepted."""
 _NAMED_AT = re.compile(r"-(\d{8}T\d{6})_[0-9a-f]{12}$")
 
 
 @dataclass(frozen=True)
 class SubmittedPack:
-    """A pack in a job, as it was submitted."""
+    """A pack as submitted in a job."""
 
     attempt_id: str
     pack_id: str
     trial_ids: list[str]
     code_hash: str | None = None
-    """The version of the task's code that it runs."""
+    """Version of the task's code."""
 
 
 @dataclass
 class Submission:
-    """One array of jobs; it is in the store before the scheduler has it, so that no job is ever unknown."""
+    """One job array. It is written before it is submitted, so that every job can be found."""
 
     name: str
-    """The name of its jobs, which no other submission has."""
+    """Unique name of its jobs."""
     sweep: str
     cluster: str
     folder: str
-    """What the jobs print is below it."""
+    """Folder with the output of the jobs."""
     packs: list[list[SubmittedPack]]
-    """Of each job, in the array's order."""
+    """Packs of each job, in array order."""
     job_ids: list[str] = field(default_factory=list)
-    """Empty until the scheduler has answered."""
+    """Job IDs in array order, empty until the scheduler has answered."""
 
     def write(self, store: Store) -> None:
-        """Put it into the store."""
+        """Write the submission to the store."""
         store.write(submission_path(self.sweep, self.name), json.dumps(asdict(self)).encode(), durable=True)
 
     def delete(self, store: Store) -> None:
-        """Forget it: all its jobs are over."""
+        """Delete the submission from the store, once all its jobs are over."""
         store.delete_many([submission_path(self.sweep, self.name)])
 
     def jobs(self) -> list[tuple[str, list[SubmittedPack]]]:
-        """Return (job, packs)."""
+        """Return (job ID, packs) of each job."""
         return list(zip(self.job_ids, self.packs, strict=True)) if self.job_ids else []
 
     @property
     def is_launch(self) -> bool:
-        """Whether its job runs a whole launch, which has packs of its own."""
+        """Whether its job runs a whole launch, which submits its own packs."""
         return not any(self.packs)
 
     def was_never_accepted(self, now: float) -> bool:
-        """Whether the launch that named this must have died before a scheduler had it."""
+        """Return whether the launch must have exited before a scheduler accepted this submission."""
         stamp = _NAMED_AT.search(self.name)
         if self.job_ids or stamp is None:
             return False
         return now - datetime.strptime(f"{stamp[1]}+0000", "%Y%m%dT%H%M%S%z").timestamp() > SUBMIT_ACCEPT_TIMEOUT_S
 
-    def printed_by(self, job_id: str) -> str:
-        """Return the end of what a job printed to its error output."""
+    def read_stderr(self, job_id: str) -> str:
+        """Return the tail of a job's stderr."""
         try:
             paths = sorted(Path(self.folder).glob(f"{job_id}_*log.err"))
             return "".join(path.read_text(errors="replace")[-20_000:] for path in paths)
@@ -88,25 +88,25 @@ class Submission:
 
 
 def read_submissions(store: Store, sweeps: Sequence[str]) -> list[Submission]:
-    """Return what was submitted for these sweeps and is not known to be over; unreadable files are passed over."""
+    """Return the submissions of these sweeps that are not known to be over. Unreadable files are skipped."""
     if not sweeps:
         return []
     folders = [submissions_folder(sweep) for sweep in sweeps]
-    found = []
+    submissions = []
     for path, content in store.read_many(path for path in store.list_many(folders) if path.endswith(".json")):
         try:
             if not isinstance(content, OSError):
-                found.append(parse_submission(path, content))
+                submissions.append(parse_submission(path, content))
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
-    return sorted(found, key=lambda submission: submission.name)
+    return sorted(submissions, key=lambda submission: submission.name)
 
 
 def parse_submission(path: str, content: bytes) -> Submission:
-    """Return what a file says was submitted; it cannot speak of another sweep, nor of folders that no launch made.
+    """Parse the file of a submission, which cannot refer to another sweep or to a folder that no launch created.
 
     Raises:
-        ValueError, KeyError, TypeError, AttributeError: it is no such file.
+        ValueError, KeyError, TypeError, AttributeError: The file is not a valid submission.
     """
     fields = read_object(content)
     packs = [
@@ -121,52 +121,51 @@ def parse_submission(path: str, content: bytes) -> Submission:
         ]
         for job in fields["packs"]
     ]
-    found = Submission(**{**fields, "packs": packs, "job_ids": [*map(identity, fields["job_ids"])]})
-    if submission_path(found.sweep, found.name) != path or not isinstance(found.cluster, str):
-        raise ValueError("it does not stand where it says")
-    if not is_job_folder(found.folder, found.sweep, found.name):
-        raise ValueError(f"{found.folder!r:.200} is no folder of its jobs")
-    if found.job_ids and len(found.job_ids) != len(packs):
-        raise ValueError(f"it has {len(found.job_ids)} jobs for {len(packs)} bundles")
-    return found
+    submission = Submission(**{**fields, "packs": packs, "job_ids": [*map(identity, fields["job_ids"])]})
+    if submission_path(submission.sweep, submission.name) != path or not isinstance(submission.cluster, str):
+        raise ValueError(f"submission at {path}: its sweep and name belong to another path")
+    if not is_job_folder(submission.folder, submission.sweep, submission.name):
+        raise ValueError(f"submission at {path}: folder is {submission.folder!r:.200}, expected the folder of its jobs")
+    if submission.job_ids and len(submission.job_ids) != len(packs):
+        raise ValueError(f"submission at {path}: {len(submission.job_ids)} jobs for {len(packs)} bundles")
+    return submission
 
 
 def jobs_of_sweep(store: Store, sweep: str, cluster: str) -> tuple[list[Submission], dict[str, JobState]]:
-    """Return what was submitted to this cluster for a sweep, and job -> state as the controller knows it.
+    """Return the submissions of a sweep on this cluster, and job -> state from the controller.
 
-    Whoever writes to the store may name any job: only those count that the controller has under the submission's name.
+    A user with write access to the store could name any job, so the job's name in the controller must be the submission's.
 
     Raises:
-        SlurmError: the controller does not answer.
+        SlurmError: The controller does not answer.
     """
     from depthrate.slurm.job_states import live_job_ids, squeue_states
 
     submissions = [submission for submission in read_submissions(store, [sweep]) if submission.cluster == cluster]
-    # their launch died between sbatch and its answer; or they drive one, and submit themselves again on another node
+    # A launch may have exited between calling sbatch and reading its answer. A supervisor may have resubmitted itself.
     by_name = {
         submission.name: submission for submission in submissions if not submission.job_ids or submission.is_launch
     }
     if by_name:
         for name, array_id in live_job_ids(by_name).items():
-            found = by_name[name]
-            many = len(found.packs) > 1
-            found.job_ids = [f"{array_id}_{i}" for i in range(len(found.packs))] if many else [array_id]
-    ours = {job_id for each in submissions for job_id in each.job_ids}
-    states = squeue_states(ours) if ours else {}
-    for each in submissions:
-        if any(job_id in states and states[job_id].name != each.name for job_id in each.job_ids):
-            each.job_ids = []
-    ours = {job_id for each in submissions for job_id in each.job_ids}
-    return submissions, {job_id: state for job_id, state in states.items() if job_id in ours}
+            num_jobs = len(by_name[name].packs)
+            by_name[name].job_ids = [f"{array_id}_{i}" for i in range(num_jobs)] if num_jobs > 1 else [array_id]
+    job_ids = {job_id for submission in submissions for job_id in submission.job_ids}
+    states = squeue_states(job_ids) if job_ids else {}
+    for submission in submissions:
+        if any(job_id in states and states[job_id].name != submission.name for job_id in submission.job_ids):
+            submission.job_ids = []
+    job_ids = {job_id for submission in submissions for job_id in submission.job_ids}
+    return submissions, {job_id: state for job_id, state in states.items() if job_id in job_ids}
 
 
 def is_alive(state: JobState | None) -> bool:
-    """Whether a job waits or runs, as far as the controller knows."""
+    """Return whether a job waits or runs, according to the controller."""
     return state is not None and state.phase != "over"
 
 
 def jobs_folder(profile: Profile, store: Store, sweep: str) -> Path:
-    """Return the folder of what jobs are made of and print; all nodes must see it."""
+    """Return the folder of a sweep's job folders, which all nodes must see."""
     if profile.folder:
         return Path(profile.folder).expanduser() / sweep
     return Path(store.root) / "slurm" / sweep if store.is_local else Path.home() / ".depthrate" / "slurm" / sweep

@@ -1,4 +1,4 @@
-"""How packs get into a SLURM queue: as arrays, on the books before they are submitted, as many as there is room for."""
+"""Submission of packs to SLURM as job arrays, within the submit limits. Each array is recorded before it is submitted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import AttemptSpec
 from depthrate.orchestrator.executors.slurm.folders import write_trials
 from depthrate.orchestrator.executors.slurm.job import run_bundle
-from depthrate.orchestrator.executors.slurm.request_budget import SUBMISSIONS_A_MINUTE, RequestBudget
+from depthrate.orchestrator.executors.slurm.request_budget import MAX_SUBMISSIONS_PER_MIN, RequestBudget
 from depthrate.orchestrator.executors.slurm.submissions import JOB_NAME, Submission, SubmittedPack, jobs_folder
 from depthrate.slurm.cluster_limits import JobGroup, Limits, SubmitLimits
 from depthrate.slurm.command import CALLS, SlurmError
@@ -33,51 +33,50 @@ from depthrate.slurm.submit import (
 from depthrate.storage.files.store import Store
 
 log = logging.getLogger("depthrate")
-FORGET_S = 600.0
-"""A limit that was learnt may belong to a whole group, whose other jobs end: it is tried again after so long."""
-
-
-COUNT_EVERY_S = 60.0
-"""Between two counts of the user's other jobs, which come and go without us."""
+LEARNT_LIMIT_TTL_S = 600.0
+"""Seconds until a limit learnt from a refusal is tested again, since other jobs of its group may have ended."""
+COUNT_INTERVAL_S = 60.0
+"""Seconds between counts of the jobs outside this launch."""
 MAX_USERS_NAMED = 3
+"""Users listed in the message about a full limit."""
 
 
 class SubmitQuota:
-    """How many jobs may be submitted now."""
+    """Number of jobs that may be submitted now."""
 
     def __init__(self, limits: SubmitLimits, clock: Callable[[], float], on_count: Callable[[], object] = lambda: None):
-        """Know what limits there are; `on_count` is called when the controller has been asked."""
+        """Use these limits. `on_count` is called after each query of the controller."""
         self._limits, self._clock, self._on_count = limits, clock, on_count
         self._counts: dict[JobGroup, Counter[str]] = {}
-        """User -> jobs that fill a limit beside those of this launch."""
+        """Limit -> (user -> jobs that count towards it, except this launch's jobs)."""
         self._counted_at = float("-inf")
-        self._learnt: dict[JobGroup, int] = {}
+        self._learnt_limits: dict[JobGroup, int] = {}
         self._learnt_at = 0.0
 
-    def _known(self) -> dict[JobGroup, int]:
-        if self._clock() - self._learnt_at > FORGET_S:
-            self._learnt = {}
-        return {**self._limits.most, **self._learnt}
+    def _current_limits(self) -> dict[JobGroup, int]:
+        if self._clock() - self._learnt_at > LEARNT_LIMIT_TTL_S:
+            self._learnt_limits = {}
+        return {**self._limits.most, **self._learnt_limits}
 
     @property
-    def most(self) -> int | None:
-        """Jobs that may wait and run together, as far as that is known."""
-        return min(self._known().values(), default=None)
+    def max_jobs(self) -> int | None:
+        """Largest known number of waiting and running jobs, or None without a known limit."""
+        return min(self._current_limits().values(), default=None)
 
-    def left(self, alive: int, *, recount: bool = False) -> int | None:
-        """Return how many jobs more there is room for beside those that are `alive`; None where no limit is known.
+    def remaining(self, alive: int, *, recount: bool = False) -> int | None:
+        """Return the number of jobs that can be added to the `alive` ones, or None without a known limit.
 
         Raises:
-            SlurmError: the controller does not answer.
+            SlurmError: The controller does not answer.
         """
-        limits = self._known()
-        if recount or self._clock() - self._counted_at > COUNT_EVERY_S:
+        limits = self._current_limits()
+        if recount or self._clock() - self._counted_at > COUNT_INTERVAL_S:
             self._counts = {group: self._count(group, alive) for group in limits}
             self._counted_at = self._clock()
-        return min((self._left_in(group, most, alive) for group, most in limits.items()), default=None)
+        return min((self._remaining_in(group, limit, alive) for group, limit in limits.items()), default=None)
 
-    def _left_in(self, group: JobGroup, most: int, alive: int) -> int:
-        return max(0, most - self._counts[group].total() - alive)
+    def _remaining_in(self, group: JobGroup, limit: int, alive: int) -> int:
+        return max(0, limit - self._counts[group].total() - alive)
 
     def _count(self, group: JobGroup, alive: int) -> Counter[str]:
         self._on_count()
@@ -85,85 +84,86 @@ class SubmitQuota:
         counts[user] = max(0, counts[user] - alive)
         return counts
 
-    def learn(self, alive: int, refusal: str, refused: int = 1) -> int:
-        """Note that so many jobs were refused beside those that are `alive`, and return how many there may be at most.
+    def learn_limit(self, alive: int, refusal: str, refused: int = 1) -> int:
+        """Derive a limit from the refusal of `refused` jobs in addition to the `alive` ones, and return it.
 
         Raises:
-            SlurmError: the controller does not answer.
+            SlurmError: The controller does not answer.
         """
         for group in (self._limits.refused_group(refusal), JobGroup()):
             counts = self._count(group, alive)
-            if most := counts.total() + alive + refused - 1:
-                self._learnt, self._learnt_at = {group: most}, self._clock()
+            if limit := counts.total() + alive + refused - 1:
+                self._learnt_limits, self._learnt_at = {group: limit}, self._clock()
                 self._counts[group] = counts
-                return most
+                return limit
         return 0
 
     def describe(self, alive: int) -> str:
-        """Say which limit is the tightest, and whose jobs fill it."""
-        limits = self._known()
-        group = min(limits, key=lambda group: self._left_in(group, limits[group], alive))
+        """Return the tightest limit, and the users whose jobs fill it, as text."""
+        limits = self._current_limits()
+        group = min(limits, key=lambda group: self._remaining_in(group, limits[group], alive))
         others = +self._counts[group]
-        mine = others.pop(getuser(), 0)
-        filled = [f"{counted(alive, 'job')} of this launch"]
-        filled += [f"{counted(mine, 'other job')} of this user"] if mine else []
-        filled += [f"{count} of {user}" for user, count in others.most_common(MAX_USERS_NAMED)]
+        same_user = others.pop(getuser(), 0)
+        parts = [f"{counted(alive, 'job')} of this launch"]
+        parts += [f"{counted(same_user, 'other job')} of this user"] if same_user else []
+        parts += [f"{count} of {user}" for user, count in others.most_common(MAX_USERS_NAMED)]
         if more := others.total() - sum(count for _, count in others.most_common(MAX_USERS_NAMED)):
-            filled.append(f"{more} of other users")
-        whose = "all users" if group.is_shared else "this user"
-        return f"{group} takes {counted(limits[group], 'job')} of {whose}, and has {', '.join(filled)}"
+            parts.append(f"{more} of other users")
+        users = "all users" if group.is_shared else "this user"
+        return f"{group} accepts {counted(limits[group], 'job')} of {users}, and has {', '.join(parts)}"
 
 
 class ConcurrencySlots:
-    """Who has which lane; the last that was given each."""
+    """Bound on parallel jobs. Each slot holds the last job assigned to it, which the next job in it waits for."""
 
     def __init__(self, count: int | None):
         self._tails: list[str | None] = [None] * (count or 0)
-        """Of each lane a job, or a whole array that has several; the lane that was given last comes last."""
+        """Last job of each slot, or a whole array. The slot assigned last comes last."""
 
-    def bounded(self, profile: Profile, num_jobs: int, alive: Collection[str]) -> Profile:
-        """Return the profile of so many new jobs: it makes them wait where too many others are alive."""
-        self._free(alive)
+    def with_dependency(self, profile: Profile, num_jobs: int, alive: Collection[str]) -> Profile:
+        """Return the profile for `num_jobs` new jobs, with a dependency on live jobs if all slots are in use."""
+        self._free_slots(alive)
         self._tails.sort(key=lambda tail: tail is not None)
         before = dict.fromkeys(tail for tail in self._tails[:num_jobs] if tail is not None)
         if not before:
             return profile
-        own = profile.extra.get("dependency")
-        waits = ":".join(["afterany", *before])
-        return replace(profile, extra={**profile.extra, "dependency": f"{own},{waits}" if own else waits})
+        configured = profile.extra.get("dependency")
+        dependency = ":".join(["afterany", *before])
+        dependency = f"{configured},{dependency}" if configured else dependency
+        return replace(profile, extra={**profile.extra, "dependency": dependency})
 
-    def take(self, job_ids: Sequence[str]) -> None:
-        """Give lanes to the jobs of one array."""
-        lanes = len(self._tails)
-        if len(job_ids) > lanes:
-            self._tails = [array_of(job_ids[0])] * lanes
+    def assign(self, job_ids: Sequence[str]) -> None:
+        """Assign slots to the jobs of one array."""
+        num_slots = len(self._tails)
+        if len(job_ids) > num_slots:
+            self._tails = [array_of(job_ids[0])] * num_slots
         else:
             self._tails = [*self._tails[len(job_ids) :], *job_ids]
 
-    def _free(self, alive: Collection[str]) -> None:
-        """Free the lanes of jobs that are over; an array keeps as many as it has jobs left."""
+    def _free_slots(self, alive: Collection[str]) -> None:
+        """Free the slots of finished jobs. An array keeps one slot per live job."""
         seen: Counter[str] = Counter()
-        for lane, tail in enumerate(self._tails):
+        for slot, tail in enumerate(self._tails):
             if tail is None:
                 continue
             left = sorted(job_id for job_id in alive if tail in (job_id, array_of(job_id)))
             if len(left) <= len(self._tails):
-                self._tails[lane] = left[seen[tail]] if seen[tail] < len(left) else None
+                self._tails[slot] = left[seen[tail]] if seen[tail] < len(left) else None
             seen[tail] += 1
 
 
 P = TypeVar("P")
-START_UP_S = 6.0
-"""What a job is held for before its first packs begin, and after its last: srun, Python, what it imports."""
+JOB_OVERHEAD_S = 6.0
+"""Seconds of a job before its first pack and after its last: srun, Python and its imports."""
 GUESSED_PARALLEL = 16
-"""Jobs that a cluster is taken to run at once where the profile does not say."""
+"""Assumed number of parallel jobs, if the cluster file has no array_parallelism."""
 
 
 def bundle(packs: Sequence[P], seconds: Sequence[float | None], profile: Profile) -> list[list[P]]:
-    """Put packs into jobs of about `job_min` minutes, the longest packs first and apart, as many jobs as may run at once.
+    """Distribute packs over jobs of about `job_min` minutes, longest packs first, using all parallel jobs.
 
-    No job is asked for while another has a slot without a pack. Where a cost is unknown all packs count alike, in four
-    rounds of jobs: one that takes longer than its time limit goes on in the next, so nothing is lost by that.
+    No job has an unused slot. If a cost is unknown, all packs count alike and fill four rounds of parallel
+    jobs. A pack that exceeds its job's time limit resumes in the next one, so nothing is lost.
     """
     parallel = profile.array_parallelism or GUESSED_PARALLEL
     costs_s = _costs_s(seconds)
@@ -171,30 +171,28 @@ def bundle(packs: Sequence[P], seconds: Sequence[float | None], profile: Profile
     length_s = 60 * min(profile.job_min, 0.8 * profile.walltime_min) * profile.slots
     needed = 4 * parallel if None in seconds else math.ceil(sum(costs_s) / max(length_s, 1e-9))
     count = filled if length_s == 0 else min(filled, max(parallel, needed))
-    slots = [(0.0, slot) for slot in range(count * profile.slots)]  # of all jobs: a job's slots are beside each other
+    slots = [(0.0, slot) for slot in range(count * profile.slots)]  # of all jobs, grouped by job
     bundles: list[list[P]] = [[] for _ in range(count)]
-    for pack, cost_s in sorted(zip(packs, costs_s, strict=True), key=lambda each: -each[1]):
+    for pack, cost_s in sorted(zip(packs, costs_s, strict=True), key=lambda entry: -entry[1]):
         filled_s, slot = heapq.heappop(slots)
         bundles[slot // profile.slots].append(pack)
         heapq.heappush(slots, (filled_s + cost_s, slot))
     return bundles
 
 
-def held_s(packs: Sequence[P], seconds: Sequence[float | None], profile: Profile) -> list[float] | None:
-    """Return for how long each job would be held, as `bundle` shares the packs out: from its start-up until its last pack.
-
-    None where a pack's cost is unknown.
-    """
+def job_durations_s(packs: Sequence[P], seconds: Sequence[float | None], profile: Profile) -> list[float] | None:
+    """Return the seconds that each job of `bundle` would take, start-up included, or None if a pack's cost is unknown."""
     costs_s = [cost_s for cost_s in seconds if cost_s is not None]
     if len(costs_s) < len(seconds):
         return None
     return [
-        START_UP_S + max(_ends(members, costs_s, profile)) for members in bundle(range(len(packs)), seconds, profile)
+        JOB_OVERHEAD_S + max(_slot_ends(members, costs_s, profile))
+        for members in bundle(range(len(packs)), seconds, profile)
     ]
 
 
-def _ends(members: Sequence[int], costs_s: Sequence[float], profile: Profile) -> list[float]:
-    """Return when each slot of a job is done with its packs, of which each goes to the first slot that is free."""
+def _slot_ends(members: Sequence[int], costs_s: Sequence[float], profile: Profile) -> list[float]:
+    """Return the time in seconds at which each slot of a job finishes, if each pack takes the first free slot."""
     ends = [0.0] * profile.slots
     for pack in members:
         heapq.heapreplace(ends, ends[0] + costs_s[pack])
@@ -202,35 +200,35 @@ def _ends(members: Sequence[int], costs_s: Sequence[float], profile: Profile) ->
 
 
 def share_of_slots_used(packs: Sequence[P], seconds: Sequence[float | None], profile: Profile) -> float | None:
-    """Return which part of their jobs' time the slots (GPUs, or CPUs) have a pack, as `bundle` shares them out.
+    """Return the share of the jobs' slot time that packs use, as `bundle` distributes them. None without packs.
 
-    Packs of unknown cost count alike; None without any pack.
+    Packs of unknown cost count alike.
     """
     costs_s = _costs_s(seconds)
-    used_s = given_s = 0.0
+    used_s = allocated_s = 0.0
     for members in bundle(range(len(packs)), seconds, profile):
         used_s += sum(costs_s[pack] for pack in members)
-        given_s += profile.slots * max(_ends(members, costs_s, profile))
-    return used_s / given_s if given_s else None
+        allocated_s += profile.slots * max(_slot_ends(members, costs_s, profile))
+    return used_s / allocated_s if allocated_s else None
 
 
 def _costs_s(seconds: Sequence[float | None]) -> list[float]:
-    """Return the packs' costs; all alike where one is unknown."""
+    """Return the packs' costs in seconds, or equal ones if any is unknown."""
     costs_s = [cost_s for cost_s in seconds if cost_s is not None]
     return costs_s if len(costs_s) == len(seconds) else [1.0] * len(seconds)
 
 
 class SbatchRateError(SlurmError):
-    """sbatch was called as often as a minute allows."""
+    """The limit on calls of sbatch per minute is reached."""
 
     def __init__(self, *, is_full: bool):
-        super().__init__(f"sbatch is called {SUBMISSIONS_A_MINUTE} times per minute at most")
+        super().__init__(f"the limit of {MAX_SUBMISSIONS_PER_MIN} sbatch calls per minute is reached")
         self.is_full = is_full
-        """Whether the cluster has no room for all that is left either."""
+        """True if the queue has no space for all remaining jobs either."""
 
 
 class Submitter:
-    """Submits jobs, each a bundle of packs."""
+    """Submits jobs, each with a bundle of packs."""
 
     def __init__(
         self,
@@ -243,46 +241,46 @@ class Submitter:
         requests: RequestBudget,
     ):
         self._profile, self._limits, self._store, self._sweep = profile, limits, store, sweep
-        self._room, self._lanes, self._requests = room, lanes, requests
-        self._size = limits.array_size
-        """Jobs of the next array at most: fewer while a limit is searched that only refusals show."""
+        self._quota, self._slots, self._requests = room, lanes, requests
+        self._array_size = limits.array_size
+        """Largest size of the next array, reduced while an unknown limit is searched by trial and error."""
         self._unclear: list[Submission] = []
-        """What sbatch may or may not have accepted; its packs are submitted again once that is known."""
+        """Submissions that sbatch may have accepted. Their packs are resubmitted once that is known."""
 
     def submit(
         self, bundles: Sequence[list[AttemptSpec]], excluded: Sequence[str], alive: Callable[[], Sequence[str]]
     ) -> Iterator[Submission]:
-        """Yield arrays as they are submitted, ever shorter ones where the cluster refuses; `alive` returns the live jobs.
+        """Yield arrays as they are submitted, halving the size after a refusal. `alive` returns the live jobs.
 
         Raises:
-            SubmitLimitError: it takes no more for now.
-            SbatchRateError: it is to be asked later.
-            SlurmError: it refuses for another reason, or does not answer.
+            SubmitLimitError: The cluster accepts no more jobs for now.
+            SbatchRateError: sbatch may not be called again yet.
+            SlurmError: sbatch refused the jobs for another reason, or the controller does not answer.
         """
-        self._clear_up()
-        left, was_refused = deque(bundles), False
-        while left:
+        self._cancel_unclear()
+        pending, was_refused = deque(bundles), False
+        while pending:
             jobs_alive = alive()
-            room = self._room.left(len(jobs_alive))
-            size = min(self._size, len(left), self._size if room is None else room)
+            quota = self._quota.remaining(len(jobs_alive))
+            size = min(self._array_size, len(pending), self._array_size if quota is None else quota)
             if size == 0:
-                raise SubmitLimitError(self._room.describe(len(jobs_alive)))
+                raise SubmitLimitError(self._quota.describe(len(jobs_alive)))
             if not self._requests.may_submit(is_full=False):
-                raise SbatchRateError(is_full=room is not None and room < len(left))
+                raise SbatchRateError(is_full=quota is not None and quota < len(pending))
             try:
-                yield self._submit_array([left[index] for index in range(size)], excluded, jobs_alive)
+                yield self._submit_array([pending[index] for index in range(size)], excluded, jobs_alive)
             except SubmitLimitError as error:
-                room = self._room.left(len(jobs_alive), recount=True)
-                if room is not None and room < size:
-                    continue  # jobs of ours that have ended leave a moment later
-                self._size, was_refused = max(1, size // 2), True
-                if self._room.learn(len(jobs_alive), str(error), size):
+                quota = self._quota.remaining(len(jobs_alive), recount=True)
+                if quota is not None and quota < size:
+                    continue  # SLURM counts ended jobs of ours for a moment longer
+                self._array_size, was_refused = max(1, size // 2), True
+                if self._quota.learn_limit(len(jobs_alive), str(error), size):
                     continue
-                raise SlurmError(f"the cluster's limits take not even one job of this user: {error}") from None
+                raise SlurmError(f"the cluster's limits allow no job of this user: {error}") from None
             for _ in range(size):
-                left.popleft()
+                pending.popleft()
             if not was_refused:
-                self._size = min(self._limits.array_size, 2 * self._size)
+                self._array_size = min(self._limits.array_size, 2 * self._array_size)
 
     def _submit_array(
         self, bundles: Sequence[list[AttemptSpec]], excluded: Sequence[str], alive: Sequence[str]
@@ -294,35 +292,35 @@ class Submitter:
             for bundle in bundles
         ]
         submission = Submission(name, self._sweep, self._limits.cluster, str(folder), packs)
-        submission.write(self._store)  # first, so that a job can always be found again by its name
+        submission.write(self._store)  # before sbatch, so that its jobs can always be found by name
         write_trials(folder, (trial_id for bundle in bundles for job in bundle for trial_id in job.trial_ids))
         arguments = [[job.to_json() for job in bundle] for bundle in bundles]
-        profile = self._lanes.bounded(self._profile, len(bundles), alive)
+        profile = self._slots.with_dependency(self._profile, len(bundles), alive)
         called = CALLS["sbatch"]
         try:
             submission.job_ids = submit_array(profile, name, folder, run_bundle, arguments, excluded)
         except UnclearSubmissionError:
-            self._unclear.append(submission)  # stays in the store, for whoever comes after us
+            self._unclear.append(submission)  # stays in the store for later launches
             raise
         except SlurmError as error:
             submission.delete(self._store)
-            if isinstance(error, SubmitLimitError):  # of another refusal the message names the script
+            if isinstance(error, SubmitLimitError):  # other refusals refer to the script in the folder
                 shutil.rmtree(folder, ignore_errors=True)
             raise
         finally:
-            self._requests.note_submission(CALLS["sbatch"] - called or 1)  # once under each account and QOS
+            self._requests.record_submission(CALLS["sbatch"] - called or 1)  # one call per account and QOS
         try:
             submission.write(self._store)
-        except OSError as error:  # its jobs are found by their name
-            log.warning("the ids of its jobs are not written down: %s", error)
-        self._lanes.take(submission.job_ids)
+        except OSError as error:  # its jobs can still be found by name
+            log.warning("cannot write the job IDs of %s: %s", name, error)
+        self._slots.assign(submission.job_ids)
         return submission
 
-    def _clear_up(self) -> None:
-        """Cancel what sbatch accepted without saying so, and forget it: its packs are about to be submitted again.
+    def _cancel_unclear(self) -> None:
+        """Cancel jobs of unclear submissions that sbatch did accept, because their packs are about to be resubmitted.
 
         Raises:
-            SlurmError: the controller does not say whether it has those jobs.
+            SlurmError: The controller does not answer.
         """
         while self._unclear:
             submission = self._unclear[-1]

@@ -51,21 +51,21 @@ def test_workers_are_as_nice_as_asked_from_both_sides(sweep: Path, tmp_path: Pat
     depthrate.load(sweep).run(there, workers=1, nice=2)
     assert (niceness(here), niceness(there)) == ([ours + 3.0], [ours + 2.0])
     refused = CliRunner().invoke(app, [*words, "--executor", "slurm"])
-    assert refused.exit_code == 2 and "--nice goes with --executor local; given: --executor slurm" in refused.output
+    assert refused.exit_code == 2 and "--nice needs --executor local, but --executor is slurm" in refused.output
 
 
 def test_the_command_line_and_a_notebook_take_the_same_options(sweep: Path) -> None:
     helped = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "200"}).output
     planned = CliRunner().invoke(app, ["plan", "--help"], env={"COLUMNS": "200"}).output
     for option in launch_options():
-        assert option.flag in helped and (option.flag in planned) == option.of_plan, option.name
+        assert option.flag in helped and (option.flag in planned) == option.in_plan, option.name
     with pytest.raises(TypeError, match="chekpoint: no option of run; there are executor, .* notify"):
         depthrate.load(sweep).run(chekpoint=3)
     for given, message in (
-        ({"stall_minutes": -1}, "stall_minutes is -1; allowed: a number >= 0"),
-        ({"workers": "two"}, "workers is 'two'; allowed: a whole number"),
-        ({"rerun": 1}, "rerun is 1; allowed: true or false"),
-        ({"nice": -3}, "nice is -3; allowed: a whole number >= 0"),
+        ({"stall_minutes": -1}, "stall_minutes is -1, expected a number >= 0"),
+        ({"workers": "two"}, "workers is 'two', expected an int"),
+        ({"rerun": 1}, "rerun is 1, expected True or False"),
+        ({"nice": -3}, "nice is -3, expected an int >= 0"),
     ):
         with pytest.raises(OptionError, match=message):
             depthrate.load(sweep).run(**given)

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
-from depthrate.orchestrator.executors.slurm.submitter import START_UP_S, held_s
+from depthrate.orchestrator.executors.slurm.submitter import JOB_OVERHEAD_S, job_durations_s
 from depthrate.slurm.profile import Profile
 
 TASK = """
@@ -51,5 +51,5 @@ def test_a_probe_runs_one_pack_and_says_the_rest(tmp_path: Path) -> None:
 def test_a_job_is_held_from_its_start_up_to_its_last_pack(
     seconds: list[float], profile: Profile, expected: list[float]
 ) -> None:
-    assert held_s(seconds, seconds, profile) == [START_UP_S + each for each in expected]
-    assert held_s([1, 2], [1.0, None], profile) is None
+    assert job_durations_s(seconds, seconds, profile) == [JOB_OVERHEAD_S + each for each in expected]
+    assert job_durations_s([1, 2], [1.0, None], profile) is None

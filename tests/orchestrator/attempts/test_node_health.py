@@ -37,7 +37,7 @@ def test_a_node_that_fails_alone_is_avoided_after_three_at_most() -> None:
             health.record_failure("n2", f"p{number}", FailureKind.TASK)
             health.record_success("n3")
         assert health.unhealthy == ["n2"], before
-        assert "3 of 3 attempts failed on n2, 0 of" in health.describe("n2")
+        assert "3 of 3 attempts failed on n2 (elsewhere 0 of" in health.describe("n2")
         health.clear("n2")
         assert health.unhealthy == health.excluded == []
 
@@ -214,14 +214,12 @@ def test_excluded_nodes_are_avoided_and_reported_once_until_they_are_cleared(
     monitor.health.record_failure("n2", "p", FailureKind.HARDWARE, "b", ECC)
     now[0] += 1
     monitor.update()
-    assert nodes.avoided == [
-        ["n2"]
-    ] and f"0 of 2 elsewhere, the last with: {ECC}; nothing new begins there for 2 min" in (caplog.text)
+    assert nodes.avoided == [["n2"]] and f"(elsewhere 0 of 2), last error: {ECC}. Excluded for 2 min." in caplog.text
     for number in range(2):
         monitor.health.record_failure("n2", f"p{number}", FailureKind.HARDWARE, error=ECC)
         monitor.update()
     assert nodes.avoided == [["n2"]] and len(caplog.messages) == 2
-    assert "when it is repaired: depthrate nodes s --forgive n2" in caplog.messages[1]
+    assert "Once it is repaired: depthrate nodes s --forgive n2" in caplog.messages[1]
     write_cleared(folder, "s", "n2")
     monitor.update()
     assert nodes.avoided == [["n2"]], "it is read again after a while only"

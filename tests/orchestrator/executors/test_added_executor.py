@@ -33,7 +33,7 @@ def test_it_runs_a_sweep_from_the_command_line(folder: Store, tmp_path: Path, mo
     assert "--nice-level" in helped and "local, ray, slurm or toy" in helped
     assert "one by one" not in call("plan", *words, "toy")
     refused = call("run", *words, "local", "--nice-level", "7", code=2)
-    assert "--nice-level goes with --executor toy; given: --executor local" in refused
+    assert "--nice-level needs --executor toy, but --executor is local" in refused
     assert "toy workers end with their launch" in call("run", *words, "toy", "--detach", code=2)
     assert "one by one, 7 times nice" in call("run", *words, "toy", "--nice-level", "7")
     assert committed(folder) == [(1, 1.0), (2, 0.5), (4, 0.25)]

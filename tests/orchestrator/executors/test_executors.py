@@ -20,7 +20,7 @@ from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors.base import Executor, ExecutorRequest
 from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.executors.options import LaunchOptions
-from depthrate.orchestrator.executors.registry import open_machines
+from depthrate.orchestrator.executors.registry import open_executor
 from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.launch_plan import Plan, check_sweep, make_plan
 from depthrate.orchestrator.launch.outcome import Outcome
@@ -105,7 +105,7 @@ class RayMachines(ComputeTarget):
         else:
             self.session = Session(address=None, workers=2).connect()
             self.options = ["--executor", "ray", "--workers", "2"]
-        self.session.is_ours = False  # closed here, not by the first executor
+        self.session.is_connected = False  # closed here, not by the first executor
 
     def executor(self, plan: Plan) -> Executor:
         from depthrate.orchestrator.executors.ray.executor import RayExecutor
@@ -120,7 +120,7 @@ class RayMachines(ComputeTarget):
             self._add_node()
 
     def close(self) -> None:
-        self.session.is_ours = True
+        self.session.is_connected = True
         self.session.close()
         if self._cluster is not None:
             self._cluster.shutdown()
@@ -146,7 +146,7 @@ class SlurmMachines(ComputeTarget):
 
     def plan(self, sweep: SweepSpec, store: Store) -> Plan:
         options = LaunchOptions(executor="slurm", device="cpu", executor_options={"cluster": self.options[-1]})
-        opened = open_machines(ExecutorRequest(sweep=sweep, store=store, options=options))
+        opened = open_executor(ExecutorRequest(sweep=sweep, store=store, options=options))
         assert isinstance(opened, Executor)
         self._executor = opened
         return make_plan(check_sweep(sweep), store, workers=2, submitted=opened.submitted)

@@ -19,7 +19,7 @@ from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors.base import ExecutorError, ExecutorRequest
 from depthrate.orchestrator.executors.options import LaunchOptions
-from depthrate.orchestrator.executors.registry import open_machines
+from depthrate.orchestrator.executors.registry import open_executor
 from depthrate.orchestrator.launch.outcome import Outcome
 from depthrate.storage.attempts.searches import SearchRecords
 from depthrate.storage.files.store import Store
@@ -150,10 +150,10 @@ def test_what_does_not_fit_is_refused(folder: Store) -> None:
     def refuse(executor: str, message: str, **options: Any) -> None:
         given = LaunchOptions(executor=executor, device="cpu", workers=1, executor_options=options)
         with pytest.raises(ExecutorError, match=message):
-            open_machines(ExecutorRequest(sweep=sweep, store=folder, options=given))
+            open_executor(ExecutorRequest(sweep=sweep, store=folder, options=given))
 
-    refuse("local", "--address goes with --executor ray; given: --executor local", address="auto")
-    refuse("local", "--packs-per-gpu goes with --executor ray or slurm; given: --executor local", packs_per_gpu=2)
+    refuse("local", "--address needs --executor ray, but --executor is local", address="auto")
+    refuse("local", "--packs-per-gpu needs --executor ray or slurm, but --executor is local", packs_per_gpu=2)
     refuse("ray", "give one of them", cluster="x.toml", address="auto")
     refuse("ray", "run on a node, with auto", address="ray://x:10001")
     assert issubclass(RayError, ValueError)

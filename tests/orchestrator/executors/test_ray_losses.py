@@ -138,7 +138,7 @@ def test_a_worker_that_never_started_charges_no_pack_unless_none_starts_for_long
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ends: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    monkeypatch.setattr(Dispatcher, "_host_of", lambda self, trial_id: "n1")  # asks Ray, which does not run here
+    monkeypatch.setattr(Dispatcher, "_find_host", lambda self, trial_id: "n1")  # asks Ray, which does not run here
     dispatcher = Dispatcher(ends, "test", workers=3)
     options = job_options()
 
@@ -153,7 +153,7 @@ def test_a_worker_that_never_started_charges_no_pack_unless_none_starts_for_long
             options=options,
         )
         dispatcher.waiting.put(job)  # its worker takes it along
-        dispatcher.new_worker(trial_id)
+        dispatcher.register_worker(trial_id)
         dispatcher.on_trial_error(0, [], SimpleNamespace(trial_id=trial_id, error_file=None))
         end = ends.get_nowait()
         assert end.attempt_id == trial_id and "no error" in end.exit_message
@@ -161,8 +161,8 @@ def test_a_worker_that_never_started_charges_no_pack_unless_none_starts_for_long
         return kind
 
     assert fails_to_start("a") is FailureKind.NOT_BEGUN
-    monkeypatch.setattr(dispatcher_module, "NO_START_S", -1.0)
+    monkeypatch.setattr(dispatcher_module, "START_TIMEOUT_S", -1.0)
     assert fails_to_start("b") is FailureKind.FAILED_TO_START_ANYWHERE
-    dispatcher.new_worker("other")
+    dispatcher.register_worker("other")
     dispatcher.on_trial_start(0, [], SimpleNamespace(trial_id="other"))
     assert fails_to_start("c") is FailureKind.NOT_BEGUN, "another worker has started: it is the node's doing"

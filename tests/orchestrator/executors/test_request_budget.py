@@ -46,7 +46,7 @@ def looks_in(budget: RequestBudget, clock: Clock, seconds: int, took_s: float = 
         clock.now += 0.2
         if budget.may_poll(**given):
             looks.append(clock.now)
-            budget.note_look(took_s, has_answered=answered)
+            budget.record_poll(took_s, has_answered=answered)
     return looks
 
 
@@ -68,7 +68,7 @@ def test_what_is_to_be_expected_is_looked_for_at_once() -> None:
     assert len(looks_in(budget, clock, 110)) == 8
     clock.now += 3  # 8 s after the last
     assert not budget.may_poll() and budget.may_poll(is_news_due=True)
-    budget.note_look(0.1, has_answered=True)
+    budget.record_poll(0.1, has_answered=True)
     assert not budget.may_poll(is_news_due=True), "five seconds lie between two looks"
     clock.now += 5
     assert budget.may_poll(is_news_due=True)
@@ -81,10 +81,10 @@ def test_a_count_of_jobs_is_a_question_too() -> None:
     for second in range(300):
         clock.now = float(second)
         if second % 31 == 0:
-            budget.note_count()
+            budget.record_count()
             asked.append(clock.now)
         if budget.may_poll(is_news_due=True):
-            budget.note_look(0.1, has_answered=True)
+            budget.record_poll(0.1, has_answered=True)
             asked.append(clock.now)
     assert busiest_minute(asked) <= 6
 
@@ -98,7 +98,7 @@ def test_a_controller_that_fails_or_is_slow_is_asked_ever_more_seldom(how: dict[
     assert len(looks) <= 6 and gaps == sorted(gaps) and gaps[0] > 29
     clock.now = looks[-1] + 1000
     assert budget.may_poll()
-    budget.note_look(0.1, has_answered=True)
+    budget.record_poll(0.1, has_answered=True)
     assert len(looks_in(budget, clock, 60)) >= 4, "it is well again"
 
 
@@ -167,7 +167,7 @@ def test_two_hundred_short_packs_where_six_jobs_are_taken(
                 executor.submit(left)
                 left = []
         except QueueFullError as error:
-            left = list(error.left)
+            left = list(error.unsubmitted)
         cluster.run()
         ended += executor.poll(0)
         clock.now += 0.5

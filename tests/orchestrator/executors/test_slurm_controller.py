@@ -95,7 +95,7 @@ def test_jobs_in_another_qos_leave_the_room_of_this_one(few: Bench, how: str) ->
     few.sweep(params={"steps": 2, "step_s": 0.05, "hold": str(hold)}, grid={"depth": list(range(2, 8))})
     process, said = (
         few.start(),
-        "QOS three takes 3 jobs of this user, and has 2 jobs of this launch, 1 other job of this user",
+        "QOS three accepts 3 jobs of this user, and has 2 jobs of this launch, 1 other job of this user",
     )
     few.until(lambda: said in events(few), 240)
     assert len(few.queue()) == 2

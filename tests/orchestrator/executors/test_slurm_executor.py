@@ -24,7 +24,7 @@ from depthrate.orchestrator.executors.slurm import folders as finished_folders
 from depthrate.orchestrator.executors.slurm import outcomes, queue, submitter
 from depthrate.orchestrator.executors.slurm.executor import SlurmExecutor
 from depthrate.orchestrator.executors.slurm.job import _Bundle
-from depthrate.orchestrator.executors.slurm.outcomes import silent_deaths
+from depthrate.orchestrator.executors.slurm.outcomes import list_unreported_ends
 from depthrate.orchestrator.executors.slurm.submissions import read_submissions
 from depthrate.orchestrator.executors.slurm.submitter import ConcurrencySlots
 from depthrate.orchestrator.monitor.cost import span_s
@@ -205,7 +205,7 @@ def test_a_done_pack_needs_no_scheduler_to_say_so(executor: SlurmExecutor, sched
     record(folder, job.attempt_id, "running")
     assert ends_of(executor, 3) == [] and executor.running() == {job.attempt_id: job.attempt_id}
     record(folder, job.attempt_id, "done")
-    assert ends_of(executor) == [AttemptEnd(job.attempt_id, ran_as=job.attempt_id)]
+    assert ends_of(executor) == [AttemptEnd(job.attempt_id, latest_id=job.attempt_id)]
     assert read_submissions(folder, ["s"]) == [] and executor.running() == {}
 
 
@@ -217,7 +217,7 @@ def test_what_a_job_has_written_is_believed_before_the_controller_is_asked_again
     executor.submit([job])
     assert scheduler.queue["1_0"].phase == "waiting" and ends_of(executor, 3) == []
     record(folder, job.attempt_id, state)
-    assert ends_of(executor) == [AttemptEnd(job.attempt_id, ran_as=job.attempt_id)]
+    assert ends_of(executor) == [AttemptEnd(job.attempt_id, latest_id=job.attempt_id)]
 
 
 def test_a_job_that_was_started_anew_runs_under_another_name(
@@ -234,7 +234,7 @@ def test_a_job_that_was_started_anew_runs_under_another_name(
     ends_of(executor, 3)
     assert executor.running() == {job.attempt_id: again}
     record(folder, again, "done")
-    assert ends_of(executor) == [AttemptEnd(job.attempt_id, ran_as=again)]
+    assert ends_of(executor) == [AttemptEnd(job.attempt_id, latest_id=again)]
 
 
 def test_a_heartbeat_outweighs_the_scheduler(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
@@ -338,14 +338,14 @@ def test_the_sweeps_jobs_at_once_are_bounded_over_all_arrays(scheduler: Schedule
 def test_an_array_with_more_jobs_than_lanes_keeps_them_all_until_its_last_jobs() -> None:
     lanes, profile = ConcurrencySlots(2), Profile()
     many = [f"7_{index}" for index in range(5)]
-    assert lanes.bounded(profile, 5, []).extra == {}
-    lanes.take(many)
-    assert lanes.bounded(profile, 1, many).extra == {"dependency": "afterany:7"}
-    assert lanes.bounded(profile, 1, many[:2]).extra == {"dependency": "afterany:7_0"}
-    assert lanes.bounded(profile, 1, many[:1]).extra == {}
-    lanes.take(["8"])
-    assert lanes.bounded(profile, 2, ["7_0", "8"]).extra == {"dependency": "afterany:7_0:8"}
-    assert ConcurrencySlots(None).bounded(profile, 3, many).extra == {}
+    assert lanes.with_dependency(profile, 5, []).extra == {}
+    lanes.assign(many)
+    assert lanes.with_dependency(profile, 1, many).extra == {"dependency": "afterany:7"}
+    assert lanes.with_dependency(profile, 1, many[:2]).extra == {"dependency": "afterany:7_0"}
+    assert lanes.with_dependency(profile, 1, many[:1]).extra == {}
+    lanes.assign(["8"])
+    assert lanes.with_dependency(profile, 2, ["7_0", "8"]).extra == {"dependency": "afterany:7_0:8"}
+    assert ConcurrencySlots(None).with_dependency(profile, 3, many).extra == {}
 
 
 def test_a_controller_that_is_away_ends_nothing(
@@ -355,14 +355,14 @@ def test_a_controller_that_is_away_ends_nothing(
     scheduler.is_away = True
     with caplog.at_level(logging.WARNING):
         assert ends_of(executor, 50) == []
-    assert caplog.text.count("the queue cannot be seen") == 1, "said once"
+    assert caplog.text.count("cannot poll the SLURM queue") == 1, "said once"
 
 
 def test_a_refusal_names_what_was_not_submitted(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
     scheduler.refuses = True
     with pytest.raises(SubmitError, match="sbatch refused") as caught:
         executor.submit(jobs("a", "b", "c"))
-    assert [job.pack_id for job in caught.value.left] == ["a", "b", "c"] and not folder.list("jobs")
+    assert [job.pack_id for job in caught.value.unsubmitted] == ["a", "b", "c"] and not folder.list("jobs")
 
 
 def test_a_node_that_only_fails_is_left_out(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
@@ -378,7 +378,12 @@ def test_a_node_that_only_fails_is_left_out(executor: SlurmExecutor, scheduler: 
         executor.submit([job])
         scheduler.queue[f"{number}_0"] = JobState("NODE_FAIL", 0, "n2")
         (end,) = ends_of(executor)
-        assert (end.kind, end.node, end.known["host"], end.known["job_id"]) == ("node_lost", "n2", "n2", f"{number}_0")
+        assert (end.kind, end.node, end.scheduler_facts["host"], end.scheduler_facts["job_id"]) == (
+            "node_lost",
+            "n2",
+            "n2",
+            f"{number}_0",
+        )
         health.record_failure(end.node, job.pack_id, FailureKind.NODE_LOST)
     assert health.unhealthy == ["n2"]
     executor.submit(jobs("w"))
@@ -404,7 +409,7 @@ def test_a_node_that_ends_jobs_at_once_is_left_out_before_anything_is_done_elsew
     record(folder, running.attempt_id, "running")
     assert ends_of(executor, 2) == [], "what they wrote may be on its way"
     assert scheduler.kept_away == {"2": ["n2", "n9"], "3": ["n2", "n9"]}
-    assert "node n2 ended 2 jobs before our program began" in caplog.text
+    assert "node n2: 2 jobs ended before depthrate started" in caplog.text
     ends = ends_of(executor, 200)
     assert {end.attempt_id: end.kind for end in ends} == dict.fromkeys(
         (first.attempt_id, second.attempt_id), "not_begun"
@@ -463,7 +468,7 @@ def test_a_file_system_that_lags_makes_nothing_lost(
     executor.submit([running, unseen, committed])
     scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1")
     record(folder, running.attempt_id, "running", heartbeat_ago_s=50)
-    executor._next_look = 0
+    executor._next_poll = 0
     assert executor.poll(0) == [] and list(executor.running()) == [running.attempt_id]
     for job in (unseen, running):
         record(folder, job.attempt_id, "done")
@@ -529,7 +534,7 @@ def test_starts_before_the_last_are_closed_when_the_next_has_begun(
     monkeypatch.setattr(outcomes, "earlier_starts", lambda job_id: starts)
     scheduler.queue["1_0"] = JobState("RUNNING", 2, "n3")
     ends = ends_of(executor, 8)
-    assert [(end.kind, end.node, end.ran_as) for end in ends] == [
+    assert [(end.kind, end.node, end.latest_id) for end in ends] == [
         ("node_lost", "n1", names[0]),
         ("preempted", "n2", names[1]),
     ]
@@ -558,14 +563,14 @@ def test_why_jobs_wait_is_said_with_what_to_do(
     executor.submit(jobs("a", "b"))
     scheduler.queue = {job: JobState("PENDING", 0, reason="PartitionDown") for job in scheduler.queue}
     ends_of(executor, 2)
-    said = "2 jobs waiting: PartitionDown (they start when the site has it up again; else cancel, and name another partition)"
+    said = "2 jobs waiting: PartitionDown (they start once it is up again, or cancel and set another partition)"
     assert said in caplog.messages
     scheduler.queue = {job: JobState("TIMEOUT", 0, "n1") for job in scheduler.queue}
     executor.profile = replace(executor.profile, grace_s=60)
     executor._queue._grace_s = 60
     ends_of(executor, 3)
     assert any(
-        "ended as TIMEOUT, so perhaps walltime_min was too short; last words" in text for text in caplog.messages
+        "ended as TIMEOUT (probably walltime_min was too short), waiting up to" in text for text in caplog.messages
     )
 
 
@@ -578,7 +583,7 @@ def test_a_job_that_is_being_ended_at_its_time_limit_is_told_of_before_it_is_ove
     scheduler.queue["1_0"] = JobState("COMPLETING", 0, "n1", reason="TimeLimit")
     scheduler.queue["1_1"] = JobState("COMPLETING", 0, "n2")
     ends_of(executor, 3)
-    assert "1 job on n1 ends by TimeLimit, so perhaps walltime_min was too short" in caplog.messages
+    assert "1 job on n1 ending: TimeLimit (probably walltime_min was too short)" in caplog.messages
     assert not [text for text in caplog.messages if "n2" in text], "that one just ends"
 
 
@@ -591,7 +596,7 @@ def test_a_job_that_runs_past_its_time_limit_is_told_of_before_the_controller_en
     scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1", started_at=time.time() - 121)
     scheduler.queue["1_1"] = JobState("RUNNING", 0, "n2", started_at=time.time() - 60)
     ends_of(executor, 3)
-    said = "1 job on n1 over the time limit of 2 min and about to be ended: a longer walltime_min is needed, or a task"
+    said = "1 job on n1 over the time limit of 2 min and about to be killed. Increase walltime_min, or save"
     assert [text for text in caplog.messages if text.startswith(said)], caplog.messages
     assert not [text for text in caplog.messages if "n2" in text]
     scheduler.queue["1_0"] = replace(scheduler.queue["1_0"], state="COMPLETING", reason="TimeLimit")
@@ -669,7 +674,7 @@ def test_who_looks_is_told_how_jobs_died_that_no_launch_looks_after(
     scheduler.queue["1_1"] = JobState("FAILED", 0, "n2", exit_code=SETUP_FAILED_CODE, ended_at=now)
     scheduler.queue["2_0"] = JobState("FAILED", 0, "n1", exit_code=1, ended_at=now)
     scheduler.queue["2_1"] = JobState("FAILED", 0, "n1", exit_code=1, ended_at=now - 100)
-    deaths = silent_deaths(folder, "s", read_submissions(folder, ["s"]), scheduler.queue)
+    deaths = list_unreported_ends(folder, "s", read_submissions(folder, ["s"]), scheduler.queue)
     status = sweep_status("s", ["ta", "tb", "tc", "td", "te"], take_snapshot(folder), folder, deaths)
     assert not folder.list("attempts"), "to look is to write nothing"
     states = ["failed", "failed", "pending", "failed", "pending"]
@@ -729,7 +734,7 @@ def test_the_store_is_read_while_the_controller_does_not_answer(
     ends_of(executor, 4)
     answered, scheduler.is_away = threading.Event(), how == "fails"
     if how == "hangs":
-        monkeypatch.setattr(queue, "QUICK_ANSWER_S", 0.01)
+        monkeypatch.setattr(queue, "ANSWER_WAIT_S", 0.01)
         monkeypatch.setattr(queue, "squeue_states", lambda job_ids: answered.wait(60) and scheduler.squeue(job_ids))
     assert ends_of(executor, 10) == []
     record(executor.store, recorded.attempt_id, "done")
@@ -771,7 +776,7 @@ def test_time_in_the_controller_is_no_reason_to_rest(
     executor._unhealthy_nodes = ["n2"]
     now[0] += executor_module.MIN_RECORD_POLL_INTERVAL_S
     executor.poll(0)
-    assert executor._kept_away == ["n2"] and executor._next_look - now[0] < 20 * 0.4
+    assert executor._excluded_from_waiting == ["n2"] and executor._next_poll - now[0] < 20 * 0.4
 
 
 def test_the_next_launch_takes_over(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:

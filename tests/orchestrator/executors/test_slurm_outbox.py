@@ -15,8 +15,8 @@ from depthrate.orchestrator.executors.slurm import submitter
 from depthrate.orchestrator.executors.slurm.request_budget import RequestBudget
 from depthrate.orchestrator.executors.slurm.submissions import Submission
 from depthrate.orchestrator.executors.slurm.submitter import (
-    COUNT_EVERY_S,
-    FORGET_S,
+    COUNT_INTERVAL_S,
+    LEARNT_LIMIT_TTL_S,
     ConcurrencySlots,
     SbatchRateError,
     SubmitQuota,
@@ -113,7 +113,7 @@ def test_the_users_other_jobs_are_counted_once_a_minute(cluster: Cluster, folder
         cluster.there = ended
         submit(outbox, cluster, 1)
     assert cluster.counts == 1
-    cluster.now, cluster.there = COUNT_EVERY_S + 1, 0
+    cluster.now, cluster.there = COUNT_INTERVAL_S + 1, 0
     submit(outbox, cluster, 1)
     assert cluster.counts == 2
 
@@ -121,20 +121,20 @@ def test_the_users_other_jobs_are_counted_once_a_minute(cluster: Cluster, folder
 def test_a_limit_that_nobody_tells_is_learnt(cluster: Cluster, folder: Store) -> None:
     outbox, room = outbox_of(cluster, folder, None)
     taken = submit(outbox, cluster, 30)
-    assert sum(len(each.packs) for each in taken) == 5 == room.most and cluster.calls <= 9
+    assert sum(len(each.packs) for each in taken) == 5 == room.max_jobs and cluster.calls <= 9
     assert len(folder.list("jobs")) == len(taken), "what was refused is on no books"
     calls = cluster.calls
     assert not submit(outbox, cluster, 25) and cluster.calls == calls
-    cluster.there, cluster.most, cluster.now = 3, 50, COUNT_EVERY_S + 1
+    cluster.there, cluster.most, cluster.now = 3, 50, COUNT_INTERVAL_S + 1
     assert sum(len(each.packs) for each in submit(outbox, cluster, 25)) == 2
-    cluster.now = COUNT_EVERY_S + FORGET_S + 1
+    cluster.now = COUNT_INTERVAL_S + LEARNT_LIMIT_TTL_S + 1
     assert sum(len(each.packs) for each in submit(outbox, cluster, 25)) == 25, "others of the group may have ended"
 
 
 def test_a_cluster_that_takes_nothing_although_nothing_is_there_says_so(cluster: Cluster, folder: Store) -> None:
     cluster.most = 0
     outbox, _ = outbox_of(cluster, folder, None)
-    with pytest.raises(SlurmError, match="take not even one job") as caught:
+    with pytest.raises(SlurmError, match="allow no job of this user") as caught:
         list(outbox.submit(bundles(3), [], list))
     assert not isinstance(caught.value, SubmitLimitError) and not folder.list("jobs")
 
@@ -183,7 +183,7 @@ def test_room_for_fewer_than_all_is_known_before_sbatch_may_be_called_again(
     outbox = Submitter(Profile(), limits, folder, "s", room, ConcurrencySlots(None), RequestBudget(clock))
     with pytest.raises(SbatchRateError) as caught:
         list(outbox.submit(bundles(30), [], lambda: ["a job"] * cluster.there))
-    assert caught.value.is_full and room.most is not None and 5 <= room.most < 30 and cluster.calls == 3
+    assert caught.value.is_full and room.max_jobs is not None and 5 <= room.max_jobs < 30 and cluster.calls == 3
 
 
 def test_each_account_that_is_tried_counts_as_a_call(cluster: Cluster, folder: Store, monkeypatch: Any) -> None:
@@ -211,14 +211,17 @@ def test_only_jobs_of_the_qos_that_has_the_limit_fill_it(cluster: Cluster, folde
     monkeypatch.setattr(JobGroup, "count", lambda group: counts[group].copy())
     clock = lambda: cluster.now  # noqa: E731
     room = SubmitQuota(SubmitLimits({few: 5}, qos="few"), clock)
-    assert room.left(0) == 4
+    assert room.remaining(0) == 4
     assert (
-        room.describe(4) == "QOS few takes 5 jobs of this user, and has 4 jobs of this launch, 1 other job of this user"
+        room.describe(4)
+        == "QOS few accepts 5 jobs of this user, and has 4 jobs of this launch, 1 other job of this user"
     )
     room = SubmitQuota(SubmitLimits({few: 5, everyone: 40}, qos="few"), clock)
-    assert room.left(0) == 2
-    wanted = "QOS few takes 40 jobs of all users, and has 2 jobs of this launch, 1 other job of this user, 30 of bob, 7 of eve"
-    assert room.describe(2) == wanted
+    assert room.remaining(0) == 2
+    wanted = (
+        "accepts 40 jobs of all users, and has 2 jobs of this launch, 1 other job of this user, 30 of bob, 7 of eve"
+    )
+    assert room.describe(2) == f"QOS few {wanted}"
 
 
 def test_a_limit_that_a_refusal_teaches_counts_its_own_jobs_only(
@@ -227,14 +230,14 @@ def test_a_limit_that_a_refusal_teaches_counts_its_own_jobs_only(
     counts = {JobGroup(): 300, JobGroup(qos="few"): 5}
     monkeypatch.setattr(JobGroup, "count", lambda group: Counter({getuser(): counts[group]}))
     room = SubmitQuota(SubmitLimits(account="theory", qos="few"), lambda: cluster.now)
-    assert room.learn(2, "sbatch: error: QOSMaxSubmitJobPerUserLimit") == 5
+    assert room.learn_limit(2, "sbatch: error: QOSMaxSubmitJobPerUserLimit") == 5
     counts[JobGroup()] = 1000
-    assert room.left(1, recount=True) == 0
+    assert room.remaining(1, recount=True) == 0
     counts[JobGroup(qos="few")] = 3
-    assert room.left(1, recount=True) == 2
+    assert room.remaining(1, recount=True) == 2
     counts[JobGroup(qos="few")] = 0
     room = SubmitQuota(SubmitLimits(account="theory", qos="few"), lambda: cluster.now)
-    assert room.learn(0, "QOSMaxSubmitJobPerUserLimit") == 1000, (
+    assert room.learn_limit(0, "QOSMaxSubmitJobPerUserLimit") == 1000, (
         "of the partition's QOS, say: none is here by that name"
     )
 

@@ -162,7 +162,7 @@ def test_a_node_that_dies_three_times_is_avoided_and_its_deaths_are_on_the_books
         bench.lab.run("scontrol", "update", f"nodename={others}", "state=resume", check=False)
     printed = bench.wait(process)
     bench.check(8)
-    assert "failed on n2" in printed and "nothing more begins there" in printed
+    assert "failed on n2" in printed and "Excluded. Once it is repaired" in printed
     on_n2 = attempts_on(bench, "n2")
     assert [state for state, _ in on_n2] == ["lost"] * deaths, "and no attempt that runs for ever"
     jobs = ",".join({job.partition("_")[0] for _, job in on_n2})
@@ -226,7 +226,7 @@ def test_the_driver_is_killed_and_another_goes_on(bench: Bench) -> None:
     assert bench.status()["running"] == 2
     second = bench.start()
     assert second.stdout is not None
-    assert any("2 packs are already there" in line for line in second.stdout)
+    assert any("2 packs already submitted" in line for line in second.stdout)
     hold.unlink()
     bench.wait(second)
     bench.check(2, most_redone=0)
@@ -247,7 +247,7 @@ def test_a_running_sweep_is_gone_back_to_at_random_moments(bench: Bench) -> None
     for _ in range(ATTACHES):
         process = bench.start()
         assert process.stdout is not None
-        head = next((line for line in process.stdout if "already there" in line or "committed" in line), "no word")
+        head = next((line for line in process.stdout if "already submitted" in line or "committed" in line), "no word")
         if "committed" in head:  # this machine is slow, and the sweep is done before we are
             bench.wait(process)
             break
@@ -371,9 +371,7 @@ def test_a_node_on_which_trials_fail_is_avoided(bench: Bench, error: str) -> Non
     assert ("hardware" if "ECC" in error else "code") in {kind for _, kind in failed}
     told_of_n2 = [line for line in printed.splitlines() if "failed on n2" in line]
     assert told_of_n2 and all(error in line for line in told_of_n2), printed
-    assert all(
-        "nothing new begins there for 2 min" in line or "nothing more begins there" in line for line in told_of_n2
-    )
+    assert all("Excluded for 2 min" in line or "Excluded. Once it is repaired" in line for line in told_of_n2)
     (node,) = [node for node in json.loads(bench.run("nodes", bench.name, "--json")) if node["node"] == "n2"]
     assert sum(node["failures"].values()) == len(failed)
     if len(failed) > 1:  # one failure is no proof, and speaks against a node for two minutes
@@ -386,7 +384,7 @@ def test_a_task_that_fails_on_every_node_stops_the_launch(bench: Bench) -> None:
         "sickened", params={"trace": str(bench.trace), "node": "all", "error": "a bug"}, grid={"depth": [*range(2, 26)]}
     )
     printed = bench.wait(bench.start(), code=1)
-    assert "stopped early" in printed and "begins there" not in printed
+    assert "stopped early" in printed and "Excluded" not in printed
     assert 1 <= printed.count("RuntimeError: a bug") <= 2, (
         "a line as it happens, with a count and nodes, and one at the end"
     )

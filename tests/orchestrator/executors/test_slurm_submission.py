@@ -73,7 +73,7 @@ def test_a_driver_killed_in_mid_submit_costs_nothing(bench: Bench) -> None:
     bench.wait(bench.start(), code=-9)
     printed = bench.wait(bench.start())
     done = int(re.search(r"(\d+) done", printed)[1])  # type: ignore[index]
-    there = re.search(r"(\d+) packs? (?:is|are) already there", printed)
+    there = re.search(r"(\d+) packs? already submitted", printed)
     assert done + (int(there[1]) if there else 0) == 4, "none is submitted again, however far they are by now"
     assert time.monotonic() - begun < 55 * patience(), "no job waited for what the driver could not hand over any more"
     bench.check(4, most_redone=0)
@@ -94,7 +94,7 @@ def test_an_answer_that_is_lost_while_the_controller_is_away_is_cleared_up_later
     assert bench.store.list("jobs"), "it stays on the books"
     (bench.folder / "deaf").unlink()
     process = bench.start()
-    assert process.stdout is not None and any("4 packs are already there" in line for line in process.stdout)
+    assert process.stdout is not None and any("4 packs already submitted" in line for line in process.stdout)
     hold.unlink()
     bench.wait(process)
     bench.check(4, most_redone=0)

@@ -152,7 +152,7 @@ def test_a_worker_that_leaves_no_trace_is_the_stores_doing(folder: Store) -> Non
     """So there is a pause before each new try, and the message names what to look at."""
     executor, clock = IdleExecutor(), clock_of(0.5)
     outcome = drive(plan_of_depths(folder, 1), folder, executor, clock=clock)
-    assert "the store could not be written there, or what is there is another one" in outcome.failures[0].error
+    assert "its node could not write to the store, or has another store at this path" in outcome.failures[0].error
     assert len(executor.submitted_ids) == 4 and clock() > 2.5 * (2 + 4 + 8)
 
 

@@ -44,8 +44,8 @@ def test_a_suspect_is_told_of_once_and_only_where_others_work(folder: Store, cap
     outcome, _ = drive_cluster(folder, fails, tick_s=1.0)
     told = [text for text in caplog.messages if "failed on n2" in text]
     assert not outcome.failures and len(told) == 1
-    assert "1 of 1 attempts failed on n2, 0 of " in told[0] and ECC in told[0]
-    assert told[0].endswith("nothing new begins there for 2 min")
+    assert "1 of 1 attempts failed on n2 (elsewhere 0 of " in told[0] and ECC in told[0]
+    assert told[0].endswith("Excluded for 2 min.")
 
 
 def test_nodes_says_which_are_suspects(folder: Store) -> None:
@@ -179,7 +179,7 @@ def test_a_lost_attempt_is_on_the_books_of_its_node(folder: Store) -> None:
                 return super()._end(job, node)
             self.ran.append((job.pack_id, node, True))
             known = {"host": node, "job_id": "17_0", "pid": 0, "started_at": 1000.0, "ended_at": 1060.0}
-            return AttemptEnd(job.attempt_id, "job 17_0 ended", FailureKind.NODE_LOST, node=node, known=known)
+            return AttemptEnd(job.attempt_id, "job 17_0 ended", FailureKind.NODE_LOST, node=node, scheduler_facts=known)
 
     assert not drive(plan_of_depths(folder, 2), folder, Lost(folder, lambda job, node: None)).failures
     names = [path.rpartition("/")[2].removesuffix(".json") for path in folder.list("attempts/sweep=s")]
