@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from depthrate.slurm.command import SlurmError, fields_of, run_command
+from depthrate.slurm.command import SlurmError, parse_fields, run_command
 from depthrate.slurm.profile import Profile
 
 ACCOUNTING_TIMEOUT_S = 10.0
@@ -77,7 +77,7 @@ class Limits:
         Raises:
             SlurmError: naming the limit and what was asked.
         """
-        refusals = [_refusal(profile, partition, nodes) for partition in self._partitions_of(profile)]
+        refusals = [_refusal_reason(profile, partition, nodes) for partition in self._partitions_of(profile)]
         if all(refusals):
             raise SlurmError("; ".join(text for text in refusals if text))
         if num_jobs > self.max_jobs:
@@ -86,7 +86,7 @@ class Limits:
             )
 
 
-def _refusal(profile: Profile, partition: Partition, nodes: int) -> str | None:
+def _refusal_reason(profile: Profile, partition: Partition, nodes: int) -> str | None:
     """Say why a partition would not run a job of this profile; None if it would."""
     where = f"partition {partition.name}"
     if not partition.is_up:
@@ -128,23 +128,23 @@ def read_limits() -> Limits:
         )
         if separator
     )
-    nodes = [fields_of(line) for line in run_command(["scontrol", "--oneliner", "show", "node"]).splitlines()]
+    nodes = [parse_fields(line) for line in run_command(["scontrol", "--oneliner", "show", "node"]).splitlines()]
     partitions = {}
     for line in run_command(["scontrol", "--oneliner", "show", "partition"]).splitlines():
-        fields = fields_of(line)
+        fields = parse_fields(line)
         name = fields["PartitionName"]
         members = [node for node in nodes if name in node.get("Partitions", "").split(",")]
         partitions[name] = Partition(
             name=name,
             is_default=fields.get("Default") == "YES",
             is_up=fields.get("State") == "UP",
-            max_min=minutes_of(fields.get("MaxTime", "UNLIMITED")),
+            max_min=parse_minutes(fields.get("MaxTime", "UNLIMITED")),
             cpus=max((int(node.get("CPUTot", 0)) for node in members), default=0),
             mem_gb=max((int(node.get("RealMemory", 0)) / 1024 for node in members), default=0.0),
-            gpus=max((_gpus_of(node.get("Gres", "")) for node in members), default=0),
+            gpus=max((_count_gpus(node.get("Gres", "")) for node in members), default=0),
             nodes=len(members),
-            gpu_types=_most(_gpu_types_of(node.get("Gres", "")) for node in members),
-            features=frozenset(name for node in members for name in _features_of(node)),
+            gpu_types=_max_counts(_count_gpu_types(node.get("Gres", "")) for node in members),
+            features=frozenset(name for node in members for name in _parse_features(node)),
         )
     array_size = int(config["MaxArraySize"])
     if found := re.search(r"max_array_tasks=(\d+)", config.get("SchedulerParameters", "")):
@@ -181,7 +181,7 @@ class JobGroup:
 class SubmitLimits:
     """How many jobs may wait and run together, as far as that is known before any is refused."""
 
-    most: Mapping[JobGroup, int] = field(default_factory=dict)
+    max_jobs: Mapping[JobGroup, int] = field(default_factory=dict)
     account: str | None = None
     """To which jobs of the profile go; None where that is not known; so is `qos`."""
     qos: str | None = None
@@ -228,7 +228,7 @@ def _sacctmgr(*words: str) -> list[str]:
     return run_command(["sacctmgr", "--noheader", "--parsable2", "show", *words], ACCOUNTING_TIMEOUT_S).splitlines()
 
 
-def minutes_of(text: str) -> float | None:
+def parse_minutes(text: str) -> float | None:
     """Return the minutes in SLURM's `[days-]hours:minutes:seconds`; None for no limit."""
     if text in ("UNLIMITED", "INFINITE", "NOT_SET", "None", "n/a"):
         return None
@@ -242,12 +242,12 @@ def minutes_of(text: str) -> float | None:
     return int(days or 0) * 1440 + hours * 60 + minutes + seconds / 60
 
 
-def _gpus_of(gres: str) -> int:
+def _count_gpus(gres: str) -> int:
     """Return the GPUs in a node's `gpu[:type]:count(...)[,...]`."""
     return sum(int(count) for count in re.findall(r"(?:^|,)gpu(?::[^:,(]+)?:(\d+)", gres))
 
 
-def _gpu_types_of(gres: str) -> dict[str, int]:
+def _count_gpu_types(gres: str) -> dict[str, int]:
     """Return type -> GPUs of a node, from what `_gpus_of` reads."""
     counts: Counter[str] = Counter()
     for name, count in re.findall(r"(?:^|,)gpu:([^:,(]+):(\d+)", gres):
@@ -255,7 +255,7 @@ def _gpu_types_of(gres: str) -> dict[str, int]:
     return dict(counts)
 
 
-def _most(nodes: Iterable[Mapping[str, int]]) -> dict[str, int]:
+def _max_counts(nodes: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """Return the largest count of each name over the nodes."""
     found: dict[str, int] = {}
     for counts in nodes:
@@ -263,6 +263,6 @@ def _most(nodes: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return found
 
 
-def _features_of(node: Mapping[str, str]) -> list[str]:
+def _parse_features(node: Mapping[str, str]) -> list[str]:
     text = node.get("AvailableFeatures", "(null)")
     return [] if text == "(null)" else text.split(",")

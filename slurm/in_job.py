@@ -8,10 +8,10 @@ import sys
 import time
 from datetime import datetime
 
-from depthrate.slurm.command import SlurmError, fields_of, run_command
-from depthrate.slurm.script import GO_BACK_CODE
+from depthrate.slurm.command import SlurmError, parse_fields, run_command
+from depthrate.slurm.script import REQUEUE_CODE
 
-ASK_TIMEOUT_S = 15.0
+QUERY_TIMEOUT_S = 15.0
 
 
 def job_id() -> str:
@@ -20,7 +20,7 @@ def job_id() -> str:
     return f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else os.environ["SLURM_JOB_ID"]
 
 
-def restarts() -> int:
+def restart_count() -> int:
     """Return how often SLURM has started this job anew."""
     return int(os.environ.get("SLURM_RESTART_COUNT") or 0)
 
@@ -49,9 +49,9 @@ def requeue() -> bool:
     In a container without SLURM's commands the batch script around it does so, and this process ends here.
     """
     if os.environ.get("DEPTHRATE_ENDS_AT") and shutil.which("scontrol") is None:
-        sys.exit(GO_BACK_CODE)
+        sys.exit(REQUEUE_CODE)
     try:
-        run_command(["scontrol", "requeue", job_id()], ASK_TIMEOUT_S)
+        run_command(["scontrol", "requeue", job_id()], QUERY_TIMEOUT_S)
     except SlurmError:
         return False
     return True
@@ -59,6 +59,6 @@ def requeue() -> bool:
 
 def _record() -> dict[str, str]:
     try:
-        return fields_of(run_command(["scontrol", "--oneliner", "show", "job", job_id()], ASK_TIMEOUT_S))
+        return parse_fields(run_command(["scontrol", "--oneliner", "show", "job", job_id()], QUERY_TIMEOUT_S))
     except SlurmError:
         return {}

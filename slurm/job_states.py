@@ -94,7 +94,7 @@ class JobState:
         return PHASE_BY_STATE[self.state][1] or "worker_lost"
 
 
-def array_of(job_id: str) -> str:
+def parse_array_id(job_id: str) -> str:
     """Return the array that a job belongs to; a job outside arrays is its own."""
     return job_id.partition("_")[0]
 
@@ -106,7 +106,7 @@ def squeue_states(job_ids: Iterable[str]) -> dict[str, JobState]:
         SlurmError: the controller does not answer.
     """
     job_ids = list(job_ids)
-    wanted = f"--jobs={','.join(sorted(set(map(array_of, job_ids))))}"
+    wanted = f"--jobs={','.join(sorted(set(map(parse_array_id, job_ids))))}"
     try:
         printed = run_command(["squeue", "--noheader", "--array", "--states=all", wanted, f"--Format={_FORMAT}"])
     except SlurmError as error:
@@ -115,7 +115,7 @@ def squeue_states(job_ids: Iterable[str]) -> dict[str, JobState]:
         raise
     listed = {}
     for line in printed.splitlines():
-        array_id, task, job_id, state, restarts, node, reason, status, start, end, name = _cells(line)
+        array_id, task, job_id, state, restarts, node, reason, status, start, end, name = _split_cells(line)
         job = job_id if task in ("N/A", "") else f"{array_id}_{task}"
         exit_code, number = (
             (int(status) >> 8, int(status) & 127) if status.isdigit() else (None, 0)
@@ -132,7 +132,7 @@ def sacct_states(job_ids: Iterable[str]) -> dict[str, JobState]:
         SlurmError: it does not answer, or this cluster has none.
     """
     job_ids = list(job_ids)
-    return _expand(dict(_accounted("--jobs=" + ",".join(sorted(set(map(array_of, job_ids)))))), job_ids)
+    return _expand(dict(_sacct_rows("--jobs=" + ",".join(sorted(set(map(parse_array_id, job_ids)))))), job_ids)
 
 
 def _expand(listed: dict[str, JobState], job_ids: Iterable[str]) -> dict[str, JobState]:
@@ -141,10 +141,10 @@ def _expand(listed: dict[str, JobState], job_ids: Iterable[str]) -> dict[str, Jo
     Elements that have not begun share a line: `7_[4-9%10]`, or `7` alone once they were cancelled, for all that have no line
     of their own.
     """
-    shared = {array_of(name): name for name in listed if name.isdigit() or "[" in name}
+    shared = {parse_array_id(name): name for name in listed if name.isdigit() or "[" in name}
     states = {name: state for name, state in listed.items() if "[" not in name}
     for job_id in job_ids:
-        name = shared.get(array_of(job_id))
+        name = shared.get(parse_array_id(job_id))
         if job_id not in states and name is not None and _covers(name, job_id):
             states[job_id] = listed[name]
     return states
@@ -170,11 +170,11 @@ def earlier_starts(job_id: str) -> list[JobState]:
     Raises:
         SlurmError: it does not answer, or this cluster has none.
     """
-    states = [state for job, state in _accounted("--duplicates", f"--jobs={job_id}") if job == job_id]
+    states = [state for job, state in _sacct_rows("--duplicates", f"--jobs={job_id}") if job == job_id]
     return sorted((state for state in states if state.started_at), key=lambda state: state.started_at or 0.0)[:-1]
 
 
-def _accounted(*options: str) -> Iterator[tuple[str, JobState]]:
+def _sacct_rows(*options: str) -> Iterator[tuple[str, JobState]]:
     columns = "--format=JobID,State,NodeList,ExitCode,Start,End"
     command = ["sacct", "--noheader", "--parsable2", "--allocations", *options, columns]
     for line in run_command(command).splitlines():
@@ -233,7 +233,7 @@ def _epoch(text: str) -> float | None:
         return None
 
 
-def _cells(line: str) -> list[str]:
+def _split_cells(line: str) -> list[str]:
     cells, start = [], 0
     for width in _WIDTHS:
         cells.append(line[start : start + width].strip())

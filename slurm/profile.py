@@ -99,14 +99,14 @@ class Profile:
     @property
     def partitions(self) -> list[str]:
         """The partitions that jobs may go to; none: the cluster's default."""
-        return _parts(self.partition)
+        return _split_commas(self.partition)
 
     def alternatives(self) -> list[Profile]:
         """Return this profile with each account and QOS alone, in the order in which they are tried."""
-        pairs = itertools.product(_parts(self.account) or [""], _parts(self.qos) or [""])
+        pairs = itertools.product(_split_commas(self.account) or [""], _split_commas(self.qos) or [""])
         return [replace(self, account=account or None, qos=qos or None) for account, qos in pairs]
 
-    def asked(self) -> str:
+    def resources_text(self) -> str:
         """Say what a job gets on each of its nodes."""
         words = (
             [f"{self.gpus} {self.gpu_type or ''} GPU{'s' if self.gpus != 1 else ''}".replace("  ", " ")]
@@ -141,7 +141,7 @@ _ALLOWED: dict[str, tuple[float, float]] = {
     "grace_s": (0.0, 3_600.0),
     "failed_start_s": (0, 600),
 }
-_IN_WORDS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+_TYPE_NAMES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
 _OWNED = frozenset(
     [
         *("array", "job-name", "output", "error", "open-mode", "requeue", "no-requeue", "signal", "parsable", "wrap"),
@@ -193,17 +193,17 @@ def make_profile(content: dict[str, Any], where: str) -> Profile:
     """
     hints = typing.get_type_hints(Profile)
     known = [field.name for field in dataclasses.fields(Profile) if field.name != "gpu_type"]
-    content, fields = _spelled_out(content, where)
+    content, fields = _normalized(content, where)
     for key, value in content.items():
         if key not in known:
             near = difflib.get_close_matches(key, known, 1)
             meant = f"; did you mean {near[0]!r}?" if near else ""
             raise SlurmError(f"{where}: unknown key {key!r}{meant}; allowed: {', '.join(known)}")
-        fields[key] = _extra(value, where) if key == "extra" else _checked(key, value, hints[key], where)
+        fields[key] = _extra(value, where) if key == "extra" else _checked_value(key, value, hints[key], where)
     return Profile(**fields)
 
 
-def _spelled_out(content: dict[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _normalized(content: dict[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what is left to be checked, and the fields that follow from what may be written in several ways."""
     content, fields = dict(content), {}
     for key in _WITH_COMMAS:
@@ -217,7 +217,7 @@ def _spelled_out(content: dict[str, Any], where: str) -> tuple[dict[str, Any], d
         if content.pop("mem_gb", "default") != "default":
             raise SlurmError(f"{where}: mem_gb and mem_per_cpu_gb exclude each other; give one of them")
         fields["mem_gb"] = None
-    if isinstance(gres := content.get("gres"), str) and (named := gpus_in(gres)):
+    if isinstance(gres := content.get("gres"), str) and (named := parse_gpu_gres(gres)):
         if "gpus" in content:
             raise SlurmError(f"{where}: gres asks for GPUs and so does gpus; give one of them")
         fields["gpus"] = sum(count for _, count in named)
@@ -225,7 +225,7 @@ def _spelled_out(content: dict[str, Any], where: str) -> tuple[dict[str, Any], d
     return content, fields
 
 
-def expiring_keys(profile: Profile) -> str:
+def expiring_keys_message(profile: Profile) -> str:
     """Say that keys which expire go with the jobs, where they do; empty if not."""
     name = KEY_VARIABLES[-1]
     if profile.credentials is not None or name not in os.environ:
@@ -233,10 +233,10 @@ def expiring_keys(profile: Profile) -> str:
     return f"{name} goes with the jobs and may expire while they wait: credentials in the cluster file names a file instead"
 
 
-def gpus_in(gres: str | None) -> list[tuple[str | None, int]]:
+def parse_gpu_gres(gres: str | None) -> list[tuple[str | None, int]]:
     """Return (type, number) of the GPUs that generic resources as sbatch writes them ask for."""
     found: list[tuple[str | None, int]] = []
-    for part in _parts(gres):
+    for part in _split_commas(gres):
         name, *words = part.removeprefix("gres/").split(":")
         if name == "gpu":
             count = int(words.pop()) if words and words[-1].isdigit() else 1
@@ -244,11 +244,11 @@ def gpus_in(gres: str | None) -> list[tuple[str | None, int]]:
     return found
 
 
-def _parts(text: str | None) -> list[str]:
+def _split_commas(text: str | None) -> list[str]:
     return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
-def _checked(key: str, value: Any, hint: Any, where: str) -> Any:
+def _checked_value(key: str, value: Any, hint: Any, where: str) -> Any:
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if typing.get_origin(hint) is tuple:
         texts = [value] if isinstance(value, str) else value
@@ -259,7 +259,7 @@ def _checked(key: str, value: Any, hint: Any, where: str) -> Any:
         value = float(value)
     allowed = tuple(kind for kind in kinds if kind is not types.NoneType)
     if isinstance(value, bool) != (bool in allowed) or not isinstance(value, allowed):
-        raise SlurmError(f"{where}: {key} is {value!r}; give {_IN_WORDS[kinds[0]]}")
+        raise SlurmError(f"{where}: {key} is {value!r}; give {_TYPE_NAMES[kinds[0]]}")
     if isinstance(value, str) and not value.strip():
         raise SlurmError(f"{where}: {key} is empty; give a text or leave the key out")
     if key in _CHOICES and value not in _CHOICES[key]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from depthrate.slurm.command import SlurmError
 from depthrate.slurm.job_states import SETUP_FAILED_CODE
-from depthrate.slurm.profile import KEY_VARIABLES, Profile, gpus_in
+from depthrate.slurm.profile import KEY_VARIABLES, Profile, parse_gpu_gres
 
 if TYPE_CHECKING:
     import submitit
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 DEFAULT_ARRAY_LIMIT = 10_000
 """Jobs of an array that run at once where the profile sets no limit."""
 MEGABYTES = 1024
-GO_BACK_CODE = 114
+REQUEUE_CODE = 114
 """What our program ends with inside a container to ask the batch script, which has SLURM's commands, for a requeue."""
 ELSEWHERE_TRIES, ELSEWHERE_PAUSE_S = 180, 20
 """A full queue takes a replacement only when another job of the user ends."""
 
 
-_OWN_FOLDERS = (("TMPDIR", "scratch"), ("DEPTHRATE_DATA_CACHE", "data_cache"))
+_FOLDERS_PER_JOB = (("TMPDIR", "scratch"), ("DEPTHRATE_DATA_CACHE", "data_cache"))
 """Variable in the batch script -> key of the profile, of folders whose name is only known in a job."""
 
 
@@ -35,7 +35,7 @@ def start_marker(folder: Path, job_id: str, restarts: int) -> Path:
     return folder / f"begun-{job_id}-{restarts}"
 
 
-def all_have_ended(folder: Path) -> bool:
+def all_jobs_ended(folder: Path) -> bool:
     """Whether each job of a folder has said that it ended well; one that was killed or put back says nothing."""
     works = {path.stem for path in folder.glob(work_file("*"))}
     return bool(works) and works == {path.stem for path in folder.glob(_ended_marker("*"))}
@@ -63,7 +63,7 @@ def sbatch_parameters(
         "constraint": profile.constraint,
         "exclude": ",".join(excluded) or None,
         "exclusive": profile.exclusive or None,
-        "gpus_per_node": None if gpus_in(profile.gres) else gpus,
+        "gpus_per_node": None if parse_gpu_gres(profile.gres) else gpus,
         "gres": profile.gres,
         "cpus_per_task": profile.cpus,
         **({} if nodes == 1 else {"nodes": nodes, "ntasks_per_node": 1}),
@@ -74,7 +74,7 @@ def sbatch_parameters(
         "signal_delay_s": profile.warning_s,
         "wckey": None,
         "setup": [
-            *_at_the_end(profile, folder, excluded, elsewhere),
+            *_exit_trap(profile, folder, excluded, elsewhere),
             *_credentials(profile),
             *_setup(profile),
             "export PYTHONSAFEPATH=1",  # a user's own tasks.py in the working folder must not shadow ours
@@ -82,7 +82,7 @@ def sbatch_parameters(
             *_environment(profile),
             "export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1",
             "unset SLURM_EXPORT_ENV",  # with --export=NONE srun would drop what the lines above have set
-            _hand_over_work(folder),
+            _link_work_file(folder),
         ],
         "teardown": _teardown(profile),
         # a job that we send back to the queue must be one that may go back there
@@ -137,7 +137,7 @@ def _environment(profile: Profile) -> list[str]:
     return lines
 
 
-def _at_the_end(profile: Profile, folder: Path, excluded: Sequence[str], elsewhere: int) -> list[str]:
+def _exit_trap(profile: Profile, folder: Path, excluded: Sequence[str], elsewhere: int) -> list[str]:
     """Return what the batch script does at its end, however it comes."""
     lines = []
     if profile.scratch is not None:  # never by the name TMPDIR, which is another's until we have set it
@@ -173,7 +173,7 @@ def _teardown(profile: Profile) -> list[str] | None:
         return None
     return [
         "code=$?",
-        f"if ((code == {GO_BACK_CODE})); then",
+        f"if ((code == {REQUEUE_CODE})); then",
         "  job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}",
         "  job=${job:-$SLURM_JOB_ID}",
         '  state=$(scontrol --oneliner show job "$job")',
@@ -202,7 +202,7 @@ def python_command(profile: Profile) -> str | None:
     if profile.container_runtime == "pyxis":
         return python
     options = [*(["--nv"] if profile.gpus else []), *(f"--bind={bind}" for bind in profile.container_binds)]
-    own = "".join(f' --bind="${name}"' for name, key in _OWN_FOLDERS if getattr(profile, key) is not None)
+    own = "".join(f' --bind="${name}"' for name, key in _FOLDERS_PER_JOB if getattr(profile, key) is not None)
     given = shlex.join([profile.container_runtime, "exec", *options])
     return f"{given}{own} {shlex.quote(profile.container)} {python}"
 
@@ -234,7 +234,7 @@ def work_file(index: str) -> str:
     return f"work_{index}.pkl"
 
 
-def _hand_over_work(folder: Path) -> str:
+def _link_work_file(folder: Path) -> str:
     """Return the line of bash that gives a job its own work under the name by which submitit looks for it."""
     name = "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}_submitted.pkl"
     return f'ln -sf "{work_file("${SLURM_ARRAY_TASK_ID:-0}")}" {shlex.quote(str(folder))}/"{name}"'
@@ -249,10 +249,10 @@ def check_submitit() -> None:
     try:
         import submitit  # noqa: F401
     except ImportError as error:
-        raise SlurmError(needs_submitit(error)) from None
+        raise SlurmError(submitit_missing_message(error)) from None
 
 
-def needs_submitit(error: ImportError) -> str:
+def submitit_missing_message(error: ImportError) -> str:
     """Say what to do where submitit cannot be imported."""
     return f"--executor slurm needs submitit ({error}); install it where you launch: pip install 'depthrate[slurm]'"
 
@@ -261,7 +261,7 @@ def _executor(profile: Profile, folder: Path) -> submitit.SlurmExecutor:
     try:
         import submitit
     except ImportError as error:
-        raise SlurmError(needs_submitit(error)) from None
+        raise SlurmError(submitit_missing_message(error)) from None
     try:
         return submitit.SlurmExecutor(folder=folder, python=python_command(profile))
     except RuntimeError as error:

@@ -14,11 +14,11 @@ from pathlib import Path
 from depthrate.slurm.command import SlurmError, run_command
 from depthrate.slurm.job_states import live_job_ids
 from depthrate.slurm.profile import KEY_VARIABLES, Profile
-from depthrate.slurm.script import batch_script, needs_submitit, work_file
+from depthrate.slurm.script import batch_script, submitit_missing_message, work_file
 
 SBATCH_TIMEOUT_S = 150.0
 """A cluster that is full lets sbatch wait for two minutes before it refuses."""
-LOOKS_S = (0.0, 1.0, 3.0, 6.0)
+CHECK_DELAYS_S = (0.0, 1.0, 3.0, 6.0)
 """Pauses before each look for jobs of which sbatch gave no clear answer."""
 _REFUSED = re.compile(r"Batch job submission failed|error: (invalid|unrecognized|unable to open)", re.IGNORECASE)
 _NO_ANSWER = re.compile(
@@ -58,7 +58,7 @@ def submit_array(
     try:
         from submitit.core.utils import DelayedSubmission
     except ImportError as error:
-        raise SlurmError(needs_submitit(error)) from None
+        raise SlurmError(submitit_missing_message(error)) from None
 
     folder.mkdir(parents=True, exist_ok=True)
     for index, each in enumerate(arguments):
@@ -112,7 +112,9 @@ def _send(script: Path, name: str, withheld: Sequence[str]) -> str:
         SlurmError: it was not accepted for another reason.
     """
     try:
-        printed = run_command(["sbatch", "--parsable", str(script)], SBATCH_TIMEOUT_S, last_words=3, withheld=withheld)
+        printed = run_command(
+            ["sbatch", "--parsable", str(script)], SBATCH_TIMEOUT_S, num_error_lines=3, hidden_variables=withheld
+        )
         if found := re.search(r"^(\d+)(;.*)?$", printed, re.MULTILINE):  # sites let sbatch say more than that
             return found[1]
         error = SlurmError(f"sbatch gave no job id but {printed.strip()[-200:]!r}")
@@ -120,7 +122,7 @@ def _send(script: Path, name: str, withheld: Sequence[str]) -> str:
         error = refusal
     is_final = _REFUSED.search(str(error)) and not _NO_ANSWER.search(str(error))
     is_known = False
-    for pause_s in LOOKS_S[: 1 if is_final else None]:
+    for pause_s in CHECK_DELAYS_S[: 1 if is_final else None]:
         time.sleep(pause_s)
         try:
             if job_ids := find_submitted(name, 1):

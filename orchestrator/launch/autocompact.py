@@ -8,14 +8,14 @@ import subprocess
 from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.tasks.python_process import start_python
 
-COMPACT_AT = 512
+COMPACT_THRESHOLD = 512
 """A launch starts a compaction when a sweep has this many loose commits."""
 
 
 class AutoCompactor:
     """Compacts the store beside a launch, in a process of its own, whenever a sweep has many loose commits."""
 
-    def __init__(self, store: str, threshold: int = COMPACT_AT):
+    def __init__(self, store: str, threshold: int = COMPACT_THRESHOLD):
         self._store, self._threshold = store, threshold
         self._process: subprocess.Popen[bytes] | None = None
 

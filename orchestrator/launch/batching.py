@@ -31,7 +31,7 @@ class Batching:
         """Return how many packs the next attempt gets; towards the end few, so that all workers end at the same time."""
         return max(1, min(self._size, waiting // (2 * workers)))
 
-    def note_done(self, entries: list[QueuedPack], record: Record) -> tuple[list[QueuedPack], list[QueuedPack]]:
+    def record_done(self, entries: list[QueuedPack], record: Record) -> tuple[list[QueuedPack], list[QueuedPack]]:
         """Return which of its packs an attempt ran and which it gave back, and note how long those it ran took."""
         begun = set(record["trial_ids"])
         # of a single pack others may have committed trials meanwhile
@@ -41,30 +41,30 @@ class Batching:
             self._size = max(1, min(int(BATCH_S / each_s), 2 * self._size, MAX_PACKS_PER_ATTEMPT))
         return entries[:ran], entries[ran:]
 
-    def note_failure(self) -> None:
+    def record_failure(self) -> None:
         """Note that an attempt has failed: what is tried again goes alone, and what follows may be like it."""
         self._size = 1
 
 
-def grouped(entries: Iterable[QueuedPack], size: int, most: int) -> list[list[QueuedPack]]:
+def group_entries(entries: Iterable[QueuedPack], size: int, max_groups: int) -> list[list[QueuedPack]]:
     """Return the first of these packs in up to `most` groups of up to `size`; one that failed before is a group by itself."""
     groups: list[list[QueuedPack]] = []
     for entry in entries:
-        may_join = groups and len(groups[-1]) < size and not any(map(_is_alone, (entry, groups[-1][0])))
+        may_join = groups and len(groups[-1]) < size and not any(map(_runs_alone, (entry, groups[-1][0])))
         if may_join:
             groups[-1].append(entry)
-        elif len(groups) < most:
+        elif len(groups) < max_groups:
             groups.append([entry])
         else:
             break
     return groups
 
 
-def _is_alone(entry: QueuedPack) -> bool:
+def _runs_alone(entry: QueuedPack) -> bool:
     return entry.runs_alone or bool(entry.failures)
 
 
-def trials_of(pack: Pack) -> PackTrials:
+def to_pack_trials(pack: Pack) -> PackTrials:
     """Return a pack as a worker needs to know it."""
     return PackTrials(pack_id=pack.pack_id, trial_ids=pack.trial_ids, params=[trial.params for trial in pack.trials])
 

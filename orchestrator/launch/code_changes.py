@@ -41,9 +41,9 @@ class CodeMismatch:
     """Today's."""
     committed: Mapping[str, list[str]]
     """Version -> committed trials."""
-    half_done: Mapping[str, list[str]] = field(default_factory=dict)
+    checkpointed: Mapping[str, list[str]] = field(default_factory=dict)
     """Version -> trials of which there is a checkpoint."""
-    underway: Mapping[str, str] = field(default_factory=dict)
+    in_flight: Mapping[str, str] = field(default_factory=dict)
     """What runs or waits, in words -> version."""
     num_unknown: int = 0
     """Committed trials whose source was not recorded."""
@@ -54,7 +54,7 @@ class CodeMismatch:
     def versions(self) -> list[str]:
         """All of them, the one with the most trials first."""
         counted = Counter({version: len(trials) for version, trials in self.committed.items()})
-        others = [version for version in (*self.half_done, *self.underway.values()) if version not in counted]
+        others = [version for version in (*self.checkpointed, *self.in_flight.values()) if version not in counted]
         return list(dict.fromkeys([version for version, _ in counted.most_common()] + others))
 
 
@@ -89,13 +89,13 @@ def counts_as(decisions: Decisions, trial_id: str, code: str, version: str) -> b
     return decision is not None and decision.kind is DecisionKind.ACCEPT and {code, version} <= decision.counting
 
 
-def _runs_anew(decisions: Decisions, trial_id: str, version: str) -> bool:
+def _is_to_rerun(decisions: Decisions, trial_id: str, version: str) -> bool:
     """Whether it was decided that of a trial only what this version gives counts."""
     decision = decisions.of_trial.get(trial_id)
     return decision is not None and decision.kind is DecisionKind.RERUN and version in decision.counting
 
 
-def other_code_of_launch(plan: Plan, store: Store, submitted: Mapping[str, str | None]) -> CodeMismatch | None:
+def find_launch_mismatch(plan: Plan, store: Store, submitted: Mapping[str, str | None]) -> CodeMismatch | None:
     """Compare today's source also with that of checkpoints, of what runs, and of what was submitted (attempt -> version)."""
     found = find_code_mismatch(plan.checked, plan.snapshot)
     if found is None:
@@ -113,7 +113,7 @@ def other_code_of_launch(plan: Plan, store: Store, submitted: Mapping[str, str |
     for members in _checkpoints(store):
         trial_ids, code = members.get("trial_ids"), members.get("code_hash")
         left = others(code, trial_ids) if isinstance(trial_ids, list) else []
-        if left := [trial_id for trial_id in left if not _runs_anew(decisions, trial_id, version)]:
+        if left := [trial_id for trial_id in left if not _is_to_rerun(decisions, trial_id, version)]:
             half_done.setdefault(str(code), []).extend(left)
     underway: dict[str, str] = {}
     for attempt_id, pack in plan.in_flight.items():
@@ -140,7 +140,7 @@ def _checkpoints(store: Store) -> list[dict[str, object]]:
     return found
 
 
-def settle(
+def resolve_code_change(
     plan: Plan, store: Store, submitted: Mapping[str, str | None], options: LaunchOptions, *, again: str
 ) -> bool:
     """Let a launch begin whose code is that of what is there, or about which it is decided what counts.
@@ -151,13 +151,13 @@ def settle(
         CodeChangedError: it is another one, and nothing is decided: what changed, and the ways to go on.
         OSError: the decision could not be written.
     """
-    found, rerun = other_code_of_launch(plan, store, submitted), options.rerun
+    found, rerun = find_launch_mismatch(plan, store, submitted), options.rerun
     if found is None:
         return False
     if not found.versions and not (rerun and (found.num_unknown or found.accepted)):
         return False
-    if not (rerun or options.accept_code) or (rerun and found.underway):
-        raise CodeChangedError(describe(found, plan.checked, store, again, NOTHING_STARTED))
+    if not (rerun or options.accept_code) or (rerun and found.in_flight):
+        raise CodeChangedError(mismatch_message(found, plan.checked, store, again, NOTHING_STARTED))
     planned = [trial.trial_id for trial in plan.checked.trials]
     others: set[str | None] = {*found.versions, *found.accepted, *([None] if found.num_unknown else [])}
     kind = DecisionKind.RERUN if rerun else DecisionKind.ACCEPT
@@ -166,18 +166,18 @@ def settle(
     return True
 
 
-def describe(found: CodeMismatch, checked: CheckedSweep, store: Store, again: str, before: str) -> str:
+def mismatch_message(found: CodeMismatch, checked: CheckedSweep, store: Store, again: str, before: str) -> str:
     """Say what another version of the code has done, what has changed since, and the three ways on, after `before`."""
     assert checked.task.code is not None
     task, now = checked.task, checked.task.code.contents
     done = sum(map(len, found.committed.values()))
     parts = [f"{done} of {counted(len(checked.trials), 'trial is', 'trials are')} committed"] if done else []
     parts += (
-        [f"{counted(sum(map(len, found.half_done.values())), 'trial is', 'trials are')} half done"]
-        if found.half_done
+        [f"{counted(sum(map(len, found.checkpointed.values())), 'trial is', 'trials are')} half done"]
+        if found.checkpointed
         else []
     )
-    parts += [f"{counted(len(found.underway), 'pack is', 'packs are')} on their way"] if found.underway else []
+    parts += [f"{counted(len(found.in_flight), 'pack is', 'packs are')} on their way"] if found.in_flight else []
     lines = [f"the code of task {task.name!r} has changed: {', '.join(parts)}, run by other code than it is now"]
     for version in found.versions[:3]:
         old = read_code(store, version)
@@ -186,9 +186,9 @@ def describe(found: CodeMismatch, checked: CheckedSweep, store: Store, again: st
             continue
         lines.append(f"  since version {version[:12]}: {'; '.join(changed_files(old, now))}")
         lines += [f"    {line}" for line in short_diff(old, now)]
-    lines += [f"  {what}" for what in list(found.underway)[:5]]
+    lines += [f"  {what}" for what in list(found.in_flight)[:5]]
     lines.append(f"{before}; the ways on:")
-    if found.underway:
+    if found.in_flight:
         lines.append(f"  let what is on its way end, or stop it: depthrate cancel {checked.sweep.name}")
     else:
         lines.append(f"  run those trials again; only what the new code gives counts then: {again} --rerun")
@@ -201,7 +201,7 @@ def _raised(task: Task) -> str:
     return f"raise the version, @depthrate.task(version={task.version + 1}) in {task.defined_at}"
 
 
-def mixed_sentence(checked: CheckedSweep, snapshot: Snapshot) -> str | None:
+def mixed_code_message(checked: CheckedSweep, snapshot: Snapshot) -> str | None:
     """Say that a sweep's committed trials were run by several versions of the code, or by another one than today's."""
     planned = {trial.trial_id for trial in checked.trials}
     columns = (snapshot.trials[name].to_pylist() for name in ("trial_id", "code_hash"))
@@ -215,6 +215,6 @@ def mixed_sentence(checked: CheckedSweep, snapshot: Snapshot) -> str | None:
     )
 
 
-def unknown_sentence(num_unknown: int) -> str:
+def unknown_code_message(num_unknown: int) -> str:
     """Say that committed trials are of code that nobody recorded."""
     return f"{num_unknown} committed trials are from before code was recorded: whether it has changed is not known"

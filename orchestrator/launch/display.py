@@ -26,8 +26,8 @@ from depthrate.sweeps.packing import Pack, estimated_wall_s
 from depthrate.sweeps.trial import varying_parameters
 from depthrate.tasks.interface import Engine
 
-LOG_EVERY_S = 30.0
-SHOWN_HOLDERS = 10
+LOG_INTERVAL_S = 30.0
+MAX_ATTEMPTS_SHOWN = 10
 """Attempts of other launches that are named."""
 
 
@@ -45,7 +45,7 @@ class LaunchWatcher:
         self._last_line = self._started
         self._last_done = self._done_before
         self._rows: dict[str, TaskID] = {}
-        self._named: set[str] = set()
+        self._shown_ids: set[str] = set()
         """Attempts of other launches that were said to be waited for."""
         self._display: ProgressBars | None = None
 
@@ -73,11 +73,11 @@ class LaunchWatcher:
             self._draw(self._display, progress)
             return
         now = time.monotonic()
-        if progress.trials_done > self._last_done or now - self._last_line >= LOG_EVERY_S:
+        if progress.trials_done > self._last_done or now - self._last_line >= LOG_INTERVAL_S:
             self._last_done, self._last_line = progress.trials_done, now
-            self._console.print(self.sentence(progress))
+            self._console.print(self.summary(progress))
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         """Show a line beside how the launch is getting on."""
         self._console.print(line)
 
@@ -89,11 +89,11 @@ class LaunchWatcher:
     def _name_holders(self, progress: LaunchProgress) -> None:
         """Say once of each attempt of another launch that it is waited for: one that hangs is waited for in vain."""
         for record in progress.blocking_attempts:
-            if record["attempt_id"] not in self._named and len(self._named) < SHOWN_HOLDERS:
+            if record["attempt_id"] not in self._shown_ids and len(self._shown_ids) < MAX_ATTEMPTS_SHOWN:
                 sweep = shlex.quote(record["sweep"])
                 text = f"waiting for {describe_attempt(record)}; if it hangs, end it: depthrate cancel {sweep} --force"
                 self._console.print(text)
-            self._named.add(record["attempt_id"])
+            self._shown_ids.add(record["attempt_id"])
 
     def _count_added(self, progress: LaunchProgress) -> None:
         """A search adds packs on the way."""
@@ -125,7 +125,7 @@ class LaunchWatcher:
         text = " ".join(f"{name}={params[0][name]}" for name in shared)
         return f"{text} x{len(params)}".strip()
 
-    def sentence(self, progress: LaunchProgress) -> str:
+    def summary(self, progress: LaunchProgress) -> str:
         """Return how the launch is getting on in a line."""
         return f"{progress.trials_done}/{counted(self._total, 'trial')}{self._pace(progress)}"
 
@@ -144,7 +144,7 @@ class LaunchWatcher:
         parts.append(
             f", {counted(len(progress.packs_running), 'pack')} running, {waiting} submitted" if waiting else ""
         )
-        others = progress.waiting_for_others
+        others = progress.num_blocked
         parts.append(f", {counted(others, 'pack')} waiting for another launch" if others else "")
         return "".join(parts)
 
@@ -178,7 +178,7 @@ def is_notebook() -> bool:
     return running is not None and hasattr(running, "kernel")
 
 
-def watcher_for(plan: Plan, console: Console) -> LaunchWatcher:
+def make_watcher(plan: Plan, console: Console) -> LaunchWatcher:
     """Return what shows a launch where this process shows things."""
     shows_bar = is_notebook() and not console.quiet
     return NotebookWatcher(plan, console) if shows_bar else LaunchWatcher(plan, console)
@@ -205,7 +205,7 @@ class NotebookWatcher(LaunchWatcher):
         for pack, beat in progress.packs_running[:MAX_PACKS_SHOWN]:
             step, steps = beat.get("step") or 0, beat.get("num_steps")
             packs.append((self.describe(pack), f"step {step}/{steps}" if steps else "starting"))
-        self._last = bar_html(progress.trials_done, self.total, self.sentence(progress), packs)
+        self._last = bar_html(progress.trials_done, self.total, self.summary(progress), packs)
         if time.monotonic() - self._shown_at >= BAR_REFRESH_S:
             self._shown_at = time.monotonic()
             self._handle.update(self._html(self._last))

@@ -19,7 +19,7 @@ from depthrate.orchestrator.executors.base import (
     SubmitRateError,
 )
 from depthrate.orchestrator.executors.options import JobOptions
-from depthrate.orchestrator.launch.batching import trials_of
+from depthrate.orchestrator.launch.batching import to_pack_trials
 from depthrate.orchestrator.launch.events import log_event
 from depthrate.orchestrator.launch.launch_plan import Plan
 from depthrate.orchestrator.launch.outcome import Detached, Outcome
@@ -144,7 +144,7 @@ class Driver:
         if not self._queue.entries or room <= 0 or self._backoff.is_waiting or self._supervisor.is_store_full:
             return
         if self._queue.poll_peers() and self.executor.outlives_driver:
-            self._supervisor.take_over()
+            self._supervisor.adopt_submitted()
         self._waits_for_rate = False
         room = self.executor.capacity - len(self._supervisor.running)
         groups = [] if self._is_draining else self._queue.take(room, self._supervisor.running.values())
@@ -179,12 +179,12 @@ class Driver:
             attempt_id=new_attempt_id(),
             sweep=self._sweep.name,
             task=self._sweep.loaded_task,
-            **vars(trials_of(entry.pack)),
+            **vars(to_pack_trials(entry.pack)),
             pruning=self._queue.pruning(entry.pack),
             options=self._options,
             estimated_s=self._estimate_s(entry.pack),
             avoid=entry.avoid,
-            then=[trials_of(later.pack) for later in then],
+            then=[to_pack_trials(later.pack) for later in then],
         )
         entry.beat, entry.heartbeat_seen_at, entry.then = None, None, list(then)
         self._supervisor.add({job.attempt_id: entry})

@@ -18,7 +18,7 @@ import numpy as np
 
 from depthrate.orchestrator.launch.core_speed import core_speed
 from depthrate.orchestrator.launch.launch_plan import Plan
-from depthrate.orchestrator.monitor.cost import device_kind, device_word, span_s
+from depthrate.orchestrator.monitor.cost import device_hours_unit, device_kind, span_s
 from depthrate.storage.attempts.records import Record, records_of_attempts
 from depthrate.storage.commits.snapshot import Snapshot, sample_trials
 from depthrate.storage.files.json_objects import object_of
@@ -30,13 +30,13 @@ from depthrate.tasks.interface import Engine, Task
 MAX_TRIALS_READ = 1000
 """Committed last, among which measured packs are looked for."""
 MAX_PACKS_READ = 64
-NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError)
+FOREIGN_TRIAL_ERRORS = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError)
 """What a task raises on the parameters of trials that it cannot have run."""
-START_S = 2.5
+WORKER_START_S = 2.5
 """Of one core, that a worker takes until its first pack: it imports torch (measured)."""
 PACK_S, TRIAL_S = 0.3, 0.2
 """Of one core, that a pack and each of its trials take beside training: kernels are looked at, results committed (measured)."""
-NEAREST = 7
+MAX_NEIGHBOURS = 7
 """Measured packs whose median corrects a pack's estimate: those whose trials were reckoned to take about as long."""
 
 
@@ -54,7 +54,7 @@ class Estimates:
     former."""
     by_engine: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
     """Engine -> those of `measured` whose steps it ran, which correct packs whose steps it will run, if there are any."""
-    asked: Engine = Engine.EAGER
+    requested_engine: Engine = Engine.EAGER
     """The engine that packs ask for."""
     speed: float = 1.0
     """Of a core here, over the one for which tasks reckon; packs that were measured on this device know it already."""
@@ -71,10 +71,10 @@ class Estimates:
         return (beside_s + reckoned_s) * self._factor(reckoned_s / max(1, len(pack.trials)), engine)
 
     def _engine(self, pack: Pack) -> Engine:
-        chosen = self.task.engine(pack.trials[0].params, self.asked, self.device) if pack.trials else None
+        chosen = self.task.engine(pack.trials[0].params, self.requested_engine, self.device) if pack.trials else None
         return chosen or Engine.EAGER
 
-    def held_s(self, pack: Pack) -> float | None:
+    def allocated_s(self, pack: Pack) -> float | None:
         """Return for how many rough seconds a pack holds its place, which is what is paid for."""
         rough_s = self(pack)
         return None if rough_s is None else rough_s + self.overhead_s
@@ -82,7 +82,7 @@ class Estimates:
     @property
     def unit(self) -> str:
         """What the seconds are of: core or GPU."""
-        return device_word(self.device if self.measured else "cpu").removesuffix("-hours")
+        return device_hours_unit(self.device if self.measured else "cpu").removesuffix("-hours")
 
     @property
     def remark(self) -> str:
@@ -95,7 +95,7 @@ class Estimates:
     def hours(self, packs: Sequence[Pack], workers: int) -> float | None:
         """Return the hours of these packs and of so many workers' beginning; None without any estimate."""
         seconds = [self(pack) for pack in packs]
-        start_s = START_S * min(workers, len(packs)) if self.task.fused else 0.0
+        start_s = WORKER_START_S * min(workers, len(packs)) if self.task.fused else 0.0
         return None if None in seconds else (start_s + sum(s for s in seconds if s is not None)) / 3600
 
     def _factor(self, reckoned_s: float, engine: Engine) -> float:
@@ -103,21 +103,21 @@ class Estimates:
         if not measured or not reckoned_s > 0:
             return 1.0
         logs = np.array([log_s for log_s, _ in measured])
-        nearest = np.argsort(np.abs(logs - np.log(reckoned_s)), kind="stable")[:NEAREST]
+        nearest = np.argsort(np.abs(logs - np.log(reckoned_s)), kind="stable")[:MAX_NEIGHBOURS]
         return statistics.median(measured[index][1] for index in nearest)
 
 
-def make_estimates(plan: Plan, store: Store, device: str, asked: Engine = Engine.EAGER) -> Estimates:
+def make_estimates(plan: Plan, store: Store, device: str, requested_engine: Engine = Engine.EAGER) -> Estimates:
     """Return what gives a pack's rough seconds on such a device, from measured packs of its task where there are any.
 
-    asked: the engine that packs ask for there.
+    requested_engine: the engine that packs ask for there.
     """
     task = plan.checked.task
     by_engine, overheads_s = _measured(task, device, plan.snapshot, store) if plan.packs else ({}, [])
     measured = sorted(pair for pairs in by_engine.values() for pair in pairs)
     overhead_s = statistics.median(overheads_s) if overheads_s else 0.0
     speed = core_speed() if plan.packs and task.fused and not measured else 1.0
-    return Estimates(task, device, overhead_s, measured, by_engine, asked, speed)
+    return Estimates(task, device, overhead_s, measured, by_engine, requested_engine, speed)
 
 
 def _measured(
@@ -138,7 +138,7 @@ def _measured(
     for (attempt_id, _), rows in packs.items():
         record = records.get(attempt_id)
         share = _computing_share(record) if counts_cores else 1.0
-        with suppress(*NOT_OURS):  # trials that this task cannot have run
+        with suppress(*FOREIGN_TRIAL_ERRORS):  # trials that this task cannot have run
             engine = Engine((record and record.get("engine")) or Engine.EAGER)
             reckoned_s, taken_s = _reckoned_s(task, rows, engine), sum(row["wall_s"] for row in rows) * (share or 0.0)
             if taken_s > 0 and reckoned_s > 0:
@@ -153,7 +153,7 @@ def _overhead_s(task: Task, num_trials: int) -> float:
 
 
 def _estimate_s(task: Task, row: Mapping[str, Any]) -> float | None:
-    with suppress(*NOT_OURS):
+    with suppress(*FOREIGN_TRIAL_ERRORS):
         return task.estimate_s(task.schema.completed(object_of(row["params"])))
     return None
 

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("depthrate")
 EVENT_REPEAT_INTERVAL_S = 30.0
 """Events of a kind that was told are counted for so long before they are told again."""
-LINES_KEPT = 200
-NODES_NAMED = 5
+MAX_EVENTS = 200
+MAX_NODES_SHOWN = 5
 GIVEN_UP = "given up"
 """The outcome that is listed when a launch ends."""
-_NOTICE = "depthrate_notice"
+_EVENT_ATTRIBUTE = "depthrate_notice"
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def log_event(
 ) -> None:
     """Tell whoever follows this launch that something happened to some `noun`s: "2 packs on n1 <outcome>: <kind>"."""
     notice = LaunchEvent(kind, noun, count, where, is_state, outcome)
-    log.info("%s", _line(notice, Counter({outcome: count}), [where] if where else []), extra={_NOTICE: notice})
+    log.info("%s", _line(notice, Counter({outcome: count}), [where] if where else []), extra={_EVENT_ATTRIBUTE: notice})
 
 
 @dataclass
@@ -73,8 +73,8 @@ class _EventGroup:
     counts: Counter[str] = field(default_factory=Counter)
     """Outcome -> how often it was noted."""
     nodes: dict[str, None] = field(default_factory=dict)
-    told_at: float = float("-inf")
-    told: str = ""
+    published_at: float = float("-inf")
+    published: str = ""
 
 
 class EventLog(logging.Handler):
@@ -84,18 +84,18 @@ class EventLog(logging.Handler):
         self,
         store: Store,
         sweep: str,
-        say: Callable[[str], None],
+        print_event: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
         calls: Callable[[], Mapping[str, int]] = dict,
     ):
         super().__init__(logging.INFO)
-        self._store, self._sweep, self._say, self._clock = store, sweep, say, clock
+        self._store, self._sweep, self._print_event, self._clock = store, sweep, print_event, clock
         self._calls = calls
         """Returns how often each of a scheduler's commands was called."""
         self._launch_id = new_attempt_id()
         self._started_at = time.time()
         self._kinds: dict[tuple[str, str], _EventGroup] = {}
-        self._lines: deque[dict[str, Any]] = deque(maxlen=LINES_KEPT)
+        self._lines: deque[dict[str, Any]] = deque(maxlen=MAX_EVENTS)
         self._written: object = None
         self._written_at = float("-inf")
         self._level_before = logging.NOTSET
@@ -112,7 +112,7 @@ class EventLog(logging.Handler):
         log.setLevel(self._level_before)
         self.publish(is_last=True)
 
-    def watching(self, watcher: Watcher) -> Watcher:
+    def wrap_watcher(self, watcher: Watcher) -> Watcher:
         """Return a watcher that also lets this tell what is new."""
 
         def watch(progress: Progress) -> None:
@@ -123,13 +123,13 @@ class EventLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take a notice or a warning; what is logged otherwise is for who debugs us."""
-        notice = getattr(record, _NOTICE, None)
+        notice = getattr(record, _EVENT_ATTRIBUTE, None)
         if notice is None and record.levelno >= logging.WARNING:
             notice = LaunchEvent(record.getMessage())
         if notice is not None:
-            self._take(notice)
+            self._add(notice)
 
-    def _take(self, notice: LaunchEvent) -> None:
+    def _add(self, notice: LaunchEvent) -> None:
         merged = self._kinds.setdefault((notice.noun, error_pattern(notice.kind)), _EventGroup(notice))
         merged.notice = notice
         merged.counts[notice.outcome] = notice.count + (0 if notice.is_state else merged.counts[notice.outcome])
@@ -139,20 +139,20 @@ class EventLog(logging.Handler):
     def publish(self, *, is_last: bool = False) -> None:
         """Tell what is new, and put it into the store if it is time."""
         with self.lock or contextlib.nullcontext():  # others log too
-            self._publish_progress(is_last)
+            self._publish(is_last)
 
-    def _publish_progress(self, is_last: bool) -> None:
+    def _publish(self, is_last: bool) -> None:
         now = self._clock()
         for merged in list(self._kinds.values()):
-            if not merged.counts or (now - merged.told_at < EVENT_REPEAT_INTERVAL_S and not is_last):
+            if not merged.counts or (now - merged.published_at < EVENT_REPEAT_INTERVAL_S and not is_last):
                 continue
             line = _line(merged.notice, merged.counts, list(merged.nodes))
-            if not (merged.notice.is_state and line == merged.told):
+            if not (merged.notice.is_state and line == merged.published):
                 self._lines.append({"at": time.time(), "text": line})
-                is_summed_up = GIVEN_UP in merged.counts or (merged.told and merged.notice.outcome)
+                is_summed_up = GIVEN_UP in merged.counts or (merged.published and merged.notice.outcome)
                 if not (is_last and is_summed_up):  # a launch ends by listing what it gave up, and why
                     self._show(line, is_warning=not (merged.notice.noun or merged.notice.is_state))
-            merged.told, merged.told_at = line, now
+            merged.published, merged.published_at = line, now
             merged.counts.clear()
             merged.nodes.clear()
         if is_last or now - self._written_at >= heartbeat_s(self._store):
@@ -161,7 +161,7 @@ class EventLog(logging.Handler):
     def _show(self, line: str, *, is_warning: bool) -> None:
         """Show a line where launches show things; a warning where Python would, which it has not since it was taken here."""
         if not is_warning:
-            self._say(line)
+            self._print_event(line)
         elif not logging.getLogger().handlers:
             print_line(line, stderr=True)
 
@@ -183,10 +183,10 @@ class EventLog(logging.Handler):
 
 def _line(notice: LaunchEvent, counts: Counter[str], nodes: list[str]) -> str:
     """Say what was noted so often, by outcome, on these nodes."""
-    count, more = counts.total(), len(nodes) - NODES_NAMED
+    count, more = counts.total(), len(nodes) - MAX_NODES_SHOWN
     if not notice.noun:
         return f"{notice.kind} ({count} times)" if count > 1 else notice.kind
-    where = f" on {', '.join(nodes[:NODES_NAMED])}{f' and {more} more' if more > 0 else ''}" if nodes else ""
+    where = f" on {', '.join(nodes[:MAX_NODES_SHOWN])}{f' and {more} more' if more > 0 else ''}" if nodes else ""
     if not notice.outcome:
         return f"{counted(count, notice.noun)}{where} {notice.kind}"
     if len(counts) == 1:
@@ -196,7 +196,7 @@ def _line(notice: LaunchEvent, counts: Counter[str], nodes: list[str]) -> str:
     return f"{', '.join(said)}{where}: {notice.kind}"
 
 
-def last_launch(store: Store, sweep: str) -> dict[str, Any] | None:
+def read_last_launch(store: Store, sweep: str) -> dict[str, Any] | None:
     """Return what the last launch of a sweep that had anything to tell wrote down; None where there is none."""
     paths = sorted(path for path in store.list(launches_folder(sweep)) if path.endswith(".json"))
     for path in reversed(paths):

@@ -22,7 +22,7 @@ from depthrate.orchestrator.executors.base import Executor, LaunchJob, RemoteLau
 from depthrate.orchestrator.executors.options import JobOptions, LaunchOptions
 from depthrate.orchestrator.launch.autocompact import AutoCompactor
 from depthrate.orchestrator.launch.code_changes import find_code_mismatch
-from depthrate.orchestrator.launch.display import JobWatcher, watcher_for
+from depthrate.orchestrator.launch.display import JobWatcher, make_watcher
 from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.events import EventLog
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, Plan, stale_checkpoints
@@ -57,7 +57,7 @@ class LaunchEnd:
     """In which a launch ran that was sent away."""
     job_end: str = ""
     """How that job ended, in words."""
-    unseen: int = 0
+    not_visible: int = 0
     """Trials that it has committed and that the store's listing does not show."""
 
 
@@ -78,15 +78,15 @@ def launch(
         StoreError: the store cannot be written, or other processes would not see it.
         ValueError: the executor cannot be started.
     """
-    of_jobs = _begin(plan, store, executor, options)
+    of_jobs = _prepare(plan, store, executor, options)
     executor.start(plan.num_packs_expected)
     autocompactor = AutoCompactor(of_jobs.store)
     sweep = plan.checked.sweep.name
     with (
-        watcher_for(plan, console) as watcher,
-        EventLog(store, sweep, watcher.say, calls=executor.scheduler_calls) as events,
+        make_watcher(plan, console) as watcher,
+        EventLog(store, sweep, watcher.print_line, calls=executor.scheduler_calls) as events,
     ):
-        watch = events.watching(watcher if notifier is None else notifier.watching(watcher))
+        watch = events.wrap_watcher(watcher if notifier is None else notifier.wrap_watcher(watcher))
         driver = Driver(
             plan, store, executor, of_jobs, watch, upkeep=autocompactor.refresh, estimate_s=estimate_s, feed=feed
         )
@@ -96,7 +96,7 @@ def launch(
             finally:
                 executor.close()
                 autocompactor.close(wait=False)
-    done = _done(plan, outcome) if feed is None else set()  # a search leaves out trials that it prunes
+    done = _committed_ids(plan, outcome) if feed is None else set()  # a search leaves out trials that it prunes
     snapshot = await_commits(store, done)
     if not outcome.interrupted:
         if autocompactor.refresh(snapshot):
@@ -108,10 +108,10 @@ def launch(
         own += stale_checkpoints(store, committed)  # of packs that others formed, and workers whose launch was killed
         delete_ended_live(store, committed, sweep=plan.checked.sweep.name)
     delete_checkpoints(dict.fromkeys(own), store)
-    return LaunchEnd(snapshot, outcome, unseen=len(done - committed))
+    return LaunchEnd(snapshot, outcome, not_visible=len(done - committed))
 
 
-def _done(plan: Plan, outcome: Outcome) -> set[str]:
+def _committed_ids(plan: Plan, outcome: Outcome) -> set[str]:
     """Return the trials that a launch which went to its end has committed: all but those that it gave up."""
     if outcome.stopped_early or outcome.interrupted:
         return set()
@@ -126,7 +126,7 @@ def submit(plan: Plan, store: Store, executor: Executor, estimate_s: Estimate, o
     Raises:
         StoreError: the store cannot be written.
     """
-    of_jobs = _begin(plan, store, executor, options)
+    of_jobs = _prepare(plan, store, executor, options)
     supervise = partial(executor.supervise, plan.packs, estimate_s, of_jobs)
     try:
         if job := supervise():
@@ -166,7 +166,7 @@ def write_launch(store: Store, checked: CheckedSweep) -> None:
     write_spec(store, sweep.name, sweep.spec_hash(), sweep.spec(), [trial.trial_id for trial in checked.trials])
 
 
-def _begin(plan: Plan, store: Store, executor: Executor, options: LaunchOptions) -> JobOptions:
+def _prepare(plan: Plan, store: Store, executor: Executor, options: LaunchOptions) -> JobOptions:
     """Check the store, note the launch in it, and return what all its jobs share."""
     store.require_place()
     require_clock(store)

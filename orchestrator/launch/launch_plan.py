@@ -94,7 +94,7 @@ def check_filters(sweep: SweepSpec, task: Task) -> None:
             raise SweepError(f"fit where: {error}") from None
 
 
-def thin_fits(checked: CheckedSweep) -> Iterator[str]:
+def thin_fit_remarks(checked: CheckedSweep) -> Iterator[str]:
     """Yield a remark for each fit of a grid whose longest curve has too few values of x to test the power law."""
     for request in checked.sweep.fit if checked.sweep.search is None else ():
         expression, curves = Expression(request.x), defaultdict[str, set[float]](set)

@@ -33,15 +33,15 @@ class Notifier:
     target: str
     """A URL that is sent JSON (event, sweep, message), or a command that finds them in its environment."""
     sweep: str
-    has_told_failure: bool = False
+    has_sent_failure: bool = False
 
-    def watching(self, watcher: Watcher) -> Watcher:
+    def wrap_watcher(self, watcher: Watcher) -> Watcher:
         """Return a watcher that also tells of the first failure."""
 
         def watch(progress: Progress) -> None:
             watcher(progress)
-            if progress.failures and not self.has_told_failure:
-                self.has_told_failure = True
+            if progress.failures and not self.has_sent_failure:
+                self.has_sent_failure = True
                 failure = progress.failures[0]
                 self.notify(
                     "failure", f"{counted(len(failure.pack.trials), 'trial')} of {self.sweep} failed: {failure.error}"
@@ -49,7 +49,7 @@ class Notifier:
 
         return watch
 
-    def around(self, run: Callable[[], RunState]) -> RunState:
+    def notify_end(self, run: Callable[[], RunState]) -> RunState:
         """Run a launch, send its end, also that by an exception, and return its state."""
         state = RunState.INCOMPLETE
         try:

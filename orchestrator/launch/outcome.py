@@ -53,8 +53,8 @@ class Outcome:
 class Detached:
     """How many packs a launch left behind that submitted them and went."""
 
-    on_their_way: int
-    elsewhere: int
+    submitted: int
+    claimed_by_peers: int
     """Claimed or run by another launch, which was there first."""
     not_submitted: int
     """For lack of room, or because the scheduler went away meanwhile."""

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from depthrate.orchestrator.attempts.liveness import heartbeat_s
 from depthrate.orchestrator.attempts.record import new_attempt_id
 from depthrate.orchestrator.executors.base import Executor
-from depthrate.orchestrator.launch.batching import Batching, grouped
+from depthrate.orchestrator.launch.batching import Batching, group_entries
 from depthrate.orchestrator.launch.launch_plan import Plan
 from depthrate.orchestrator.launch.pack_entry import QueuedPack
 from depthrate.orchestrator.launch.peers import PeerLaunches
@@ -181,10 +181,10 @@ class PackQueue:
         ready = (e for e in self.entries if now >= e.not_before and busy.isdisjoint(e.pack.trial_ids))
         ahead = max(room, self._executor.capacity // 4)  # claims are asked for rarely
         candidates = list(islice(ready, room * size + ahead))
-        count = sum(map(len, grouped(candidates, size, room)))
+        count = sum(map(len, group_entries(candidates, size, room)))
         if not (entries := self._claim(candidates[:count], candidates[count:], running)):
             self._idle_until = min((e.not_before for e in self.entries if e.not_before > now), default=float("inf"))
-        return grouped(entries, size, room)
+        return group_entries(entries, size, room)
 
     def _claim(
         self, chosen: Sequence[QueuedPack], following: Sequence[QueuedPack], running: Iterable[QueuedPack]
@@ -211,7 +211,7 @@ class PackQueue:
             self.entries = deque(entry for entry in self.entries if entry not in removed)
         return removed
 
-    def note_ended(self) -> None:
+    def record_ended(self) -> None:
         """Note that attempts have ended: what is committed, ready or proposed may be more now."""
         self._committed.invalidate()
         self._idle_until = float("-inf")
@@ -219,7 +219,7 @@ class PackQueue:
 
     def record_done(self, entry: QueuedPack, record: Record) -> None:
         """Count what an attempt has done, and put back what it had no time for."""
-        ran, given_back = self.batching.note_done(entry.unbatch(), record)
+        ran, given_back = self.batching.record_done(entry.unbatch(), record)
         self.trials_done += sum(len(done.pack.trials) for done in ran)
         self.put_back(given_back)
 

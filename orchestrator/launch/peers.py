@@ -27,7 +27,7 @@ class PeerLaunches:
         """Attempts that are this launch's own, or have ended."""
         self.running: set[str] = set()
         """Trials that others were running at the last look."""
-        self.holders: list[Record] = []
+        self.live_records: list[Record] = []
         """The attempts that were running them."""
 
     def __enter__(self) -> PeerLaunches:
@@ -50,13 +50,13 @@ class PeerLaunches:
     @property
     def is_alone(self) -> bool:
         """Whether nothing of another launch was seen at the last look."""
-        return not self.holders and not self._claims.has_peers and not self._claims.others
+        return not self.live_records and not self._claims.has_peers and not self._claims.others
 
     def detect_peers(self) -> None:
         """See whether another launch has come, at the cost of one request."""
         self._claims.refresh()
 
-    def claim(self, packs: Sequence[Pack], following: Sequence[Pack], own: Collection[str]) -> bool:
+    def claim(self, packs: Sequence[Pack], following: Sequence[Pack], running_ids: Collection[str]) -> bool:
         """Claim packs beside this launch's `own` trials, unless they are its already; return whether that had to be asked.
 
         Where a claim costs time, of requests or for others to see it, those that follow are claimed with them.
@@ -65,16 +65,16 @@ class PeerLaunches:
             return False
         is_costly = self.had_peers or not self._store.is_local
         wanted = {trial_id for pack in (*packs, *(following if is_costly else ())) for trial_id in pack.trial_ids}
-        self._claims.acquire(wanted, own)
+        self._claims.acquire(wanted, running_ids)
         return True
 
     def is_claimed(self, pack: Pack) -> bool:
         """Whether this launch holds the claim of all of a pack."""
         return self._claims.has(pack.trial_ids)
 
-    def renew(self, own: Collection[str]) -> None:
+    def renew(self, running_ids: Collection[str]) -> None:
         """Keep the claims of what runs, now and then."""
-        self._claims.renew(own)
+        self._claims.renew(running_ids)
 
     def register_attempts(self, sweep: str, *attempt_ids: str) -> None:
         """Note attempts of this launch."""
@@ -92,11 +92,11 @@ class PeerLaunches:
         self._claims.refresh()
         records = self._records.refresh(lambda path: path not in self._seen)
         now = time.time()
-        self.running, self.holders = set(), []
+        self.running, self.live_records = set(), []
         for path, record in records.items():
             if is_live(record, now):
                 self.running.update(record["trial_ids"])
-                self.holders.append(record)
+                self.live_records.append(record)
                 continue
             if record["state"] is AttemptState.RUNNING:
                 how = "its process ended without a word"

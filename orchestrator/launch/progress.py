@@ -22,7 +22,7 @@ class Progress:
     packs_queued: list[Pack]
     packs_submitted: list[Pack]
     """Not known to have started."""
-    waiting_for_others: int
+    num_blocked: int
     """Queued packs that another launch is running."""
     blocking_attempts: list[Record] = field(default_factory=list)
     """The attempts that they wait for."""

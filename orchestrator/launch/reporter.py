@@ -26,9 +26,9 @@ class Reporter:
                 packs_running=[(entry.pack, entry.beat) for entry in running if entry.beat is not None],
                 packs_queued=[*(entry.pack for entry in queue.entries), *behind],
                 packs_submitted=[entry.pack for entry in running if entry.beat is None],
-                waiting_for_others=len(waiting),
+                num_blocked=len(waiting),
                 blocking_attempts=[
-                    holder for holder in queue.peers.holders if queued.intersection(holder["trial_ids"])
+                    holder for holder in queue.peers.live_records if queued.intersection(holder["trial_ids"])
                 ],
                 packs_added=queue.packs_added,
                 failures=tuple(self._supervisor.failed.given_up),

@@ -51,8 +51,8 @@ class AttemptSupervisor:
         """By the attempt as it was submitted, by this launch or by one that this launch takes over."""
         self.is_store_full = False
         """Whether the store's file system was full at the last update, so that nothing more should start."""
-        self._beats = NodeHeartbeats(store, sweep, most=MAX_NODES_PER_POLL)
-        self._newest: Mapping[str, Beat] = {}
+        self._heartbeats = NodeHeartbeats(store, sweep, most=MAX_NODES_PER_POLL)
+        self._latest_heartbeats: Mapping[str, Beat] = {}
         self._next_poll = float("-inf")
         self._ended: set[str] = set()
         """Attempts, as they ran, that are over."""
@@ -67,7 +67,7 @@ class AttemptSupervisor:
         self.running |= attempts
         self._queue.peers.register_attempts(self._sweep, *attempts)
 
-    def take_over(self) -> None:
+    def adopt_submitted(self) -> None:
         """Watch the jobs of a launch that left, perhaps since this one was planned, where a scheduler still has them."""
         jobs = self._executor.adopt_submitted()
         self.add(self._queue.adopt({name: jobs[name] for name in jobs.keys() - self.running.keys()}))
@@ -77,18 +77,18 @@ class AttemptSupervisor:
         self._read_heartbeats()
         self._check_store()
         self._nodes.update()
-        return self._end_silent()
+        return self._terminate_stale()
 
     def _read_heartbeats(self) -> None:
         started = self._executor.running()
         if started and self._clock() >= self._next_poll:
-            self._newest = self._beats.poll()
+            self._latest_heartbeats = self._heartbeats.poll()
             self._next_poll = self._clock() + HEARTBEATS_PER_POLL * heartbeat_s(self._store)
         for attempt_id, entry in self.running.items():
             if attempt_id not in started:
                 entry.beat = entry.heartbeat_seen_at = None
                 continue
-            beat = self._newest.get(started[attempt_id]) or entry.beat or {}
+            beat = self._latest_heartbeats.get(started[attempt_id]) or entry.beat or {}
             if entry.heartbeat_seen_at is None or beat.get("heartbeat_at") != (entry.beat or {}).get("heartbeat_at"):
                 entry.heartbeat_seen_at = self._clock()
             entry.beat = beat
@@ -111,7 +111,7 @@ class AttemptSupervisor:
                 "", f"{full}; {kept if waiting else ''}nothing is lost: make room there and it goes on", is_state=True
             )
 
-    def _end_silent(self) -> list[AttemptEnd]:
+    def _terminate_stale(self) -> list[AttemptEnd]:
         """End attempts without a heartbeat for longer than they may stall: one that is stopped cannot end itself."""
         if self._options.stall_minutes is None:
             return []
@@ -147,7 +147,7 @@ class AttemptSupervisor:
 
         Returns whether the packs that are left would fail like these.
         """
-        self._queue.note_ended()
+        self._queue.record_ended()
         unread = [end for end in ends if not isinstance(end.kind, RequeueReason) and end.record is None]
         names = [end.last_attempt_id for end in unread if end.attempt_id in self.running]
         records = read_attempts(self._store, self._sweep, names)
@@ -203,7 +203,7 @@ class AttemptSupervisor:
         self._nodes.health.record_failure(node, pack_id, kind, end.attempt_id, error or "", _seconds_since(end))
         failed, others = split_failed(self._queue.uncommitted(entry), kind, record)
         self._queue.put_back(others)
-        self._queue.batching.note_failure()
+        self._queue.batching.record_failure()
         is_hopeless = [self.failed.add(each, kind, end.last_attempt_id, error, node) for each in failed]
         return any(is_hopeless)
 
@@ -214,7 +214,7 @@ class AttemptSupervisor:
     def close(self) -> None:
         """Delete the heartbeats of attempts that are over."""
         with contextlib.suppress(OSError):
-            self._beats.delete_ended(self._ended)
+            self._heartbeats.delete_ended(self._ended)
 
 
 def _seconds_since(end: AttemptEnd) -> float:

@@ -42,7 +42,7 @@ def cost_lines(sweep: str, cost: SweepCost) -> list[str]:
     for device, hours in sorted(cost.devices.items()):
         if not hours.held:
             continue
-        word = device_word(device)
+        word = device_hours_unit(device)
         share = f", {hours.efficiency:.0%} of them in trials that count" if hours.efficiency is not None else ""
         lines.append(f"{sweep}: {hours_text(hours.held)} {word} held{share}")
         parts = [
@@ -60,7 +60,7 @@ def cost_lines(sweep: str, cost: SweepCost) -> list[str]:
     return [*lines, f"  {'; '.join(said)}"] if said and lines else lines
 
 
-BREAK_S = 300.0
+MIN_BREAK_S = 300.0
 """A machine on which nothing ran for so long was not held."""
 
 
@@ -102,7 +102,7 @@ class NodeCost:
     """Failed and repeated."""
     failures: Counter[str] = field(default_factory=Counter)
     """Kind of failure -> attempts."""
-    avoided: str = ""
+    exclusion: str = ""
     """Why launches begin nothing more on it: how it fails beside the others; empty where they do not avoid it."""
     last_error: str = ""
     last_failed_at: float | None = None
@@ -150,7 +150,7 @@ def device_kind(device: str | None) -> str:
     return (device or "cpu").partition(":")[0]
 
 
-def device_word(device: str) -> str:
+def device_hours_unit(device: str) -> str:
     """Return what an hour of a device is called."""
     return {"cuda": "GPU-hours", "cpu": "core-hours"}.get(device, f"{device}-hours")
 
@@ -171,7 +171,7 @@ def compute_cost(records: Sequence[Record], committed: Iterable[Mapping[str, Any
             device, hours = device_of[attempt_id], (row["wall_s"] or 0.0) / 3600 * share_of[attempt_id]
             counting[device] = counting.get(device, 0.0) + hours
     for record in records:
-        _add(found, record, now, _waste_of(record, of_attempt[record["attempt_id"]], done))
+        _add(found, record, now, _classify_waste(record, of_attempt[record["attempt_id"]], done))
     for device, held in found.devices.items():
         held.committed = min(counting.get(device, 0.0), max(0.0, held.used - held.failed - held.repeated))
     for device, idle in idle_hours(records, now).items():
@@ -219,7 +219,7 @@ def _stretches(spans: list[tuple[float, float]]) -> list[list[tuple[float, float
     stretches: list[list[tuple[float, float]]] = []
     last_end = float("-inf")
     for start, end in spans:
-        if start - last_end > BREAK_S:
+        if start - last_end > MIN_BREAK_S:
             stretches.append([])
         stretches[-1].append((start, end))
         last_end = max(last_end, end)
@@ -257,7 +257,7 @@ def _add(found: SweepCost, record: Record, now: float, wasted: str | None) -> No
             node.last_failed_at, node.last_error = ended, record["error"] or ""
 
 
-def _waste_of(record: Record, num_counting: int, done: set[str]) -> str | None:
+def _classify_waste(record: Record, num_counting: int, done: set[str]) -> str | None:
     """Return which kind of waste an attempt's time was; None where some of it counts, or may yet.
 
     `num_counting` of its commits count; `done` are the trials that somebody has committed. One that was done and committed

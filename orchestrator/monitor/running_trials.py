@@ -9,7 +9,7 @@ from typing import Any
 from depthrate.orchestrator.monitor.status import SweepStatus, TrialState
 from depthrate.storage.attempts.live_curves import LivePack
 
-SHOWN_RUNNING = 20
+MAX_TRIALS_SHOWN = 20
 """Trials that are printed; --json has all."""
 _LOGGED = ("loss", "accuracy")
 
@@ -52,7 +52,7 @@ def running_trials(states: Sequence[SweepStatus], packs: Sequence[LivePack]) -> 
 
 def running_table(trials: Sequence[RunningTrial]) -> tuple[list[str], list[list[Any]]]:
     """Return the columns and rows of the first trials: step, loss and accuracy, then the parameters that differ in a sweep."""
-    shown = trials[:SHOWN_RUNNING]
+    shown = trials[:MAX_TRIALS_SHOWN]
     names = [(split, name) for name in _LOGGED for split in ("train", "test")]
     names = [(split, name) for split, name in names if any(name in each.last.get(split, {}) for each in shown)]
     first = {each.sweep: each.params for each in reversed(shown)}

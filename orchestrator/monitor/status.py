@@ -21,7 +21,7 @@ from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.interface import ResultStatus
 
-STALLED_S = 900.0
+STALLED_AFTER_S = 900.0
 """An attempt that has come no further for so long is named."""
 
 
@@ -40,7 +40,7 @@ class TrialState(StrEnum):
     """Still to do."""
 
 
-_TAKEN_AWAY = (FailureKind.CANCELLED, FailureKind.NODE_LOST, FailureKind.PREEMPTED)
+_NEUTRAL_KINDS = (FailureKind.CANCELLED, FailureKind.NODE_LOST, FailureKind.PREEMPTED)
 """Deaths that say nothing about the trial."""
 _COMMITTED: dict[str, TrialState] = {"ok": TrialState.OK, "diverged": TrialState.DIVERGED}
 
@@ -102,7 +102,7 @@ def sweep_status(
     trial_ids: Sequence[str],
     snapshot: Snapshot,
     store: Store,
-    deaths: Iterable[Record] = (),
+    lost_records: Iterable[Record] = (),
     reader: RecordReader | None = None,
 ) -> SweepStatus:
     """Derive the state of each trial; a trial is done if and only if its commit is in the store.
@@ -112,7 +112,7 @@ def sweep_status(
     columns = (snapshot.trials[column].to_pylist() for column in ("trial_id", "status", "wall_s"))
     committed = {trial_id: (status, wall_s or 0.0) for trial_id, status, wall_s in zip(*columns, strict=True)}
     left = [trial_id for trial_id in trial_ids if trial_id not in committed]
-    newest, live, stalled, ignored = _attempts_of(left, store, snapshot, deaths, reader)
+    newest, live, stalled, ignored = _classify_attempts(left, store, snapshot, lost_records, reader)
 
     def state_of(trial_id: str) -> TrialState:
         if trial_id in committed:  # with a status of a later version it is done all the same
@@ -128,11 +128,11 @@ def sweep_status(
 
 def _has_failed(record: Record) -> bool:
     if record["state"] is AttemptState.LOST:
-        return record["error_kind"] not in _TAKEN_AWAY
+        return record["error_kind"] not in _NEUTRAL_KINDS
     return record["state"] is AttemptState.FAILED
 
 
-def _attempts_of(
+def _classify_attempts(
     trial_ids: Iterable[str],
     store: Store,
     snapshot: Snapshot,
@@ -153,7 +153,7 @@ def _attempts_of(
     kept = read_records(store, snapshot, snapshot.finished_attempts(), ignored.add, reader)
     for record in chain(kept, deaths):
         running = is_live(record, now)
-        if running and stalled_s(record) > STALLED_S and sought.intersection(record["trial_ids"]):
+        if running and stalled_s(record) > STALLED_AFTER_S and sought.intersection(record["trial_ids"]):
             stalled.append(record)
         for trial_id in sought.intersection(record["trial_ids"]):
             if trial_id not in newest or record["started_at"] >= newest[trial_id]["started_at"]:

@@ -62,27 +62,27 @@ class StudyState:
     """A study, what it proposed, and what came of it."""
 
     study: Study
-    rounds: list[list[Proposal]] = field(default_factory=list)
+    batches: list[list[Proposal]] = field(default_factory=list)
     thresholds: dict[str, dict[str, float]] = field(default_factory=dict)
     """Trial -> step -> the value it must reach there to go on."""
-    told: list[ProposalOutcome] = field(default_factory=list)
+    outcomes: list[ProposalOutcome] = field(default_factory=list)
     """Of each proposal."""
     is_exhausted: bool = False
 
     @property
     def proposals(self) -> list[Proposal]:
         """All of them, in order."""
-        return [proposal for each in self.rounds for proposal in each]
+        return [proposal for each in self.batches for proposal in each]
 
     @property
     def is_waiting(self) -> bool:
         """Whether a proposal's trials are not all there."""
-        return any(told.state is ProposalState.OPEN for told in self.told)
+        return any(told.state is ProposalState.OPEN for told in self.outcomes)
 
     @property
     def has_proposed_all(self) -> bool:
         """Whether there is nothing more to propose."""
-        return self.is_exhausted or len(self.told) >= self.study.search.trials
+        return self.is_exhausted or len(self.outcomes) >= self.study.search.trials
 
     @property
     def is_over(self) -> bool:
@@ -94,7 +94,7 @@ class StudyState:
         signs = [1 if word == "minimize" else -1 for word in self.study.search.direction]
         costs = {
             number: tuple(sign * value for sign, value in zip(signs, told.values, strict=True))
-            for number, told in enumerate(self.told)
+            for number, told in enumerate(self.outcomes)
             if told.state is ProposalState.COMPLETE
         }
         if len(signs) == 1:
@@ -108,14 +108,14 @@ class StudyState:
         best = self.best() if self.is_over else []
         return self.study.measured(self.proposals[best[0]].values) if best else []
 
-    def chosen(self) -> list[Trial]:
+    def trials_to_fit(self) -> list[Trial]:
         """Return the trials that the study is for: those measured at the best, or the best themselves."""
         if self.study.search.measure is not None:
             return self.measured()
         return [trial for number in self.best() for trial in self.proposals[number].trials]
 
 
-_FRUITLESS = (ProposalState.PRUNED, ProposalState.UNDEFINED, ProposalState.FAILED)
+_STATES_WITHOUT_RESULT = (ProposalState.PRUNED, ProposalState.UNDEFINED, ProposalState.FAILED)
 
 
 def _dominates(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
@@ -169,7 +169,7 @@ class SearchView:
             self._load(state)
         self._read_values([p for state in self.states for p in state.proposals])
         for state in self.states:
-            state.told = [self._tell(proposal) for proposal in state.proposals]
+            state.outcomes = [self._outcome(proposal) for proposal in state.proposals]
 
     def trials(self) -> list[Trial]:
         """Return all trials of the search so far, without those that were pruned."""
@@ -177,14 +177,14 @@ class SearchView:
         found |= {trial.trial_id: trial for state in self.states for trial in state.measured()}
         return [trial for trial_id, trial in found.items() if not self._is_pruned(trial_id)]
 
-    def chosen(self) -> list[Trial]:
+    def trials_to_fit(self) -> list[Trial]:
         """Return the trials that fits are about."""
-        return list({trial.trial_id: trial for state in self.states for trial in state.chosen()}.values())
+        return list({trial.trial_id: trial for state in self.states for trial in state.trials_to_fit()}.values())
 
-    def sentence(self) -> str:
+    def summary(self) -> str:
         """Say how far the search is."""
-        search, proposed = self.states[0].study.search, sum(len(state.told) for state in self.states)
-        counts = Counter(told.state for state in self.states for told in state.told)
+        search, proposed = self.states[0].study.search, sum(len(state.outcomes) for state in self.states)
+        counts = Counter(told.state for state in self.states for told in state.outcomes)
         parts = [f"{counts[state]} {state}" for state in ProposalState if counts[state]]
         studies = f"{len(self.states)} studies" if len(self.states) > 1 else "one study"
         text = f"search: {studies} of {search.trials} proposals each ({search.sampler}), {proposed} proposed"
@@ -196,15 +196,17 @@ class SearchView:
         searched = list(self.states[0].study.search.params)
         rows = []
         for state in self.states:
-            counts = Counter(told.state for told in state.told)
+            counts = Counter(told.state for told in state.outcomes)
             best: list[int | None] = [*state.best()]
             for number in best or [None]:
                 values = {} if number is None else state.proposals[number].values
-                objective = [None] * len(self._objective) if number is None else list(state.told[number].values)
+                objective = [None] * len(self._objective) if number is None else list(state.outcomes[number].values)
                 start = [state.study.by[name] for name in by] + [values.get(name) for name in searched]
-                rows.append([*start, *objective, len(state.told), *(counts[each] for each in _FRUITLESS)])
+                rows.append(
+                    [*start, *objective, len(state.outcomes), *(counts[each] for each in _STATES_WITHOUT_RESULT)]
+                )
         chosen = [f"best {name}" for name in searched]
-        return [*by, *chosen, *self._objective, "proposals", *(each.value for each in _FRUITLESS)], rows
+        return [*by, *chosen, *self._objective, "proposals", *(each.value for each in _STATES_WITHOUT_RESULT)], rows
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return each study for programs: what it is for, its proposals, and the best of them."""
@@ -214,7 +216,7 @@ class SearchView:
                 "by": state.study.by,
                 "proposals": [
                     {"values": p.values, "state": told.state, "objective": list(told.values)}
-                    for p, told in zip(state.proposals, state.told, strict=True)
+                    for p, told in zip(state.proposals, state.outcomes, strict=True)
                 ],
                 "best": state.best(),
                 "is_over": state.is_over,
@@ -231,8 +233,8 @@ class SearchView:
         """Keep what a study proposes, and note it."""
         self.records.write(batch)
         self._load(state)
-        self._read_values(state.rounds[-1])
-        state.told = [self._tell(proposal) for proposal in state.proposals]
+        self._read_values(state.batches[-1])
+        state.outcomes = [self._outcome(proposal) for proposal in state.proposals]
 
     def _committed(self) -> set[str]:
         assert self._results is not None
@@ -243,7 +245,7 @@ class SearchView:
         if sum(len(batch.values) for each in rounds for batch in each) == len(state.proposals) and rounds:
             state.is_exhausted = any(batch.exhausted for each in rounds for batch in each)
             return
-        state.rounds, number, seen = [], 0, set()
+        state.batches, number, seen = [], 0, set()
         for each in rounds:
             proposals = []
             for batch in each:
@@ -257,9 +259,9 @@ class SearchView:
                     number += 1
                     for trial in proposals[-1].trials:
                         state.thresholds.setdefault(trial.trial_id, dict(batch.thresholds))
-            state.rounds.append(proposals)
+            state.batches.append(proposals)
 
-    def _tell(self, proposal: Proposal) -> ProposalOutcome:
+    def _outcome(self, proposal: Proposal) -> ProposalOutcome:
         ids = [trial.trial_id for trial in proposal.trials]
         reports = tuple(self.records.reports[i] for i in ids if i in self.records.reports)
         if any(self._is_pruned(trial_id) for trial_id in ids):
@@ -312,4 +314,4 @@ def with_search(checked: CheckedSweep, store: Store) -> tuple[CheckedSweep, Sear
 
 def fitted_trials(checked: CheckedSweep, view: SearchView | None) -> list[Trial]:
     """Return the trials that a sweep's fits are about: of a search, those it chose."""
-    return checked.trials if view is None else view.chosen()
+    return checked.trials if view is None else view.trials_to_fit()

@@ -42,15 +42,15 @@ class StudySampler:
         self._study = optuna.create_study(
             sampler=make_sampler(search, dimensions), directions=directions, study_name="search"
         )
-        self._asked: list[tuple[optuna.Trial, Values]] = []
+        self._open_batch: list[tuple[optuna.Trial, Values]] = []
         """The batch whose outcomes are not told yet."""
-        self._batches_told = 0
+        self._num_reported = 0
         self._seen: set[str] = set()
 
     def ask(self, count: int) -> list[Values]:
         """Return up to `count` proposals that were not made before; fewer when there are no more."""
         tries = 0
-        while len(self._asked) < count and tries < MAX_TRIES:
+        while len(self._open_batch) < count and tries < MAX_TRIES:
             trial = self._study.ask()
             values = self._suggest(trial)
             key = _key(values)
@@ -60,30 +60,30 @@ class StudySampler:
                 continue
             tries = 0
             self._seen.add(key)
-            self._asked.append((trial, values))
-        return [values for _, values in self._asked]
+            self._open_batch.append((trial, values))
+        return [values for _, values in self._open_batch]
 
     def replay(self, batches: Sequence[Sequence[Values]], told: Sequence[ProposalOutcome]) -> None:
         """Tell the outcomes of all batches, asking for those again that an earlier process asked for.
 
         `batches` are the values of each, `told` the outcomes of all proposals in order.
         """
-        start = sum(map(len, batches[: self._batches_told]))
-        for batch in batches[self._batches_told :]:
-            if not self._asked:
+        start = sum(map(len, batches[: self._num_reported]))
+        for batch in batches[self._num_reported :]:
+            if not self._open_batch:
                 self.ask(len(batch))
             outcomes = told[start : start + len(batch)]
-            if [_key(values) for _, values in self._asked] == [_key(values) for values in batch]:
-                for (trial, _), outcome in zip(self._asked, outcomes, strict=True):
-                    self._tell(trial, outcome)
+            if [_key(values) for _, values in self._open_batch] == [_key(values) for values in batch]:
+                for (trial, _), outcome in zip(self._open_batch, outcomes, strict=True):
+                    self._report_outcome(trial, outcome)
             else:  # proposed by another version, or when something was failed that is there now
-                for trial, _ in self._asked:
+                for trial, _ in self._open_batch:
                     self._study.tell(trial, state=TrialState.FAIL)
                 for values, outcome in zip(batch, outcomes, strict=True):
                     self._study.add_trial(frozen_trial(values, outcome, self._dimensions))
             self._seen.update(map(_key, batch))
-            self._asked = []
-            self._batches_told += 1
+            self._open_batch = []
+            self._num_reported += 1
             start += len(batch)
 
     def _suggest(self, trial: optuna.Trial) -> Values:
@@ -93,7 +93,7 @@ class StudySampler:
                 values[dimension.name] = suggest(trial, dimension)
         return values
 
-    def _tell(self, trial: optuna.Trial, outcome: ProposalOutcome) -> None:
+    def _report_outcome(self, trial: optuna.Trial, outcome: ProposalOutcome) -> None:
         if outcome.state is ProposalState.COMPLETE:
             self._study.tell(trial, list(outcome.values))
             return

@@ -27,7 +27,7 @@ class SearchFeed:
         self.view = view
         self._device, self._workers, self._memory_bytes = device, workers, memory_bytes
         self._samplers: dict[str, StudySampler] = {}
-        self._handed_out: set[str] = set()
+        self._dispatched_ids: set[str] = set()
         self.propose()
 
     @property
@@ -45,7 +45,7 @@ class SearchFeed:
         self.view.given_up = given_up
         self.view.refresh()
         self.propose()
-        fresh = [trial for trial in self.view.pending() if trial.trial_id not in self._handed_out]
+        fresh = [trial for trial in self.view.pending() if trial.trial_id not in self._dispatched_ids]
         self.mark_dispatched(trial.trial_id for trial in fresh)
         running = sum(not state.is_over for state in self.view.states)
         # other studies keep the other workers busy: a batch is cut only as far as there are workers to spare
@@ -56,7 +56,7 @@ class SearchFeed:
 
     def mark_dispatched(self, trial_ids: Iterable[str]) -> None:
         """Note trials that the launch has."""
-        self._handed_out.update(trial_ids)
+        self._dispatched_ids.update(trial_ids)
 
     def pruning(self, trial_id: str) -> Mapping[str, Any] | None:
         """Return when a trial leaves its pack, for `AttemptSpec.pruning`."""
@@ -93,15 +93,15 @@ class SearchFeed:
                 is_possible=lambda values: _is_possible(study, values),
             )
         sampler = self._samplers[study.study_id]
-        sampler.replay([[p.values for p in each] for each in state.rounds], state.told)
-        count = min(study.search.batch, study.search.trials - len(state.told))
+        sampler.replay([[p.values for p in each] for each in state.batches], state.outcomes)
+        count = min(study.search.batch, study.search.trials - len(state.outcomes))
         values = sampler.ask(count)
         batch = Batch(
             study_id=study.study_id,
-            number=len(state.rounds),
+            number=len(state.batches),
             values=tuple(values),
             trial_ids=tuple(tuple(trial.trial_id for trial in study.trials(value)) for value in values),
-            thresholds=thresholds(study.search, state.told),
+            thresholds=thresholds(study.search, state.outcomes),
             exhausted=len(values) < count,
         )
         self.view.add(state, batch)

@@ -43,11 +43,11 @@ from depthrate.tasks.training.torch_errors import torch_errors
 if TYPE_CHECKING:
     import pyarrow as pa
 
-COMMIT_EVERY_S = 20.0
+MAX_COMMIT_DELAY_S = 20.0
 """Longest a finished trial of a pack that runs in turn waits for its commit."""
-HANGING_S = 10.0
+COMMIT_LOCK_TIMEOUT_S = 10.0
 """Longest wait for who is at the finished trials, where the attempt is to end because it hangs."""
-ROOM_EVERY_S = 10.0
+FULL_RETRY_INTERVAL_S = 10.0
 """Between two looks whether a full store has room again."""
 log = logging.getLogger("depthrate")
 
@@ -76,8 +76,8 @@ class AttemptRunner:
         self._columns = columns_of(task)
         self._began = time.monotonic()
         self._commits_in_parts = bool(job.then) or not task.fused
-        self._longest_wait_s = BATCH_S if job.then else COMMIT_EVERY_S
-        self._begin_pack(job)
+        self._longest_wait_s = BATCH_S if job.then else MAX_COMMIT_DELAY_S
+        self._start_pack(job)
         self._open: list[tuple[TrialResult, dict[str, pa.Table]]] = []
         """Of a fused pack that is under way: its trials are committed together."""
         self._finished: list[_UncommittedTrial] = []
@@ -108,7 +108,7 @@ class AttemptRunner:
                     break
                 begun.append(pack)
                 self._live.close()
-                self._begin_pack(pack)
+                self._start_pack(pack)
                 self.attempt.trial_ids = [trial_id for each in begun for trial_id in each.trial_ids]
                 if self._run_pack():
                     checkpointed.append(pack.pack_id)
@@ -120,7 +120,7 @@ class AttemptRunner:
         self._commit_when_not_full()
         self._delete_checkpoints(checkpointed)
 
-    def _begin_pack(self, pack: AttemptSpec) -> None:
+    def _start_pack(self, pack: AttemptSpec) -> None:
         """Make a pack the one that is under way."""
         self._pack, self._pruning = pack, Pruning(pack, self._judge)
         # a job may be older than the task
@@ -182,7 +182,7 @@ class AttemptRunner:
     def commit_finished(self) -> None:
         """Commit the finished trials of packs that run in turn, or whose trials do, unless what hangs is at them."""
         if self._commits_in_parts:
-            self._commit(HANGING_S)
+            self._commit(COMMIT_LOCK_TIMEOUT_S)
 
     def show_live(self) -> None:
         """Let the store have what trials have logged, if it is time."""
@@ -259,7 +259,7 @@ class AttemptRunner:
 
     def _commit_or_roll_back(self) -> bool:
         """Whether what a full store has refused is committed all the same; else what it took of it is taken away."""
-        self._not_before = time.monotonic() + ROOM_EVERY_S
+        self._not_before = time.monotonic() + FULL_RETRY_INTERVAL_S
         part = self._part if self._commits_in_parts else None
         commit = table_path("trials", self.job.sweep, self.job.attempt_id, part)
         with contextlib.suppress(OSError):
@@ -333,7 +333,7 @@ def run_job(job: AttemptSpec, stop: StopFlag, judge: Judge | None = None) -> Att
     computed_before_s = sum(os.times()[:4])
     with captured_output() as output:
         try:
-            _begin(attempt, store, stop)
+            _write_first_record(attempt, store, stop)
             task = _load_task(job, store)
             attempt.code_hash = code_hash(task)
             run = AttemptRunner(job, task, store, attempt, stop, judge)
@@ -363,7 +363,7 @@ def _load_task(job: AttemptSpec, store: Store) -> Task:
         raise CommitError(f"{type(error).__name__}: {error}") from error
 
 
-def _begin(attempt: Attempt, store: Store, stop: StopFlag) -> None:
+def _write_first_record(attempt: Attempt, store: Store, stop: StopFlag) -> None:
     try:
         retry_while_full(lambda: attempt.beat(store), stop, attempt)
     except OSError as error:
@@ -387,11 +387,11 @@ def retry_while_full(write: Callable[[], None], stop: StopFlag, attempt: Attempt
                 raise
             attempt.needs_bytes = needed_bytes(error)
             log.warning("what has finished is kept until there is room: %s", error)
-        until = time.monotonic() + ROOM_EVERY_S
+        until = time.monotonic() + FULL_RETRY_INTERVAL_S
         while time.monotonic() < until:
             if stop.is_set:
                 raise Interrupted
-            time.sleep(min(0.2, ROOM_EVERY_S))
+            time.sleep(min(0.2, FULL_RETRY_INTERVAL_S))
 
 
 def _has_diverged(tables: Tables) -> bool:

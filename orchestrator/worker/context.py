@@ -59,7 +59,7 @@ def node_scratch_store() -> Store | None:
 class CheckpointIndex:
     """What an attempt saw of the checkpoints of its pack, so that it asks for them once."""
 
-    nothing: bool = False
+    is_empty: bool = False
     """Whether there were none of any trial."""
 
 
@@ -79,7 +79,7 @@ class WorkerContext(ManualTraining):
     name: str = "pack"
     wall_s_before: float = 0.0
     """Training time of earlier attempts that the checkpoint stands for."""
-    found: CheckpointIndex = field(default_factory=CheckpointIndex)
+    checkpoint_index: CheckpointIndex = field(default_factory=CheckpointIndex)
     """What was seen of the whole pack's."""
     live: LiveCurves | None = None
     """Shows the whole pack's curves while it trains."""
@@ -166,8 +166,8 @@ class WorkerContext(ManualTraining):
                 saved.append((float(members["wall_s"]), store, most_bytes))
             except (OSError, ValueError, KeyError, TypeError) as error:
                 if store is self.store:
-                    self.found.nothing = isinstance(error, FileNotFoundError)
-        self.found.nothing &= not saved
+                    self.checkpoint_index.is_empty = isinstance(error, FileNotFoundError)
+        self.checkpoint_index.is_empty &= not saved
         for wall_s_before, store, most_bytes in sorted(saved, key=lambda each: each[0], reverse=True):
             for version in dict.fromkeys((self.attempt.code_hash, *self.job.options.accepted_codes, None)):
                 try:
@@ -181,7 +181,7 @@ class WorkerContext(ManualTraining):
     @property
     def may_have_checkpoint(self) -> bool:
         """Whether there may be a checkpoint of this pack in the store."""
-        return self.attempt.checkpoints > 0 or not self.found.nothing
+        return self.attempt.checkpoints > 0 or not self.checkpoint_index.is_empty
 
     def _checkpoint(self, version: str | None) -> str:
         """Return a checkpoint's name: other code does not go on from it."""
@@ -192,6 +192,6 @@ class WorkerContext(ManualTraining):
         trial_id = self.trial_ids[index]
         return WorkerContext(
             *(self.store, self.job, self.data, self.attempt, self.stop, [trial_id], self.pruning, index, trial_id),
-            found=self.found,
+            checkpoint_index=self.checkpoint_index,
             live=self.live,
         )

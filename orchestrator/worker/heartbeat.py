@@ -24,7 +24,7 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
 
 LOG_TAIL_BYTES = 200_000
-ENDED = 70
+SELF_TERMINATED_CODE = 70
 """Exit code of a worker that ended itself in the middle of a task."""
 log = logging.getLogger("depthrate")
 
@@ -81,7 +81,7 @@ class Heartbeat:
         self._ended = threading.Event()
         self._uploaded = 0
         self._progress: tuple[object, ...] = ()
-        self._came_further = time.monotonic()
+        self._progressed_at = time.monotonic()
         self._thread = threading.Thread(target=self._beat, daemon=True)
 
     def __enter__(self) -> Heartbeat:
@@ -101,7 +101,7 @@ class Heartbeat:
         while not self._ended.wait(1.0):
             if os.getppid() != self._parent:
                 self._stop.set("the driver is gone")
-            self._note_progress()
+            self._check_progress()
             self._try("commit", self._run.commit_if_due)
             self._try("live curves", self._run.show_live)
             if time.monotonic() - last < pause_s:
@@ -110,8 +110,8 @@ class Heartbeat:
             last = time.monotonic()
             self._try("heartbeat", node.beat)
             self._upload_log()
-            self._end_if_forced()
-        node.end()
+            self._terminate_if_forced()
+        node.close()
 
     def _try(self, what: str, act: Callable[[], None]) -> None:
         """Do what may fail here: a hint that is late, or a commit that is tried again at the pack's end."""
@@ -120,27 +120,29 @@ class Heartbeat:
         except Exception as error:
             log.warning("%s: %s", what, error)
 
-    def _note_progress(self) -> None:
+    def _check_progress(self) -> None:
         """Note when the attempt came further, and end it where it has not for too long."""
         attempt, limit_s = self._run.attempt, self._run.stall_s
         progress = (attempt.step, attempt.num_steps, attempt.trials_done, attempt.checkpoints, attempt.compile_s)
         if progress != self._progress or attempt.needs_bytes is not None:
-            self._progress, self._came_further = progress, time.monotonic()
+            self._progress, self._progressed_at = progress, time.monotonic()
             attempt.progress_at = time.time()
-        waited_s = time.monotonic() - self._came_further
+        waited_s = time.monotonic() - self._progressed_at
         if limit_s is not None and waited_s > limit_s:
             step = f"step {attempt.step}/{attempt.num_steps or '?'}"
-            self._end(FailureKind.TASK, f"no progress for {waited_s / 60:.3g} min at {step}: ended by --stall-minutes")
+            self._terminate(
+                FailureKind.TASK, f"no progress for {waited_s / 60:.3g} min at {step}: ended by --stall-minutes"
+            )
 
-    def _end_if_forced(self) -> None:
+    def _terminate_if_forced(self) -> None:
         """End this process if `depthrate cancel --force` says so; a task that hangs would never look."""
         store, attempt = self._run.store, self._run.attempt
         if not (self._stop.is_set or store.is_local):
             return  # a request to a remote store with every heartbeat is not worth it
         if attempt.attempt_id in forced_attempts(read_cancel_mark(store, attempt.sweep)):
-            self._end(FailureKind.CANCELLED, "ended by depthrate cancel --force")
+            self._terminate(FailureKind.CANCELLED, "ended by depthrate cancel --force")
 
-    def _end(self, kind: FailureKind, error: str) -> None:
+    def _terminate(self, kind: FailureKind, error: str) -> None:
         """Commit what has finished, write down the end, and end this process, whatever its other threads do."""
         attempt = self._run.attempt
         with contextlib.suppress(Exception):
@@ -152,7 +154,7 @@ class Heartbeat:
             self._upload_log()
         with contextlib.suppress(Exception):
             attempt.beat(self._run.store)
-        os._exit(ENDED)
+        os._exit(SELF_TERMINATED_CODE)
 
     def _upload_log(self) -> None:
         sys.stdout.flush()

@@ -14,13 +14,13 @@ from depthrate.storage.attempts.live_curves import Row, write_live
 from depthrate.storage.files.paths import live_path
 from depthrate.storage.files.store import Store
 
-LIVE_EVERY_S = 5.0
+MIN_WRITE_INTERVAL_S = 5.0
 """Seconds between two writes at least; a launch with so many workers that they beat less often writes less often too."""
-SAY_AGAIN_S = 600.0
+REWRITE_AFTER_S = 600.0
 """What has not changed for so long is written once more, so that it is not taken for left behind."""
-MAX_NUMBERS = 30_000
+MAX_VALUES_PER_FILE = 30_000
 """In one file: 240 kB before they are compressed."""
-FEWEST_POINTS = 4
+MIN_POINTS = 4
 log = logging.getLogger("depthrate")
 
 
@@ -43,7 +43,7 @@ class _Series:
         while len(self.rows) > most:
             self.rows, self.stride = self.rows[::2], 2 * self.stride
 
-    def shown(self) -> list[Row]:
+    def thinned_rows(self) -> list[Row]:
         is_last = self.newest is None or (self.rows and self.rows[-1] is self.newest)
         return self.rows if is_last else [*self.rows, self.newest or {}]
 
@@ -56,7 +56,7 @@ class _TrackedCurve:
     taken: int = 0
     splits: dict[str, _Series] = field(default_factory=dict)
 
-    def take(self) -> bool:
+    def read_new(self) -> bool:
         """Look at what came since; whether there was anything."""
         length = len(self.rows)
         for row in self.rows[self.taken : length]:
@@ -70,7 +70,7 @@ class LiveCurves:
 
     def __init__(self, store: Store, job: AttemptSpec, params: Mapping[str, Mapping[str, Any]]):
         self._store, self._job, self._params = store, job, params
-        self._every_s = max(LIVE_EVERY_S, job.options.beat_s or 0.0)
+        self._every_s = max(MIN_WRITE_INTERVAL_S, job.options.beat_s or 0.0)
         self._followed: dict[str, _TrackedCurve] = {}
         self._last = time.monotonic()  # a pack that is over sooner than that writes nothing
         self._has_written = self._has_failed = self._is_closed = False
@@ -97,8 +97,8 @@ class LiveCurves:
             return
         with self._file:
             with self._lock:
-                is_new = [each.take() for each in self._followed.values()]
-                is_due = any(is_new) or (self._has_written and waited_s >= SAY_AGAIN_S)
+                is_new = [each.read_new() for each in self._followed.values()]
+                is_due = any(is_new) or (self._has_written and waited_s >= REWRITE_AFTER_S)
                 params, rows = self._thinned() if is_due else ({}, [])
             if rows and not self._is_closed:
                 self._last = time.monotonic()
@@ -113,11 +113,11 @@ class LiveCurves:
     def _thinned(self) -> tuple[dict[str, Mapping[str, Any]], list[tuple[str, Row]]]:
         series = [one for each in self._followed.values() for one in each.splits.values()]
         names = {name for one in series for name in (one.newest or {})}
-        most = max(FEWEST_POINTS, MAX_NUMBERS // max(1, len(series) * len(names)))
+        most = max(MIN_POINTS, MAX_VALUES_PER_FILE // max(1, len(series) * len(names)))
         for one in series:
             one.thin(most)
         followed = {trial_id: each for trial_id, each in self._followed.items() if trial_id in self._params}
-        rows = [(t, row) for t, each in followed.items() for one in each.splits.values() for row in one.shown()]
+        rows = [(t, row) for t, each in followed.items() for one in each.splits.values() for row in one.thinned_rows()]
         return {trial_id: self._params[trial_id] for trial_id in followed}, rows
 
     def _write(self, params: Mapping[str, Mapping[str, Any]], rows: Sequence[tuple[str, Row]]) -> None:
@@ -126,7 +126,7 @@ class LiveCurves:
             self._has_written = True  # before: of what failed nobody knows whether it is there
             write_live(self._store, job.sweep, job.pack_id, job.attempt_id, params, rows)
         except Exception as error:
-            self._say("written", error)
+            self._warn_once("written", error)
 
     def _delete(self) -> None:
         with self._file:
@@ -136,9 +136,9 @@ class LiveCurves:
                 self._store.delete_many([live_path(self._job.sweep, self._job.pack_id)])
                 self._has_written = False
             except Exception as error:  # a compaction finds it
-                self._say("deleted", error)
+                self._warn_once("deleted", error)
 
-    def _say(self, what: str, error: Exception) -> None:
+    def _warn_once(self, what: str, error: Exception) -> None:
         """Say once what went wrong: it would go wrong again every few seconds."""
         if not self._has_failed:
             log.warning("live curves not %s: %s: %s", what, type(error).__name__, error)

@@ -68,7 +68,7 @@ class NodeHeartbeat:
         elif time.time() - max(self._last_heartbeat_at(), self._began) > 2 * self._beat_s:
             self._attempt.beat(self._store)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Leave the others of this node to themselves."""
         with contextlib.suppress(OSError):
             (self._folder / f"{self._attempt.attempt_id}.json").unlink(missing_ok=True)

@@ -25,11 +25,11 @@ class StoredLibraries:
         Raises:
             OSError: others may write to the store or to one of them, or they cannot be read.
         """
-        self._require_mine("")
+        self._require_private("")
         for path in self._store.list("libraries"):
             name = path.rpartition("/")[2]
             if name.startswith(prefix) and path == library_path(name):
-                self._require_mine(path)
+                self._require_private(path)
                 yield name, self._store.read(path)
 
     def keep(self, path: Path) -> None:
@@ -41,6 +41,6 @@ class StoredLibraries:
         except (OSError, StoreError) as error:
             log.warning("a library of kernels was not left in the store: %s", error)
 
-    def _require_mine(self, path: str) -> None:
+    def _require_private(self, path: str) -> None:
         if (reason := list_writers(self._store, path)) is not None:
             raise PermissionError(f"libraries of store {self._store.url} are not loaded, since {reason}")

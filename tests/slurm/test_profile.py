@@ -12,11 +12,11 @@ import pytest
 
 from depthrate.orchestrator.executors.slurm.submitter import bundle, share_of_slots_used
 from depthrate.slurm import job_states
-from depthrate.slurm.cluster_limits import Limits, Partition, minutes_of, read_limits
+from depthrate.slurm.cluster_limits import Limits, Partition, parse_minutes, read_limits
 from depthrate.slurm.command import SlurmError, run_command
 from depthrate.slurm.job_states import JobState, sacct_states, squeue_states
-from depthrate.slurm.profile import Profile, expiring_keys, load_profile, make_profile
-from depthrate.slurm.script import all_have_ended, batch_script, sbatch_parameters, work_file
+from depthrate.slurm.profile import Profile, expiring_keys_message, load_profile, make_profile
+from depthrate.slurm.script import all_jobs_ended, batch_script, sbatch_parameters, work_file
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = """\
@@ -132,10 +132,12 @@ def test_what_sbatch_is_asked_for(programs: Any, tmp_path: Path, content: dict[s
 
 def test_keys_that_expire_are_spoken_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_SESSION_TOKEN", raising=False)
-    assert expiring_keys(Profile()) == ""
+    assert expiring_keys_message(Profile()) == ""
     monkeypatch.setenv("AWS_SESSION_TOKEN", "secret")
-    assert "may expire while they wait" in expiring_keys(Profile()) and "secret" not in expiring_keys(Profile())
-    assert expiring_keys(Profile(credentials="/keys")) == ""
+    assert "may expire while they wait" in expiring_keys_message(Profile()) and "secret" not in expiring_keys_message(
+        Profile()
+    )
+    assert expiring_keys_message(Profile(credentials="/keys")) == ""
 
 
 def test_packs_that_share_a_gpu() -> None:
@@ -165,8 +167,8 @@ def test_what_follows_from_a_cluster_file() -> None:
     assert (
         made(cpus=4, mem_per_cpu_gb=2).worker_mem_gb("cpu") == 2 and made(mem_gb="default").worker_mem_gb("cpu") is None
     )
-    assert made(gpus="a100:2", cpus=8, mem_gb=16).asked() == "2 a100 GPUs, 8 CPUs, 16 GB"
-    assert made(exclusive=True, mem_gb="default").asked() == "whole nodes"
+    assert made(gpus="a100:2", cpus=8, mem_gb=16).resources_text() == "2 a100 GPUs, 8 CPUs, 16 GB"
+    assert made(exclusive=True, mem_gb="default").resources_text() == "whole nodes"
     pairs = [
         (alternative.account, alternative.qos) for alternative in made(account=["a", "b"], qos="x,y").alternatives()
     ]
@@ -272,7 +274,7 @@ def test_too_many_jobs() -> None:
     [("30", 30), ("1:30", 1.5), ("2:00:00", 120), ("1-00:00:00", 1440), ("7-12", 7 * 1440 + 720), ("UNLIMITED", None)],
 )
 def test_durations(text: str, minutes: float | None) -> None:
-    assert minutes_of(text) == minutes
+    assert parse_minutes(text) == minutes
 
 
 def test_limits_are_read_from_the_cluster(programs: Any) -> None:
@@ -403,7 +405,7 @@ def test_a_job_that_fails_at_once_keeps_its_node_busy_for_a_while(
     (tmp_path / "jobs" / work_file("0")).touch()
     done = subprocess.run(["bash", tmp_path / "job.sh"], check=False)
     assert (done.returncode != 0) == bool(setup or code)
-    assert all_have_ended(tmp_path / "jobs") == (done.returncode == 0), "what was killed may be put back into the queue"
+    assert all_jobs_ended(tmp_path / "jobs") == (done.returncode == 0), "what was killed may be put back into the queue"
     assert (tmp_path / "pause").exists() == pauses
     if pauses:
         assert 15 <= int((tmp_path / "pause").read_text()) <= 20

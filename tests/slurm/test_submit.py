@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from depthrate.slurm import submit
-from depthrate.slurm.command import SlurmError, command_environment, ignored_variables
+from depthrate.slurm.command import SlurmError, command_environment, ignored_variables_message
 from depthrate.slurm.profile import Profile
 from depthrate.slurm.submit import SubmitLimitError, UnclearSubmissionError, submit_array
 
@@ -98,12 +98,12 @@ def test_silence_is_no_refusal(programs: Programs, tmp_path: Path) -> None:
 def test_what_surrounds_a_launch_is_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in command_environment() if name.startswith("SLURM_")]:
         monkeypatch.delenv(name)
-    assert ignored_variables() == ""
+    assert ignored_variables_message() == ""
     for name in ("SLURM_CONF", "SLURM_MEM_PER_CPU", "SBATCH_PARTITION", "SQUEUE_FORMAT", "SLURMD_NODENAME"):
         monkeypatch.setenv(name, "1")
     kept = {name for name in command_environment() if re.match("S[A-Z]*_", name)}
     assert {"SLURM_CONF", "SLURMD_NODENAME"} <= kept
     assert not kept & {"SLURM_MEM_PER_CPU", "SBATCH_PARTITION", "SQUEUE_FORMAT"}
-    assert ignored_variables().startswith("SBATCH_PARTITION, SLURM_MEM_PER_CPU, SQUEUE_FORMAT not used")
+    assert ignored_variables_message().startswith("SBATCH_PARTITION, SLURM_MEM_PER_CPU, SQUEUE_FORMAT not used")
     monkeypatch.setenv("SLURM_JOB_ID", "12")
-    assert ignored_variables() == "this launch runs inside SLURM job 12; jobs inherit nothing of it"
+    assert ignored_variables_message() == "this launch runs inside SLURM job 12; jobs inherit nothing of it"

@@ -63,7 +63,7 @@ class _Rendezvous:
     """Two files in the job's folder, by which the other nodes find the first and learn that all is over."""
 
     def __init__(self, folder: Path):
-        self._place = folder / f"ray-{in_job.job_id()}-{in_job.restarts()}.json"
+        self._place = folder / f"ray-{in_job.job_id()}-{in_job.restart_count()}.json"
         self._end = self._place.with_suffix(".over")
 
     def call(self, address: str, token: str, folder: str) -> None:
@@ -175,7 +175,7 @@ def _run_first(meeting: _Rendezvous, job_folder: Path, options: LaunchOptions) -
         meeting.call(address, token, node.folder)
         _await_nodes(address)
         inside = replace(options, executor_options={**options.executor_options, "address": address})
-        file = job_folder / f"launch-{in_job.job_id()}-{in_job.restarts()}.json"
+        file = job_folder / f"launch-{in_job.job_id()}-{in_job.restart_count()}.json"
         file.write_text(inside.to_json())
         _Launch(file, inside).run()
     finally:

@@ -49,9 +49,9 @@ from depthrate.orchestrator.executors.slurm.submitter import (
 )
 from depthrate.orchestrator.launch.events import log_event
 from depthrate.slurm.cluster_limits import JobGroup, Limits, SubmitLimits
-from depthrate.slurm.command import CALLS, SlurmError, ignored_variables, own_time
-from depthrate.slurm.job_states import JobState, array_of
-from depthrate.slurm.profile import Profile, expiring_keys
+from depthrate.slurm.command import CALLS, SlurmError, ignored_variables_message, time_outside_slurm
+from depthrate.slurm.job_states import JobState, parse_array_id
+from depthrate.slurm.profile import Profile, expiring_keys_message
 from depthrate.slurm.script import batch_script
 from depthrate.slurm.submit import SubmitLimitError, cancel_jobs
 from depthrate.slurm.waiting import exclude_nodes
@@ -172,11 +172,11 @@ class SlurmExecutor(Executor):
     def summary(self) -> str:
         """Say which cluster and what each job asks for."""
         profile, partition = self.profile, self.limits.partition_of(self.profile)
-        asked = f"{profile.asked()}, {profile.walltime_min} min"
+        asked = f"{profile.resources_text()}, {profile.walltime_min} min"
         where = profile.partition or partition.name
         text = f"SLURM cluster {self.limits.cluster}, partition {where}; each job: {asked}; packs on {self.device}"
         text += f"; {counted(len(self._adopted), 'pack is', 'packs are')} already there" if self._adopted else ""
-        return "; ".join([text, *filter(None, (ignored_variables(), expiring_keys(profile)))])
+        return "; ".join([text, *filter(None, (ignored_variables_message(), expiring_keys_message(profile)))])
 
     def details(self, packs: Sequence[Pack], estimate_s: Estimate) -> dict[str, Any]:
         """Return the jobs, the cost in job-hours, how full they are, and the batch script."""
@@ -303,7 +303,9 @@ class SlurmExecutor(Executor):
                 seconds = [typical_s if job.estimated_s is None else job.estimated_s for job in members]
                 bundles = bundle(members, seconds, self._profile_within_limits())
                 for submission in self._outbox.submit(bundles, self._excluded(avoid), self._alive):
-                    self._avoided_by_array |= {array_of(job_id): list(avoid) for job_id in submission.job_ids if avoid}
+                    self._avoided_by_array |= {
+                        parse_array_id(job_id): list(avoid) for job_id in submission.job_ids if avoid
+                    }
                     for job_id, packs in submission.jobs():
                         self._queue.jobs[job_id] = WatchedJob(job_id, submission, list(packs))
                         sent |= {pack.attempt_id for pack in packs}
@@ -386,7 +388,7 @@ class SlurmExecutor(Executor):
             return []
         before = self._queue.states()
         self._queue.poll_if_due(is_news_due=self._is_news_due())
-        began = own_time()
+        began = time_outside_slurm()
         ends = self._read_ends()
         if ends or before != self._queue.states():
             self._pause_s = MIN_RECORD_POLL_INTERVAL_S
@@ -395,7 +397,7 @@ class SlurmExecutor(Executor):
                 MAX_RECORD_POLL_INTERVAL_S if self.store.is_local else MAX_REMOTE_RECORD_POLL_INTERVAL_S,
                 self._pause_s * 1.3,
             )
-        self._next_look = self._clock() + max(self._pause_s, POLL_BACKOFF_FACTOR * (own_time() - began))
+        self._next_look = self._clock() + max(self._pause_s, POLL_BACKOFF_FACTOR * (time_outside_slurm() - began))
         return ends
 
     def _read_ends(self) -> list[AttemptEnd]:
@@ -457,7 +459,7 @@ class SlurmExecutor(Executor):
         if (excluded := self._excluded()) == self._kept_away or self._queue.is_away:
             return
         self._kept_away = excluded
-        for array in sorted({array_of(job_id) for job_id, job in self._queue.jobs.items() if job.is_waiting}):
+        for array in sorted({parse_array_id(job_id) for job_id, job in self._queue.jobs.items() if job.is_waiting}):
             those = self._excluded(self._avoided_by_array.get(array, ()))
             exclude_nodes([array], sorted({*self.profile.exclude, *those}))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from depthrate.orchestrator.executors.slurm.submissions import read_submissions
 from depthrate.slurm.command import SlurmError
 from depthrate.slurm.job_states import unfinished_names
-from depthrate.slurm.script import all_have_ended
+from depthrate.slurm.script import all_jobs_ended
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.paths import is_job_folder
 from depthrate.storage.files.store import Store
@@ -49,7 +49,7 @@ def remove_finished_folders(store: Store, sweep: str, roots: Iterable[Path]) -> 
         if not left:
             return
         time.sleep(pause_s)
-        over = {name for name in left if all_have_ended(folders[name])}
+        over = {name for name in left if all_jobs_ended(folders[name])}
         if over != left and left_s > 0:
             began = time.monotonic()
             try:

@@ -21,7 +21,7 @@ from depthrate.orchestrator.executors.slurm.request_budget import SUBMISSIONS_A_
 from depthrate.orchestrator.executors.slurm.submissions import JOB_NAME, Submission, SubmittedPack, jobs_folder
 from depthrate.slurm.cluster_limits import JobGroup, Limits, SubmitLimits
 from depthrate.slurm.command import CALLS, SlurmError
-from depthrate.slurm.job_states import array_of
+from depthrate.slurm.job_states import parse_array_id
 from depthrate.slurm.profile import Profile
 from depthrate.slurm.submit import (
     SubmitLimitError,
@@ -57,7 +57,7 @@ class SubmitQuota:
     def _known(self) -> dict[JobGroup, int]:
         if self._clock() - self._learnt_at > FORGET_S:
             self._learnt = {}
-        return {**self._limits.most, **self._learnt}
+        return {**self._limits.max_jobs, **self._learnt}
 
     @property
     def most(self) -> int | None:
@@ -136,7 +136,7 @@ class ConcurrencySlots:
         """Give lanes to the jobs of one array."""
         lanes = len(self._tails)
         if len(job_ids) > lanes:
-            self._tails = [array_of(job_ids[0])] * lanes
+            self._tails = [parse_array_id(job_ids[0])] * lanes
         else:
             self._tails = [*self._tails[len(job_ids) :], *job_ids]
 
@@ -146,7 +146,7 @@ class ConcurrencySlots:
         for lane, tail in enumerate(self._tails):
             if tail is None:
                 continue
-            left = sorted(job_id for job_id in alive if tail in (job_id, array_of(job_id)))
+            left = sorted(job_id for job_id in alive if tail in (job_id, parse_array_id(job_id)))
             if len(left) <= len(self._tails):
                 self._tails[lane] = left[seen[tail]] if seen[tail] < len(left) else None
             seen[tail] += 1

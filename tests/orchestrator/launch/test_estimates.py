@@ -12,7 +12,7 @@ from benchmarks.store_synthetic import PACK_S, write_pack
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.launch.estimates import PACK_S as PACK_S_BESIDE
-from depthrate.orchestrator.launch.estimates import START_S, TRIAL_S, Estimates, make_estimates
+from depthrate.orchestrator.launch.estimates import TRIAL_S, WORKER_START_S, Estimates, make_estimates
 from depthrate.orchestrator.launch.launch_plan import check_sweep, make_plan
 from depthrate.storage.commits.commit import commit_trials
 from depthrate.storage.files.store import Store
@@ -90,7 +90,9 @@ def test_table_and_sentence_of_a_plan_agree(tmp_path: Path) -> None:
     call = ["plan", str(tmp_path / "measured.yaml"), "--store", str(tmp_path / "store")]
     said = json.loads(CliRunner().invoke(app, [*call, "--json"]).output)
     each = [pack["estimated_core_s"] for pack in said["packs"]]
-    assert said["estimated_core_hours"] == pytest.approx((sum(each) + START_S * min(said["workers"], len(each))) / 3600)
+    assert said["estimated_core_hours"] == pytest.approx(
+        (sum(each) + WORKER_START_S * min(said["workers"], len(each))) / 3600
+    )
     assert said["estimate_rests_on_packs"] == 2
     shown = CliRunner().invoke(app, call).output
     assert "corrected by what the last 2 measured packs of task collapse took" in " ".join(shown.split())

@@ -52,7 +52,7 @@ class SmallDisk:
             replace(source, target)
 
         monkeypatch.setattr(local.os, "replace", full)
-        monkeypatch.setattr(attempt_runner, "ROOM_EVERY_S", 0.01)
+        monkeypatch.setattr(attempt_runner, "FULL_RETRY_INTERVAL_S", 0.01)
 
 
 def job_of(folder: Store, tmp_path: Path, depths: list[int]) -> AttemptSpec:

@@ -181,7 +181,7 @@ def test_features_that_do_not_come_stop_neither_signs_of_life_nor_its_end(
     """The trial before them waits for its commit meanwhile."""
     ended = threading.Event()
     monkeypatch.setattr("depthrate.orchestrator.worker.heartbeat.os._exit", lambda code: ended.set())
-    for name in ("COMMIT_EVERY_S", "HANGING_S"):
+    for name in ("MAX_COMMIT_DELAY_S", "COMMIT_LOCK_TIMEOUT_S"):
         monkeypatch.setattr(f"depthrate.orchestrator.worker.attempt_runner.{name}", 0.5)
     options = job_options(folder, stall_minutes=None if stall_s is None else stall_s / 60)
     params = [{"depth": depth, "folder": str(tmp_path)} for depth in (2, 3)]

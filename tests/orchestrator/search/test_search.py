@@ -485,7 +485,7 @@ def test_the_reports_results_are_those_that_were_chosen(bowl: tuple[Path, Store,
     results = results_of(folder)
     status = sweep_status("s", [trial.trial_id for trial in checked.trials], results.snapshot, folder)
     data = read_report(checked, status, results, [], [], view)
-    chosen = {trial.trial_id for trial in view.chosen()}
+    chosen = {trial.trial_id for trial in view.trials_to_fit()}
     assert set(data.results["trial_id"]) == chosen and 0 < len(chosen) < len(data.trials)
 
 
