@@ -59,9 +59,9 @@ def show_nodes(given: str, store: Store, *, as_json: bool) -> None:
     health.add_records(records, read_cleared(store, sweep), time.time())
     for node in found:
         if node.node in health.unhealthy:
-            node.exclusion = health.describe(node.node)
+            node.avoided = health.describe(node.node)
         elif node.node in health.cooling_down:
-            node.exclusion = f"{health.describe(node.node)}: for {COOLDOWN_S / 60:.0f} min after its last failure"
+            node.avoided = f"{health.describe(node.node)}: for {COOLDOWN_S / 60:.0f} min after its last failure"
     nodes = sorted(found, key=lambda node: (-node.wasted_hours, -sum(node.failures.values()), node.node))
     if as_json:
         print_json([asdict(node) | {"failures": dict(node.failures)} for node in nodes])
@@ -69,9 +69,9 @@ def show_nodes(given: str, store: Store, *, as_json: bool) -> None:
     console = make_console()
     columns = ["node", "attempts", "done", "failed", "hours", "wasted", "kinds of failure"]
     print_table(console, columns, [_row(node) for node in nodes])
-    for node in [each for each in nodes if each.exclusion]:
+    for node in [each for each in nodes if each.avoided]:
         undo = f"depthrate nodes {shlex.quote(sweep)} --forgive {shlex.quote(node.node)}"
-        text = f"{node.node} is avoided: {node.exclusion}; when it is repaired: {undo}"
+        text = f"{node.node} is avoided: {node.avoided}; when it is repaired: {undo}"
         console.print(text)
     for node in [each for each in nodes if each.last_failed_at is not None][:SHOWN_ERRORS]:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(node.last_failed_at))

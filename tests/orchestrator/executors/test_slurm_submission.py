@@ -224,7 +224,7 @@ def test_jobs_run_the_code_that_they_were_submitted_with(bench: Bench) -> None:
     bench.run("run", "--detach")
     file.write_text("\n".join(lines) % 2.0)
     refused = bench.run("run", code=2)
-    assert "the code of task" in refused and "2 packs are on their way" in refused
+    assert "the code of task" in refused and "2 packs in flight" in refused
     bench.lab.run("scontrol", "release", *{job.partition("_")[0] for job, _, _ in bench.queue()})
     bench.until(lambda: not bench.queue())
     bench.run("run", "--accept-code")
