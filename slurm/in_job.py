@@ -1,4 +1,4 @@
-"""What a job asks and tells SLURM about itself: who it is, whether it is being preempted, to go back into the queue."""
+"""Queries and requests of a job about itself: its id, restarts, remaining time, state, and its requeue."""
 
 from __future__ import annotations
 
@@ -21,32 +21,31 @@ def job_id() -> str:
 
 
 def restart_count() -> int:
-    """Return how often SLURM has started this job anew."""
+    """Return how many times SLURM has restarted this job."""
     return int(os.environ.get("SLURM_RESTART_COUNT") or 0)
 
 
 def seconds_left() -> float | None:
-    """Return the seconds to this job's time limit; None if neither the controller says nor the batch script."""
+    """Return the seconds to this job's time limit, or None if neither the controller nor the batch script reports it."""
     ends = _record().get("EndTime", "")
     try:
         return datetime.fromisoformat(ends).timestamp() - time.time()
     except ValueError:
-        known = os.environ.get("DEPTHRATE_ENDS_AT")
-        return None if known is None else float(known) - time.time()
+        ends_at = os.environ.get("DEPTHRATE_ENDS_AT")
+        return None if ends_at is None else float(ends_at) - time.time()
 
 
 def is_ending() -> bool | None:
-    """Return whether SLURM is ending this job for good, as after scancel; None if the controller does not say."""
+    """Return whether SLURM is ending this job without a requeue, as after scancel, or None if the controller is silent."""
     state = _record().get("JobState")
-    return (
-        None if state is None else state in ("CANCELLED", "COMPLETING")
-    )  # a preempted job in its grace time is RUNNING
+    # A preempted job in its grace time is RUNNING.
+    return None if state is None else state in ("CANCELLED", "COMPLETING")
 
 
 def requeue() -> bool:
-    """Send this job back into the queue, which ends it, and return whether the controller agreed.
+    """Requeue this job, which ends it. Return whether the controller accepted the request.
 
-    In a container without SLURM's commands the batch script around it does so, and this process ends here.
+    In a container without SLURM's commands, exit with a code that makes the batch script requeue the job.
     """
     if os.environ.get("DEPTHRATE_ENDS_AT") and shutil.which("scontrol") is None:
         sys.exit(REQUEUE_CODE)

@@ -67,7 +67,7 @@ def test_jobs_that_the_controller_has_are_ours_whatever_sbatch_said(
 def test_a_refusal_is_one_when_the_controller_has_nothing(programs: Programs, tmp_path: Path) -> None:
     programs(sbatch="echo one >&2; echo 'sbatch: error: Batch job submission failed: Invalid account' >&2; exit 1")
     with pytest.raises(
-        SlurmError, match="sbatch refused the jobs: .*one / .*Invalid account.*; the script is"
+        SlurmError, match=r"sbatch refused the jobs: .*one / .*Invalid account.*\. The script is"
     ) as caught:
         send(tmp_path)
     assert not isinstance(caught.value, UnclearSubmissionError)
@@ -91,7 +91,7 @@ def test_that_there_is_no_room_outweighs_that_an_account_is_refused(programs: Pr
 def test_silence_is_no_refusal(programs: Programs, tmp_path: Path) -> None:
     away = "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1"
     programs(sbatch=away, squeue=away)
-    with pytest.raises(UnclearSubmissionError, match=r"cannot be seen: .*Unable to contact"):
+    with pytest.raises(UnclearSubmissionError, match=r"unknown whether it accepted the jobs: .*Unable to contact"):
         send(tmp_path)
 
 
@@ -104,6 +104,6 @@ def test_what_surrounds_a_launch_is_not_passed_on(monkeypatch: pytest.MonkeyPatc
     kept = {name for name in command_environment() if re.match("S[A-Z]*_", name)}
     assert {"SLURM_CONF", "SLURMD_NODENAME"} <= kept
     assert not kept & {"SLURM_MEM_PER_CPU", "SBATCH_PARTITION", "SQUEUE_FORMAT"}
-    assert ignored_variables_message().startswith("SBATCH_PARTITION, SLURM_MEM_PER_CPU, SQUEUE_FORMAT not used")
+    assert ignored_variables_message().startswith("ignored: SBATCH_PARTITION, SLURM_MEM_PER_CPU, SQUEUE_FORMAT.")
     monkeypatch.setenv("SLURM_JOB_ID", "12")
-    assert ignored_variables_message() == "this launch runs inside SLURM job 12; jobs inherit nothing of it"
+    assert ignored_variables_message() == "this launch runs inside SLURM job 12. New jobs do not inherit its settings."
