@@ -126,10 +126,10 @@ def _run(task: str, trials: list[dict[str, Any]], *, shows: bool) -> tuple[float
             params=[loaded.schema.fill(params) for params in trials],
             options=options,
         )
-        every_s = live_curve_writer.LIVE_EVERY_S if shows else math.inf
+        every_s = live_curve_writer.MIN_WRITE_INTERVAL_S if shows else math.inf
         began = time.process_time()
         with (
-            mock.patch.object(live_curve_writer, "LIVE_EVERY_S", every_s),
+            mock.patch.object(live_curve_writer, "MIN_WRITE_INTERVAL_S", every_s),
             mock.patch.object(LiveCurves, "write_if_due", timed),
         ):
             attempt = run_job(job, StopFlag())

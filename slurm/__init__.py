@@ -1,1 +1,1 @@
-"""How to speak to SLURM: what to ask for, submit, states, signals. Nothing here knows sweeps or stores."""
+"""Interface to SLURM: resources of jobs, limits, submission, job states, signals. Independent of sweeps and stores."""

@@ -1,4 +1,4 @@
-"""Run SLURM's own commands; every call has an end, and its failure names the command."""
+"""Run SLURM's commands, with a timeout and with errors that name the command."""
 
 from __future__ import annotations
 
@@ -11,53 +11,59 @@ from collections import Counter
 from collections.abc import Sequence
 
 TIMEOUT_S = 60.0
-_AWAY = "jobs that run go on; try again in a minute (`scontrol ping` says whether SLURM's controller is up)"
+_CONTROLLER_DOWN_HINT = (
+    "Running jobs continue. Try again in a minute. `scontrol ping` shows whether SLURM's controller is up."
+)
 CALLS: Counter[str] = Counter()
-"""How often this process has called each of SLURM's commands."""
+"""SLURM command -> number of calls by this process."""
 _WAITED = threading.local()
-_READ_BY_COMMANDS = ("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SINFO_")
-"""Beginnings of the variables that change what SLURM's commands do, or that tell of the job around us."""
-_SAY_WHICH_CLUSTER = frozenset(["SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"])
+_IGNORED_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SINFO_")
+"""Prefixes of variables that change the behaviour of SLURM's commands or describe a surrounding job."""
+_CLUSTER_VARIABLES = frozenset(["SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"])
 
 
 class SlurmError(ValueError):
-    """SLURM is not here, does not answer, or refuses; the message says what was asked and what it said."""
+    """SLURM is missing, does not answer, or refuses. The message has the command or key, and SLURM's answer."""
 
 
 def command_environment() -> dict[str, str]:
-    """Return the environment of SLURM's commands: ours without what would change their meaning behind the cluster file."""
-    return {name: value for name, value in os.environ.items() if not _is_left_out(name)}
+    """Return this process's environment without variables that would override the cluster file."""
+    return {name: value for name, value in os.environ.items() if not _is_ignored(name)}
 
 
-def ignored_variables() -> str:
-    """Say which variables of the user's are not passed on to SLURM's commands; empty if there are none."""
-    names = sorted(name for name in os.environ if _is_left_out(name))
+def ignored_variables_message() -> str:
+    """Describe the user's variables that SLURM's commands do not receive. Return "" if none are set."""
+    names = sorted(name for name in os.environ if _is_ignored(name))
     if job_id := os.environ.get("SLURM_JOB_ID"):
-        return f"this launch runs inside SLURM job {job_id}; jobs inherit nothing of it"
-    return f"{', '.join(names)} not used: the cluster file says what jobs ask for" if names else ""
+        return f"this launch runs inside SLURM job {job_id}. New jobs do not inherit its settings."
+    return f"ignored: {', '.join(names)}. The cluster file defines the resources of jobs." if names else ""
 
 
-def _is_left_out(name: str) -> bool:
-    return name.startswith(_READ_BY_COMMANDS) and name not in _SAY_WHICH_CLUSTER
+def _is_ignored(name: str) -> bool:
+    return name.startswith(_IGNORED_PREFIXES) and name not in _CLUSTER_VARIABLES
 
 
 def run_command(
-    arguments: Sequence[str], timeout_s: float = TIMEOUT_S, last_words: int = 1, withheld: Sequence[str] = ()
+    arguments: Sequence[str],
+    timeout_s: float = TIMEOUT_S,
+    num_error_lines: int = 1,
+    hidden_variables: Sequence[str] = (),
 ) -> str:
-    """Run one of SLURM's commands and return what it printed; `last_words` lines of its errors come with a failure.
+    """Run one of SLURM's commands and return its output.
 
-    Variables of our environment that are `withheld` do not reach it.
-
+    Args:
+        num_error_lines: Last lines of stderr that an error contains.
+        hidden_variables: Variables of this process's environment that the command does not receive.
     Raises:
-        SlurmError: it is not installed, failed, or took longer than `timeout_s` seconds.
+        SlurmError: If the command is not installed, fails, or takes longer than `timeout_s` seconds.
     """
     if shutil.which(arguments[0]) is None:
         raise SlurmError(
-            f"{arguments[0]} is not on the PATH; --executor slurm needs SLURM's commands: log in to a node that submits jobs"
+            f"{arguments[0]} is not on the PATH. --executor slurm needs SLURM's commands. Log in to a submit node."
         )
     CALLS[arguments[0]] += 1
-    environment = {name: value for name, value in command_environment().items() if name not in withheld}
-    began = time.monotonic()
+    environment = {name: value for name, value in command_environment().items() if name not in hidden_variables}
+    started = time.monotonic()
     try:
         done = subprocess.run(
             arguments, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
@@ -65,16 +71,17 @@ def run_command(
     except subprocess.TimeoutExpired:
         raise SlurmError(f"{arguments[0]} did not answer within {timeout_s:g} s") from None
     finally:
-        _WAITED.seconds = _waited_s() + time.monotonic() - began
+        _WAITED.seconds = _waited_s() + time.monotonic() - started
     if done.returncode:
-        said = " / ".join(((done.stderr or done.stdout).strip().splitlines() or ["nothing"])[-last_words:])
-        what_to_do = f"; {_AWAY}" if "Unable to contact slurm controller" in said else ""
-        raise SlurmError(f"{' '.join(arguments[:3])} failed with code {done.returncode}: {said}{what_to_do}")
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
+        message = " / ".join(lines[-num_error_lines:])
+        hint = f". {_CONTROLLER_DOWN_HINT}" if "Unable to contact slurm controller" in message else ""
+        raise SlurmError(f"{' '.join(arguments[:3])} failed with code {done.returncode}: {message}{hint}")
     return done.stdout
 
 
-def own_time() -> float:
-    """Return the seconds on a clock of this thread that stands still while it waits for one of SLURM's commands."""
+def time_outside_slurm() -> float:
+    """Return the seconds on a clock of this thread that stops during calls of SLURM's commands."""
     return time.monotonic() - _waited_s()
 
 
@@ -82,6 +89,6 @@ def _waited_s() -> float:
     return getattr(_WAITED, "seconds", 0.0)
 
 
-def fields_of(line: str) -> dict[str, str]:
-    """Return the `Key=Value` words of a line that `scontrol --oneliner` printed."""
-    return {key: value for key, _, value in (word.partition("=") for word in line.split()) if _}
+def parse_fields(line: str) -> dict[str, str]:
+    """Parse the `Key=Value` words of a line of `scontrol --oneliner`."""
+    return {key: value for key, separator, value in (word.partition("=") for word in line.split()) if separator}

@@ -1,4 +1,4 @@
-"""What a job asks and tells SLURM about itself: who it is, whether it is being preempted, to go back into the queue."""
+"""Queries and requests of a job about itself: its id, restarts, remaining time, state, and its requeue."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import sys
 import time
 from datetime import datetime
 
-from depthrate.slurm.command import SlurmError, fields_of, run_command
-from depthrate.slurm.script import GO_BACK_CODE
+from depthrate.slurm.command import SlurmError, parse_fields, run_command
+from depthrate.slurm.script import REQUEUE_CODE
 
-ASK_TIMEOUT_S = 15.0
+QUERY_TIMEOUT_S = 15.0
 
 
 def job_id() -> str:
@@ -20,38 +20,37 @@ def job_id() -> str:
     return f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else os.environ["SLURM_JOB_ID"]
 
 
-def restarts() -> int:
-    """Return how often SLURM has started this job anew."""
+def restart_count() -> int:
+    """Return how many times SLURM has restarted this job."""
     return int(os.environ.get("SLURM_RESTART_COUNT") or 0)
 
 
 def seconds_left() -> float | None:
-    """Return the seconds to this job's time limit; None if neither the controller says nor the batch script."""
+    """Return the seconds to this job's time limit, or None if neither the controller nor the batch script reports it."""
     ends = _record().get("EndTime", "")
     try:
         return datetime.fromisoformat(ends).timestamp() - time.time()
     except ValueError:
-        known = os.environ.get("DEPTHRATE_ENDS_AT")
-        return None if known is None else float(known) - time.time()
+        ends_at = os.environ.get("DEPTHRATE_ENDS_AT")
+        return None if ends_at is None else float(ends_at) - time.time()
 
 
 def is_ending() -> bool | None:
-    """Return whether SLURM is ending this job for good, as after scancel; None if the controller does not say."""
+    """Return whether SLURM is ending this job without a requeue, as after scancel, or None if the controller is silent."""
     state = _record().get("JobState")
-    return (
-        None if state is None else state in ("CANCELLED", "COMPLETING")
-    )  # a preempted job in its grace time is RUNNING
+    # A preempted job in its grace time is RUNNING.
+    return None if state is None else state in ("CANCELLED", "COMPLETING")
 
 
 def requeue() -> bool:
-    """Send this job back into the queue, which ends it, and return whether the controller agreed.
+    """Requeue this job, which ends it. Return whether the controller accepted the request.
 
-    In a container without SLURM's commands the batch script around it does so, and this process ends here.
+    In a container without SLURM's commands, exit with a code that makes the batch script requeue the job.
     """
     if os.environ.get("DEPTHRATE_ENDS_AT") and shutil.which("scontrol") is None:
-        sys.exit(GO_BACK_CODE)
+        sys.exit(REQUEUE_CODE)
     try:
-        run_command(["scontrol", "requeue", job_id()], ASK_TIMEOUT_S)
+        run_command(["scontrol", "requeue", job_id()], QUERY_TIMEOUT_S)
     except SlurmError:
         return False
     return True
@@ -59,6 +58,6 @@ def requeue() -> bool:
 
 def _record() -> dict[str, str]:
     try:
-        return fields_of(run_command(["scontrol", "--oneliner", "show", "job", job_id()], ASK_TIMEOUT_S))
+        return parse_fields(run_command(["scontrol", "--oneliner", "show", "job", job_id()], QUERY_TIMEOUT_S))
     except SlurmError:
         return {}

@@ -1,6 +1,6 @@
-"""The batch script of a job: what sbatch is asked for, and the lines of bash around our program.
+"""The batch script of a job: sbatch options, and the lines of bash around depthrate's program.
 
-submitit writes the script; what is ours in it are the lines before and after its call of srun.
+submitit writes the script. This module supplies the lines before and after its call of srun.
 """
 
 from __future__ import annotations
@@ -12,33 +12,35 @@ from typing import TYPE_CHECKING, Any
 
 from depthrate.slurm.command import SlurmError
 from depthrate.slurm.job_states import SETUP_FAILED_CODE
-from depthrate.slurm.profile import KEY_VARIABLES, Profile, gpus_in
+from depthrate.slurm.profile import KEY_VARIABLES, Profile, parse_gpu_gres
 
 if TYPE_CHECKING:
     import submitit
 
 DEFAULT_ARRAY_LIMIT = 10_000
-"""Jobs of an array that run at once where the profile sets no limit."""
+"""Jobs of an array that run at once if the profile sets no limit."""
 MEGABYTES = 1024
-GO_BACK_CODE = 114
-"""What our program ends with inside a container to ask the batch script, which has SLURM's commands, for a requeue."""
-ELSEWHERE_TRIES, ELSEWHERE_PAUSE_S = 180, 20
-"""A full queue takes a replacement only when another job of the user ends."""
+"""Megabytes per gigabyte, as SLURM counts memory."""
+REQUEUE_CODE = 114
+"""Exit code of depthrate's program in a container, by which it requests a requeue from the batch script."""
+RESUBMIT_TRIES = 180
+"""Calls of sbatch for a replacement job. A full queue accepts it only when another job of the user ends."""
+RESUBMIT_INTERVAL_S = 20
+"""Seconds between these calls."""
 
-
-_OWN_FOLDERS = (("TMPDIR", "scratch"), ("DEPTHRATE_DATA_CACHE", "data_cache"))
-"""Variable in the batch script -> key of the profile, of folders whose name is only known in a job."""
+_FOLDERS_PER_JOB = (("TMPDIR", "scratch"), ("DEPTHRATE_DATA_CACHE", "data_cache"))
+"""(variable in the batch script, key of the profile) of folders whose path is known only in a job."""
 
 
 def start_marker(folder: Path, job_id: str, restarts: int) -> Path:
-    """Return the file by which a job says that our program began in it."""
+    """Return the path of the file that depthrate's program creates when it starts in a job."""
     return folder / f"begun-{job_id}-{restarts}"
 
 
-def all_have_ended(folder: Path) -> bool:
-    """Whether each job of a folder has said that it ended well; one that was killed or put back says nothing."""
-    works = {path.stem for path in folder.glob(work_file("*"))}
-    return bool(works) and works == {path.stem for path in folder.glob(_ended_marker("*"))}
+def all_jobs_ended(folder: Path) -> bool:
+    """Return whether each job of a folder has ended successfully. A killed or requeued job leaves no end marker."""
+    names = {path.stem for path in folder.glob(work_file("*"))}
+    return bool(names) and names == {path.stem for path in folder.glob(_ended_marker("*"))}
 
 
 def _ended_marker(index: str) -> str:
@@ -48,9 +50,10 @@ def _ended_marker(index: str) -> str:
 def sbatch_parameters(
     profile: Profile, name: str, folder: Path, exclude: Sequence[str] = (), nodes: int = 1, elsewhere: int = 0
 ) -> dict[str, Any]:
-    """Return what submitit is told, from a profile.
+    """Return submitit's parameters for a profile.
 
-    A job that dies before our program begins is submitted again on another node, up to `elsewhere` times.
+    Args:
+        elsewhere: Number of times that a job which fails before depthrate's program starts is resubmitted on another node.
     """
     profile = profile.alternatives()[0]
     gpus = f"{profile.gpu_type}:{profile.gpus}" if profile.gpu_type else profile.gpus or None
@@ -63,7 +66,7 @@ def sbatch_parameters(
         "constraint": profile.constraint,
         "exclude": ",".join(excluded) or None,
         "exclusive": profile.exclusive or None,
-        "gpus_per_node": None if gpus_in(profile.gres) else gpus,
+        "gpus_per_node": None if parse_gpu_gres(profile.gres) else gpus,
         "gres": profile.gres,
         "cpus_per_task": profile.cpus,
         **({} if nodes == 1 else {"nodes": nodes, "ntasks_per_node": 1}),
@@ -74,20 +77,20 @@ def sbatch_parameters(
         "signal_delay_s": profile.warning_s,
         "wckey": None,
         "setup": [
-            *_at_the_end(profile, folder, excluded, elsewhere),
+            *_exit_trap(profile, folder, excluded, elsewhere),
             *_credentials(profile),
             *_setup(profile),
-            "export PYTHONSAFEPATH=1",  # a user's own tasks.py in the working folder must not shadow ours
+            "export PYTHONSAFEPATH=1",  # a user's tasks.py in the working folder must not shadow depthrate's modules
             f"export DEPTHRATE_WARNING_S={profile.warning_s}",
             *_environment(profile),
             "export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1",
-            "unset SLURM_EXPORT_ENV",  # with --export=NONE srun would drop what the lines above have set
-            _hand_over_work(folder),
+            "unset SLURM_EXPORT_ENV",  # with --export=NONE srun would drop the variables set above
+            _link_work_file(folder),
         ],
         "teardown": _teardown(profile),
-        # a job that we send back to the queue must be one that may go back there
+        # depthrate requeues jobs, which SLURM must allow
         "additional_parameters": {"requeue": True, **profile.extra},
-        # srun asks for CPUs anew unless told
+        # srun does not inherit the number of CPUs
         "srun_args": [f"--cpus-per-task={profile.cpus}", *_pyxis(profile)],
     }
 
@@ -97,19 +100,19 @@ def _megabytes(gb: float | None) -> str | None:
 
 
 def _setup(profile: Profile) -> list[str]:
-    """Return the setup lines, of which the first that fails ends the job and says so.
+    """Return the setup lines in a trap: the first line that fails ends the job with a message.
 
-    What a sourced file or a function does inside is its own affair: only how the line ends counts.
+    Failures inside a sourced file or a function do not count, only the result of the line.
     """
     if not profile.setup:
         return []
-    says = 'echo "a setup line ended with code $code: $BASH_COMMAND" >&2'
-    trap = f"code=$?; if ((${{#BASH_SOURCE[@]}} == 1)); then {says}; exit {SETUP_FAILED_CODE}; fi"
+    report = 'echo "a setup line ended with code $code: $BASH_COMMAND" >&2'
+    trap = f"code=$?; if ((${{#BASH_SOURCE[@]}} == 1)); then {report}; exit {SETUP_FAILED_CODE}; fi"
     return [f"trap '{trap}' ERR", *profile.setup, "trap - ERR"]
 
 
 def _credentials(profile: Profile) -> list[str]:
-    """Return the lines that let S3 tools read their keys when the job starts, from the file itself."""
+    """Return the lines that make S3 tools read their keys from the credentials file when the job starts."""
     if profile.credentials is None:
         return []
     path = shlex.quote(str(Path(profile.credentials).expanduser()))
@@ -117,7 +120,7 @@ def _credentials(profile: Profile) -> list[str]:
 
 
 def _environment(profile: Profile) -> list[str]:
-    """Return the variables by which our program learns of the profile inside a job."""
+    """Return the lines that pass the profile to depthrate's program as environment variables."""
     lines = []
     if profile.packs_per_gpu > 1:
         lines.append(f"export DEPTHRATE_PACKS_PER_GPU={profile.packs_per_gpu}")
@@ -129,18 +132,17 @@ def _environment(profile: Profile) -> list[str]:
         ]
     if profile.data_cache is not None:
         lines += [f'export DEPTHRATE_DATA_CACHE="{profile.data_cache}"', 'mkdir -p "$DEPTHRATE_DATA_CACHE"']
-    if profile.container is not None:  # SLURM's commands are not in there, so it cannot ask when its time is up
+    if profile.container is not None:  # without SLURM's commands the program cannot query its time limit
         lines.append(f"export DEPTHRATE_ENDS_AT=$((EPOCHSECONDS + {60 * profile.walltime_min}))")
-        lines.append(
-            "trap : TERM"
-        )  # it ends our program, not the script, whose last lines may have to ask for a requeue
+        # SIGTERM must end the program but not the script, whose last lines may request a requeue.
+        lines.append("trap : TERM")
     return lines
 
 
-def _at_the_end(profile: Profile, folder: Path, excluded: Sequence[str], elsewhere: int) -> list[str]:
-    """Return what the batch script does at its end, however it comes."""
+def _exit_trap(profile: Profile, folder: Path, excluded: Sequence[str], elsewhere: int) -> list[str]:
+    """Return the exit trap of the batch script: clean up, resubmit elsewhere, write the end marker, delay a failed start."""
     lines = []
-    if profile.scratch is not None:  # never by the name TMPDIR, which is another's until we have set it
+    if profile.scratch is not None:  # not by the name TMPDIR, which is another folder until the script has set it
         lines.append('[ -z "$scratch_of_job" ] || rm -rf -- "$scratch_of_job"')
     if elsewhere:
         marker = start_marker(Path("$here"), "$SLURM_JOB_ID", 0).name.removesuffix("0") + "${SLURM_RESTART_COUNT:-0}"
@@ -152,34 +154,34 @@ def _at_the_end(profile: Profile, folder: Path, excluded: Sequence[str], elsewhe
             '  for node in $(sort -u "$here/avoided"); do avoided=${avoided:+$avoided,}$node; done',
             f'  if (($(wc -l < "$here/avoided") <= {elsewhere})); then',
             "    for name in ${!SLURM_@} ${!SBATCH_@}; do [ $name = SLURM_CONF ] || unset $name; done",
-            f"    for try in {{1..{ELSEWHERE_TRIES}}}; do",
+            f"    for try in {{1..{RESUBMIT_TRIES}}}; do",
             '      sbatch --exclude="$avoided" "$here/submission.sh" && break',
-            f"      sleep {ELSEWHERE_PAUSE_S}",
+            f"      sleep {RESUBMIT_INTERVAL_S}",
             "    done",
             "  fi",
             "fi",
         ]
     marker = shlex.quote(str(folder)) + f"/{_ended_marker('${SLURM_ARRAY_TASK_ID:-0}')}"
     lines.append(f"((code)) || touch {marker}")
-    soonest = profile.failed_start_s
-    lines.append(f"((code == 0 || code >= 128 || SECONDS >= {soonest})) || sleep $(({soonest} - SECONDS))")
+    min_s = profile.failed_start_s
+    lines.append(f"((code == 0 || code >= 128 || SECONDS >= {min_s})) || sleep $(({min_s} - SECONDS))")
     body = [f"  {line}" for line in lines]
     return ["scratch_of_job=", "depthrate_ends() {", "  code=$?", *body, "}", "trap depthrate_ends EXIT"]
 
 
 def _teardown(profile: Profile) -> list[str] | None:
-    """Return what follows the call of srun: a container, in which SLURM's commands are not, asks for a requeue by its code."""
+    """Return the lines after srun, which requeue the job if a container without SLURM's commands exits with `REQUEUE_CODE`."""
     if profile.container is None:
         return None
     return [
         "code=$?",
-        f"if ((code == {GO_BACK_CODE})); then",
+        f"if ((code == {REQUEUE_CODE})); then",
         "  job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}",
         "  job=${job:-$SLURM_JOB_ID}",
         '  state=$(scontrol --oneliner show job "$job")',
         "  case $state in",
         "    *JobState=CANCELLED*|*JobState=COMPLETING*) ;;",
-        '    *) scontrol requeue "$job" && sleep 120 ;;',  # a job that ends by itself now would count as completed
+        '    *) scontrol requeue "$job" && sleep 120 ;;',  # a job that exits before it is requeued counts as completed
         "  esac",
         "fi",
         "exit $code",
@@ -187,7 +189,7 @@ def _teardown(profile: Profile) -> list[str] | None:
 
 
 def _pyxis(profile: Profile) -> list[str]:
-    """Return the options of srun by which the pyxis plugin runs a container."""
+    """Return srun's options for a container of the pyxis plugin."""
     if profile.container is None or profile.container_runtime != "pyxis":
         return []
     mounts = ",".join(bind if ":" in bind else f"{bind}:{bind}" for bind in profile.container_binds)
@@ -195,16 +197,16 @@ def _pyxis(profile: Profile) -> list[str]:
 
 
 def python_command(profile: Profile) -> str | None:
-    """Return what starts Python in a job, in its container if it has one; None: the Python that launches."""
+    """Return the command that starts Python in a job or its container. None: the Python of the launch."""
     if profile.container is None:
         return profile.python
     python = profile.python or "python3"
     if profile.container_runtime == "pyxis":
         return python
     options = [*(["--nv"] if profile.gpus else []), *(f"--bind={bind}" for bind in profile.container_binds)]
-    own = "".join(f' --bind="${name}"' for name, key in _OWN_FOLDERS if getattr(profile, key) is not None)
-    given = shlex.join([profile.container_runtime, "exec", *options])
-    return f"{given}{own} {shlex.quote(profile.container)} {python}"
+    binds = "".join(f' --bind="${name}"' for name, key in _FOLDERS_PER_JOB if getattr(profile, key) is not None)
+    command = shlex.join([profile.container_runtime, "exec", *options])
+    return f"{command}{binds} {shlex.quote(profile.container)} {python}"
 
 
 def batch_script(
@@ -216,10 +218,10 @@ def batch_script(
     nodes: int = 1,
     elsewhere: int = 0,
 ) -> str:
-    """Return the text that sbatch gets, for people to look at before anything is submitted as well.
+    """Return the batch script for sbatch. `plan` prints it too.
 
     Raises:
-        SlurmError: submitit is not installed, or this machine submits no jobs.
+        SlurmError: If submitit is not installed, or this node cannot submit jobs.
     """
     executor = _executor(profile, folder)
     executor.update_parameters(**sbatch_parameters(profile, name, folder, exclude, nodes, elsewhere))
@@ -230,39 +232,39 @@ def batch_script(
 
 
 def work_file(index: str) -> str:
-    """Return the name of the file with what the job of this index in an array runs."""
+    """Return the name of the file with the work of the array's job of this index."""
     return f"work_{index}.pkl"
 
 
-def _hand_over_work(folder: Path) -> str:
-    """Return the line of bash that gives a job its own work under the name by which submitit looks for it."""
+def _link_work_file(folder: Path) -> str:
+    """Return the line of bash that links a job's work file to the name that submitit expects."""
     name = "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}_submitted.pkl"
     return f'ln -sf "{work_file("${SLURM_ARRAY_TASK_ID:-0}")}" {shlex.quote(str(folder))}/"{name}"'
 
 
 def check_submitit() -> None:
-    """See that submitit can be imported.
+    """Check that submitit can be imported.
 
     Raises:
-        SlurmError: it cannot; the message says what to install.
+        SlurmError: If it cannot.
     """
     try:
         import submitit  # noqa: F401
     except ImportError as error:
-        raise SlurmError(needs_submitit(error)) from None
+        raise SlurmError(submitit_missing_message(error)) from None
 
 
-def needs_submitit(error: ImportError) -> str:
-    """Say what to do where submitit cannot be imported."""
-    return f"--executor slurm needs submitit ({error}); install it where you launch: pip install 'depthrate[slurm]'"
+def submitit_missing_message(error: ImportError) -> str:
+    """Return the message for a missing submitit."""
+    return f"--executor slurm needs submitit ({error}). Install it on this machine: pip install 'depthrate[slurm]'"
 
 
 def _executor(profile: Profile, folder: Path) -> submitit.SlurmExecutor:
     try:
         import submitit
     except ImportError as error:
-        raise SlurmError(needs_submitit(error)) from None
+        raise SlurmError(submitit_missing_message(error)) from None
     try:
         return submitit.SlurmExecutor(folder=folder, python=python_command(profile))
     except RuntimeError as error:
-        raise SlurmError(f"{error}; log in to a node that submits jobs") from None
+        raise SlurmError(f"{error}. Log in to a submit node.") from None

@@ -1,7 +1,7 @@
-"""Submit jobs as arrays; cancel them.
+"""Submit job arrays and cancel jobs.
 
-submitit runs the function in the job. The call of sbatch is ours, because its answer may be lost; and what a job runs lies
-in its folder before sbatch is called, so that a job needs nobody once it is accepted.
+submitit runs the function in the job. This module calls sbatch itself, because its answer may be lost. It writes a job's work
+to the job's folder before the call, so that an accepted job needs no other process.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from pathlib import Path
 from depthrate.slurm.command import SlurmError, run_command
 from depthrate.slurm.job_states import live_job_ids
 from depthrate.slurm.profile import KEY_VARIABLES, Profile
-from depthrate.slurm.script import batch_script, needs_submitit, work_file
+from depthrate.slurm.script import batch_script, submitit_missing_message, work_file
 
 SBATCH_TIMEOUT_S = 150.0
-"""A cluster that is full lets sbatch wait for two minutes before it refuses."""
-LOOKS_S = (0.0, 1.0, 3.0, 6.0)
-"""Pauses before each look for jobs of which sbatch gave no clear answer."""
+"""Timeout of sbatch in seconds. On a full cluster it waits for two minutes before it refuses."""
+CHECK_DELAYS_S = (0.0, 1.0, 3.0, 6.0)
+"""Seconds before each check for the jobs after an unclear answer of sbatch."""
 _REFUSED = re.compile(r"Batch job submission failed|error: (invalid|unrecognized|unable to open)", re.IGNORECASE)
 _NO_ANSWER = re.compile(
     r"timed out|did not answer|unable to contact|connection|zero bytes|transport|unexpected message", re.IGNORECASE
 )
-"""What makes of a refusal something that may have been accepted after all."""
+"""Errors after which sbatch may have accepted the jobs nevertheless."""
 _FULL = re.compile(r"MaxSubmit|SubmitJob|job submit limit|MaxJobCount|unable to accept job", re.IGNORECASE)
 
 
 class SubmitLimitError(SlurmError):
-    """The cluster takes no more jobs of ours, or not so many at once."""
+    """The cluster accepts no more jobs of this user, or fewer at once."""
 
 
 class UnclearSubmissionError(SlurmError):
-    """sbatch gave no clear answer, and the controller does not say whether it has the jobs."""
+    """sbatch gave no clear answer, and the controller does not report whether it has the jobs."""
 
 
 def submit_array(
@@ -46,35 +46,39 @@ def submit_array(
     nodes: int = 1,
     elsewhere: int = 0,
 ) -> list[str]:
-    """Submit one array with a job for each of `arguments`, and return the jobs' ids; the caller splits at the limits.
+    """Submit one array with one job per element of `arguments`. The caller keeps it within the array limits.
 
-    A job of several nodes runs the function once on each. A single job that dies before the function has left its
-    `begun_marker` submits itself again under the same name, on another node, up to `elsewhere` times.
-
+    Args:
+        nodes: Nodes per job. The job runs `function` once on each.
+        elsewhere: Number of times that a single job which fails before writing its `start_marker` resubmits itself, under the
+            same name and on another node.
+    Returns:
+        The ids of the jobs.
     Raises:
-        UnclearSubmissionError: nobody says whether this array is submitted.
-        SlurmError: sbatch refused, a `SubmitLimitError` for lack of room; nothing of this array is submitted.
+        UnclearSubmissionError: If it is unknown whether the array is submitted.
+        SlurmError: If sbatch refused (`SubmitLimitError` for a submit limit). No job of the array is submitted.
     """
     try:
         from submitit.core.utils import DelayedSubmission
     except ImportError as error:
-        raise SlurmError(needs_submitit(error)) from None
+        raise SlurmError(submitit_missing_message(error)) from None
 
     folder.mkdir(parents=True, exist_ok=True)
-    for index, each in enumerate(arguments):
-        DelayedSubmission(function, each).dump(folder / work_file(str(index)))
-    count = len(arguments)
-    array_id = _submit_first_accepted(
-        profile, lambda each: batch_script(each, name, count, folder, exclude, nodes, elsewhere), name, folder
-    )
+    for index, job_arguments in enumerate(arguments):
+        DelayedSubmission(function, job_arguments).dump(folder / work_file(str(index)))
+
+    def script_of(alternative: Profile) -> str:
+        return batch_script(alternative, name, len(arguments), folder, exclude, nodes, elsewhere)
+
+    array_id = _submit_first_accepted(profile, script_of, name, folder)
     return [f"{array_id}_{index}" for index in range(len(arguments))] if len(arguments) > 1 else [array_id]
 
 
 def _submit_first_accepted(profile: Profile, script_of: Callable[[Profile], str], name: str, folder: Path) -> str:
-    """Give a batch script to sbatch under each account and QOS in turn until one is taken, and return the job's id.
+    """Call sbatch under each account and QOS in turn until it accepts, and return the job's id.
 
     Raises:
-        SlurmError: as `_send`; of several refusals the one that time may change, else the last.
+        SlurmError: As `_send`. After several refusals the first `SubmitLimitError`, which may pass with time, else the last.
     """
     script = folder / "submission.sh"
     refusals: list[SlurmError] = []
@@ -90,10 +94,10 @@ def _submit_first_accepted(profile: Profile, script_of: Callable[[Profile], str]
 
 
 def find_submitted(name: str, num_jobs: int) -> list[str]:
-    """Return the ids of the jobs that the controller has under a submission's name; none if it has none.
+    """Return the ids of the jobs that the controller has under a submission's name.
 
     Raises:
-        SlurmError: the controller does not answer.
+        SlurmError: If the controller does not answer.
     """
     array_id = live_job_ids([name]).get(name)
     if array_id is None:
@@ -102,43 +106,47 @@ def find_submitted(name: str, num_jobs: int) -> list[str]:
 
 
 def _send(script: Path, name: str, withheld: Sequence[str]) -> str:
-    """Give a batch script to sbatch and return the job's or array's id, also where only the controller knows it.
+    """Call sbatch and return the id of the job or array, from its output or else from the controller.
 
-    sbatch takes our environment along, but for the variables that are `withheld`.
-
+    Args:
+        hidden_variables: Variables of this process's environment that sbatch, which exports the environment, does not receive.
     Raises:
-        UnclearSubmissionError: nobody says whether it was accepted.
-        SubmitLimitError: there is no room for so many.
-        SlurmError: it was not accepted for another reason.
+        UnclearSubmissionError: If it is unknown whether the script was accepted.
+        SubmitLimitError: If a submit limit is reached.
+        SlurmError: If the script was refused for another reason.
     """
     try:
-        printed = run_command(["sbatch", "--parsable", str(script)], SBATCH_TIMEOUT_S, last_words=3, withheld=withheld)
-        if found := re.search(r"^(\d+)(;.*)?$", printed, re.MULTILINE):  # sites let sbatch say more than that
-            return found[1]
-        error = SlurmError(f"sbatch gave no job id but {printed.strip()[-200:]!r}")
+        printed = run_command(
+            ["sbatch", "--parsable", str(script)], SBATCH_TIMEOUT_S, num_error_lines=3, hidden_variables=withheld
+        )
+        if match := re.search(r"^(\d+)(;.*)?$", printed, re.MULTILINE):  # at some sites sbatch prints more lines
+            return match[1]
+        error = SlurmError(f"sbatch printed no job id but {printed.strip()[-200:]!r}")
     except SlurmError as refusal:
         error = refusal
     is_final = _REFUSED.search(str(error)) and not _NO_ANSWER.search(str(error))
     is_known = False
-    for pause_s in LOOKS_S[: 1 if is_final else None]:
+    for pause_s in CHECK_DELAYS_S[: 1 if is_final else None]:
         time.sleep(pause_s)
         try:
             if job_ids := find_submitted(name, 1):
                 return job_ids[0]
-        except SlurmError:  # the controller is away
+        except SlurmError:  # the controller does not answer
             continue
         is_known = True
     if is_final or is_known:
         kind = SubmitLimitError if _FULL.search(str(error)) else SlurmError
-        raise kind(f"sbatch refused the jobs: {error}; the script is {script}")
-    raise UnclearSubmissionError(f"sbatch gave no answer, and whether the jobs were accepted cannot be seen: {error}")
+        raise kind(f"sbatch refused the jobs: {error}. The script is {script}.")
+    raise UnclearSubmissionError(
+        f"sbatch gave no clear answer, and it is unknown whether it accepted the jobs: {error}"
+    )
 
 
 def cancel_jobs(job_ids: Sequence[str]) -> None:
-    """Cancel jobs, running or not; running ones are told first and get the cluster's KillWait to save their state.
+    """Cancel waiting and running jobs. Running ones get SIGTERM and the cluster's KillWait to save a checkpoint.
 
     Raises:
-        SlurmError: the controller does not answer.
+        SlurmError: If the controller does not answer.
     """
-    for start in range(0, len(job_ids), 500):  # a command line has an end
+    for start in range(0, len(job_ids), 500):  # the length of a command line is limited
         run_command(["scancel", "--quiet", *job_ids[start : start + 500]])

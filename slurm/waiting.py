@@ -1,4 +1,4 @@
-"""Change jobs that still wait."""
+"""Change waiting jobs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ log = logging.getLogger("depthrate")
 
 
 def exclude_nodes(array_ids: Iterable[str], nodes: Sequence[str]) -> None:
-    """Keep the jobs of these arrays that still wait away from some nodes; those that run are not touched."""
+    """Exclude nodes for the waiting jobs of these arrays. Running jobs are not affected."""
     for array_id in array_ids:
         try:
             run_command(["scontrol", "update", f"JobId={array_id}", f"ExcNodeList={','.join(nodes)}"])
-        except SlurmError as error:  # also said where only some of an array still wait
-            log.info("jobs of %s that run already stay where they are: %s", array_id, error)
+        except SlurmError as error:  # also raised if only some jobs of the array still wait
+            log.info("running jobs of array %s stay on their nodes: %s", array_id, error)

@@ -25,7 +25,12 @@ from depthrate.orchestrator.console.fit_table import print_fit_result
 from depthrate.orchestrator.console.tables import counted, make_console, print_line, print_table, print_warnings
 from depthrate.orchestrator.executors.base import ComputeTarget, Executor, RemoteLauncher
 from depthrate.orchestrator.executors.options import LaunchOptions
-from depthrate.orchestrator.launch.code_changes import describe, find_code_mismatch, settle, unknown_sentence
+from depthrate.orchestrator.launch.code_changes import (
+    find_code_mismatch,
+    mismatch_message,
+    resolve_code_change,
+    unknown_code_message,
+)
 from depthrate.orchestrator.launch.launch import (
     LaunchEnd,
     delete_checkpoints,
@@ -100,7 +105,7 @@ def run_sweep(options: LaunchOptions, loaded: SweepSpec | None = None) -> RunSta
     machines = machines_of(options, checked.sweep, store)
     with_all, view, feed = _see_search(checked, store, machines, options)
     plan = plan_on(machines, with_all, store)
-    if settle(plan, store, machines.submitted_codes, options, again=resume_command(options)):
+    if resolve_code_change(plan, store, machines.submitted_codes, options, again=resume_command(options)):
         with_all, view, feed = _see_search(checked, store, machines, options)
         plan = plan_on(machines, with_all, store)
     check_contents(plan, data)
@@ -125,7 +130,7 @@ def run_sweep(options: LaunchOptions, loaded: SweepSpec | None = None) -> RunSta
     run.say(plan_sentence(plan))
     _say_unknown_code(run)
     if view is not None and feed is not None:
-        run.say(view.sentence())
+        run.say(view.summary())
         feed.mark_dispatched(
             trial_id for pack in (*plan.packs, *plan.in_flight.values()) for trial_id in pack.trial_ids
         )
@@ -134,7 +139,7 @@ def run_sweep(options: LaunchOptions, loaded: SweepSpec | None = None) -> RunSta
             machines.close()  # tidies up after the launches before
         delete_checkpoints(plan.stale_checkpoints, store)
         return _conclude(run, None)
-    return _launch(run) if run.notifier is None else run.notifier.around(lambda: _launch(run))
+    return _launch(run) if run.notifier is None else run.notifier.notify_end(lambda: _launch(run))
 
 
 def _launch(run: _Run) -> RunState:
@@ -162,7 +167,7 @@ def _conclude_probe(run: _Run, end: LaunchEnd) -> RunState:
     run.say(f"probed {counted(len(run.plan.packs), 'pack')}; {plan_sentence(plan)}")
     if plan.packs:
         estimates = estimates_on(machines, plan, store)
-        details = machines.details(plan.packs, estimates.held_s)
+        details = machines.details(plan.packs, estimates.allocated_s)
         costs = {name: value for name, value in details.items() if name.endswith("hours") or name == "jobs"}
         for line in cost_lines(plan, machines, estimates, costs):
             run.say(line)
@@ -173,7 +178,7 @@ def _conclude_probe(run: _Run, end: LaunchEnd) -> RunState:
 def _say_unknown_code(run: _Run) -> None:
     found = find_code_mismatch(run.plan.checked, run.plan.snapshot)
     if found is not None and found.num_unknown and run.plan.packs:
-        run.say(unknown_sentence(found.num_unknown))
+        run.say(unknown_code_message(found.num_unknown))
 
 
 def _see_search(
@@ -203,9 +208,9 @@ def _run_driver(run: _Run, executor: Executor, estimate_s: Estimate) -> LaunchEn
     """Drive the packs from this process; return the end of the launch, or the state if this process leaves before."""
     if run.options.detach:
         sent = submit(run.plan, run.store, executor, estimate_s, run.options)
-        run.say(f"{counted(sent.on_their_way, 'pack is', 'packs are')} on the way; how far: {run.next('status')}")
-        if sent.elsewhere:
-            run.say(f"{counted(sent.elsewhere, 'pack is', 'packs are')} another launch's, which was there first")
+        run.say(f"{counted(sent.submitted, 'pack is', 'packs are')} on the way; how far: {run.next('status')}")
+        if sent.claimed_by_peers:
+            run.say(f"{counted(sent.claimed_by_peers, 'pack is', 'packs are')} another launch's, which was there first")
         if sent.job is not None:
             run.say(f"job {sent.job.job_id} submits {sent.not_submitted} more as the cluster takes them")
         elif sent.not_submitted:
@@ -249,7 +254,7 @@ def _conclude(run: _Run, end: LaunchEnd | None) -> RunState:
     if view is not None:
         view.refresh()
         checked = replace(checked, trials=view.trials())
-        run.say(view.sentence())
+        run.say(view.summary())
     left = len({trial.trial_id for trial in checked.trials} - snapshot.trial_ids())
     is_all = left == 0 and (view is None or view.is_over)
     if is_all:
@@ -257,7 +262,7 @@ def _conclude(run: _Run, end: LaunchEnd | None) -> RunState:
         _say_diverged(run, checked, snapshot)
     found = find_code_mismatch(checked, snapshot)
     if found is not None and found.versions:  # by a launch that began at the same time, say
-        text = describe(found, checked, run.store, resume_command(run.options), "nothing was fitted")
+        text = mismatch_message(found, checked, run.store, resume_command(run.options), "nothing was fitted")
         print_line(f"depthrate: {text}", stderr=True)
         return RunState.INCOMPLETE
     if view is not None:
@@ -310,7 +315,7 @@ def _report_incomplete(run: _Run, end: LaunchEnd | None, left: int) -> RunState:
         if goes_on:
             run.say(f"the jobs go on; end them: {run.next('cancel')}")
     if outcome.failures or not outcome.interrupted:
-        _print_failures(outcome, left, end.unseen if end else 0, run.options)
+        _print_failures(outcome, left, end.not_visible if end else 0, run.options)
     return RunState.INTERRUPTED if outcome.interrupted else RunState.INCOMPLETE
 
 

@@ -12,7 +12,7 @@ from depthrate.orchestrator.attempts.record import describe_attempt
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import JobCounts, SchedulerAnswer
 from depthrate.orchestrator.executors.registry import schedulers
-from depthrate.orchestrator.launch.events import last_launch
+from depthrate.orchestrator.launch.events import read_last_launch
 from depthrate.orchestrator.monitor.cost import SweepCost, compute_cost
 from depthrate.orchestrator.monitor.running_trials import RunningTrial, running_trials
 from depthrate.orchestrator.monitor.status import SweepStatus, sweep_status
@@ -113,7 +113,7 @@ class Watched:
             if self._with_costs:
                 self._costs[state.name] = _reckon(store, snapshot, state.name, self._reader)
             if self._with_events:
-                self._launches[state.name] = last_launch(store, state.name)
+                self._launches[state.name] = read_last_launch(store, state.name)
         if any(state.counts()["running"] for state in states):
             if time.monotonic() - self._live_at >= self._live_every_s:
                 self._logged, self._live_at = self._live.refresh(), time.monotonic()

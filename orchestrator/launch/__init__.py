@@ -1,5 +1,5 @@
-"""One launch: compare a sweep with the store, cut packs, drive them to their commits, and say how it goes.
+"""One launch: compare a sweep with the store, form packs, drive them to their commits and report progress.
 
-Imports `attempts`, `monitor`, `console` and `analysis`, and of executors their contract alone. Begin with `plan` (what is to
-run), then `launch` (a launch around its driver) and `driver` (the loop).
+Imports `attempts`, `monitor`, `console`, `analysis` and the contract of executors. Read `launch_plan` (the work) first, then
+`launch` (one launch around its driver) and `driver` (the loop).
 """

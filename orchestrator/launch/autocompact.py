@@ -1,4 +1,4 @@
-"""The store's upkeep beside a launch: many small files are put together while trials train."""
+"""Compact the store in the background while trials train."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import subprocess
 from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.tasks.python_process import start_python
 
-COMPACT_AT = 512
-"""A launch starts a compaction when a sweep has this many loose commits."""
+COMPACT_THRESHOLD = 512
+"""Loose commits of one sweep at which a launch starts a compaction."""
 
 
 class AutoCompactor:
-    """Compacts the store beside a launch, in a process of its own, whenever a sweep has many loose commits."""
+    """Compacts the store in a separate process whenever a sweep has many loose commits."""
 
-    def __init__(self, store: str, threshold: int = COMPACT_AT):
+    def __init__(self, store: str, threshold: int = COMPACT_THRESHOLD):
         self._store, self._threshold = store, threshold
         self._process: subprocess.Popen[bytes] | None = None
 
     def refresh(self, snapshot: Snapshot) -> bool:
-        """Start a compaction if it is worth it and none runs, and return whether one was started."""
+        """Start a compaction if a sweep needs one and none runs. Return whether one was started."""
         if max(snapshot.num_loose().values(), default=0) < self._threshold:
             return False
         if self._process is not None and self._process.poll() is None:
@@ -29,13 +29,13 @@ class AutoCompactor:
             *("depthrate", "compact", "--store", self._store),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for the launch, which then ends this
+            start_new_session=True,  # Ctrl-C reaches only the launch, which then terminates the compaction
         )
-        os.setpriority(os.PRIO_PROCESS, self._process.pid, 10)  # training comes first
+        os.setpriority(os.PRIO_PROCESS, self._process.pid, 10)  # training has priority
         return True
 
     def close(self, *, wait: bool) -> None:
-        """Let a running compaction finish, or end it: what it has not finished stays as it was."""
+        """Wait for a running compaction, or terminate it, which leaves unmerged files unchanged."""
         if self._process is None:
             return
         if not wait:

@@ -1,4 +1,4 @@
-"""How fast a core of this machine is, over the one on which tasks' reckonings of time were measured."""
+"""Measure the speed of a local core relative to the one on which tasks' time estimates were calibrated."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ import time
 import numpy as np
 
 MULTIPLY_ADDS_PER_S = 4.5e10
-"""Of that core, in the product below."""
-SPEEDS = (0.25, 2.0)
-"""Between which it is believed: some libraries multiply by units of the processor that training does not use."""
+"""Multiply-adds per second of the calibration core in the matrix product below."""
+MIN_SPEED = 0.25
+"""Lower bound of the relative speed."""
+MAX_SPEED = 2.0
+"""Upper bound of the relative speed: some libraries multiply with processor units that training does not use."""
 
 
 @functools.cache
 def core_speed() -> float:
-    """Return how fast a core of this machine is, over the one on which times were measured: by a small product of matrices."""
-    a = np.ones((64, 64), np.float32)  # small, so that one thread does it
+    """Return the speed of a local core relative to the calibration core, measured with a small matrix product."""
+    a = np.ones((64, 64), np.float32)  # small enough to run in one thread
     product, shortest_s = np.empty_like(a), math.inf
     for _ in range(30):
-        began = time.perf_counter()
+        started = time.perf_counter()
         for _ in range(20):
             np.matmul(a, a, out=product)
-        shortest_s = min(shortest_s, time.perf_counter() - began)
-    least, most = SPEEDS
-    return max(least, min(most, 20 * a.size * len(a) / shortest_s / MULTIPLY_ADDS_PER_S))
+        shortest_s = min(shortest_s, time.perf_counter() - started)
+    return max(MIN_SPEED, min(MAX_SPEED, 20 * a.size * len(a) / shortest_s / MULTIPLY_ADDS_PER_S))

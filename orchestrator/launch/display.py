@@ -1,4 +1,4 @@
-"""What a person sees while a launch runs: a live display in a terminal, a line now and then in a log."""
+"""Show a launch's progress: a live display in a terminal, a bar in a notebook, occasional lines in a log."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from depthrate.sweeps.packing import Pack, estimated_wall_s
 from depthrate.sweeps.trial import varying_parameters
 from depthrate.tasks.interface import Engine
 
-LOG_EVERY_S = 30.0
-SHOWN_HOLDERS = 10
-"""Attempts of other launches that are named."""
+LOG_INTERVAL_S = 30.0
+MAX_ATTEMPTS_SHOWN = 10
+"""Blocking attempts of peer launches for which a line is printed."""
 
 
 class LaunchWatcher:
-    """Shows trials done, trials a second, the time left, and each running pack's step."""
+    """Shows trials done, trials per second, the time left, and each running pack's step."""
 
     def __init__(self, plan: Plan, console: Console):
         self._plan, self._console = plan, console
@@ -45,8 +45,8 @@ class LaunchWatcher:
         self._last_line = self._started
         self._last_done = self._done_before
         self._rows: dict[str, TaskID] = {}
-        self._named: set[str] = set()
-        """Attempts of other launches that were said to be waited for."""
+        self._shown_ids: set[str] = set()
+        """Blocking attempts of peer launches that were seen."""
         self._display: ProgressBars | None = None
 
     def __enter__(self) -> LaunchWatcher:
@@ -67,36 +67,37 @@ class LaunchWatcher:
             self._display.stop()
 
     def __call__(self, progress: LaunchProgress) -> None:
-        """Show how the launch is getting on."""
+        """Show the launch's progress."""
         self.update(progress)
         if self._display is not None:
             self._draw(self._display, progress)
             return
         now = time.monotonic()
-        if progress.trials_done > self._last_done or now - self._last_line >= LOG_EVERY_S:
+        if progress.trials_done > self._last_done or now - self._last_line >= LOG_INTERVAL_S:
             self._last_done, self._last_line = progress.trials_done, now
-            self._console.print(self.sentence(progress))
+            self._console.print(self.summary(progress))
 
-    def say(self, line: str) -> None:
-        """Show a line beside how the launch is getting on."""
+    def print_line(self, line: str) -> None:
+        """Print a line above the progress display."""
         self._console.print(line)
 
     def update(self, progress: LaunchProgress) -> None:
-        """Count what a search added, and name whom the launch waits for."""
+        """Count the packs that a search added, and print the attempts that the launch waits for."""
         self._count_added(progress)
-        self._name_holders(progress)
+        self._print_blocking_attempts(progress)
 
-    def _name_holders(self, progress: LaunchProgress) -> None:
-        """Say once of each attempt of another launch that it is waited for: one that hangs is waited for in vain."""
+    def _print_blocking_attempts(self, progress: LaunchProgress) -> None:
+        """Print each blocking attempt once, with the command that terminates it if it hangs."""
         for record in progress.blocking_attempts:
-            if record["attempt_id"] not in self._named and len(self._named) < SHOWN_HOLDERS:
+            if record["attempt_id"] not in self._shown_ids and len(self._shown_ids) < MAX_ATTEMPTS_SHOWN:
                 sweep = shlex.quote(record["sweep"])
-                text = f"waiting for {describe_attempt(record)}; if it hangs, end it: depthrate cancel {sweep} --force"
-                self._console.print(text)
-            self._named.add(record["attempt_id"])
+                self._console.print(
+                    f"waiting for {describe_attempt(record)}. If it hangs, terminate it: depthrate cancel {sweep} --force"
+                )
+            self._shown_ids.add(record["attempt_id"])
 
     def _count_added(self, progress: LaunchProgress) -> None:
-        """A search adds packs on the way."""
+        """Count the packs that a search has added since the last call."""
         for pack in progress.packs_added[self._packs_added :]:
             self._total += len(pack.trials)
             self._work += estimated_wall_s(pack, self._plan.checked.task)
@@ -125,13 +126,13 @@ class LaunchWatcher:
         text = " ".join(f"{name}={params[0][name]}" for name in shared)
         return f"{text} x{len(params)}".strip()
 
-    def sentence(self, progress: LaunchProgress) -> str:
-        """Return how the launch is getting on in a line."""
+    def summary(self, progress: LaunchProgress) -> str:
+        """Return the launch's progress in one line."""
         return f"{progress.trials_done}/{counted(self._total, 'trial')}{self._pace(progress)}"
 
     @property
     def total(self) -> int:
-        """How many trials there are, with those that a search has added."""
+        """Number of trials, including those that a search has added."""
         return self._total
 
     def _pace(self, progress: LaunchProgress) -> str:
@@ -144,12 +145,12 @@ class LaunchWatcher:
         parts.append(
             f", {counted(len(progress.packs_running), 'pack')} running, {waiting} submitted" if waiting else ""
         )
-        others = progress.waiting_for_others
-        parts.append(f", {counted(others, 'pack')} waiting for another launch" if others else "")
+        num_blocked = progress.num_blocked
+        parts.append(f", {counted(num_blocked, 'pack')} waiting for another launch" if num_blocked else "")
         return "".join(parts)
 
     def _seconds_left(self, progress: LaunchProgress, elapsed: float) -> float | None:
-        """Scale the time so far by the estimated work left over the work done, running packs by their steps."""
+        """Return elapsed time x estimated remaining work / completed work. Running packs count by their steps."""
         task = self._plan.checked.task
         left = sum(estimated_wall_s(pack, task) for pack in [*progress.packs_queued, *progress.packs_submitted])
         for pack, state in progress.packs_running:
@@ -158,7 +159,7 @@ class LaunchWatcher:
         return elapsed * left / done if done > 0.01 * self._work and left > 0 else None
 
     def _share_done(self, pack: Pack, state: Beat) -> float:
-        """Return how much of a running pack is done; where trials run in turn, steps are those of one trial."""
+        """Return the completed share of a running pack. If trials run in turn, steps are those of the current trial."""
         share = (state.get("step") or 0) / state["num_steps"] if state.get("num_steps") else 0.0
         if self._plan.checked.task.fused:
             return float(share)
@@ -166,20 +167,20 @@ class LaunchWatcher:
 
 
 BAR_REFRESH_S = 0.5
-"""Between two pictures of the bar."""
+"""Seconds between two updates of the bar."""
 MAX_PACKS_SHOWN = 8
-"""Running packs that have a line."""
+"""Running packs with a line in the display."""
 
 
 def is_notebook() -> bool:
-    """Whether this process is a notebook's kernel."""
-    shell = sys.modules.get("IPython")
-    running = None if shell is None else shell.get_ipython()
-    return running is not None and hasattr(running, "kernel")
+    """Return whether this process is a notebook's kernel."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and hasattr(shell, "kernel")
 
 
-def watcher_for(plan: Plan, console: Console) -> LaunchWatcher:
-    """Return what shows a launch where this process shows things."""
+def make_watcher(plan: Plan, console: Console) -> LaunchWatcher:
+    """Return the launch display for this process: a bar in a notebook, else terminal output."""
     shows_bar = is_notebook() and not console.quiet
     return NotebookWatcher(plan, console) if shows_bar else LaunchWatcher(plan, console)
 
@@ -188,10 +189,10 @@ class NotebookWatcher(LaunchWatcher):
     """Shows a bar, the time left and each running pack's step."""
 
     def __enter__(self) -> NotebookWatcher:
-        shown: Any = importlib.import_module("IPython.display")  # a kernel has it; nothing else needs it
-        self._html = shown.HTML
+        ipython: Any = importlib.import_module("IPython.display")  # present in a kernel, and needed only there
+        self._html = ipython.HTML
         self._shown_at, self._last = 0.0, ""
-        self._handle = shown.display(shown.HTML(bar_html(0, self.total, "starting", [])), display_id=True)
+        self._handle = ipython.display(ipython.HTML(bar_html(0, self.total, "starting", [])), display_id=True)
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
@@ -199,29 +200,29 @@ class NotebookWatcher(LaunchWatcher):
             self._handle.update(self._html(self._last))
 
     def __call__(self, progress: LaunchProgress) -> None:
-        """Show how the launch is getting on."""
+        """Show the launch's progress."""
         self.update(progress)
         packs = []
         for pack, beat in progress.packs_running[:MAX_PACKS_SHOWN]:
             step, steps = beat.get("step") or 0, beat.get("num_steps")
             packs.append((self.describe(pack), f"step {step}/{steps}" if steps else "starting"))
-        self._last = bar_html(progress.trials_done, self.total, self.sentence(progress), packs)
+        self._last = bar_html(progress.trials_done, self.total, self.summary(progress), packs)
         if time.monotonic() - self._shown_at >= BAR_REFRESH_S:
             self._shown_at = time.monotonic()
             self._handle.update(self._html(self._last))
 
 
-def bar_html(done: int, total: int, sentence: str, packs: list[tuple[str, str]]) -> str:
-    """Return the bar as HTML: how many trials of all are done, a sentence, and a line a running pack."""
-    lines = "".join(f"<div style='opacity:.7'>{html.escape(name)}: {html.escape(how)}</div>" for name, how in packs)
+def bar_html(done: int, total: int, summary: str, packs: list[tuple[str, str]]) -> str:
+    """Render the bar as HTML: trials done of the total, a summary, and one line per running pack."""
+    lines = "".join(f"<div style='opacity:.7'>{html.escape(name)}: {html.escape(step)}</div>" for name, step in packs)
     return (
         f"<div class='depthrate-bar'><progress value='{done}' max='{max(total, 1)}' style='width:20em'></progress> "
-        f"{html.escape(sentence)}{lines}</div>"
+        f"{html.escape(summary)}{lines}</div>"
     )
 
 
 class JobWatcher:
-    """A line whenever a job that launches a sweep elsewhere, or what it has committed, has changed."""
+    """Prints a line whenever the state or the number of committed trials of a supervisor's job has changed."""
 
     def __init__(self, checked: CheckedSweep, store: Store, console: Console):
         self._trial_ids = {trial.trial_id for trial in checked.trials}
@@ -230,7 +231,7 @@ class JobWatcher:
         self._shown = ""
 
     def show(self, state: str) -> None:
-        """Show how the job is getting on, given its state in words."""
+        """Print the job's `state` and the number of committed trials, if either has changed."""
         try:
             committed = take_snapshot(self._files, cache=self._cache).trial_ids()
         except (OSError, StoreError):

@@ -1,4 +1,4 @@
-"""The loop that brings a plan to its end: submit, poll, settle, until nothing is pending."""
+"""The loop of a launch: submit packs, poll the executor, handle ended attempts, until no pack is pending."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from depthrate.orchestrator.executors.base import (
     SubmitRateError,
 )
 from depthrate.orchestrator.executors.options import JobOptions
-from depthrate.orchestrator.launch.batching import trials_of
+from depthrate.orchestrator.launch.batching import to_pack_trials
 from depthrate.orchestrator.launch.events import log_event
 from depthrate.orchestrator.launch.launch_plan import Plan
 from depthrate.orchestrator.launch.outcome import Detached, Outcome
@@ -34,11 +34,11 @@ from depthrate.sweeps.packing import Pack
 
 log = logging.getLogger("depthrate")
 SUBMIT_RETRY_DELAY_S = 30.0
-"""Before a scheduler that took nothing is asked again."""
+"""Seconds before packs are submitted again to a scheduler that accepted none."""
 
 
 class Driver:
-    """Runs the packs of a plan through an executor; what is done is only ever read from the store."""
+    """Runs the packs of a plan through an executor. Completed work is determined only from the store."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Driver:
     ):
         self.executor, self._store, self._options, self._clock = executor, store, options, clock
         self._estimate_s = estimate_s
-        """Gives the rough seconds of a pack on one core."""
+        """Function that estimates the seconds of a pack on one core."""
         self._sweep = plan.checked.sweep
         self._queue = PackQueue(plan, store, executor, clock, upkeep, feed)
         self._supervisor = AttemptSupervisor(store, self._sweep.name, executor, options, self._queue, clock)
@@ -64,17 +64,17 @@ class Driver:
         self._cancel_mark = read_cancel_mark(store, self._sweep.name)
         self._backoff = Backoff(clock)
         self._waits_for_rate = False
-        """Whether the last submission was refused only because the scheduler is asked no more often."""
+        """Whether the last submission was refused only by the limit on requests to the scheduler."""
         self._next_tick = float("-inf")
 
     def stop(self) -> None:
-        """Start nothing more; let what runs save a checkpoint and end, or continue without this process where it can."""
+        """Start no more packs. Running packs save a checkpoint and end, or continue if they outlive this process."""
         if not self.stopping:
             self.stopping = True
             self.executor.stop()
 
     def run(self) -> Outcome:
-        """Bring every pack to its commit, or give it up."""
+        """Run until every pack is committed or given up."""
         queue, supervisor, failed = self._queue, self._supervisor, self._supervisor.failed
         with queue.peers:
             while (supervisor.running and not self._can_detach()) or (queue.has_more and not self._is_draining):
@@ -97,7 +97,7 @@ class Driver:
         )
 
     def detach(self) -> Detached:
-        """Submit what is pending and fits; the jobs continue without this process."""
+        """Submit as many pending packs as the scheduler accepts. The jobs continue without this process."""
         queue, supervisor = self._queue, self._supervisor
         with queue.peers:
             self._submit()
@@ -105,15 +105,15 @@ class Driver:
                 time.sleep(0.2)
                 queue.peers.renew(supervisor.trial_ids)
                 self._submit()
-        elsewhere = sum(not queue.peers.busy.isdisjoint(entry.pack.trial_ids) for entry in queue.entries)
-        return Detached(len(supervisor.running), elsewhere, len(queue.entries) - elsewhere)
+        num_claimed = sum(not queue.peers.busy.isdisjoint(entry.pack.trial_ids) for entry in queue.entries)
+        return Detached(len(supervisor.running), num_claimed, len(queue.entries) - num_claimed)
 
     def _can_detach(self) -> bool:
         return self.stopping and self.executor.outlives_driver
 
     @property
     def _is_draining(self) -> bool:
-        """Whether nothing more starts: asked to stop, or jobs were cancelled, beside which the others continue."""
+        """Whether no more packs start: the launch is stopping, or jobs were cancelled while the others continue."""
         return self.stopping or self._supervisor.failed.is_cancelled
 
     def _stop_if_cancelled(self) -> None:
@@ -122,12 +122,12 @@ class Driver:
             return
         self._cancel_mark = mark
         if forced_attempts(mark) & self._supervisor.running.keys() and not self.executor.outlives_driver:
-            raise KeyboardInterrupt  # as a second Ctrl-C: workers that hang hear nothing else
+            raise KeyboardInterrupt  # as a second Ctrl-C: hanging workers react to nothing else
         self._cancelled = True
         self.stop()
 
     def _settle(self, ends: Sequence[AttemptEnd]) -> None:
-        """Handle attempts that ended; where the packs that are left would fail like them, start nothing more."""
+        """Handle attempts that ended. If the remaining packs would fail alike, start no more."""
         if not ends:
             return
         self._backoff.reset()
@@ -139,52 +139,54 @@ class Driver:
             self.stop()
 
     def _submit(self) -> None:
-        """Fill the executor; packs that another launch runs wait, and are dropped when it has committed them."""
-        room = self.executor.capacity - len(self._supervisor.running)
-        if not self._queue.entries or room <= 0 or self._backoff.is_waiting or self._supervisor.is_store_full:
+        """Fill the executor. Packs that a peer launch runs wait, and are dropped once it has committed them."""
+        free_slots = self.executor.capacity - len(self._supervisor.running)
+        if not self._queue.entries or free_slots <= 0 or self._backoff.is_waiting or self._supervisor.is_store_full:
             return
         if self._queue.poll_peers() and self.executor.outlives_driver:
-            self._supervisor.take_over()
+            self._supervisor.adopt_submitted()
         self._waits_for_rate = False
-        room = self.executor.capacity - len(self._supervisor.running)
-        groups = [] if self._is_draining else self._queue.take(room, self._supervisor.running.values())
+        free_slots = self.executor.capacity - len(self._supervisor.running)
+        groups = [] if self._is_draining else self._queue.take(free_slots, self._supervisor.running.values())
         if groups:
             self._submit_jobs([self._new_attempt_spec(*group) for group in groups])
-        if self.stopping:  # asked to while these were on their way
+        if self.stopping:  # stopped during the submission
             self.executor.stop()
 
     def _submit_jobs(self, jobs: list[AttemptSpec]) -> None:
-        """Hand jobs over; where a scheduler has taken some before, one that is away is asked again later."""
+        """Submit attempts. If the scheduler has accepted some before and is now unreachable, retry later."""
         running = self._supervisor.running
         try:
             self.executor.submit(jobs)
         except QueueFullError as error:
-            self._queue.put_back([running.pop(job.attempt_id) for job in error.unsubmitted])
-            log_event("pack", f"waiting to be submitted: {error}", count=len(error.unsubmitted), is_state=True)
+            self._queue.put_back([running.pop(job.attempt_id) for job in error.left])
+            log_event("pack", f"waiting for submission: {error}", count=len(error.left), is_state=True)
             self._backoff.wait()
             self._waits_for_rate = isinstance(error, SubmitRateError)
         except SubmitError as error:
             entries = [running.pop(job.attempt_id) for job in error.unsubmitted]
             if not running and not self._has_submitted:
                 raise
-            log.warning("%d packs wait to be submitted again: %s", len(entries), error)
+            log.warning(
+                "submission of %d packs failed, retrying in %g s: %s", len(entries), SUBMIT_RETRY_DELAY_S, error
+            )
             for entry in entries:
                 entry.not_before = self._clock() + SUBMIT_RETRY_DELAY_S
             self._queue.entries.extend(entries)
         self._has_submitted = True
 
     def _new_attempt_spec(self, entry: QueuedPack, *then: QueuedPack) -> AttemptSpec:
-        """Return a new attempt of a pack, and of those behind it, noted as running."""
+        """Register and return a new attempt of a pack and the packs `then` that follow it in the batch."""
         job = AttemptSpec(
             attempt_id=new_attempt_id(),
             sweep=self._sweep.name,
             task=self._sweep.loaded_task,
-            **vars(trials_of(entry.pack)),
+            **vars(to_pack_trials(entry.pack)),
             pruning=self._queue.pruning(entry.pack),
             options=self._options,
             estimated_s=self._estimate_s(entry.pack),
             avoid=entry.avoid,
-            then=[trials_of(later.pack) for later in then],
+            then=[to_pack_trials(later.pack) for later in then],
         )
         entry.beat, entry.heartbeat_seen_at, entry.then = None, None, list(then)
         self._supervisor.add({job.attempt_id: entry})

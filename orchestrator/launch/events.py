@@ -1,7 +1,7 @@
-"""What happens in a launch, told as a person wants to read it: one line a kind of event, counted.
+"""Events of a launch: one counted line per kind of event.
 
-Whoever notices something calls `note`, or logs a warning; `EventLog` takes both while a launch runs, merges what is alike,
-shows the lines, and keeps them in the store for who looks later.
+Code that detects an event calls `log_event` or logs a warning. While a launch runs, `EventLog` receives both, merges similar
+events, prints one line per kind and stores the lines.
 """
 
 from __future__ import annotations
@@ -32,70 +32,71 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("depthrate")
 EVENT_REPEAT_INTERVAL_S = 30.0
-"""Events of a kind that was told are counted for so long before they are told again."""
-LINES_KEPT = 200
-NODES_NAMED = 5
+"""Minimum seconds between two lines about the same kind of event. Events in between are counted."""
+MAX_EVENTS = 200
+"""Lines that a launch's log holds, the newest ones."""
+MAX_NODES_SHOWN = 5
 GIVEN_UP = "given up"
-"""The outcome that is listed when a launch ends."""
-_NOTICE = "depthrate_notice"
+"""Outcome that is listed again when a launch ends."""
+_EVENT_ATTRIBUTE = "depthrate_event"
 
 
 @dataclass(frozen=True)
 class LaunchEvent:
-    """Something that happened, or that is so now."""
+    """An occurrence or a current state."""
 
     kind: str
-    """What the line says beside its number and its nodes."""
+    """Text of the line besides count and nodes. Similar texts are one kind."""
     noun: str = ""
-    """Of what there are several: job, pack; empty where nothing is counted."""
+    """Counted noun, such as job or pack. Empty if nothing is counted."""
     count: int = 1
     where: str = ""
-    """The node."""
+    """Node."""
     is_state: bool = False
-    """Whether it says how many there are now, not how many more."""
+    """Whether `count` is the current number, not an increment."""
     outcome: str = ""
-    """What was done about it: tried again, given up. Notices of a kind are one line, whatever their outcomes."""
+    """Action taken, such as retried or given up. Events of one kind share a line, whatever their outcomes."""
 
 
 def log_event(
     noun: str, kind: str, *, count: int = 1, where: str = "", is_state: bool = False, outcome: str = ""
 ) -> None:
-    """Tell whoever follows this launch that something happened to some `noun`s: "2 packs on n1 <outcome>: <kind>"."""
-    notice = LaunchEvent(kind, noun, count, where, is_state, outcome)
-    log.info("%s", _line(notice, Counter({outcome: count}), [where] if where else []), extra={_NOTICE: notice})
+    """Log an event of the current launch as "2 packs on n1 <outcome>: <kind>"."""
+    event = LaunchEvent(kind, noun, count, where, is_state, outcome)
+    log.info("%s", _line(event, Counter({outcome: count}), [where] if where else []), extra={_EVENT_ATTRIBUTE: event})
 
 
 @dataclass
 class _EventGroup:
-    """Events of a kind that were not told yet, and what was."""
+    """Unpublished events of one kind, and the last published line."""
 
-    notice: LaunchEvent
+    event: LaunchEvent
     counts: Counter[str] = field(default_factory=Counter)
-    """Outcome -> how often it was noted."""
+    """Outcome -> number of events."""
     nodes: dict[str, None] = field(default_factory=dict)
-    told_at: float = float("-inf")
-    told: str = ""
+    published_at: float = float("-inf")
+    published: str = ""
 
 
 class EventLog(logging.Handler):
-    """Takes what is noted, and warnings, from its beginning to its end; tells of each kind in one line."""
+    """Collects events and warnings while a launch runs, and publishes one line per kind."""
 
     def __init__(
         self,
         store: Store,
         sweep: str,
-        say: Callable[[str], None],
+        print_event: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
         calls: Callable[[], Mapping[str, int]] = dict,
     ):
         super().__init__(logging.INFO)
-        self._store, self._sweep, self._say, self._clock = store, sweep, say, clock
+        self._store, self._sweep, self._print_event, self._clock = store, sweep, print_event, clock
         self._calls = calls
-        """Returns how often each of a scheduler's commands was called."""
+        """Function that returns the number of calls of each scheduler command."""
         self._launch_id = new_attempt_id()
         self._started_at = time.time()
         self._kinds: dict[tuple[str, str], _EventGroup] = {}
-        self._lines: deque[dict[str, Any]] = deque(maxlen=LINES_KEPT)
+        self._lines: deque[dict[str, Any]] = deque(maxlen=MAX_EVENTS)
         self._written: object = None
         self._written_at = float("-inf")
         self._level_before = logging.NOTSET
@@ -112,8 +113,8 @@ class EventLog(logging.Handler):
         log.setLevel(self._level_before)
         self.publish(is_last=True)
 
-    def watching(self, watcher: Watcher) -> Watcher:
-        """Return a watcher that also lets this tell what is new."""
+    def wrap_watcher(self, watcher: Watcher) -> Watcher:
+        """Return a watcher that also publishes new events."""
 
         def watch(progress: Progress) -> None:
             self.publish()
@@ -122,51 +123,51 @@ class EventLog(logging.Handler):
         return watch
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take a notice or a warning; what is logged otherwise is for who debugs us."""
-        notice = getattr(record, _NOTICE, None)
-        if notice is None and record.levelno >= logging.WARNING:
-            notice = LaunchEvent(record.getMessage())
-        if notice is not None:
-            self._take(notice)
+        """Collect an event or a warning. Other log records are for debugging only."""
+        event = getattr(record, _EVENT_ATTRIBUTE, None)
+        if event is None and record.levelno >= logging.WARNING:
+            event = LaunchEvent(record.getMessage())
+        if event is not None:
+            self._add(event)
 
-    def _take(self, notice: LaunchEvent) -> None:
-        merged = self._kinds.setdefault((notice.noun, error_pattern(notice.kind)), _EventGroup(notice))
-        merged.notice = notice
-        merged.counts[notice.outcome] = notice.count + (0 if notice.is_state else merged.counts[notice.outcome])
-        if notice.where:
-            merged.nodes[notice.where] = None
+    def _add(self, event: LaunchEvent) -> None:
+        merged = self._kinds.setdefault((event.noun, error_pattern(event.kind)), _EventGroup(event))
+        merged.event = event
+        merged.counts[event.outcome] = event.count + (0 if event.is_state else merged.counts[event.outcome])
+        if event.where:
+            merged.nodes[event.where] = None
 
     def publish(self, *, is_last: bool = False) -> None:
-        """Tell what is new, and put it into the store if it is time."""
-        with self.lock or contextlib.nullcontext():  # others log too
-            self._publish_progress(is_last)
+        """Print new events, and write them to the store if a heartbeat interval has passed."""
+        with self.lock or contextlib.nullcontext():  # other threads log too
+            self._publish(is_last)
 
-    def _publish_progress(self, is_last: bool) -> None:
+    def _publish(self, is_last: bool) -> None:
         now = self._clock()
         for merged in list(self._kinds.values()):
-            if not merged.counts or (now - merged.told_at < EVENT_REPEAT_INTERVAL_S and not is_last):
+            if not merged.counts or (now - merged.published_at < EVENT_REPEAT_INTERVAL_S and not is_last):
                 continue
-            line = _line(merged.notice, merged.counts, list(merged.nodes))
-            if not (merged.notice.is_state and line == merged.told):
+            line = _line(merged.event, merged.counts, list(merged.nodes))
+            if not (merged.event.is_state and line == merged.published):
                 self._lines.append({"at": time.time(), "text": line})
-                is_summed_up = GIVEN_UP in merged.counts or (merged.told and merged.notice.outcome)
-                if not (is_last and is_summed_up):  # a launch ends by listing what it gave up, and why
-                    self._show(line, is_warning=not (merged.notice.noun or merged.notice.is_state))
-            merged.told, merged.told_at = line, now
+                is_summed_up = GIVEN_UP in merged.counts or (merged.published and merged.event.outcome)
+                if not (is_last and is_summed_up):  # a launch ends with a list of the packs it gave up
+                    self._show(line, is_warning=not (merged.event.noun or merged.event.is_state))
+            merged.published, merged.published_at = line, now
             merged.counts.clear()
             merged.nodes.clear()
         if is_last or now - self._written_at >= heartbeat_s(self._store):
             self._write(now)
 
     def _show(self, line: str, *, is_warning: bool) -> None:
-        """Show a line where launches show things; a warning where Python would, which it has not since it was taken here."""
+        """Print an event to the launch's output, and a warning to stderr unless the root logger has handlers."""
         if not is_warning:
-            self._say(line)
+            self._print_event(line)
         elif not logging.getLogger().handlers:
             print_line(line, stderr=True)
 
     def _write(self, now: float) -> None:
-        """Keep it in the store, if there is anything new; a store that refuses it stops nothing."""
+        """Write new events to the store. A failed write does not stop the launch."""
         calls = dict(self._calls())
         content = {"launch_id": self._launch_id, "started_at": self._started_at, "host": socket.gethostname()}
         content |= {"pid": os.getpid(), "scheduler_calls": calls, "events": list(self._lines)}
@@ -181,30 +182,30 @@ class EventLog(logging.Handler):
         self._written, self._written_at = content, now
 
 
-def _line(notice: LaunchEvent, counts: Counter[str], nodes: list[str]) -> str:
-    """Say what was noted so often, by outcome, on these nodes."""
-    count, more = counts.total(), len(nodes) - NODES_NAMED
-    if not notice.noun:
-        return f"{notice.kind} ({count} times)" if count > 1 else notice.kind
-    where = f" on {', '.join(nodes[:NODES_NAMED])}{f' and {more} more' if more > 0 else ''}" if nodes else ""
-    if not notice.outcome:
-        return f"{counted(count, notice.noun)}{where} {notice.kind}"
+def _line(event: LaunchEvent, counts: Counter[str], nodes: list[str]) -> str:
+    """Format one line about a kind of event: count, nodes, outcomes."""
+    count, more = counts.total(), len(nodes) - MAX_NODES_SHOWN
+    if not event.noun:
+        return f"{event.kind} ({count} times)" if count > 1 else event.kind
+    where = f" on {', '.join(nodes[:MAX_NODES_SHOWN])}{f' and {more} more' if more > 0 else ''}" if nodes else ""
+    if not event.outcome:
+        return f"{counted(count, event.noun)}{where} {event.kind}"
     if len(counts) == 1:
-        return f"{counted(count, notice.noun)}{where} {notice.outcome}: {notice.kind}"
+        return f"{counted(count, event.noun)}{where} {event.outcome}: {event.kind}"
     (outcome, number), *others = counts.most_common()
-    said = [f"{counted(number, notice.noun)} {outcome}", *(f"{number} {outcome}" for outcome, number in others)]
-    return f"{', '.join(said)}{where}: {notice.kind}"
+    parts = [f"{counted(number, event.noun)} {outcome}", *(f"{number} {outcome}" for outcome, number in others)]
+    return f"{', '.join(parts)}{where}: {event.kind}"
 
 
-def last_launch(store: Store, sweep: str) -> dict[str, Any] | None:
-    """Return what the last launch of a sweep that had anything to tell wrote down; None where there is none."""
+def read_last_launch(store: Store, sweep: str) -> dict[str, Any] | None:
+    """Return the log of the sweep's last launch that wrote a valid one, or None."""
     paths = sorted(path for path in store.list(launches_folder(sweep)) if path.endswith(".json"))
     for path in reversed(paths):
         try:
-            found = read_object(store.read(path))
-            events = [{"at": e["at"], "text": str(e["text"])} for e in found["events"] if is_time(e["at"])]
-            calls = {str(name): int(count) for name, count in found["scheduler_calls"].items()}
+            content = read_object(store.read(path))
+            events = [{"at": e["at"], "text": str(e["text"])} for e in content["events"] if is_time(e["at"])]
+            calls = {str(name): int(count) for name, count in content["scheduler_calls"].items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
-        return {"started_at": found.get("started_at"), "events": events, "scheduler_calls": calls}
+        return {"started_at": content.get("started_at"), "events": events, "scheduler_calls": calls}
     return None

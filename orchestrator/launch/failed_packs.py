@@ -1,4 +1,4 @@
-"""What becomes of packs that failed: tried again, split, or given up; and when the rest would fail alike."""
+"""Handle failed packs: retry them, split them or give them up, and detect when the remaining packs would fail alike."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from depthrate.storage.tables.states import FailureKind
 
 @dataclass
 class _Failed:
-    """A pack whose attempt failed, and what becomes of it."""
+    """A pack whose attempt failed, and the outcome for the pack."""
 
     entry: QueuedPack
     failure: PackFailure
-    outcome: str = "tried again"
+    outcome: str = "retried"
 
 
 class FailedPacks:
-    """Puts failed packs back into the queue, or gives them up."""
+    """Requeues failed packs or gives them up."""
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class FailedPacks:
         """Whether an attempt ended because its job was cancelled."""
         self._given_up_by_error = Counter[str]()
         self._retried_by_error = defaultdict[str, list[_Failed]](list)
-        """Packs that have met an error of the task once, before any trial was committed."""
+        """Error pattern -> packs that failed with it before any trial was committed."""
         self._unreported: list[_Failed] = []
 
     def add(self, entry: QueuedPack, kind: FailureKind, attempt_id: str, error: str | None, node: str) -> bool:
-        """Do what follows from a failure; return whether the packs that are left would fail alike."""
+        """Retry, split or give up a failed pack. Return whether the remaining packs would fail alike."""
         entry.failures.append(Failure(node, kind))
         error = error or "the attempt left no record"
         failed = _Failed(entry, PackFailure(entry.pack, attempt_id, error, node))
@@ -70,11 +70,11 @@ class FailedPacks:
                 is_common = self._given_up_by_error[pattern] >= STOP_AFTER_PACKS
                 return is_common or kind is FailureKind.FAILED_TO_START_ANYWHERE
             case FailureAction.STOP:
-                failed.outcome = "put back, and nothing more is submitted"
+                failed.outcome = "requeued, submission stopped"
                 self._queue.put_back([entry])
                 self.is_cancelled = True
             case FailureAction.SPLIT:
-                failed.outcome = "halved"
+                failed.outcome = "split in two"
                 with contextlib.suppress(OSError):
                     self._store.delete(checkpoint_folder(entry.pack.pack_id))
                 others = [failure for failure in entry.failures if failure.kind is not kind]
@@ -91,9 +91,9 @@ class FailedPacks:
         self.given_up.append(failed.failure)
 
     def _give_up_if_every_node_fails(self, failed: _Failed) -> bool:
-        """Give up the packs that have met an error once, where every node has shown it and no trial has gone well anywhere.
+        """Give up the packs with the same error if every node has shown it and no trial has succeeded.
 
-        A retry would only show the same, the time of another job later.
+        A retry would only fail again, after the wait for another job.
         """
         alike = self._retried_by_error[error_pattern(failed.failure.error)]
         alike.append(failed)
@@ -107,7 +107,7 @@ class FailedPacks:
         return True
 
     def report(self) -> None:
-        """Log the failures since the last call, each with what became of its pack."""
+        """Log the failures since the last call, each with the outcome for its pack."""
         for failed in self._unreported:
             log_event("pack", failed.failure.error, where=failed.failure.node, outcome=failed.outcome)
         self._unreported.clear()

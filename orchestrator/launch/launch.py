@@ -1,4 +1,4 @@
-"""`depthrate run` once its plan is made: packs driven from here, or the whole launch sent away, and a clean end."""
+"""Run a plan: drive its packs from this process or submit the whole launch, and clean up at the end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from depthrate.orchestrator.executors.base import Executor, LaunchJob, RemoteLau
 from depthrate.orchestrator.executors.options import JobOptions, LaunchOptions
 from depthrate.orchestrator.launch.autocompact import AutoCompactor
 from depthrate.orchestrator.launch.code_changes import find_code_mismatch
-from depthrate.orchestrator.launch.display import JobWatcher, watcher_for
+from depthrate.orchestrator.launch.display import JobWatcher, make_watcher
 from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.events import EventLog
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, Plan, stale_checkpoints
@@ -38,7 +38,6 @@ from depthrate.storage.files.data_folder import open_data_folder
 from depthrate.storage.files.format import FORMAT, Format
 from depthrate.storage.files.paths import checkpoint_folder
 from depthrate.storage.files.store import Store, StoreError
-from depthrate.tasks.interface import Task
 
 if TYPE_CHECKING:
     from depthrate.orchestrator.executors.base import Estimate
@@ -48,17 +47,17 @@ log = logging.getLogger("depthrate")
 
 @dataclass(frozen=True)
 class LaunchEnd:
-    """How a launch ended, and what the store held then."""
+    """The end of a launch and the store's snapshot at that time."""
 
     snapshot: Snapshot
     outcome: Outcome | None = None
-    """Of a launch that was driven from here."""
+    """Outcome of a launch that this process drove."""
     job: LaunchJob | None = None
-    """In which a launch ran that was sent away."""
+    """Supervisor's job of a launch that was submitted."""
     job_end: str = ""
-    """How that job ended, in words."""
-    unseen: int = 0
-    """Trials that it has committed and that the store's listing does not show."""
+    """Description of the end of that job."""
+    not_visible: int = 0
+    """Trials that the launch has committed and that the store's listing does not show yet."""
 
 
 def launch(
@@ -72,23 +71,23 @@ def launch(
     feed: Feed | None = None,
     notifier: Notifier | None = None,
 ) -> LaunchEnd:
-    """Run a plan's packs, and those that a search adds, until all are committed, given up, or Ctrl-C.
+    """Run a plan's packs and the packs that a search adds, until all are committed or given up, or until Ctrl-C.
 
     Raises:
-        StoreError: the store cannot be written, or other processes would not see it.
-        ValueError: the executor cannot be started.
+        StoreError: If the store cannot be written, or other processes would not see it.
+        ValueError: If the executor cannot be started.
     """
-    of_jobs = _begin(plan, store, executor, options)
+    job_options = _prepare(plan, store, executor, options)
     executor.start(plan.num_packs_expected)
-    autocompactor = AutoCompactor(of_jobs.store)
+    autocompactor = AutoCompactor(job_options.store)
     sweep = plan.checked.sweep.name
     with (
-        watcher_for(plan, console) as watcher,
-        EventLog(store, sweep, watcher.say, calls=executor.scheduler_calls) as events,
+        make_watcher(plan, console) as watcher,
+        EventLog(store, sweep, watcher.print_line, calls=executor.scheduler_calls) as events,
     ):
-        watch = events.watching(watcher if notifier is None else notifier.watching(watcher))
+        watch = events.wrap_watcher(watcher if notifier is None else notifier.wrap_watcher(watcher))
         driver = Driver(
-            plan, store, executor, of_jobs, watch, upkeep=autocompactor.refresh, estimate_s=estimate_s, feed=feed
+            plan, store, executor, job_options, watch, upkeep=autocompactor.refresh, estimate_s=estimate_s, feed=feed
         )
         with _Interrupts(driver, console):
             try:
@@ -96,23 +95,23 @@ def launch(
             finally:
                 executor.close()
                 autocompactor.close(wait=False)
-    done = _done(plan, outcome) if feed is None else set()  # a search leaves out trials that it prunes
+    done = _committed_ids(plan, outcome) if feed is None else set()  # a search commits no pruned trials
     snapshot = await_commits(store, done)
     if not outcome.interrupted:
         if autocompactor.refresh(snapshot):
-            console.print("putting small files together, as depthrate compact does")
+            console.print("compacting the store, as depthrate compact does")
         autocompactor.close(wait=True)
     committed = snapshot.trial_ids()
-    own = [pack.pack_id for pack in plan.packs if committed.issuperset(pack.trial_ids)]
-    with contextlib.suppress(OSError):  # what is left of one costs room and no result
-        own += stale_checkpoints(store, committed)  # of packs that others formed, and workers whose launch was killed
+    pack_ids = [pack.pack_id for pack in plan.packs if committed.issuperset(pack.trial_ids)]
+    with contextlib.suppress(OSError):  # a remaining checkpoint costs space, not results
+        pack_ids += stale_checkpoints(store, committed)  # of peer launches' packs and of killed launches' workers
         delete_ended_live(store, committed, sweep=plan.checked.sweep.name)
-    delete_checkpoints(dict.fromkeys(own), store)
-    return LaunchEnd(snapshot, outcome, unseen=len(done - committed))
+    delete_checkpoints(dict.fromkeys(pack_ids), store)
+    return LaunchEnd(snapshot, outcome, not_visible=len(done - committed))
 
 
-def _done(plan: Plan, outcome: Outcome) -> set[str]:
-    """Return the trials that a launch which went to its end has committed: all but those that it gave up."""
+def _committed_ids(plan: Plan, outcome: Outcome) -> set[str]:
+    """Return the trials that a finished launch has committed: all except the ones given up."""
     if outcome.stopped_early or outcome.interrupted:
         return set()
     given_up = {trial_id for failure in outcome.failures for trial_id in failure.pack.trial_ids}
@@ -121,33 +120,33 @@ def _done(plan: Plan, outcome: Outcome) -> set[str]:
 
 
 def submit(plan: Plan, store: Store, executor: Executor, estimate_s: Estimate, options: LaunchOptions) -> Detached:
-    """Submit a plan's packs to machines that go on without us.
+    """Submit a plan's packs to an executor whose jobs continue without this process.
 
     Raises:
-        StoreError: the store cannot be written.
+        StoreError: If the store cannot be written.
     """
-    of_jobs = _begin(plan, store, executor, options)
-    supervise = partial(executor.supervise, plan.packs, estimate_s, of_jobs)
+    job_options = _prepare(plan, store, executor, options)
+    supervise = partial(executor.supervise, plan.packs, estimate_s, job_options)
     try:
         if job := supervise():
             return Detached(len(plan.in_flight), 0, len(plan.packs), job)
     except SubmitError as error:
         log.warning("%s", error)
     executor.start(plan.num_packs_expected)
-    sent = Driver(plan, store, executor, of_jobs, lambda progress: None, estimate_s=estimate_s).detach()
+    detached = Driver(plan, store, executor, job_options, lambda progress: None, estimate_s=estimate_s).detach()
     try:
-        return replace(sent, job=supervise()) if sent.not_submitted else sent  # the limit was learnt on the way
+        return replace(detached, job=supervise()) if detached.not_submitted else detached  # a refusal showed the limit
     except SubmitError as error:
         log.warning("%s", error)
-        return sent
+        return detached
 
 
 def send_launch(plan: Plan, store: Store, site: RemoteLauncher, options: LaunchOptions) -> LaunchJob:
-    """Send the whole launch away, or find the one that is on its way already; it goes on without us.
+    """Submit the whole launch as a job, or find the job submitted before. It continues without this process.
 
     Raises:
-        StoreError: the store cannot be written.
-        ValueError: a scheduler refused, or does not answer.
+        StoreError: If the store cannot be written.
+        ValueError: If the scheduler refuses or does not answer.
     """
     require_clock(store)
     write_launch(store, plan.checked)
@@ -155,19 +154,19 @@ def send_launch(plan: Plan, store: Store, site: RemoteLauncher, options: LaunchO
 
 
 def follow_launch(plan: Plan, store: Store, site: RemoteLauncher, job: LaunchJob, console: Console) -> LaunchEnd:
-    """Show how a launch that was sent away is getting on, until its job is over."""
+    """Print the progress of a submitted launch until its job ends."""
     job_end = site.follow(job, JobWatcher(plan.checked, store, console).show)
     return LaunchEnd(take_snapshot(store), job=job, job_end=job_end)
 
 
 def write_launch(store: Store, checked: CheckedSweep) -> None:
-    """Make this the sweep that status, fit and report mean by its name."""
+    """Store the sweep's spec, so that status, fit and report use it for this name."""
     sweep = checked.sweep
     write_spec(store, sweep.name, sweep.spec_hash(), sweep.spec(), [trial.trial_id for trial in checked.trials])
 
 
-def _begin(plan: Plan, store: Store, executor: Executor, options: LaunchOptions) -> JobOptions:
-    """Check the store, note the launch in it, and return what all its jobs share."""
+def _prepare(plan: Plan, store: Store, executor: Executor, options: LaunchOptions) -> JobOptions:
+    """Check the store, record the launch in it, and return the options that all its attempts share."""
     store.require_place()
     require_clock(store)
     if not plan.snapshot.listing and store.format == Format():
@@ -175,71 +174,70 @@ def _begin(plan: Plan, store: Store, executor: Executor, options: LaunchOptions)
     delete_checkpoints(plan.stale_checkpoints, store)
     write_launch(store, plan.checked)
     _check_not_removed(store, plan)
-    found = find_code_mismatch(plan.checked, plan.snapshot)
-    git_sha, git_dirty = _git_state(_task_folder(plan.checked.task))
-    engine, why = executor.engine(plan.checked.sweep.engine)
-    if why is not None and plan.checked.task.engine is not None:
-        log.warning("%s", why)
-    num_at_once = executor.max_parallel(executor.workers if plan.checked.sweep.search else len(plan.packs))
-    decided = {
+    mismatch = find_code_mismatch(plan.checked, plan.snapshot)
+    code = plan.checked.task.code
+    git_sha, git_dirty = _git_state(Path(__file__).parent if code is None else code.root)
+    engine, reason = executor.engine(plan.checked.sweep.engine)
+    if reason is not None and plan.checked.task.engine is not None:
+        log.warning("%s", reason)
+    max_parallel = executor.max_parallel(executor.workers if plan.checked.sweep.search else len(plan.packs))
+    resolved = {
         "store": store.address,
         "data": options.data or open_data_folder().url,
         "device": executor.device,
         "engine": engine,
         "code": keep_source(store, plan.checked.task),
-        "shares_libraries": not executor.is_local,
-        "notify": None,  # may be an address with a key in it
+        "shares_libraries": not executor.is_here,
+        "notify": None,  # the URL may contain a key
     }
     return JobOptions(
-        **(vars(options) | decided),
+        **(vars(options) | resolved),
         git_sha=git_sha,
         git_dirty=git_dirty,
-        accepted_codes=() if found is None else sorted(found.accepted),
+        accepted_codes=() if mismatch is None else sorted(mismatch.accepted),
         gpu_share=executor.gpu_share,
-        beat_s=heartbeat_s(store, num_at_once),
+        beat_s=heartbeat_s(store, max_parallel),
     )
 
 
 def _check_not_removed(store: Store, plan: Plan) -> None:
-    """Check that nobody removed what the plan counts on before it was written down who asks for it.
+    """Check that no committed trial of the plan was removed before the launch was recorded.
 
     Raises:
-        StoreError: somebody did.
+        StoreError: If one was.
     """
-    if store.list("removals") and (gone := plan.done - take_snapshot(store).trial_ids()):
+    if store.list("removals") and (removed := plan.done - take_snapshot(store).trial_ids()):
         raise StoreError(
-            f"{counted(len(gone), 'trial that was', 'trials that were')} done removed meanwhile; call it again to run them too"
+            f"{counted(len(removed), 'committed trial was', 'committed trials were')} removed while the launch was planned. "
+            "Run the command again to rerun them."
         )
 
 
 class _Interrupts:
-    """Ctrl-C, SIGTERM or a closed terminal once: checkpoint and stop; twice: stop now."""
+    """Handles Ctrl-C, SIGTERM and a closed terminal: the first checkpoints and stops, the second stops at once."""
 
     def __init__(self, driver: Driver, console: Console):
         self._driver, self._console = driver, console
 
     def __enter__(self) -> None:
-        self._before = {s: signal.signal(s, self._on_signal) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        self._previous = {number: signal.signal(number, self._on_signal) for number in signals}
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._driver.stopping:
             raise KeyboardInterrupt
-        goes_on = "leaving: the jobs go on without us"
-        stops = "stopping: each worker saves a checkpoint after its current step (Ctrl-C again to stop at once)"
-        self._console.print(goes_on if self._driver.executor.outlives_driver else stops)
+        detaching = "detaching: the jobs keep running"
+        stopping = "stopping: each worker saves a checkpoint after its current step (Ctrl-C again to stop at once)"
+        self._console.print(detaching if self._driver.executor.outlives_driver else stopping)
         self._driver.stop()
 
 
-def _task_folder(task: Task) -> Path:
-    return Path(__file__).parent if task.code is None else task.code.root
-
-
 def _git_state(folder: Path) -> tuple[str | None, bool | None]:
-    """Return the commit of the task's code and whether it was changed since; nulls outside a repository."""
+    """Return the git commit of a folder and whether it has uncommitted changes, or (None, None) outside a repository."""
 
     def git(*arguments: str) -> str | None:
         try:
@@ -256,20 +254,20 @@ def _git_state(folder: Path) -> tuple[str | None, bool | None]:
 
 
 def delete_checkpoints(pack_ids: Iterable[str], store: Store) -> None:
-    """Delete the checkpoints of packs that are done (by another launch, after they were halved, or before a crash).
+    """Delete the checkpoints of committed packs.
 
-    What is left of one costs room and no result: the next launch, and `verify`, find it.
+    A checkpoint that cannot be deleted costs space, not results. The next launch and `verify` find it.
     """
     wanted = set(pack_ids)
     if not wanted:
         return
     try:
-        there = {path.split("/")[1] for path in store.list("checkpoints")}
+        existing = {path.split("/")[1] for path in store.list("checkpoints")}
     except OSError as error:
-        log.warning("checkpoints are not listed, and not deleted: %s", error)
+        log.warning("checkpoints of committed packs not deleted, because they cannot be listed: %s", error)
         return
-    for pack_id in wanted & there:  # few are there, and asking for one that is not costs requests too
+    for pack_id in wanted & existing:  # few exist, and deleting a missing one costs requests too
         try:
             store.delete(checkpoint_folder(pack_id))
         except OSError as error:
-            log.warning("checkpoint of pack %s, which is done, is not deleted: %s", pack_id, error)
+            log.warning("checkpoint of committed pack %s not deleted: %s", pack_id, error)

@@ -1,4 +1,4 @@
-"""What a launch would do: the sweep's trials, minus the committed ones, in packs."""
+"""Plan a launch: the sweep's trials, without the committed ones, in packs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.interface import Task
 
 MIN_DISTINCT_X = 3
-"""Values of x from which on a power law, which has two parameters, can fail to fit."""
+"""Distinct x values from which a power law, with two parameters, can fail to fit."""
 
 
 @dataclass(frozen=True)
 class CheckedSweep:
-    """A sweep whose task is loaded and whose trials passed every check that needs no store."""
+    """A sweep with its loaded task and its trials, which passed all checks that need no store."""
 
     sweep: SweepSpec
     task: Task
@@ -36,7 +36,7 @@ class CheckedSweep:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is done and what would run."""
+    """The committed and the pending trials of a sweep."""
 
     checked: CheckedSweep
     snapshot: Snapshot
@@ -44,43 +44,45 @@ class Plan:
     packs: list[Pack]
     """Pending trials, longest pack first."""
     in_flight: dict[str, Pack]
-    """Attempt -> pack of the jobs that an earlier launch submitted and a scheduler still has."""
+    """Attempt -> pack of the jobs that an earlier launch submitted and the scheduler still has."""
     stale_checkpoints: list[str]
-    """Packs that left a checkpoint although all their trials are committed."""
+    """Packs with a checkpoint although all their trials are committed."""
     num_resumed: int = 0
-    """How many of the packs go on from a checkpoint."""
+    """Number of packs that resume from a checkpoint."""
 
     @property
     def num_packs_expected(self) -> int | None:
-        """Packs that would run; null where a search adds more."""
+        """Number of packs to run, or None if a search adds more."""
         return None if self.checked.sweep.search else len(self.packs)
 
     @property
     def num_pending(self) -> int:
-        """Trials that would run."""
+        """Number of trials to run."""
         return sum(len(pack.trials) for pack in self.packs)
 
 
 def check_sweep(sweep: SweepSpec, files: Mapping[str, bytes] | None = None) -> CheckedSweep:
-    """Load the sweep's task, as these files of its code have it or as it is now, and expand it.
+    """Load the sweep's task and expand the sweep.
 
+    Args:
+        files: Files of the task's code. None for the current code.
     Raises:
-        ValueError: `SweepError`, `TaskError`, `ParameterError` or `TableError` for what cannot run.
+        ValueError: `SweepError`, `TaskError`, `ParameterError` or `TableError` if the sweep cannot run.
     """
     task = sweep.load_task(files)
     trials = expand(sweep, task)
     check_fits(sweep, task)
     check_figures(sweep, task)
-    columns_of(task)  # refuses columns that the store cannot keep
+    columns_of(task)  # refuses columns that the store does not support
     check_filters(sweep, task)
     return CheckedSweep(sweep, task, trials)
 
 
 def check_filters(sweep: SweepSpec, task: Task) -> None:
-    """Check that each `where` of the sweep's fits is SQL over what its trials will have.
+    """Check before training that each `where` of the sweep's fits is SQL over its result columns.
 
     Raises:
-        SweepError: it is not; found out after the training it would be too late.
+        SweepError: If one is not.
     """
     filters = [request.where for request in sweep.fit if request.where is not None]
     if not filters:
@@ -94,37 +96,37 @@ def check_filters(sweep: SweepSpec, task: Task) -> None:
             raise SweepError(f"fit where: {error}") from None
 
 
-def thin_fits(checked: CheckedSweep) -> Iterator[str]:
-    """Yield a remark for each fit of a grid whose longest curve has too few values of x to test the power law."""
+def thin_fit_remarks(checked: CheckedSweep) -> Iterator[str]:
+    """Yield a remark for each fit whose longest curve has too few distinct x values to test the power law."""
     for request in checked.sweep.fit if checked.sweep.search is None else ():
         expression, curves = Expression(request.x), defaultdict[str, set[float]](set)
         for trial in checked.trials:
-            with suppress(ExpressionError):  # x is null there, or divides by zero: the fit leaves the trial out
+            with suppress(ExpressionError):  # x is None or divides by zero: the fit excludes the trial
                 curves[canonical_json([trial.params[name] for name in request.by])].add(
                     expression.evaluate(trial.params)
                 )
-        most = max(map(len, curves.values()), default=0)
-        if most < MIN_DISTINCT_X:
+        max_distinct = max(map(len, curves.values()), default=0)
+        if max_distinct < MIN_DISTINCT_X:
             yield (
-                f"fit of {request.metric} over {request.x}: at most {most} different {request.x} in a curve, and a power law "
-                f"passes through any {MIN_DISTINCT_X - 1} points; give {MIN_DISTINCT_X} or more"
+                f"fit of {request.metric} over {request.x}: at most {max_distinct} values of {request.x} per curve. A power "
+                f"law fits any {MIN_DISTINCT_X - 1} points. Use {MIN_DISTINCT_X} or more."
             )
 
 
 def check_data(checked: CheckedSweep, source: DataSource) -> None:
-    """Check that everything the trials read is there.
+    """Check that all data of the trials exist.
 
     Raises:
-        DatasetError: saying where it looked and how to get it.
+        DatasetError: If some are missing. The message names the folder and how to get them.
     """
     checked.task.check_data([trial.params for trial in checked.trials], source)
 
 
 def check_contents(plan: Plan, source: DataSource) -> None:
-    """Read everything that the pending trials read, once, so that damage is found before anything starts.
+    """Read all data of the pending trials once, so that corrupt files are found before anything starts.
 
     Raises:
-        DatasetError: naming the file, what was expected of it, and what to do.
+        DatasetError: If a file is corrupt. The message names the file, the expected content and the fix.
     """
     pending = [trial.params for pack in plan.packs for trial in pack.trials]
     plan.checked.task.check_contents(pending, source)
@@ -139,44 +141,45 @@ def make_plan(
     submitted: Mapping[str, tuple[str, list[str]]] | None = None,
     memory_bytes: float | None = None,
 ) -> Plan:
-    """Compare the sweep with the store, and with what was submitted: attempt -> (pack, trials).
+    """Compare the sweep with the store and with the submitted jobs.
 
-    `memory_bytes` is what one worker may use.
+    Packs with a checkpoint keep their trials, so that training resumes.
 
-    Packs that left a checkpoint are formed again as they were, so that nothing trained is trained anew.
-
+    Args:
+        submitted: Attempt -> (pack, trials) of the jobs that a scheduler still has.
+        memory_bytes: Memory limit of one worker, or None.
     Raises:
-        MemoryLimitError: a pending trial needs more than that even alone.
-        EngineError: one cannot train as the sweep asks for.
+        MemoryLimitError: If a single pending trial exceeds `memory_bytes`.
+        EngineError: If a pending trial does not support the sweep's engine.
     """
     snapshot = take_snapshot(store)
     committed = snapshot.trial_ids()
     pending = {trial.trial_id: trial for trial in checked.trials if trial.trial_id not in committed}
-    underway = {}
+    in_flight = {}
     for attempt_id, (pack_id, trial_ids) in (submitted or {}).items():
-        theirs = [pending.pop(trial_id) for trial_id in trial_ids if trial_id in pending]
-        if theirs:
-            underway[attempt_id] = Pack(pack_id, tuple(theirs))
+        trials = [pending.pop(trial_id) for trial_id in trial_ids if trial_id in pending]
+        if trials:
+            in_flight[attempt_id] = Pack(pack_id, tuple(trials))
     packs = []
     checkpointed = _checkpointed_packs(store)
     for pack_id, members in checkpointed.items():
-        again = [pending.pop(trial_id) for trial_id in members if trial_id in pending]
-        if again:
-            packs.append(Pack(pack_id, tuple(again)))
+        trials = [pending.pop(trial_id) for trial_id in members if trial_id in pending]
+        if trials:
+            packs.append(Pack(pack_id, tuple(trials)))
     new = pack_trials(pending.values(), checked.task, device=device, workers=workers, memory_bytes=memory_bytes)
     check_memory(new, checked.task, device, memory_bytes)
     packs += new
     if (engine := checked.task.engine) is not None:
-        for pack in packs:  # refuses what was asked for and cannot be
+        for pack in packs:  # raises if a pack does not support the requested engine
             engine(pack.trials[0].params, checked.sweep.engine, device)
     packs.sort(key=lambda pack: -estimated_wall_s(pack, checked.task))
     done = committed & {trial.trial_id for trial in checked.trials}
     num_resumed = sum(pack.pack_id in checkpointed for pack in packs)
-    return Plan(checked, snapshot, done, packs, underway, _stale(checkpointed, committed), num_resumed)
+    return Plan(checked, snapshot, done, packs, in_flight, _stale(checkpointed, committed), num_resumed)
 
 
 def stale_checkpoints(store: Store, committed: Set[str]) -> list[str]:
-    """Return the packs that left a checkpoint and whose trials are all committed."""
+    """Return the packs with a checkpoint whose trials are all committed."""
     return _stale(_checkpointed_packs(store), committed)
 
 
@@ -185,21 +188,21 @@ def _stale(checkpointed: Mapping[str, list[str]], committed: Set[str]) -> list[s
 
 
 def split_pack(pack: Pack) -> list[Pack]:
-    """Return the pack's trials in two packs, for one that ran out of memory."""
+    """Split a pack that ran out of memory into two."""
     middle = len(pack.trials) // 2
     return [make_pack(pack.trials[:middle]), make_pack(pack.trials[middle:])]
 
 
 def _checkpointed_packs(store: Store) -> dict[str, list[str]]:
     packs = {}
-    found = {path: path.split("/")[1] for path in store.list("checkpoints")}
-    named = [
-        path for path, pack_id in found.items() if is_identity(pack_id) and path == checkpoint_trials_path(pack_id)
+    pack_ids = {path: path.split("/")[1] for path in store.list("checkpoints")}
+    paths = [
+        path for path, pack_id in pack_ids.items() if is_identity(pack_id) and path == checkpoint_trials_path(pack_id)
     ]
-    for path, content in store.read_many(named):
+    for path, content in store.read_many(paths):
         try:
             if not isinstance(content, OSError):
-                packs[found[path]] = [identity(trial_id) for trial_id in read_with_digest(content)["trial_ids"]]
+                packs[pack_ids[path]] = [identity(trial_id) for trial_id in read_with_digest(content)["trial_ids"]]
         except (ValueError, KeyError, TypeError):
-            continue  # torn or foreign: its trials are packed as if they had no checkpoint
+            continue  # corrupt or foreign: its trials are packed as if they had no checkpoint
     return packs

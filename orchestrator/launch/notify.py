@@ -1,4 +1,4 @@
-"""`--notify`: a command or a webhook is told of a launch's first failure and of its end."""
+"""`--notify`: call a command or a webhook on a launch's first failure and at its end."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from depthrate.orchestrator.launch.outcome import RunState
 from depthrate.orchestrator.launch.progress import Progress, Watcher
 
 _ENDS = {
-    RunState.COMPLETE: "is done",
-    RunState.DETACHED: "is done",
-    RunState.PROBED: "is done",
-    RunState.INCOMPLETE: "ended with trials that are not done",
-    RunState.INTERRUPTED: "was stopped",
+    RunState.COMPLETE: "is complete",
+    RunState.DETACHED: "is submitted",
+    RunState.PROBED: "has run its pilot packs",
+    RunState.INCOMPLETE: "ended incomplete: some trials are not committed",
+    RunState.INTERRUPTED: "was interrupted",
 }
 NOTIFY_TIMEOUT_S = 20.0
-"""What takes longer is given up: a launch waits for nobody."""
+"""Seconds after which a notification is abandoned, so that it does not block the launch."""
 log = logging.getLogger("depthrate")
 
 
 @dataclass
 class Notifier:
-    """Tells somebody, by a command or a webhook, how a launch is getting on."""
+    """Sends a launch's first failure and its end to a command or a webhook."""
 
     target: str
-    """A URL that is sent JSON (event, sweep, message), or a command that finds them in its environment."""
+    """URL that receives JSON (event, sweep, message), or command that receives them as environment variables."""
     sweep: str
-    has_told_failure: bool = False
+    has_sent_failure: bool = False
 
-    def watching(self, watcher: Watcher) -> Watcher:
-        """Return a watcher that also tells of the first failure."""
+    def wrap_watcher(self, watcher: Watcher) -> Watcher:
+        """Return a watcher that also sends the first failure."""
 
         def watch(progress: Progress) -> None:
             watcher(progress)
-            if progress.failures and not self.has_told_failure:
-                self.has_told_failure = True
+            if progress.failures and not self.has_sent_failure:
+                self.has_sent_failure = True
                 failure = progress.failures[0]
                 self.notify(
                     "failure", f"{counted(len(failure.pack.trials), 'trial')} of {self.sweep} failed: {failure.error}"
@@ -49,8 +49,8 @@ class Notifier:
 
         return watch
 
-    def around(self, run: Callable[[], RunState]) -> RunState:
-        """Run a launch, send its end, also that by an exception, and return its state."""
+    def notify_end(self, run: Callable[[], RunState]) -> RunState:
+        """Run a launch, send its end even after an exception, and return its state."""
         state = RunState.INCOMPLETE
         try:
             state = run()
@@ -62,7 +62,7 @@ class Notifier:
         return state
 
     def notify(self, event: str, message: str) -> None:
-        """Tell an event; that nobody hears it is a warning, never an error."""
+        """Send an event. A failure to send is logged as a warning, never raised."""
         content = {"event": event, "sweep": self.sweep, "message": printable(message)}
         try:
             (self._post if self.target.startswith(("http://", "https://")) else self._call)(content)

@@ -1,4 +1,4 @@
-"""How a launch ended, and the state of its sweep after that."""
+"""The end of a launch and the state of its sweep after it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class RunState(Enum):
     DETACHED = "detached"
     """Jobs continue without this process."""
     PROBED = "probed"
-    """The packs of a probe are committed. The others have not started."""
+    """The packs of a pilot run are committed. The others have not started."""
     INCOMPLETE = "incomplete"
-    """Trials are left: they failed, or were not submitted."""
+    """Some trials failed or were not submitted."""
     INTERRUPTED = "interrupted"
     """The user stopped the run. It can be resumed."""
 
@@ -34,29 +34,30 @@ class PackFailure:
     attempt_id: str
     error: str
     node: str = ""
-    """On which it was last tried, where that is known."""
+    """Node of the last attempt. Empty if unknown."""
 
 
 @dataclass
 class Outcome:
-    """How a launch ended."""
+    """The end of a launch."""
 
     failures: list[PackFailure]
     interrupted: bool
-    """Asked to stop, by a signal or a cancellation."""
+    """Whether a signal or a cancellation stopped the launch."""
     stopped_early: bool
+    """Whether the launch stopped because the remaining packs would fail alike."""
     cancelled: bool = False
-    """By `depthrate cancel`, or by the user or an administrator of a scheduler."""
+    """Whether `depthrate cancel`, or a user or administrator of the scheduler, cancelled the launch."""
 
 
 @dataclass(frozen=True)
 class Detached:
-    """How many packs a launch left behind that submitted them and went."""
+    """Numbers of packs after a launch that submitted them and ended."""
 
-    on_their_way: int
-    elsewhere: int
-    """Claimed or run by another launch, which was there first."""
+    submitted: int
+    claimed_by_peers: int
+    """Packs that a peer launch has claimed or runs."""
     not_submitted: int
-    """For lack of room, or because the scheduler went away meanwhile."""
+    """Packs not submitted, because of a submit limit or an unreachable scheduler."""
     job: LaunchJob | None = None
-    """That submits those."""
+    """Supervisor's job that submits the remaining packs."""

@@ -1,4 +1,4 @@
-"""What other launches of a sweep are doing: which trials they run now, and the ends that nobody wrote down."""
+"""Track peer launches of a sweep: the trials that they run or claim, and attempts that ended without a record of it."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from depthrate.sweeps.packing import Pack
 
 
 class PeerLaunches:
-    """Looks at what is not this launch's own: attempts that run, and claims of trials about to be."""
+    """Live attempts and claims of peer launches."""
 
     def __init__(self, store: Store, sweep: str = "", launch_id: str = ""):
         self._store = store
         self._claims = Claims(store, sweep, launch_id)
         self._records = RecordReader(store)
         self._seen: set[str] = set()
-        """Attempts that are this launch's own, or have ended."""
+        """Paths of the records of this launch's attempts and of ended attempts."""
         self.running: set[str] = set()
-        """Trials that others were running at the last look."""
-        self.holders: list[Record] = []
-        """The attempts that were running them."""
+        """Trials that peers were running at the last poll."""
+        self.live_records: list[Record] = []
+        """Records of the attempts that were running them."""
 
     def __enter__(self) -> PeerLaunches:
         self._claims.enter()
@@ -39,74 +39,74 @@ class PeerLaunches:
 
     @property
     def busy(self) -> set[str]:
-        """Trials that others were running, or about to run, at the last look."""
+        """Trials that peers were running or had claimed at the last poll."""
         return self.running | self._claims.others
 
     @property
     def had_peers(self) -> bool:
-        """Whether another launch of the sweep was seen at any time."""
+        """Whether a peer launch was seen at any time."""
         return self._claims.has_peers
 
     @property
     def is_alone(self) -> bool:
-        """Whether nothing of another launch was seen at the last look."""
-        return not self.holders and not self._claims.has_peers and not self._claims.others
+        """Whether the last poll found no attempts, claims or launches of peers."""
+        return not self.live_records and not self._claims.has_peers and not self._claims.others
 
     def detect_peers(self) -> None:
-        """See whether another launch has come, at the cost of one request."""
+        """Check for new peer launches, at the cost of one request."""
         self._claims.refresh()
 
-    def claim(self, packs: Sequence[Pack], following: Sequence[Pack], own: Collection[str]) -> bool:
-        """Claim packs beside this launch's `own` trials, unless they are its already; return whether that had to be asked.
+    def claim(self, packs: Sequence[Pack], following: Sequence[Pack], running_ids: Collection[str]) -> bool:
+        """Claim packs for this launch, which already runs `running_ids`. Return whether a new claim was needed.
 
-        Where a claim costs time, of requests or for others to see it, those that follow are claimed with them.
+        If a claim is slow (an object store, or peers that must see it), the `following` packs are claimed too.
         """
         if all(self.is_claimed(pack) for pack in packs):
             return False
         is_costly = self.had_peers or not self._store.is_local
         wanted = {trial_id for pack in (*packs, *(following if is_costly else ())) for trial_id in pack.trial_ids}
-        self._claims.acquire(wanted, own)
+        self._claims.acquire(wanted, running_ids)
         return True
 
     def is_claimed(self, pack: Pack) -> bool:
-        """Whether this launch holds the claim of all of a pack."""
+        """Return whether this launch has claimed all trials of a pack."""
         return self._claims.has(pack.trial_ids)
 
-    def renew(self, own: Collection[str]) -> None:
-        """Keep the claims of what runs, now and then."""
-        self._claims.renew(own)
+    def renew(self, running_ids: Collection[str]) -> None:
+        """Renew the claims of running trials if due."""
+        self._claims.renew(running_ids)
 
     def register_attempts(self, sweep: str, *attempt_ids: str) -> None:
-        """Note attempts of this launch."""
+        """Register attempts of this launch, so that they do not count as a peer's."""
         self._seen.update(attempt_path(sweep, attempt_id) for attempt_id in attempt_ids)
 
     def poll(self) -> set[str]:
-        """See which trials others run or claim, and write down the end of those that were killed together with their driver.
+        """Read the peers' attempts and claims, and record as lost the attempts that were killed together with their driver.
 
-        Returns the trials that were claimed at the look before and are no more.
-
+        Returns:
+            The trials that were claimed at the previous poll and are not any more.
         Raises:
-            OSError: the store cannot be listed just now.
+            OSError: If the store cannot be listed.
         """
-        before = self._claims.others
+        previous = self._claims.others
         self._claims.refresh()
         records = self._records.refresh(lambda path: path not in self._seen)
         now = time.time()
-        self.running, self.holders = set(), []
+        self.running, self.live_records = set(), []
         for path, record in records.items():
             if is_live(record, now):
                 self.running.update(record["trial_ids"])
-                self.holders.append(record)
+                self.live_records.append(record)
                 continue
             if record["state"] is AttemptState.RUNNING:
-                how = "its process ended without a word"
-                with contextlib.suppress(OSError):  # a hint: a store that refuses it stops nothing
+                error = "the worker process was killed"
+                with contextlib.suppress(OSError):  # the record is informative only
                     write_lost(
                         self._store,
                         {"pack_id": "", "device": ""},
                         record,
                         kind=FailureKind.WORKER_LOST,
-                        error=how,
+                        error=error,
                     )
             self._seen.add(path)
-        return before - self._claims.others
+        return previous - self._claims.others

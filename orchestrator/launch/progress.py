@@ -1,4 +1,4 @@
-"""What a watcher sees of a launch while it runs."""
+"""The progress of a launch, as watchers receive it."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from depthrate.sweeps.packing import Pack
 
 @dataclass(frozen=True)
 class Progress:
-    """What a watcher sees of a launch."""
+    """The state of a running launch."""
 
     trials_done: int
     packs_running: list[tuple[Pack, Beat]]
-    """With the last heartbeats of their attempts, empty before the first."""
+    """(pack, last heartbeat) of each running pack. The heartbeat is empty before the first."""
     packs_queued: list[Pack]
     packs_submitted: list[Pack]
-    """Not known to have started."""
-    waiting_for_others: int
-    """Queued packs that another launch is running."""
+    """Submitted packs that have not started as far as is known."""
+    num_blocked: int
+    """Number of queued packs that a peer launch is running."""
     blocking_attempts: list[Record] = field(default_factory=list)
-    """The attempts that they wait for."""
+    """Attempts of peer launches that run these packs."""
     packs_added: list[Pack] = field(default_factory=list)
-    """By a search, since the launch began."""
+    """Packs that a search has added since the launch started."""
     failures: Sequence[PackFailure] = ()
     """Packs that were given up."""
 
 
 class Watcher(Protocol):
-    """Is told now and then how a launch is getting on."""
+    """Receives the progress of a launch from time to time."""
 
     def __call__(self, progress: Progress) -> None: ...

@@ -1,4 +1,4 @@
-"""The attempts that run: their heartbeats, the room that they need in the store, and what becomes of those that ended."""
+"""Watch running attempts: their heartbeats, the free space in the store, and the consequences of their ends."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.tables.states import AttemptState, FailureKind
 
 log = logging.getLogger("depthrate")
-MAX_NODES_PER_POLL, HEARTBEATS_PER_POLL = 100, 2
-"""Nodes whose heartbeats are read at most in one poll, and every how many heartbeats there is one."""
+MAX_NODES_PER_POLL = 100
+"""Nodes whose heartbeats are read in one poll."""
+HEARTBEATS_PER_POLL = 2
+"""Interval between two polls, in heartbeat intervals."""
 MIN_PACK_BYTES = 16_000
-"""That a pack writes at least: its record, its log, its rows."""
+"""Bytes that a pack needs at least, for its record, log and rows."""
 
 
 class AttemptSupervisor:
@@ -48,53 +50,53 @@ class AttemptSupervisor:
         self._nodes = NodeMonitor(store, sweep, executor, clock)
         self.failed = FailedPacks(store, queue, self._nodes.health, executor.has_other_nodes, clock)
         self.running: dict[str, QueuedPack] = {}
-        """By the attempt as it was submitted, by this launch or by one that this launch takes over."""
+        """Attempt, as this launch or an adopted one submitted it -> entry."""
         self.is_store_full = False
-        """Whether the store's file system was full at the last update, so that nothing more should start."""
-        self._beats = NodeHeartbeats(store, sweep, most=MAX_NODES_PER_POLL)
-        self._newest: Mapping[str, Beat] = {}
+        """Whether the store was full at the last update, so that no more packs should start."""
+        self._heartbeats = NodeHeartbeats(store, sweep, most=MAX_NODES_PER_POLL)
+        self._latest_heartbeats: Mapping[str, Beat] = {}
         self._next_poll = float("-inf")
         self._ended: set[str] = set()
-        """Attempts, as they ran, that are over."""
+        """Ended attempts, under the ids under which they ran."""
 
     @property
     def trial_ids(self) -> set[str]:
-        """The trials that run, or are submitted."""
+        """Running and submitted trials."""
         return {trial_id for entry in self.running.values() for trial_id in entry.trial_ids}
 
     def add(self, attempts: Mapping[str, QueuedPack]) -> None:
-        """Watch attempts that are submitted."""
+        """Watch submitted attempts."""
         self.running |= attempts
         self._queue.peers.register_attempts(self._sweep, *attempts)
 
-    def take_over(self) -> None:
-        """Watch the jobs of a launch that left, perhaps since this one was planned, where a scheduler still has them."""
+    def adopt_submitted(self) -> None:
+        """Watch the jobs that peer launches left in the scheduler."""
         jobs = self._executor.adopt_submitted()
         self.add(self._queue.adopt({name: jobs[name] for name in jobs.keys() - self.running.keys()}))
 
     def update(self) -> list[AttemptEnd]:
-        """Read heartbeats, check the store and the nodes; return the silent attempts that were ended and no poll returns."""
+        """Read heartbeats and check the store and the nodes. Return terminated attempts that no poll will return."""
         self._read_heartbeats()
         self._check_store()
         self._nodes.update()
-        return self._end_silent()
+        return self._terminate_stale()
 
     def _read_heartbeats(self) -> None:
         started = self._executor.running()
         if started and self._clock() >= self._next_poll:
-            self._newest = self._beats.poll()
+            self._latest_heartbeats = self._heartbeats.poll()
             self._next_poll = self._clock() + HEARTBEATS_PER_POLL * heartbeat_s(self._store)
         for attempt_id, entry in self.running.items():
             if attempt_id not in started:
                 entry.beat = entry.heartbeat_seen_at = None
                 continue
-            beat = self._newest.get(started[attempt_id]) or entry.beat or {}
+            beat = self._latest_heartbeats.get(started[attempt_id]) or entry.beat or {}
             if entry.heartbeat_seen_at is None or beat.get("heartbeat_at") != (entry.beat or {}).get("heartbeat_at"):
                 entry.heartbeat_seen_at = self._clock()
             entry.beat = beat
 
     def _check_store(self) -> None:
-        """See whether the store's file system is full, and tell the user."""
+        """Update `is_store_full`, and log an event if the store is full."""
         beats = [entry.beat for entry in self.running.values() if entry.beat is not None]
         waiting = [beat["needs_bytes"] for beat in beats if "needs_bytes" in beat]
         free = free_bytes(self._store.root) if self._store.is_local else None
@@ -102,52 +104,51 @@ class AttemptSupervisor:
         is_short = free is not None and free < needed
         self.is_store_full = bool(waiting) or is_short
         if self.is_store_full:
-            there = "" if free is None else f"{size_text(free)} free, "
-            if free is not None and not is_short:  # a quota, say, which the file system's free space does not show
-                there = f"a write failed although {size_text(free)} are free (a quota?), "
-            full = f"no room in store {self._store.url}: {there}about {size_text(needed)} needed now"
-            kept = f"{counted(len(waiting), 'running pack holds', 'running packs hold')} what has finished, "
+            space = "" if free is None else f"{size_text(free)} free, "
+            if free is not None and not is_short:  # a quota does not show in the free space
+                space = f"a write failed although {size_text(free)} are free (quota?), "
+            buffered = f" {counted(len(waiting), 'running pack buffers', 'running packs buffer')} finished trials."
             log_event(
-                "", f"{full}; {kept if waiting else ''}nothing is lost: make room there and it goes on", is_state=True
+                "",
+                f"store {self._store.url} is full: {space}about {size_text(needed)} needed.{buffered if waiting else ''}"
+                " Nothing is lost. Free some space to continue.",
+                is_state=True,
             )
 
-    def _end_silent(self) -> list[AttemptEnd]:
-        """End attempts without a heartbeat for longer than they may stall: one that is stopped cannot end itself."""
+    def _terminate_stale(self) -> list[AttemptEnd]:
+        """Terminate attempts without a heartbeat for longer than --stall-minutes. A stopped worker cannot end itself."""
         if self._options.stall_minutes is None:
             return []
         now, interval_s = self._clock(), self._options.beat_s or heartbeat_s(self._store)
         limit_s = stale_after_s(interval_s, min_s=60 * self._options.stall_minutes)
-        heard = {
+        seen_at = {
             attempt_id: entry.heartbeat_seen_at
             for attempt_id, entry in self.running.items()
             if entry.heartbeat_seen_at is not None
         }
-        silent_s = {attempt_id: now - at for attempt_id, at in heard.items() if now - at > limit_s}
-        if not silent_s:
+        stale_s = {attempt_id: now - at for attempt_id, at in seen_at.items() if now - at > limit_s}
+        if not stale_s:
             return []
         try:
             self._store.check_writable()
-        except StoreError as error:  # then no attempt can write a heartbeat
-            log.info("heartbeats cannot be expected: %s", error)
-            for attempt_id in heard:
+        except StoreError as error:  # no attempt can write a heartbeat
+            log.info("store not writable, no heartbeats expected: %s", error)
+            for attempt_id in seen_at:
                 self.running[attempt_id].heartbeat_seen_at = now
             return []
         ends = []
-        for attempt_id, seconds in silent_s.items():
-            self.running[attempt_id].heartbeat_seen_at = now  # once
-            why = f"no sign of life for {seconds / 60:.3g} min: ended by --stall-minutes"
-            log.warning("attempt %s: %s", attempt_id, why)
-            ran_as = self._executor.running().get(attempt_id)
-            if not self._executor.terminate(attempt_id, why):
-                ends.append(AttemptEnd(attempt_id, why, FailureKind.WORKER_LOST, ran_as))
+        for attempt_id, seconds in stale_s.items():
+            self.running[attempt_id].heartbeat_seen_at = now  # do not terminate it again at the next update
+            reason = f"no heartbeat for {seconds / 60:.3g} min: terminated by --stall-minutes"
+            log.warning("attempt %s: %s", attempt_id, reason)
+            last_attempt_id = self._executor.running().get(attempt_id)
+            if not self._executor.terminate(attempt_id, reason):
+                ends.append(AttemptEnd(attempt_id, reason, FailureKind.WORKER_LOST, last_attempt_id))
         return ends
 
     def settle(self, ends: Sequence[AttemptEnd], *, is_stopping: bool = False) -> bool:
-        """Decide what becomes of packs whose jobs ended, with one look at the store for all.
-
-        Returns whether the packs that are left would fail like these.
-        """
-        self._queue.note_ended()
+        """Handle ended attempts with one read of the store. Return whether the remaining packs would fail alike."""
+        self._queue.record_ended()
         unread = [end for end in ends if not isinstance(end.kind, RequeueReason) and end.record is None]
         names = [end.last_attempt_id for end in unread if end.attempt_id in self.running]
         records = read_attempts(self._store, self._sweep, names)
@@ -161,24 +162,23 @@ class AttemptSupervisor:
 
     def _settle(self, end: AttemptEnd, record: Record | None, is_stopping: bool) -> bool:
         entry, health = self.running.pop(end.attempt_id, None), self._nodes.health
-        if entry is None:  # an earlier launch's, and not of this plan: committed since, or submitted once more
-            if isinstance(end.kind, FailureKind):  # or of a job that was started anew, and goes on
+        if entry is None:  # an earlier launch's attempt outside this plan: committed since, or submitted again
+            if isinstance(end.kind, FailureKind):  # or an earlier start of a job that SLURM has restarted
                 error, ago_s = end.exit_message or "", _seconds_since(end)
                 health.record_failure(end.node, end.last_attempt_id, end.kind, error=error, ago_s=ago_s)
             return False
         state = None if record is None else record["state"]
-        is_told_to_end = state is AttemptState.INTERRUPTED
+        is_interrupted = state is AttemptState.INTERRUPTED
         if isinstance(end.kind, RequeueReason):
             if end.kind is RequeueReason.CUT_OFF:
-                log_event("pack", "cut off by its job's time limit, to go on in another job")
+                log_event("pack", "requeued at the job's time limit")
         elif record is not None and state is AttemptState.DONE:
             health.record_success(self._node_of(end, record), end.attempt_id)
             self._queue.record_done(entry, record)
             return False
-        elif record is not None and is_told_to_end and end.kind not in (FailureKind.CANCELLED, FailureKind.TIMEOUT):
+        elif record is not None and is_interrupted and end.kind not in (FailureKind.CANCELLED, FailureKind.TIMEOUT):
             if not is_stopping:
-                how = "told to end, its state saved, to go on in another job"
-                log_event("pack", how, where=record["host"] or "")
+                log_event("pack", "interrupted, checkpointed and requeued", where=record["host"] or "")
         else:
             return self._handle_failure(entry, end, end.kind, record)
         health.forget_attempt(end.attempt_id)
@@ -188,39 +188,36 @@ class AttemptSupervisor:
     def _handle_failure(self, entry: QueuedPack, end: AttemptEnd, kind: FailureKind, record: Record | None) -> bool:
         kind, error = classify_failure(kind, end.exit_message, record, self._store)
         if end.exit_message is not None and (record is not None or kind is not FailureKind.CANCELLED):
-            known = {
+            identity = {
                 "attempt_id": end.last_attempt_id,
                 "sweep": self._sweep,
                 "device": self._options.device,
                 **end.scheduler_facts,
             }
             packs = {"pack_id": entry.pack.pack_id, "trial_ids": entry.trial_ids}
-            over = {
-                "heartbeat_at": end.scheduler_facts.get("ended_at"),
-                "started_at": end.scheduler_facts.get("started_at"),
-            }
-            with contextlib.suppress(OSError):  # a hint: a store that refuses it stops nothing
-                write_lost(self._store, known, packs, record or {}, over, kind=kind, error=error)
+            times = {"heartbeat_at": end.known.get("ended_at"), "started_at": end.known.get("started_at")}
+            with contextlib.suppress(OSError):  # the record is informative only
+                write_lost(self._store, identity, packs, record or {}, times, kind=kind, error=error)
         node = self._node_of(end, record)
         pack_id = (record or {}).get("pack_id") or entry.pack.pack_id
         self._nodes.health.record_failure(node, pack_id, kind, end.attempt_id, error or "", _seconds_since(end))
         failed, others = split_failed(self._queue.uncommitted(entry), kind, record)
         self._queue.put_back(others)
-        self._queue.batching.note_failure()
-        is_hopeless = [self.failed.add(each, kind, end.last_attempt_id, error, node) for each in failed]
+        self._queue.batching.record_failure()
+        is_hopeless = [self.failed.add(failed_entry, kind, end.last_attempt_id, error, node) for failed_entry in failed]
         return any(is_hopeless)
 
     def _node_of(self, end: AttemptEnd, record: Record | None) -> str:
-        """Return where an attempt ran, as the executor names it."""
+        """Return an attempt's node under the executor's name for it."""
         return end.node or self._nodes.health.node_of(end.attempt_id) or (record or {}).get("host") or ""
 
     def close(self) -> None:
-        """Delete the heartbeats of attempts that are over."""
+        """Delete the heartbeats of ended attempts."""
         with contextlib.suppress(OSError):
-            self._beats.delete_ended(self._ended)
+            self._heartbeats.delete_ended(self._ended)
 
 
 def _seconds_since(end: AttemptEnd) -> float:
-    """Return how long ago an attempt ended, where its scheduler knows."""
-    ended_at = end.scheduler_facts.get("ended_at")
+    """Return the seconds since the end of an attempt, or 0.0 if the scheduler does not report it."""
+    ended_at = end.known.get("ended_at")
     return 0.0 if ended_at is None else max(0.0, time.time() - ended_at)

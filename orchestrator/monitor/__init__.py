@@ -1,4 +1,4 @@
-"""How sweeps are getting on and what they have cost, read from the store.
+"""Status and cost of sweeps, read from the store.
 
-Imports `attempts`, `analysis` and `console`. Begin with `status`.
+Imports `attempts`, `analysis` and `console`. Read `status` first.
 """

@@ -1,16 +1,18 @@
-"""What a sweep has cost and what of it was wasted, from its attempts' records and its committed trials. Pure arithmetic.
+"""Compute the cost of a sweep from its attempts' records and its visible trials.
 
-An attempt holds one slot: a core, a GPU, or a share of one, from its start to its end (to its last sign of life where it died
-without a word). The sum of that is what was *used*. Of it,
+An attempt occupies one slot (a core, a GPU or a GPU share) from its start to its end, or to its last heartbeat if it was lost.
+The sum of these times is *used*. Its parts are:
 
-- *committed* is the time of the trials that count, as their commits state it, checkpoints of earlier attempts included;
-- *failed* is the time of attempts that failed or died and left neither a trial nor a checkpoint;
-- *repeated* is the time of attempts that were taken away (a node lost, a job cancelled or preempted) and left neither, and of
-  those whose trials were committed by another attempt first;
-- *around* is the rest: starting, loading, saving, committing, and what was trained after the last checkpoint.
+- *committed* (printed as "useful"): time of the visible trials as recorded in their commits, including earlier attempts up to
+  the checkpoint;
+- *failed*: time of attempts that failed without a visible trial or a checkpoint;
+- *repeated*: time of attempts that were interrupted from outside (node lost, job cancelled or preempted) without a visible
+  trial or a checkpoint, and of attempts whose trials another attempt committed first;
+- *around* (printed as "overhead"): the rest, which is starting, loading, saving, committing, and training after the last
+  checkpoint.
 
-*Idle* is beside that: while anything of a job (or, without a scheduler, of a machine) ran, its slots that ran nothing, where a
-job has as many slots as it ever had attempts at once. *Waiting* is from a pack's submission to its start; it holds no slot.
+*Idle* is not part of *used*: the unused slots of a job (without a scheduler: of a node) while any of its slots was in use. A
+job has as many slots as attempts ever ran in it at once. *Waiting*, from a pack's submission to its start, occupies no slot.
 """
 
 from __future__ import annotations
@@ -29,39 +31,38 @@ from depthrate.storage.files.paths import is_attempt_id
 from depthrate.storage.tables.states import AttemptState, FailureKind
 
 COLUMNS = 80
+"""Width of the printed lines, in characters."""
+_LABELS = {"committed": "useful", "failed": "failed", "repeated": "repeated", "around": "overhead", "idle": "idle"}
+"""Field of `Hours` -> printed label."""
 
 
 def hours_text(hours: float) -> str:
-    """Return hours with three digits, or whole ones; less than four seconds are none."""
+    """Format hours with three digits, or as an integer from 100 on. Less than 0.001 h is 0."""
     return f"{hours:.0f}" if hours >= 100 or hours < 0.001 else f"{hours:.3g}"
 
 
 def cost_lines(sweep: str, cost: SweepCost) -> list[str]:
-    """Return in words what a sweep has cost."""
+    """Return printable lines about the cost of a sweep."""
     lines = []
     for device, hours in sorted(cost.devices.items()):
         if not hours.held:
             continue
-        word = device_word(device)
-        share = f", {hours.efficiency:.0%} of them in trials that count" if hours.efficiency is not None else ""
-        lines.append(f"{sweep}: {hours_text(hours.held)} {word} held{share}")
-        parts = [
-            f"{name} {hours_text(getattr(hours, name))}"
-            for name in ("committed", "failed", "repeated", "around", "idle")
-        ]
+        share = f", {hours.efficiency:.0%} useful" if hours.efficiency is not None else ""
+        lines.append(f"{sweep}: {hours_text(hours.held)} {device_hours_unit(device)} allocated{share}")
+        parts = [f"{label} {hours_text(getattr(hours, name))}" for name, label in _LABELS.items()]
         lines.append(f"  {', '.join(parts)}")
     if cost.failures:
         kinds = sorted(cost.failures.items(), key=lambda item: -item[1][0])
         parts = [f"{kind} {number} ({hours_text(hours)} h)" for kind, (number, hours) in kinds]
         lines += textwrap.wrap(f"failures: {', '.join(parts)}", COLUMNS, initial_indent="  ", subsequent_indent="    ")
-        lines.append(f"  who failed where: depthrate nodes {sweep}")
-    said = [] if cost.waited_s is None else [f"waited {duration(cost.waited_s)} (median) from submission to start"]
-    said += [] if cost.cpu_share is None else [f"cores computed {cost.cpu_share:.0%} of the time"]
-    return [*lines, f"  {'; '.join(said)}"] if said and lines else lines
+        lines.append(f"  failures by node: depthrate nodes {sweep}")
+    parts = [] if cost.waited_s is None else [f"median wait from submission to start {duration(cost.waited_s)}"]
+    parts += [] if cost.cpu_share is None else [f"CPU utilisation {cost.cpu_share:.0%}"]
+    return [*lines, f"  {', '.join(parts)}"] if parts and lines else lines
 
 
-BREAK_S = 300.0
-"""A machine on which nothing ran for so long was not held."""
+MIN_BREAK_S = 300.0
+"""Seconds without an attempt after which a job or node does not count as allocated."""
 
 
 @dataclass
@@ -76,61 +77,61 @@ class Hours:
 
     @property
     def around(self) -> float:
-        """What was used for neither of the others."""
+        """Overhead hours: used, but not committed, failed or repeated."""
         return max(0.0, self.used - self.committed - self.failed - self.repeated)
 
     @property
     def held(self) -> float:
-        """All that slots were held for."""
+        """Allocated hours: used or idle."""
         return self.used + self.idle
 
     @property
     def efficiency(self) -> float | None:
-        """Which part of what was held went into trials that count."""
+        """Useful share of the allocated hours, or None without any."""
         return min(1.0, self.committed / self.held) if self.held else None
 
 
 @dataclass
 class NodeCost:
-    """What happened on one node."""
+    """Attempts, hours and failures on one node."""
 
     node: str
     attempts: int = 0
     done: int = 0
     hours: float = 0.0
     wasted_hours: float = 0.0
-    """Failed and repeated."""
+    """Hours of failed and repeated attempts."""
     failures: Counter[str] = field(default_factory=Counter)
-    """Kind of failure -> attempts."""
+    """Failure kind -> number of attempts."""
     avoided: str = ""
-    """Why launches begin nothing more on it: how it fails beside the others; empty where they do not avoid it."""
+    """Reason for which launches exclude the node. Empty if they do not."""
     last_error: str = ""
     last_failed_at: float | None = None
 
 
 @dataclass
 class SweepCost:
-    """What a sweep has cost."""
+    """The cost of a sweep."""
 
     devices: dict[str, Hours] = field(default_factory=dict)
     """Kind of device (cpu, cuda) -> hours."""
     nodes: dict[str, NodeCost] = field(default_factory=dict)
     failures: dict[str, tuple[int, float]] = field(default_factory=dict)
-    """Kind of failure -> attempts, and the hours that they wasted."""
+    """Failure kind -> number of attempts, wasted hours."""
     waits_s: list[float] = field(default_factory=list)
-    """Of each attempt, the seconds from its submission to its start."""
+    """Seconds from submission to start, per attempt."""
     cpu_share: float | None = None
-    """Of the time that attempts on CPUs held their cores, the part that these computed; null where no record says so."""
+    """CPU seconds per allocated core second of attempts on CPUs, or None if no record has them."""
 
     @property
     def waited_s(self) -> float | None:
-        """Return the median wait."""
+        """Median seconds from submission to start, or None."""
         import statistics
 
         return statistics.median(self.waits_s) if self.waits_s else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return it for programs."""
+        """Return the cost as JSON values."""
         return {
             "hours": {
                 device: {
@@ -150,49 +151,56 @@ def device_kind(device: str | None) -> str:
     return (device or "cpu").partition(":")[0]
 
 
-def device_word(device: str) -> str:
-    """Return what an hour of a device is called."""
+def device_hours_unit(device: str) -> str:
+    """Return the unit of a device's hours."""
     return {"cuda": "GPU-hours", "cpu": "core-hours"}.get(device, f"{device}-hours")
 
 
 def compute_cost(records: Sequence[Record], committed: Iterable[Mapping[str, Any]], now: float) -> SweepCost:
-    """Sum up a sweep's attempts; `committed` are the trials that count (rows with trial_id, attempt_id and wall_s)."""
-    found = SweepCost()
-    counting: dict[str, float] = {}
-    of_attempt: Counter[str] = Counter()
+    """Sum up a sweep's attempts.
+
+    Args:
+        records: Records of the sweep's attempts.
+        committed: Visible trials, rows with trial_id, attempt_id and wall_s.
+        now: Seconds since the epoch.
+    """
+    cost = SweepCost()
+    useful_hours: dict[str, float] = {}
+    visible_by_attempt: Counter[str] = Counter()
     done: set[str] = set()
     device_of = {record["attempt_id"]: _device(record) for record in records}
     share_of = {record["attempt_id"]: _share(record) for record in records}
     for row in committed:
         attempt_id = row["attempt_id"]
-        of_attempt[attempt_id] += 1
+        visible_by_attempt[attempt_id] += 1
         done.add(row["trial_id"])
-        if attempt_id in device_of:  # else it was run in another sweep
+        if attempt_id in device_of:  # otherwise it was run in another sweep
             device, hours = device_of[attempt_id], (row["wall_s"] or 0.0) / 3600 * share_of[attempt_id]
-            counting[device] = counting.get(device, 0.0) + hours
+            useful_hours[device] = useful_hours.get(device, 0.0) + hours
     for record in records:
-        _add(found, record, now, _waste_of(record, of_attempt[record["attempt_id"]], done))
-    for device, held in found.devices.items():
-        held.committed = min(counting.get(device, 0.0), max(0.0, held.used - held.failed - held.repeated))
+        _add(cost, record, now, _classify_waste(record, visible_by_attempt[record["attempt_id"]], done))
+    for device, device_hours in cost.devices.items():
+        max_useful = max(0.0, device_hours.used - device_hours.failed - device_hours.repeated)
+        device_hours.committed = min(useful_hours.get(device, 0.0), max_useful)
     for device, idle in idle_hours(records, now).items():
-        found.devices[device].idle = idle
-    found.waits_s = [wait for record in records if (wait := wait_s(record)) is not None]
-    found.cpu_share = _cpu_share(records, now)
-    return found
+        cost.devices[device].idle = idle
+    cost.waits_s = [wait for record in records if (wait := wait_s(record)) is not None]
+    cost.cpu_share = _cpu_share(records, now)
+    return cost
 
 
 def span_s(record: Record, now: float) -> float:
-    """Return for how many seconds an attempt held its slot; one that runs, until its last sign of life."""
+    """Return the seconds for which an attempt occupied its slot, up to the last heartbeat if it runs."""
     ended = record["ended_at"]
     if record["state"] is AttemptState.RUNNING or ended is None:
         ended = record["heartbeat_at"] or record["started_at"]
-    elif record["state"] is AttemptState.LOST:  # written down by somebody else, perhaps a day later
+    elif record["state"] is AttemptState.LOST:  # recorded by another process, perhaps a day later
         ended = min(ended, record["heartbeat_at"] or ended)
     return max(0.0, min(ended, now) - record["started_at"])
 
 
 def wait_s(record: Record) -> float | None:
-    """Return the seconds from an attempt's submission, of which its name tells, to its start; None where they are unknown."""
+    """Return the seconds from an attempt's submission, which its id contains, to its start. Return None if unknown."""
     name = record["attempt_id"]
     if not is_attempt_id(name) or record["error_kind"] in (FailureKind.NOT_BEGUN, FailureKind.FAILED_TO_START_ANYWHERE):
         return None
@@ -201,12 +209,12 @@ def wait_s(record: Record) -> float | None:
 
 
 def idle_hours(records: Iterable[Record], now: float) -> dict[str, float]:
-    """Return device -> hours for which slots of jobs and machines were held and ran nothing."""
+    """Return device -> hours of unused slots of jobs and nodes."""
     groups: dict[tuple[str, str, str, float], list[tuple[float, float]]] = {}
     for record in records:
         start = record["started_at"]
-        where = (_device(record), record["job_id"] or "", record["host"] or "", _share(record))
-        groups.setdefault(where, []).append((start, start + span_s(record, now)))
+        key = (_device(record), record["job_id"] or "", record["host"] or "", _share(record))
+        groups.setdefault(key, []).append((start, start + span_s(record, now)))
     idle: dict[str, float] = {}
     for (device, _, _, share), spans in groups.items():
         hours = sum(map(_idle_s, _stretches(sorted(spans)))) * share / 3600
@@ -215,11 +223,11 @@ def idle_hours(records: Iterable[Record], now: float) -> dict[str, float]:
 
 
 def _stretches(spans: list[tuple[float, float]]) -> list[list[tuple[float, float]]]:
-    """Cut spans, in the order of their starts, where nothing ran for long."""
+    """Split spans, sorted by start, at gaps longer than `MIN_BREAK_S`."""
     stretches: list[list[tuple[float, float]]] = []
     last_end = float("-inf")
     for start, end in spans:
-        if start - last_end > BREAK_S:
+        if start - last_end > MIN_BREAK_S:
             stretches.append([])
         stretches[-1].append((start, end))
         last_end = max(last_end, end)
@@ -227,58 +235,61 @@ def _stretches(spans: list[tuple[float, float]]) -> list[list[tuple[float, float
 
 
 def _idle_s(spans: list[tuple[float, float]]) -> float:
-    """Return the seconds that slots ran nothing, where there are as many as ever ran at once."""
+    """Return the idle slot seconds, with as many slots as spans that ever overlapped."""
     changes = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
-    at_once = slots = 0
+    num_running = slots = 0
     for _, change in changes:
-        at_once += change
-        slots = max(slots, at_once)
-    whole = max(end for _, end in spans) - min(start for start, _ in spans)
-    return max(0.0, slots * whole - sum(end - start for start, end in spans))
+        num_running += change
+        slots = max(slots, num_running)
+    total_s = max(end for _, end in spans) - min(start for start, _ in spans)
+    return max(0.0, slots * total_s - sum(end - start for start, end in spans))
 
 
-def _add(found: SweepCost, record: Record, now: float, wasted: str | None) -> None:
+def _add(cost: SweepCost, record: Record, now: float, waste: str | None) -> None:
     hours = span_s(record, now) / 3600 * _share(record)
-    device = found.devices.setdefault(_device(record), Hours())
-    node = found.nodes.setdefault(record["host"] or "?", NodeCost(record["host"] or "?"))
+    device = cost.devices.setdefault(_device(record), Hours())
+    node = cost.nodes.setdefault(record["host"] or "?", NodeCost(record["host"] or "?"))
     device.used += hours
     node.attempts, node.hours = node.attempts + 1, node.hours + hours
     node.done += record["state"] is AttemptState.DONE
-    if wasted is not None:
-        setattr(device, wasted, getattr(device, wasted) + hours)
+    if waste is not None:
+        setattr(device, waste, getattr(device, waste) + hours)
         node.wasted_hours += hours
     if record["state"] in (AttemptState.FAILED, AttemptState.LOST):
         kind = str(record["error_kind"] or "unknown")
-        number, before = found.failures.get(kind, (0, 0.0))
-        found.failures[kind] = number + 1, before + (hours if wasted else 0.0)
+        number, wasted_hours = cost.failures.get(kind, (0, 0.0))
+        cost.failures[kind] = number + 1, wasted_hours + (hours if waste else 0.0)
         node.failures[kind] += 1
         ended = record["ended_at"] or record["started_at"]
         if node.last_failed_at is None or ended >= node.last_failed_at:
             node.last_failed_at, node.last_error = ended, record["error"] or ""
 
 
-def _waste_of(record: Record, num_counting: int, done: set[str]) -> str | None:
-    """Return which kind of waste an attempt's time was; None where some of it counts, or may yet.
+def _classify_waste(record: Record, num_visible: int, done: set[str]) -> str | None:
+    """Classify an attempt's time as "failed" or "repeated", or None if it was or may become useful.
 
-    `num_counting` of its commits count; `done` are the trials that somebody has committed. One that was done and committed
-    nothing may have left out trials of a search.
+    A finished attempt without visible trials may have pruned its trials, which is not waste.
+
+    Args:
+        num_visible: Number of visible trials that the attempt committed.
+        done: Trials that any attempt has committed.
     """
     state = record["state"]
-    if state is AttemptState.RUNNING or num_counting:
+    if state is AttemptState.RUNNING or num_visible:
         return None
     if state is AttemptState.DONE:
         return "repeated" if done.issuperset(record["trial_ids"]) else None
     if record.get("checkpoints"):
         return None
     kind = record["error_kind"]
-    is_taken = state is AttemptState.INTERRUPTED or (kind is not None and RULES[kind].is_external)
-    return "repeated" if is_taken else "failed"
+    is_external = state is AttemptState.INTERRUPTED or (kind is not None and RULES[kind].is_external)
+    return "repeated" if is_external else "failed"
 
 
 def _cpu_share(records: Iterable[Record], now: float) -> float | None:
-    known = [(r["cpu_s"], span_s(r, now)) for r in records if _device(r) == "cpu" and r.get("cpu_s") is not None]
-    held = sum(span for _, span in known)
-    return sum(cpu_s for cpu_s, _ in known) / held if held else None
+    times = [(r["cpu_s"], span_s(r, now)) for r in records if _device(r) == "cpu" and r.get("cpu_s") is not None]
+    allocated_s = sum(span for _, span in times)
+    return sum(cpu_s for cpu_s, _ in times) / allocated_s if allocated_s else None
 
 
 def _device(record: Record) -> str:

@@ -1,4 +1,4 @@
-"""A sweep's state and cost as Prometheus' node exporter reads them from a textfile, through Prometheus' client library."""
+"""Write sweeps' states and costs to a textfile for Prometheus' node exporter, with Prometheus' client library."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ KINDS_OF_HOURS = ("committed", "failed", "repeated", "around", "idle")
 
 
 def check_library() -> None:
-    """Check that the client library is there.
+    """Check that the client library is installed.
 
     Raises:
-        UsageError: it is not.
+        UsageError: If it is not.
     """
     try:
         import prometheus_client  # noqa: F401
     except ImportError as error:
         raise UsageError(
-            f"--prometheus needs Prometheus' library ({error}); install it: pip install 'depthrate[prometheus]'"
+            f"--prometheus needs the package prometheus-client ({error}). Install it: pip install 'depthrate[prometheus]'"
         ) from None
 
 
 def write_textfile(path: Path, states: Sequence[SweepStatus], costs: Mapping[str, SweepCost]) -> None:
-    """Write the file that the node exporter reads.
+    """Write the file for the node exporter.
 
     Raises:
-        UsageError: it cannot be written.
+        UsageError: If it cannot be written.
     """
     write_output(path, textfile(states, costs, time.time()))
 
 
 def textfile(states: Sequence[SweepStatus], costs: Mapping[str, SweepCost], now: float) -> str:
-    """Return the text in Prometheus' exposition format; `costs` are those of the same sweeps."""
+    """Return the states and costs of the same sweeps in Prometheus' exposition format."""
     from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.registry import Collector
 
     class Families(Collector):
-        """All that is told, at once."""
+        """Collector of all metric families."""
 
         def collect(self) -> Iterator[GaugeMetricFamily]:
-            """Yield what has samples."""
+            """Yield the families that have samples."""
             return (family for family in _families(states, costs, now) if family.samples)
 
     registry = CollectorRegistry()
@@ -62,16 +62,14 @@ def _families(states: Sequence[SweepStatus], costs: Mapping[str, SweepCost], now
     from prometheus_client.core import GaugeMetricFamily
 
     trials = GaugeMetricFamily("depthrate_trials", "Trials of a sweep by state.", labels=["sweep", "state"])
-    stalled = GaugeMetricFamily(
-        "depthrate_attempts_stalled", "Attempts that run and come no further.", labels=["sweep"]
-    )
+    stalled = GaugeMetricFamily("depthrate_attempts_stalled", "Running attempts without progress.", labels=["sweep"])
     for state in states:
         for name, number in state.counts().items():
             trials.add_metric([state.name, name], number)
         stalled.add_metric([state.name], len(state.stalled))
     hours = GaugeMetricFamily(
         "depthrate_device_hours",
-        "Hours for which slots were held, by device and by what for.",
+        "Allocated hours, by device and use.",
         labels=["sweep", "device", "for"],
     )
     failures = GaugeMetricFamily(
@@ -90,4 +88,4 @@ def _families(states: Sequence[SweepStatus], costs: Mapping[str, SweepCost], now
         if cost.waited_s is not None:
             waits.add_metric([sweep], cost.waited_s)
     yield from (trials, stalled, hours, failures, waits)
-    yield GaugeMetricFamily("depthrate_written_timestamp_seconds", "When this was written.", value=now)
+    yield GaugeMetricFamily("depthrate_written_timestamp_seconds", "Time of writing.", value=now)

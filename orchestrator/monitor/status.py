@@ -1,4 +1,4 @@
-"""How a sweep is getting on: the state of every planned trial, derived from commits and attempts."""
+"""Status of a sweep: the state of every planned trial, derived from commits and attempts."""
 
 from __future__ import annotations
 
@@ -21,67 +21,67 @@ from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.interface import ResultStatus
 
-STALLED_S = 900.0
-"""An attempt that has come no further for so long is named."""
+STALLED_AFTER_S = 900.0
+"""Seconds without progress after which an attempt is listed as stalled."""
 
 
 class TrialState(StrEnum):
-    """How a trial of a sweep stands."""
+    """State of a trial of a sweep."""
 
     OK = ResultStatus.OK.value
     """Committed."""
     DIVERGED = ResultStatus.DIVERGED.value
-    """Committed: that its loss stopped being finite is its result."""
+    """Committed, with a loss that became infinite or NaN."""
     RUNNING = "running"
     """In a live attempt."""
     FAILED = "failed"
-    """Not committed, and its newest attempt failed, or died of something that a new one may die of too."""
+    """Not committed, and its newest attempt failed for a reason that may recur."""
     PENDING = "pending"
-    """Still to do."""
+    """Not committed, running or failed."""
 
 
-_TAKEN_AWAY = (FailureKind.CANCELLED, FailureKind.NODE_LOST, FailureKind.PREEMPTED)
-"""Deaths that say nothing about the trial."""
+_NEUTRAL_KINDS = (FailureKind.CANCELLED, FailureKind.NODE_LOST, FailureKind.PREEMPTED)
+"""Failure kinds that do not concern the trial."""
 _COMMITTED: dict[str, TrialState] = {"ok": TrialState.OK, "diverged": TrialState.DIVERGED}
 
 
 @dataclass(frozen=True)
 class SweepStatus:
-    """The states of a sweep's trials, and what is wrong with the store."""
+    """The states of a sweep's trials, and problems of the store."""
 
     name: str
     states: dict[str, TrialState]
     """Trial -> state."""
     attempts: dict[str, Record]
-    """Uncommitted trial -> record of the newest attempt that had it."""
+    """Uncommitted trial -> record of its newest attempt."""
     committed_s: float
-    """Seconds that the committed trials took."""
+    """Seconds of training of the committed trials."""
     problems: list[Problem]
     stalled: list[Record] = field(default_factory=list)
-    """Attempts that run and have come no further for a while."""
+    """Running attempts without progress for `STALLED_AFTER_S`."""
 
     def counts(self) -> dict[str, int]:
-        """Return how many trials are in each state."""
-        counted = Counter(self.states.values())
-        return {state.value: counted[state] for state in TrialState}
+        """Return state -> number of trials."""
+        counts = Counter(self.states.values())
+        return {state.value: counts[state] for state in TrialState}
 
     def trial_hours(self) -> float:
-        """Return the hours that the committed trials took."""
+        """Return the training hours of the committed trials."""
         return self.committed_s / 3600
 
     def error_of(self, trial_id: str) -> str | None:
-        """Return what a failed trial failed with."""
+        """Return the error of a failed trial, or None."""
         failed = self.states[trial_id] is TrialState.FAILED
         return str(self.attempts[trial_id]["error"]) if failed else None
 
     def errors(self) -> Counter[str]:
-        """Return what failed trials failed with; of errors that differ only in the job, the first stands for all."""
+        """Return error -> number of failed trials. Errors that differ only in the job count as the first of them."""
         errors = [error for trial_id in self.states if (error := self.error_of(trial_id)) is not None]
         first = {error_pattern(error): error for error in reversed(errors)}
         return Counter(first[error_pattern(error)] for error in errors)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the status for programs."""
+        """Return the status as JSON values."""
         return {
             "sweep": self.name,
             "num_trials": len(self.states),
@@ -89,9 +89,9 @@ class SweepStatus:
             "trial_hours": self.trial_hours(),
             "errors": dict(self.errors()),
             "stalled": [
-                {name: each[name] for name in ("attempt_id", "host", "pid", "step", "num_steps")}
-                | {"stalled_s": stalled_s(each)}
-                for each in self.stalled
+                {name: record[name] for name in ("attempt_id", "host", "pid", "step", "num_steps")}
+                | {"stalled_s": stalled_s(record)}
+                for record in self.stalled
             ],
             "problems": [str(problem) for problem in self.problems],
         }
@@ -102,20 +102,22 @@ def sweep_status(
     trial_ids: Sequence[str],
     snapshot: Snapshot,
     store: Store,
-    deaths: Iterable[Record] = (),
+    lost_records: Iterable[Record] = (),
     reader: RecordReader | None = None,
 ) -> SweepStatus:
-    """Derive the state of each trial; a trial is done if and only if its commit is in the store.
+    """Derive the state of each trial. A trial is done if and only if its commit is in the store.
 
-    `deaths` are records of attempts that nobody has written down; `reader` keeps what it read for who looks again.
+    Args:
+        lost_records: Records of lost attempts that the store does not have yet.
+        reader: Cache of records for repeated calls.
     """
     columns = (snapshot.trials[column].to_pylist() for column in ("trial_id", "status", "wall_s"))
     committed = {trial_id: (status, wall_s or 0.0) for trial_id, status, wall_s in zip(*columns, strict=True)}
-    left = [trial_id for trial_id in trial_ids if trial_id not in committed]
-    newest, live, stalled, ignored = _attempts_of(left, store, snapshot, deaths, reader)
+    uncommitted = [trial_id for trial_id in trial_ids if trial_id not in committed]
+    newest, live, stalled, ignored = _classify_attempts(uncommitted, store, snapshot, lost_records, reader)
 
     def state_of(trial_id: str) -> TrialState:
-        if trial_id in committed:  # with a status of a later version it is done all the same
+        if trial_id in committed:  # a status of a later version counts as ok
             return _COMMITTED.get(committed[trial_id][0], TrialState.OK)
         if trial_id in live:
             return TrialState.RUNNING
@@ -128,34 +130,32 @@ def sweep_status(
 
 def _has_failed(record: Record) -> bool:
     if record["state"] is AttemptState.LOST:
-        return record["error_kind"] not in _TAKEN_AWAY
+        return record["error_kind"] not in _NEUTRAL_KINDS
     return record["state"] is AttemptState.FAILED
 
 
-def _attempts_of(
+def _classify_attempts(
     trial_ids: Iterable[str],
     store: Store,
     snapshot: Snapshot,
-    deaths: Iterable[Record],
+    lost_records: Iterable[Record],
     reader: RecordReader | None,
 ) -> tuple[dict[str, Record], set[str], list[Record], list[Problem]]:
-    """Return the newest attempt of each trial, the trials that a live attempt has, those of which come no further, and the
-    records that are none.
-    """
-    sought = set(trial_ids)
+    """Return each trial's newest attempt, the trials of live attempts, the stalled attempts, and the invalid records."""
+    wanted = set(trial_ids)
     newest: dict[str, Record] = {}
     live: set[str] = set()
     ignored: set[str] = set()
     stalled: list[Record] = []
-    if not sought:
-        return newest, live, [], []  # thousands of records need not be read to learn that all is done
+    if not wanted:
+        return newest, live, [], []  # all trials are committed, so no record needs to be read
     now = time.time()
-    kept = read_records(store, snapshot, snapshot.finished_attempts(), ignored.add, reader)
-    for record in chain(kept, deaths):
+    stored = read_records(store, snapshot, snapshot.finished_attempts(), ignored.add, reader)
+    for record in chain(stored, lost_records):
         running = is_live(record, now)
-        if running and stalled_s(record) > STALLED_S and sought.intersection(record["trial_ids"]):
+        if running and stalled_s(record) > STALLED_AFTER_S and wanted.intersection(record["trial_ids"]):
             stalled.append(record)
-        for trial_id in sought.intersection(record["trial_ids"]):
+        for trial_id in wanted.intersection(record["trial_ids"]):
             if trial_id not in newest or record["started_at"] >= newest[trial_id]["started_at"]:
                 newest[trial_id] = record
             if running:
@@ -164,13 +164,13 @@ def _attempts_of(
         newest,
         live,
         stalled,
-        [Problem(path, "is no record of an attempt; it is ignored") for path in sorted(ignored)],
+        [Problem(path, "is not a valid attempt record and is ignored") for path in sorted(ignored)],
     )
 
 
 def find_params(trials: Sequence[Trial], snapshot: Snapshot, prefix: str) -> list[tuple[str, str, dict[str, Any]]]:
-    """Return (trial_id, task, params) of the planned and committed trials whose identity begins with `prefix`."""
-    found = {trial.trial_id: (trial.trial_id, trial.task, dict(trial.params)) for trial in trials}
+    """Return (trial_id, task, params) of the planned and committed trials whose id starts with `prefix`."""
+    entries = {trial.trial_id: (trial.trial_id, trial.task, dict(trial.params)) for trial in trials}
     for row in snapshot.trials.select(["trial_id", "task", "params"]).to_pylist():
-        found.setdefault(row["trial_id"], (row["trial_id"], row["task"], object_of(row["params"])))
-    return [entry for trial_id, entry in sorted(found.items()) if trial_id.startswith(prefix)]
+        entries.setdefault(row["trial_id"], (row["trial_id"], row["task"], object_of(row["params"])))
+    return [entry for trial_id, entry in sorted(entries.items()) if trial_id.startswith(prefix)]

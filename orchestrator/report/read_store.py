@@ -65,7 +65,7 @@ def read_report(
     logged = {name: fitted[f"last_{name}"] for name in ALWAYS_LAST if name not in fitted}
     fitted = fitted.assign(**logged)  # a panel of a task without such a parameter has the curve under its own name
     if search is not None:
-        fitted = fitted[fitted["trial_id"].isin([trial.trial_id for trial in search.chosen()])]
+        fitted = fitted[fitted["trial_id"].isin([trial.trial_id for trial in search.trials_to_fit()])]
     metrics = of_sweep(
         "select * exclude (attempt_id) from metrics qualify is_last or step = max(step) over (partition by trial_id)",
         order=", step, layer",

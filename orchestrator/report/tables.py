@@ -6,7 +6,7 @@ import collections
 
 import pandas as pd
 
-from depthrate.orchestrator.monitor.cost import Hours, NodeCost, SweepCost, device_word
+from depthrate.orchestrator.monitor.cost import Hours, NodeCost, SweepCost, device_hours_unit
 from depthrate.orchestrator.report.curve_groups import grouped
 from depthrate.orchestrator.report.html_table import Cell, long_cell, table
 from depthrate.orchestrator.report.report_data import ReportData, SearchContent
@@ -36,7 +36,11 @@ def failure_table(data: ReportData) -> str:
 def cost_tables(cost: SweepCost) -> str:
     """Return what was held and for what, by device, and what failed, by node."""
     rows = [
-        [Cell(escape(device_word(device))), *(_hours(getattr(hours, kind)) for kind in KINDS_OF_HOURS), _share(hours)]
+        [
+            Cell(escape(device_hours_unit(device))),
+            *(_hours(getattr(hours, kind)) for kind in KINDS_OF_HOURS),
+            _share(hours),
+        ]
         for device, hours in sorted(cost.devices.items())
     ]
     content = table(["", *KINDS_OF_HOURS, "committed / held"], rows)

@@ -1,1 +1,1 @@
-"""Searches: studies as the store has them, and proposals by Optuna."""
+"""Searches: studies in the store, and proposals by Optuna."""

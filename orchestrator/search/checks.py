@@ -1,4 +1,4 @@
-"""Whether a search can run, as far as that can be told before anything starts."""
+"""Check before a launch whether a search can run."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from depthrate.tasks.parameters import format_names, nearest
 
 
 def check_search(checked: CheckedSweep, source: DataSource) -> None:
-    """Check as far as possible that a search can run; nothing to do without one.
+    """Check that a sweep's search, if any, can run.
 
     Raises:
-        QueryError: the objective is not an SQL expression, or names a column that is not there.
-        SweepError: the search and the rest of the sweep do not fit together.
-        DatasetError: what its trials read is not there.
+        QueryError: If the objective is not an SQL expression, or names an unknown column.
+        SweepError: If the search does not fit the rest of the sweep.
+        DatasetError: If data of its trials are missing.
     """
     search = checked.sweep.search
     if search is None:
@@ -29,9 +29,7 @@ def check_search(checked: CheckedSweep, source: DataSource) -> None:
     columns, measured = result_columns(checked.task), format_names(scalars(checked.task.measurements))
     for text in search.objective:
         if text in ALWAYS_LAST or (text in checked.task.schema and f"last_{text}" in (columns or ())):
-            raise SweepError(
-                f"search.objective is {text!r}, in results a parameter's name; what is measured is last_{text}: give that"
-            )
+            raise SweepError(f"search.objective is {text!r}, which is a parameter. For the metric write last_{text}.")
         try:
             check_expression(text, columns)
         except QueryError as error:
@@ -40,5 +38,7 @@ def check_search(checked: CheckedSweep, source: DataSource) -> None:
             ) from None
     by_step = scalars(checked.task.measurable, "step")
     if search.prune is not None and by_step and search.prune.metric not in by_step:
-        wrong = f"search.prune.metric is {search.prune.metric!r}{nearest(search.prune.metric, by_step)}"
-        raise SweepError(f"{wrong}; task {checked.task.name!r} reports {', '.join(by_step)}")
+        raise SweepError(
+            f"search.prune.metric is {search.prune.metric!r}{nearest(search.prune.metric, by_step)}, "
+            f"expected a metric that task {checked.task.name!r} reports: {', '.join(by_step)}"
+        )

@@ -1,4 +1,4 @@
-"""Optuna's samplers, asked for batches of proposals and told what came of them; rebuilt by asking for earlier ones again."""
+"""Propose batches with Optuna's samplers. A sampler's state is rebuilt by replaying earlier batches and their outcomes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from depthrate.sweeps.search_space import Dimension
 from depthrate.sweeps.spec import Search
 
 MAX_TRIES = 50
-"""Proposals in a row that were made before or that the task refuses, until a study counts as exhausted."""
+"""Consecutive repeated or impossible proposals after which a study counts as exhausted."""
 _OPTUNA_STATES = {
     ProposalState.COMPLETE: TrialState.COMPLETE,
     ProposalState.PRUNED: TrialState.PRUNED,
@@ -27,7 +27,7 @@ Values = dict[str, Any]
 
 
 class StudySampler:
-    """Asks an Optuna sampler for batches; the same batches and outcomes lead to the same proposals."""
+    """Proposes batches with an Optuna sampler. The same earlier batches and outcomes lead to the same proposals."""
 
     def __init__(
         self,
@@ -42,15 +42,15 @@ class StudySampler:
         self._study = optuna.create_study(
             sampler=make_sampler(search, dimensions), directions=directions, study_name="search"
         )
-        self._asked: list[tuple[optuna.Trial, Values]] = []
-        """The batch whose outcomes are not told yet."""
-        self._batches_told = 0
+        self._open_batch: list[tuple[optuna.Trial, Values]] = []
+        """Proposals of the batch whose outcomes are not reported to Optuna yet."""
+        self._num_reported = 0
         self._seen: set[str] = set()
 
     def ask(self, count: int) -> list[Values]:
-        """Return up to `count` proposals that were not made before; fewer when there are no more."""
+        """Return `count` new proposals, or fewer if the study is exhausted."""
         tries = 0
-        while len(self._asked) < count and tries < MAX_TRIES:
+        while len(self._open_batch) < count and tries < MAX_TRIES:
             trial = self._study.ask()
             values = self._suggest(trial)
             key = _key(values)
@@ -60,30 +60,32 @@ class StudySampler:
                 continue
             tries = 0
             self._seen.add(key)
-            self._asked.append((trial, values))
-        return [values for _, values in self._asked]
+            self._open_batch.append((trial, values))
+        return [values for _, values in self._open_batch]
 
-    def replay(self, batches: Sequence[Sequence[Values]], told: Sequence[ProposalOutcome]) -> None:
-        """Tell the outcomes of all batches, asking for those again that an earlier process asked for.
+    def replay(self, batches: Sequence[Sequence[Values]], all_outcomes: Sequence[ProposalOutcome]) -> None:
+        """Report the outcomes of new batches to Optuna, after making again the proposals of an earlier process.
 
-        `batches` are the values of each, `told` the outcomes of all proposals in order.
+        Args:
+            batches: Values of the proposals of each batch.
+            all_outcomes: Outcomes of all proposals in order.
         """
-        start = sum(map(len, batches[: self._batches_told]))
-        for batch in batches[self._batches_told :]:
-            if not self._asked:
+        start = sum(map(len, batches[: self._num_reported]))
+        for batch in batches[self._num_reported :]:
+            if not self._open_batch:
                 self.ask(len(batch))
-            outcomes = told[start : start + len(batch)]
-            if [_key(values) for _, values in self._asked] == [_key(values) for values in batch]:
-                for (trial, _), outcome in zip(self._asked, outcomes, strict=True):
-                    self._tell(trial, outcome)
-            else:  # proposed by another version, or when something was failed that is there now
-                for trial, _ in self._asked:
+            outcomes = all_outcomes[start : start + len(batch)]
+            if [_key(values) for _, values in self._open_batch] == [_key(values) for values in batch]:
+                for (trial, _), outcome in zip(self._open_batch, outcomes, strict=True):
+                    self._report_outcome(trial, outcome)
+            else:  # another version proposed the batch, or a trial that had failed is now committed
+                for trial, _ in self._open_batch:
                     self._study.tell(trial, state=TrialState.FAIL)
                 for values, outcome in zip(batch, outcomes, strict=True):
                     self._study.add_trial(frozen_trial(values, outcome, self._dimensions))
             self._seen.update(map(_key, batch))
-            self._asked = []
-            self._batches_told += 1
+            self._open_batch = []
+            self._num_reported += 1
             start += len(batch)
 
     def _suggest(self, trial: optuna.Trial) -> Values:
@@ -93,7 +95,7 @@ class StudySampler:
                 values[dimension.name] = suggest(trial, dimension)
         return values
 
-    def _tell(self, trial: optuna.Trial, outcome: ProposalOutcome) -> None:
+    def _report_outcome(self, trial: optuna.Trial, outcome: ProposalOutcome) -> None:
         if outcome.state is ProposalState.COMPLETE:
             self._study.tell(trial, list(outcome.values))
             return
@@ -101,12 +103,12 @@ class StudySampler:
         if len(outcome.reports) == 1 and not several:
             for step, value in sorted(outcome.reports[0].values.items()):
                 trial.report(value, step)
-        # Optuna knows no pruned trials with several objectives
+        # Optuna does not support pruned trials with several objectives.
         self._study.tell(trial, state=TrialState.FAIL if several else _OPTUNA_STATES[outcome.state])
 
 
 def make_sampler(search: Search, dimensions: Sequence[Dimension]) -> optuna.samplers.BaseSampler:
-    """Return the Optuna sampler that a search asks for."""
+    """Create the Optuna sampler of a search."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         if search.sampler == "random":
@@ -122,16 +124,16 @@ def make_sampler(search: Search, dimensions: Sequence[Dimension]) -> optuna.samp
 
 
 class _GridSampler(optuna.samplers.GridSampler):
-    """Optuna's, without the end of the loop of `Study.optimize`, which is not there when one asks and tells."""
+    """Optuna's grid sampler for the ask-and-tell interface, where no `Study.optimize` loop exists to be stopped."""
 
     def after_trial(
         self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
     ) -> None:
-        """Do nothing: a grid is over when nothing new comes."""
+        """Do nothing. A grid is exhausted when it makes no new proposals."""
 
 
 def suggest(trial: optuna.Trial, dimension: Dimension) -> Any:
-    """Return Optuna's value for one searched parameter."""
+    """Suggest a value of one searched parameter with Optuna."""
     if dimension.values is not None:
         return trial.suggest_categorical(dimension.name, dimension.values)
     if dimension.is_int:
@@ -141,7 +143,7 @@ def suggest(trial: optuna.Trial, dimension: Dimension) -> Any:
 
 
 def distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution:
-    """Return the range of a searched parameter as Optuna writes it."""
+    """Convert the range of a searched parameter to an Optuna distribution."""
     if dimension.values is not None:
         return optuna.distributions.CategoricalDistribution(dimension.values)
     if dimension.is_int:
@@ -155,7 +157,7 @@ def distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution:
 def frozen_trial(
     values: Values, outcome: ProposalOutcome, dimensions: Sequence[Dimension], trial_ids: Sequence[str] = ()
 ) -> FrozenTrial:
-    """Return a proposal and its outcome as Optuna keeps them; `outcome` may not be open."""
+    """Convert a proposal and its outcome, which must not be open, to an Optuna trial."""
     reports = {step: value for report in outcome.reports for step, value in report.values.items()}
     return create_trial(
         state=_OPTUNA_STATES[outcome.state],

@@ -1,9 +1,8 @@
-"""Searches with Optuna: proposals in batches, each a function of the sweep file and of the results before it.
+"""Searches with Optuna: batches of proposals, each a function of the sweep file and the earlier results.
 
-A study proposes a batch, waits for all of it, and proposes the next. So its proposals depend on nothing but the search
-as written and what is committed: not on the machine, the executor, or when it was killed. The sampler's own state is kept
-nowhere; it is rebuilt by asking for the earlier batches again. What stands in the store counts, also where another
-version of Optuna would propose something else.
+A study proposes a batch, waits for its results, and proposes the next batch. Its proposals depend only on the search and the
+committed results, not on the node, the executor or interruptions. The sampler's state is not stored. It is rebuilt by replaying
+the earlier batches. Stored proposals are used even if another version of Optuna would propose different ones.
 """
 
 from __future__ import annotations
@@ -21,45 +20,45 @@ from depthrate.sweeps.studies import Study
 
 
 class SearchFeed:
-    """Gives a launch the packs of a search's next batches as results come in."""
+    """Supplies a launch with the packs of a search's next batches as results arrive."""
 
     def __init__(self, view: SearchView, *, device: str, workers: int, memory_bytes: float | None = None):
         self.view = view
         self._device, self._workers, self._memory_bytes = device, workers, memory_bytes
         self._samplers: dict[str, StudySampler] = {}
-        self._handed_out: set[str] = set()
+        self._dispatched_ids: set[str] = set()
         self.propose()
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will come."""
+        """True if no more packs will come."""
         return self.view.is_over
 
     def next_packs(self, given_up: Collection[str]) -> list[Pack]:
-        """See what has been committed, propose what can be proposed now, and return packs of what is new to the launch.
+        """Read new commits, propose the next batches, and return packs of the trials that the launch does not have yet.
 
         Raises:
-            StoreError, OSError: the store cannot be read or written just now.
-            QueryError: the objective cannot be computed.
+            StoreError, OSError: If the store cannot be read or written.
+            QueryError: If the objective cannot be computed.
         """
         self.view.given_up = given_up
         self.view.refresh()
         self.propose()
-        fresh = [trial for trial in self.view.pending() if trial.trial_id not in self._handed_out]
+        fresh = [trial for trial in self.view.pending() if trial.trial_id not in self._dispatched_ids]
         self.mark_dispatched(trial.trial_id for trial in fresh)
         running = sum(not state.is_over for state in self.view.states)
-        # other studies keep the other workers busy: a batch is cut only as far as there are workers to spare
+        # Other studies use the other workers, so cut a batch only for this study's share of the workers.
         workers = max(1, self._workers // max(1, running))
         return pack_trials(
             fresh, self.view.checked.task, device=self._device, workers=workers, memory_bytes=self._memory_bytes
         )
 
     def mark_dispatched(self, trial_ids: Iterable[str]) -> None:
-        """Note trials that the launch has."""
-        self._handed_out.update(trial_ids)
+        """Record trials that the launch has received."""
+        self._dispatched_ids.update(trial_ids)
 
     def pruning(self, trial_id: str) -> Mapping[str, Any] | None:
-        """Return when a trial leaves its pack, for `AttemptSpec.pruning`."""
+        """Return a trial's pruning rule, for `AttemptSpec.pruning`."""
         sweep = self.view.checked.sweep
         prune = None if sweep.search is None else sweep.search.prune
         if sweep.search is None or prune is None:
@@ -78,7 +77,7 @@ class SearchFeed:
         return None
 
     def propose(self) -> None:
-        """Propose the next batch of every study whose last one is known, until each waits or has proposed all."""
+        """Propose batches until every study waits for results or has made all proposals."""
         for state in self.view.states:
             while not state.has_proposed_all and not state.is_waiting:
                 self._propose_batch(state)
@@ -93,24 +92,24 @@ class SearchFeed:
                 is_possible=lambda values: _is_possible(study, values),
             )
         sampler = self._samplers[study.study_id]
-        sampler.replay([[p.values for p in each] for each in state.rounds], state.told)
-        count = min(study.search.batch, study.search.trials - len(state.told))
+        sampler.replay([[p.values for p in batch] for batch in state.batches], state.outcomes)
+        count = min(study.search.batch, study.search.trials - len(state.outcomes))
         values = sampler.ask(count)
         batch = Batch(
             study_id=study.study_id,
-            number=len(state.rounds),
+            number=len(state.batches),
             values=tuple(values),
             trial_ids=tuple(tuple(trial.trial_id for trial in study.trials(value)) for value in values),
-            thresholds=thresholds(study.search, state.told),
+            thresholds=thresholds(study.search, state.outcomes),
             exhausted=len(values) < count,
         )
         self.view.add(state, batch)
 
 
 def _is_possible(study: Study, values: Values) -> bool:
-    """Whether the task accepts a proposal, and the sweep does not exclude it."""
+    """Return whether the task accepts a proposal and the sweep does not exclude it."""
     try:
         return bool(study.trials(values))
     except ValueError as error:
-        logging.getLogger("depthrate").info("a proposal that cannot run is passed over: %s", error)
+        logging.getLogger("depthrate").info("proposal skipped, because it cannot run: %s", error)
         return False

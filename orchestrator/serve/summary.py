@@ -7,7 +7,7 @@ from typing import Any
 from depthrate.orchestrator.api.status import SHOWN_EVENTS, StatusSnapshot, job_words, stalled_words
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.registry import schedulers
-from depthrate.orchestrator.monitor.cost import cost_lines, device_word, hours_text
+from depthrate.orchestrator.monitor.cost import cost_lines, device_hours_unit, hours_text
 from depthrate.orchestrator.monitor.status import SweepStatus
 
 SHOWN_LINES = 5
@@ -35,7 +35,7 @@ def summary(look: StatusSnapshot, state: SweepStatus) -> dict[str, Any]:
         "trials": len(state.states),
         "counts": state.counts(),
         "trial_hours": round(state.trial_hours(), 3),
-        "held": ", ".join(f"{hours_text(h.held)} {device_word(d)}" for d, h in sorted(devices.items()) if h.held),
+        "held": ", ".join(f"{hours_text(h.held)} {device_hours_unit(d)}" for d, h in sorted(devices.items()) if h.held),
         "failures": 0 if cost is None else sum(number for number, _ in cost.failures.values()),
         "says": next(iter([*stalled, *errors]), events[-1]["text"] if events else ""),
         "lines": [*([] if cost is None else cost_lines(state.name, cost)), *waiting, *stalled, *errors],

@@ -1,4 +1,4 @@
-"""The process that runs packs: claims one, runs its task, commits rows, and shows that it is alive.
+"""The process that runs packs: run a pack's task, commit its rows, write heartbeats.
 
-Imports `launch` and below. Begin with `__main__`, which an executor starts; `attempt_runner` runs the packs of one attempt.
+Imports `launch` and the packages below it. Read `__main__`, which executors start, and `attempt_runner` (one attempt) first.
 """

@@ -1,7 +1,7 @@
-"""A compute process: takes packs from its input one by one, runs them, and says on its output that one ended.
+"""A worker process: read attempts from stdin one by one, run them, and print each ended attempt to stdout.
 
-What went wrong is told through the attempt's record in the store. It ends when its input does, when asked by SIGTERM
-(after a checkpoint), or when the driver that started it is gone.
+Failures are written to the attempt's record in the store. The process exits at the end of stdin, after a checkpoint on SIGTERM,
+or when its driver has exited.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from depthrate.orchestrator.worker.context import StopFlag
 
 
 def main() -> None:
-    """Run the jobs that come in, one JSON line each, and answer each with its attempt's name."""
+    """Run the attempts that arrive as JSON lines on stdin, and print the id of each when it has ended."""
     answers = os.fdopen(os.dup(1), "w")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     stop = StopFlag()
     for number in (signal.SIGTERM, signal.SIGUSR2):  # SLURM signals every process of a job
-        signal.signal(number, lambda *_: stop.set("asked to stop"))
+        signal.signal(number, lambda *_: stop.set("stop requested"))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while not stop.is_set and (line := sys.stdin.readline()):
         job = AttemptSpec.from_json(line)
@@ -31,11 +31,11 @@ def main() -> None:
         try:
             print(job.attempt_id, file=answers, flush=True)
         except BrokenPipeError:
-            return  # the driver is gone; everything stands in the store
+            return  # the driver has exited. The store has all results.
 
 
 if __name__ == "__main__":
     try:
         main()
     finally:
-        gc.freeze()  # the interpreter's last collections would walk through all of torch, half a second
+        gc.freeze()  # otherwise the final collections traverse all of torch, which takes half a second

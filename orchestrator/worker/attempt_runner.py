@@ -1,4 +1,4 @@
-"""One attempt of a pack, from its record to its commit: train, turn what came of it into tables, commit, say how it ended."""
+"""Run one attempt of a pack: write its record, train, convert the results to tables, commit them, record the end."""
 
 from __future__ import annotations
 
@@ -43,30 +43,30 @@ from depthrate.tasks.training.torch_errors import torch_errors
 if TYPE_CHECKING:
     import pyarrow as pa
 
-COMMIT_EVERY_S = 20.0
-"""Longest a finished trial of a pack that runs in turn waits for its commit."""
-HANGING_S = 10.0
-"""Longest wait for who is at the finished trials, where the attempt is to end because it hangs."""
-ROOM_EVERY_S = 10.0
-"""Between two looks whether a full store has room again."""
+MAX_COMMIT_DELAY_S = 20.0
+"""Seconds that a finished trial waits for its commit at most, if trials run in turn."""
+COMMIT_LOCK_TIMEOUT_S = 10.0
+"""Seconds to wait for the lock on finished trials before a hanging attempt is terminated."""
+FULL_RETRY_INTERVAL_S = 10.0
+"""Seconds between two writes to a full store."""
 log = logging.getLogger("depthrate")
 
 
 class CommitError(Exception):
-    """The store refused a commit: nothing of it is visible, and it is worth trying again."""
+    """The store refused a commit. No part of it is visible, and a retry may succeed."""
 
 
 @dataclass(frozen=True)
 class _UncommittedTrial:
-    """A trial that waits for its commit."""
+    """A finished trial that is not committed yet."""
 
     row: dict[str, Any] | None
-    """Of the trials table; null where its search has left it out."""
+    """Row of the trials table, or None if the trial was pruned."""
     tables: dict[str, pa.Table]
 
 
 class AttemptRunner:
-    """One attempt of a pack, or of several short ones in turn, from its record to its commit."""
+    """Runs one attempt of a pack, or a batched attempt of several short packs."""
 
     def __init__(
         self, job: AttemptSpec, task: Task, store: Store, attempt: Attempt, stop: StopFlag, judge: Judge | None = None
@@ -74,25 +74,25 @@ class AttemptRunner:
         self.job, self.task, self.store, self.attempt, self.stop = job, task, store, attempt, stop
         self._judge, self._data = judge, worker_data_folder(job.options.data)
         self._columns = columns_of(task)
-        self._began = time.monotonic()
+        self._started = time.monotonic()
         self._commits_in_parts = bool(job.then) or not task.fused
-        self._longest_wait_s = BATCH_S if job.then else COMMIT_EVERY_S
-        self._begin_pack(job)
+        self._max_commit_delay_s = BATCH_S if job.then else MAX_COMMIT_DELAY_S
+        self._start_pack(job)
         self._open: list[tuple[TrialResult, dict[str, pa.Table]]] = []
-        """Of a fused pack that is under way: its trials are committed together."""
+        """Results of the running fused pack, whose trials are committed together."""
         self._finished: list[_UncommittedTrial] = []
         self._oldest_finished = 0.0
         self._features = FeatureFile()
         self._part = -1
         self._not_before = float("-inf")
-        """Until when a store that was full is left alone."""
+        """Monotonic time before which no write to a full store is retried."""
         self._lock = threading.Lock()  # the heartbeat commits finished trials while the next one trains
 
     def run(self) -> None:
-        """Train and commit the job's pack; then the next ones, unless that took too long already: those are given back.
+        """Train and commit the attempt's packs in turn. Packs not started within `BATCH_S` are returned to the queue.
 
         Raises:
-            Interrupted: asked to stop; a checkpoint is saved and trials that had finished are committed.
+            Interrupted: If a stop is requested, after a checkpoint and a commit of the finished trials.
         """
         try:
             self._run()
@@ -101,19 +101,19 @@ class AttemptRunner:
             self._features.close()
 
     def _run(self) -> None:
-        begun: list[AttemptSpec] = []
+        started: list[AttemptSpec] = []
         checkpointed = []
         try:
             for pack in self.job.packs():
-                if begun and (self.stop.is_set or time.monotonic() - self._began > BATCH_S):
+                if started and (self.stop.is_set or time.monotonic() - self._started > BATCH_S):
                     break
-                begun.append(pack)
+                started.append(pack)
                 self._live.close()
-                self._begin_pack(pack)
-                self.attempt.trial_ids = [trial_id for each in begun for trial_id in each.trial_ids]
+                self._start_pack(pack)
+                self.attempt.trial_ids = [trial_id for spec in started for trial_id in spec.trial_ids]
                 if self._run_pack():
                     checkpointed.append(pack.pack_id)
-                if self._features.num_rows:  # those of the next pack go into a file of their own
+                if self._features.num_rows:  # one features file per pack
                     self._commit_when_not_full()
         finally:
             if self._commits_in_parts:
@@ -121,21 +121,22 @@ class AttemptRunner:
         self._commit_when_not_full()
         self._delete_checkpoints(checkpointed)
 
-    def _begin_pack(self, pack: AttemptSpec) -> None:
-        """Make a pack the one that is under way."""
+    def _start_pack(self, pack: AttemptSpec) -> None:
+        """Set the running pack."""
         self._pack, self._pruning = pack, Pruning(pack, self._judge)
-        # a job may be older than the task
+        # The attempt may have been submitted before parameters were added to the task.
         self._params = [self.task.schema.completed(params) for params in pack.params]
         self.attempt.pack_id = pack.pack_id
         self._live = LiveCurves(self.store, pack, dict(zip(pack.trial_ids, self._params, strict=True)))
 
     def _run_pack(self) -> bool:
-        """Train the pack that is under way; return whether there may be a checkpoint of it."""
+        """Train the running pack. Return whether it may have a checkpoint."""
         self._open = []
         pack = self._pack
-        given = self.store, pack, self._data, self.attempt, self.stop, pack.trial_ids, self._pruning
-        context = WorkerContext(*given, live=self._live)
-        began = started = time.monotonic()
+        context = WorkerContext(
+            *(self.store, pack, self._data, self.attempt, self.stop, pack.trial_ids, self._pruning), live=self._live
+        )
+        pack_started = started = time.monotonic()
         for result in self.task.run(self._params, context):
             wall_s = time.monotonic() - started
             with self._lock:
@@ -151,7 +152,7 @@ class AttemptRunner:
                 started = time.monotonic()
                 self.commit_if_due()
         share_s = (time.monotonic() - started + context.wall_s_before) / len(pack.trial_ids)
-        self.attempt.packs_s += time.monotonic() - began
+        self.attempt.packs_s += time.monotonic() - pack_started
         with self._lock:
             for result, tables in self._open:
                 self._finish(result, tables, share_s)
@@ -159,7 +160,7 @@ class AttemptRunner:
         return context.may_have_checkpoint
 
     def _finish(self, result: TrialResult, tables: dict[str, pa.Table], wall_s: float) -> None:
-        """Put a trial among those that wait for their commit; the lock is held."""
+        """Add a trial to the uncommitted ones. The caller holds the lock."""
         self._oldest_finished = self._oldest_finished or time.monotonic()
         is_pruned = result.status is ResultStatus.PRUNED
         self._finished.append(_UncommittedTrial(None if is_pruned else self._trial_row(result, wall_s), tables))
@@ -168,48 +169,48 @@ class AttemptRunner:
         for pack_id in pack_ids:
             try:
                 self.store.delete(checkpoint_folder(pack_id))
-            except OSError as error:  # all is committed
+            except OSError as error:  # harmless: all trials are committed
                 log.warning("checkpoint not deleted: %s", error)
-            if (kept := node_scratch_store()) is not None:
+            if (scratch := node_scratch_store()) is not None:
                 with contextlib.suppress(OSError):
-                    kept.delete(checkpoint_folder(pack_id))
+                    scratch.delete(checkpoint_folder(pack_id))
 
     @property
     def stall_s(self) -> float | None:
-        """After how many seconds without progress it is ended; null: never."""
+        """Seconds without progress after which the attempt is terminated. None: never."""
         minutes = self.job.options.stall_minutes
         return None if minutes is None else 60 * minutes
 
     def commit_finished(self) -> None:
-        """Commit the finished trials of packs that run in turn, or whose trials do, unless what hangs is at them."""
+        """Commit the finished trials of a batched attempt or an unfused pack, unless the hanging thread holds the lock."""
         if self._commits_in_parts:
-            self._commit(HANGING_S)
+            self._commit(COMMIT_LOCK_TIMEOUT_S)
 
     def show_live(self) -> None:
-        """Let the store have what trials have logged, if it is time."""
+        """Write live curves to the store if due."""
         self._live.write_if_due()
 
     def commit_if_due(self) -> None:
-        """Commit the finished trials of packs that run in turn, or whose trials do, if they waited long enough."""
+        """Commit the finished trials of a batched attempt or an unfused pack if due."""
         is_due = (
             self._finished
             and time.monotonic() >= self._not_before
-            and time.monotonic() - self._oldest_finished >= self._longest_wait_s
+            and time.monotonic() - self._oldest_finished >= self._max_commit_delay_s
         )
         if is_due and self._commits_in_parts:
-            self._commit(0.0)  # the next look will do: a heartbeat that waited would be missed
+            self._commit(0.0)  # do not wait for the lock: that would delay the heartbeat
 
     def _commit_when_not_full(self) -> None:
-        """Commit what has finished; where the store is full hold it until there is room.
+        """Commit the finished trials, retrying while the store is full.
 
         Raises:
-            Interrupted: asked to stop before that.
-            CommitError: the store refuses for another reason.
+            Interrupted: If a stop is requested before the commit succeeds.
+            CommitError: If the store refuses for another reason.
         """
         retry_while_full(self._commit, self.stop, self.attempt)
 
     def _commit(self, wait_s: float = -1.0) -> None:
-        """Commit what has finished, unless somebody is at it for longer than that; less than 0: for ever."""
+        """Commit the finished trials, unless the lock is not free within `wait_s` seconds (negative: no limit)."""
         if self._lock.acquire(timeout=wait_s):
             try:
                 self._commit_pending()
@@ -217,13 +218,13 @@ class AttemptRunner:
                 self._lock.release()
 
     def _commit_pending(self) -> None:
-        """Commit what has finished; the lock is held."""
+        """Commit the finished trials. The caller holds the lock."""
         if not self._finished:
             return
-        self._part += 1  # before: what a failed write has stored, nobody knows, and it must not be written over
-        features = None if self._open else self._features  # else they are those of the pack under way
+        self._part += 1  # increment first: a failed write may have stored data that must not be overwritten
+        features = None if self._open else self._features  # features of the running pack are not committed yet
         self._write_commit(features)
-        self._live.forget({each.row["trial_id"] for each in self._finished if each.row is not None})
+        self._live.forget({trial.row["trial_id"] for trial in self._finished if trial.row is not None})
         self._finished, self._oldest_finished = [], 0.0
         if features is not None:
             features.close()
@@ -233,10 +234,10 @@ class AttemptRunner:
         try:
             self._pruning.write(self.store)
             peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
-            rows = [each.row for each in self._finished if each.row is not None]
+            rows = [trial.row for trial in self._finished if trial.row is not None]
             for row in rows:
                 row["peak_memory_gb"] = peak_gb if row["peak_memory_gb"] is None else row["peak_memory_gb"]
-            tables = [each.tables for each in self._finished if each.row is not None]
+            tables = [trial.tables for trial in self._finished if trial.row is not None]
             if not rows:
                 return
             commit_trials(
@@ -251,7 +252,7 @@ class AttemptRunner:
             )
         except TableError:
             if self.job.then:
-                self.attempt.pack_id = ""  # whose rows do not fit those of the others is found out when each goes alone
+                self.attempt.pack_id = ""  # unknown which pack's rows are invalid: each is then retried alone
             raise
         except Exception as error:
             if is_full(error) and self._commit_or_roll_back():
@@ -259,8 +260,8 @@ class AttemptRunner:
             raise CommitError(f"{type(error).__name__}: {error}") from error
 
     def _commit_or_roll_back(self) -> bool:
-        """Whether what a full store has refused is committed all the same; else what it took of it is taken away."""
-        self._not_before = time.monotonic() + ROOM_EVERY_S
+        """Return whether a commit that a full store refused is visible nevertheless. If not, delete its files."""
+        self._not_before = time.monotonic() + FULL_RETRY_INTERVAL_S
         part = self._part if self._commits_in_parts else None
         commit = table_path("trials", self.job.sweep, self.job.attempt_id, part)
         with contextlib.suppress(OSError):
@@ -272,8 +273,8 @@ class AttemptRunner:
     def _arrow_tables(self, result: TrialResult) -> dict[str, pa.Table]:
         if not isinstance(result.tables, Mapping):
             raise TableError(
-                f"task returned {type(result.tables).__name__} for a trial; "
-                "return a mapping from table to rows, such as {'metrics': [...]}"
+                f"task returned {type(result.tables).__name__} for a trial, expected a mapping from table to rows. "
+                "Return for example {'metrics': [...]}."
             )
         trial_id, attempt_id = self._pack.trial_ids[result.index], self.job.attempt_id
         columns, num_rows = self._columns, self._features.num_rows
@@ -292,8 +293,8 @@ class AttemptRunner:
             self._features.leave_out(trial_id, num_rows)
             if not isinstance(error, TableError):
                 raise
-            where = f"; task {self.task.name!r} is in {self.task.defined_at}" if self.task.defined_at else ""
-            raise TableError(f"{error}{where}") from None
+            location = f" (task {self.task.name!r} in {self.task.defined_at})" if self.task.defined_at else ""
+            raise TableError(f"{error}{location}") from None
 
     def _trial_row(self, result: TrialResult, wall_s: float) -> dict[str, Any]:
         return {
@@ -319,7 +320,7 @@ class AttemptRunner:
 
 
 def run_job(job: AttemptSpec, stop: StopFlag, judge: Judge | None = None) -> Attempt:
-    """Run one attempt and return its record, which also stands in the store whatever happened."""
+    """Run one attempt. Return its record, which is also written to the store whatever the outcome."""
     store = Store(job.options.store)
     attempt = Attempt(
         attempt_id=job.attempt_id,
@@ -331,15 +332,15 @@ def run_job(job: AttemptSpec, stop: StopFlag, judge: Judge | None = None) -> Att
         beat_s=job.options.beat_s,
         gpu_share=job.options.gpu_share if job.options.device == "cuda" else None,
     )
-    computed_before_s = sum(os.times()[:4])
+    initial_cpu_s = sum(os.times()[:4])
     with captured_output() as output:
         try:
-            _begin(attempt, store, stop)
+            _write_first_record(attempt, store, stop)
             task = _load_task(job, store)
             attempt.code_hash = code_hash(task)
-            run = AttemptRunner(job, task, store, attempt, stop, judge)
-            with Heartbeat(run, output, stop):
-                run.run()
+            runner = AttemptRunner(job, task, store, attempt, stop, judge)
+            with Heartbeat(runner, output, stop):
+                runner.run()
             attempt.state = AttemptState.DONE
         except Interrupted:
             attempt.state, attempt.error = AttemptState.INTERRUPTED, stop.reason or None
@@ -349,10 +350,10 @@ def run_job(job: AttemptSpec, stop: StopFlag, judge: Judge | None = None) -> Att
             attempt.error_kind = failure_kind(error)
             attempt.error = f"{type(error).__name__}: {error}"
             attempt.traceback = traceback.format_exc()
-    attempt.ended_at, attempt.cpu_s = time.time(), sum(os.times()[:4]) - computed_before_s
+    attempt.ended_at, attempt.cpu_s = time.time(), sum(os.times()[:4]) - initial_cpu_s
     try:
         attempt.beat(store)
-    except OSError as error:  # the driver takes an attempt without a last word for lost, and tries again
+    except OSError as error:  # the driver treats the attempt as lost and retries its packs
         log.warning("end of attempt %s not written: %s", job.attempt_id, error)
     return attempt
 
@@ -364,7 +365,7 @@ def _load_task(job: AttemptSpec, store: Store) -> Task:
         raise CommitError(f"{type(error).__name__}: {error}") from error
 
 
-def _begin(attempt: Attempt, store: Store, stop: StopFlag) -> None:
+def _write_first_record(attempt: Attempt, store: Store, stop: StopFlag) -> None:
     try:
         retry_while_full(lambda: attempt.beat(store), stop, attempt)
     except OSError as error:
@@ -372,11 +373,11 @@ def _begin(attempt: Attempt, store: Store, stop: StopFlag) -> None:
 
 
 def retry_while_full(write: Callable[[], None], stop: StopFlag, attempt: Attempt) -> None:
-    """Write, again and again where the store is full, until it has room; `attempt` then says what it needs.
+    """Call `write`, retrying while the store is full. Meanwhile `attempt` reports the bytes needed.
 
     Raises:
-        Interrupted: asked to stop before that.
-        Exception: what `write` raises for another reason.
+        Interrupted: If a stop is requested before the write succeeds.
+        Exception: Any other exception of `write`.
     """
     while True:
         try:
@@ -387,30 +388,30 @@ def retry_while_full(write: Callable[[], None], stop: StopFlag, attempt: Attempt
             if not is_full(error):
                 raise
             attempt.needs_bytes = needed_bytes(error)
-            log.warning("what has finished is kept until there is room: %s", error)
-        until = time.monotonic() + ROOM_EVERY_S
+            log.warning("store full, finished trials are buffered: %s", error)
+        until = time.monotonic() + FULL_RETRY_INTERVAL_S
         while time.monotonic() < until:
             if stop.is_set:
                 raise Interrupted
-            time.sleep(min(0.2, ROOM_EVERY_S))
+            time.sleep(min(0.2, FULL_RETRY_INTERVAL_S))
 
 
 def _has_diverged(tables: Tables) -> bool:
-    """Whether a trial whose task calls it well has diverged, by what it returned before NaN became null."""
+    """Return whether a trial with status ok has diverged, judged by its returned tables before NaN becomes null."""
     returned = [(name, tables[name]) for name in ("curves", "metrics") if name in tables]
     return any(has_diverged(zip(*picked_columns(*table, ("step", "split", "loss")), strict=True)) for table in returned)
 
 
 _TRANSIENT_ERRORS = (OSError, EOFError, subprocess.SubprocessError)
-"""Exceptions that a disk, a network or another process causes, and that may not occur again on the same machine."""
+"""Exceptions caused by a disk, a network or another process, after which a retry on the same node may succeed."""
 
 
 def failure_kind(error: BaseException) -> FailureKind:
-    """Return the kind of failure that decides about a retry, by the classes of an exception and of its causes."""
+    """Classify an exception and its causes as the failure kind that decides about retries."""
     if isinstance(error, (MemoryError, *torch_errors("OutOfMemoryError"))):
         return FailureKind.OUT_OF_MEMORY
     if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
-        return FailureKind.OUT_OF_MEMORY  # torch's CPU allocator has no class of its own
+        return FailureKind.OUT_OF_MEMORY  # torch's CPU allocator raises a plain RuntimeError
     if isinstance(error, CommitError):
         return FailureKind.STORE
     if isinstance(error, TableError):
@@ -428,12 +429,12 @@ def failure_kind(error: BaseException) -> FailureKind:
     return FailureKind.CODE
 
 
-@functools.cache  # reading them takes as long as all the rest of a small pack
+@functools.cache  # reading the versions takes as long as the rest of a small pack
 def _versions() -> str:
     versions = {"python": sys.version.split()[0]}
     for name in ("depthrate", "torch", "numpy", "pyarrow"):
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            versions[name] = "not installed"  # depthrate itself, where its code came with the job
+            versions[name] = "not installed"  # depthrate itself, if its code came with the job
     return json.dumps(versions)

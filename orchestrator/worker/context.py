@@ -1,4 +1,4 @@
-"""What a task is given beside its parameters: where to compute, when to stop, its checkpoints, and whom to tell."""
+"""The context of a running task: its device, stop requests, checkpoints, progress and reports."""
 
 from __future__ import annotations
 
@@ -31,41 +31,41 @@ log = logging.getLogger("depthrate")
 
 
 class StopFlag:
-    """Set by a signal or by the death of the driver; tasks look at it between steps."""
+    """A stop request, set by a signal or after the driver has exited. Tasks check it between steps."""
 
     def __init__(self) -> None:
         self.is_set = False
         self.reason = ""
 
     def set(self, reason: str) -> None:
-        """Ask whatever runs to save a checkpoint and end."""
+        """Request a checkpoint and a stop."""
         self.is_set, self.reason = True, reason
 
 
 def node_scratch_store() -> Store | None:
-    """Return a place of this user's own on the node's disk, for what the store has no room for; None where there is none."""
+    """Return a private store on the node's disk for checkpoints that the full store refuses, or None if it is not possible."""
     folder = Path(tempfile.gettempdir()) / f"depthrate-kept-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        there = folder.lstat()
+        status = folder.lstat()
     except OSError:
         return None
-    if there.st_uid != os.getuid() or not stat.S_ISDIR(there.st_mode) or there.st_mode & 0o077:
-        return None  # somebody else's
+    if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077:
+        return None  # another user's folder, or accessible to others
     return Store(str(folder))
 
 
 @dataclass
 class CheckpointIndex:
-    """What an attempt saw of the checkpoints of its pack, so that it asks for them once."""
+    """Result of the search for a pack's checkpoints, shared by its trials so that the store is asked once."""
 
-    nothing: bool = False
-    """Whether there were none of any trial."""
+    is_empty: bool = False
+    """True if no trial of the pack has a checkpoint."""
 
 
 @dataclass
 class WorkerContext(ManualTraining):
-    """What a running task may ask of the outside (`tasks.task.TaskContext`)."""
+    """Context of a running task (`tasks.interface.TaskContext`)."""
 
     store: Store
     job: AttemptSpec
@@ -78,61 +78,61 @@ class WorkerContext(ManualTraining):
     """Position in the pack of the first of `trial_ids`."""
     name: str = "pack"
     wall_s_before: float = 0.0
-    """Training time of earlier attempts that the checkpoint stands for."""
-    found: CheckpointIndex = field(default_factory=CheckpointIndex)
-    """What was seen of the whole pack's."""
+    """Seconds of training in earlier attempts, up to the loaded checkpoint."""
+    checkpoint_index: CheckpointIndex = field(default_factory=CheckpointIndex)
+    """Checkpoints of the whole pack."""
     live: LiveCurves | None = None
-    """Shows the whole pack's curves while it trains."""
+    """Live curves of the whole pack."""
 
     def __post_init__(self) -> None:
-        self.began = self.last_checkpoint = time.monotonic()
+        self.started = self.last_checkpoint = time.monotonic()
 
     @property
     def device(self) -> str:
-        """Where to compute."""
+        """Device to compute on."""
         return self.job.options.device
 
     @property
     def engine(self) -> Engine:
-        """How the launch wants steps to be run."""
+        """Engine that the launch requests."""
         return Engine(self.job.options.engine)
 
     @property
     def libraries(self) -> StoredLibraries | None:
-        """Where kernels are left for nodes that cannot build them."""
+        """Kernel libraries shared through the store with nodes that cannot build them, or None."""
         return StoredLibraries(self.store) if self.job.options.shares_libraries else None
 
     def report_engine(self, engine: Engine, compile_s: float | None = None) -> None:
-        """Note how steps are run, and how long compiling them took."""
+        """Record the engine in use and the seconds spent compiling."""
         self.attempt.engine, self.attempt.compile_s = engine, compile_s
 
     def should_stop(self) -> bool:
-        """Whether to save a checkpoint now and raise `Interrupted`."""
+        """Return whether the task should save a checkpoint now and raise `Interrupted`."""
         return self.stop.is_set
 
     def progress(self, step: int, num_steps: int) -> None:
-        """Note how far the pack has come."""
+        """Record the step reached, of `num_steps`."""
         self.attempt.step, self.attempt.num_steps = step, num_steps
 
     def show_curves(self, curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-        """Let the store have what trials log while they train."""
+        """Publish the curves that trials log while they train."""
         if self.live is not None:
             self.live.follow(curves)
 
     def report(self, step: int, values: Mapping[int, Mapping[str, float | None]]) -> set[int]:
-        """Tell what trials measure while they train; return the positions of those to leave out."""
-        left_out = self.pruning.report(step, {self.first + index: row for index, row in values.items()})
-        return {position - self.first for position in left_out}
+        """Report metrics of training trials (position -> metric -> value). Return the positions of trials to prune."""
+        pruned = self.pruning.report(step, {self.first + index: row for index, row in values.items()})
+        return {position - self.first for position in pruned}
 
     def checkpoint_due(self) -> bool:
-        """Whether the last checkpoint is old enough."""
+        """Return whether the checkpoint interval has passed."""
         return time.monotonic() - self.last_checkpoint >= self.job.options.checkpoint_seconds
 
     def save_checkpoint(self, content: bytes) -> None:
-        """Keep `content` until the commit; a store that refuses it costs time after a crash, not results."""
+        """Save a checkpoint. A failed write is logged: it costs time after a crash, not results."""
         self.last_checkpoint = time.monotonic()
         pack_id = self.job.pack_id
-        wall_s = self.wall_s_before + self.last_checkpoint - self.began
+        wall_s = self.wall_s_before + self.last_checkpoint - self.started
         members = {"trial_ids": self.job.trial_ids, "wall_s": wall_s, "code_hash": self.attempt.code_hash}
         members["bytes"] = len(content)
 
@@ -146,32 +146,32 @@ class WorkerContext(ManualTraining):
             self.attempt.checkpoints += 1
         except OSError as error:
             log.warning("checkpoint not written: %s", error)
-            if is_full(error) and (kept := node_scratch_store()) is not None:
+            if is_full(error) and (scratch := node_scratch_store()) is not None:
                 with contextlib.suppress(OSError):
-                    write(kept)
+                    write(scratch)
                     self.attempt.checkpoints += 1
-                    log.warning("it is kept on this node, in %s", kept.root)
+                    log.warning("checkpoint saved on this node instead, in %s", scratch.root)
 
     def load_checkpoint(self) -> bytes | None:
-        """Return what an earlier attempt saved, with this code or one that counts as this, or None."""
+        """Return the newest checkpoint saved with this code version or an accepted one, or None."""
         if not self.may_have_checkpoint:
             return None
         saved: list[tuple[float, Store, int | None]] = []
-        kept = node_scratch_store()
-        for store in (self.store, *([] if kept is None else [kept])):
+        scratch = node_scratch_store()
+        for store in (self.store, *([] if scratch is None else [scratch])):
             try:
                 members = read_with_digest(store.read(checkpoint_trials_path(self.job.pack_id)))
-                size = members.get("bytes")  # the one before it may have been another, by little
-                most_bytes = 2 * size + SLACK_BYTES if isinstance(size, int) else None
-                saved.append((float(members["wall_s"]), store, most_bytes))
+                size = members.get("bytes")  # the checkpoint file may be an older one of slightly different size
+                max_bytes = 2 * size + SLACK_BYTES if isinstance(size, int) else None
+                saved.append((float(members["wall_s"]), store, max_bytes))
             except (OSError, ValueError, KeyError, TypeError) as error:
                 if store is self.store:
-                    self.found.nothing = isinstance(error, FileNotFoundError)
-        self.found.nothing &= not saved
-        for wall_s_before, store, most_bytes in sorted(saved, key=lambda each: each[0], reverse=True):
+                    self.checkpoint_index.is_empty = isinstance(error, FileNotFoundError)
+        self.checkpoint_index.is_empty &= not saved
+        for wall_s_before, store, max_bytes in sorted(saved, key=lambda entry: entry[0], reverse=True):
             for version in dict.fromkeys((self.attempt.code_hash, *self.job.options.accepted_codes, None)):
                 try:
-                    content = store.read(checkpoint_path(self.job.pack_id, self._checkpoint(version)), most_bytes)
+                    content = store.read(checkpoint_path(self.job.pack_id, self._checkpoint(version)), max_bytes)
                 except OSError:
                     continue
                 self.wall_s_before = wall_s_before
@@ -180,18 +180,18 @@ class WorkerContext(ManualTraining):
 
     @property
     def may_have_checkpoint(self) -> bool:
-        """Whether there may be a checkpoint of this pack in the store."""
-        return self.attempt.checkpoints > 0 or not self.found.nothing
+        """True unless the store is known to have no checkpoint of this pack."""
+        return self.attempt.checkpoints > 0 or not self.checkpoint_index.is_empty
 
     def _checkpoint(self, version: str | None) -> str:
-        """Return a checkpoint's name: other code does not go on from it."""
+        """Return a checkpoint's name, which contains the code version so that other code does not resume from it."""
         return self.name if version is None else f"{self.name}.{version[:12]}"
 
     def for_trial(self, index: int) -> WorkerContext:
-        """Return this context narrowed to one trial, with a checkpoint of its own."""
+        """Return the context of one trial, with a separate checkpoint."""
         trial_id = self.trial_ids[index]
         return WorkerContext(
             *(self.store, self.job, self.data, self.attempt, self.stop, [trial_id], self.pruning, index, trial_id),
-            found=self.found,
+            checkpoint_index=self.checkpoint_index,
             live=self.live,
         )

@@ -1,4 +1,4 @@
-"""Beside a pack that trains: its record and log are kept fresh in the store, and a driver that has died is noticed."""
+"""Update a running attempt's record and log in the store, and detect stalls, forced cancellation and an exited driver."""
 
 from __future__ import annotations
 
@@ -24,37 +24,38 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
 
 LOG_TAIL_BYTES = 200_000
-ENDED = 70
-"""Exit code of a worker that ended itself in the middle of a task."""
+"""Bytes at the end of the worker's output that are stored as the attempt's log."""
+SELF_TERMINATED_CODE = 70
+"""Exit code of a worker that terminated itself during a task."""
 log = logging.getLogger("depthrate")
 
 
 class HeartbeatTarget(Protocol):
-    """What runs beside the heartbeat: one attempt of a pack."""
+    """Attempt for which the heartbeat runs."""
 
     store: Store
     attempt: Attempt
 
     @property
     def stall_s(self) -> float | None:
-        """After how many seconds without progress it is ended; null: never."""
+        """Seconds without progress after which the attempt is terminated. None: never."""
         ...
 
     def commit_if_due(self) -> None:
-        """Commit what has waited long enough."""
+        """Commit the finished trials if due."""
         ...
 
     def show_live(self) -> None:
-        """Let the store have what trials have logged, if it is time."""
+        """Write live curves to the store if due."""
         ...
 
     def commit_finished(self) -> None:
-        """Commit every trial that has finished."""
+        """Commit all finished trials."""
         ...
 
 
 class captured_output:
-    """Sends everything this process prints (native code included) into a file while a pack runs."""
+    """Redirects the process's output, native code included, to a temporary file while a pack runs."""
 
     def __enter__(self) -> IO[bytes]:
         self._file = tempfile.TemporaryFile()
@@ -73,7 +74,7 @@ class captured_output:
 
 
 class Heartbeat:
-    """A thread that keeps the attempt's record and log fresh, commits what waits, and notices a dead driver."""
+    """Thread that updates the attempt's record and log, commits finished trials, and detects an exited driver."""
 
     def __init__(self, run: HeartbeatTarget, output: IO[bytes], stop: StopFlag):
         self._run, self._output, self._stop = run, output, stop
@@ -81,7 +82,7 @@ class Heartbeat:
         self._ended = threading.Event()
         self._uploaded = 0
         self._progress: tuple[object, ...] = ()
-        self._came_further = time.monotonic()
+        self._progressed_at = time.monotonic()
         self._thread = threading.Thread(target=self._beat, daemon=True)
 
     def __enter__(self) -> Heartbeat:
@@ -94,54 +95,55 @@ class Heartbeat:
         self._upload_log()
 
     def _beat(self) -> None:
-        pause_s = self._run.attempt.beat_s or heartbeat_s(self._run.store)
-        node = NodeHeartbeat(self._run.store, self._run.attempt, pause_s)
+        interval_s = self._run.attempt.beat_s or heartbeat_s(self._run.store)
+        node = NodeHeartbeat(self._run.store, self._run.attempt, interval_s)
         node.publish()
-        last = time.monotonic() - random.uniform(0.0, pause_s)  # what starts together does not write together
+        last = time.monotonic() - random.uniform(0.0, interval_s)  # spread the writes of attempts that start together
         while not self._ended.wait(1.0):
             if os.getppid() != self._parent:
-                self._stop.set("the driver is gone")
-            self._note_progress()
+                self._stop.set("the driver has exited")
+            self._check_progress()
             self._try("commit", self._run.commit_if_due)
             self._try("live curves", self._run.show_live)
-            if time.monotonic() - last < pause_s:
+            if time.monotonic() - last < interval_s:
                 node.publish()
                 continue
             last = time.monotonic()
             self._try("heartbeat", node.beat)
             self._upload_log()
-            self._end_if_forced()
-        node.end()
+            self._terminate_if_forced()
+        node.close()
 
-    def _try(self, what: str, act: Callable[[], None]) -> None:
-        """Do what may fail here: a hint that is late, or a commit that is tried again at the pack's end."""
+    def _try(self, name: str, write: Callable[[], None]) -> None:
+        """Call `write` and log its failure: a heartbeat is then late, and a commit is retried at the pack's end."""
         try:
-            act()
+            write()
         except Exception as error:
-            log.warning("%s: %s", what, error)
+            log.warning("%s not written: %s", name, error)
 
-    def _note_progress(self) -> None:
-        """Note when the attempt came further, and end it where it has not for too long."""
+    def _check_progress(self) -> None:
+        """Record progress, and terminate the attempt if it has stalled for too long."""
         attempt, limit_s = self._run.attempt, self._run.stall_s
         progress = (attempt.step, attempt.num_steps, attempt.trials_done, attempt.checkpoints, attempt.compile_s)
         if progress != self._progress or attempt.needs_bytes is not None:
-            self._progress, self._came_further = progress, time.monotonic()
+            self._progress, self._progressed_at = progress, time.monotonic()
             attempt.progress_at = time.time()
-        waited_s = time.monotonic() - self._came_further
-        if limit_s is not None and waited_s > limit_s:
+        stalled_s = time.monotonic() - self._progressed_at
+        if limit_s is not None and stalled_s > limit_s:
             step = f"step {attempt.step}/{attempt.num_steps or '?'}"
-            self._end(FailureKind.TASK, f"no progress for {waited_s / 60:.3g} min at {step}: ended by --stall-minutes")
+            error = f"no progress for {stalled_s / 60:.3g} min at {step}: terminated by --stall-minutes"
+            self._terminate(FailureKind.TASK, error)
 
-    def _end_if_forced(self) -> None:
-        """End this process if `depthrate cancel --force` says so; a task that hangs would never look."""
+    def _terminate_if_forced(self) -> None:
+        """Exit if `depthrate cancel --force` was called, because a hanging task does not check for stop requests."""
         store, attempt = self._run.store, self._run.attempt
         if not (self._stop.is_set or store.is_local):
-            return  # a request to a remote store with every heartbeat is not worth it
+            return  # do not send a request to a remote store at every heartbeat
         if attempt.attempt_id in forced_attempts(read_cancel_mark(store, attempt.sweep)):
-            self._end(FailureKind.CANCELLED, "ended by depthrate cancel --force")
+            self._terminate(FailureKind.CANCELLED, "terminated by depthrate cancel --force")
 
-    def _end(self, kind: FailureKind, error: str) -> None:
-        """Commit what has finished, write down the end, and end this process, whatever its other threads do."""
+    def _terminate(self, kind: FailureKind, error: str) -> None:
+        """Commit the finished trials, record the failure, and exit without waiting for other threads."""
         attempt = self._run.attempt
         with contextlib.suppress(Exception):
             self._run.commit_finished()
@@ -152,7 +154,7 @@ class Heartbeat:
             self._upload_log()
         with contextlib.suppress(Exception):
             attempt.beat(self._run.store)
-        os._exit(ENDED)
+        os._exit(SELF_TERMINATED_CODE)
 
     def _upload_log(self) -> None:
         sys.stdout.flush()

@@ -1,7 +1,7 @@
-"""One sign of life for all workers of a node: each leaves word in a folder of this machine, and one of them tells the store.
+"""Combine the heartbeats of all workers of a node: each writes to a local folder, and one of them writes to the store.
 
-Who tells holds a lock on a file of that folder, which the kernel frees when its process ends, so that the next one goes on.
-Who sees that nobody tells speaks for itself, in its own record.
+The reporting worker holds a lock on a file in the folder. When its process ends, the kernel releases the lock and another
+worker takes over. A worker that finds the combined heartbeat overdue writes its heartbeat to its attempt's record.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from depthrate.storage.files.store import Store
 
 
 class NodeHeartbeat:
-    """An attempt's part in the signs of life of its node."""
+    """One attempt's part in the combined heartbeat of its node."""
 
     def __init__(self, store: Store, attempt: Attempt, beat_s: float):
         self._store, self._attempt, self._beat_s = store, attempt, beat_s
-        whose = hashlib.sha256(f"{store.url} {attempt.sweep}".encode()).hexdigest()[:16]
-        self._folder = Path(tempfile.gettempdir()) / f"depthrate-{os.getuid()}" / whose
+        name = hashlib.sha256(f"{store.url} {attempt.sweep}".encode()).hexdigest()[:16]
+        self._folder = Path(tempfile.gettempdir()) / f"depthrate-{os.getuid()}" / name
         self._lock: IO[bytes] | None = None
-        self._began = time.time()
+        self._started = time.time()
 
     def publish(self) -> None:
-        """Say in this machine's folder how the attempt is."""
+        """Write the attempt's heartbeat to the node's folder."""
         self._attempt.heartbeat_at = time.time()
         with contextlib.suppress(OSError):
             self._make_folder()
@@ -48,43 +48,43 @@ class NodeHeartbeat:
         return {name: getattr(self._attempt, name) for name in BEAT_FIELDS}
 
     def beat(self) -> None:
-        """See that the store hears of this attempt, from whoever tells it of this node or from the attempt itself.
+        """Write the node's heartbeats to the store if this worker is the reporter, or this attempt's if they are overdue.
 
         Raises:
-            OSError: the store refuses it.
+            OSError: If the store refuses the write.
         """
         self.publish()
         try:
-            leads = self._is_reporter()
-            name = self._name() if leads else ""
-        except OSError:  # no place on this machine for a lock
+            is_reporter = self._is_reporter()
+            name = self._name() if is_reporter else ""
+        except OSError:  # the local disk has no space for a lock
             self._attempt.beat(self._store)
             return
-        if leads:
-            own = {self._attempt.attempt_id: self._own_heartbeat()}  # of which a full disk may have kept nothing
-            write_heartbeats(self._store, self._attempt.sweep, name, {**self._recent_heartbeats(), **own})
+        if is_reporter:
+            heartbeat = {self._attempt.attempt_id: self._own_heartbeat()}  # may be missing on a full local disk
+            write_heartbeats(self._store, self._attempt.sweep, name, {**self._recent_heartbeats(), **heartbeat})
             with contextlib.suppress(OSError):
                 _write(self._folder / "told", "")
-        elif time.time() - max(self._last_heartbeat_at(), self._began) > 2 * self._beat_s:
+        elif time.time() - max(self._last_heartbeat_at(), self._started) > 2 * self._beat_s:
             self._attempt.beat(self._store)
 
-    def end(self) -> None:
-        """Leave the others of this node to themselves."""
+    def close(self) -> None:
+        """Remove the attempt's heartbeat from the folder and release the lock."""
         with contextlib.suppress(OSError):
             (self._folder / f"{self._attempt.attempt_id}.json").unlink(missing_ok=True)
         if self._lock is not None:
             self._lock.close()
 
     def _make_folder(self) -> None:
-        """Make the folder; in a place that is everybody's another user may have been faster.
+        """Create the folder, and check that no other user created it first in the shared temporary folder.
 
         Raises:
-            PermissionError: it is another's.
+            PermissionError: If another user owns it.
         """
         for folder in (self._folder.parent, self._folder):
             folder.mkdir(mode=0o700, exist_ok=True)
-            found = folder.lstat()
-            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            status = folder.lstat()
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
                 raise PermissionError(f"{folder} belongs to another user")
 
     def _is_reporter(self) -> bool:
@@ -103,7 +103,7 @@ class NodeHeartbeat:
         return True
 
     def _name(self) -> str:
-        """Return this folder's name in the store: containers of one host may have one each."""
+        """Return the folder's name in the store. Containers on one host may have different folders."""
         path = self._folder / "name"
         if not path.exists():
             host = re.sub("[^A-Za-z0-9]", "-", socket.gethostname())[:60]
@@ -111,16 +111,16 @@ class NodeHeartbeat:
         return path.read_text()
 
     def _recent_heartbeats(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return attempt -> its beat of all that have left word lately."""
-        words = {}
+        """Return attempt -> heartbeat of all attempts with a recent heartbeat in the folder."""
+        heartbeats = {}
         oldest = time.time() - stale_after_s(self._beat_s)
         for path in self._folder.glob("*.json"):
             with contextlib.suppress(OSError, ValueError):
                 if path.stat().st_mtime >= oldest:
-                    words[path.stem] = json.loads(path.read_text())
+                    heartbeats[path.stem] = json.loads(path.read_text())
                 else:
-                    path.unlink()  # its process was killed, or comes again
-        return words
+                    path.unlink()  # the process was killed, or will write the file again
+        return heartbeats
 
     def _last_heartbeat_at(self) -> float:
         try:

@@ -1,4 +1,7 @@
-"""Kernels that nodes leave in the store for those like them without a compiler: code, so only in a store that is mine alone."""
+"""Share kernel libraries through the store with similar nodes without a compiler.
+
+Libraries are executable code, so they are loaded only from a store to which no other user can write.
+"""
 
 from __future__ import annotations
 
@@ -14,33 +17,33 @@ log = logging.getLogger("depthrate")
 
 
 class StoredLibraries:
-    """The libraries of a store (`tasks.task.SharedLibraries`)."""
+    """The kernel libraries of a store (`tasks.interface.SharedLibraries`)."""
 
     def __init__(self, store: Store):
         self._store = store
 
     def iter_matching(self, prefix: str) -> Iterator[tuple[str, bytes]]:
-        """Yield name and content of those whose name begins so.
+        """Yield the name and content of each library whose name starts with `prefix`.
 
         Raises:
-            OSError: others may write to the store or to one of them, or they cannot be read.
+            OSError: If other users can write to the store or a library, or a library cannot be read.
         """
-        self._require_mine("")
+        self._require_private("")
         for path in self._store.list("libraries"):
             name = path.rpartition("/")[2]
             if name.startswith(prefix) and path == library_path(name):
-                self._require_mine(path)
+                self._require_private(path)
                 yield name, self._store.read(path)
 
     def keep(self, path: Path) -> None:
-        """Leave one there, unless it is there already, or others may write there: then nobody would load it."""
-        place = library_path(path.name)
+        """Store a library, unless it exists or other users can write to the store, from which it would not be loaded."""
+        stored_path = library_path(path.name)
         try:
-            if list_writers(self._store, "") is None and self._store.size(place) is None:
-                self._store.write(place, path)
+            if list_writers(self._store, "") is None and self._store.size(stored_path) is None:
+                self._store.write(stored_path, path)
         except (OSError, StoreError) as error:
-            log.warning("a library of kernels was not left in the store: %s", error)
+            log.warning("kernel library not stored: %s", error)
 
-    def _require_mine(self, path: str) -> None:
+    def _require_private(self, path: str) -> None:
         if (reason := list_writers(self._store, path)) is not None:
-            raise PermissionError(f"libraries of store {self._store.url} are not loaded, since {reason}")
+            raise PermissionError(f"kernel libraries of store {self._store.url} not loaded: {reason}")

@@ -59,12 +59,12 @@ def test_limits_are_those_of_the_jobs_account_and_qos(
 ) -> None:
     """Not the least of all accounts and QOS that the user has."""
     accounting(ASSOCIATIONS)
-    assert read_submit_limits(profile, "lab").most == limits
+    assert read_submit_limits(profile, "lab").max_jobs == limits
 
 
 def test_only_associations_of_this_cluster_are_asked_for(accounting: Callable[[str], None], tmp_path: Path) -> None:
     accounting("")
-    assert read_submit_limits(Profile(account="theory", qos="few"), "lab").most == {JobGroup(qos="few"): 5}
+    assert read_submit_limits(Profile(account="theory", qos="few"), "lab").max_jobs == {JobGroup(qos="few"): 5}
     assert f"user={getuser()} cluster=lab" in (tmp_path / "calls").read_text()
 
 

@@ -12,11 +12,11 @@ import pytest
 
 from depthrate.orchestrator.executors.slurm.submitter import bundle, share_of_slots_used
 from depthrate.slurm import job_states
-from depthrate.slurm.cluster_limits import Limits, Partition, minutes_of, read_limits
+from depthrate.slurm.cluster_limits import Limits, Partition, parse_minutes, read_limits
 from depthrate.slurm.command import SlurmError, run_command
 from depthrate.slurm.job_states import JobState, sacct_states, squeue_states
-from depthrate.slurm.profile import Profile, expiring_keys, load_profile, make_profile
-from depthrate.slurm.script import all_have_ended, batch_script, sbatch_parameters, work_file
+from depthrate.slurm.profile import Profile, expiring_keys_message, load_profile, make_profile
+from depthrate.slurm.script import all_jobs_ended, batch_script, sbatch_parameters, work_file
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = """\
@@ -132,10 +132,12 @@ def test_what_sbatch_is_asked_for(programs: Any, tmp_path: Path, content: dict[s
 
 def test_keys_that_expire_are_spoken_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_SESSION_TOKEN", raising=False)
-    assert expiring_keys(Profile()) == ""
+    assert expiring_keys_message(Profile()) == ""
     monkeypatch.setenv("AWS_SESSION_TOKEN", "secret")
-    assert "may expire while they wait" in expiring_keys(Profile()) and "secret" not in expiring_keys(Profile())
-    assert expiring_keys(Profile(credentials="/keys")) == ""
+    assert "may expire while they wait" in expiring_keys_message(Profile()) and "secret" not in expiring_keys_message(
+        Profile()
+    )
+    assert expiring_keys_message(Profile(credentials="/keys")) == ""
 
 
 def test_packs_that_share_a_gpu() -> None:
@@ -152,7 +154,9 @@ def test_pyxis_gets_the_container_from_srun(programs: Any, tmp_path: Path) -> No
     called = next(line for line in script.splitlines() if line.startswith("srun"))
     assert "--container-image=theory#image:1" in called and "--container-mounts=/a:/a,/b:/c" in called
     assert called.endswith(f"python3 -u -m submitit.core._submit {tmp_path}")
-    with pytest.raises(SlurmError, match="container_runtime is 'docker'; allowed: apptainer, singularity, pyxis"):
+    with pytest.raises(
+        SlurmError, match="container_runtime is 'docker', expected one of apptainer, singularity, pyxis"
+    ):
         make_profile({"container_runtime": "docker"}, "x.toml")
 
 
@@ -165,8 +169,8 @@ def test_what_follows_from_a_cluster_file() -> None:
     assert (
         made(cpus=4, mem_per_cpu_gb=2).worker_mem_gb("cpu") == 2 and made(mem_gb="default").worker_mem_gb("cpu") is None
     )
-    assert made(gpus="a100:2", cpus=8, mem_gb=16).asked() == "2 a100 GPUs, 8 CPUs, 16 GB"
-    assert made(exclusive=True, mem_gb="default").asked() == "whole nodes"
+    assert made(gpus="a100:2", cpus=8, mem_gb=16).resources_text() == "2 a100 GPUs, 8 CPUs, 16 GB"
+    assert made(exclusive=True, mem_gb="default").resources_text() == "whole nodes"
     pairs = [
         (alternative.account, alternative.qos) for alternative in made(account=["a", "b"], qos="x,y").alternatives()
     ]
@@ -198,24 +202,24 @@ def test_the_example_is_a_profile() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"partion": "gpu"}, "unknown key 'partion'; did you mean 'partition'?"),
-        ({"gpus": "one"}, "gpus is 'one'; give a whole number"),
-        ({"gpus": True}, "gpus is True; give a whole number"),
-        ({"gpus": -1}, "gpus is -1; allowed: 0 to 64"),
-        ({"gpu_mem_gb": 0}, "gpu_mem_gb is 0.0; allowed: 0.1 to 10000"),
-        ({"walltime_min": 1.5}, "walltime_min is 1.5; give a whole number"),
-        ({"mem_gb": "4G"}, "mem_gb is '4G'; give a number"),
+        ({"partion": "gpu"}, "unknown key 'partion'. Did you mean 'partition'?"),
+        ({"gpus": "one"}, "gpus is 'one', expected an integer"),
+        ({"gpus": True}, "gpus is True, expected an integer"),
+        ({"gpus": -1}, "gpus is -1, expected 0 to 64"),
+        ({"gpu_mem_gb": 0}, "gpu_mem_gb is 0.0, expected 0.1 to 10000"),
+        ({"walltime_min": 1.5}, "walltime_min is 1.5, expected an integer"),
+        ({"mem_gb": "4G"}, "mem_gb is '4G', expected a number"),
         ({"partition": ""}, "partition is empty"),
-        ({"setup": [1]}, "setup is [1]; give a list of texts"),
-        ({"extra": ["-p gpu"]}, "extra has '-p gpu'; write sbatch's long options"),
+        ({"setup": [1]}, "setup is [1], expected a list of strings"),
+        ({"extra": ["-p gpu"]}, "extra has '-p gpu', expected a long option of sbatch"),
         ({"extra": {"array": "0-3"}}, "extra sets --array, which depthrate sets itself"),
-        ({"extra": 3}, "extra is 3; give a list"),
-        ({"gpus": "a100"}, "gpus is 'a100'; give a whole number, or a type and a number, as in 'a100:2'"),
-        ({"gpus": 1, "gres": "gpu:2"}, "gres asks for GPUs and so does gpus"),
+        ({"extra": 3}, "extra is 3, expected a list"),
+        ({"gpus": "a100"}, "gpus is 'a100', expected an integer, or a type and a number such as 'a100:2'"),
+        ({"gpus": 1, "gres": "gpu:2"}, "gres and gpus both request GPUs"),
         ({"mem_gb": 4, "mem_per_cpu_gb": 1}, "mem_gb and mem_per_cpu_gb exclude each other"),
-        ({"exclusive": 1}, "exclusive is 1; give true or false"),
+        ({"exclusive": 1}, "exclusive is 1, expected true or false"),
         ({"gpu_type": "a100"}, "unknown key 'gpu_type'"),
-        ({"account": []}, "account is []; give a text"),
+        ({"account": []}, "account is [], expected a string"),
     ],
 )
 def test_a_wrong_cluster_file_is_refused(content: dict[str, Any], message: str) -> None:
@@ -225,7 +229,7 @@ def test_a_wrong_cluster_file_is_refused(content: dict[str, Any], message: str) 
 
 
 def test_a_cluster_file_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(SlurmError, match=r"slurm/example\.toml is one to copy"):
+    with pytest.raises(SlurmError, match=r"missing\.toml: .*slurm/example\.toml"):
         load_profile(str(tmp_path / "missing.toml"))
     (tmp_path / "bad.toml").write_text("gpus: 1")
     with pytest.raises(SlurmError, match="is not TOML"):
@@ -235,19 +239,25 @@ def test_a_cluster_file_that_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"partition": "gpu"}, "partition 'gpu' is unknown here; this cluster has long, main, off"),
+        (
+            {"partition": "gpu"},
+            "partition is 'gpu', which this cluster does not have. Set it to one of long, main, off",
+        ),
         ({"partition": "off"}, "partition off is not up"),
-        ({"walltime_min": 121}, "walltime_min is 121; partition main allows 120 minutes"),
-        ({"gpus": 3}, "gpus is 3; the largest node of partition main has 2"),
-        ({"mem_gb": 16.5}, "mem_gb is 16.5; the largest node of partition main has 16"),
+        ({"walltime_min": 121}, "walltime_min is 121, but partition main allows 120 minutes"),
+        ({"gpus": 3}, "gpus is 3, but the largest node of partition main has 2"),
+        ({"mem_gb": 16.5}, "mem_gb is 16.5, but the largest node of partition main has 16"),
         (
             {"mem_per_cpu_gb": 9, "cpus": 2},
-            "mem_per_cpu_gb times cpus is 18; the largest node of partition main has 16",
+            "mem_per_cpu_gb times cpus is 18, but the largest node of partition main has 16",
         ),
-        ({"gpus": 1, "gpu_type": "a100"}, "gpus is a100:1; the nodes of partition main have v100:2"),
-        ({"constraint": "intel"}, "constraint names 'intel'; the nodes of partition main have these features: none"),
+        ({"gpus": 1, "gpu_type": "a100"}, "gpus is a100:1, but the nodes of partition main have v100:2"),
+        ({"constraint": "intel"}, "constraint names 'intel', but the features of nodes in partition main are: none"),
         ({"partition": "long", "constraint": "[80gb|amd*2]"}, "constraint names 'amd'"),
-        ({"partition": "main,off", "walltime_min": 121}, "partition main allows 120 minutes; partition off is not up"),
+        (
+            {"partition": "main,off", "walltime_min": 121},
+            "partition main allows 120 minutes, and partition off is not up",
+        ),
     ],
 )
 def test_limits(changes: dict[str, Any], message: str) -> None:
@@ -263,7 +273,7 @@ def test_one_of_several_partitions_is_enough() -> None:
 
 
 def test_too_many_jobs() -> None:
-    with pytest.raises(SlurmError, match=r"2001 jobs are more than .*MaxJobCount=2000"):
+    with pytest.raises(SlurmError, match=r"2001 jobs exceed .*MaxJobCount=2000"):
         LIMITS.check(Profile(), 2001)
 
 
@@ -272,7 +282,7 @@ def test_too_many_jobs() -> None:
     [("30", 30), ("1:30", 1.5), ("2:00:00", 120), ("1-00:00:00", 1440), ("7-12", 7 * 1440 + 720), ("UNLIMITED", None)],
 )
 def test_durations(text: str, minutes: float | None) -> None:
-    assert minutes_of(text) == minutes
+    assert parse_minutes(text) == minutes
 
 
 def test_limits_are_read_from_the_cluster(programs: Any) -> None:
@@ -403,7 +413,7 @@ def test_a_job_that_fails_at_once_keeps_its_node_busy_for_a_while(
     (tmp_path / "jobs" / work_file("0")).touch()
     done = subprocess.run(["bash", tmp_path / "job.sh"], check=False)
     assert (done.returncode != 0) == bool(setup or code)
-    assert all_have_ended(tmp_path / "jobs") == (done.returncode == 0), "what was killed may be put back into the queue"
+    assert all_jobs_ended(tmp_path / "jobs") == (done.returncode == 0), "what was killed may be put back into the queue"
     assert (tmp_path / "pause").exists() == pauses
     if pauses:
         assert 15 <= int((tmp_path / "pause").read_text()) <= 20

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from depthrate.slurm import submit
-from depthrate.slurm.command import SlurmError, command_environment, ignored_variables
+from depthrate.slurm.command import SlurmError, command_environment, ignored_variables_message
 from depthrate.slurm.profile import Profile
 from depthrate.slurm.submit import SubmitLimitError, UnclearSubmissionError, submit_array
 
@@ -67,7 +67,7 @@ def test_jobs_that_the_controller_has_are_ours_whatever_sbatch_said(
 def test_a_refusal_is_one_when_the_controller_has_nothing(programs: Programs, tmp_path: Path) -> None:
     programs(sbatch="echo one >&2; echo 'sbatch: error: Batch job submission failed: Invalid account' >&2; exit 1")
     with pytest.raises(
-        SlurmError, match="sbatch refused the jobs: .*one / .*Invalid account.*; the script is"
+        SlurmError, match=r"sbatch refused the jobs: .*one / .*Invalid account.*\. The script is"
     ) as caught:
         send(tmp_path)
     assert not isinstance(caught.value, UnclearSubmissionError)
@@ -91,19 +91,19 @@ def test_that_there_is_no_room_outweighs_that_an_account_is_refused(programs: Pr
 def test_silence_is_no_refusal(programs: Programs, tmp_path: Path) -> None:
     away = "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1"
     programs(sbatch=away, squeue=away)
-    with pytest.raises(UnclearSubmissionError, match=r"cannot be seen: .*Unable to contact"):
+    with pytest.raises(UnclearSubmissionError, match=r"unknown whether it accepted the jobs: .*Unable to contact"):
         send(tmp_path)
 
 
 def test_what_surrounds_a_launch_is_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in command_environment() if name.startswith("SLURM_")]:
         monkeypatch.delenv(name)
-    assert ignored_variables() == ""
+    assert ignored_variables_message() == ""
     for name in ("SLURM_CONF", "SLURM_MEM_PER_CPU", "SBATCH_PARTITION", "SQUEUE_FORMAT", "SLURMD_NODENAME"):
         monkeypatch.setenv(name, "1")
     kept = {name for name in command_environment() if re.match("S[A-Z]*_", name)}
     assert {"SLURM_CONF", "SLURMD_NODENAME"} <= kept
     assert not kept & {"SLURM_MEM_PER_CPU", "SBATCH_PARTITION", "SQUEUE_FORMAT"}
-    assert ignored_variables().startswith("SBATCH_PARTITION, SLURM_MEM_PER_CPU, SQUEUE_FORMAT not used")
+    assert ignored_variables_message().startswith("ignored: SBATCH_PARTITION, SLURM_MEM_PER_CPU, SQUEUE_FORMAT.")
     monkeypatch.setenv("SLURM_JOB_ID", "12")
-    assert ignored_variables() == "this launch runs inside SLURM job 12; jobs inherit nothing of it"
+    assert ignored_variables_message() == "this launch runs inside SLURM job 12. New jobs do not inherit its settings."

@@ -56,7 +56,7 @@ def test_a_part_number_is_not_used_again_after_a_failed_commit(
         with contextlib.suppress(CommitError):
             plain_commit(self)
 
-    monkeypatch.setattr("depthrate.orchestrator.worker.attempt_runner.COMMIT_EVERY_S", 0.0)
+    monkeypatch.setattr("depthrate.orchestrator.worker.attempt_runner.MAX_COMMIT_DELAY_S", 0.0)
     monkeypatch.setattr(AttemptRunner, "commit_if_due", commit_as_the_heartbeat_does)
     monkeypatch.setattr(Store, "write", write)
     assert run_job(job(folder, [1, 2, 3]), StopFlag()).state == "done"
@@ -73,7 +73,7 @@ def test_a_part_number_is_not_used_again_after_a_failed_commit(
 def test_parts_go_on_after_a_failure_within_an_attempt(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[str] = []
     plain = Store.write
-    monkeypatch.setattr("depthrate.orchestrator.worker.attempt_runner.COMMIT_EVERY_S", 0.0)
+    monkeypatch.setattr("depthrate.orchestrator.worker.attempt_runner.MAX_COMMIT_DELAY_S", 0.0)
 
     def write(self: Store, path: str, content: bytes, *, durable: bool = False) -> None:
         plain(self, path, content, durable=durable)

@@ -32,9 +32,9 @@ from depthrate.orchestrator.console.tables import (
 )
 from depthrate.orchestrator.executors.base import ComputeTarget
 from depthrate.orchestrator.executors.options import LaunchOptions
-from depthrate.orchestrator.launch.code_changes import describe, other_code_of_launch
+from depthrate.orchestrator.launch.code_changes import find_launch_mismatch, mismatch_message
 from depthrate.orchestrator.launch.estimates import Estimates
-from depthrate.orchestrator.launch.launch_plan import Plan, check_contents, check_data, thin_fits
+from depthrate.orchestrator.launch.launch_plan import Plan, check_contents, check_data, thin_fit_remarks
 from depthrate.orchestrator.search.proposals import SearchView, with_search
 from depthrate.storage.files.data_folder import DataFolder, open_data_folder
 from depthrate.storage.files.store import Store, open_store
@@ -71,20 +71,21 @@ def show_plan(options: LaunchOptions, as_json: bool, *, wide: bool = False) -> N
     check_contents(plan, data)
     estimates = estimates_on(machines, plan, store)
     machines.check(plan.packs, estimates)
-    details = machines.details(plan.packs, estimates.held_s)
+    details = machines.details(plan.packs, estimates.allocated_s)
     if as_json:
         print_json(_as_json(plan, machines, view, estimates, details))
         return
     print_warnings(plan.snapshot.problems)
-    found = other_code_of_launch(plan, store, machines.submitted_codes)
+    found = find_launch_mismatch(plan, store, machines.submitted_codes)
     if found is not None and found.versions:
         print_line(
-            f"warning: {describe(found, plan.checked, store, resume_command(options), 'run would stop')}", stderr=True
+            f"warning: {mismatch_message(found, plan.checked, store, resume_command(options), 'run would stop')}",
+            stderr=True,
         )
     console = make_console()
     console.print(plan_sentence(plan))
     if view is not None:
-        console.print(view.sentence())
+        console.print(view.summary())
     for remark in _remarks(plan):
         console.print(remark)
     if plan.packs:
@@ -167,7 +168,7 @@ def _as_json(
 def _remarks(plan: Plan) -> list[str]:
     """Return sentences on the trials that would run, and on fits that cannot test their model."""
     pending = [trial.params for pack in plan.packs for trial in pack.trials]
-    return [*(plan.checked.task.remarks(pending) if pending else ()), *thin_fits(plan.checked)]
+    return [*(plan.checked.task.remarks(pending) if pending else ()), *thin_fit_remarks(plan.checked)]
 
 
 def _engine(pack: Pack, plan: Plan, machines: ComputeTarget) -> Engine | None:

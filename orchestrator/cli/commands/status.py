@@ -28,7 +28,7 @@ from depthrate.orchestrator.console.tables import counted, make_console, print_j
 from depthrate.orchestrator.executors.registry import schedulers
 from depthrate.orchestrator.monitor.cost import cost_lines
 from depthrate.orchestrator.monitor.prometheus import check_library, write_textfile
-from depthrate.orchestrator.monitor.running_trials import SHOWN_RUNNING, RunningTrial, running_table
+from depthrate.orchestrator.monitor.running_trials import MAX_TRIALS_SHOWN, RunningTrial, running_table
 from depthrate.orchestrator.monitor.status import SweepStatus, TrialState
 from depthrate.storage.files.store import Store, existing_store
 
@@ -112,8 +112,8 @@ def _print_running(console: Console, running: Sequence[RunningTrial], *, wide: b
     """Print what trials that run have logged last."""
     if running:
         print_rows(console, *running_table(running), wide=wide)
-    if len(running) > SHOWN_RUNNING:
-        console.print(f"and {len(running) - SHOWN_RUNNING} more that run")
+    if len(running) > MAX_TRIALS_SHOWN:
+        console.print(f"and {len(running) - MAX_TRIALS_SHOWN} more that run")
 
 
 @declared(__doc__)

@@ -52,7 +52,7 @@ class Allocation(RemoteLaunch, RemoteLauncher):
     def summary(self) -> str:
         """Say which cluster and what the job asks for."""
         profile, partition = self._profile, self._limits.partition_of(self._profile)
-        asked = f"{profile.asked()} each, {profile.walltime_min} min"
+        asked = f"{profile.resources_text()} each, {profile.walltime_min} min"
         nodes = counted(profile.nodes, "node")
         where = f"SLURM cluster {self._limits.cluster}, partition {partition.name}"
         return (

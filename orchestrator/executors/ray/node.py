@@ -175,7 +175,7 @@ def _run_first(meeting: _Rendezvous, job_folder: Path, options: LaunchOptions) -
         meeting.publish(address, token, node.folder)
         _await_nodes(address)
         inside = replace(options, executor_options={**options.executor_options, "address": address})
-        file = job_folder / f"launch-{in_job.job_id()}-{in_job.restarts()}.json"
+        file = job_folder / f"launch-{in_job.job_id()}-{in_job.restart_count()}.json"
         file.write_text(inside.to_json())
         _Launch(file, inside).run()
     finally:

@@ -49,9 +49,9 @@ from depthrate.orchestrator.executors.slurm.submitter import (
 )
 from depthrate.orchestrator.launch.events import log_event
 from depthrate.slurm.cluster_limits import JobGroup, Limits, SubmitLimits
-from depthrate.slurm.command import CALLS, SlurmError, ignored_variables, own_time
-from depthrate.slurm.job_states import JobState, array_of
-from depthrate.slurm.profile import Profile, expiring_keys
+from depthrate.slurm.command import CALLS, SlurmError, ignored_variables_message, time_outside_slurm
+from depthrate.slurm.job_states import JobState, parse_array_id
+from depthrate.slurm.profile import Profile, expiring_keys_message
 from depthrate.slurm.script import batch_script
 from depthrate.slurm.submit import SubmitLimitError, cancel_jobs
 from depthrate.slurm.waiting import exclude_nodes

@@ -13,7 +13,7 @@ from pathlib import Path
 from depthrate.orchestrator.executors.slurm.submissions import read_submissions
 from depthrate.slurm.command import SlurmError
 from depthrate.slurm.job_states import unfinished_names
-from depthrate.slurm.script import all_have_ended
+from depthrate.slurm.script import all_jobs_ended
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.paths import is_job_folder
 from depthrate.storage.files.store import Store

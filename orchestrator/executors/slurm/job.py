@@ -41,7 +41,7 @@ class _Bundle:
     """The packs of one job."""
 
     def __init__(self, jobs: list[AttemptSpec]):
-        self.job_id, self.restarts = in_job.job_id(), in_job.restarts()
+        self.job_id, self.restarts = in_job.job_id(), in_job.restart_count()
         self.store = Store(jobs[0].options.store)
         os.environ["DEPTHRATE_JOB_ID"] = self.job_id  # for the attempts' records
         pending = self._select_pending(jobs)

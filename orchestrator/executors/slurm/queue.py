@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from depthrate.orchestrator.executors.slurm.request_budget import RequestBudget
 from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack
 from depthrate.slurm.command import SlurmError
-from depthrate.slurm.job_states import JobState, array_of, sacct_states, squeue_states
+from depthrate.slurm.job_states import JobState, parse_array_id, sacct_states, squeue_states
 from depthrate.slurm.profile import CHECKPOINT_GRACE_S
 
 log = logging.getLogger("depthrate")
@@ -149,7 +149,7 @@ class JobQueue:
     def _update(self, query: _Query) -> None:
         self._answered_at = now = self._clock()
         self._answered_at_time = time.time()
-        arrays = {array_of(job_id) for job_id in query.states}
+        arrays = {parse_array_id(job_id) for job_id in query.states}
         for job_id in query.job_ids:
             job = self.jobs.get(job_id)
             if job is None:

@@ -21,7 +21,7 @@ from depthrate.orchestrator.executors.slurm.request_budget import MAX_SUBMISSION
 from depthrate.orchestrator.executors.slurm.submissions import JOB_NAME, Submission, SubmittedPack, jobs_folder
 from depthrate.slurm.cluster_limits import JobGroup, Limits, SubmitLimits
 from depthrate.slurm.command import CALLS, SlurmError
-from depthrate.slurm.job_states import array_of
+from depthrate.slurm.job_states import parse_array_id
 from depthrate.slurm.profile import Profile
 from depthrate.slurm.submit import (
     SubmitLimitError,
@@ -146,7 +146,7 @@ class ConcurrencySlots:
         for slot, tail in enumerate(self._tails):
             if tail is None:
                 continue
-            left = sorted(job_id for job_id in alive if tail in (job_id, array_of(job_id)))
+            left = sorted(job_id for job_id in alive if tail in (job_id, parse_array_id(job_id)))
             if len(left) <= len(self._tails):
                 self._tails[slot] = left[seen[tail]] if seen[tail] < len(left) else None
             seen[tail] += 1

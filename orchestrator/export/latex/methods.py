@@ -13,7 +13,7 @@ from depthrate.orchestrator.analysis.preferred_model import adequate_power
 from depthrate.orchestrator.export.latex.numbers import interval, number, power_of, value, values
 from depthrate.orchestrator.export.latex.table import table_label
 from depthrate.orchestrator.export.latex.text import code, latex
-from depthrate.orchestrator.monitor.cost import device_word
+from depthrate.orchestrator.monitor.cost import device_hours_unit
 from depthrate.orchestrator.report.curve_groups import unique, varying
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.report.text import curve_label, group_text, is_null
@@ -93,7 +93,7 @@ def _outcome(data: ReportData) -> list[str]:
     told = ", ".join(f"{counts[state]} {_STATES.get(state, state)}" for state in counts.index)
     ended = f"All {total} trials finished" if counts.get("ok", 0) == total else f"Of {total} trials {told}"
     devices = sorted(data.cost.devices.items())
-    held = ", ".join(f"{number(hours.held)} {latex(device_word(kind))}" for kind, hours in devices)
+    held = ", ".join(f"{number(hours.held)} {latex(device_hours_unit(kind))}" for kind, hours in devices)
     return [f"{ended}{f'; all attempts together held {held}' if held else ''}."]
 
 

@@ -18,7 +18,7 @@ def search_content(view: SearchView) -> SearchContent:
     columns, rows = view.table()
     numbers = [dimension for dimension in view.states[0].study.dimensions if dimension.values is None]
     plots = [_plot(view.states, dimension.name, dimension.is_log) for dimension in numbers]
-    return SearchContent(view.sentence(), columns, rows, [plot for plot in plots if plot is not None])
+    return SearchContent(view.summary(), columns, rows, [plot for plot in plots if plot is not None])
 
 
 def _plot(states: Sequence[StudyState], name: str, x_log: bool) -> Plot | None:
@@ -53,6 +53,6 @@ def _points(state: StudyState, name: str) -> list[tuple[float, float, int]]:
     """Return (value of the parameter, first objective, number) of the proposals that are complete."""
     return [
         (float(proposal.values[name]), told.values[0], proposal.number)
-        for proposal, told in zip(state.proposals, state.told, strict=True)
+        for proposal, told in zip(state.proposals, state.outcomes, strict=True)
         if told.state is ProposalState.COMPLETE and name in proposal.values
     ]

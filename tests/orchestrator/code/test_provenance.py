@@ -85,7 +85,7 @@ def test_an_edited_module_stops_the_launch_with_what_changed_and_the_ways_on(lab
     code, output = lab.run()
     assert code == 2 and lab.store.list() == before, "nothing was started or written"
     for part in (
-        "the code of task 'law:law' has changed: 3 of 4 trials are committed, run by other code than it is now",
+        "the code of task 'law:law' has changed. Done with other versions: 3 of 4 trials committed.",
         "parts.py (-1 +1 lines)",
         "-SCALE = 1.0",
         "+SCALE = 2.0",
@@ -120,7 +120,7 @@ def test_accepted_code_counts_and_is_named_where_rates_are_fitted(lab: Lab) -> N
     lab.write_sweep([2, 3, 4, 5])
     code, output = lab.run("--accept-code")
     assert code == 0 and lab.nc1() == {2: 1, 3: 1, 4: 1, 5: 1}, output
-    assert "were run by 2 versions of the code of 'law:law': 3 by" in output
+    assert "were run by 2 versions of task 'law:law' (3 by" in output
     lab.write_sweep([2, 3, 4, 5, 6])
     assert lab.run()[0] == 0, "what was accepted is not asked again"
     (lab.folder / "law.py").write_text(LAW + "# another comment\n")
@@ -185,7 +185,7 @@ def test_another_host_with_other_code_is_seen_before_it_commits(lab: Lab) -> Non
     other.code_hash = "0" * 32
     other.write(lab.store)
     code, output = lab.run()
-    assert code == 2 and f"attempt {name} on elsewhere" in output and "its source is not in the store" in output
+    assert code == 2 and f"attempt {name} on elsewhere" in output and "its code is not in the store" in output
     assert "depthrate cancel s" in output and "--rerun" not in output, "while it runs, its results would not count"
 
 
@@ -202,7 +202,7 @@ def test_a_checkpoint_of_other_code_is_not_gone_on_from(tmp_path: Path) -> None:
     assert [path for path in lab.store.list("checkpoints") if path.endswith(".ckpt")]
     (tmp_path / "law.py").write_text(source)
     code, output = lab.run()
-    assert code == 2 and "1 trial is half done" in output
+    assert code == 2 and "1 trial checkpointed" in output
     code, output = lab.run("--rerun")
     assert code == 0 and lab.nc1() == {2: 1.0}, output
 
@@ -219,7 +219,7 @@ def test_trials_from_before_are_said_to_be_unknown_and_nothing_is_refused(lab: L
     (lab.folder / "parts.py").write_text("SCALE = 2.0\n")
     lab.write_sweep([2, 3, 4, 5])
     code, output = lab.run()
-    assert code == 0 and "3 committed trials are from before code was recorded" in output
+    assert code == 0 and "3 committed trials have no recorded code version" in output
     assert lab.nc1() == {2: 1, 3: 1, 4: 1, 5: 2}
     code, output = lab.run("--rerun")
     assert code == 0 and lab.nc1() == {2: 2, 3: 2, 4: 2, 5: 2}, output

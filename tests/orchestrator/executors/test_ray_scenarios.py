@@ -97,7 +97,7 @@ def test_a_pack_that_a_node_kills_for_memory_is_halved(folder: Store, nodes: Nod
     assert run.returncode == 0 and "Traceback" not in said, said
     query = "select len(trial_ids), state, error_kind from attempts order by started_at"
     first, *later = results_of(folder).sql(query).fetchall()
-    assert first == (4, "lost", "out_of_memory") and " halved: " in printed, printed
+    assert first == (4, "lost", "out_of_memory") and " split in two: " in printed, printed
     # a half can go the same way, where others take the machine's memory meanwhile
     assert all(size <= 2 and (state == "done" or kind == "out_of_memory") for size, state, kind in later), later
     assert results_of(folder).sql("select count(*) from trials").fetchall() == [(4,)]

@@ -281,11 +281,11 @@ def test_leaving_cancelling_and_going_on(bench: Bench) -> None:
 def test_what_exceeds_a_limit_is_refused_before_anything_is_submitted(bench: Bench) -> None:
     bench.sweep(grid={"depth": [2]})
     for changes, message in (
-        ({"partition": "gpu"}, "partition 'gpu' is unknown here; this cluster has high, main"),
-        ({"walltime_min": 121}, "walltime_min is 121; partition main allows 120 minutes"),
-        ({"gpus": 3}, "gpus is 3; the largest node of partition main has 2"),
-        ({"cpus": 3}, "cpus is 3; the largest node of partition main has 2"),
-        ({"mem_gb": 5}, "mem_gb is 5; the largest node of partition main has 3.9"),
+        ({"partition": "gpu"}, "partition is 'gpu', which this cluster does not have. Set it to one of high, main"),
+        ({"walltime_min": 121}, "walltime_min is 121, but partition main allows 120 minutes"),
+        ({"gpus": 3}, "gpus is 3, but the largest node of partition main has 2"),
+        ({"cpus": 3}, "cpus is 3, but the largest node of partition main has 2"),
+        ({"mem_gb": 5}, "mem_gb is 5, but the largest node of partition main has 3.9"),
     ):
         usual = bench.profile
         bench.profile = usual | changes
@@ -293,7 +293,7 @@ def test_what_exceeds_a_limit_is_refused_before_anything_is_submitted(bench: Ben
         bench.profile = usual
     bench.sweep(grid={"depth": list(range(2001, 4003))})
     bench.profile |= {"job_min": 0, "array_parallelism": 2000}
-    assert "2002 jobs are more than this cluster holds at once (MaxJobCount=2000)" in bench.run("run", code=2)
+    assert "2002 jobs exceed the cluster's limit (MaxJobCount=2000)" in bench.run("run", code=2)
     assert not bench.queue() and not bench.store.list()
 
 

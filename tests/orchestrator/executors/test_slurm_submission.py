@@ -33,7 +33,7 @@ def test_a_launch_inside_a_job_of_its_own(bench: Bench) -> None:
     bench.profile |= {"cpus": 2, "array_parallelism": 2}
     bench.sweep(**FEW)
     printed = bench.wait(bench.start(within=["srun", "--ntasks=1", "--mem-per-cpu=600"]))
-    assert "this launch runs inside SLURM job" in printed and "jobs inherit nothing of it" in printed
+    assert "this launch runs inside SLURM job" in printed and "New jobs do not inherit its settings" in printed
     bench.check(4, most_redone=0)
     assert not lost(bench)
 
@@ -90,7 +90,7 @@ def test_an_answer_that_is_lost_while_the_controller_is_away_is_cleared_up_later
     away = '$REAL "$@"; touch deaf; echo "sbatch: error: Unable to contact slurm controller" >&2; exit 1'
     bench.wrap("sbatch", f'[ -e away ] && exec $REAL "$@"; touch away; {away}')
     printed = bench.run("run", code=2)
-    assert "whether the jobs were accepted cannot be seen" in printed
+    assert "it is unknown whether it accepted the jobs" in printed
     assert bench.store.list("jobs"), "it stays on the books"
     (bench.folder / "deaf").unlink()
     process = bench.start()
@@ -224,7 +224,7 @@ def test_jobs_run_the_code_that_they_were_submitted_with(bench: Bench) -> None:
     bench.run("run", "--detach")
     file.write_text("\n".join(lines) % 2.0)
     refused = bench.run("run", code=2)
-    assert "the code of task" in refused and "2 packs are on their way" in refused
+    assert "the code of task" in refused and "2 packs in flight" in refused
     bench.lab.run("scontrol", "release", *{job.partition("_")[0] for job, _, _ in bench.queue()})
     bench.until(lambda: not bench.queue())
     bench.run("run", "--accept-code")

@@ -15,7 +15,7 @@ from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.record import new_attempt_id, read_attempt
 from depthrate.orchestrator.attempts.retry import Failure
 from depthrate.orchestrator.executors.base import BATCH_S, AttemptSpec
-from depthrate.orchestrator.launch.batching import Batching, grouped, split_failed, trials_of
+from depthrate.orchestrator.launch.batching import Batching, group_entries, split_failed, to_pack_trials
 from depthrate.orchestrator.launch.launch_plan import Plan
 from depthrate.orchestrator.launch.outcome import Outcome
 from depthrate.orchestrator.launch.pack_entry import QueuedPack
@@ -49,7 +49,7 @@ def drive_short(store: Store, task: str, workers: int = 1, **spec: Any) -> Outco
 def job_of(store: Store, plan: Plan) -> AttemptSpec:
     """One job of all packs of a plan, the shallowest first."""
     packs = sorted(plan.packs, key=lambda pack: pack.trials[0].params["depth"])
-    first, *then = [trials_of(pack) for pack in packs]
+    first, *then = [to_pack_trials(pack) for pack in packs]
     task, options = plan.checked.sweep.loaded_task, job_options(store)
     return AttemptSpec(attempt_id=new_attempt_id(), sweep="s", task=task, **vars(first), options=options, then=then)
 
@@ -92,7 +92,7 @@ def test_features_of_a_trial_that_fails_are_not_committed_with_those_before(fold
     plan = short_plan(folder, "breaks", grid={"depth": [2, 3, 4]}, params={"bad": bad, "how": how})
     trials = sorted((t for pack in plan.packs for t in pack.trials), key=lambda trial: trial.params["depth"])
     options, task = job_options(folder), plan.checked.sweep.loaded_task
-    pack = trials_of(make_pack(trials))
+    pack = to_pack_trials(make_pack(trials))
     attempt = run_job(
         AttemptSpec(attempt_id=new_attempt_id(), sweep="s", task=task, **vars(pack), options=options), StopFlag()
     )
@@ -115,7 +115,7 @@ def test_how_many_go_together_follows_from_how_long_they_took() -> None:
 
     def took(seconds: float, count: int) -> int:
         entries = [QueuedPack(Pack(str(number), ())) for number in range(count)]
-        batching.note_done(entries, {"trial_ids": [], "packs_s": seconds})
+        batching.record_done(entries, {"trial_ids": [], "packs_s": seconds})
         return batching.size(waiting=1000, workers=2)
 
     assert batching.size(1000, 2) == 1
@@ -124,7 +124,7 @@ def test_how_many_go_together_follows_from_how_long_they_took() -> None:
     took(0.01, 1)
     assert batching.size(waiting=3, workers=2) == 1, "towards the end each worker gets one"
     alone = Batching(is_possible=False)
-    alone.note_done([QueuedPack(Pack("p", ()))], {"trial_ids": [], "packs_s": 0.01})
+    alone.record_done([QueuedPack(Pack("p", ()))], {"trial_ids": [], "packs_s": 0.01})
     assert alone.size(1000, 1) == 1
 
 
@@ -132,9 +132,9 @@ def test_what_failed_before_goes_alone() -> None:
     entries = [QueuedPack(Pack(name, ())) for name in "abcdef"]
     entries[2].failures.append(Failure("", FailureKind.TASK))
     entries[4].runs_alone = True
-    names = [[entry.pack.pack_id for entry in group] for group in grouped(entries, size=3, most=10)]
+    names = [[entry.pack.pack_id for entry in group] for group in group_entries(entries, size=3, max_groups=10)]
     assert names == [["a", "b"], ["c"], ["d"], ["e"], ["f"]]
-    assert len(grouped(entries, size=3, most=2)) == 2
+    assert len(group_entries(entries, size=3, max_groups=2)) == 2
 
 
 def test_a_failure_counts_for_the_pack_whose_it_is() -> None:

@@ -230,7 +230,7 @@ def test_a_detached_launch_waits_until_it_may_submit_the_rest(folder: Store, mon
     watch, clock = (lambda progress: None), (lambda: 10.0 * len(now))
     driver = Driver(plan_of_depths(folder, 4), folder, executor, job_options(folder), watch, clock)
     detached = driver.detach()
-    assert len(executor.submitted_ids) == 4 == detached.on_their_way and not detached.not_submitted
+    assert len(executor.submitted_ids) == 4 == detached.submitted and not detached.not_submitted
 
 
 def test_what_ends_but_is_not_of_the_plan_is_nobodys_business(folder: Store) -> None:

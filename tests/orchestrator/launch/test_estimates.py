@@ -11,8 +11,13 @@ from click.testing import CliRunner
 from benchmarks.store_synthetic import PACK_S, write_pack
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.cli.app import app
-from depthrate.orchestrator.launch.estimates import PACK_S as PACK_S_BESIDE
-from depthrate.orchestrator.launch.estimates import START_S, TRIAL_S, Estimates, make_estimates
+from depthrate.orchestrator.launch.estimates import (
+    PACK_OVERHEAD_S,
+    TRIAL_OVERHEAD_S,
+    WORKER_START_S,
+    Estimates,
+    make_estimates,
+)
 from depthrate.orchestrator.launch.launch_plan import check_sweep, make_plan
 from depthrate.storage.commits.commit import commit_trials
 from depthrate.storage.files.store import Store
@@ -45,7 +50,7 @@ def store_with(url: str, cpu_s: float | None) -> Store:
 
 def whole_s(pack: Pack, task: Task, engine: Engine = Engine.EAGER) -> float:
     """What is reckoned of a pack, with what is beside its training."""
-    return PACK_S_BESIDE + TRIAL_S * len(pack.trials) + estimated_wall_s(pack, task, engine)
+    return PACK_OVERHEAD_S + TRIAL_OVERHEAD_S * len(pack.trials) + estimated_wall_s(pack, task, engine)
 
 
 def estimates_of(store: Store, device: str = "cpu") -> tuple[Estimates, list[float], list[float]]:
@@ -67,7 +72,7 @@ def test_processor_seconds_of_measured_packs_correct_it_and_wall_time_does_not(t
 def test_packs_without_processor_seconds_or_on_another_device_say_nothing(tmp_path: Path) -> None:
     store = store_with(str(tmp_path / "a"), cpu_s=None)
     estimates, reckoned, same = estimates_of(store)
-    beside_s = PACK_S_BESIDE + TRIAL_S * 2  # what is left of a pack
+    beside_s = PACK_OVERHEAD_S + TRIAL_OVERHEAD_S * 2  # what is left of a pack
     assert same == pytest.approx([beside_s + (each - beside_s) / estimates.speed for each in reckoned])
     assert estimates.remark == "" and not estimates.measured
     assert not estimates_of(store_with(str(tmp_path / "b"), cpu_s=1.0), "cuda")[0].measured
@@ -90,10 +95,12 @@ def test_table_and_sentence_of_a_plan_agree(tmp_path: Path) -> None:
     call = ["plan", str(tmp_path / "measured.yaml"), "--store", str(tmp_path / "store")]
     said = json.loads(CliRunner().invoke(app, [*call, "--json"]).output)
     each = [pack["estimated_core_s"] for pack in said["packs"]]
-    assert said["estimated_core_hours"] == pytest.approx((sum(each) + START_S * min(said["workers"], len(each))) / 3600)
+    assert said["estimated_core_hours"] == pytest.approx(
+        (sum(each) + WORKER_START_S * min(said["workers"], len(each))) / 3600
+    )
     assert said["estimate_rests_on_packs"] == 2
     shown = CliRunner().invoke(app, call).output
-    assert "corrected by what the last 2 measured packs of task collapse took" in " ".join(shown.split())
+    assert "based on the last 2 measured packs of task collapse" in " ".join(shown.split())
     assert f" {float(f'{each[0]:.2g}'):g}" in shown
 
 
@@ -123,7 +130,9 @@ def test_packs_are_reckoned_and_corrected_for_the_engine_that_will_run_them(tmp_
     assert native_s < eager_s / 2
     asks_natively = make_estimates(plan, store, "cpu", Engine.AUTO)
     without = dataclasses.replace(asks_natively, measured=(), by_engine={})
-    assert without(pack) == pytest.approx(PACK_S_BESIDE + TRIAL_S * len(pack.trials) + native_s / without.speed)
+    assert without(pack) == pytest.approx(
+        PACK_OVERHEAD_S + TRIAL_OVERHEAD_S * len(pack.trials) + native_s / without.speed
+    )
     native_whole_s = whole_s(pack, task, Engine.NATIVE)
     ran_eagerly = [(0.0, 7.0)]
     assert (

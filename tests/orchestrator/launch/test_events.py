@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.launch.events import EVENT_REPEAT_INTERVAL_S, EventLog, last_launch, log_event
+from depthrate.orchestrator.launch.events import EVENT_REPEAT_INTERVAL_S, EventLog, log_event, read_last_launch
 from depthrate.storage.files.store import Store
 
 log = logging.getLogger("depthrate")
@@ -66,7 +66,7 @@ def test_an_error_is_one_line_whatever_becomes_of_its_packs(folder: Store) -> No
         log_event("pack", "RuntimeError: another", where="n3", outcome="tried again")
         log_event("pack", "RuntimeError: a third", where="n3", outcome="given up")
     assert told.lines[1:] == ["1 pack on n3 tried again: RuntimeError: another"], "the end lists what was given up"
-    found = last_launch(folder, "s")
+    found = read_last_launch(folder, "s")
     assert found is not None
     assert [event["text"] for event in found["events"]][1] == "1 pack on n3 given up: RuntimeError: a bug"
 
@@ -93,13 +93,13 @@ def test_warnings_are_events_too_and_what_is_left_is_told_at_the_end(
         log.warning("store not read: error 200")
     assert capsys.readouterr().err == "store not read: error 102 (3 times)\nstore not read: error 200\n"
     assert log.level == logging.NOTSET or not log.handlers, "nothing is left of it"
-    found = last_launch(folder, "s")
+    found = read_last_launch(folder, "s")
     assert found is not None and found["scheduler_calls"] == {"squeue": 3}
     assert [event["text"] for event in found["events"]][-1] == "store not read: error 200"
     (path,) = [path for path in folder.list("launches/sweep=s") if path.endswith(".log")]
     assert folder.read(path).decode().count("\n") == 2
     folder.write("launches/sweep=s/99990101T000000_000000000000.json", b'{"events": 3}')
-    assert last_launch(folder, "s") == found, "a damaged file is passed over"
+    assert read_last_launch(folder, "s") == found, "a damaged file is passed over"
 
 
 def test_equal_errors_are_listed_once_and_status_has_what_happened(tmp_path: Path) -> None:

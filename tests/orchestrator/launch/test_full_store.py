@@ -52,7 +52,7 @@ class SmallDisk:
             replace(source, target)
 
         monkeypatch.setattr(local.os, "replace", full)
-        monkeypatch.setattr(attempt_runner, "ROOM_EVERY_S", 0.01)
+        monkeypatch.setattr(attempt_runner, "FULL_RETRY_INTERVAL_S", 0.01)
 
 
 def job_of(folder: Store, tmp_path: Path, depths: list[int]) -> AttemptSpec:
@@ -105,7 +105,7 @@ def test_a_checkpoint_that_the_store_has_no_room_for_is_kept_on_the_node(
         return context.WorkerContext(folder, job, None, attempt, StopFlag(), ["t2"], pruning)  # type: ignore[arg-type]
 
     first = opened()
-    first.began -= 100  # it has trained for longer than the next, however slow this machine is
+    first.started -= 100  # it has trained for longer than the next, however slow this machine is
     first.save_checkpoint(b"at step 5")
     assert first.attempt.checkpoints == 1 and not folder.list("checkpoints")
     assert opened().load_checkpoint() == b"at step 5"
@@ -153,10 +153,10 @@ def test_a_store_that_fills_and_is_enlarged(small_disk: Path, tmp_path: Path) ->
     with (tmp_path / "out").open("wb") as out:
         run = subprocess.Popen([sys.executable, "-m", "depthrate", *words], stdout=out, stderr=subprocess.STDOUT)
     until = time.monotonic() + 120
-    while "no room in store" not in (said := (tmp_path / "out").read_text()) and time.monotonic() < until:
+    while " is full" not in (said := (tmp_path / "out").read_text()) and time.monotonic() < until:
         assert run.poll() is None, said
         time.sleep(0.2)
-    assert f"no room in store {store}" in said and "nothing is lost: make room there and it goes on" in said
+    assert f"store {store} is full" in said and "Nothing is lost. Free some space to continue." in said
     subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
     assert run.wait(timeout=240) == 0, (tmp_path / "out").read_text()
     assert results_of(Store(str(store))).sql("select count(*) from trials").fetchall() == [(16,)]

@@ -108,7 +108,7 @@ def test_a_hung_worker_without_a_driver_is_named_and_ended_by_force(lab: Lab) ->
     while Path(f"/proc/{pid}").exists():
         assert time.monotonic() < deadline, "the hung worker goes on"
         time.sleep(0.1)
-    assert any(record["error"] == "ended by depthrate cancel --force" for record in lab.records())
+    assert any(record["error"] == "terminated by depthrate cancel --force" for record in lab.records())
     last = lab.start()
     output = last.communicate(timeout=200)[0]
     assert last.returncode == 0, output
@@ -132,7 +132,9 @@ def test_a_pack_without_progress_is_ended_and_tried_again(lab: Lab) -> None:
     assert driver.returncode == 0, output
     assert "failed" in states(lab.store)
     (failed,) = (record for record in lab.records() if record["state"] == "failed")
-    assert "no progress for" in str(failed["error"]) and "step 3/10: ended by --stall-minutes" in str(failed["error"])
+    assert "no progress for" in str(failed["error"]) and "step 3/10: terminated by --stall-minutes" in str(
+        failed["error"]
+    )
     printed = lab.store.read(f"attempts/sweep=s/{failed['attempt_id']}.log").decode()
     assert "law.py" in printed and "in law" in printed, "where it hung"
 
@@ -146,7 +148,7 @@ def test_a_worker_that_is_stopped_is_ended_by_its_driver(lab: Lab) -> None:
     output, waited = driver.communicate(timeout=250)[0], second.communicate(timeout=250)[0]
     assert driver.returncode == second.returncode == 0, output + waited
     (lost,) = (record for record in lab.records() if record["state"] == "lost")
-    assert "no sign of life for" in str(lost["error"]) and "ended by --stall-minutes" in str(lost["error"])
+    assert "no heartbeat for" in str(lost["error"]) and "terminated by --stall-minutes" in str(lost["error"])
     assert not Path(f"/proc/{pid}").exists() and len(committed(lab.store)) == 3
 
 
@@ -181,7 +183,7 @@ def test_features_that_do_not_come_stop_neither_signs_of_life_nor_its_end(
     """The trial before them waits for its commit meanwhile."""
     ended = threading.Event()
     monkeypatch.setattr("depthrate.orchestrator.worker.heartbeat.os._exit", lambda code: ended.set())
-    for name in ("COMMIT_EVERY_S", "HANGING_S"):
+    for name in ("MAX_COMMIT_DELAY_S", "COMMIT_LOCK_TIMEOUT_S"):
         monkeypatch.setattr(f"depthrate.orchestrator.worker.attempt_runner.{name}", 0.5)
     options = job_options(folder, stall_minutes=None if stall_s is None else stall_s / 60)
     params = [{"depth": depth, "folder": str(tmp_path)} for depth in (2, 3)]

@@ -118,7 +118,7 @@ def test_one_worker_tells_of_all_and_another_goes_on_when_it_dies(folder: Store,
     second.beat()
     assert len(folder.list("beats")) == 1 and NodeHeartbeats(folder, "s").poll()["b"]["step"] == 6
     assert folder.list("attempts") == {}, "records are not written for it"
-    second.end()
+    second.close()
     assert not list(here.rglob("b.json"))
 
 
@@ -126,7 +126,7 @@ def test_a_host_may_have_any_name(folder: Store, here: Path, monkeypatch: pytest
     monkeypatch.setattr(socket, "gethostname", lambda: "café_2")
     node = NodeHeartbeat(folder, _attempt("a", step=5), 1.0)
     node.beat()
-    node.end()
+    node.close()
     assert NodeHeartbeats(folder, "s").poll()["a"]["step"] == 5
 
 
@@ -142,7 +142,7 @@ def test_who_tells_is_heard_though_its_machine_has_no_room(
     time.sleep(0.5)
     before = time.time()
     node.beat()
-    node.end()
+    node.close()
     heard = [*NodeHeartbeats(folder, "s").poll().values(), *RecordReader(folder).refresh(lambda path: True).values()]
     assert [said["heartbeat_at"] >= before for said in heard] == [True]
 

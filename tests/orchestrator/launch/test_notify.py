@@ -36,7 +36,7 @@ def test_a_command_is_told_of_the_first_failure_and_of_the_end(tmp_path: Path) -
     assert result.exit_code == 1
     first, last = heard.read_text().splitlines()
     assert first.startswith("failure s 1 trial of s failed:") and "too deep" in first
-    assert last == "end s s ended with trials that are not done"
+    assert last == "end s s ended incomplete: some trials are not committed"
 
 
 def test_a_webhook_gets_json_and_silence_is_no_error() -> None:
@@ -54,10 +54,10 @@ def test_a_webhook_gets_json_and_silence_is_no_error() -> None:
     with http.server.HTTPServer(("127.0.0.1", 0), Listener) as server:
         threading.Thread(target=server.handle_request, daemon=True).start()
         assert (
-            Notifier(f"http://127.0.0.1:{server.server_port}/hook", "s").around(lambda: RunState.COMPLETE)
+            Notifier(f"http://127.0.0.1:{server.server_port}/hook", "s").notify_end(lambda: RunState.COMPLETE)
             is RunState.COMPLETE
         )
-    said = {"event": "end", "sweep": "s", "message": "s is done", "text": "s is done"}
+    said = {"event": "end", "sweep": "s", "message": "s is complete", "text": "s is complete"}
     assert got == [said]
-    assert Notifier("http://127.0.0.1:9/nobody", "s").around(lambda: RunState.COMPLETE) is RunState.COMPLETE
-    assert Notifier("exit 3", "s").around(lambda: RunState.INCOMPLETE) is RunState.INCOMPLETE
+    assert Notifier("http://127.0.0.1:9/nobody", "s").notify_end(lambda: RunState.COMPLETE) is RunState.COMPLETE
+    assert Notifier("exit 3", "s").notify_end(lambda: RunState.INCOMPLETE) is RunState.INCOMPLETE

@@ -116,7 +116,7 @@ def test_words_fit_into_80_columns() -> None:
         "a_sweep_with_a_name", compute_cost([*records, record("a", "done", 0, 9000.25)], [row("a", 9000)], 9e9)
     )
     assert max(map(len, lines)) <= 80, lines
-    assert lines[0] == "a_sweep_with_a_name: 45001 core-hours held, 20% of them in trials that count"
+    assert lines[0] == "a_sweep_with_a_name: 45001 core-hours allocated, 20% useful"
 
 
 def test_the_textfile_is_as_prometheus_reads_it() -> None:
@@ -151,7 +151,7 @@ def test_a_sweep_that_was_run(tiny_sweep: Path, tmp_path: Path) -> None:
     prom = tmp_path / "depthrate.prom"
     shown = runner.invoke(app, ["status", "tiny", "--store", store, "--prometheus", str(prom)])
     assert shown.exit_code == 0, shown.output
-    assert "core-hours held" in shown.output and "failures: task 1 (1 h)" in shown.output
+    assert "core-hours allocated" in shown.output and "failures: task 1 (1 h)" in shown.output
     assert 'depthrate_failed_attempts{kind="task",node="bad",sweep="tiny"} 1.0' in prom.read_text()
     cost = json.loads(runner.invoke(app, ["status", "tiny", "--store", store, "--json"]).output)[0]["cost"]
     hours = cost["hours"]["cpu"]

@@ -80,7 +80,7 @@ def test_what_is_no_record_is_ignored_and_named(folder: Store, content: bytes) -
     assert [record["attempt_id"] for record in read_records(folder, snapshot)] == ["20260101T000000_000000000001"]
     status = sweep_status("s", ["t1", "t2"], snapshot, folder)
     assert status.states == {"t1": TrialState.PENDING, "t2": TrialState.OK}
-    assert [str(problem) for problem in status.problems] == [f"{path}: is no record of an attempt; it is ignored"]
+    assert [str(problem) for problem in status.problems] == [f"{path}: is not a valid attempt record and is ignored"]
     others = PeerLaunches(folder)
     others.poll()
     assert not others.running and folder.read(path) == content, "what we cannot read we do not write over"

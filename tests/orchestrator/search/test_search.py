@@ -326,7 +326,7 @@ def test_an_objective_that_no_trial_of_an_own_task_has_is_named(folder: Store, t
         tmp_path, task="bowl", search={"params": {"x": [1.0]}, "objective": "nc11", "trials": 1, "sampler": "grid"}
     )
     output = " ".join(run(path, folder, code=2).output.split())
-    assert "search.objective is 'nc11', which the trials' results do not give" in output and "did you mean" in output
+    assert "search.objective is 'nc11', which fails on the trials' results" in output and "did you mean" in output
 
 
 @pytest.mark.slow
@@ -485,7 +485,7 @@ def test_the_reports_results_are_those_that_were_chosen(bowl: tuple[Path, Store,
     results = results_of(folder)
     status = sweep_status("s", [trial.trial_id for trial in checked.trials], results.snapshot, folder)
     data = read_report(checked, status, results, [], [], view)
-    chosen = {trial.trial_id for trial in view.chosen()}
+    chosen = {trial.trial_id for trial in view.trials_to_fit()}
     assert set(data.results["trial_id"]) == chosen and 0 < len(chosen) < len(data.trials)
 
 

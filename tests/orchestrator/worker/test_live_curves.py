@@ -25,7 +25,7 @@ from depthrate.orchestrator.monitor.running_trials import RunningTrial, running_
 from depthrate.orchestrator.worker import live_curve_writer
 from depthrate.orchestrator.worker.attempt_runner import run_job
 from depthrate.orchestrator.worker.context import StopFlag
-from depthrate.orchestrator.worker.live_curve_writer import MAX_NUMBERS, LiveCurves
+from depthrate.orchestrator.worker.live_curve_writer import MAX_VALUES_PER_FILE, LiveCurves
 from depthrate.storage.attempts.live_curves import LiveReader
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
@@ -41,7 +41,7 @@ ATTEMPT = "20260101T000000_00000000000a"
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write whenever asked."""
-    monkeypatch.setattr(live_curve_writer, "LIVE_EVERY_S", 0.0)
+    monkeypatch.setattr(live_curve_writer, "MIN_WRITE_INTERVAL_S", 0.0)
 
 
 def job_of(store: Store, *trial_ids: str) -> AttemptSpec:
@@ -94,7 +94,7 @@ def test_what_has_not_changed_is_not_written_again(folder: Store, soon: None, mo
     live.write_if_due()
     assert folder.stamps("live") == before
     monkeypatch.setattr(
-        live_curve_writer, "SAY_AGAIN_S", 0.0
+        live_curve_writer, "REWRITE_AFTER_S", 0.0
     )  # but so that a compaction does not take it for left behind
     live.write_if_due()
     assert folder.stamps("live") != before
@@ -112,11 +112,11 @@ def test_long_curves_are_thinned_evenly_and_keep_their_newest_row(folder: Store,
                     rows.append({"step": step, "split": "test", "loss": step / 7, "accuracy": 0.5, "lr": 0.1})
         live.write_if_due()
     (size,) = folder.list("live").values()
-    assert size < 8 * MAX_NUMBERS + 20_000
+    assert size < 8 * MAX_VALUES_PER_FILE + 20_000
     (pack,) = LiveReader(folder).refresh()
     of_one = [r for r in pack.rows.to_pylist() if r["trial_id"] == "t3"]
     train, test = ([r["step"] for r in of_one if r["split"] == split] for split in ("train", "test"))
-    assert 100 <= len(train) <= MAX_NUMBERS // (16 * 5) + 1 and train[-1] == 19_999
+    assert 100 <= len(train) <= MAX_VALUES_PER_FILE // (16 * 5) + 1 and train[-1] == 19_999
     gaps = {b - a for a, b in itertools.pairwise(train[:-1])}
     assert len(gaps) == 1
     assert len(test) >= 100  # what is logged seldom is not thinned because something else is logged often

@@ -132,7 +132,7 @@ def test_a_library_that_was_changed_is_not_loaded(store: Store, left: Path, mach
 def test_what_others_may_write_to_is_not_loaded(store: Store, left: Path, machine: Machine, part: str) -> None:
     theirs = Path(store.root) if part == "store" else left
     theirs.chmod(theirs.stat().st_mode | 0o002)
-    assert f"are not loaded, since {theirs} can be written by everybody" in machine.refusal(store)
+    assert f"not loaded: {theirs} can be written by everybody" in machine.refusal(store)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -140,7 +140,7 @@ def test_what_others_may_write_to_is_not_loaded(store: Store, left: Path, machin
 def test_what_belongs_to_somebody_else_is_not_loaded(store: Store, left: Path, machine: Machine, part: str) -> None:
     theirs = Path(store.root) if part == "store" else left
     os.chown(theirs, 12345, -1)
-    assert f"are not loaded, since {theirs} belongs to another user (id 12345)" in machine.refusal(store)
+    assert f"not loaded: {theirs} belongs to another user (id 12345)" in machine.refusal(store)
 
 
 def test_nothing_is_left_where_others_may_write(store: Store, machine: Machine) -> None:

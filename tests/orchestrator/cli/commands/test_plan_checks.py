@@ -40,5 +40,5 @@ def test_a_fit_over_too_few_values_is_remarked_on(tmp_path: Path, grid: str, fit
     (tmp_path / "s.yaml").write_text(f"{SWEEP}grid: {grid}\nfit: [{fit}]\n")
     code, output = plan(tmp_path, "--json")
     remarks = json.loads(output)["remarks"]
-    assert code == 0 and len(remarks) == is_thin and all("give 3 or more" in remark for remark in remarks)
-    assert ("give 3 or more" in plan(tmp_path)[1]) == is_thin
+    assert code == 0 and len(remarks) == is_thin and all("Use 3 or more" in remark for remark in remarks)
+    assert ("Use 3 or more" in plan(tmp_path)[1]) == is_thin
