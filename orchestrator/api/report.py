@@ -45,7 +45,7 @@ class Written:
     num_figures: int
     problems: list[Problem]
     latex: tuple[Path, ...] = ()
-    """The LaTeX files."""
+    """The LaTeX file fits.tex. Empty without fits."""
     mixtures: tuple[str, ...] = ()
     """Sentences on how its trials are not alike."""
 

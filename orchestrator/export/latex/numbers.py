@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.export.latex.text import latex
 from depthrate.orchestrator.report.text import is_finite, is_null, is_number
 from depthrate.tasks.fits.rate_fit import RateFit
@@ -32,21 +30,6 @@ def value(given: Any) -> str:
     if isinstance(given, list | tuple):
         return f"({', '.join(value(each) for each in given)})"
     return number(given, ".6g") if is_number(given) else latex(given)
-
-
-def values(given: Iterable[Any]) -> str:
-    """Return the set of some values, numbers by their size."""
-    distinct = {str(each): each for each in given}
-    ordered = sorted(
-        distinct.values(), key=lambda each: (not is_number(each), each if is_number(each) else 0, str(each))
-    )
-    return rf"\{{{', '.join(value(each) for each in ordered)}\}}"
-
-
-def power_of(curve: FittedCurve, exponent: float) -> str:
-    """Return what a rate is over, raised: arithmetic in parentheses."""
-    base = latex(curve.x).replace("-", "$-$")
-    return f"{base if curve.x.isidentifier() else f'({base})'}$^{{{exponent:.2f}}}$"
 
 
 def interval(fit: RateFit, form: str = ".3f") -> str:

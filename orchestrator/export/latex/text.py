@@ -32,11 +32,6 @@ def latex(text: object) -> str:
     return "".join(_sign(sign) for sign in str(text).encode("utf-8", "replace").decode())
 
 
-def code(name: object) -> str:
-    """Return a name from a program, in a font of fixed width."""
-    return rf"\texttt{{{latex(name)}}}"
-
-
 def _sign(sign: str) -> str:
     if sign in PLAIN:
         return PLAIN[sign]
