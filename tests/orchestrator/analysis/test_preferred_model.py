@@ -45,7 +45,7 @@ RISING_AND_FALLING = curve_of(DEPTHS, [0.1, 0.2, 0.3, 0.2, 0.1])
     ("curve", "why"),
     [
         (POWER, ""),
-        (curve_of([2, 3, 5], [0.3, 0.2, 0.12]), "3 values of depth, 4 are needed"),
+        (curve_of([2, 3, 5], [0.3, 0.2, 0.12]), "3 values of depth, at least 4 needed"),
         (SCATTERED, "R^2 0.20"),
         (RISING_AND_FALLING, "R^2 0.00"),
         (curve_of(DEPTHS, [0.1] * 5), ""),
