@@ -62,11 +62,7 @@ def inadequacy(curve: FittedCurve, fit: RateFit) -> str:
         return ""
     if math.isinf(farthest):
         return f"the fit at {curve.x} = {x:g} is not positive"
-    return (
-        f"the mean at {curve.x} = {x:g} is off by {factor}"
-        if math.isfinite(farthest)
-        else f"the fit at {curve.x} = {x:g} is not positive"
-    )
+    return f"the mean at {curve.x} = {x:g} is off by a factor {math.exp(abs(farthest)):.1f}"
 
 
 def clear_rival(curve: FittedCurve) -> RateFit | None:

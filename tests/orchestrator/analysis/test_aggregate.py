@@ -103,7 +103,7 @@ def test_what_is_left_out_is_counted(store: Store) -> None:
 def test_no_fit_says_why(store: Store) -> None:
     trials = stored(store, [{"depth": 2}], lambda p: [{"layer": 2, "nc1": 1.0}])
     (curve, missing) = fit_curves(results_of(store), [FitRequest("nc1"), FitRequest("nothing")], trials)
-    assert curve.fits == [] and "no rate can be judged" in str(curve.note)
+    assert curve.fits == [] and "at least 3 needed" in str(curve.note)
     assert missing.excluded == {"not measured": 1}
 
 

@@ -62,7 +62,7 @@ def test_a_mean_far_off_is_inadequate_however_high_r_squared_is() -> None:
     y = [a**-0.5 * (2.0 if a == 8 else 1.0) for a in x]
     curve = curve_of(x, y)
     assert curve.power is not None and curve.power.r2 is not None and curve.power.r2 > 0.95
-    assert inadequacy(curve, curve.power) == "the mean at depth = 8 lies a factor 2.0 off"
+    assert inadequacy(curve, curve.power) == "the mean at depth = 8 is off by a factor 2.0"
 
 
 def test_local_exponents_are_those_between_neighbours() -> None:

@@ -72,7 +72,7 @@ def test_tables_follow_the_store_through_runs_compaction_and_removals(tmp_path, 
     invoked("compact", "--grace", "0", "--store", store)
     assert "trials: 0 trials written; " in invoked("export", sweep, folder, "--delta", "--store", store)
     invoked("trials", "rm", "--where", "depth = 4", "--yes", "--store", store)
-    assert "trials: 0 trials written, 2 taken out" in invoked("export", sweep, folder, "--delta", "--store", store)
+    assert "trials: 0 trials written, 2 removed" in invoked("export", sweep, folder, "--delta", "--store", store)
     assert assert_equal(store, folder) == 6
     invoked("run", sweep, "--store", store)
     assert "trials: 2 trials written; " in invoked("export", sweep, folder, "--delta", "--store", store)
@@ -87,7 +87,7 @@ def test_a_trial_that_was_run_again_stands_once(tmp_path, law):
     invoked("export", sweep, folder, "--delta", "--store", store)
     invoked("trials", "rm", "--where", "depth > 0", "--yes", "--store", store)
     invoked("run", sweep, "--store", store)
-    assert "trials: 2 trials written, 2 taken out" in invoked("export", sweep, folder, "--delta", "--store", store)
+    assert "trials: 2 trials written, 2 removed" in invoked("export", sweep, folder, "--delta", "--store", store)
     assert assert_equal(store, folder) == 2
 
 
@@ -159,5 +159,5 @@ def test_what_is_no_place_for_a_table_is_refused_in_a_line(tmp_path, law):
     invoked("run", sweep, "--store", store)
     (tmp_path / "file").write_text("x")
     said = invoked("export", sweep, tmp_path / "file", "--delta", "--store", store, code=2)
-    assert said.startswith("depthrate: Delta tables below ") and said.count("\n") == 1
+    assert said.startswith("depthrate: cannot write Delta tables below ") and said.count("\n") == 1
     assert "2 places" in invoked("export", sweep, tmp_path, "--delta", "--mlflow", "--store", store, code=2)
