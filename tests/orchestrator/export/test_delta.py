@@ -148,7 +148,7 @@ def test_of_two_exports_at_once_one_is_refused_and_nothing_stands_twice(tmp_path
         for thread in threads:
             thread.join()
     refused = [end for end in ended if end != "written"]
-    assert len(ended) == 2 and len(refused) == 1 and "changed by another export meanwhile" in refused[0], ended
+    assert len(ended) == 2 and len(refused) == 1 and "at the same time" in refused[0], ended
     invoked("export", tmp_path / "law.yaml", folder, "--delta", "--store", store)
     assert assert_equal(store, folder) == 3
 
@@ -160,4 +160,4 @@ def test_what_is_no_place_for_a_table_is_refused_in_a_line(tmp_path, law):
     (tmp_path / "file").write_text("x")
     said = invoked("export", sweep, tmp_path / "file", "--delta", "--store", store, code=2)
     assert said.startswith("depthrate: cannot write Delta tables below ") and said.count("\n") == 1
-    assert "2 places" in invoked("export", sweep, tmp_path, "--delta", "--mlflow", "--store", store, code=2)
+    assert "exclude each other" in invoked("export", sweep, tmp_path, "--delta", "--mlflow", "--store", store, code=2)

@@ -82,7 +82,7 @@ def test_its_own_records_hold_parameters_and_metrics_by_step(ran: Path) -> None:
     call = CliRunner().invoke
     first = call(app, ["export", "s", "runs", "--wandb"])
     assert first.exit_code == 0, first.output
-    assert "wrote 2 runs of project 's' to runs; upload them: wandb sync runs/wandb/offline-run-*" in first.output
+    assert "wrote 2 runs of project 's' to runs. Upload: wandb sync runs/wandb/offline-run-*" in first.output
     assert (
         "wrote 0 runs of project 's' to runs (2 already present)"
         in call(app, ["export", "s", "runs", "--wandb"]).output
