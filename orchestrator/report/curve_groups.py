@@ -25,7 +25,9 @@ def splits(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     return [(f" ({split})" if len(parts) > 1 else "", part) for split, part in parts]
 
 
-def grouped(trials: pd.DataFrame, frame: pd.DataFrame, by: list[str]) -> list[tuple[tuple[str, ...], pd.DataFrame]]:
+def group_trials(
+    trials: pd.DataFrame, frame: pd.DataFrame, by: list[str]
+) -> list[tuple[tuple[str, ...], pd.DataFrame]]:
     """Return groups in the order of their parameters' values, keyed by these as text: some are lists or null.
 
     Overlaid sweeps are in the order in which they are named.
@@ -35,7 +37,7 @@ def grouped(trials: pd.DataFrame, frame: pd.DataFrame, by: list[str]) -> list[tu
     # from the table of trials, as a parameter may have the name of a measurement (loss: ce)
     values = trials.drop_duplicates("trial_id").set_index("trial_id")[by]
     # by numbers, as a frame may have a hundred rows of each trial: a group's is that of its place in the order of texts
-    keys = list(zip(*(texts(values[name]) for name in by), strict=True))
+    keys = list(zip(*(value_texts(values[name]) for name in by), strict=True))
     place = {key: number for number, key in enumerate(sorted(set(keys)))}
     numbers = frame["trial_id"].map(pd.Series([place[key] for key in keys], index=values.index)).astype("float64")
     ordered = list(place)
@@ -45,7 +47,7 @@ def grouped(trials: pd.DataFrame, frame: pd.DataFrame, by: list[str]) -> list[tu
     return sorted(groups, key=lambda group: sort_key(tuple(values.loc[group[1]["trial_id"].iloc[0]])))
 
 
-def texts(values: pd.Series[Any]) -> list[str]:
+def value_texts(values: pd.Series[Any]) -> list[str]:
     """Return parameter's values as text; each that the column holds is put into words once."""
     if values.dtype == object:  # it may hold lists, or 1 and True, which are one key of a dict: told apart as objects
         objects = list(values)  # holds them, so that no two have one id
@@ -62,9 +64,9 @@ def sort_key(values: tuple[Any, ...]) -> list[tuple[bool, float, str]]:
     return [(not n, float(v) if n else 0.0, "" if n else str(v)) for n, v in zip(numeric, values, strict=True)]
 
 
-def varying(trials: pd.DataFrame, names: Iterable[str]) -> list[str]:
+def varying_names(trials: pd.DataFrame, names: Iterable[str]) -> list[str]:
     """Return the parameters of these names that take several values."""
-    return [name for name in names if len(set(texts(trials[name]))) > 1]
+    return [name for name in names if len(set(value_texts(trials[name]))) > 1]
 
 
 def unique(values: Iterable[T]) -> list[T]:

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from depthrate.orchestrator.analysis.compare import FitPair, unpaired_text
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import adequate_power
-from depthrate.orchestrator.report.curve_groups import unique, varying
+from depthrate.orchestrator.report.curve_groups import unique, varying_names
 from depthrate.orchestrator.report.fit_text import (
-    above_words,
-    bound_words,
-    drift_words,
-    inadequacy_words,
-    range_words,
-    rivals_words,
-    target_words,
+    above_text,
+    bound_text,
+    drift_text,
+    inadequacy_text,
+    range_text,
+    rivals_text,
+    target_text,
 )
 from depthrate.orchestrator.report.html_table import (
     Cell,
@@ -37,7 +37,7 @@ from depthrate.orchestrator.report.text import (
     number_text,
     p_text,
     signed_text,
-    thousandths,
+    three_decimals,
     value_text,
     x_text,
 )
@@ -69,13 +69,13 @@ def support_table(curves: Sequence[FittedCurve]) -> str:
         [
             Cell(_rate(curve, power)),
             number_cell(str(power.n_points)),
-            number_cell(thousandths(power.r2)),
-            long_cell(rivals_words(curve)),
-            long_cell(drift_words(curve)),
-            long_cell(above_words(curve)),
-            long_cell(range_words(curve)),
-            Cell(f"<div class=long>{bound_words(curve)}</div>"),
-            long_cell(target_words(curve)),
+            number_cell(three_decimals(power.r2)),
+            long_cell(rivals_text(curve)),
+            long_cell(drift_text(curve)),
+            long_cell(above_text(curve)),
+            long_cell(range_text(curve)),
+            Cell(f"<div class=long>{bound_text(curve)}</div>"),
+            long_cell(target_text(curve)),
         ]
         for curve, power in fitted
     ]
@@ -96,7 +96,7 @@ def support_table(curves: Sequence[FittedCurve]) -> str:
 def _rate(curve: FittedCurve, power: RateFit) -> str:
     by = group_text(curve.by)
     rate = f"{escape(x_text(curve.x))}<sup>{signed_text(-power.exponent, '.2f')}</sup>"
-    if why := inadequacy_words(curve, power):
+    if why := inadequacy_text(curve, power):
         rate = f"over {escape(x_text(curve.x))}: no power law ({why})"
     return f"{escape(curve_label(curve))} {rate}{f', {escape(by)}' if by else ''}"
 
@@ -147,7 +147,7 @@ def _parameters() -> list[FitParameter]:
 def _fit_row(fit: RateFit) -> list[Cell]:
     weight = "—" if fit.weight is None else f"{fit.weight:.1%}" if fit.weight >= 0.001 else "< 0.1%"
     numbers = [
-        thousandths(fit.exponent),
+        three_decimals(fit.exponent),
         number_text(fit.stderr, 2, zeros=True),
         _ends_text(fit.ci_low, fit.ci_high) if fit.ci_method else "—",
         number_text(fit.seed_spread, 2, zeros=True),
@@ -156,7 +156,7 @@ def _fit_row(fit: RateFit) -> list[Cell]:
         p_text(fit.p_one),
         number_text(fit.prefactor, zeros=True),
         *(number_text(fit.parameter(parameter.name), zeros=True) for parameter in _parameters()),
-        thousandths(fit.r2),
+        three_decimals(fit.r2),
         "—" if not is_finite(fit.aicc) else signed_text(fit.aicc, ".1f"),
         weight,
         str(fit.n_points),
@@ -168,7 +168,7 @@ def _ends_text(low: float | None, high: float | None) -> str:
     """Return an interval; an end that the points leave open is infinite."""
     if low is None and high is None:
         return "—"
-    return f"[{'−∞' if low is None else thousandths(low)}, {'∞' if high is None else thousandths(high)}]"
+    return f"[{'−∞' if low is None else three_decimals(low)}, {'∞' if high is None else three_decimals(high)}]"
 
 
 def sensitivity_table(curves: Sequence[FittedCurve]) -> str:
@@ -182,7 +182,7 @@ def sensitivity_table(curves: Sequence[FittedCurve]) -> str:
         for row in curve.sensitivity:
             low, high = (end if is_finite(end) else None for end in (row["ci_low"], row["ci_high"]))
             interval = _ends_text(low, high)
-            cells = [thousandths(row["exponent"]), interval, str(row["n_points"])]
+            cells = [three_decimals(row["exponent"]), interval, str(row["n_points"])]
             rows.append([text_cell(f"{x_text(curve.x)} ≥ {row['x_min']:g}"), *map(number_cell, cells)])
         by = group_text(curve.by)
         groups.append(Group(escape(curve_label(curve) + (f", {by}" if by else "")), rows))
@@ -219,7 +219,7 @@ def comparison_tables(data: ReportData) -> str:
 def _values(data: ReportData, name: str) -> str:
     if name not in data.trials:
         return ""
-    if not varying(data.trials, [name]):
+    if not varying_names(data.trials, [name]):
         return value_text(data.trials[name].iloc[0])
     values = unique(map(value_text, data.trials[name]))
     return ", ".join(values[:MAX_VALUES]) + (f", … {len(values)} values" if len(values) > MAX_VALUES else "")
@@ -229,7 +229,7 @@ def _pair_row(pair: FitPair) -> list[Cell]:
     common = pair.stated_common
     groups = unique([group_text(pair.first.by), group_text(pair.second.by)])
     groups = groups if len(groups) == 1 else [group or "all" for group in groups]
-    both = "—" if common is None else f"{thousandths(common.exponent)} {_ends_text(common.ci_low, common.ci_high)}"
+    both = "—" if common is None else f"{three_decimals(common.exponent)} {_ends_text(common.ci_low, common.ci_high)}"
     exponents = [_exponent(pair.first), _exponent(pair.second), both, p_text(common.p_common if common else None)]
     metric = f"{curve_label(pair.first)} over {x_text(pair.first.x)}"
     return [text_cell(metric), text_cell(" / ".join(groups)), *map(number_cell, exponents)]
@@ -239,4 +239,6 @@ def _exponent(curve: FittedCurve) -> str:
     power = adequate_power(curve)
     if power is None:
         return "no power law fits" if curve.power else "no fit"
-    return f"{thousandths(power.exponent)} {_ends_text(power.ci_low, power.ci_high) if power.ci_method else ''}".strip()
+    return (
+        f"{three_decimals(power.exponent)} {_ends_text(power.ci_low, power.ci_high) if power.ci_method else ''}".strip()
+    )

@@ -65,8 +65,8 @@ def _parts(curve: FittedCurve) -> tuple[str, tuple[str, str, str]]:
     left_out = f"left out: {escape(excluded)}" if excluded else ""
     if power is None:
         return f"has no fit ({escape(curve.note or 'too few points')})", ("", "", left_out)
-    doubt = f"<strong>{_unconverged_words(curve)}</strong>" if curve.unconverged else ""
-    return _what(curve, power), (_interval_words(curve), doubt, left_out)
+    doubt = f"<strong>{_unconverged_text(curve)}</strong>" if curve.unconverged else ""
+    return _what(curve, power), (_interval_text(curve), doubt, left_out)
 
 
 def fit_sentence(curve: FittedCurve) -> str:
@@ -78,8 +78,8 @@ def fit_sentence(curve: FittedCurve) -> str:
     left_out = f" Left out: {escape(excluded)}." if excluded else ""
     if power is None:
         return f"{start}: no fit ({escape(curve.note or 'too few points')}).{left_out}"
-    doubt = f" <strong>({_unconverged_words(curve)})</strong>" if curve.unconverged else ""
-    interval = _interval_words(curve)
+    doubt = f" <strong>({_unconverged_text(curve)})</strong>" if curve.unconverged else ""
+    interval = _interval_text(curve)
     return f"{start} {_what(curve, power)}{f', {interval}' if interval else ''}{doubt}.{left_out}"
 
 
@@ -103,7 +103,7 @@ def no_interval_text(power: RateFit) -> str:
     return f"no interval ({seeds} too little of how seeds differ; {MIN_SEEDS} are needed)"
 
 
-def inadequacy_words(curve: FittedCurve, fit: RateFit) -> str:
+def inadequacy_text(curve: FittedCurve, fit: RateFit) -> str:
     """Say why a model does not describe a curve, as HTML; empty where it does."""
     return escape(minus_signs(inadequacy(curve, fit).replace("R^2", "R²")))
 
@@ -112,7 +112,7 @@ def _what(curve: FittedCurve, power: RateFit) -> str:
     """The preferred model, and the power law behind another one."""
     best = preferred_model(curve)
     if best is None or best is power:
-        return f"<strong>{_rate_words(curve, power)}</strong>"
+        return f"<strong>{_rate_text(curve, power)}</strong>"
     model = MODELS[best.model]
     values = [f"exponent {signed_text(best.exponent, '.2f')}"]
     values += [f"{parameter.symbol} {number_text(best.parameter(parameter.name))}" for parameter in model.parameters]
@@ -120,12 +120,12 @@ def _what(curve: FittedCurve, power: RateFit) -> str:
     name = model.words if " " in model.words else f"{model.words} law"
     article = "an" if name[0] in "aeiou" else "a"
     behind = "as a power law it " if adequate_power(curve) else "it "
-    return f"<strong>follows {article} {name}</strong>{told}; {behind}{_rate_words(curve, power)}"
+    return f"<strong>follows {article} {name}</strong>{told}; {behind}{_rate_text(curve, power)}"
 
 
-def _rate_words(curve: FittedCurve, power: RateFit) -> str:
+def _rate_text(curve: FittedCurve, power: RateFit) -> str:
     """What is established of the power law: that it fits, and falls or grows only where the interval says so."""
-    if why := inadequacy_words(curve, power):
+    if why := inadequacy_text(curve, power):
         local = minus_signs(local_exponents_text(curve))
         return f"follows no power law ({why})" + (
             f"; local exponents over {escape(x_text(curve.x))}: {local}" if local else ""
@@ -139,7 +139,7 @@ def _rate_words(curve: FittedCurve, power: RateFit) -> str:
     return f"{'grows' if power.exponent < 0 else 'falls'} as {rate}"
 
 
-def _interval_words(curve: FittedCurve) -> str:
+def _interval_text(curve: FittedCurve) -> str:
     """The interval of the power law's exponent a, where it is stated."""
     power = adequate_power(curve)
     if power is None:
@@ -152,7 +152,7 @@ def _interval_words(curve: FittedCurve) -> str:
     return f"95 % interval{of_a} [{', '.join(signed_text(end, '.2f') for end in interval)}]{over}"
 
 
-def rivals_words(curve: FittedCurve) -> str:
+def rivals_text(curve: FittedCurve) -> str:
     """Compare the power law with the best other model by AICc; empty without a fit."""
     rival = best_rival(curve)
     if rival is None:
@@ -167,20 +167,20 @@ def rivals_words(curve: FittedCurve) -> str:
         return f"preferred over {model}, {by}"
     lower, p = f"{model} has the lower AICc ({by})", curve.p_lack_of_fit
     if clear_rival(curve) is best:
-        return f"{lower}, but does not fit ({inadequacy_words(curve, best)})"
+        return f"{lower}, but does not fit ({inadequacy_text(curve, best)})"
     if p is None:
         return f"{lower}, but there are too few whole seeds to reject the power law"
     return f"{lower}, but over whole seeds the power law is not rejected (p = {p_text(p)})"
 
 
-def _unconverged_words(curve: FittedCurve) -> str:
+def _unconverged_text(curve: FittedCurve) -> str:
     """Say how many of a curve's trials are not converged."""
     if len(curve.unconverged) == len(curve.rows):
         return "all trials unconverged"
     return f"{len(curve.unconverged)} of {len(curve.rows)} trials unconverged"
 
 
-def bound_words(curve: FittedCurve) -> str:
+def bound_text(curve: FittedCurve) -> str:
     """What the theorem's upper bound says of optima, one-sided, as HTML; empty where none is known or these are none."""
     check = curve.bound
     if check is None or not curve.is_stationary:
@@ -193,7 +193,7 @@ def bound_words(curve: FittedCurve) -> str:
     return f"{shape}; over it the data have a = {ratio} [{low}, {high}]: {verdict}"
 
 
-def drift_words(curve: FittedCurve) -> str:
+def drift_text(curve: FittedCurve) -> str:
     """By how much training's last quarter moved the exponent, and could still; empty where that is not known."""
     if curve.drift is None:
         return ""
@@ -201,14 +201,14 @@ def drift_words(curve: FittedCurve) -> str:
     return f"{moved} (as much again, at worst {curve.drift.could_move:.2f})"
 
 
-def above_words(curve: FittedCurve) -> str:
+def above_text(curve: FittedCurve) -> str:
     """How many trials have an objective above a shallower network's; empty where none has."""
     if not curve.above:
         return ""
     return f"{len(curve.above)} of {len(curve.rows)} trials, by up to {max(curve.above.values()):.1%}"
 
 
-def range_words(curve: FittedCurve) -> str:
+def range_text(curve: FittedCurve) -> str:
     """The cut-off, and where the exponent goes without the smallest x."""
     words = []
     if curve.cutoff is not None and not curve.cutoff.passed:
@@ -221,7 +221,7 @@ def range_words(curve: FittedCurve) -> str:
     return "; ".join(words)
 
 
-def target_words(curve: FittedCurve) -> str:
+def target_text(curve: FittedCurve) -> str:
     """Where the power law reaches the value that was asked for; empty where none was."""
     power, target = adequate_power(curve), curve.asked.target
     if power is None or target is None:

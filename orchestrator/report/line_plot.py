@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from depthrate.orchestrator.report.curve_groups import grouped, key_parts, spread, spread_alike, thin_indices, unique
+from depthrate.orchestrator.report.curve_groups import (
+    group_trials,
+    key_parts,
+    spread,
+    spread_alike,
+    thin_indices,
+    unique,
+)
 from depthrate.orchestrator.report.plot import (
     DASHES,
     GREY,
@@ -16,9 +23,9 @@ from depthrate.orchestrator.report.plot import (
     Axes,
     Plot,
     Trace,
-    drawn_notes,
     make_layout,
     make_trace,
+    omission_notes,
     viridis,
 )
 from depthrate.orchestrator.report.report_data import ReportData
@@ -47,7 +54,7 @@ def lines_plot(data: ReportData, frame: pd.DataFrame, axes: Axes, by: list[str])
     if drawable.empty:
         return None
     finished = data.trials.loc[data.trials["state"] == "ok", "trial_id"]
-    groups = grouped(data.trials, drawable.assign(of_finished=drawable["trial_id"].isin(finished)), by)
+    groups = group_trials(data.trials, drawable.assign(of_finished=drawable["trial_id"].isin(finished)), by)
     firsts = spread(unique(key[:1] for key, _ in groups), MAX_GROUPS)
     rests = spread_alike(unique(key[1:] for key, _ in groups), len(DASHES), lambda rest: key_parts(by[1:], rest))
     shown = [(key, part) for key, part in groups if key[:1] in firsts and key[1:] in rests]
@@ -68,7 +75,7 @@ def lines_plot(data: ReportData, frame: pd.DataFrame, axes: Axes, by: list[str])
     layout["legend"]["traceorder"] = (
         "grouped"  # short names of the colours beside each other, long ones of dashes below
     )
-    notes = drawn_notes(len(shown), len(groups), len(frame) - len(drawable), log=axes.y_log)
+    notes = omission_notes(len(shown), len(groups), len(frame) - len(drawable), log=axes.y_log)
     return Plot(axes.y_title, traces + keys, layout, notes)
 
 

@@ -36,14 +36,14 @@ def assign_line_styles(groups: Sequence[Mapping[str, Any]], sweeps: Sequence[Any
     return [LineStyle(colours[hue], *look) for hue, look in zip(hued, looks, strict=True)]
 
 
-def sweeps_of(curves: Sequence[FittedCurve]) -> list[Any]:
+def curve_sweeps(curves: Sequence[FittedCurve]) -> list[Any]:
     """Return the sweeps that the curves are of, in their order; one null where nothing is overlaid."""
     return unique(curve.by.get(SWEEP_COLUMN) for curve in curves)
 
 
-def drawn_curves(curves: Sequence[FittedCurve], limit: int) -> list[FittedCurve]:
+def select_curves(curves: Sequence[FittedCurve], limit: int) -> list[FittedCurve]:
     """Return at most so many curves, sweep by sweep and in each by their groups' values; of both sweeps the same groups."""
-    sweeps = sweeps_of(curves)
+    sweeps = curve_sweeps(curves)
 
     def place(curve: FittedCurve) -> tuple[int, list[tuple[bool, float, str]]]:
         return sweeps.index(curve.by.get(SWEEP_COLUMN)), sort_key(

@@ -19,7 +19,7 @@ _FRAMES = ("results", "metrics", "curves", "lists", "points", "layered")
 """What is drawn: tables with a column trial_id."""
 
 
-def overlaid(first: ReportData, second: ReportData) -> ReportData:
+def merge_reports(first: ReportData, second: ReportData) -> ReportData:
     """Return both sweeps as one whose trials differ in the parameter `sweep` besides; a trial of both is there twice.
 
     Raises:

@@ -62,7 +62,7 @@ def render_report(data: ReportData) -> str:
 
 def all_plots(data: ReportData) -> list[Plot]:
     """Return every figure of the report, in its order."""
-    return [plot for theme in figures.THEMES for plot in theme.plots(data)]
+    return [plot for theme in figures.SECTIONS for plot in theme.plots(data)]
 
 
 def _of_each(data: ReportData, content: Callable[[ReportData], str]) -> str:
@@ -87,7 +87,7 @@ def _trials(data: ReportData) -> str:
 def _sections() -> list[tuple[str, list[ReportSection]]]:
     """Return the headings with the themes below them."""
     return [
-        (title, list(themes)) for title, themes in itertools.groupby(figures.THEMES, key=lambda theme: theme.section)
+        (title, list(themes)) for title, themes in itertools.groupby(figures.SECTIONS, key=lambda theme: theme.section)
     ]
 
 
@@ -110,7 +110,7 @@ def _summary(data: ReportData) -> str:
         of_sweep = f"{escape(part.name)}: " if data.parts else ""
         together = curves_with_common_exponent(part.fits)
         sentences += [f"<li>{of_sweep}{common_sentence(curve)}</li>" for curve in together]
-    sentences += [sentence for each in data.drawn("step") if (sentence := _last_values(data, each))]
+    sentences += [sentence for each in data.panel_metrics("step") if (sentence := _last_values(data, each))]
     if not data.fits:
         none = "No fits yet." if data.is_underway else "The sweep asks for no fit."
         sentences.insert(0, f"<li>{none}</li>")

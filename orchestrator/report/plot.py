@@ -208,7 +208,7 @@ def _rgb(colour: str) -> list[int]:
     return [int(colour[start : start + 2], 16) for start in (1, 3, 5)]
 
 
-def drawn_notes(num_shown: int, num_groups: int, num_dropped: int, *, log: bool) -> list[str]:
+def omission_notes(num_shown: int, num_groups: int, num_dropped: int, *, log: bool) -> list[str]:
     """Say which groups and values are not drawn, and why."""
     notes = [f"{num_shown} of {num_groups} groups are drawn."] if num_shown < num_groups else []
     if num_dropped:

@@ -16,7 +16,7 @@ from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 from depthrate.orchestrator.monitor.cost import SweepCost, compute_cost
 from depthrate.orchestrator.monitor.status import SweepStatus
-from depthrate.orchestrator.report.curve_groups import grouped, spread, varying
+from depthrate.orchestrator.report.curve_groups import group_trials, spread, varying_names
 from depthrate.orchestrator.report.figure_data import read_figures
 from depthrate.orchestrator.report.figures.declared import MAX_SCATTERS
 from depthrate.orchestrator.report.figures.search import search_content
@@ -148,8 +148,8 @@ def _points(results: Results, trials: pd.DataFrame, parameters: list[str], panel
     done = trials[trials["state"] == "ok"]
     if not kinds or done.empty:
         return pd.DataFrame()
-    settings = [name for name in varying(trials, parameters) if name != "seed"]
-    firsts = [str(part["trial_id"].iloc[0]) for _, part in spread(grouped(trials, done, settings), MAX_SCATTERS)]
+    settings = [name for name in varying_names(trials, parameters) if name != "seed"]
+    firsts = [str(part["trial_id"].iloc[0]) for _, part in spread(group_trials(trials, done, settings), MAX_SCATTERS)]
     listed = ", ".join(f"'{first}'" for first in firsts)
     named = ", ".join("'" + kind.replace("'", "''") + "'" for kind in kinds)
     return results.sql(

@@ -12,7 +12,7 @@ import pandas as pd
 from depthrate.orchestrator.analysis.compare import FitPair
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.monitor.cost import SweepCost
-from depthrate.orchestrator.report.curve_groups import unique, varying
+from depthrate.orchestrator.report.curve_groups import unique, varying_names
 from depthrate.orchestrator.report.figure_data import FigureContent
 from depthrate.orchestrator.report.plot import Plot
 from depthrate.storage.attempts.records import Record
@@ -83,7 +83,7 @@ class ReportData:
     """The sweeps that are overlaid in this report; empty for the report of one."""
     pairs: tuple[FitPair, ...] = ()
     """The curves that both of them have."""
-    drawn_by: dict[Callable[..., list[Plot]], list[Plot]] = field(init=False, default_factory=dict, compare=False)
+    plot_cache: dict[Callable[..., list[Plot]], list[Plot]] = field(init=False, default_factory=dict, compare=False)
     """The figures that themes have made of this."""
 
     @property
@@ -99,7 +99,7 @@ class ReportData:
     @cached_property
     def settings(self) -> list[str]:
         """Names of the parameters that take several values, but the seed: what tells one setting from another."""
-        return [name for name in varying(self.trials, self.parameters) if name != "seed"]
+        return [name for name in varying_names(self.trials, self.parameters) if name != "seed"]
 
     @property
     def x_name(self) -> str:
@@ -114,10 +114,10 @@ class ReportData:
     @property
     def layer_metrics(self) -> list[str]:
         """The measurements that are drawn by layer: those that always are, then the fitted ones."""
-        names = unique([*(each.name for each in self.drawn("layer")), *(curve.metric for curve in self.fits)])
+        names = unique([*(each.name for each in self.panel_metrics("layer")), *(curve.metric for curve in self.fits)])
         return [name for name in names if name in self.metrics]
 
-    def drawn(self, per: Per, panels: tuple[str, ...] = ("always",), kind: str = "scalar") -> list[Measurement]:
+    def panel_metrics(self, per: Per, panels: tuple[str, ...] = ("always",), kind: str = "scalar") -> list[Measurement]:
         """Return the measurements that have such a panel, those with a known limit first."""
         chosen = [m for m in self.measurements.values() if m.per == per and m.kind == kind and m.panel in panels]
         return sorted(chosen, key=lambda each: each.gap == "")

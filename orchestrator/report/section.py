@@ -15,7 +15,7 @@ def _nothing(data: ReportData) -> str:
 
 @dataclass(frozen=True)
 class ReportSection:
-    """Figures that one file draws; `figures.THEMES` lists them all."""
+    """Figures that one file draws; `figures.SECTIONS` lists them all."""
 
     section: str
     """Heading of the page under which they stand; themes that follow each other under one heading share it."""
@@ -30,6 +30,6 @@ class ReportSection:
 
     def plots(self, data: ReportData) -> list[Plot]:
         """Return the figures; the page and the files for papers show the same ones."""
-        if self.draw not in data.drawn_by:
-            data.drawn_by[self.draw] = self.draw(data)
-        return data.drawn_by[self.draw]
+        if self.draw not in data.plot_cache:
+            data.plot_cache[self.draw] = self.draw(data)
+        return data.plot_cache[self.draw]

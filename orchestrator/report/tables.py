@@ -7,7 +7,7 @@ import collections
 import pandas as pd
 
 from depthrate.orchestrator.monitor.cost import Hours, NodeCost, SweepCost, device_word
-from depthrate.orchestrator.report.curve_groups import grouped
+from depthrate.orchestrator.report.curve_groups import group_trials
 from depthrate.orchestrator.report.html_table import Cell, long_cell, table
 from depthrate.orchestrator.report.report_data import ReportData, SearchContent
 from depthrate.orchestrator.report.text import escape, is_finite, number_text, value_text
@@ -78,7 +78,7 @@ def verdict_table(data: ReportData, panel: VerdictPanel) -> str:
     columns = [(column, "") if isinstance(column, str) else column for column in panel.columns]
     columns = [(name, beside) for name, beside in columns if name in data.results and data.results[name].notna().any()]
     found = data.results.dropna(subset=[panel.measurement])
-    groups = grouped(data.trials, found, settings)
+    groups = group_trials(data.trials, found, settings)
     rows = []
     for key, part in groups[:MAX_TABLE_ROWS]:
         codes = collections.Counter(int(code) for code in part[panel.measurement])

@@ -77,7 +77,7 @@ def number_text(value: float | None, digits: int = 3, *, zeros: bool = False) ->
     return f"{lead}·10{signed_text(int(power.replace('−', '-')), 'd').translate(_RAISED)}" if e else lead
 
 
-def thousandths(value: float | None) -> str:
+def three_decimals(value: float | None) -> str:
     """Return a number with three digits after the point, zeros too: an exponent has as many as its interval's ends."""
     return signed_text(value, ".3f") if is_finite(value) else "—"
 

@@ -12,7 +12,7 @@ import pandas as pd
 from depthrate.orchestrator.analysis.convergence import UNCONVERGED_RULE
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.report.curve_groups import thin_indices, unique, varying
+from depthrate.orchestrator.report.curve_groups import thin_indices, unique, varying_names
 from depthrate.orchestrator.report.html_table import Cell, long_cell, number_cell, table, text_cell, without_empty
 from depthrate.orchestrator.report.plot import json_in_script
 from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData
@@ -47,7 +47,7 @@ def trial_table(data: ReportData, *, without: frozenset[str] = frozenset()) -> s
         return "<p>No trials are planned.</p>"
     trials = _ordered(data.trials[~data.trials["trial_id"].isin(list(without))])
     shown = trials.head(MAX_TABLE_ROWS)
-    differing = varying(data.trials, data.parameters)
+    differing = varying_names(data.trials, data.parameters)
     measured = _measured(data, MAX_COLUMNS - 4 - len(differing))
     values = _by_trial(data.results, [column for _, column in measured])
     has_errors = bool(shown["error"].notna().any())
@@ -86,7 +86,7 @@ def _shared(data: ReportData, differing: Sequence[str]) -> str:
 def _measured(data: ReportData, room: int) -> list[tuple[Measurement, str]]:
     """Return the measurements that the table shows with their columns of the results: the fitted ones first."""
     names = unique(
-        [curve.metric for curve in data.fits] + [each.name for each in data.drawn("step")] + data.layer_metrics
+        [curve.metric for curve in data.fits] + [each.name for each in data.panel_metrics("step")] + data.layer_metrics
     )
     found = []
     for name in names:
@@ -190,7 +190,7 @@ def _curves_text(curves: Sequence[FittedCurve], fits: Sequence[FittedCurve]) -> 
 
 def _setting_names(data: ReportData) -> dict[str, str]:
     """Return trial -> what tells it from the others, as in `depth 5, seed 1`, in the order of the table."""
-    differing = varying(data.trials, data.parameters)
+    differing = varying_names(data.trials, data.parameters)
     rows = data.trials[["trial_id", *differing]].to_dict("records")
     return {
         str(row["trial_id"]): ", ".join(f"{name} {value_text(row[name])}" for name in differing) or str(row["trial_id"])
@@ -215,7 +215,7 @@ def trial_details(parts: Sequence[ReportData]) -> str:
     labels: dict[str, str] = {}
     for data in parts:
         shown = list(_ordered(data.trials)["trial_id"].head(MAX_TABLE_ROWS)) if len(data.trials) else []
-        columns = {each.name: each for each in data.drawn("step") if each.name in data.curves}
+        columns = {each.name: each for each in data.panel_metrics("step") if each.name in data.curves}
         labels |= {name: each.label for name, each in columns.items()}
         curves = _curves(data, shown, list(columns), MAX_DETAILS // len(parts))
         attempts = _attempts(data)

@@ -11,5 +11,5 @@ from depthrate.orchestrator.report.figures.requested import REQUESTED
 from depthrate.orchestrator.report.figures.training import TRAINING
 from depthrate.orchestrator.report.figures.vectors import VECTORS
 
-THEMES = [FIT_SECTION, LIMITS, REQUESTED, DECLARED, TRAINING, LAYERS, VECTORS, MATRICES]
+SECTIONS = [FIT_SECTION, LIMITS, REQUESTED, DECLARED, TRAINING, LAYERS, VECTORS, MATRICES]
 """In the order of the page."""

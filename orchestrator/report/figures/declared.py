@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from depthrate.orchestrator.report.curve_groups import finite_arrays, grouped, spread, thin_indices, unique
+from depthrate.orchestrator.report.curve_groups import finite_arrays, group_trials, spread, thin_indices, unique
 from depthrate.orchestrator.report.figures.layer_paths import path_plots
 from depthrate.orchestrator.report.plot import (
     MAX_GROUPS,
@@ -56,7 +56,7 @@ def _scatter_plots(data: ReportData, panel: ScatterPanel) -> list[Plot]:
     points = data.points[data.points["kind"] == panel.kind]
     return [
         _scatter_plot(panel, part, _setting(data.settings, key))
-        for key, part in grouped(data.trials, points, data.settings)
+        for key, part in group_trials(data.trials, points, data.settings)
     ]
 
 
@@ -106,7 +106,7 @@ def _profile_plot(data: ReportData, panel: ProfilePanel) -> Plot | None:
     predicted = dict(finite_arrays(data.trials, data.lists, panel.predicted)) if panel.predicted else {}
     if not measured:
         return None
-    groups = grouped(data.trials, pd.DataFrame({"trial_id": list(measured)}), data.settings)
+    groups = group_trials(data.trials, pd.DataFrame({"trial_id": list(measured)}), data.settings)
     shown = spread(groups, MAX_GROUPS)
     each = data.measurement(panel.measurement)
     traces: list[Trace] = []
@@ -139,7 +139,7 @@ def _share_plot(data: ReportData, panel: SharePanel) -> Plot | None:
     found = (
         data.results[["trial_id", panel.measurement]].dropna().merge(data.trials[["trial_id", *dict.fromkeys(names)]])
     )
-    groups = grouped(data.trials, found, [name for name in data.settings if name != panel.x])
+    groups = group_trials(data.trials, found, [name for name in data.settings if name != panel.x])
     shown = spread(groups, MAX_GROUPS)
     traces: list[Trace] = []
     for (key, part), colour in zip(shown, viridis(len(shown)), strict=True):

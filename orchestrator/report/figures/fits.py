@@ -14,7 +14,7 @@ from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import adequate_power, preferred_model
 from depthrate.orchestrator.report.curve_groups import thin_indices
 from depthrate.orchestrator.report.figures.residuals import residual_plot
-from depthrate.orchestrator.report.line_styles import LineStyle, assign_line_styles, drawn_curves, sweeps_of
+from depthrate.orchestrator.report.line_styles import LineStyle, assign_line_styles, curve_sweeps, select_curves
 from depthrate.orchestrator.report.plot import (
     GREY,
     LEGEND_LETTERS,
@@ -23,10 +23,10 @@ from depthrate.orchestrator.report.plot import (
     Axes,
     Plot,
     Trace,
-    drawn_notes,
     log_range,
     make_layout,
     make_trace,
+    omission_notes,
     value_ticks,
 )
 from depthrate.orchestrator.report.report_data import ReportData
@@ -71,11 +71,11 @@ def rate_plots(curves: Sequence[FittedCurve]) -> list[Plot]:
 
 def _fit_plot(label: str, x: str, curves: list[FittedCurve]) -> Plot | None:
     drawable = {id(curve): points for curve in curves if not (points := _positive_points(curve)).empty}
-    kept = drawn_curves([curve for curve in curves if id(curve) in drawable], MAX_GROUPS)
+    kept = select_curves([curve for curve in curves if id(curve) in drawable], MAX_GROUPS)
     shown = [(curve, drawable[id(curve)]) for curve in kept]
     if not shown:
         return None
-    looks = assign_line_styles([curve.by for curve in kept], sweeps_of(curves))
+    looks = assign_line_styles([curve.by for curve in kept], curve_sweeps(curves))
     slopes = SLOPES if _decays(shown) else {}
     traces: list[Trace] = []
     for index, (curve, points) in enumerate(shown):
@@ -94,7 +94,7 @@ def _fit_plot(label: str, x: str, curves: list[FittedCurve]) -> Plot | None:
     layout["xaxis"] |= value_ticks(x_values) | {"range": log_range(x_values, 0.05)}
     layout["yaxis"] |= {"range": y_range}
     layout["margin"]["r"] = 40  # the names of the reference slopes stand there
-    notes = drawn_notes(len(shown), len(curves), sum(len(c.points) - len(points) for c, points in shown), log=True)
+    notes = omission_notes(len(shown), len(curves), sum(len(c.points) - len(points) for c, points in shown), log=True)
     return Plot(f"{label} against {minus_signs(shorten(x))}", traces, layout, notes)
 
 

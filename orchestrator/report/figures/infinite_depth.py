@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from depthrate.orchestrator.report.curve_groups import grouped, key_parts, spread_alike, unique
+from depthrate.orchestrator.report.curve_groups import group_trials, key_parts, spread_alike, unique
 from depthrate.orchestrator.report.line_styles import LineStyle, assign_line_styles
 from depthrate.orchestrator.report.plot import (
     GREY,
@@ -13,10 +13,10 @@ from depthrate.orchestrator.report.plot import (
     Axes,
     Plot,
     Trace,
-    drawn_notes,
     log_range,
     make_layout,
     make_trace,
+    omission_notes,
     value_ticks,
 )
 from depthrate.orchestrator.report.report_data import ReportData
@@ -46,7 +46,7 @@ def _limit_plot(data: ReportData, each: Measurement) -> Plot | None:
     if frame["depth"].nunique() < 2 or (frame["value"] <= 0).any():
         return None
     by = [name for name in data.group_names if name in data.trials]
-    groups = grouped(data.trials, frame, by)
+    groups = group_trials(data.trials, frame, by)
     shown = spread_alike(groups, MAX_GROUPS, lambda group: key_parts(by, group[0]))
     sweeps = unique(key_parts(by, key)[0] or None for key, _ in groups)
     looks = assign_line_styles([dict(zip(by, key, strict=True)) for key, _ in shown], sweeps)
@@ -61,7 +61,7 @@ def _limit_plot(data: ReportData, each: Measurement) -> Plot | None:
     drawn = measured + [y for y in bounds if y not in far]
     layout = make_layout(Axes("x", "y", "depth", each.label, x_log=True, y_log=True), drawn, legend=by)
     layout["legend"]["traceorder"] = "grouped"  # the groups' short names beside each other, those of theory below
-    notes = drawn_notes(len(shown), len(groups), 0, log=True)
+    notes = omission_notes(len(shown), len(groups), 0, log=True)
     if far:  # in the same figure it would press the values into a line
         layout["yaxis"] |= {"range": log_range(drawn, 0.07)}
         where = "" if len(far) == len(bounds) else " in part"
@@ -160,13 +160,13 @@ def _lead(data: ReportData) -> str:
     return " ".join(
         f"{escape(each.label)}: dashed its limit (a lower bound where the theorem asks for more than these trials have), "
         "dotted that plus the order of the construction's cost, scaled so that it meets the deepest networks"
-        + _bound_words(data, each)
+        + _bound_text(data, each)
         for each in data.measurements.values()
         if each.gap and {each.name, each.gap} <= set(data.results)
     )
 
 
-def _bound_words(data: ReportData, each: Measurement) -> str:
+def _bound_text(data: ReportData, each: Measurement) -> str:
     bound, why = _bound(data, each)
     if why:
         return f". The theorem's own bound is not drawn: {why}."

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.report.curve_groups import grouped, spread
+from depthrate.orchestrator.report.curve_groups import group_trials, spread
 from depthrate.orchestrator.report.figures.requested_maps import heat_map
 from depthrate.orchestrator.report.plot import (
     GREY,
@@ -48,7 +48,7 @@ def _path_plot(data: ReportData, panel: PathPanel) -> Plot | None:
     frame = frame.dropna(subset=columns)
     each = data.measurement(panel.measurement)
     is_log = each.axis == "log" and bool((frame[columns[1:]] > 0).all().all())
-    groups = grouped(data.trials, frame, data.settings)
+    groups = group_trials(data.trials, frame, data.settings)
     shown = spread(groups, MAX_GROUPS)
     if frame.empty:
         return None
@@ -111,7 +111,7 @@ def _layer_maps(data: ReportData, panel: LayerMapPanel) -> list[Plot]:
     if panel.measurement not in data.layered or data.layered[panel.measurement].dropna().empty:
         return []
     each = data.measurement(panel.measurement)
-    groups = grouped(data.trials, data.layered.dropna(subset=[panel.measurement]), data.settings)
+    groups = group_trials(data.trials, data.layered.dropna(subset=[panel.measurement]), data.settings)
     return [_layer_map(data, each, key, part) for key, part in spread(groups, MAX_MAPS)]
 
 
@@ -138,7 +138,7 @@ def _trade_off_plot(data: ReportData, panel: TradeOffPanel) -> Plot | None:
     found = data.results[["trial_id", panel.x, panel.y]].dropna()
     found = found.merge(data.trials[["trial_id", panel.along]])
     others = [name for name in data.settings if name not in (panel.along, "data_seed")]
-    groups = grouped(data.trials, found, others)
+    groups = group_trials(data.trials, found, others)
     shown = spread(groups, MAX_GROUPS)
     traces: list[Trace] = []
     for (key, part), colour in zip(shown, viridis(len(shown)), strict=True):

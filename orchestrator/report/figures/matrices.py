@@ -8,7 +8,7 @@ import pandas as pd
 from depthrate.orchestrator.report.curve_groups import (
     SWEEP_COLUMN,
     finite_arrays,
-    grouped,
+    group_trials,
     key_parts,
     sort_key,
     spread_alike,
@@ -31,7 +31,7 @@ def matrix_plots(data: ReportData) -> list[Plot]:
 
 
 def _matrices(data: ReportData) -> list[Measurement]:
-    return data.drawn("layer", ("always", "cosines"), kind="matrix")
+    return data.panel_metrics("layer", ("always", "cosines"), kind="matrix")
 
 
 def _maps(data: ReportData, each: Measurement) -> list[Plot]:
@@ -47,10 +47,12 @@ def _maps(data: ReportData, each: Measurement) -> list[Plot]:
     if not found:
         return []
     by = [name for name in ([SWEEP_COLUMN] if data.parts else []) + [data.x_name] if name in data.trials]
-    groups = grouped(data.trials, pd.DataFrame({"trial_id": list(found)}), by)
+    groups = group_trials(data.trials, pd.DataFrame({"trial_id": list(found)}), by)
     shown = spread_alike(groups, MAX_MAPS, lambda group: key_parts(by, group[0]))
     drawn, present = {key for key, _ in shown}, {key for key, _ in groups}
-    others = [key for key, _ in grouped(data.trials, pd.DataFrame({"trial_id": undefined}), by)] if undefined else []
+    others = (
+        [key for key, _ in group_trials(data.trials, pd.DataFrame({"trial_id": undefined}), by)] if undefined else []
+    )
     plots = []
     for key, part in shown:
         maps = [found[trial_id] for trial_id in part["trial_id"]]

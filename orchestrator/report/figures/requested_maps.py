@@ -9,7 +9,7 @@ import pandas as pd
 
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.report.figure_data import FigureContent
-from depthrate.orchestrator.report.figures.requested_points import is_log, label_of, placed
+from depthrate.orchestrator.report.figures.requested_points import is_log, metric_label_for, with_positions
 from depthrate.orchestrator.report.plot import Axes, Plot, make_layout, make_trace, viridis
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.report.text import escape_for_plotly
@@ -21,13 +21,13 @@ MAX_COLUMNS = 8
 def map_plot(data: ReportData, content: FigureContent) -> Plot | None:
     """Draw a metric over two parameters, averaged over the trials of a cell."""
     request = content.request
-    rows = placed(data, content, [request.x, request.y])
+    rows = with_positions(data, content, [request.x, request.y])
     if rows.empty:
         return None
     table = rows.pivot_table(index=f"at_{request.y}", columns=f"at_{request.x}", values="value", aggfunc="mean")
     table = table.sort_index(ascending=False)  # the largest on top
     counts = rows.groupby([f"at_{request.y}", f"at_{request.x}"]).size()
-    label = label_of(data, request.metric)
+    label = metric_label_for(data, request.metric)
     trace = heat_map(table.to_numpy(), label)
     layout = _square_layout(Axes("x", "y", request.x, request.y, False, False), is_square=False)
     for axis, places in (("xaxis", table.columns), ("yaxis", table.index)):
@@ -50,7 +50,7 @@ def spectrum_plot(data: ReportData, content: FigureContent) -> Plot | None:
     by_layer = [np.stack(_same_length([each for of, each in found if of == layer])).mean(0) for layer in layers]
     positive = [value for values in by_layer for value in values if value > 0]
     y_log = is_log(request.y_axis, positive)
-    label = label_of(data, request.metric)
+    label = metric_label_for(data, request.metric)
     axes = Axes("index", "value", "Index", label, False, y_log)
     traces = []
     for layer, values, colour in zip(layers, by_layer, viridis(len(layers)), strict=True):
@@ -85,7 +85,7 @@ def matrix_plots(data: ReportData, content: FigureContent) -> list[Plot]:
     size = round(len(flat) ** 0.5)
     if size**2 != len(flat):
         return []
-    matrix, label = flat.reshape(size, size), label_of(data, request.metric)
+    matrix, label = flat.reshape(size, size), metric_label_for(data, request.metric)
     scale = float(np.mean(np.diag(matrix)))
     matrix = matrix / scale if scale > 0 else matrix
     title = request.title or label

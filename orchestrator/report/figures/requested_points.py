@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.report.curve_groups import grouped, spread
+from depthrate.orchestrator.report.curve_groups import group_trials, spread
 from depthrate.orchestrator.report.figure_data import FigureContent
 from depthrate.orchestrator.report.plot import (
     DASHES,
@@ -19,9 +19,9 @@ from depthrate.orchestrator.report.plot import (
     Axes,
     Plot,
     Trace,
-    drawn_notes,
     make_layout,
     make_trace,
+    omission_notes,
     value_ticks,
     viridis,
 )
@@ -44,12 +44,12 @@ def is_log(asked: str, values: Iterable[float]) -> bool:
     return array.size > 0 and bool(array.min() > 0) and bool(array.max() >= LOG_FACTOR * array.min())
 
 
-def label_of(data: ReportData, name: str) -> str:
+def metric_label_for(data: ReportData, name: str) -> str:
     """Return what a metric is called: its label, or the expression itself."""
     return data.measurement(name).label if name in data.measurements else name
 
 
-def placed(data: ReportData, content: FigureContent, names: Sequence[str]) -> pd.DataFrame:
+def with_positions(data: ReportData, content: FigureContent, names: Sequence[str]) -> pd.DataFrame:
     """Return the values that are numbers, with parameters of their trials in columns `at_<name>`."""
     drawn = ["value", *(f"line_{number}" for number, _ in enumerate(content.request.lines))]
     rows = content.rows.assign(
@@ -65,15 +65,17 @@ def placed(data: ReportData, content: FigureContent, names: Sequence[str]) -> pd
 def curve_plot(data: ReportData, content: FigureContent) -> Plot | None:
     """Draw a metric over a parameter: each trial a light point, their mean a line, what theory says dashed."""
     request = content.request
-    rows = placed(data, content, [request.x])
+    rows = with_positions(data, content, [request.x])
     if rows.empty:
         return None
     at = f"at_{request.x}"
     values = [*rows["value"], *_line_values(rows, request.lines)]
     y_log = is_log(request.y_axis, values)
-    axes = Axes(request.x, "value", request.x, label_of(data, request.metric), is_log(request.x_axis, rows[at]), y_log)
+    axes = Axes(
+        request.x, "value", request.x, metric_label_for(data, request.metric), is_log(request.x_axis, rows[at]), y_log
+    )
     drawable = rows[rows["value"] > 0] if y_log else rows
-    groups = grouped(data.trials, drawable, list(request.by))
+    groups = group_trials(data.trials, drawable, list(request.by))
     shown = spread(groups, MAX_GROUPS)
     traces: list[Trace] = []
     for index, ((key, part), colour) in enumerate(zip(shown, viridis(len(shown)), strict=True)):
@@ -93,7 +95,7 @@ def curve_plot(data: ReportData, content: FigureContent) -> Plot | None:
     notes = [
         _trials_note(drawable),
         *missing,
-        *drawn_notes(len(shown), len(groups), len(rows) - len(drawable), log=y_log),
+        *omission_notes(len(shown), len(groups), len(rows) - len(drawable), log=y_log),
     ]
     return Plot(request.title or f"{axes.y_title} over {request.x}", traces, layout, notes)
 
@@ -101,13 +103,13 @@ def curve_plot(data: ReportData, content: FigureContent) -> Plot | None:
 def share_plot(data: ReportData, content: FigureContent) -> Plot | None:
     """Draw the share of trials with a condition over a parameter, with Wilson's 95 % intervals."""
     request = content.request
-    rows = placed(data, content, [request.x])
+    rows = with_positions(data, content, [request.x])
     if rows.empty:
         return None
     at = f"at_{request.x}"
     title = request.title or f"Share of trials with {request.condition}"
     axes = Axes(request.x, "share", request.x, "Share of trials", is_log(request.x_axis, rows[at]), False)
-    groups = grouped(data.trials, rows, list(request.by))
+    groups = group_trials(data.trials, rows, list(request.by))
     shown = spread(groups, MAX_GROUPS)
     traces: list[Trace] = []
     counts = []
@@ -134,12 +136,12 @@ def share_plot(data: ReportData, content: FigureContent) -> Plot | None:
 def distribution_plot(data: ReportData, content: FigureContent) -> Plot | None:
     """Draw the values of a metric, a point a trial, beside reference lines."""
     request = content.request
-    rows = placed(data, content, [])
+    rows = with_positions(data, content, [])
     if rows.empty:
         return None
-    groups = spread(grouped(data.trials, rows, list(request.by)), MAX_GROUPS)
+    groups = spread(group_trials(data.trials, rows, list(request.by)), MAX_GROUPS)
     y_log = is_log(request.y_axis, [*rows["value"], *_line_values(rows, request.lines)])
-    axes = Axes("x", "value", ", ".join(request.by), label_of(data, request.metric), False, y_log)
+    axes = Axes("x", "value", ", ".join(request.by), metric_label_for(data, request.metric), False, y_log)
     traces: list[Trace] = []
     notes = []
     dashes = (DASHES[1:] * (1 + len(request.lines)))[: len(request.lines)]

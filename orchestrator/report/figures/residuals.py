@@ -9,7 +9,7 @@ import pandas as pd
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.report.curve_groups import thin_indices
-from depthrate.orchestrator.report.line_styles import LineStyle, assign_line_styles, drawn_curves, sweeps_of
+from depthrate.orchestrator.report.line_styles import LineStyle, assign_line_styles, curve_sweeps, select_curves
 from depthrate.orchestrator.report.plot import (
     GREY,
     MAX_GROUPS,
@@ -34,11 +34,11 @@ from depthrate.tasks.fits.rates import predict
 
 def residual_plot(curves: Sequence[FittedCurve]) -> Plot | None:
     """Draw log y minus the log of the fitted power law, for the curves of one metric and x; null without a fit."""
-    shown = drawn_curves([curve for curve in curves if curve.power], MAX_GROUPS)
+    shown = select_curves([curve for curve in curves if curve.power], MAX_GROUPS)
     if not shown:
         return None
     traces: list[Trace] = []
-    looks = assign_line_styles([curve.by for curve in shown], sweeps_of(curves))
+    looks = assign_line_styles([curve.by for curve in shown], curve_sweeps(curves))
     for index, (curve, look) in enumerate(zip(shown, looks, strict=True)):
         traces += _group_traces(curve, look, f"g{index}", MAX_POINTS // len(shown))
     x_values = pd.concat([curve.points["x"] for curve in shown]).astype(float)

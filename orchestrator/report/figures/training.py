@@ -21,7 +21,7 @@ def curve_plots(data: ReportData) -> list[Plot]:
     by = line_groups(data, data.x_name)
     plots = []
     for suffix, frame in splits(data.curves):
-        for each in data.drawn("step"):
+        for each in data.panel_metrics("step"):
             plot = lines_plot(data, frame, _axes(each, f"{each.label}{suffix}"), by)
             plots.append(plot if plot is None else replace(plot, traces=plot.traces + _limit_traces(frame, each)))
     last = data.metrics[data.metrics["is_last"].eq(True)] if "is_last" in data.metrics else pd.DataFrame()

@@ -26,7 +26,7 @@ def vector_plots(data: ReportData) -> list[Plot]:
 
 
 def _vectors(data: ReportData) -> list[Measurement]:
-    return data.drawn("layer", ("always", "spectrum"), kind="vector")
+    return data.panel_metrics("layer", ("always", "spectrum"), kind="vector")
 
 
 def _vector_plot(data: ReportData, each: Measurement) -> Plot | None:

@@ -33,13 +33,13 @@ from depthrate.orchestrator.report.figures.fits import fit_plots
 from depthrate.orchestrator.report.figures.matrices import matrix_plots
 from depthrate.orchestrator.report.fit_tables import support_table
 from depthrate.orchestrator.report.fit_text import common_sentence, fit_sentence, fit_sentences
-from depthrate.orchestrator.report.overlay import overlaid
+from depthrate.orchestrator.report.overlay import merge_reports
 from depthrate.orchestrator.report.page import all_plots, render_report
 from depthrate.orchestrator.report.plot import Axes, make_layout
 from depthrate.orchestrator.report.plotly_bundle import library
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.report.section import ReportSection
-from depthrate.orchestrator.report.text import number_text, thousandths
+from depthrate.orchestrator.report.text import number_text, three_decimals
 from depthrate.orchestrator.report.trial_tables import left_out_table
 from depthrate.sweeps.spec import FitRequest
 from depthrate.tasks.fits.bounds import BoundCheck
@@ -297,7 +297,7 @@ def test_reference_slopes_stand_beside_what_falls_alone(power: float, has_slopes
 
 
 def test_numbers_keep_the_zeros_of_exponents_and_have_no_e() -> None:
-    assert [thousandths(value) for value in (0.42, 0.43, -1, None)] == ["0.420", "0.430", "−1.000", "—"]
+    assert [three_decimals(value) for value in (0.42, 0.43, -1, None)] == ["0.420", "0.430", "−1.000", "—"]
     assert [number_text(v) for v in (1.44e14, -2e-7, 1e10, 0.05)] == ["1.44·10¹⁴", "−2·10⁻⁷", "1·10¹⁰", "0.05"]
 
 
@@ -593,7 +593,7 @@ def test_nothing_is_wider_than_the_screen(window: Browser, width: int, is_dark: 
 def test_texts_of_two_sweeps_of_four_groups_are_whole_and_apart(window: Browser, tmp_path: Path, width: int) -> None:
     by = {"weight_decay": [0.001, 0.002, 0.005, 0.01]}
     page = tmp_path / "overlaid.html"
-    page.write_text(render_report(overlaid(make_data(by=by), make_data(by=by, name="narrow"))), encoding="utf-8")
+    page.write_text(render_report(merge_reports(make_data(by=by), make_data(by=by, name="narrow"))), encoding="utf-8")
     window.open(page, width)
     assert window.faults() == []
 
@@ -725,7 +725,9 @@ def test_gram_maps_and_spectra_are_those_of_the_class_means() -> None:
 
 def test_a_depth_without_a_map_of_cosines_is_said_to_have_none() -> None:
     data = plain_data()
-    (name,) = [each.name for each in data.drawn("layer", ("cosines",), kind="matrix") if each.name in data.lists]
+    (name,) = [
+        each.name for each in data.panel_metrics("layer", ("cosines",), kind="matrix") if each.name in data.lists
+    ]
     lists = data.lists.copy()
     of_depth = data.trials.set_index("trial_id")["depth"].loc[lists["trial_id"]].to_numpy()
     lists[name] = [
@@ -811,7 +813,7 @@ def test_printed_figures_are_not_broken_over_pages(chromium: str, pages: dict[st
 def test_a_figure_is_a_theme_in_a_file_and_a_line_in_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = all_plots(plain_data())[0]
     mine = ReportSection("My section", lambda data: [replace(drawn, title="Mine")], lambda data: "How to read it.")
-    monkeypatch.setattr(report_figures, "THEMES", [*report_figures.THEMES, mine])
+    monkeypatch.setattr(report_figures, "SECTIONS", [*report_figures.SECTIONS, mine])
     assert [plot.title for plot in all_plots(plain_data())][-1] == "Mine"
     page = render_report(plain_data())
     assert "<h2>My section</h2>" in page and "How to read it." in page
