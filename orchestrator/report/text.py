@@ -54,7 +54,7 @@ def group_values(by: dict[str, Any]) -> str:
 
 
 def is_null(value: Any) -> bool:
-    """Tell whether a value is null, or NaN as pandas writes null."""
+    """Return whether a value is None or NaN, pandas' null."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 

@@ -134,7 +134,7 @@ def _profile_plot(data: ReportData, panel: ProfilePanel) -> Plot | None:
     if not values:
         return None
     layout = make_layout(Axes("index", "value", metric.entry, metric.label, x_log=True, y_log=True), values)
-    notes = [f"{metric.doc[:1].upper()}{metric.doc[1:]}; last layer, last step."]
+    notes = [f"{metric.doc[:1].upper()}{metric.doc[1:]}. Last layer, last step."]
     notes += omission_notes(len(shown), len(groups), noun="settings")
     return Plot(metric.label, traces, layout, notes)
 

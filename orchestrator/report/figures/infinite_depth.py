@@ -61,7 +61,7 @@ def _limit_plot(data: ReportData, metric: Measurement) -> Plot | None:
     drawn = measured + [y for y in bounds if y not in outside]
     layout = make_layout(Axes("x", "y", "depth", metric.label, x_log=True, y_log=True), drawn, legend=by)
     layout["legend"]["traceorder"] = "grouped"  # the groups' short names in one row, theory below
-    notes = omission_notes(len(shown), len(groups), 0, log=True)
+    notes = omission_notes(len(shown), len(groups))
     if outside:  # the axis would flatten the values
         layout["yaxis"] |= {"range": log_range(drawn, 0.07)}
         share = "" if len(outside) == len(bounds) else " partly"

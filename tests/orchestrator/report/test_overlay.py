@@ -96,7 +96,7 @@ def test_both_sweeps_show_the_same_groups_and_the_objective_shows_all() -> None:
 def test_what_differs_and_the_exponents_stand_side_by_side() -> None:
     both = merge_reports(plain_data(), steeper())
     table = comparison_tables(both)
-    assert "12 trials are in both." in table
+    assert "Common trials: 12." in table
     assert "<td>width</td><td>64</td><td>32</td>" in table
     assert len(both.pairs) == len(plain_data().fits) and both.pairs[0].common is not None
     assert both.pairs[0].common.p_common < 0.001 and "&lt; 0.001" in table
@@ -129,15 +129,15 @@ def test_the_page_has_each_trial_once_and_both_commands() -> None:
     page = re.sub("<script.*?</script>", "", page, flags=re.DOTALL)
     rows = re.findall('<tr id="trial-([^"]*)"', page)
     assert len(rows) == len(set(rows)) == 15
-    assert "12 of its trials are also in quickstart and stand there." in page
+    assert "12 trials listed under quickstart." in page
     runs = "depthrate run quickstart.yaml\ndepthrate run steeper.yaml\n"
     assert f"{runs}depthrate report quickstart -o report.html --overlay steeper" in page
     assert page.count("trials planned.") == 2
 
 
 def test_what_cannot_be_overlaid_is_refused() -> None:
-    with pytest.raises(UsageError, match="'quickstart' is the sweep of the report itself; overlay another one"):
+    with pytest.raises(UsageError, match="cannot overlay 'quickstart' on itself"):
         merge_reports(plain_data(), plain_data())
     named = replace(steeper(), trials=steeper().trials.assign(sweep=1))
-    with pytest.raises(UsageError, match="sweep 'steeper' has a parameter called 'sweep'"):
+    with pytest.raises(UsageError, match="sweep 'steeper' has a parameter 'sweep'"):
         merge_reports(plain_data(), named)
