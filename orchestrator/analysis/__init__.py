@@ -1,4 +1,4 @@
-"""From rows of the store to fitted curves: which columns, which observations, which fits, and whether training had converged.
+"""Turn the store's rows into fitted curves: columns, observations, fits and convergence.
 
-Imports `storage`, `sweeps` and `tasks.fits`; no room above. Begin with `fit_curves`.
+Imports `storage`, `sweeps` and `tasks.fits`, and no package above. Entry point: `fit_curves`.
 """

@@ -1,4 +1,4 @@
-"""What tasks measure, as the store, the checks and the report need to know it: storage itself names no measurement."""
+"""Columns of the metrics that tasks declare, for the store, the checks and the report. Storage itself names no metric."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from depthrate.tasks.registry import builtin_task_names, core_measurements, regi
 
 _SQL_TYPES = {"scalar": "double", "int": "bigint", "float": "double", "str": "varchar", "bool": "boolean"}
 TABLES: dict[Per, str] = {"layer": "metrics", "step": "curves"}
-"""Where a measurement's column stands."""
+"""Table with the column of a metric per layer or per step."""
 ALWAYS_LAST = ("loss", "lr")
-"""Curves with the name of a parameter of depthrate's tasks: last_loss and last_lr in `results` of every store."""
+"""Curves named like a parameter of depthrate's tasks: last_loss and last_lr in `results` of every store."""
 
 
 @cache
 def builtin_columns() -> Columns:
-    """Return the columns that every file has: those of the supervised tasks."""
+    """Return the columns that every file has: the columns of the supervised tasks."""
     return Columns(
         _tables(core_measurements()), former=_former_columns, always_last=ALWAYS_LAST, complete=builtin_task_names()
     )
@@ -28,46 +28,46 @@ def builtin_columns() -> Columns:
 
 @cache
 def _former_columns() -> dict[str, dict[str, str]]:
-    """Return the columns of depthrate's other tasks, which every file had in earlier versions."""
+    """Return the columns of depthrate's other tasks. In earlier versions every file had them."""
     standard = {measurement.name for measurement in core_measurements()}
-    declared = [each for name in builtin_task_names() for each in registered_task(name).measurements]
-    return _tables(measurement for measurement in declared if measurement.name not in standard)
+    declared = [metric for name in builtin_task_names() for metric in registered_task(name).measurements]
+    return _tables(metric for metric in declared if metric.name not in standard)
 
 
 def columns_of(task: Task) -> Columns:
-    """Return these and the task's own.
+    """Return the built-in columns and the task's columns.
 
     Raises:
-        TableError: the task declares a column that stands for something else.
+        TableError: The task declares a column that has another meaning.
     """
     return replace(builtin_columns(), own=_tables(task.measurements))
 
 
 def known_measurements(task: Task) -> dict[str, Measurement]:
-    """Return name -> measurement: what the task declares, then what others declare, as its columns may be theirs."""
+    """Return name -> metric: the task's metrics, then the core ones, since its columns may be theirs."""
     declared = by_name(task.measurements)
     return declared | {other.name: other for other in core_measurements() if other.name not in declared}
 
 
-def columns_to_skip(task: Task, asked: Iterable[str] = ()) -> set[str]:
-    """Return the columns of `metrics` with no number a row, and those that only other tasks fill, but for what is asked for.
+def columns_to_skip(task: Task, requested: Iterable[str] = ()) -> set[str]:
+    """Return the columns of `metrics` that are lists or that only other tasks fill, without the requested ones.
 
-    A task that does not declare what it measures may fill any.
+    A task that declares no metrics may fill any column.
     """
     known = [measurement for measurement in known_measurements(task).values() if TABLES[measurement.per] == "metrics"]
-    own = {each.name for each in task.measurements or known}
-    return {each.name for each in known if each.kind != "scalar" or each.name not in own} - set(asked)
+    filled = {metric.name for metric in task.measurements or known}
+    return {metric.name for metric in known if metric.kind != "scalar" or metric.name not in filled} - set(requested)
 
 
 def result_columns(task: Task) -> dict[str, str] | None:
-    """Return the columns of `results` with their SQL types; None for a task that does not declare what it measures."""
+    """Return the columns of `results` with their SQL types, or None if the task declares no metrics."""
     if not task.measurements:
         return None
     columns = {"step": "bigint", "layer": "bigint", "wall_s": "double", "committed_at": "timestamptz"}
     columns |= {name: "varchar" for name in ("trial_id", "sweep", "task", "status", "split", "device", "host")}
-    standard = {measurement.name.casefold() for measurement in core_measurements()}  # SQL ignores capitals
+    standard = {measurement.name.casefold() for measurement in core_measurements()}  # SQL ignores case
     parameters = {name.casefold() for name in task.schema}
-    for measurement in task.measurable:  # named as the view names what shares its name with a parameter
+    for measurement in task.measurable:  # the view prefixes a metric that shares its name with a parameter
         name, folded = measurement.name, measurement.name.casefold()
         is_hidden = name in ALWAYS_LAST or (measurement.per == "step" and folded in parameters - standard)
         columns[f"last_{name}" if is_hidden else name] = "double" if measurement.kind == "scalar" else "double[]"

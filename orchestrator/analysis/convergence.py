@@ -1,9 +1,9 @@
-"""How far from its end each trial's training still is: what its objective did last, and whether a deeper network lies above.
+"""Judge whether each trial's training converged.
 
-A rate is one of the optimum only if training reached it. A solver that looks for stationary points says whether it ended at
-one (`Optimum.reached_where`). Of all else there are three looks, none of them a proof: how the objective moved over the
-last quarter of the steps, over the last quarter of the learning rate that was spent (a cosine spends little at its end, so
-that everything looks still), and against shallower networks, which the optimum cannot lie above.
+A rate describes the optimum only if training reached it. A solver for stationary points reports whether it ended at one
+(`Optimum.reached_where`). Otherwise there are three checks, and none is a proof: the change of the objective over the last
+quarter of the steps, its change over the last quarter of the learning rate spent (a cosine schedule spends little at its
+end, so every objective looks flat there), and its height against shallower networks, which no optimum exceeds.
 """
 
 from __future__ import annotations
@@ -24,18 +24,23 @@ from depthrate.tasks.metric import Measurement
 
 @dataclass(frozen=True)
 class Drift:
-    """What the trials' last quarter of training did to a power law's exponent."""
+    """Change of a power law's exponent over the last quarter of training."""
 
     moved: float
-    """The exponent now minus what it was where the last quarter began."""
+    """Exponent now minus the exponent at the start of the last quarter."""
     could_move: float
-    """How far it would go if each value moved once more by as much, each in the worst direction."""
+    """Largest change if each value moved by the same amount again, in the worst direction."""
 
 
-def drift_of(rows: Sequence[Mapping[str, Any]], past: Past, ended: Mapping[str, Convergence]) -> Drift | None:
-    """Return by how much these trials' power law (all weights equal) moved since the last quarter of their training began.
+def exponent_drift(rows: Sequence[Mapping[str, Any]], past: Past, ended: Mapping[str, Convergence]) -> Drift | None:
+    """Compute the change of a power law's exponent (equal weights) over the last quarter of training.
 
-    rows: trial_id, x and y of each. Null where one of them has no measurement from before its last quarter.
+    Args:
+        rows: Dicts with trial_id, x and y.
+        past: Earlier values of the metric per trial.
+        ended: Convergence per trial.
+    Returns:
+        The drift, or None if a trial has no measurement from before its last quarter.
     """
     log_x, changes = [], []
     for row in rows:
@@ -53,7 +58,7 @@ def drift_of(rows: Sequence[Mapping[str, Any]], past: Past, ended: Mapping[str, 
 
 
 def _change(steps: Sequence[tuple[float, float]], start: float) -> float | None:
-    """Return by how much ln y rose since a step, which may lie between two measurements."""
+    """Return the rise of ln y since a step, interpolated between measurements."""
     measured = [(step, math.log(value)) for step, value in steps if value > 0]
     if not any(0 < step <= start for step, _ in measured):
         return None
@@ -62,68 +67,65 @@ def _change(steps: Sequence[tuple[float, float]], start: float) -> float | None:
 
 
 MAX_MOVED = 0.01
-"""A trial whose objective still moves by more than this share of its gap is unconverged."""
+"""Largest change of a converged trial's objective, as a share of its gap."""
 GAP_RTOL = 1e-9
-"""A height above another by no more than this share of its gap is the same one: a chain's depths begin where others ended."""
+"""Tolerance for equal heights, as a share of the gap. In a chain, each depth starts where the previous one ended."""
 LAST_QUARTER_START = 0.75
-"""Where the last quarter begins."""
+"""Start of the last quarter, as a share of the whole."""
 UNCONVERGED_RULE = (
-    "over the last quarter of its steps, or of the learning rate spent, its objective moved by more than 1 % of what it is "
-    "above its limit (of itself where no limit is known)"
+    "over the last quarter of its steps, or of the learning rate spent, its objective moved by more than 1 % of its height "
+    "above its limit (of its value if no limit is known)"
 )
 
 
 @dataclass(frozen=True)
 class Convergence:
-    """What one trial's curve says of its training."""
+    """State of one trial's training, from its training curve."""
 
     moved: float
-    """By which share of the gap the objective fell over the last quarter; negative where it rose. The larger of both looks."""
+    """Fall of the objective over the last quarter, as a share of the gap. Negative if it rose. The larger of both checks."""
     from_step: float
-    """Where the earlier of both last quarters begins: what moved since then may move again."""
+    """Step at which the earlier of both last quarters starts."""
     stationary: bool | None = None
-    """Whether a solver that looks for stationary points ended at one; null where none did."""
+    """Whether the solver ended at a stationary point. None without such a solver."""
     above: float = 0.0
-    """By which share of the gap its objective lies above that of a shallower network; 0 where it does not."""
+    """Height of the objective above a shallower network's, as a share of the gap. 0 if it is not above."""
 
     @property
     def is_converged(self) -> bool:
-        """Whether a solver says so, or, where none was at work, whether the objective no longer moves."""
+        """Whether the solver reports it or, without a solver, the objective no longer moves."""
         return abs(self.moved) <= MAX_MOVED if self.stationary is None else self.stationary
 
 
 def judge(results: Results, trials: Sequence[Trial], measurements: Iterable[Measurement]) -> dict[str, Convergence]:
-    """Return trial -> how its training ended; one without curves, or that diverged, is not judged."""
-    declared = next((measurement for measurement in measurements if measurement.optimum is not None), None)
-    curves = _curves(results, declared)
-    judged = {trial_id: _judged(rows) for trial_id, rows in curves.items()}
-    ends = {trial_id: float(rows["reached"][-1]) for trial_id, rows in curves.items()}
-    said = {trial_id: end == 1 for trial_id, end in ends.items() if math.isfinite(end)}
-    found = {trial_id: each for trial_id, each in judged.items() if each is not None}
-    above = {} if declared is None else _above_shallower(found, trials, declared)
+    """Return each trial's convergence. Trials without curves and diverged trials are missing."""
+    objective = next((measurement for measurement in measurements if measurement.optimum is not None), None)
+    curves = _read_curves(results, objective)
+    ends = {trial_id: end for trial_id, rows in curves.items() if (end := _curve_end(rows)) is not None}
+    flags = {trial_id: float(rows["reached"][-1]) for trial_id, rows in curves.items()}
+    reached = {trial_id: flag == 1 for trial_id, flag in flags.items() if math.isfinite(flag)}
+    above = {} if objective is None else _above_shallower(ends, trials, objective)
     return {
-        trial_id: Convergence(moved, from_step, said.get(trial_id), above.get(trial_id, 0.0))
-        for trial_id, (moved, from_step, _, _) in found.items()
+        trial_id: Convergence(moved, from_step, reached.get(trial_id), above.get(trial_id, 0.0))
+        for trial_id, (moved, from_step, _, _) in ends.items()
     }
 
 
 Curve = dict[str, np.ndarray]
-Ended = tuple[float, float, float, float]
-"""Share moved, where the last quarter begins, the last height and the last gap."""
+CurveEnd = tuple[float, float, float, float]
+"""Share moved, first step of the last quarter, last height, last gap."""
 
 
-def _curves(results: Results, declared: Measurement | None) -> dict[str, Curve]:
-    """Return trial -> step, height, gap and lr of its training curve, in the order of the steps."""
-    known = results.sql("select * from curves limit 0").columns
+def _read_curves(results: Results, declared: Measurement | None) -> dict[str, Curve]:
+    """Return each trial's training curve: step, height, gap and lr, in the order of the steps."""
+    names = results.sql("select * from curves limit 0").columns
     height = "coalesce(objective, loss)" if declared is None else quoted(declared.name)
-    gap = quoted(declared.gap) if declared is not None and declared.gap in known else "null"
-    columns = {"step": "step", "height": height, "gap": gap, "lr": "lr" if "lr" in known else "null"}
+    gap = quoted(declared.gap) if declared is not None and declared.gap in names else "null"
+    columns = {"step": "step", "height": height, "gap": gap, "lr": "lr" if "lr" in names else "null"}
     reached = "" if declared is None or declared.optimum is None else declared.optimum.reached_where
-    columns["reached"] = quoted(reached) if reached in known else "null"
-    chosen = ", ".join(f"{text} as {name}" for name, text in columns.items())
-    query = (
-        f"select trial_id, {chosen} from curves where split = 'train' and {height} is not null order by trial_id, step"
-    )
+    columns["reached"] = quoted(reached) if reached in names else "null"
+    selected = ", ".join(f"{text} as {name}" for name, text in columns.items())
+    query = f"select trial_id, {selected} from curves where split = 'train' and {height} is not null order by trial_id, step"
     table = results.sql(query).to_arrow_table()
     ids = np.array(table["trial_id"].to_pylist(), dtype=object)
     if not len(ids):
@@ -137,7 +139,7 @@ def _curves(results: Results, declared: Measurement | None) -> dict[str, Curve]:
     }
 
 
-def _judged(curve: Curve) -> Ended | None:
+def _curve_end(curve: Curve) -> CurveEnd | None:
     step, height = curve["step"], curve["height"]
     last = float(step[-1])
     if len(step) < 2 or last <= 0:
@@ -146,38 +148,38 @@ def _judged(curve: Curve) -> Ended | None:
     scale = gap if math.isfinite(gap) and gap > 0 else abs(float(height[-1]))
     if not scale > 0:
         return None
-    begins = {LAST_QUARTER_START * last, _spent(step, curve["lr"], last)}
-    moved = [float(np.interp(start, step, height) - height[-1]) / scale for start in begins]
-    return max(moved, key=abs), min(begins), float(height[-1]), scale
+    starts = {LAST_QUARTER_START * last, _last_lr_quarter(step, curve["lr"], last)}
+    moved = [float(np.interp(start, step, height) - height[-1]) / scale for start in starts]
+    return max(moved, key=abs), min(starts), float(height[-1]), scale
 
 
-def _spent(step: np.ndarray, lr: np.ndarray, last: float) -> float:
-    """Return the step at which three quarters of the learning rate are spent: all steps' sum."""
+def _last_lr_quarter(step: np.ndarray, lr: np.ndarray, last: float) -> float:
+    """Return the step at which three quarters of the learning rate, summed over steps, are spent."""
     if not np.isfinite(lr).all() or not (lr[:-1] > 0).all():
         return LAST_QUARTER_START * last
     spent = np.r_[0.0, np.cumsum(np.diff(step) * (lr[1:] + lr[:-1]) / 2)]
     return float(np.interp(LAST_QUARTER_START * spent[-1], spent, step))
 
 
-def _above_shallower(found: Mapping[str, Ended], trials: Sequence[Trial], declared: Measurement) -> dict[str, float]:
-    """Return the trials whose objective lies above a shallower network's with the same optimum to reach, and by how much."""
+def _above_shallower(ends: Mapping[str, CurveEnd], trials: Sequence[Trial], declared: Measurement) -> dict[str, float]:
+    """Return the height of objectives above a shallower network's with the same optimum, as a share of the gap."""
     assert declared.optimum is not None
     depth, holds = declared.optimum.falls_with, declared.optimum.holds
     free = {depth, *declared.optimum.free}
     alike: dict[str, list[tuple[Any, str]]] = {}
     for trial in trials:
-        has_depth = trial.trial_id in found and isinstance(trial.params.get(depth), int | float)
+        has_depth = trial.trial_id in ends and isinstance(trial.params.get(depth), int | float)
         if has_depth and (holds is None or holds(trial.params)):
             key = canonical_json({name: value for name, value in trial.params.items() if name not in free})
             alike.setdefault(key, []).append((trial.params[depth], trial.trial_id))
     above: dict[str, float] = {}
     for group in alike.values():
-        least = math.inf  # of the networks that are shallower
+        lowest = math.inf  # over the shallower networks
         for value in sorted({value for value, _ in group}):
-            here = [trial_id for other, trial_id in group if other == value]
-            for trial_id in here:
-                _, _, height, scale = found[trial_id]
-                if height - least > GAP_RTOL * scale:
-                    above[trial_id] = (height - least) / scale
-            least = min(least, *(found[trial_id][2] for trial_id in here))
+            trial_ids = [trial_id for other, trial_id in group if other == value]
+            for trial_id in trial_ids:
+                _, _, height, scale = ends[trial_id]
+                if height - lowest > GAP_RTOL * scale:
+                    above[trial_id] = (height - lowest) / scale
+            lowest = min(lowest, *(ends[trial_id][2] for trial_id in trial_ids))
     return above

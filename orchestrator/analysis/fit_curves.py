@@ -1,4 +1,4 @@
-"""The aggregation stage: committed measurements in, fitted rates out, and what was left out of them, by reason."""
+"""Fit a sweep's committed metrics, and count the excluded trials by reason."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from depthrate.orchestrator.analysis.compare import common_fit
-from depthrate.orchestrator.analysis.convergence import Convergence, drift_of, judge
+from depthrate.orchestrator.analysis.convergence import Convergence, exponent_drift, judge
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.observations import FittedValues
-from depthrate.orchestrator.analysis.replicates import draws_of, draws_text, replicate_of
+from depthrate.orchestrator.analysis.replicates import interval_text, replicate_keys, replicate_of
 from depthrate.storage.query.results import Results
 from depthrate.sweeps.expression import Expression, ExpressionError
 from depthrate.sweeps.spec import FitRequest
@@ -30,58 +30,60 @@ if TYPE_CHECKING:
     from depthrate.tasks.metric import Measurement
 
 MIN_DISTINCT_X = 3
-"""A line through two leaves no residual: whatever lies behind them looks like a rate."""
+"""Minimum number of distinct x for a fit. A line through two leaves no residual."""
 
 
 def fit_curves(
     results: Results, requests: Sequence[FitRequest], trials: Sequence[Trial], task: Task | None = None
 ) -> list[FittedCurve]:
-    """Fit what a sweep asks for to the values of its trials, over whole seeds.
+    """Fit a sweep's requests to the values of its trials, over whole seeds.
 
-    Diverged trials, missing values and values that have no logarithm are left out and counted, unconverged ones
-    are counted and, where the request says so, left out. task: the trials', which says what its parameters and its
-    measurements are.
+    Diverged trials, missing values and values without a logarithm are excluded and counted. Unconverged trials are
+    counted, and excluded if the request says so.
+
+    Args:
+        task: Task of the trials, with its parameters and metrics.
     """
     if not requests:
         return []
     ended = judge(results, trials, task.measurements if task else ())
-    draw_names = [] if task is None else [name for name, parameter in task.schema.items() if parameter.is_random_seed]
+    seed_names = [] if task is None else [name for name, parameter in task.schema.items() if parameter.is_random_seed]
     declared = {} if task is None else by_name(task.measurements)
     params = {trial.trial_id: trial.params for trial in trials}
     curves, values = [], FittedValues(results, requests)
     for request in requests:
         measured = values.last(request)
         done = [(trial.params, measured[trial.trial_id]) for trial in trials if trial.trial_id in measured]
-        found = _fitted(_curves_of(request, done, ended, draw_names))
-        found = _with_common(_with_drift(found, values, request, ended))
-        curves += [_with_bound(curve, declared.get(request.metric), params) for curve in found]
+        fitted = _fitted(_group_curves(request, done, ended, seed_names))
+        fitted = _with_common(_with_drift(fitted, values, request, ended))
+        curves += [_with_bound(curve, declared.get(request.metric), params) for curve in fitted]
     return curves
 
 
 Done = tuple[Mapping[str, Any], dict[str, Any]]
-"""A committed trial: its parameters, and its row with status and value."""
+"""Parameters of a committed trial, and its row with status and value."""
 
 
-def _curves_of(
-    request: FitRequest, done: list[Done], ended: Mapping[str, Convergence], draw_names: list[str]
+def _group_curves(
+    request: FitRequest, done: list[Done], ended: Mapping[str, Convergence], seed_names: list[str]
 ) -> list[FittedCurve]:
     groups: dict[str, list[Done]] = {}
     for params, row in done:
         groups.setdefault(json.dumps([params[name] for name in request.by]), []).append((params, row))
     ordered = sorted(groups.values(), key=lambda group: [(str(type(v)), v) for v in _group_values(request, group)])
-    return [_gathered(request, group, ended, draw_names) for group in ordered]
+    return [_build_curve(request, group, ended, seed_names) for group in ordered]
 
 
 def _group_values(request: FitRequest, group: list[Done]) -> list[Any]:
     return [group[0][0][name] for name in request.by]
 
 
-def _gathered(
-    request: FitRequest, group: list[Done], ended: Mapping[str, Convergence], draw_names: list[str]
+def _build_curve(
+    request: FitRequest, group: list[Done], ended: Mapping[str, Convergence], seed_names: list[str]
 ) -> FittedCurve:
-    """Part a group's trials into those used and those left out."""
-    own = [row["trial_id"] for _, row in group]
-    falling = {trial_id for trial_id in own if trial_id in ended and not ended[trial_id].is_converged}
+    """Split a group's trials into used and excluded ones."""
+    trial_ids = [row["trial_id"] for _, row in group]
+    unconverged = {trial_id for trial_id in trial_ids if trial_id in ended and not ended[trial_id].is_converged}
     expression = Expression(request.x)
     used: list[dict[str, Any]] = []
     left_out: list[dict[str, Any]] = []
@@ -92,26 +94,26 @@ def _gathered(
             "seed": params.get("seed"),
             "trial_id": row["trial_id"],
         }
-        reason = _reason_to_exclude(row["status"], point, request, falling)
+        reason = _reason_to_exclude(row["status"], point, request, unconverged)
         if reason is None:
             used.append(point | {"draw": replicate_of(request, params)})
         else:
             left_out.append({**point, "reason": reason})
     by = dict(zip(request.by, _group_values(request, group), strict=True))
-    chosen = _chosen_cutoff(request, used)
-    if chosen is not None:
-        left_out += [{**point, "reason": "below the cut-off"} for point in used if point["x"] < chosen.x_min]
-        used = [point for point in used if point["x"] >= chosen.x_min]
+    x_cutoff = _find_cutoff(request, used)
+    if x_cutoff is not None:
+        left_out += [{**point, "reason": "below the cut-off"} for point in used if point["x"] < x_cutoff.x_min]
+        used = [point for point in used if point["x"] >= x_cutoff.x_min]
     excluded: dict[str, int] = {}
     for point in left_out:
         excluded[point["reason"]] = excluded.get(point["reason"], 0) + 1
     ids = {point["trial_id"] for point in used}
     return FittedCurve(
-        request.metric, request.x, by, used, [], excluded, None, left_out, frozenset(ids & falling), request, chosen,
+        request.metric, request.x, by, used, [], excluded, None, left_out, frozenset(ids & unconverged), request, x_cutoff,
         above={trial_id: ended[trial_id].above for trial_id in ids & set(ended) if ended[trial_id].above > 0},
         judged=len(ids & set(ended)),
         stationary=frozenset(trial_id for trial_id in ids & set(ended) if ended[trial_id].stationary),
-        draws=draws_text(request, [params for params, row in group if row["trial_id"] in ids], draw_names),
+        draws=interval_text(request, [params for params, row in group if row["trial_id"] in ids], seed_names),
     )  # fmt: skip
 
 
@@ -120,11 +122,11 @@ def _x_of(x: str, expression: Expression, params: Mapping[str, Any]) -> Any:
         return params[x]
     try:
         return expression.evaluate(params)
-    except ExpressionError:  # of a parameter that is null, or a division by zero
+    except ExpressionError:  # a parameter is None, or a division by zero
         return None
 
 
-def _reason_to_exclude(status: str, point: Mapping[str, Any], request: FitRequest, falling: set[str]) -> str | None:
+def _reason_to_exclude(status: str, point: Mapping[str, Any], request: FitRequest, unconverged: set[str]) -> str | None:
     if status != "ok":
         return status
     if point["y"] is None:
@@ -134,23 +136,23 @@ def _reason_to_exclude(status: str, point: Mapping[str, Any], request: FitReques
             return f"{name}not a number"
         if value <= 0:
             return f"{name}not positive"
-    return "unconverged" if request.unconverged == "drop" and point["trial_id"] in falling else None
+    return "unconverged" if request.unconverged == "drop" and point["trial_id"] in unconverged else None
 
 
-def _chosen_cutoff(request: FitRequest, used: list[dict[str, Any]]) -> Cutoff | None:
+def _find_cutoff(request: FitRequest, used: list[dict[str, Any]]) -> Cutoff | None:
     if request.x_min is None:
         return None
     if request.x_min != "auto":
         return Cutoff(float(request.x_min), None, True)
     try:
         x, y = [point["x"] for point in used], [point["y"] for point in used]
-        return cutoff(x, y, seeds=draws_of(used), weights=request.weights)
+        return cutoff(x, y, seeds=replicate_keys(used), weights=request.weights)
     except FitError:
         return None
 
 
 def _fitted(curves: list[FittedCurve]) -> list[FittedCurve]:
-    """Fit the curves, those with the same x and seeds all at once."""
+    """Fit the curves, all curves with the same x and seeds in one call."""
     designs: dict[str, list[int]] = {}
     ordered = [sorted(curve.rows, key=lambda row: (float(row["x"]), str(row["draw"]))) for curve in curves]
     for index, rows in enumerate(ordered):
@@ -162,25 +164,25 @@ def _fitted(curves: list[FittedCurve]) -> list[FittedCurve]:
                 note = f"nothing to fit: {curves[index].excluded_text or 'no trial'}"
                 fitted[index] = replace(curves[index], note=note)
             continue
-        asked, first = curves[indices[0]].asked, ordered[indices[0]]
-        design, draws = [float(row["x"]) for row in first], draws_of(first)
+        request, first = curves[indices[0]].asked, ordered[indices[0]]
+        design, seeds = [float(row["x"]) for row in first], replicate_keys(first)
         y = [[row["y"] for row in ordered[index]] for index in indices]
         try:
             if (num_x := len(set(design))) < MIN_DISTINCT_X:
-                given = f"{num_x} value{'' if num_x == 1 else 's'} of {asked.x}"
-                why = f"no rate can be judged from fewer than {MIN_DISTINCT_X}, since a line through two fits anything"
-                raise FitError(f"{given}: {why}")
-            found = fit_many(design, y, seeds=draws, weights=asked.weights, target=asked.target)
+                raise FitError(
+                    f"{num_x} value{'' if num_x == 1 else 's'} of {request.x}, at least {MIN_DISTINCT_X} needed"
+                )
+            results = fit_many(design, y, seeds=seeds, weights=request.weights, target=request.target)
         except FitError as error:
             for index in indices:
                 fitted[index] = replace(curves[index], note=str(error))
             continue
-        for index, fits, y_N in zip(indices, found, y, strict=True):
+        for index, fits, y_N in zip(indices, results, y, strict=True):
             fitted[index] = replace(
                 curves[index],
                 fits=fits,
-                sensitivity=sensitivity(design, y_N, seeds=draws, weights=asked.weights),
-                p_lack_of_fit=lack_of_fit(np.array(design), np.array(y_N, dtype=float), draws, weights=asked.weights),
+                sensitivity=sensitivity(design, y_N, seeds=seeds, weights=request.weights),
+                p_lack_of_fit=lack_of_fit(np.array(design), np.array(y_N, dtype=float), seeds, weights=request.weights),
             )
     return fitted
 
@@ -188,26 +190,26 @@ def _fitted(curves: list[FittedCurve]) -> list[FittedCurve]:
 def _with_drift(
     curves: list[FittedCurve], values: FittedValues, request: FitRequest, ended: Mapping[str, Convergence]
 ) -> list[FittedCurve]:
-    """Say how the last quarter of training moved each exponent."""
+    """Add the change of each exponent over the last quarter of training."""
     if not any(curve.fits for curve in curves):
         return curves
     past = values.past(request)
-    return [replace(curve, drift=drift_of(curve.rows, past, ended)) if curve.power else curve for curve in curves]
+    return [replace(curve, drift=exponent_drift(curve.rows, past, ended)) if curve.power else curve for curve in curves]
 
 
 def _with_bound(
     curve: FittedCurve, declared: Measurement | None, params: Mapping[str, Mapping[str, Any]]
 ) -> FittedCurve:
-    """Compare with the theorem's upper bound on the last layer, where there is one and enough whole seeds to tell."""
+    """Compare with the theorem's upper bound on the last layer, if it has one and there are enough whole seeds."""
     if not curve.fits or declared is None or declared.bound is None or curve.asked.layer not in (None, -1):
         return curve
-    said = declared.bound([params[row["trial_id"]] for row in curve.rows])
-    if said is None:
+    bounds = declared.bound([params[row["trial_id"]] for row in curve.rows])
+    if bounds is None:
         return curve
-    pairs = [(row, value) for row, value in zip(curve.rows, said, strict=True) if value is not None]
+    pairs = [(row, value) for row, value in zip(curve.rows, bounds, strict=True) if value is not None]
     rows = [row for row, _ in pairs]
     x, y = [float(row["x"]) for row in rows], [float(row["y"]) for row in rows]
-    check = check_bound(x, y, [value for _, value in pairs], seeds=draws_of(rows), weights=curve.asked.weights)
+    check = check_bound(x, y, [value for _, value in pairs], seeds=replicate_keys(rows), weights=curve.asked.weights)
     return replace(curve, bound=check)
 
 

@@ -1,4 +1,4 @@
-"""One curve of a metric over x with all that was fitted to it: what the fits table, the terminal and the report show."""
+"""One curve of a metric over x with its fits, as shown by the fits table, the terminal and the report."""
 
 from __future__ import annotations
 
@@ -24,87 +24,87 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FittedCurve:
-    """One curve of a metric over x, with every model fitted to it; no fits where it cannot have one."""
+    """One curve of a metric over x with every model fitted to it, if any can be."""
 
     metric: str
     x: str
     by: dict[str, Any]
     rows: list[dict[str, Any]]
-    """The values used: trial_id, seed, x, y."""
+    """Values used: trial_id, seed, x, y."""
     fits: list[RateFit]
     excluded: dict[str, int]
-    """Why trials of this curve were left out -> how many."""
+    """Number of excluded trials per reason."""
     note: str | None = None
-    """Why there is no fit."""
+    """Reason for the missing fit."""
     left_out: list[dict[str, Any]] = field(default_factory=list)
-    """The trials left out: trial_id, seed, x, y (null where there is none), reason."""
+    """Excluded trials: trial_id, seed, x, y (None if missing), reason."""
     unconverged: frozenset[str] = frozenset()
-    """Those of the trials used that break UNCONVERGED_RULE."""
+    """Unconverged trials among the used ones, by UNCONVERGED_RULE."""
     request: FitRequest | None = None
     cutoff: Cutoff | None = None
-    """The lower cut-off chosen, where the request asked for one."""
+    """Lower cut-off, if the request has one."""
     sensitivity: list[dict[str, Any]] = field(default_factory=list)
-    """The power law without the smallest x, the two smallest, ...: x_min, exponent, ci_low, ci_high, n_points."""
+    """Power law without the smallest x, the two smallest, ...: x_min, exponent, ci_low, ci_high, n_points."""
     common: CommonFit | None = None
-    """The exponent that all groups of the request share, and the test that they do."""
+    """Common exponent of the request's groups, with the test for it."""
     measurement: Measurement | None = None
-    """How the report shows the metric; null: by its name."""
+    """Declaration of the metric for the report. None: shown by its name."""
     above: Mapping[str, float] = field(default_factory=dict)
-    """Those of the trials used whose objective lies above a shallower network's, and by which share of its gap."""
+    """Used trials with an objective above a shallower network's -> the excess, as a share of the gap."""
     judged: int = 0
-    """How many of the trials used have a curve that says how their training ended."""
+    """Number of used trials whose convergence is known."""
     drift: Drift | None = None
-    """Null where the metric was measured at the end alone."""
+    """Change of the exponent late in training. None if the metric was measured only at the end."""
     draws: str = ""
-    """What the interval is over, in words: `5 seeds`; empty where every value is a draw of its own."""
+    """Replicates of the interval, such as `5 seeds`. Empty if every value is its own replicate."""
     stationary: frozenset[str] = frozenset()
-    """Those of the trials used of which a solver says that they are stationary."""
+    """Used trials that a solver reports as stationary."""
     bound: BoundCheck | None = None
-    """Whether the data fall as fast as a theorem's upper bound; null where there is none."""
+    """Comparison of the data with a theorem's upper bound, if one exists."""
     p_lack_of_fit: float | None = None
-    """p-value of the test that the means lie on a power law, over whole seeds where they are known."""
+    """p-value of the test that the means lie on a power law, over whole seeds if known."""
 
     @property
     def is_stationary(self) -> bool:
-        """Whether all the trials used are stationary: only then is what a theorem says of optima said of them."""
+        """Whether all used trials are stationary. Theorems on optima apply only then."""
         return bool(self.rows) and {row["trial_id"] for row in self.rows} <= self.stationary
 
     @property
     def metric_label(self) -> str:
-        """The metric for readers."""
+        """Label of the metric."""
         return self.metric if self.measurement is None else self.measurement.label
 
     @property
     def points(self) -> pd.DataFrame:
-        """The values used, as a frame with the columns x, y, seed, trial_id."""
+        """Values used, as a frame with the columns x, y, seed, trial_id."""
         import pandas as pd
 
         return pd.DataFrame(self.rows, columns=["x", "y", "seed", "trial_id"])
 
     @property
     def power(self) -> RateFit | None:
-        """The power law c x^-a, if its exponent is finite."""
+        """Power law c x^-a, if its exponent is finite."""
         return next((fit for fit in self.fits if fit.model == POWER.name and math.isfinite(fit.exponent)), None)
 
     @property
     def asked(self) -> FitRequest:
-        """What was asked for."""
+        """Fit request, or the default request of this metric and x."""
         return self.request or FitRequest(self.metric, self.x, tuple(self.by))
 
     @property
     def excluded_text(self) -> str:
-        """How many trials were left out and why, as in `2 diverged, 1 not positive`."""
+        """Number of excluded trials per reason, as in `2 diverged, 1 not positive`."""
         return ", ".join(f"{count} {reason}" for reason, count in self.excluded.items() if count)
 
     def label(self) -> str:
-        """Name the curve's group, as in `weight_decay = 0.005`, the layer where it is not the last, and options of the fit."""
+        """Name the group, as in `weight_decay = 0.005`, the layer unless it is the last, and the options of the fit."""
         names = [f"{name} = {value}" for name, value in self.by.items()]
         names += [] if self.asked.layer is None else [f"layer {self.asked.layer}"]
         return ", ".join([*names, *self.asked.options])
 
     def table_rows(self, sweep: str) -> list[dict[str, Any]]:
         """Return the curve's rows of the fits table."""
-        asked, common = self.asked, self.common
+        request, common = self.asked, self.common
         shared = {
             "sweep": sweep,
             "metric": self.metric,
@@ -113,10 +113,10 @@ class FittedCurve:
             "n_trials": len(self.rows) + sum(self.excluded.values()),
             "excluded": json.dumps(self.excluded, sort_keys=True),
             "n_unconverged": len(self.unconverged),
-            "layer": asked.layer,
-            "filter": asked.where,
-            "weights": asked.weights,
-            "target": asked.target,
+            "layer": request.layer,
+            "filter": request.where,
+            "weights": request.weights,
+            "target": request.target,
             "x_min": self.cutoff.x_min if self.cutoff else None,
             "p_lack_of_fit": self.p_lack_of_fit,
             "over": self.draws or None,
@@ -135,5 +135,5 @@ class FittedCurve:
             "exponent_moved": self.drift.moved if self.drift else None,
             "exponent_could_move": self.drift.could_move if self.drift else None,
         }
-        nothing = dict.fromkeys(power)
-        return [{**fit.row(), **shared, **(power if fit.model == POWER.name else nothing)} for fit in self.fits]
+        empty = dict.fromkeys(power)
+        return [{**fit.row(), **shared, **(power if fit.model == POWER.name else empty)} for fit in self.fits]

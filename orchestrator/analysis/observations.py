@@ -1,4 +1,4 @@
-"""The values that fits are about, read from the store: each table once for all fits, since opening many files takes longest."""
+"""Values that fits use, read from the store: each table once for all fits, since opening files takes longest."""
 
 from __future__ import annotations
 
@@ -11,51 +11,51 @@ from depthrate.storage.tables.custom_columns import quoted
 from depthrate.sweeps.spec import FitRequest
 
 Past = Mapping[str, Sequence[tuple[float, float]]]
-"""Trial -> (step, value) at each step the metric was measured at, rising."""
-# of a trial's rows of one split: its last step, and its last layer there
+"""Trial -> (step, value) at each measured step, ascending."""
+# last step of a trial's rows of one split, and the last layer at that step
 _LAST = "max({'step': step, 'layer': layer}) filter (where is_last) over (partition by trial_id, split)"
 
 
 class FittedValues:
-    """Of each trial what the fits of a sweep ask for: at its end, and at every step before."""
+    """Values of a sweep's fits per trial, at the last step and at earlier ones."""
 
     def __init__(self, results: Results, requests: Sequence[FitRequest]):
         self._results = results
         self._metrics = list(dict.fromkeys(request.metric for request in requests))
-        self._chosen = cache(self._trials_where)
-        self._of_layer = cache(self._read_layer)
-        self._past_of = cache(self._read_past)
+        self._filtered = cache(self._trials_where)
+        self._layer_values = cache(self._read_layer)
+        self._pasts_by_layer = cache(self._read_past)
         self._columns = cache(self._read_columns)
 
     def last(self, request: FitRequest) -> dict[str, dict[str, Any]]:
-        """Return trial -> its trial_id, status and value, of the trials that the request's filter lets through."""
-        chosen = None if request.where is None else self._chosen(request.where)
-        measured = {} if request.layer is None else self._of_layer(request.metric, request.layer)
-        number = self._metrics.index(request.metric)
+        """Return trial_id, status and value of each trial that passes the request's filter."""
+        selected = None if request.where is None else self._filtered(request.where)
+        measured = {} if request.layer is None else self._layer_values(request.metric, request.layer)
+        index = self._metrics.index(request.metric)
 
         def value(trial_id: str, end: dict[str, Any]) -> Any:
             if request.layer is None:
-                return end["values"][number]
+                return end["values"][index]
             return measured.get((trial_id, end["step"], end["split"]))
 
         return {
             trial_id: {"trial_id": trial_id, "status": end["status"], "value": value(trial_id, end)}
             for trial_id, end in self._last.items()
-            if chosen is None or trial_id in chosen
+            if selected is None or trial_id in selected
         }
 
     def past(self, request: FitRequest) -> Past:
-        """Return what a request's metric was at each step it was measured at, on the split that counts at the end."""
-        return self._past_of(request.metric, request.layer)
+        """Return a request's metric at each measured step, on the split of the final value."""
+        return self._pasts_by_layer(request.metric, request.layer)
 
     @cached_property
     def _last(self) -> dict[str, dict[str, Any]]:
-        """Trial -> status, step and split of its row in `results`, and `values`: the metrics there, in their order."""
-        known = self._columns("results")
-        # a measured column that a parameter hides (loss, lr) stands in results as last_<name>
-        columns = [f"last_{name}" if f"last_{name}" in known else name for name in self._metrics]
-        chosen = ", ".join(["null", *(quoted(name) if name in known else "null" for name in columns)])
-        query = f"select trial_id, status, step, split, {chosen} from results order by trial_id"
+        """Trial -> status, step and split of its row in `results`, and `values`, the metrics in their order."""
+        existing = self._columns("results")
+        # results name a measured column that a parameter hides (loss, lr) last_<name>
+        columns = [f"last_{name}" if f"last_{name}" in existing else name for name in self._metrics]
+        selected = ", ".join(["null", *(quoted(name) if name in existing else "null" for name in columns)])
+        query = f"select trial_id, status, step, split, {selected} from results order by trial_id"
         trials, statuses, steps, splits, _, *values = (
             column.to_pylist() for column in self._results.sql(query).to_arrow_table().columns
         )
@@ -67,7 +67,7 @@ class FittedValues:
         return {trial_id for (trial_id,) in self._results.sql(f"select trial_id from results where {where}").fetchall()}
 
     def _read_layer(self, metric: str, layer: int) -> dict[tuple[str, Any, Any], float]:
-        """Return (trial, step, split) -> the metric at a layer; a negative one is counted from the last."""
+        """Return (trial, step, split) -> the metric at a layer. Negative layers count from the last."""
         if metric not in self._columns("metrics"):
             return {}
         rows = self._results.sql(f"select trial_id, step, split, {quoted(metric)} from {_at_layer(layer)}").fetchall()
@@ -82,15 +82,17 @@ class FittedValues:
 
     @cached_property
     def _pasts_at_end(self) -> dict[str, Past]:
-        known = self._columns("metrics")
-        return self._pasts([name for name in self._metrics if name in known], "metrics where is_last")
+        existing = self._columns("metrics")
+        return self._pasts([name for name in self._metrics if name in existing], "metrics where is_last")
 
     def _pasts(self, metrics: Sequence[str], source: str) -> dict[str, Past]:
-        chosen = ", ".join(map(quoted, metrics))
-        table = self._results.sql(f"select trial_id, step, split, {chosen} from {source} order by trial_id, step")
+        selected = ", ".join(map(quoted, metrics))
+        table = self._results.sql(f"select trial_id, step, split, {selected} from {source} order by trial_id, step")
         trials, steps, splits, *columns = (column.to_pylist() for column in table.to_arrow_table().columns)
         split_of = {trial_id: row["split"] for trial_id, row in self._last.items()}
-        counts = [split is not None and split_of.get(each) == split for each, split in zip(trials, splits, strict=True)]
+        counts = [
+            split is not None and split_of.get(trial) == split for trial, split in zip(trials, splits, strict=True)
+        ]
         pasts: dict[str, Past] = {}
         for name, values in zip(metrics, columns, strict=True):
             past: dict[str, list[tuple[float, float]]] = {}

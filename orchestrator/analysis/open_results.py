@@ -1,4 +1,4 @@
-"""A store opened for reading, with what tasks declare: their columns, and what they gained after their first trials."""
+"""Open a store for reading with the columns that tasks declare, and parameters added after their first trials."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ def open_results(url: str | os.PathLike[str] | None = None) -> Results:
     """Open a store for reading.
 
     Raises:
-        StoreError: there is no store at `url`.
+        StoreError: No store exists at `url`.
     """
     return results_of(existing_store(url))
 
 
 def results_of(store: Store, task: Task | None = None, snapshot: Snapshot | None = None) -> Results:
-    """Return a store's results: the columns that every file has, the task's, and those that tasks added to this store.
+    """Return a store's results with the built-in columns, the task's columns and columns that tasks added to this store.
 
-    They are those of now, or without tags those of a `snapshot` with all columns of the trials.
+    Args:
+        snapshot: Snapshot to read, without tags and with all columns of the trials. Default: the current state.
     """
     return Results(store, *declared_by(task), snapshot)
 
 
 def declared_by(task: Task | None = None) -> tuple[Columns, Added]:
-    """Return what the tasks that come with depthrate, and one besides, declare: columns, and parameters that came later."""
+    """Return the columns of depthrate's tasks and of one other task, and the lookup of parameters added later."""
 
     def added(name: str, version: int) -> Mapping[str, Any]:
-        is_given = task is not None and task.name == name
-        declared = task if is_given else find_task(name)
-        return {} if declared is None or declared.version != version else declared.schema.added_later
+        match = task if task is not None and task.name == name else find_task(name)
+        return {} if match is None or match.version != version else match.schema.added_later
 
     return builtin_columns() if task is None else columns_of(task), added

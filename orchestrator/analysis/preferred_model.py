@@ -1,8 +1,8 @@
-"""The model by which a fitted curve is stated: one rule for the terminal, the report and LaTeX.
+"""Select the model that describes a fitted curve: one rule for the terminal, the report and LaTeX.
 
-A model is stated where it is adequate: R^2 of log values at least MIN_R2, no mean at an x farther from it than
-MAX_RESIDUAL_SHARE of the range of all means, in logs, and at least MIN_DISTINCT_X values of x. Another model replaces the power
-law where it clearly has the lower AICc and, over whole seeds, these reject the power law.
+A model is adequate if R^2 of log values is at least MIN_R2, no log mean at an x is farther from it than MAX_RESIDUAL_SHARE
+of the range of all log means, and x has at least MIN_DISTINCT_X values. Another model replaces the power law if its AICc is
+clearly lower and, where seeds are known, whole seeds reject the power law.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ MIN_R2 = 0.9
 MAX_RESIDUAL_SHARE = 1 / 3
 MIN_DISTINCT_X = 4
 CLEAR_AICC = 2.0
-"""Below this difference of AICc two models count as not told apart (Burnham and Anderson 2002, section 2.6)."""
+"""Difference of AICc below which two models are indistinguishable (Burnham and Anderson 2002, section 2.6)."""
 LEVEL = 0.05
-"""Level at which whole seeds reject the power law: AICc alone takes bends that seeds share by chance for the curve's."""
+"""Significance level for rejecting the power law over whole seeds. AICc alone accepts bends that are due to chance."""
 MAX_LOCAL_EXPONENTS = 8
-"""Number of local exponents that a text lists; of more it has the range."""
+"""Maximum number of local exponents in a text. Of more, the text has the range."""
 
 
 def preferred_model(curve: FittedCurve) -> RateFit | None:
-    """Return the model by which a curve is stated: the power law, or one that clearly beats it; None where it is inadequate."""
+    """Return the power law, or a clearly better model. Return None if neither is adequate."""
     candidates = (clear_rival(curve), curve.power)
     return next((fit for fit in candidates if fit is not None and not inadequacy(curve, fit)), None)
 
 
 def preferred_names(curve: FittedCurve) -> list[str]:
-    """Return the name of the preferred model, and of one that is not told apart from it; empty where none is adequate."""
+    """Return the name of the preferred model and of an indistinguishable rival. Empty if no model is adequate."""
     best, rival = preferred_model(curve), best_rival(curve)
     if best is None:
         return []
@@ -43,16 +43,16 @@ def preferred_names(curve: FittedCurve) -> list[str]:
 
 
 def adequate_power(curve: FittedCurve) -> RateFit | None:
-    """Return the power law where it is adequate, so that its exponent may be stated."""
+    """Return the power law if it is adequate, else None."""
     power = curve.power
     return None if power is None or inadequacy(curve, power) else power
 
 
 def inadequacy(curve: FittedCurve, fit: RateFit) -> str:
-    """Return why a model does not describe a curve, as in `R^2 0.37`; empty where it does."""
+    """Return the reason why a model is inadequate, as in `R^2 0.37`, or an empty string."""
     means = _log_means(curve)
     if len(means) < MIN_DISTINCT_X:
-        return f"{len(means)} values of {curve.x}, {MIN_DISTINCT_X} are needed"
+        return f"{len(means)} values of {curve.x}, at least {MIN_DISTINCT_X} needed"
     if fit.r2 is not None and fit.r2 < MIN_R2:
         return f"R^2 {fit.r2:.2f}"
     with_fit = zip(means, predict(fit, list(means)).tolist(), strict=True)
@@ -60,26 +60,27 @@ def inadequacy(curve: FittedCurve, fit: RateFit) -> str:
     x, farthest = max(residuals.items(), key=lambda item: abs(item[1]))
     if abs(farthest) <= MAX_RESIDUAL_SHARE * (max(means.values()) - min(means.values())) + 1e-9:
         return ""
-    factor = f"a factor {math.exp(abs(farthest)):.1f}" if math.isfinite(farthest) else "infinitely far"
-    return f"the mean at {curve.x} = {x:g} lies {factor} off"
+    if math.isinf(farthest):
+        return f"the fit at {curve.x} = {x:g} is not positive"
+    return f"the mean at {curve.x} = {x:g} is off by a factor {math.exp(abs(farthest)):.1f}"
 
 
 def clear_rival(curve: FittedCurve) -> RateFit | None:
-    """Return the model that clearly beats the power law; None where none does.
+    """Return the model that clearly beats the power law by AICc, or None.
 
-    By AICc, and over whole seeds only if the means' distance from a power law is more than seeds bring about by chance.
+    Over whole seeds, the means must also deviate from a power law by more than chance.
     """
     power, rival = curve.power, best_rival(curve)
     if power is None or rival is None or rival[1] >= -CLEAR_AICC:
         return None
     p = curve.p_lack_of_fit
-    if power.n_seeds is not None and (p is None or p >= LEVEL):  # too few whole seeds reject nothing
+    if power.n_seeds is not None and (p is None or p >= LEVEL):  # too few whole seeds to reject anything
         return None
     return rival[0]
 
 
 def best_rival(curve: FittedCurve) -> tuple[RateFit, float] | None:
-    """Return the best model that is not the power law, and by how much its AICc is above the power law's."""
+    """Return the best model other than the power law, and its AICc minus the power law's."""
     power = curve.power
     others = [fit for fit in curve.fits if fit.model != POWER.name and _is_finite(fit.aicc)]
     if power is None or not _is_finite(power.aicc) or not others:
@@ -89,7 +90,7 @@ def best_rival(curve: FittedCurve) -> tuple[RateFit, float] | None:
 
 
 def local_exponents_text(curve: FittedCurve) -> str:
-    """Return the exponents a of x^-a between neighbouring x, as in `0.21, 0.45`; their range where there are many."""
+    """Return the exponents a of x^-a between neighbouring x, as in `0.21, 0.45`, or the range of many."""
     pairs = itertools.pairwise(sorted(_log_means(curve).items()))
     exponents = [-(after - before) / math.log(high / low) for (low, before), (high, after) in pairs]
     if len(exponents) > MAX_LOCAL_EXPONENTS:
@@ -98,7 +99,7 @@ def local_exponents_text(curve: FittedCurve) -> str:
 
 
 def curves_with_common_exponent(curves: Sequence[FittedCurve]) -> list[FittedCurve]:
-    """Return the first curve of each request whose groups were tested for one exponent, and each have an adequate power law."""
+    """Return the first curve of each request with a tested common exponent and adequate power laws in all groups."""
     requests: dict[str, list[FittedCurve]] = {}
     for curve in curves:
         requests.setdefault(str(curve.asked), []).append(curve)
@@ -107,7 +108,7 @@ def curves_with_common_exponent(curves: Sequence[FittedCurve]) -> list[FittedCur
 
 
 def _log_means(curve: FittedCurve) -> dict[float, float]:
-    """Return x -> the mean of log y, over the values that have a logarithm."""
+    """Return the mean of log y at each x, over the positive values."""
     logs: dict[float, list[float]] = {}
     for row in curve.rows:
         if row["y"] > 0:

@@ -1,4 +1,4 @@
-"""What an interval is over: which random draws a curve's trials differ in, and which of them belong together."""
+"""Group a curve's trials into replicates, the units of resampling of its interval."""
 
 from __future__ import annotations
 
@@ -10,41 +10,45 @@ from depthrate.sweeps.trial import canonical_json
 from depthrate.tasks.parameters import OncePerObject
 
 SCOPE = "seed_scope"
-"""The parameter that says whether a seed's trials share their draws (`seed`) or each has its own (`trial`)."""
+"""Parameter that decides whether a seed's trials share random numbers (`seed`) or each has its own (`trial`)."""
 CHAIN = "continuation"
-"""The parameter with the depths that a trial goes through."""
+"""Parameter with the depths of a chain."""
 
 
 def replicate_of(request: FitRequest, params: Mapping[str, Any]) -> Any:
-    """Return the draw that a trial belongs to; null where each trial is one of its own."""
-    # of a chain of depths each begins where the one before ended: one draw, whatever its scope
+    """Return the replicate of a trial, or None if each trial is its own."""
+    # each depth of a chain starts where the previous one ended, so the chain is one replicate whatever its scope
     if request.over == FitRequest.SEED and params.get(SCOPE) == "trial" and not params.get(CHAIN):
         return None
     return params.get(request.over)
 
 
-def draws_of(rows: Sequence[Mapping[str, Any]]) -> list[Hashable] | None:
-    """Return what each value of a curve belongs to; null where every value is a draw of its own."""
-    draws = [row.get("draw") for row in rows]
-    return None if not draws or any(draw is None for draw in draws) else draws
+def replicate_keys(rows: Sequence[Mapping[str, Any]]) -> list[Hashable] | None:
+    """Return the replicate of each value, or None if every value is its own."""
+    keys = [row.get("draw") for row in rows]
+    return None if not keys or any(key is None for key in keys) else keys
 
 
-def draws_text(request: FitRequest, trials: Sequence[Mapping[str, Any]], draw_names: Iterable[str]) -> str:
-    """Say what an interval is over, and which other draws the trials differ in; empty where each trial is its own draw.
+def interval_text(request: FitRequest, trials: Sequence[Mapping[str, Any]], seed_names: Iterable[str]) -> str:
+    """Describe the replicates of an interval and other random parameters of the trials.
 
-    Settings that one draw has several of at one x are named too: the curve is then an average over them.
-    draw_names: the parameters that seed a draw.
+    Settings with several values in one replicate at one x are named too: the curve averages over them.
+
+    Args:
+        seed_names: Parameters that seed random numbers.
+    Returns:
+        The text, empty if each trial is its own replicate.
     """
-    draws = {replicate_of(request, params) for params in trials}
-    if not draws or None in draws:
+    replicates = {replicate_of(request, params) for params in trials}
+    if not replicates or None in replicates:
         return ""
-    text = _counted(request.over, len(draws))
-    written = OncePerObject(canonical_json)
-    for name in dict.fromkeys([*draw_names, *_mixed(request, trials)]):
-        values = {written(params[name]) for params in trials if name in params}
+    text = _counted(request.over, len(replicates))
+    as_json = OncePerObject(canonical_json)
+    for name in dict.fromkeys([*seed_names, *_mixed(request, trials)]):
+        values = {as_json(params[name]) for params in trials if name in params}
         if name == request.over or name in request.by or len(values) < 2:
             continue
-        if len({(params[request.over], written(params[name])) for params in trials}) == len(draws):
+        if len({(params[request.over], as_json(params[name])) for params in trials}) == len(replicates):
             text += f", each with its own {name}"
         else:
             text += f", at the {_counted(name, len(values))} used"
@@ -52,7 +56,7 @@ def draws_text(request: FitRequest, trials: Sequence[Mapping[str, Any]], draw_na
 
 
 def _mixed(request: FitRequest, trials: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the settings, no seeds, in which trials differ that have one draw and one x."""
+    """Return the settings, without seeds, that differ between trials of one replicate and one x."""
     names = [*request.x_names, request.over]
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for params in trials:

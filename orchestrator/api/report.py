@@ -14,7 +14,7 @@ from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 from depthrate.orchestrator.monitor.status import sweep_status
 from depthrate.orchestrator.report.drawing.style import SCREEN, FigureStyle
 from depthrate.orchestrator.report.figure_files import export_figures
-from depthrate.orchestrator.report.overlay import overlaid
+from depthrate.orchestrator.report.overlay import merge_reports
 from depthrate.orchestrator.report.page import all_plots, render_report
 from depthrate.orchestrator.report.read_store import hold_numbers, read_report
 from depthrate.orchestrator.report.report_data import ReportData
@@ -45,7 +45,7 @@ class Written:
     num_figures: int
     problems: list[Problem]
     latex: tuple[Path, ...] = ()
-    """The LaTeX files."""
+    """The LaTeX file fits.tex. Empty without fits."""
     mixtures: tuple[str, ...] = ()
     """Sentences on how its trials are not alike."""
 
@@ -61,7 +61,7 @@ def write_report(checked: CheckedSweep, store: Store, targets: ReportFiles) -> W
     if targets.overlay is not None:
         command = [*targets.command[:2], targets.overlay.sweep.name, *targets.command[3:]]
         second = read_sweep(targets.overlay, store, results_of(store, targets.overlay.task), command)
-        data = overlaid(data, second)
+        data = merge_reports(data, second)
     html = render_report(data)
     write_output(targets.page, html)
     num_figures = 0

@@ -1,4 +1,4 @@
-"""A sweep's results for other programs: TensorBoard, MLflow, W&B, Delta, Optuna, LaTeX. All but LaTeX are registered exporters.
+"""Write a sweep's results for TensorBoard, MLflow, W&B, Delta, Optuna and LaTeX. All but LaTeX are registered exporters.
 
-Imports `report` and below; only `api` and `cli` import it. Begin with `exporter`.
+Imports `report` and packages below it. Only `api` and `cli` import it. Entry point: `exporter`.
 """

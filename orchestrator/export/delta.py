@@ -1,7 +1,7 @@
-"""A sweep's trials, metrics and curves as Delta tables, which other programs read without a word of ours.
+"""Export a sweep's trials, metrics and curves as Delta tables.
 
-Each table is compared with what counts now and changed by one commit, so that a reader never sees a trial half or twice,
-and an export that was stopped is completed by the next.
+Each table is compared with the visible rows and changed in one commit: readers never see a trial partly or twice, and the
+next export completes an interrupted one.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from depthrate.storage.query.results import Results
 
 DELTA_TABLES = ("trials", "metrics", "curves")
 BATCH_ROWS = 50_000
-"""Rows held in memory at a time."""
+"""Maximum number of rows in memory."""
 APPLICATION = "depthrate"
-"""Two exports that began from one version of a table cannot both be committed: commits bear this name and a number."""
+"""Name in the commits. With a number, it prevents two exports from one table version from both committing."""
 
 
 class TableConflictError(ValueError):
-    """Another export has changed the table meanwhile."""
+    """Another export changed the table at the same time."""
 
 
 @dataclass(frozen=True)
 class TableChange:
-    """What one export did to a table, in trials."""
+    """Change of a table by one export, in trials."""
 
     written: int
     removed: int
-    """Those among them that are written anew, of another attempt, count as written too."""
+    """Trials removed. Trials rewritten from another attempt count as written too."""
 
 
 def _export(sweep: ExportedSweep, place: str | None) -> str:
@@ -42,22 +42,22 @@ def _export(sweep: ExportedSweep, place: str | None) -> str:
     try:
         changes = write_tables(sweep.results, folder)
     except (DeltaError, TableConflictError, OSError) as error:
-        raise UsageError(f"Delta tables below {folder}: {' '.join(str(error).split())}") from None
+        raise UsageError(f"cannot write Delta tables below {folder}: {' '.join(str(error).split())}") from None
     texts = [
         f"{name}: {counted(change.written, 'trial')} written"
-        + (f", {change.removed} taken out" if change.removed else "")
+        + (f", {change.removed} removed" if change.removed else "")
         for name, change in changes.items()
     ]
     return f"{folder}: {'; '.join(texts)}"
 
 
 def write_tables(results: Results, url: str) -> dict[str, TableChange]:
-    """Make the tables below a URL hold what counts now and nothing else, and return table -> what changed.
+    """Update the tables below a URL to the visible rows, and return the change per table.
 
     Raises:
         ImportError: deltalake is not installed.
-        TableConflictError: another export does the same at this moment.
-        DeltaError: the place refuses, or what is there is no table of ours.
+        TableConflictError: Another export runs at the same time.
+        DeltaError: The location cannot be written, or holds another table.
     """
     return {name: _write_table(results, name, f"{url.rstrip('/')}/{name}") for name in DELTA_TABLES}
 
@@ -68,14 +68,14 @@ def _write_table(results: Results, name: str, url: str) -> TableChange:
 
     table = DeltaTable(url) if DeltaTable.is_deltatable(url) else None
     is_same_shape = table is not None and _is_same_shape(table, results, name)
-    theirs = _attempts(table) if is_same_shape else set()
-    ours = set(results.sql(f"select distinct trial_id, attempt_id from {name}").fetchall())
-    stale, new = theirs - ours, ours - theirs
+    exported = _attempts(table) if is_same_shape else set()
+    visible = set(results.sql(f"select distinct trial_id, attempt_id from {name}").fetchall())
+    stale, new = exported - visible, visible - exported
     if is_same_shape and not stale and not new:
         return TableChange(0, 0)
     changed = sorted({trial_id for trial_id, _ in stale | new})
     options: dict[str, Any] = {"mode": "append", "schema_mode": "merge"}
-    if not is_same_shape:  # its first version, or a column has another type than it had: written whole
+    if not is_same_shape:  # first version, or the type of a column changed: overwrite
         options = {"mode": "overwrite", "schema_mode": "overwrite"}
     elif stale:
         options = {"mode": "overwrite", "schema_mode": "merge", "predicate": _is_one_of(changed)}
@@ -87,40 +87,40 @@ def _write_table(results: Results, name: str, url: str) -> TableChange:
             url if table is None else table, rows.to_arrow_reader(BATCH_ROWS), commit_properties=commit, **options
         )
     except CommitFailedError as error:
-        raise TableConflictError(f"{url} was changed by another export meanwhile ({error}); call again") from None
+        raise TableConflictError(f"another export changed {url} at the same time ({error}). Export again.") from None
     return TableChange(len({trial_id for trial_id, _ in new}), len({trial_id for trial_id, _ in stale}))
 
 
 def _is_same_shape(table: Any, results: Results, name: str) -> bool:
-    """Tell whether columns of one name have one type: to another, rows that are added would be cast, 2.5 to 2."""
-    theirs = table.to_pyarrow_dataset().schema
-    ours = results.sql(f"select * from {name} limit 0").to_arrow_reader(1).schema
-    shared = set(theirs.names) & set(ours.names)
-    return all(_kind(theirs.field(column).type) == _kind(ours.field(column).type) for column in shared)
+    """Return whether common columns have equal types. Otherwise appended rows would be cast, such as 2.5 to 2."""
+    exported = table.to_pyarrow_dataset().schema
+    current = results.sql(f"select * from {name} limit 0").to_arrow_reader(1).schema
+    shared = set(exported.names) & set(current.names)
+    return all(_type_name(exported.field(column).type) == _type_name(current.field(column).type) for column in shared)
 
 
-def _kind(arrow_type: Any) -> str:
-    """Return a type's name without the names that libraries give to a list's values and to UTC."""
+def _type_name(arrow_type: Any) -> str:
+    """Return a type's name without the library-specific names of list values and UTC."""
     return re.sub(r"<\w+: |, tz=[^]]+", "<", str(arrow_type))
 
 
 def _attempts(table: Any) -> set[tuple[str, str]]:
-    """Return the trials of a table with the attempts they are of."""
-    found = set()
+    """Return a table's pairs of trial and attempt."""
+    pairs = set()
     for batch in table.to_pyarrow_dataset().to_batches(columns=["trial_id", "attempt_id"]):
-        found |= set(zip(batch["trial_id"].to_pylist(), batch["attempt_id"].to_pylist(), strict=True))
-    return found
+        pairs |= set(zip(batch["trial_id"].to_pylist(), batch["attempt_id"].to_pylist(), strict=True))
+    return pairs
 
 
 def _is_one_of(trial_ids: list[str]) -> str:
-    """Return the condition, of SQL as DuckDB and Delta read it; identities are hexadecimal."""
+    """Return the SQL condition for DuckDB and Delta. Trial ids are hexadecimal, so quoting is safe."""
     return f"trial_id in ({', '.join(map(repr, trial_ids))})"
 
 
 DELTA = Exporter(
     name="delta",
-    doc="To Delta tables of trials, metrics and curves below the folder or URL TO.",
+    doc="Write Delta tables (trials, metrics, curves) to a folder or URL.",
     export=_export,
-    library="the library deltalake",
+    library="the deltalake library",
     install="pip install 'depthrate[delta]'",
 )

@@ -1,7 +1,7 @@
-"""What an exporter is, and a sweep as exporters read it.
+"""Define exporters and the sweep that they export.
 
-A package registers an `Exporter` under its name in the entry-point group `depthrate.exporters`; `depthrate export` then has a
-flag of that name.
+A package registers an `Exporter` by name in the entry-point group `depthrate.exporters`. `depthrate export` then has a flag
+of that name.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from depthrate.storage.tables.custom_columns import quoted
 from depthrate.sweeps.trial import varying_parameters
 
 MAX_RUN_NAME = 120
-"""Characters of the name of a run."""
+"""Maximum number of characters of a run's name."""
 Scalars = tuple[int, Mapping[str, float]]
-"""A step, and tag -> value at it."""
+"""Step, and the value per tag."""
 
 
 @dataclass(frozen=True)
 class CommittedRun:
-    """A committed trial as a run: its parameters, and its finite numbers by step."""
+    """One committed trial as a run, with its parameters and finite numbers by step."""
 
     trial_id: str
     attempt_id: str
     name: str
-    """Parameters that vary in the sweep, as in `depth=3,seed=0`."""
+    """Varying parameters, as in `depth=3,seed=0`."""
     params: Mapping[str, Any]
     began_at: float
     ended_at: float
     """Time of the commit, in seconds since 1970."""
     steps: list[Scalars]
-    """Numbers by step, tagged `curves/loss`, `metrics/nc1`, and of a test split `curves/loss/test`."""
+    """Numbers by step, tagged `curves/loss`, `metrics/nc1`, or `curves/loss/test` for a test split."""
 
 
 @dataclass(frozen=True)
 class ExportedSweep:
-    """A sweep and what is committed of it."""
+    """A sweep with its committed results."""
 
     checked: CheckedSweep
     search: SearchView | None
@@ -60,7 +60,7 @@ class ExportedSweep:
 
     @cached_property
     def results(self) -> Results:
-        """Committed results of its trials alone, for SQL."""
+        """Committed results of its trials, for SQL."""
         trial_ids = [trial.trial_id for trial in self.checked.trials]
         return results_of(self.store, self.checked.task).only(trial_ids, self.name)
 
@@ -74,7 +74,7 @@ class ExportedSweep:
         query = "select trial_id, attempt_id, epoch(committed_at), coalesce(wall_s, 0) from trials"
         rows = self.results.sql(query).fetchall()
         if not rows:
-            raise UsageError(f"no trial of sweep {self.name!r} is committed; run it first")
+            raise UsageError(f"sweep {self.name!r} has no committed trials. Run it first.")
         steps = dict(_scalars_of_trials(self.results))
         return [
             CommittedRun(
@@ -97,20 +97,20 @@ class ExportedSweep:
 
 @dataclass(frozen=True, kw_only=True)
 class Exporter:
-    """A way to copy a sweep to another program."""
+    """Copies a sweep to another program."""
 
     name: str
     """Name of its flag: `mlflow` is --mlflow."""
     doc: str
-    """Help of its flag."""
+    """Help text of its flag."""
     export: Callable[[ExportedSweep, str | None], str]
-    """Copies a sweep to a folder or URL and returns the line to print; raises a UsageError for a place that refuses."""
+    """Function that copies a sweep to a folder or URL and returns the line to print. Raises UsageError if it cannot write."""
     needs_place: bool = True
     """Whether a folder or URL must be named."""
     takes: Callable[[str], bool] = lambda place: False
-    """Whether it is the exporter for a place that is named without a flag."""
+    """Whether it handles a place that is given without a flag."""
     library: str = ""
-    """Library that it needs, as messages name it."""
+    """Required library, as named in messages."""
     install: str = ""
     """Command that installs the library."""
 
@@ -118,27 +118,25 @@ class Exporter:
         """Copy a sweep, and return the line to print.
 
         Raises:
-            UsageError: The place is missing or refuses, there is nothing to copy, or its library is not installed.
+            UsageError: The place is missing or not writable, there is nothing to copy, or the library is not installed.
         """
         if self.needs_place and place is None:
-            raise UsageError(
-                f"say where to: --{self.name} writes to a folder or URL, as in depthrate export SWEEP PLACE"
-            )
+            raise UsageError(f"--{self.name} needs a folder or URL: depthrate export SWEEP PLACE --{self.name}")
         try:
             return self.export(sweep, place)
         except ImportError as error:
-            raise UsageError(f"--{self.name} needs {self.library} ({error}); install it: {self.install}") from None
+            raise UsageError(f"--{self.name} needs {self.library} ({error}). Install it: {self.install}") from None
 
 
 def _scalars_of_trials(results: Results) -> Iterator[tuple[str, list[Scalars]]]:
-    """Yield each trial with its finite numbers by step."""
+    """Yield each trial's finite numbers by step."""
     rows = sorted(
         itertools.chain(_rows(results, "curves", "true"), _rows(results, "metrics", "is_last")),
         key=lambda row: (row["trial_id"], row["step"]),
     )
-    for trial_id, of_trial in itertools.groupby(rows, key=lambda row: row["trial_id"]):
+    for trial_id, trial_rows in itertools.groupby(rows, key=lambda row: row["trial_id"]):
         steps: list[Scalars] = []
-        for step, at_step in itertools.groupby(of_trial, key=lambda row: row["step"]):
+        for step, at_step in itertools.groupby(trial_rows, key=lambda row: row["step"]):
             values = {tag: value for row in at_step for tag, value in _values(row).items()}
             if values:
                 steps.append((step, values))

@@ -1,6 +1,6 @@
-"""A sweep's trials as runs of MLflow, through its own library; imported when it is asked for.
+"""Export a sweep's trials as MLflow runs. The library is imported on use.
 
-A run has the trial's parameters, its metrics step by step, and tags that say which trial and attempt it is of.
+A run has the trial's parameters, its metrics by step, and tags with its trial and attempt.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from typing import Any
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.export.exporter import CommittedRun, ExportedSweep, Exporter
 
-MAX_METRICS_PER_CALL, MAX_PARAMS_PER_CALL = 1000, 100
-"""MLflow takes so many in one request."""
+MAX_METRICS_PER_CALL = 1000
+"""Limit of MLflow."""
+MAX_PARAMS_PER_CALL = 100
+"""Limit of MLflow."""
 MAX_VALUE_LENGTH = 6000
 TRIAL_TAG, ATTEMPT_TAG = "depthrate.trial_id", "depthrate.attempt_id"
 
@@ -21,34 +23,36 @@ def _export(sweep: ExportedSweep, place: str | None) -> str:
     from mlflow.exceptions import MlflowException
 
     try:
-        new, old, where = write_runs(place, sweep.name, sweep.runs())
+        new, old, uri = write_runs(place, sweep.name, sweep.runs())
     except (MlflowException, OSError) as error:
-        raise UsageError(f"MLflow at {place or 'where it is set to'} refuses: {error}") from None
-    return f"wrote {new} runs to experiment {sweep.name!r} of {where}" + (f"; {old} were there" if old else "")
+        raise UsageError(f"cannot write to MLflow at {place or 'MLFLOW_TRACKING_URI'}: {error}") from None
+    return f"wrote {new} runs to experiment {sweep.name!r} of {uri}" + (f" ({old} already present)" if old else "")
 
 
 def write_runs(uri: str | None, experiment: str, trials: Iterable[CommittedRun]) -> tuple[int, int, str]:
-    """Write a run a trial and return how many are new, how many were there, and where; one of an older attempt is replaced.
+    """Write one run per trial, replacing runs of older attempts.
 
-    `uri` is a tracking server or folder; null: what MLflow is set to (MLFLOW_TRACKING_URI).
-
+    Args:
+        uri: Tracking server or folder. None: MLFLOW_TRACKING_URI or MLflow's default.
+    Returns:
+        Number of new runs, number of existing runs, and the tracking URI.
     Raises:
         ImportError: MLflow is not installed.
-        MlflowException: it refuses.
+        MlflowException: MLflow rejects a request.
     """
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(tracking_uri=uri)
-    found = client.get_experiment_by_name(experiment)
-    experiment_id = client.create_experiment(experiment) if found is None else found.experiment_id
-    there = {run.data.tags.get(TRIAL_TAG): run for run in _runs(client, experiment_id)}
+    match = client.get_experiment_by_name(experiment)
+    experiment_id = client.create_experiment(experiment) if match is None else match.experiment_id
+    existing = {run.data.tags.get(TRIAL_TAG): run for run in _runs(client, experiment_id)}
     new = old = 0
     for trial in trials:
-        run = there.get(trial.trial_id)
+        run = existing.get(trial.trial_id)
         if run is not None and run.data.tags.get(ATTEMPT_TAG) == trial.attempt_id and run.info.status == "FINISHED":
             old += 1
             continue
-        if run is not None:  # of another attempt, or cut off on the way
+        if run is not None:  # from another attempt, or incomplete
             client.delete_run(run.info.run_id)
         _write_run(client, experiment_id, trial)
         new += 1
@@ -86,9 +90,9 @@ def _parts(values: list[Any], size: int) -> Iterable[list[Any]]:
 
 MLFLOW = Exporter(
     name="mlflow",
-    doc="To MLflow: to the server TO, else where MLFLOW_TRACKING_URI says.",
+    doc="Write MLflow runs to a server. Default: MLFLOW_TRACKING_URI.",
     export=_export,
     needs_place=False,
-    library="MLflow's library",
+    library="the MLflow library",
     install="pip install 'depthrate[mlflow]'",
 )

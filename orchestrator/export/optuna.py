@@ -1,4 +1,4 @@
-"""Studies written to an Optuna storage, for other programs."""
+"""Export studies to an Optuna storage."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from depthrate.sweeps.errors import SweepError
 
 def _export(sweep: ExportedSweep, place: str | None) -> str:
     if sweep.search is None:
-        raise UsageError(f"sweep {sweep.name!r} has no search to copy to {place}; give a folder for TensorBoard")
+        raise UsageError(f"sweep {sweep.name!r} has no search to write to {place}. For TensorBoard, give a folder.")
     return "\n".join(f"wrote study {name!r} to {place}" for name in export_studies(sweep.search, str(place)))
 
 
 def export_studies(view: SearchView, url: str) -> list[str]:
-    """Write the studies with all that is known of them to an Optuna storage, and return their names.
+    """Write the studies and their proposals to an Optuna storage, and return the study names.
 
     Raises:
-        SweepError: the storage holds such a study already, or cannot be written.
+        SweepError: The storage already holds a study of that name, or cannot be written.
     """
     import optuna
 
@@ -35,25 +35,25 @@ def export_studies(view: SearchView, url: str) -> list[str]:
             directions: list[Any] = list(study.search.direction)
             exported = optuna.create_study(study_name=name, storage=url, directions=directions)
         except optuna.exceptions.DuplicatedStudyError:
-            raise SweepError(f"study {name!r} is in {url} already; give a storage that does not have it") from None
-        except Exception as error:  # whatever a database driver raises
+            raise SweepError(f"study {name!r} already exists in {url}. Give another storage.") from None
+        except Exception as error:  # database drivers raise any class
             raise SweepError(
-                f"{url} cannot be written ({type(error).__name__}: {error}); as in sqlite:///search.db"
+                f"cannot write to {url} ({type(error).__name__}: {error}). Example: sqlite:///search.db"
             ) from error
         exported.set_user_attr("sweep", view.checked.sweep.name)
         exported.set_user_attr("study_id", study.study_id)
         exported.set_user_attr("objective", list(study.search.objective))
-        for proposal, told in zip(state.proposals, state.outcomes, strict=True):
-            if told.state is not ProposalState.OPEN:
+        for proposal, outcome in zip(state.proposals, state.told, strict=True):
+            if outcome.state is not ProposalState.OPEN:
                 ids = [trial.trial_id for trial in proposal.trials]
-                exported.add_trial(frozen_trial(proposal.values, told, study.dimensions, ids))
+                exported.add_trial(frozen_trial(proposal.values, outcome, study.dimensions, ids))
         names.append(name)
     return names
 
 
 OPTUNA = Exporter(
     name="optuna",
-    doc="To the Optuna storage TO, the search alone. Default for a URL.",
+    doc="Write the search to an Optuna storage. Default for a URL.",
     export=_export,
     takes=lambda place: "://" in place,
     library="Optuna",

@@ -1,4 +1,4 @@
-"""The exporters that packages register in the entry-point group `depthrate.exporters`."""
+"""Load the exporters that packages register in the entry-point group `depthrate.exporters`."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ GROUP = "depthrate.exporters"
 
 @cache
 def exporters() -> dict[str, Exporter]:
-    """Import all registered exporters: name -> exporter. A faulty one of another package is logged and left out."""
+    """Return the registered exporters by name. A faulty one of another package is logged and skipped."""
     return load_plugins(GROUP, lambda name: load_plugin(GROUP, name, Exporter))
 
 
 def select_exporter(names: Sequence[str], place: str | None) -> Exporter:
-    """Return the exporter of a name, or without one that of a place.
+    """Return the exporter with a name or, without a name, for a place.
 
     Raises:
-        UsageError: There are several names or none, and no exporter takes the place.
+        UsageError: Several names are given, or no name and no exporter takes the place.
     """
     if len(names) > 1:
-        raise UsageError(f"{' and '.join(f'--{name}' for name in names)} are {len(names)} places; give one of them")
+        raise UsageError(f"{' and '.join(f'--{name}' for name in names)} exclude each other. Give one of them.")
     if names:
         return exporters()[names[0]]
     for exporter in exporters().values():
         if place is not None and exporter.takes(place):
             return exporter
-    own_place = " or ".join(f"--{exporter.name}" for exporter in exporters().values() if not exporter.needs_place)
+    default_place = " or ".join(f"--{exporter.name}" for exporter in exporters().values() if not exporter.needs_place)
     raise UsageError(
-        f"say where to: a folder or URL, for which exporter (--{', --'.join(exporters())}), or {own_place} alone"
+        f"export needs a folder or URL, with an exporter (--{', --'.join(exporters())}), or {default_place} alone"
     )

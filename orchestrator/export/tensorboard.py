@@ -1,4 +1,4 @@
-"""TensorBoard's event files, through tensorboardX; imported when it is asked for."""
+"""Export TensorBoard event files with tensorboardX, imported on use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from depthrate.orchestrator.export.exporter import ExportedSweep, Exporter, Scal
 
 
 def _export(sweep: ExportedSweep, place: str | None) -> str:
-    """Write an event file per committed trial; written again it replaces what it wrote before."""
+    """Write one event file per committed trial, replacing earlier ones."""
     folder = Path(str(place))
     runs = [run for run in sweep.runs() if run.steps]
     try:
@@ -20,21 +20,21 @@ def _export(sweep: ExportedSweep, place: str | None) -> str:
             path = run_folder / f"events.out.tfevents.{int(run.ended_at)}.{run.trial_id}"
             write_events(path, run.ended_at, run.steps)
             for other in run_folder.glob(f"events.out.tfevents.*.{run.trial_id}"):
-                if other != path:  # of a commit that was removed since: both would be drawn as one curve
+                if other != path:  # from a removed commit; TensorBoard would show both as one curve
                     other.unlink()
     except OSError as error:
         raise UsageError(f"cannot write to {folder}: {error}") from None
     if not runs:
-        raise UsageError(f"no committed trial of sweep {sweep.name!r} has curves or metrics; run it first")
-    return f"wrote {len(runs)} runs to {folder}; look at them: tensorboard --logdir {folder}"
+        raise UsageError(f"sweep {sweep.name!r} has no committed trials with curves or metrics. Run it first.")
+    return f"wrote {len(runs)} runs to {folder}. View: tensorboard --logdir {folder}"
 
 
 def write_events(path: Path, written_at: float, steps: Iterable[Scalars]) -> None:
-    """Write an event file: its version, then an event a step.
+    """Write an event file: the version, then one event per step.
 
     Raises:
         ImportError: tensorboardX is not installed.
-        OSError: it cannot be written.
+        OSError: The file cannot be written.
     """
     from tensorboardX import RecordWriter
     from tensorboardX.proto.event_pb2 import Event
@@ -51,7 +51,7 @@ def write_events(path: Path, written_at: float, steps: Iterable[Scalars]) -> Non
 
 TENSORBOARD = Exporter(
     name="tensorboard",
-    doc="To TensorBoard's event files below the folder TO. Default for a folder.",
+    doc="Write TensorBoard event files to a folder. Default for a folder.",
     export=_export,
     takes=lambda place: "://" not in place,
     library="tensorboardX",

@@ -1,7 +1,7 @@
-"""A sweep's trials as offline runs of Weights & Biases, through its own client; imported when it is asked for.
+"""Export a sweep's trials as offline runs of Weights & Biases. The client is imported on use.
 
-A run has the trial's identity, its parameters as its config, and its metrics step by step; `wandb sync` uploads it, over the
-run of that trial that is there already.
+A run has the trial's id, its parameters as config, and its metrics by step. `wandb sync` uploads it and replaces an existing
+run of the trial.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from depthrate.orchestrator.export.exporter import CommittedRun, ExportedSweep, 
 from depthrate.orchestrator.export.mlflow import ATTEMPT_TAG, TRIAL_TAG
 
 MARK = "depthrate-attempt"
-"""The file beside a run's own that is written when it is whole, and says which attempt it is of."""
+"""Name of the file that marks a complete run and holds its attempt id."""
 
 
 def _export(sweep: ExportedSweep, place: str | None) -> str:
@@ -26,21 +26,21 @@ def _export(sweep: ExportedSweep, place: str | None) -> str:
         folder.mkdir(parents=True, exist_ok=True)
         new, old = write_offline_runs(folder, sweep.name, sweep.runs())
     except (wandb.Error, OSError) as error:
-        raise UsageError(f"cannot write runs of W&B to {folder}: {error}") from None
-    existing = f"; {old} were there" if old else ""
-    upload = f"upload them: wandb sync {folder}/wandb/offline-run-*"
-    return f"wrote {new} runs of project {sweep.name!r} to {folder}{existing}; {upload}"
+        raise UsageError(f"cannot write W&B runs to {folder}: {error}") from None
+    existing = f" ({old} already present)" if old else ""
+    upload = f"Upload: wandb sync {folder}/wandb/offline-run-*"
+    return f"wrote {new} runs of project {sweep.name!r} to {folder}{existing}. {upload}"
 
 
 def write_offline_runs(folder: Path, project: str, trials: Iterable[CommittedRun]) -> tuple[int, int]:
-    """Write a run a trial below `folder/wandb` and return how many are new, and how many were there.
+    """Write one run per trial below `folder/wandb`, replacing incomplete runs and runs of older attempts.
 
-    A run of an older attempt is replaced, and one that was not written to its end.
-
+    Returns:
+        Number of new runs, and number of existing runs.
     Raises:
         ImportError: wandb is not installed.
-        wandb.Error: it refuses.
-        OSError: the folder cannot be written.
+        wandb.Error: The client fails.
+        OSError: The folder cannot be written.
     """
     import wandb
 
@@ -52,7 +52,7 @@ def write_offline_runs(folder: Path, project: str, trials: Iterable[CommittedRun
         disable_code=True,
         disable_git=True,
         disable_job_creation=True,
-        x_disable_stats=True,  # of the machine that exports, which trained nothing
+        x_disable_stats=True,  # the exporting machine trained nothing
         x_disable_meta=True,
         x_disable_machine_info=True,
         x_save_requirements=False,
@@ -60,16 +60,16 @@ def write_offline_runs(folder: Path, project: str, trials: Iterable[CommittedRun
     new = old = 0
     try:
         for trial in trials:
-            there = sorted((folder / "wandb").glob(f"offline-run-*-{trial.trial_id}"))
-            if any(_attempt(run) == trial.attempt_id for run in there):
+            existing = sorted((folder / "wandb").glob(f"offline-run-*-{trial.trial_id}"))
+            if any(_attempt(run) == trial.attempt_id for run in existing):
                 old += 1
                 continue
-            for run in there:
+            for run in existing:
                 shutil.rmtree(run)
             _write_run(folder, project, trial, settings)
             new += 1
     finally:
-        wandb.teardown()  # ends its service, a process that writes the files
+        wandb.teardown()  # stops the service process that writes the files
     return new, old
 
 
@@ -100,8 +100,8 @@ def _attempt(run: Path) -> str | None:
 
 WANDB = Exporter(
     name="wandb",
-    doc="To offline runs of Weights & Biases below the folder TO; wandb sync uploads them.",
+    doc="Write offline W&B runs to a folder. Upload with wandb sync.",
     export=_export,
-    library="W&B's client",
+    library="the W&B client",
     install="pip install 'depthrate[wandb]'",
 )

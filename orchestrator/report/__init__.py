@@ -1,1 +1,1 @@
-"""The report: one HTML file with figures, tables and words."""
+"""Render the report: one HTML file with figures, tables and text."""

@@ -1,4 +1,4 @@
-"""What the figures that a sweep asks for are made of, read from the store: a value a trial, by SQL of the user's."""
+"""Read the data of a sweep's requested figures: one value per trial, by the user's SQL."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _LAST = "(select trial_id, step, split from results)"
 
 @dataclass(frozen=True)
 class FigureContent:
-    """One figure that a sweep asks for, with its values."""
+    """One requested figure with its values."""
 
     request: FigureRequest
     rows: pd.DataFrame
-    """trial_id, value, and one column `line_<number>` for each reference line; of a spectrum also layer, of a matrix
-    also places (of its rows and columns) and height."""
+    """trial_id, value, and a column `line_<number>` per reference line. Spectra add layer. Matrices add places (the order of
+    rows and columns) and height."""
     problem: str = ""
-    """Why it cannot be drawn: its SQL is not understood."""
+    """Error in its SQL."""
 
     @property
-    def said(self) -> str:
-        """The problem, with what it is about."""
-        asked = self.request.title or self.request.metric or self.request.condition
-        return f"the figure {asked!r} ({self.request.kind}) cannot be drawn: {self.problem}"
+    def message(self) -> str:
+        """Problem, with the name of the figure."""
+        name = self.request.title or self.request.metric or self.request.condition
+        return f"cannot draw the figure {name!r} ({self.request.kind}): {self.problem}"
 
 
 def read_figures(results: Results, requests: Sequence[FigureRequest], trial_ids: Sequence[str]) -> list[FigureContent]:
-    """Return each figure with the values of those of these trials that are committed and did not diverge."""
+    """Return each figure with the values of the given trials that are committed and did not diverge."""
     import pandas as pd
 
     contents = []
@@ -45,16 +45,16 @@ def read_figures(results: Results, requests: Sequence[FigureRequest], trial_ids:
         except QueryError as error:
             contents.append(FigureContent(request, pd.DataFrame(), str(error)))
             continue
-        known = rows[rows["trial_id"].isin(list(trial_ids))]
-        contents.append(FigureContent(request, known.reset_index(drop=True)))
+        rows = rows[rows["trial_id"].isin(list(trial_ids))]
+        contents.append(FigureContent(request, rows.reset_index(drop=True)))
     return contents
 
 
 def _query(request: FigureRequest) -> str:
-    shown = f"select trial_id from results where status = 'ok' and ({request.where or 'true'})"
+    selected = f"select trial_id from results where status = 'ok' and ({request.where or 'true'})"
     lines = "".join(f", ({text}) as line_{number}" for number, text in enumerate(request.lines.values()))
     return (
-        f"select v.*, l.* exclude (trial_id) from ({_values(request)}) v semi join ({shown}) using (trial_id) "
+        f"select v.*, l.* exclude (trial_id) from ({_values(request)}) v semi join ({selected}) using (trial_id) "
         f"join (select trial_id{lines}, {_height(request)} as height from results) l using (trial_id) order by v.trial_id"
     )
 
@@ -65,12 +65,12 @@ def _values(request: FigureRequest) -> str:
     if request.kind == "spectrum":
         last = f"metrics semi join {_LAST} using (trial_id, step, split)"
         return f"select trial_id, layer, ({request.metric}) as value from {last}"
-    own = f"trial_id, ({request.metric}) as value" + (f", ({request.order}) as places" if request.order else "")
+    columns = f"trial_id, ({request.metric}) as value" + (f", ({request.order}) as places" if request.order else "")
     if request.layer is None:
-        return f"select {own} from results"
+        return f"select {columns} from results"
     deepest = "select *, max(layer) over (partition by trial_id, step, split) as deepest from metrics"
     layer = str(request.layer) if request.layer >= 0 else f"deepest + 1 {request.layer}"
-    return f"select {own} from ({deepest}) semi join {_LAST} using (trial_id, step, split) where layer = {layer}"
+    return f"select {columns} from ({deepest}) semi join {_LAST} using (trial_id, step, split) where layer = {layer}"
 
 
 def _height(request: FigureRequest) -> str:

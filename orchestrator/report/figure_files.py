@@ -1,4 +1,4 @@
-"""The report's figures as files: each as SVG and PDF, and its data as CSV."""
+"""Write the report's figures as SVG and PDF files, with their data as CSV."""
 
 from __future__ import annotations
 
@@ -18,51 +18,51 @@ from depthrate.orchestrator.report.drawing.draw import FORMATS, draw
 from depthrate.orchestrator.report.drawing.style import SCREEN, FigureStyle
 from depthrate.orchestrator.report.plot import Plot
 
-_ENDINGS = f".{', .'.join(FORMATS)} or .csv"
+_SUFFIXES = f".{', .'.join(FORMATS)} or .csv"
 
 
 def export_figures(plots: Sequence[Plot], folder: Path, style: FigureStyle = SCREEN) -> int:
-    """Write figure-<number>-<title>.svg, .pdf and .csv for each plot; return how many.
+    """Write figure-<number>-<title>.svg, .pdf and .csv for each plot, and return the number of plots.
 
     Raises:
-        UsageError: a file cannot be written.
+        UsageError: A file cannot be written.
     """
     for number, plot in enumerate(plots, 1):
-        words = re.sub(r"[^a-z0-9]+", "-", html.unescape(plot.title).lower()).strip("-")
-        path = folder / f"figure-{number:02d}-{words[:60]}"
+        slug = re.sub(r"[^a-z0-9]+", "-", html.unescape(plot.title).lower()).strip("-")
+        path = folder / f"figure-{number:02d}-{slug[:60]}"
         write_output(path.with_suffix(".csv"), plot_csv(plot))
-        for ending, content in draw(plot, style).items():
-            write_output(path.with_suffix(f".{ending}"), content)
+        for suffix, content in draw(plot, style).items():
+            write_output(path.with_suffix(f".{suffix}"), content)
     return len(plots)
 
 
 @dataclass(frozen=True)
 class Picture:
-    """One figure; a notebook shows it."""
+    """One figure for a notebook."""
 
     plot: Plot
 
     def _repr_svg_(self) -> str:
-        return draw(self.plot, endings=["svg"])["svg"].decode()
+        return draw(self.plot, formats=["svg"])["svg"].decode()
 
     def __repr__(self) -> str:
-        return f"<{html.unescape(self.plot.title)}; .save(path) writes {_ENDINGS}>"
+        return f"<{html.unescape(self.plot.title)}; .save(path) writes {_SUFFIXES}>"
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as SVG, PDF, PNG or CSV, by the ending of the path.
+        """Write it as SVG, PDF, PNG or CSV, by the suffix of the path.
 
         Raises:
-            UsageError: the ending is another, or the file cannot be written.
+            UsageError: The suffix is unknown, or the file cannot be written.
         """
-        ending = Path(path).suffix.removeprefix(".").lower()
-        if ending not in (*FORMATS, "csv"):
-            raise UsageError(f"{os.fspath(path)}: a figure is written as {_ENDINGS}")
-        content = plot_csv(self.plot).encode() if ending == "csv" else draw(self.plot, endings=[ending])[ending]
+        suffix = Path(path).suffix.removeprefix(".").lower()
+        if suffix not in (*FORMATS, "csv"):
+            raise UsageError(f"cannot write a figure to {os.fspath(path)}: the suffix must be {_SUFFIXES}")
+        content = plot_csv(self.plot).encode() if suffix == "csv" else draw(self.plot, formats=[suffix])[suffix]
         write_output(Path(path), content)
 
 
 def plot_csv(plot: Plot) -> str:
-    """Return what a plot draws as CSV: a row a point, with the number and the name of its trace; z of a heat map."""
+    """Return a plot's data as CSV, one row per point: trace number, trace name, x, y, and z of a heat map."""
     sink = io.StringIO()
     writer = csv.writer(sink, lineterminator="\n")
     writer.writerow(["trace", "name", "x", "y", "z"])

@@ -1,4 +1,4 @@
-"""The tables of fits: what speaks for and against each, all models, the smallest x left out, two sweeps side by side."""
+"""Render the tables of fits: evidence, all models, sensitivity to the smallest x, and the comparison of two sweeps."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from depthrate.orchestrator.analysis.compare import FitPair, unpaired_text
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import adequate_power
-from depthrate.orchestrator.report.curve_groups import unique, varying
+from depthrate.orchestrator.report.curve_groups import unique, varying_names
 from depthrate.orchestrator.report.fit_text import (
-    above_words,
-    bound_words,
-    drift_words,
-    inadequacy_words,
-    range_words,
-    rivals_words,
-    target_words,
+    above_text,
+    bound_text,
+    drift_text,
+    inadequacy_text,
+    range_text,
+    rivals_text,
+    target_text,
 )
 from depthrate.orchestrator.report.html_table import (
     Cell,
@@ -37,7 +37,7 @@ from depthrate.orchestrator.report.text import (
     number_text,
     p_text,
     signed_text,
-    thousandths,
+    three_decimals,
     value_text,
     x_text,
 )
@@ -46,11 +46,11 @@ from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.fits.rate_fit import RateFit
 
 MAX_VALUES = 8
-"""Of a parameter in which two sweeps differ."""
+"""Maximum number of values of a parameter in which two sweeps differ."""
 
 
 def support_table(curves: Sequence[FittedCurve]) -> str:
-    """Return a row a curve with what speaks for and against its power law; empty where nothing is fitted."""
+    """Return one row per curve with the evidence for and against its power law. Empty without fits."""
     fitted = [(curve, power) for curve in curves if (power := curve.power) is not None]
     if not fitted:
         return ""
@@ -59,35 +59,34 @@ def support_table(curves: Sequence[FittedCurve]) -> str:
         "trials",
         "R²",
         "other models",
-        "last quarter of training moved it by",
+        "change over the last quarter of training",
         "objective above a shallower network's",
-        "over which x",
+        "range of x",
         "theorem's upper bound",
-        "reaches",
+        "target",
     ]
     rows = [
         [
             Cell(_rate(curve, power)),
             number_cell(str(power.n_points)),
-            number_cell(thousandths(power.r2)),
-            long_cell(rivals_words(curve)),
-            long_cell(drift_words(curve)),
-            long_cell(above_words(curve)),
-            long_cell(range_words(curve)),
-            Cell(f"<div class=long>{bound_words(curve)}</div>"),
-            long_cell(target_words(curve)),
+            number_cell(three_decimals(power.r2)),
+            long_cell(rivals_text(curve)),
+            long_cell(drift_text(curve)),
+            long_cell(above_text(curve)),
+            long_cell(range_text(curve)),
+            Cell(f"<div class=long>{bound_text(curve)}</div>"),
+            long_cell(target_text(curve)),
         ]
         for curve, power in fitted
     ]
     notes = []
     if any(curve.bound is not None and not curve.is_stationary for curve, _ in fitted):
         notes.append(
-            "No theorem's bound is compared: it speaks of optima, and these rates are of training at this budget."
+            "The theorem's bound holds for optima and is not compared: these rates are of training at this budget."
         )
     if any(curve.above for curve, _ in fitted):
         notes.append(
-            "An optimum's objective cannot be above a shallower network's: by how much it is, is told in parts of what it is "
-            "above its limit."
+            "An optimum's objective is never above a shallower network's. The excess is a share of its height above the limit."
         )
     note = f"<p class=note>{' '.join(notes)}</p>" if notes else ""
     return table(*without_empty(header, rows)) + note
@@ -96,13 +95,13 @@ def support_table(curves: Sequence[FittedCurve]) -> str:
 def _rate(curve: FittedCurve, power: RateFit) -> str:
     by = group_text(curve.by)
     rate = f"{escape(x_text(curve.x))}<sup>{signed_text(-power.exponent, '.2f')}</sup>"
-    if why := inadequacy_words(curve, power):
+    if why := inadequacy_text(curve, power):
         rate = f"over {escape(x_text(curve.x))}: no power law ({why})"
     return f"{escape(curve_label(curve))} {rate}{f', {escape(by)}' if by else ''}"
 
 
 def fit_table(curves: Sequence[FittedCurve]) -> str:
-    """Return all models of all curves, a group a curve; what holds for the whole curve stands above its rows."""
+    """Return all models of all curves, grouped by curve, with the curve's facts above its rows."""
     groups = [Group(_title(curve), [_fit_row(fit) for fit in curve.fits]) for curve in curves if curve.fits]
     if not groups:
         return "<p>No fits yet.</p>"
@@ -111,7 +110,7 @@ def fit_table(curves: Sequence[FittedCurve]) -> str:
         "a",
         "std. error",
         "95 % interval",
-        "spread of seeds",
+        "SD over seeds",
         "profile interval",
         "p(a = ½)",
         "p(a = 1)",
@@ -120,34 +119,33 @@ def fit_table(curves: Sequence[FittedCurve]) -> str:
     models = "; ".join(f"{model.words}: {formula_markup(model.formula)}" for model in MODELS.values())
     note = (
         f"Models of a metric y over x, fitted to log y of every trial: {models}. 95 % interval of a: over whole seeds "
-        "(Student's t; all values of a seed belong together), ∞ where they leave that end open; spread of seeds: the "
-        "standard deviation of a from seed to seed, noise included. Where each trial is a draw of its own: bootstrap over "
-        "the trials at each x (BCa), or Student's t where no x has two, and the profile interval, where an F test of a "
-        "reaches 5 %. p: of a pure power law with that exponent, which no theorem states. Weight: Akaike weight among the "
-        "models of one curve, each seed at its own level. The table fits in the store has the same numbers with all "
-        "their digits."
+        "(Student's t, all values of a seed together), ∞ for an open end. SD over seeds: standard deviation of a between "
+        "seeds, including noise. If each trial is its own replicate: bootstrap over the trials at each x (BCa), or "
+        "Student's t if no x has two trials, and the profile interval, the a that an F test does not reject at 5 %. p: of a "
+        "pure power law with that exponent, which no theorem states. Weight: Akaike weight among the models of one curve, "
+        "with a level per seed. The store's table fits has all digits."
     )
     return f"<p class=note>{note}</p>{grouped_table(header, groups)}"
 
 
 def _title(curve: FittedCurve) -> str:
-    """Say which curve it is, over how many seeds its intervals are, and what was left out of it."""
+    """Name the curve, the replicates of its intervals, and its excluded trials."""
     by, excluded = group_text(curve.by), curve.excluded_text
     name = f"{escape(curve_label(curve))} over {escape(x_text(curve.x))}{f', {escape(by)}' if by else ''}"
     facts = [f"intervals over {escape(curve.draws)}"] if curve.draws else []
-    facts += [f"left out: {escape(excluded)}"] if excluded else []
+    facts += [f"excluded: {escape(excluded)}"] if excluded else []
     return name + (f" <span class=note>{'; '.join(facts)}</span>" if facts else "")
 
 
 def _parameters() -> list[FitParameter]:
-    """The parameters that some model has besides c and a."""
+    """Return the parameters of all models other than c and a."""
     return list(dict.fromkeys(parameter for model in MODELS.values() for parameter in model.parameters))
 
 
 def _fit_row(fit: RateFit) -> list[Cell]:
     weight = "—" if fit.weight is None else f"{fit.weight:.1%}" if fit.weight >= 0.001 else "< 0.1%"
     numbers = [
-        thousandths(fit.exponent),
+        three_decimals(fit.exponent),
         number_text(fit.stderr, 2, zeros=True),
         _ends_text(fit.ci_low, fit.ci_high) if fit.ci_method else "—",
         number_text(fit.seed_spread, 2, zeros=True),
@@ -156,7 +154,7 @@ def _fit_row(fit: RateFit) -> list[Cell]:
         p_text(fit.p_one),
         number_text(fit.prefactor, zeros=True),
         *(number_text(fit.parameter(parameter.name), zeros=True) for parameter in _parameters()),
-        thousandths(fit.r2),
+        three_decimals(fit.r2),
         "—" if not is_finite(fit.aicc) else signed_text(fit.aicc, ".1f"),
         weight,
         str(fit.n_points),
@@ -165,14 +163,14 @@ def _fit_row(fit: RateFit) -> list[Cell]:
 
 
 def _ends_text(low: float | None, high: float | None) -> str:
-    """Return an interval; an end that the points leave open is infinite."""
+    """Format an interval. Open ends are infinite."""
     if low is None and high is None:
         return "—"
-    return f"[{'−∞' if low is None else thousandths(low)}, {'∞' if high is None else thousandths(high)}]"
+    return f"[{'−∞' if low is None else three_decimals(low)}, {'∞' if high is None else three_decimals(high)}]"
 
 
 def sensitivity_table(curves: Sequence[FittedCurve]) -> str:
-    """Return how the power law's exponent moves when the smallest x are left out; empty where none can be."""
+    """Return the power law's exponent without the smallest x. Empty if none can be omitted."""
     curves = [curve for curve in curves if len(curve.sensitivity) > 1]
     if not curves:
         return ""
@@ -182,35 +180,35 @@ def sensitivity_table(curves: Sequence[FittedCurve]) -> str:
         for row in curve.sensitivity:
             low, high = (end if is_finite(end) else None for end in (row["ci_low"], row["ci_high"]))
             interval = _ends_text(low, high)
-            cells = [thousandths(row["exponent"]), interval, str(row["n_points"])]
+            cells = [three_decimals(row["exponent"]), interval, str(row["n_points"])]
             rows.append([text_cell(f"{x_text(curve.x)} ≥ {row['x_min']:g}"), *map(number_cell, cells)])
         by = group_text(curve.by)
         groups.append(Group(escape(curve_label(curve) + (f", {by}" if by else "")), rows))
-    lead = "The power law's exponent without the smallest values of x: a rate that keeps moving is not yet the limit."
-    return f"<h3>Without the smallest</h3><p class=note>{lead}</p>" + grouped_table(
-        ["fitted", "a", "95 % interval", "n"], groups
+    lead = "Power law without the smallest values of x. An exponent that keeps changing is not the limit."
+    return f"<h3>Fits without the smallest x</h3><p class=note>{lead}</p>" + grouped_table(
+        ["x", "a", "95 % interval", "n"], groups
     )
 
 
 def comparison_tables(data: ReportData) -> str:
-    """Return what two overlaid sweeps differ in, and their exponents side by side; empty for one sweep."""
+    """Return the parameters in which two sweeps differ, and their exponents. Empty for one sweep."""
     if len(data.parts) != 2:
         return ""
     names = [part.name for part in data.parts]
     shared = len(set(data.parts[0].trials["trial_id"]) & set(data.parts[1].trials["trial_id"]))
-    content = f"<p>{shared} trials are in both.</p>" if shared else ""
+    content = f"<p>Common trials: {shared}.</p>" if shared else ""
     rows = [
         [text_cell(name), *(text_cell(_values(part, name)) for part in data.parts)]
         for name in unique([*data.parts[0].parameters, *data.parts[1].parameters])
         if _values(data.parts[0], name) != _values(data.parts[1], name)
     ]
-    content += table(["parameter", *names], rows) if rows else "<p>Their parameters take the same values.</p>"
+    content += table(["parameter", *names], rows) if rows else "<p>No parameter differs.</p>"
     if not data.pairs:
         return f"{content}<p>{escape(unpaired_text(names, [part.fits for part in data.parts]))}.</p>"
-    header = ["metric", "group", f"a of {names[0]}", f"a of {names[1]}", "a of both", "p(equal)"]
+    header = ["metric", "group", f"a of {names[0]}", f"a of {names[1]}", "common a", "p(equal)"]
     note = (
-        "p(equal): F test that both share the exponent, over the seeds that both have; where each trial is a draw of its own, "
-        "with noise of one size in both."
+        "p(equal): F test for a common exponent, over the common seeds. If each trial is its own replicate, it assumes equal "
+        "noise in both."
     )
     pairs = table(*without_empty(header, [_pair_row(pair) for pair in data.pairs]))
     return f"{content}<h3>Exponents</h3><p class=note>{note}</p>{pairs}"
@@ -219,7 +217,7 @@ def comparison_tables(data: ReportData) -> str:
 def _values(data: ReportData, name: str) -> str:
     if name not in data.trials:
         return ""
-    if not varying(data.trials, [name]):
+    if not varying_names(data.trials, [name]):
         return value_text(data.trials[name].iloc[0])
     values = unique(map(value_text, data.trials[name]))
     return ", ".join(values[:MAX_VALUES]) + (f", … {len(values)} values" if len(values) > MAX_VALUES else "")
@@ -229,8 +227,15 @@ def _pair_row(pair: FitPair) -> list[Cell]:
     common = pair.stated_common
     groups = unique([group_text(pair.first.by), group_text(pair.second.by)])
     groups = groups if len(groups) == 1 else [group or "all" for group in groups]
-    both = "—" if common is None else f"{thousandths(common.exponent)} {_ends_text(common.ci_low, common.ci_high)}"
-    exponents = [_exponent(pair.first), _exponent(pair.second), both, p_text(common.p_common if common else None)]
+    common_text = (
+        "—" if common is None else f"{three_decimals(common.exponent)} {_ends_text(common.ci_low, common.ci_high)}"
+    )
+    exponents = [
+        _exponent(pair.first),
+        _exponent(pair.second),
+        common_text,
+        p_text(common.p_common if common else None),
+    ]
     metric = f"{curve_label(pair.first)} over {x_text(pair.first.x)}"
     return [text_cell(metric), text_cell(" / ".join(groups)), *map(number_cell, exponents)]
 
@@ -239,4 +244,6 @@ def _exponent(curve: FittedCurve) -> str:
     power = adequate_power(curve)
     if power is None:
         return "no power law fits" if curve.power else "no fit"
-    return f"{thousandths(power.exponent)} {_ends_text(power.ci_low, power.ci_high) if power.ci_method else ''}".strip()
+    return (
+        f"{three_decimals(power.exponent)} {_ends_text(power.ci_low, power.ci_high) if power.ci_method else ''}".strip()
+    )

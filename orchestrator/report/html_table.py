@@ -1,4 +1,4 @@
-"""A table of the page: wide as it is, and on a narrow screen a paragraph a row."""
+"""Render tables as HTML. On a narrow screen each row is a paragraph."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that belong together, below one line that says what they are about."""
+    """Rows below a common title."""
 
     title: str
     """HTML."""
@@ -30,17 +30,17 @@ class Group:
 
 
 def text_cell(value: str) -> Cell:
-    """Return a cell with a text."""
+    """Return a cell with escaped text."""
     return Cell(escape(value))
 
 
 def number_cell(text: str) -> Cell:
-    """Return a cell with a number, which stands right."""
+    """Return a right-aligned cell with a number."""
     return Cell(escape(text), is_number=True)
 
 
 def long_cell(text: str) -> Cell:
-    """Return a cell whose text may go over several lines."""
+    """Return a cell whose text may wrap."""
     return Cell(f"<div class=long>{escape(text)}</div>")
 
 
@@ -51,33 +51,33 @@ def table(
     sortable: bool = False,
     ids: Sequence[str] = (),
 ) -> str:
-    """Return a table; a column of numbers has its header on their side, `ids` are those of the rows, for links."""
+    """Return a table. Headers are aligned like their columns. `ids` are the rows' HTML ids, for links."""
     names = ids or [""] * len(rows)
     body = "".join(_row(row, sortable=sortable, name=name) for row, name in zip(rows, names, strict=True))
     return _box(header, rows[0], f"<tbody>{body}</tbody>", sortable=sortable)
 
 
 def grouped_table(header: Sequence[str], groups: Sequence[Group]) -> str:
-    """Return a table in groups; columns in which nothing stands are left out."""
+    """Return a table in groups, without empty columns."""
     rows = [row for group in groups for row in group.rows]
-    kept = filled_columns(header, rows)
+    filled = filled_columns(header, rows)
     bodies = []
     for group in groups:
-        title = f'<tr class=group><th colspan="{len(kept)}" scope="rowgroup">{group.title}</th></tr>'
-        bodies.append(f"<tbody>{title}{''.join(_row([row[i] for i in kept]) for row in group.rows)}</tbody>")
-    return _box([header[i] for i in kept], [rows[0][i] for i in kept], "".join(bodies))
+        title = f'<tr class=group><th colspan="{len(filled)}" scope="rowgroup">{group.title}</th></tr>'
+        bodies.append(f"<tbody>{title}{''.join(_row([row[i] for i in filled]) for row in group.rows)}</tbody>")
+    return _box([header[i] for i in filled], [rows[0][i] for i in filled], "".join(bodies))
 
 
 def filled_columns(header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> list[int]:
-    """Return the columns in which something stands."""
+    """Return the indices of columns with content."""
     rows = list(rows)
     return [i for i in range(len(header)) if any(row[i].content not in EMPTY for row in rows)]
 
 
 def without_empty(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> tuple[list[str], list[list[Cell]]]:
-    """Leave out the columns in which nothing stands."""
-    kept = filled_columns(header, rows)
-    return [header[i] for i in kept], [[row[i] for i in kept] for row in rows]
+    """Remove empty columns."""
+    filled = filled_columns(header, rows)
+    return [header[i] for i in filled], [[row[i] for i in filled] for row in rows]
 
 
 def _box(header: Sequence[str], first: Sequence[Cell], bodies: str, *, sortable: bool = False) -> str:

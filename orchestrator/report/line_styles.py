@@ -1,4 +1,4 @@
-"""How the groups of one figure are told apart: hue by group, line and marker by the sweep that a group is of."""
+"""Assign line styles to the groups of a figure: colour by group, dash and marker by sweep."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from depthrate.orchestrator.report.plot import viridis
 from depthrate.orchestrator.report.text import value_text
 
 STYLES = (("solid", "circle"), ("dash", "diamond"))
-"""Of lines and of means: those of the first sweep, and of the one that is drawn into it."""
+"""Dash and marker of the first sweep, and of the overlaid one."""
 
 
 @dataclass(frozen=True)
 class LineStyle:
-    """Of one group; as plotly names them."""
+    """Style of one group, in plotly's names."""
 
     colour: str
     dash: str
@@ -25,25 +25,25 @@ class LineStyle:
 
 
 def assign_line_styles(groups: Sequence[Mapping[str, Any]], sweeps: Sequence[Any]) -> list[LineStyle]:
-    """Return the look of each group, a value a parameter; of the report's sweeps the first comes first.
+    """Return the style of each group, in the order of the report's sweeps.
 
-    Where there are no groups beside the sweeps, these have their hues too.
+    Without groups other than the sweeps, the sweeps differ in colour too.
     """
     rests = [_rest(group) for group in groups]
     hued: list[Any] = rests if len(unique(rests)) > 1 else [group.get(SWEEP_COLUMN) for group in groups]
     colours = dict(zip(unique(hued), viridis(len(unique(hued))), strict=True))
-    looks = [STYLES[sweeps.index(group.get(SWEEP_COLUMN)) % len(STYLES)] for group in groups]
-    return [LineStyle(colours[hue], *look) for hue, look in zip(hued, looks, strict=True)]
+    styles = [STYLES[sweeps.index(group.get(SWEEP_COLUMN)) % len(STYLES)] for group in groups]
+    return [LineStyle(colours[hue], *style) for hue, style in zip(hued, styles, strict=True)]
 
 
-def sweeps_of(curves: Sequence[FittedCurve]) -> list[Any]:
-    """Return the sweeps that the curves are of, in their order; one null where nothing is overlaid."""
+def curve_sweeps(curves: Sequence[FittedCurve]) -> list[Any]:
+    """Return the sweeps of the curves, in order. Without an overlay: [None]."""
     return unique(curve.by.get(SWEEP_COLUMN) for curve in curves)
 
 
-def drawn_curves(curves: Sequence[FittedCurve], limit: int) -> list[FittedCurve]:
-    """Return at most so many curves, sweep by sweep and in each by their groups' values; of both sweeps the same groups."""
-    sweeps = sweeps_of(curves)
+def select_curves(curves: Sequence[FittedCurve], limit: int) -> list[FittedCurve]:
+    """Return at most `limit` curves by sweep and group, with the same groups of both sweeps."""
+    sweeps = curve_sweeps(curves)
 
     def place(curve: FittedCurve) -> tuple[int, list[tuple[bool, float, str]]]:
         return sweeps.index(curve.by.get(SWEEP_COLUMN)), sort_key(

@@ -1,4 +1,4 @@
-"""Two sweeps as one report: their figures drawn into each other, each with its own name."""
+"""Merge two sweeps into one report with common figures."""
 
 from __future__ import annotations
 
@@ -16,35 +16,33 @@ from depthrate.orchestrator.report.figure_data import FigureContent
 from depthrate.orchestrator.report.report_data import ReportData
 
 _FRAMES = ("results", "metrics", "curves", "lists", "points", "layered")
-"""What is drawn: tables with a column trial_id."""
+"""Fields of the tables with a column trial_id."""
 
 
-def overlaid(first: ReportData, second: ReportData) -> ReportData:
-    """Return both sweeps as one whose trials differ in the parameter `sweep` besides; a trial of both is there twice.
+def merge_reports(first: ReportData, second: ReportData) -> ReportData:
+    """Merge two sweeps into one with the additional parameter `sweep`. A trial of both appears twice.
 
     Raises:
-        UsageError: it is one sweep, or a parameter of theirs is called `sweep`.
+        UsageError: Both are the same sweep, or a parameter is named `sweep`.
     """
     if first.name == second.name:
-        raise UsageError(
-            f"{second.name!r} is the sweep of the report itself; overlay another one, or leave --overlay out"
-        )
+        raise UsageError(f"cannot overlay {second.name!r} on itself. Overlay another sweep, or omit --overlay.")
     for data in (first, second):
         if SWEEP_COLUMN in data.parameters:
             raise UsageError(
-                f"sweep {data.name!r} has a parameter called {SWEEP_COLUMN!r}, which is what tells overlaid sweeps apart; "
-                "report them one by one"
+                f"sweep {data.name!r} has a parameter {SWEEP_COLUMN!r}, a name that overlays reserve. "
+                "Write one report per sweep."
             )
     shared = set(first.trials["trial_id"]) & set(second.trials["trial_id"])
     other = _renamed(second, {trial_id: f"{trial_id} of {second.name}" for trial_id in shared})
-    frames: dict[str, Any] = {name: _together(getattr(first, name), getattr(other, name)) for name in _FRAMES}
+    frames: dict[str, Any] = {name: _concat(getattr(first, name), getattr(other, name)) for name in _FRAMES}
     trials = [data.trials.assign(**{SWEEP_COLUMN: data.name}) for data in (first, other)]
     return replace(
         first,
         **frames,
         name=f"{first.name} and {second.name}",
         trials=pd.concat(trials, ignore_index=True),
-        fits=_side_by_side([_of_sweep(curve, data.name) for data in (first, second) for curve in data.fits]),
+        fits=_side_by_side([_with_sweep(curve, data.name) for data in (first, second) for curve in data.fits]),
         commands=_commands(first, second),
         problems=unique([*first.problems, *second.problems]),
         measurements={**second.measurements, **first.measurements},
@@ -57,19 +55,19 @@ def overlaid(first: ReportData, second: ReportData) -> ReportData:
 
 
 def _commands(first: ReportData, second: ReportData) -> list[str]:
-    """Return what runs both, then what draws this report."""
-    drawn = [f"{command} --overlay {shlex.quote(second.name)}" for command in first.commands[-1:]]
-    return unique([*first.commands[:-1], *second.commands[:-1], *drawn])
+    """Return the commands that run both sweeps and write this report."""
+    report = [f"{command} --overlay {shlex.quote(second.name)}" for command in first.commands[-1:]]
+    return unique([*first.commands[:-1], *second.commands[:-1], *report])
 
 
-def _together(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
-    """Return both tables as one; their trials are numbers into one list, as each one's were."""
+def _concat(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
+    """Concatenate two tables, with trial_id as a category."""
     both = pd.concat([first, second], ignore_index=True)
     return both.assign(trial_id=both["trial_id"].astype(str).astype("category")) if "trial_id" in both else both
 
 
 def _renamed(data: ReportData, names: dict[str, str]) -> ReportData:
-    """Return the same with other names for some trials, so that what is drawn of them belongs to this sweep."""
+    """Rename some trials, so that they differ from the other sweep's."""
     frames = {name: getattr(data, name) for name in (*_FRAMES, "trials")}
     renamed: dict[str, Any] = {
         name: frame.assign(trial_id=frame["trial_id"].astype(str).replace(names)) if "trial_id" in frame else frame
@@ -84,27 +82,27 @@ def _renamed(data: ReportData, names: dict[str, str]) -> ReportData:
     return replace(data, **renamed, figures=figures)
 
 
-def _of_sweep(curve: FittedCurve, sweep: str) -> FittedCurve:
-    """Return a curve that says which sweep it is of; whether its groups share an exponent is said of each sweep alone."""
+def _with_sweep(curve: FittedCurve, sweep: str) -> FittedCurve:
+    """Add the sweep to a curve's group. Common exponents are tested per sweep."""
     return replace(curve, by={SWEEP_COLUMN: sweep, **curve.by}, common=None)
 
 
 def _side_by_side(curves: list[FittedCurve]) -> list[FittedCurve]:
-    """Return the curves with those of one metric over one x behind each other."""
+    """Sort the curves by metric and x."""
     order = unique((curve.metric, curve.x) for curve in curves)
     return sorted(curves, key=lambda curve: order.index((curve.metric, curve.x)))
 
 
 def _figures(first: ReportData, second: ReportData) -> list[FigureContent]:
-    """Return the figures that the sweeps ask for: what both ask for alike is one figure, with the sweeps apart in it."""
+    """Return the requested figures of both sweeps. Equal requests become one figure with a group per sweep."""
     figures: list[FigureContent] = []
-    theirs = list(second.figures)
+    remaining = list(second.figures)
     for figure in first.figures:
-        same = next((other for other in theirs if other.request == figure.request and not other.problem), None)
+        same = next((other for other in remaining if other.request == figure.request and not other.problem), None)
         if same is None or figure.problem or figure.request.kind not in ("curve", "share", "distribution"):
             figures.append(figure)
             continue
-        theirs.remove(same)
+        remaining.remove(same)
         request = figure.request.replace(by=(SWEEP_COLUMN, *figure.request.by))
         figures.append(FigureContent(request, pd.concat([figure.rows, same.rows], ignore_index=True)))
-    return figures + theirs
+    return figures + remaining

@@ -1,7 +1,7 @@
-"""Fits, curves and states in, one HTML file out: it opens from disk, without a network.
+"""Render the report as one HTML file that opens from disk, without a network.
 
-Everything a user named (sweep, parameters, errors) is text here: escaped for HTML, for JSON inside <script>, and once
-more where plotly draws it, because plotly reads some HTML tags in labels.
+Users' text (sweeps, parameters, errors) is escaped for HTML, for JSON inside <script>, and for plotly, which reads some HTML
+tags in labels.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.monitor.cost import SweepCost
 from depthrate.orchestrator.report import figures
 from depthrate.orchestrator.report.fit_tables import comparison_tables, fit_table, sensitivity_table, support_table
-from depthrate.orchestrator.report.fit_text import common_sentence, fit_sentences
+from depthrate.orchestrator.report.fit_text import common_sentence, fit_sentences, unconverged_sentence
 from depthrate.orchestrator.report.page_style import SCRIPT, STYLE
 from depthrate.orchestrator.report.plot import Plot, figure_html
 from depthrate.orchestrator.report.plotly_bundle import library, packed_library
@@ -36,59 +36,60 @@ from depthrate.tasks.metric import Measurement
 
 
 def render_report(data: ReportData) -> str:
-    """Return the whole report as one HTML text; missing parts are said, never an error."""
+    """Render the whole report as HTML. Missing parts are reported on the page and never raise."""
     numbers = itertools.count(1)
     search = [] if data.search is None else [_section("Search", _search(data.search, numbers))]
-    drawn = [(title, _figures(themes, data, numbers)) for title, themes in _sections()]
-    sections = [_section(title, content) for title, content in drawn if content]
+    figure_sections = [(title, _figures(group, data, numbers)) for title, group in _sections()]
+    sections = [_section(title, content) for title, content in figure_sections if content]
     body = [
         *sections[:1],
-        _section("For and against", support_table(data.fits)),
+        _section("Evidence", support_table(data.fits)),
         _section("Comparison", comparison_tables(data)),
-        _section("State of the sweep", _of_each(data, _states)),
+        _section("Trial states", _per_sweep(data, _states)),
         *search,
         _section(
             "All fits", fit_table(data.fits) + sensitivity_table(data.fits) if data.fits or data.is_underway else ""
         ),
-        _section("Left out and in doubt", left_out_table(data)) if data.fits else "",
+        _section("Excluded and unconverged trials", left_out_table(data)) if data.fits else "",
         *sections[1:],
-        _section("Cost", _of_each(data, lambda part: cost_tables(part.cost) if part.cost.devices else "")),
+        _section("Cost", _per_sweep(data, lambda part: cost_tables(part.cost) if part.cost.devices else "")),
         _section("Trials", _trials(data) + trial_details(data.parts or (data,))),
-        _section("How to reproduce", _of_each(data, _sweep) + _reproduce(data)),
+        _section("Reproduction", _per_sweep(data, _sweep) + _reproduce(data)),
     ]
-    told = "\n".join(body)
-    return _page(data.name, "\n".join([_head(data), _contents(told), _summary(data), told]))
+    sections_html = "\n".join(body)
+    return _page(data.name, "\n".join([_head(data), _contents(sections_html), _summary(data), sections_html]))
 
 
 def all_plots(data: ReportData) -> list[Plot]:
-    """Return every figure of the report, in its order."""
-    return [plot for theme in figures.THEMES for plot in theme.plots(data)]
+    """Return all figures of the report, in order."""
+    return [plot for section in figures.SECTIONS for plot in section.plots(data)]
 
 
-def _of_each(data: ReportData, content: Callable[[ReportData], str]) -> str:
-    """Return the content of a sweep, or of each that is overlaid, below its name."""
-    told = [(part.name, content(part)) for part in data.parts or (data,)]
+def _per_sweep(data: ReportData, content: Callable[[ReportData], str]) -> str:
+    """Return the content of a sweep, or of each overlaid sweep below its name."""
     if not data.parts:
-        return told[0][1]
-    return "".join(f"<h3>{escape(name)}</h3>{text}" for name, text in told if text)
+        return content(data)
+    contents = [(part.name, content(part)) for part in data.parts]
+    return "".join(f"<h3>{escape(name)}</h3>{html}" for name, html in contents if html)
 
 
 def _trials(data: ReportData) -> str:
-    """Return the tables of failures and trials; what two sweeps share stands in the first's."""
+    """Return the tables of failures and trials. Common trials of two sweeps are listed with the first."""
     if not data.parts:
         return failure_table(data) + trial_table(data)
     first, second = data.parts
     shared = frozenset(first.trials["trial_id"]) & frozenset(second.trials["trial_id"])
-    told = f"<p>{len(shared)} of its trials are also in {escape(first.name)} and stand there.</p>" if shared else ""
-    own = failure_table(second) + told + trial_table(second, without=shared)
-    return f"<h3>{escape(first.name)}</h3>{failure_table(first)}{trial_table(first)}<h3>{escape(second.name)}</h3>{own}"
+    note = f"<p>{counted(len(shared), 'trial')} listed under {escape(first.name)}.</p>" if shared else ""
+    rest = failure_table(second) + note + trial_table(second, without=shared)
+    return (
+        f"<h3>{escape(first.name)}</h3>{failure_table(first)}{trial_table(first)}<h3>{escape(second.name)}</h3>{rest}"
+    )
 
 
 def _sections() -> list[tuple[str, list[ReportSection]]]:
-    """Return the headings with the themes below them."""
-    return [
-        (title, list(themes)) for title, themes in itertools.groupby(figures.THEMES, key=lambda theme: theme.section)
-    ]
+    """Return the headings with their sections."""
+    groups = itertools.groupby(figures.SECTIONS, key=lambda section: section.section)
+    return [(title, list(sections)) for title, sections in groups]
 
 
 def _head(data: ReportData) -> str:
@@ -96,7 +97,7 @@ def _head(data: ReportData) -> str:
     if data.problems:
         items = "".join(f"<li>{escape(problem)}</li>" for problem in data.problems)
         warning = (
-            f'<div class="warning" role="alert"><strong>Not everything could be read.</strong><ul>{items}</ul></div>'
+            f'<div class="warning" role="alert"><strong>Some data could not be read:</strong><ul>{items}</ul></div>'
         )
     return (
         f"<header><h1>{escape(data.name)}</h1><p class=meta>depthrate report, {escape(data.created_at)}</p></header>"
@@ -106,24 +107,25 @@ def _head(data: ReportData) -> str:
 
 def _summary(data: ReportData) -> str:
     sentences = [f"<li>{sentence}</li>" for sentence in fit_sentences(data.fits)]
+    sentences += [f"<li>{doubt}</li>"] if (doubt := unconverged_sentence(data.fits)) else []
     for part in data.parts or (data,):
-        of_sweep = f"{escape(part.name)}: " if data.parts else ""
-        together = curves_with_common_exponent(part.fits)
-        sentences += [f"<li>{of_sweep}{common_sentence(curve)}</li>" for curve in together]
-    sentences += [sentence for each in data.drawn("step") if (sentence := _last_values(data, each))]
+        prefix = f"{escape(part.name)}: " if data.parts else ""
+        common = curves_with_common_exponent(part.fits)
+        sentences += [f"<li>{prefix}{common_sentence(curve)}</li>" for curve in common]
+    sentences += [sentence for metric in data.panel_metrics("step") if (sentence := _last_values(data, metric))]
     if not data.fits:
-        none = "No fits yet." if data.is_underway else "The sweep asks for no fit."
-        sentences.insert(0, f"<li>{none}</li>")
+        missing = "No fits yet." if data.is_underway else "The sweep requests no fits."
+        sentences.insert(0, f"<li>{missing}</li>")
     return f"<section class=summary><h2>Summary</h2><ul>{''.join(sentences)}</ul></section>"
 
 
-def _last_values(data: ReportData, each: Measurement) -> str:
-    """Say where a measurement on a linear axis ended; empty where there is none."""
-    values = _finite_values(data.results, each.name)
-    if each.axis == "log" or not values.size:
+def _last_values(data: ReportData, metric: Measurement) -> str:
+    """Describe the final values of a metric on a linear axis. Empty without values."""
+    values = _finite_values(data.results, metric.name)
+    if metric.axis == "log" or not values.size:
         return ""
-    numbers = f"mean {values.mean():.3f}, lowest {values.min():.3f} of {counted(values.size, 'trial')}"
-    return f"<li>{escape(each.label)} at the last step: {numbers}.</li>"
+    numbers = f"mean {values.mean():.3f}, minimum {values.min():.3f} of {counted(values.size, 'trial')}"
+    return f"<li>{escape(metric.label)} at the last step: {numbers}.</li>"
 
 
 def _states(data: ReportData) -> str:
@@ -138,39 +140,44 @@ def _states(data: ReportData) -> str:
     wall_s = _finite_values(data.trials, "wall_s")
     sentence = f"{counted(len(data.trials), 'trial')} planned."
     if wall_s.size:
-        median, longest = duration_text(float(np.median(wall_s))), duration_text(float(wall_s.max()))
+        median, maximum = duration_text(float(np.median(wall_s))), duration_text(float(wall_s.max()))
         hours = number_text(wall_s.sum() / 3600)
-        sentence += f" {hours} trial-hours in all; one trial took {median} (median), {longest} at most."
-    sentence += _held(data.cost)
+        sentence += f" Total: {hours} trial-hours. Per trial: median {median}, maximum {maximum}."
+    sentence += _allocated_hours(data.cost)
     committed = sorted(str(time) for time in data.trials["committed_at"].dropna())
     if committed:
         sentence += f" First commit {escape(committed[0])}, last {escape(committed[-1])}."
     return f"<p class=pills>{pills}</p><p>{sentence}</p>"
 
 
-def _held(cost: SweepCost) -> str:
-    """Return in words which devices were held for how long; nothing where nothing was."""
+def _allocated_hours(cost: SweepCost) -> str:
+    """Return the allocated device hours. Empty without any."""
     if not cost.devices:
         return ""
-    held = (f"{number_text(hours.held)} on {escape(kind)}" for kind, hours in sorted(cost.devices.items()))
-    return f" Hours that jobs held a device: {', '.join(held)}.{'' if 'cuda' in cost.devices else ' No GPU-hours.'}"
+    hours = (f"{number_text(hours.held)} on {escape(kind)}" for kind, hours in sorted(cost.devices.items()))
+    return f" Allocated device hours: {', '.join(hours)}.{'' if 'cuda' in cost.devices else ' No GPU-hours.'}"
 
 
-def _figures(themes: list[ReportSection], data: ReportData, numbers: Iterator[int]) -> str:
-    plots = [plot for theme in themes for plot in theme.plots(data)]
-    tables = "".join(theme.tables(data) for theme in themes)
+def _figures(sections: list[ReportSection], data: ReportData, numbers: Iterator[int]) -> str:
+    plots = [plot for section in sections for plot in section.plots(data)]
+    tables = "".join(section.tables(data) for section in sections)
     if not plots:
-        return tables or "".join(f"<p>{theme.empty}</p>" for theme in themes if theme.empty and data.is_underway)
-    lead = " ".join(filter(None, (theme.lead(data) for theme in themes)))
+        return tables or "".join(
+            f"<p>{section.empty}</p>" for section in sections if section.empty and data.is_underway
+        )
+    lead = " ".join(filter(None, (section.lead(data) for section in sections)))
     titles = titles_cited(lead)
     lead += f" ({escape(titles)})" if titles else ""
-    drawn = "\n".join(figure_html(plot, next(numbers)) for plot in plots)
-    return f'{tables}<div class="figures">{drawn}</div><p class=note>{lead}</p>'
+    return f"{tables}{_figure_grid(plots, numbers)}<p class=note>{lead}</p>"
+
+
+def _figure_grid(plots: list[Plot], numbers: Iterator[int]) -> str:
+    figures_html = "\n".join(figure_html(plot, next(numbers)) for plot in plots)
+    return f'<div class="figures">{figures_html}</div>'
 
 
 def _search(search: SearchContent, numbers: Iterator[int]) -> str:
-    figures = "\n".join(figure_html(plot, next(numbers)) for plot in search.plots)
-    return f'<p>{escape(search.sentence)}.</p>{search_table(search)}<div class="figures">{figures}</div>'
+    return f"<p>{escape(search.sentence)}.</p>{search_table(search)}{_figure_grid(search.plots, numbers)}"
 
 
 def _sweep(data: ReportData) -> str:
@@ -179,7 +186,7 @@ def _sweep(data: ReportData) -> str:
 
 
 def _reproduce(data: ReportData) -> str:
-    facts = {"store": data.store, "git": data.git or "not in a git checkout", **data.versions}
+    facts = {"store": data.store, "git": data.git or "no git checkout", **data.versions}
     items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts.items())
     commands = escape("\n".join(data.commands))
     return f"<h3>Commands</h3><pre>{commands}</pre><h3>Versions</h3><dl>{items}</dl>"
@@ -203,14 +210,14 @@ def _anchor(title: str) -> str:
 
 
 def _contents(body: str) -> str:
-    """Return the list of the page's sections, each a link to it."""
-    found = re.findall(r'<section id="([a-z0-9-]+)"><h2>(.*?)</h2>', body)
-    links = "".join(f'<li><a href="#{anchor}">{title}</a></li>' for anchor, title in found)
-    return f'<nav class="contents" aria-label="Contents"><ul>{links}</ul></nav>' if found else ""
+    """Return links to the page's sections."""
+    sections = re.findall(r'<section id="([a-z0-9-]+)"><h2>(.*?)</h2>', body)
+    links = "".join(f'<li><a href="#{anchor}">{title}</a></li>' for anchor, title in sections)
+    return f'<nav class="contents" aria-label="Contents"><ul>{links}</ul></nav>' if sections else ""
 
 
 def page_policy() -> str:
-    """Return what the page may do: run its two scripts, and nothing else: no network, and no script of a user's text."""
+    """Return the page's content security policy: its two scripts may run, but no network or other script."""
     hashes = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in (library(), SCRIPT)
     )

@@ -1,4 +1,4 @@
-"""How the page looks, and the script that draws its figures and sorts its tables."""
+"""Style of the page, and the script that renders its figures and sorts its tables."""
 
 STYLE = """
 :root { --ink: #222; --soft: #5a5a5a; --rule: #ddd; --paper: #fff; --shade: #f6f6f6; --line: #eee; --link: #365c8d; }
@@ -7,7 +7,7 @@ STYLE = """
 @media screen and (prefers-color-scheme: dark) {
   :root { --ink: #ddd; --soft: #a5a5a5; --rule: #444; --paper: #181818; --shade: #242424; --line: #333; --link: #8ab4e0; }
   :root { --warn: #3a2a14; --pill: #333; --ok: #1d3d2f; --running: #1f3350; --failed: #54241b; --diverged: #4b3a12; }
-  .plot { filter: invert(0.93) hue-rotate(180deg) brightness(1.35); } /* white becomes the page, hues stay */
+  .plot { filter: invert(0.93) hue-rotate(180deg) brightness(1.35); } /* white becomes the page's colour; hues stay */
 }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink); }
@@ -35,7 +35,7 @@ figcaption { margin-top: .4em; font-size: .875rem; line-height: 1.45; color: var
 .save button:hover { text-decoration: underline; } .save button:focus-visible { outline: 2px solid #365c8d; }
 .plot { width: 100%; height: calc(330px + var(--rows, 1) * 22px); }
 .scroll { overflow-x: auto; border: 1px solid var(--rule); }
-.scroll { max-height: 80vh; overflow-y: auto; } /* its header stays in sight */
+.scroll { max-height: 80vh; overflow-y: auto; } /* keeps the header visible */
 table { border-collapse: collapse; font-size: .78rem; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { padding: .32em .5em; text-align: left; border-bottom: 1px solid var(--line); }
 td.number, td code { white-space: nowrap; }
@@ -92,7 +92,7 @@ SCRIPT = """
   };
   for (const table of document.querySelectorAll("table")) {
     const names = [...table.tHead.rows[0].cells].map((head) => head.textContent);
-    for (const cell of table.querySelectorAll("td")) { // what stands beside it on a narrow screen
+    for (const cell of table.querySelectorAll("td")) { // label on a narrow screen
       cell.dataset.label = names[cell.cellIndex];
       if (["", "—"].includes(cell.textContent.trim())) cell.classList.add("none");
     }
@@ -117,7 +117,7 @@ SCRIPT = """
   const plots = [];
   for (const block of document.querySelectorAll("script.plot-data")) {
     const target = block.previousElementSibling, figure = JSON.parse(block.textContent);
-    // plotly's "Share chart" button sends the data to its maker's server: none of that
+    // disable plotly's "Share chart" button, which uploads the data
     const config = { responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "",
                      toImageButtonOptions: { format: "svg" }, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
     Plotly.newPlot(target, { ...figure, config });
@@ -142,7 +142,7 @@ SCRIPT = """
     detail.className = "detail";
     cell.colSpan = row.cells.length;
     const plot = Object.assign(document.createElement("div"), { className: "plot" });
-    const lines = trial.attempts.length ? trial.attempts : ["No attempt of this sweep: another one ran it, or none has yet."];
+    const lines = trial.attempts.length ? trial.attempts : ["No attempts in this sweep."];
     for (const text of [...lines, trial.logs]) list.append(Object.assign(document.createElement("li"), { textContent: text }));
     cell.append(plot, list);
     row.after(detail);
@@ -177,7 +177,7 @@ SCRIPT = """
   addEventListener("afterprint", fit);
 })().catch((error) => {
   const note = document.createElement("p");
-  note.textContent = `The figures could not be drawn (${error}); they need a browser of 2023 or later.`;
+  note.textContent = `Cannot draw the figures: ${error}. They need a browser of 2023 or later.`;
   document.querySelector("main").prepend(note);
 });
 """

@@ -1,7 +1,7 @@
-"""A figure as it is described once: the page draws it with plotly, files are drawn of it by matplotlib (`report.drawing`).
+"""Describe figures once, for plotly in the page and matplotlib in files (`report.drawing`).
 
-A description is plotly's, in what both understand: colours are `#rrggbb` with an opacity beside them, dashes and markers are
-those named here.
+A description has plotly's form, restricted to features of both libraries: colours are `#rrggbb` with a separate opacity, and
+dashes and markers are named here.
 """
 
 from __future__ import annotations
@@ -23,36 +23,40 @@ from depthrate.orchestrator.report.text import MAX_LABEL, escape, escape_for_plo
 Trace: TypeAlias = dict[str, Any]
 
 GREY = "#777777"
-"""Of reference lines."""
+"""Colour of reference lines."""
 DASHES = ("solid", "dash", "dot", "dashdot")
-"""Of lines that are told apart by them, in this order."""
+"""Dashes of different lines, in this order."""
 LINE_STYLES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-.", "longdashdot": (0, (8, 2, 1, 2))}
-"""Every dash that a figure may have: plotly's name -> matplotlib's pattern."""
+"""Allowed dashes: plotly's name -> matplotlib's pattern."""
 MARKERS = {"circle": "o", "circle-open": "o", "diamond": "D", "triangle-up": "^"}
-"""Every marker that a figure may have: plotly's name -> matplotlib's."""
+"""Allowed markers: plotly's name -> matplotlib's."""
 MAX_GROUPS = 12
-PHONE_WIDTH, KEY_WIDTH, LETTER_WIDTH = 352, 53, 7.2
-"""Pixels of a figure on a phone, of the line before a name in its legend with the gaps beside it, and of a letter there."""
+PHONE_WIDTH = 352
+"""Width of a figure on a phone, in pixels."""
+KEY_WIDTH = 53
+"""Width of the line sample before a legend's name with its gaps, in pixels."""
+LETTER_WIDTH = 7.2
+"""Width of a letter in a legend, in pixels."""
 LEGEND_LETTERS = 42
-"""Letters of a name that fit into one row of a phone's legend."""
+"""Number of letters in one row of a phone's legend."""
 AXIS_LETTERS = 30
-"""Letters of a title that stand beside the lowest figure's axis."""
+"""Maximum number of letters in a line of a vertical axis title, for the lowest figure."""
 MAX_POINTS = 20_000
-"""Of one figure."""
+"""Maximum number of points in one figure."""
 STEP_FORMATS = [
     {"dtickrange": ends, "value": f".{decimals}f"}
     for decimals in range(1, 7)
     for low, high in [(0.95 / 10**decimals, 9.4 / 10**decimals)]
     for ends in ([low, high], [f"L{low:g}", f"L{high:g}"])
 ]
-"""Ticks that are evenly far from each other, on a log axis too (plotly's L), have all the decimals of their step."""
+"""Formats of evenly spaced ticks, also on log axes (plotly's L): as many decimals as their step."""
 VIRIDIS = ("#440154", "#46327e", "#365c8d", "#277f8e", "#1fa187", "#4ac16d", "#85cf3a")
-"""matplotlib's viridis, cut before the yellows that vanish on white."""
+"""matplotlib's viridis without the yellows that vanish on white."""
 
 
 @dataclass(frozen=True)
 class Axes:
-    """Which columns of a table to draw against each other, and how."""
+    """Columns of a table to plot, with titles and scales."""
 
     x: str
     y: str
@@ -64,63 +68,63 @@ class Axes:
 
 @dataclass(frozen=True)
 class Plot:
-    """One figure: plotly's traces and layout, and what stands below them."""
+    """One figure: plotly's traces and layout, and the notes below it."""
 
     title: str
     traces: list[Trace]
     layout: dict[str, Any]
     notes: list[str]
-    """Plain sentences, escaped when drawn."""
+    """Sentences in plain text, escaped on rendering."""
     frames: list[dict[str, Any]] = field(default_factory=list)
-    """Plotly's frames, one a place of the layout's slider; none: the figure stands still."""
+    """Plotly's frames, one per position of the layout's slider. Empty: no animation."""
 
     @property
     def rows(self) -> int:
-        """How many rows stand below the axes on a phone: those of the legend and a slider."""
-        legend, rows, room = self.layout["legend"], 0, 0.0
-        for lines, width in zip(self._names, self._widths, strict=True):
-            own = width if legend["traceorder"] == "grouped" else max(self._widths)
-            if own > room:
-                rows, room = rows + len(lines), self._room
-            room -= own
+        """Number of rows below the axes on a phone, for the legend and a slider."""
+        legend, rows, free = self.layout["legend"], 0, 0.0
+        for lines, name_width in zip(self._names, self._widths, strict=True):
+            width = name_width if legend["traceorder"] == "grouped" else max(self._widths)
+            if width > free:
+                rows, free = rows + len(lines), self._row_width
+            free -= width
         return rows + ("title" in legend) + 3 * ("sliders" in self.layout)
 
     @property
-    def _room(self) -> int:
-        """Pixels of a row of the legend on a phone: plotly gives it the width of the axes."""
+    def _row_width(self) -> int:
+        """Width of a legend row on a phone in pixels: plotly gives it the width of the axes."""
         return PHONE_WIDTH - self.layout["margin"]["l"] - self.layout["margin"]["r"]
 
     @cached_property
     def _names(self) -> list[list[str]]:
-        """The legend's names, each as lines of text."""
+        """Names in the legend, each as lines of text."""
         names = [re.sub("<(?!br).*?>", "", trace["name"]) for trace in self.traces if trace["showlegend"]]
         return [html.unescape(name).split("<br>") for name in names]
 
     @cached_property
     def _widths(self) -> list[float]:
-        """Pixels of the legend's names with their lines."""
+        """Widths of the legend's names with their line samples, in pixels."""
         return [KEY_WIDTH + LETTER_WIDTH * max(map(len, lines)) for lines in self._names]
 
     def page_layout(self) -> dict[str, Any]:
-        """Return the layout as a page draws it: the legend's names in columns, as many as fit on a phone."""
-        columns = int(self._room // max(self._widths, default=self._room))
-        if columns < 2 or self.layout["legend"]["traceorder"] == "grouped":  # each as wide as it is
+        """Return the layout for the page, with the legend's names in as many columns as fit on a phone."""
+        columns = int(self._row_width // max(self._widths, default=self._row_width))
+        if columns < 2 or self.layout["legend"]["traceorder"] == "grouped":  # names keep their own widths
             return self.layout
-        return self.layout | {"legend": self.layout["legend"] | {"entrywidth": self._room // columns - KEY_WIDTH}}
+        return self.layout | {"legend": self.layout["legend"] | {"entrywidth": self._row_width // columns - KEY_WIDTH}}
 
 
 def make_trace(x: Iterable[Any], y: Iterable[Any], group: str, *, name: str | None = None, **style: Any) -> Trace:
-    """Return a line unless the style says otherwise; it is in the legend if it has a name."""
-    _check_look(style)
+    """Return a trace, by default a line. Named traces appear in the legend."""
+    _check_style(style)
     shared = {"type": "scatter", "x": _json_numbers(x), "y": _json_numbers(y), "mode": "lines", "hoverinfo": "skip"}
     return shared | {"legendgroup": group, "showlegend": name is not None, "name": name or ""} | style
 
 
-def _check_look(style: Mapping[str, Any]) -> None:
-    """Check that both renderers understand how something is drawn."""
+def _check_style(style: Mapping[str, Any]) -> None:
+    """Assert that both renderers support a style."""
     for name, value in style.items():
         if isinstance(value, Mapping):
-            _check_look(value)
+            _check_style(value)
         elif name.endswith("color"):
             assert re.fullmatch("#[0-9a-f]{6}", value), f"{name} {value!r} is not #rrggbb"
         else:
@@ -129,20 +133,19 @@ def _check_look(style: Mapping[str, Any]) -> None:
 
 
 def _json_numbers(values: Iterable[Any]) -> list[float | None]:
-    """As JSON holds them; nine digits are finer than a pixel, on an axis from 1 to 1.00001 too."""
+    """Convert to JSON numbers. Nine digits are finer than a pixel, even on an axis from 1 to 1.00001."""
     return [float(f"{value:.9g}") if is_finite(value) else None for value in values]
 
 
 def make_layout(axes: Axes, y_values: Iterable[float], *, legend: Iterable[str] = ()) -> dict[str, Any]:
-    """Return plotly's layout: the axes with their ticks, and the legend below them with the names of what it lists."""
+    """Return plotly's layout: axes with ticks, and the legend below them, titled with the names in `legend`."""
     x_scale = {"type": "log", "exponentformat": "power", "minorloglabels": "none"} if axes.x_log else {}
     y_scale = {"type": "log"} | _log_ticks(y_values) if axes.y_log else {}
     axis = {"showline": True, "linecolor": "#333333", "gridcolor": "#e8e8e8", "zeroline": False, "automargin": True}
     axis |= {"ticks": "outside", "ticklen": 4, "tickformatstops": STEP_FORMATS}
-    # the legend stands on the figure's bottom edge, as wide as the figure, and pushes the axes up; each name in a place of
-    # its own, not under the first of its group
+    # place the legend on the figure's bottom edge, as wide as the figure, so that it pushes the axes up
     keys = {"orientation": "h", "xref": "container", "yref": "container", "x": 0, "y": 0, "yanchor": "bottom"}
-    keys |= {"traceorder": "normal", "maxheight": 1}  # it has its rows; plotly would cut it at half of the figure
+    keys |= {"traceorder": "normal", "maxheight": 1}  # by default plotly cuts it at half of the figure
     if title := escape_for_plotly(", ".join(legend)):
         keys |= {"title": {"text": title, "side": "top", "font": {"size": 12}}}
     return {
@@ -158,36 +161,36 @@ def make_layout(axes: Axes, y_values: Iterable[float], *, legend: Iterable[str] 
 
 
 def _in_lines(title: str) -> str:
-    """Return a title beside an axis in lines that are no longer than the axis."""
+    """Wrap a vertical axis title to the length of the axis."""
     return "<br>".join(map(escape_for_plotly, textwrap.wrap(shorten(title), AXIS_LETTERS)))
 
 
 def _log_ticks(values: Iterable[float]) -> dict[str, Any]:
-    """Powers of ten, or plain numbers within two decades."""
+    """Return tick options: powers of ten, or plain numbers within two decades."""
     decades = float(np.ptp(np.log10(list(values))))
     if decades > 2:
         return {"exponentformat": "power", "minorloglabels": "none"}
-    # plotly would label 1, 2, 3 ... 9; told to make this few, it takes 1, 2, 5
+    # by default plotly labels 1, 2, 3 ... 9; with this few ticks it takes 1, 2, 5
     return {"tickformat": "~g", "nticks": max(3, int(decades / 0.31)) if decades > 0.9 else 5}
 
 
 def value_ticks(values: Iterable[float]) -> dict[str, Any]:
-    """Put ticks at the values where these are few, else at 1, 2, 5; none too near to the one before."""
+    """Return ticks at the values, or at 1, 2, 5 if there are many, without ticks too close to the previous one."""
     unique = sorted({float(value) for value in values})
     low, high = unique[0], unique[-1]
     if len(unique) > 10:
         decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         unique = [lead * 10.0**decade for decade in decades for lead in (1, 2, 5)]
         unique = [value for value in unique if low <= value <= high]
-    kept: list[float] = []
+    ticks: list[float] = []
     for value in unique:
-        if not kept or math.log(value / kept[-1]) > 0.06 * math.log(high / low):
-            kept.append(value)
-    return {"tickvals": kept, "ticktext": [f"{value:g}" for value in kept]} if kept else {}
+        if not ticks or math.log(value / ticks[-1]) > 0.06 * math.log(high / low):
+            ticks.append(value)
+    return {"tickvals": ticks, "ticktext": [f"{value:g}" for value in ticks]} if ticks else {}
 
 
 def log_range(values: Iterable[float], padding: float) -> list[float]:
-    """Return the axis range in decades, with a share of padding on both sides."""
+    """Return the axis range in decades, padded by a share on both sides."""
     logs = np.log10([value for value in values if value > 0])
     low, high = float(logs.min()), float(logs.max())
     extra = padding * (high - low) or 0.2
@@ -195,7 +198,7 @@ def log_range(values: Iterable[float], padding: float) -> list[float]:
 
 
 def viridis(num: int) -> list[str]:
-    """Return viridis from dark to light; a single colour is the blue of its middle."""
+    """Return colours of viridis from dark to light. A single colour is its blue."""
     if num == 1:
         return [VIRIDIS[2]]
     stops = np.array([_rgb(colour) for colour in VIRIDIS])
@@ -208,20 +211,47 @@ def _rgb(colour: str) -> list[int]:
     return [int(colour[start : start + 2], 16) for start in (1, 3, 5)]
 
 
-def drawn_notes(num_shown: int, num_groups: int, num_dropped: int, *, log: bool) -> list[str]:
-    """Say which groups and values are not drawn, and why."""
-    notes = [f"{num_shown} of {num_groups} groups are drawn."] if num_shown < num_groups else []
+def heat_map_trace(
+    values: list[list[float | None]], limits: tuple[float, float], colours: Any, label: str, *, tick_format: str = ""
+) -> Trace:
+    """Return plotly's heat map of values row by row, with a colour bar."""
+    return {
+        "type": "heatmap",
+        "x": list(range(len(values[0]))),
+        "y": list(range(len(values))),
+        "z": values,
+        "zmin": limits[0],
+        "zmax": limits[1],
+        "colorscale": colours,
+        "showlegend": False,
+        "name": "",
+        "hoverongaps": False,
+        "xgap": 1,
+        "ygap": 1,
+        "colorbar": {
+            "thickness": 12,
+            "tickformat": tick_format,
+            "title": {"text": escape_for_plotly(label), "side": "right"},
+        },
+    }
+
+
+def omission_notes(
+    num_shown: int, num_groups: int, num_dropped: int = 0, *, log: bool = False, noun: str = "groups"
+) -> list[str]:
+    """Describe omitted groups and values."""
+    notes = [f"{num_shown} of {num_groups} {noun} shown."] if num_shown < num_groups else []
     if num_dropped:
-        why = "zero, negative or not finite and cannot stand on a log axis" if log else "not finite and not drawn"
-        notes.append(f"{num_dropped} {'value is' if num_dropped == 1 else 'values are'} {why}.")
+        reason = "zero, negative or not finite" if log else "not finite"
+        notes.append(f"{num_dropped} {'value' if num_dropped == 1 else 'values'} omitted: {reason}.")
     return notes
 
 
 def figure_html(plot: Plot, number: int) -> str:
-    """Return the figure's place, its data for the page's script, and its caption."""
+    """Return the figure's element, its data for the page's script, and its caption."""
     caption = " ".join([f"{plot.title}.", *plot.notes])
-    drawn = {"data": plot.traces, "layout": plot.page_layout()} | ({"frames": plot.frames} if plot.frames else {})
-    content = json_in_script(drawn)
+    figure = {"data": plot.traces, "layout": plot.page_layout()} | ({"frames": plot.frames} if plot.frames else {})
+    content = json_in_script(figure)
     style = f'style="--rows:{plot.rows}" role="img" aria-label="{escape(plot.title)}"'
     return (
         f'<figure><div class="plot" {style}></div><script type="application/json" class="plot-data">{content}</script>'
@@ -232,6 +262,6 @@ def figure_html(plot: Plot, number: int) -> str:
 
 
 def json_in_script(value: Any) -> str:
-    """Return JSON that cannot end a <script>: no <, no >, no &."""
+    """Return JSON that cannot end a <script>: <, > and & are escaped."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return re.sub("[<>&]", lambda match: f"\\u{ord(match.group()):04x}", text)

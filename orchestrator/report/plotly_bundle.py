@@ -1,6 +1,6 @@
-"""The library that draws in the browser: plotly.js without maps and 3-D, as its makers publish it, packed.
+"""Load the bundled plotly.js, its published version without maps and 3-D, gzipped.
 
-It goes into the page as it lies here; the page's script unpacks it. With all of plotly a page had 4.9 MB, so it has 0.7.
+The page contains it gzipped and unpacks it. A page has 0.7 MB, and would have 4.9 MB with all of plotly.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def packed_library() -> str:
 
 
 def library() -> str:
-    """Return plotly.js as the browser runs it."""
+    """Return the source of plotly.js."""
     return gzip.decompress(_packed()).decode()
 
 

@@ -1,4 +1,4 @@
-"""Read from the store what the report shows."""
+"""Read the report's content from the store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 from depthrate.orchestrator.monitor.cost import SweepCost, compute_cost
 from depthrate.orchestrator.monitor.status import SweepStatus
-from depthrate.orchestrator.report.curve_groups import grouped, spread, varying
+from depthrate.orchestrator.report.curve_groups import group_trials, spread, varying_names
 from depthrate.orchestrator.report.figure_data import read_figures
 from depthrate.orchestrator.report.figures.declared import MAX_SCATTERS
 from depthrate.orchestrator.report.figures.search import search_content
@@ -47,30 +47,31 @@ def read_report(
     curves: list[FittedCurve],
     command: list[str],
     search: SearchView | None = None,
-    held: Results | None = None,
+    in_memory: Results | None = None,
 ) -> ReportData:
-    """Return a sweep's trials, measurements and fits as the report wants them.
+    """Read a sweep's trials, metrics and fits for the report.
 
-    held: the numbers of results in memory (`hold_numbers`), where they are read already.
+    Args:
+        in_memory: Results from `hold_numbers`, if already read.
     """
     import pandas as pd
 
-    sweep, planned, measurements = checked.sweep, checked.trials, known_measurements(checked.task)
-    held = held or hold_numbers(checked, results)
-    done = {row["trial_id"]: row for row in results.sql(_DONE).to_arrow_table().to_pylist()}
-    trials = pd.DataFrame([_trial_row(trial, status, done.get(trial.trial_id, {})) for trial in planned])
-    known = pd.CategoricalDtype(sorted(set(trials["trial_id"])))
-    of_sweep = partial(_rows_of, held, known)
-    fitted = of_sweep("select * from results")
+    sweep, planned, metrics_by_name = checked.sweep, checked.trials, known_measurements(checked.task)
+    in_memory = in_memory or hold_numbers(checked, results)
+    committed = {row["trial_id"]: row for row in results.sql(_DONE).to_arrow_table().to_pylist()}
+    trials = pd.DataFrame([_trial_row(trial, status, committed.get(trial.trial_id, {})) for trial in planned])
+    trial_dtype = pd.CategoricalDtype(sorted(set(trials["trial_id"])))
+    read_rows = partial(_read_rows, in_memory, trial_dtype)
+    fitted = read_rows("select * from results")
     logged = {name: fitted[f"last_{name}"] for name in ALWAYS_LAST if name not in fitted}
-    fitted = fitted.assign(**logged)  # a panel of a task without such a parameter has the curve under its own name
+    fitted = fitted.assign(**logged)  # panels of tasks without that parameter use the curve's own name
     if search is not None:
-        fitted = fitted[fitted["trial_id"].isin([trial.trial_id for trial in search.trials_to_fit()])]
-    metrics = of_sweep(
+        fitted = fitted[fitted["trial_id"].isin([trial.trial_id for trial in search.chosen()])]
+    metrics = read_rows(
         "select * exclude (attempt_id) from metrics qualify is_last or step = max(step) over (partition by trial_id)",
         order=", step, layer",
     )
-    newest = _newest(done[trial.trial_id] for trial in planned if trial.trial_id in done)
+    newest = _newest(committed[trial.trial_id] for trial in planned if trial.trial_id in committed)
     figures = read_figures(results, sweep.figures, list(trials["trial_id"]))
     return ReportData(
         name=sweep.name,
@@ -78,19 +79,19 @@ def read_report(
         trials=trials,
         results=fitted,
         metrics=metrics,
-        curves=_with_running(results, trials, of_sweep("select * exclude (attempt_id) from curves", order=", step")),
-        fits=[replace(curve, measurement=measurements.get(curve.metric)) for curve in curves],
+        curves=_with_running(results, trials, read_rows("select * exclude (attempt_id) from curves", order=", step")),
+        fits=[replace(curve, measurement=metrics_by_name.get(curve.metric)) for curve in curves],
         store=results.store.url,
         commands=[shlex.join(command), shlex.join(["depthrate", "report", sweep.name, "--store", results.store.url])],
         versions=object_of(newest["versions"]) if newest else {"depthrate": importlib.metadata.version("depthrate")},
         git=_git(newest),
         created_at=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-        problems=[*map(str, results.problems), *(figure.said for figure in figures if figure.problem)],
-        measurements=measurements,
-        lists=_lists_of(checked.task, partial(_rows_of, results, known)),
+        problems=[*map(str, results.problems), *(figure.message for figure in figures if figure.problem)],
+        measurements=metrics_by_name,
+        lists=_read_lists(checked.task, partial(_read_rows, results, trial_dtype)),
         panels=checked.task.panels,
         points=_points(results, trials, list(planned[0].params), checked.task.panels),
-        layered=_layered(trials, of_sweep, metrics, checked.task.panels),
+        layered=_layered(trials, read_rows, metrics, checked.task.panels),
         attempts=(records := read_records_of(results.store, results.snapshot, sweep.name)),
         cost=_cost(results, records),
         search=None if search is None else search_content(search),
@@ -99,36 +100,35 @@ def read_report(
 
 
 def hold_numbers(checked: CheckedSweep, results: Results) -> Results:
-    """Return the results with all numbers of a sweep's trials in memory, since fits and figures ask for them many times."""
-    asked = [name for request in checked.sweep.fit for name in [request.metric, *names_in(request.where or "true")]]
+    """Read the numbers of a sweep's trials into memory, since fits and figures use them many times."""
+    requested = [name for request in checked.sweep.fit for name in [request.metric, *names_in(request.where or "true")]]
     ids = [trial.trial_id for trial in checked.trials]
-    return results.in_memory(ids, columns_to_skip(checked.task, asked))
+    return results.in_memory(ids, columns_to_skip(checked.task, requested))
 
 
-def _rows_of(results: Results, known: pd.CategoricalDtype, query: str, order: str = "") -> pd.DataFrame:
+def _read_rows(results: Results, trial_dtype: pd.CategoricalDtype, query: str, order: str = "") -> pd.DataFrame:
     """Return the rows of some trials, in order.
 
-    Trials are told apart by number: grouping hundreds of thousands of rows by text took most of the time of a large report.
+    trial_id is categorical: grouping hundreds of thousands of rows by str takes most of the time of a large report.
     """
     import pandas as pd
 
     frame = results.sql(f"{query} order by trial_id{order}").df()
-    codes = known.categories.get_indexer(pd.Index(frame["trial_id"]))  # -1 for a trial of another sweep
-    frame["trial_id"] = pd.Categorical.from_codes(codes, dtype=known)
+    codes = trial_dtype.categories.get_indexer(pd.Index(frame["trial_id"]))  # -1 for trials of other sweeps
+    frame["trial_id"] = pd.Categorical.from_codes(codes, dtype=trial_dtype)
     return frame[codes >= 0].reset_index(drop=True)
 
 
-def _lists_of(task: Task, of_sweep: Callable[..., pd.DataFrame]) -> pd.DataFrame:
-    """Return the vectors and matrices of each trial's last layer at its last step, but for those that only other tasks fill."""
-    known = [measurement for measurement in known_measurements(task).values() if measurement.kind != "scalar"]
-    declared = {each.name for each in task.measurements or known}
-    return of_sweep(
-        f"select {_columns(['trial_id', *(each.name for each in known if each.name in declared)])} from results"
-    )
+def _read_lists(task: Task, read_rows: Callable[..., pd.DataFrame]) -> pd.DataFrame:
+    """Return the task's vectors and matrices of each trial's last layer at its last step."""
+    lists = [metric for metric in known_measurements(task).values() if metric.kind != "scalar"]
+    declared = {metric.name for metric in task.measurements or lists}
+    names = [metric.name for metric in lists if metric.name in declared]
+    return read_rows(f"select {_columns(['trial_id', *names])} from results")
 
 
 def _with_running(results: Results, trials: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
-    """Return the curves with what trials that run have logged so far; nothing of those that were killed."""
+    """Add the live curves of running trials. Killed trials are omitted."""
     import pandas as pd
 
     running = trials.loc[trials["state"] == "running", ["trial_id"]]
@@ -141,27 +141,27 @@ def _with_running(results: Results, trials: pd.DataFrame, curves: pd.DataFrame) 
 
 
 def _points(results: Results, trials: pd.DataFrame, parameters: list[str], panels: Sequence[Panel]) -> pd.DataFrame:
-    """Return the kept features that panels draw, of the first trial of each of some settings: two numbers of each vector."""
+    """Return two components of the stored features for the panels, of the first trial of some settings."""
     import pandas as pd
 
     kinds = [panel.kind for panel in panels if isinstance(panel, ScatterPanel)]
     done = trials[trials["state"] == "ok"]
     if not kinds or done.empty:
         return pd.DataFrame()
-    settings = [name for name in varying(trials, parameters) if name != "seed"]
-    firsts = [str(part["trial_id"].iloc[0]) for _, part in spread(grouped(trials, done, settings), MAX_SCATTERS)]
-    listed = ", ".join(f"'{first}'" for first in firsts)
-    named = ", ".join("'" + kind.replace("'", "''") + "'" for kind in kinds)
+    settings = [name for name in varying_names(trials, parameters) if name != "seed"]
+    firsts = [str(part["trial_id"].iloc[0]) for _, part in spread(group_trials(trials, done, settings), MAX_SCATTERS)]
+    id_list = ", ".join(f"'{first}'" for first in firsts)
+    kind_list = ", ".join("'" + kind.replace("'", "''") + "'" for kind in kinds)
     return results.sql(
         "select trial_id, step, kind, label, feature[1] as x, feature[2] as y from features "
-        f"where trial_id in ({listed}) and kind in ({named}) and len(feature) > 1 order by trial_id, step, sample_index"
+        f"where trial_id in ({id_list}) and kind in ({kind_list}) and len(feature) > 1 order by trial_id, step, sample_index"
     ).df()
 
 
 def _layered(
-    trials: pd.DataFrame, of_sweep: Callable[..., pd.DataFrame], metrics: pd.DataFrame, panels: Sequence[Panel]
+    trials: pd.DataFrame, read_rows: Callable[..., pd.DataFrame], metrics: pd.DataFrame, panels: Sequence[Panel]
 ) -> pd.DataFrame:
-    """Return what panels map over steps and layers, where the columns that they need are measured."""
+    """Return the metrics that panels map over steps and layers, if their columns are measured."""
     names = [
         panel.measurement
         for panel in panels
@@ -170,11 +170,11 @@ def _layered(
     ]
     if not names:
         return metrics.iloc[:0]
-    found = of_sweep(
+    rows = read_rows(
         f"select {_columns(['trial_id', 'step', 'split', 'layer', *names])} from metrics", order=", step, layer"
     )
     finished = trials.loc[trials["state"] == "ok", "trial_id"]
-    return found[found["trial_id"].isin(finished) & (found["split"] == "train")]
+    return rows[rows["trial_id"].isin(finished) & (rows["split"] == "train")]
 
 
 def _columns(names: Sequence[str]) -> str:
@@ -182,7 +182,7 @@ def _columns(names: Sequence[str]) -> str:
 
 
 def _cost(results: Results, records: Sequence[Record]) -> SweepCost:
-    """Sum up what a sweep's attempts have cost."""
+    """Compute the cost of a sweep's attempts."""
     rows = results.snapshot.trials.select(["trial_id", "attempt_id", "wall_s"]).to_pylist()
     return compute_cost(records, rows, time.time())
 

@@ -1,4 +1,4 @@
-"""A theme of the report: figures that belong together, where they stand on the page and what is said of them."""
+"""Define a section of the report: related figures with their heading and explanation."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ def _nothing(data: ReportData) -> str:
 
 @dataclass(frozen=True)
 class ReportSection:
-    """Figures that one file draws; `figures.THEMES` lists them all."""
+    """Figures of one module. `figures.SECTIONS` lists all sections."""
 
     section: str
-    """Heading of the page under which they stand; themes that follow each other under one heading share it."""
+    """Heading on the page. Consecutive sections with one heading share it."""
     draw: Callable[[ReportData], list[Plot]]
-    """Makes the figures, none where there is nothing to draw; `plots` makes them once."""
+    """Function that makes the figures, if any. `plots` caches them."""
     lead: Callable[[ReportData], str] = _nothing
-    """What is drawn and how to read it, as HTML."""
+    """Explanation of the figures, as HTML."""
     empty: str = ""
-    """What is said where the section has no figure; a section with nothing in it is left out."""
+    """Text without figures. A section without content is omitted."""
     tables: Callable[[ReportData], str] = _nothing
-    """What stands above the figures, as HTML."""
+    """Tables above the figures, as HTML."""
 
     def plots(self, data: ReportData) -> list[Plot]:
-        """Return the figures; the page and the files for papers show the same ones."""
-        if self.draw not in data.drawn_by:
-            data.drawn_by[self.draw] = self.draw(data)
-        return data.drawn_by[self.draw]
+        """Return the figures, the same ones for the page and for files."""
+        if self.draw not in data.plot_cache:
+            data.plot_cache[self.draw] = self.draw(data)
+        return data.plot_cache[self.draw]

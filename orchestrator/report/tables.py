@@ -1,4 +1,4 @@
-"""The tables of failures, cost, searches and verdicts."""
+"""Render the tables of failures, cost, searches and verdicts."""
 
 from __future__ import annotations
 
@@ -6,20 +6,28 @@ import collections
 
 import pandas as pd
 
-from depthrate.orchestrator.monitor.cost import Hours, NodeCost, SweepCost, device_hours_unit
-from depthrate.orchestrator.report.curve_groups import grouped
+from depthrate.orchestrator.monitor.cost import Hours, NodeCost, SweepCost, device_word
+from depthrate.orchestrator.report.curve_groups import group_trials
 from depthrate.orchestrator.report.html_table import Cell, long_cell, table
 from depthrate.orchestrator.report.report_data import ReportData, SearchContent
 from depthrate.orchestrator.report.text import escape, is_finite, number_text, value_text
 from depthrate.orchestrator.report.trial_tables import MAX_ERROR, MAX_TABLE_ROWS, trial_cell
 from depthrate.tasks.panel import VerdictPanel
 
-KINDS_OF_HOURS = ("held", "committed", "failed", "repeated", "around", "idle")
-NODE_COLUMNS = ("node", "attempts", "done", "hours", "wasted", "kinds of failure", "last error")
+HOUR_COLUMNS = {
+    "held": "allocated",
+    "committed": "useful",
+    "failed": "failed",
+    "repeated": "repeated",
+    "around": "overhead",
+    "idle": "idle",
+}
+"""Attribute of `Hours` -> heading, both in hours."""
+NODE_COLUMNS = ("node", "attempts", "done", "allocated (h)", "wasted (h)", "failures", "last error")
 
 
 def failure_table(data: ReportData) -> str:
-    """Return what failed trials failed with, the most frequent first; empty where none has."""
+    """Return the errors of failed trials, most frequent first. Empty without failures."""
     if data.trials.empty or not (data.trials["state"] == "failed").any():
         return ""
     failed = data.trials[data.trials["state"] == "failed"]
@@ -30,24 +38,20 @@ def failure_table(data: ReportData) -> str:
         text = error if len(error) <= MAX_ERROR else f"{error[:MAX_ERROR]} …"
         command = f"<code>depthrate logs {escape(first)} --store {escape(data.store)}</code>"
         rows.append([Cell(str(len(part)), is_number=True), long_cell(text), Cell(command)])
-    return f"<h3>Failures</h3>{table(['trials', 'error', 'see'], rows)}"
+    return f"<h3>Failures</h3>{table(['trials', 'error', 'logs'], rows)}"
 
 
 def cost_tables(cost: SweepCost) -> str:
-    """Return what was held and for what, by device, and what failed, by node."""
+    """Return the allocated hours by device and use, and the failures by node."""
     rows = [
-        [
-            Cell(escape(device_hours_unit(device))),
-            *(_hours(getattr(hours, kind)) for kind in KINDS_OF_HOURS),
-            _share(hours),
-        ]
+        [Cell(escape(device_word(device))), *(_hours(getattr(hours, kind)) for kind in HOUR_COLUMNS), _share(hours)]
         for device, hours in sorted(cost.devices.items())
     ]
-    content = table(["", *KINDS_OF_HOURS, "committed / held"], rows)
+    content = table(["", *(f"{name} (h)" for name in HOUR_COLUMNS.values()), "useful / allocated"], rows)
     failed = sorted((node for node in cost.nodes.values() if node.failures), key=lambda node: -node.wasted_hours)
     if failed:
         content += (
-            f"<h3>Failures by node</h3>{table(NODE_COLUMNS, [_node_row(each) for each in failed], sortable=True)}"
+            f"<h3>Failures by node</h3>{table(NODE_COLUMNS, [_node_row(node) for node in failed], sortable=True)}"
         )
     return content
 
@@ -75,31 +79,32 @@ def search_table(search: SearchContent) -> str:
 
 
 def verdict_table(data: ReportData, panel: VerdictPanel) -> str:
-    """Return what a panel says of each setting: its code in words, and measurements beside their predictions."""
+    """Return a panel's verdict per setting, and metrics with their predictions."""
     if panel.measurement not in data.results or data.results[panel.measurement].dropna().empty:
         return ""
     settings = data.settings
     columns = [(column, "") if isinstance(column, str) else column for column in panel.columns]
-    columns = [(name, beside) for name, beside in columns if name in data.results and data.results[name].notna().any()]
-    found = data.results.dropna(subset=[panel.measurement])
-    groups = grouped(data.trials, found, settings)
+    columns = [
+        (name, predicted) for name, predicted in columns if name in data.results and data.results[name].notna().any()
+    ]
+    groups = group_trials(data.trials, data.results.dropna(subset=[panel.measurement]), settings)
     rows = []
     for key, part in groups[:MAX_TABLE_ROWS]:
         codes = collections.Counter(int(code) for code in part[panel.measurement])
-        said = [
+        verdicts = [
             panel.words.get(code, str(code)) + (f" ({count} of {len(part)})" if count < len(part) else "")
             for code, count in sorted(codes.items())
         ]
         cells = [*(Cell(escape(value), value) for value in key), Cell(str(len(part)), is_number=True)]
-        cells.append(Cell(escape("; ".join(said))))
-        rows.append([*cells, *(_mean_cell(part, name, beside) for name, beside in columns)])
+        cells.append(Cell(escape("; ".join(verdicts))))
+        rows.append([*cells, *(_mean_cell(part, name, predicted) for name, predicted in columns)])
     labels = [data.measurement(name).label for name, _ in columns]
     label = data.measurement(panel.measurement).label
-    note = f"{escape(label)}: {escape(panel.doc)} Numbers are means over the trials, in brackets what theory predicts."
+    note = f"{escape(label)}: {escape(panel.doc)} Numbers are means over trials, with predictions in brackets."
     return f"<p class=note>{note}</p>{table([*settings, 'trials', label, *labels], rows)}"
 
 
-def _mean_cell(part: pd.DataFrame, name: str, beside: str) -> Cell:
-    values = [float(part[column].mean()) for column in (name, beside) if column in part]
+def _mean_cell(part: pd.DataFrame, name: str, predicted: str) -> Cell:
+    values = [float(part[column].mean()) for column in (name, predicted) if column in part]
     texts = [number_text(value, 4, zeros=True) for value in values if is_finite(value)]
     return Cell(texts[0] + (f" [{texts[1]}]" if len(texts) > 1 else "") if texts else "—", is_number=True)

@@ -1,4 +1,4 @@
-"""The report's words: names, numbers, and what users wrote, escaped."""
+"""Format the report's names and numbers, and escape users' text."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from depthrate.tasks.fits.rate_fit import RateFit
 
 _RAISED = str.maketrans("0123456789−", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 MAX_LABEL = 40
-"""Characters of a user's text in a legend; longer ones would push the axes aside."""
+"""Maximum number of characters of a user's text in a legend. Longer text would push the axes aside."""
 
 
 def formula_markup(formula: str) -> str:
-    """Return a model's formula as HTML: exponents raised, minus signs in place of hyphens."""
+    """Format a model's formula as HTML, with superscripts and minus signs."""
     braces_raised = re.sub(r"\^{(.*?)}", r"<sup>\1</sup>", escape(formula))
     return re.sub(r"\^(\w)", r"<sup>\1</sup>", braces_raised).replace("-", "−")
 
@@ -27,20 +27,20 @@ def interval_of(fit: RateFit) -> tuple[float, float] | None:
 
 
 def x_text(x: str) -> str:
-    """Return what a rate is over as the base of a power: arithmetic in parentheses, with minus signs."""
+    """Format x as the base of a power: arithmetic in parentheses, with minus signs."""
     return x if x.isidentifier() else f"({minus_signs(x)})"
 
 
 def minus_signs(formula: str) -> str:
-    """Return a formula with minus signs in place of hyphens."""
+    """Replace hyphens by minus signs."""
     return formula.replace("-", "−")
 
 
 def curve_label(curve: FittedCurve) -> str:
-    """Name a curve's metric, and what of it is not as usual: its layer, its filter, options of the fit."""
-    asked = curve.asked
-    layer = "" if asked.layer is None else f", layer {signed_text(asked.layer, 'd')}"
-    return ", ".join([f"{curve.metric_label}{layer}", *asked.options])
+    """Name a curve's metric, with its layer, filter and fit options if they are not the default."""
+    request = curve.asked
+    layer = "" if request.layer is None else f", layer {signed_text(request.layer, 'd')}"
+    return ", ".join([f"{curve.metric_label}{layer}", *request.options])
 
 
 def group_text(by: dict[str, Any]) -> str:
@@ -49,26 +49,27 @@ def group_text(by: dict[str, Any]) -> str:
 
 
 def group_values(by: dict[str, Any]) -> str:
-    """Name a group by its values alone, where the parameters' names stand beside."""
+    """Name a group by its values, without the parameters' names."""
     return ", ".join(map(value_text, by.values()))
 
 
 def is_null(value: Any) -> bool:
-    """Tell whether a value is null, or NaN as pandas writes null."""
+    """Return whether a value is None or NaN, pandas' null."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def value_text(value: Any) -> str:
-    """Return a parameter's value as text; floats have six digits."""
+    """Format a parameter's value. Floats have six digits."""
     if is_null(value):
         return "null"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def number_text(value: float | None, digits: int = 3, *, zeros: bool = False) -> str:
-    """Return a number with so many significant digits, zeros at its end too where it stands in a column of such numbers.
+    """Format a number with significant digits, or a dash if it is missing or not finite.
 
-    A dash where it is missing or not finite.
+    Args:
+        zeros: Whether to keep trailing zeros, for columns of numbers.
     """
     if not is_finite(value):
         return "—"
@@ -77,46 +78,46 @@ def number_text(value: float | None, digits: int = 3, *, zeros: bool = False) ->
     return f"{lead}·10{signed_text(int(power.replace('−', '-')), 'd').translate(_RAISED)}" if e else lead
 
 
-def thousandths(value: float | None) -> str:
-    """Return a number with three digits after the point, zeros too: an exponent has as many as its interval's ends."""
+def three_decimals(value: float | None) -> str:
+    """Format a number with three decimals, so that an exponent has as many as its interval."""
     return signed_text(value, ".3f") if is_finite(value) else "—"
 
 
 def signed_text(value: float, form: str) -> str:
-    """Format a number with a minus sign in place of the hyphen; what is rounded to zero has no sign."""
+    """Format a number with a minus sign instead of a hyphen. Zero after rounding has no sign."""
     text = minus_signs(format(value, form))
     return text if any(digit in text for digit in "123456789") else text.lstrip("+−")
 
 
 def duration_text(seconds: float) -> str:
-    """Return a time in seconds, minutes or hours."""
+    """Format a duration in seconds, minutes or hours."""
     if seconds < 120:
         return f"{seconds:.3g} s"
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def is_finite(value: float | None) -> TypeGuard[float]:
-    """Tell whether the value is there and neither infinite nor NaN."""
+    """Return whether the value is not None, infinite or NaN."""
     return value is not None and math.isfinite(value)
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Tell whether the value is a finite number."""
+    """Return whether the value is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def p_text(p: float | None) -> str:
-    """Return a p-value: three digits after the point, or that it is smaller."""
+    """Format a p-value with three decimals, or as `< 0.001`."""
     return "—" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def escape(value: object) -> str:
-    """Escape for HTML; halves of surrogate pairs become question marks, as no file could hold them."""
+    """Escape for HTML. Lone surrogates become question marks, since files cannot hold them."""
     return html.escape(str(value).encode("utf-8", "replace").decode())
 
 
 def escape_for_plotly(value: object) -> str:
-    """Escape what plotly would read as a tag or an entity; plotly turns entities back into characters."""
+    """Escape tags and entities for plotly, which decodes entities itself."""
     return html.escape(shorten(str(value)), quote=False)
 
 

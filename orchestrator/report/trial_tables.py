@@ -1,4 +1,4 @@
-"""The table of trials, each once with its numbers; what was left out of fits; and what a click on a trial shows."""
+"""Render the tables of trials and of excluded trials, and the details of a clicked trial."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pandas as pd
 from depthrate.orchestrator.analysis.convergence import UNCONVERGED_RULE
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.report.curve_groups import thin_indices, unique, varying
+from depthrate.orchestrator.report.curve_groups import thin_indices, unique, varying_names
 from depthrate.orchestrator.report.html_table import Cell, long_cell, number_cell, table, text_cell, without_empty
 from depthrate.orchestrator.report.plot import json_in_script
 from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData
@@ -31,27 +31,28 @@ from depthrate.tasks.metric import Measurement
 MAX_TABLE_ROWS = 500
 MAX_IDS = 20
 MAX_ERROR = 300
-"""Characters of an error; the whole is in the logs."""
+"""Maximum number of characters of an error. The logs have all of it."""
 MAX_COLUMNS = 13
-"""Of the table of trials, as many as a laptop's screen has room for; its measurements give way."""
+"""Maximum number of columns of the table of trials, for a laptop's screen. Metrics are cut first."""
 MAX_DETAILS = 60_000
-"""Numbers in the curves of all trials that a click shows."""
+"""Maximum number of numbers in the curves of all trial details."""
 
 
 def trial_table(data: ReportData, *, without: frozenset[str] = frozenset()) -> str:
-    """Return the trials, each once: state, the parameters that differ, what was measured; a click shows the rest.
+    """Return one row per trial: state, varying parameters and metrics. A click shows the rest.
 
-    `without` names trials that stand elsewhere.
+    Args:
+        without: Trials of another table.
     """
     if data.trials.empty:
         return "<p>No trials are planned.</p>"
     trials = _ordered(data.trials[~data.trials["trial_id"].isin(list(without))])
     shown = trials.head(MAX_TABLE_ROWS)
-    differing = varying(data.trials, data.parameters)
+    differing = varying_names(data.trials, data.parameters)
     measured = _measured(data, MAX_COLUMNS - 4 - len(differing))
     values = _by_trial(data.results, [column for _, column in measured])
     has_errors = bool(shown["error"].notna().any())
-    header = ["trial", "state", *differing, *(each.label for each, _ in measured), "wall s"]
+    header = ["trial", "state", *differing, *(metric.label for metric, _ in measured), "wall time (s)"]
     header += ["error"] if has_errors else []
     rows = []
     for row in shown.to_dict("records"):
@@ -65,7 +66,7 @@ def trial_table(data: ReportData, *, without: frozenset[str] = frozenset()) -> s
         return ""
     note = "Click a header to sort, a trial for its curves and attempts."
     if len(trials) > len(rows):
-        note += f" The first {counted(len(rows), 'trial')}; {len(trials) - len(rows)} more are not shown."
+        note += f" The first {counted(len(rows), 'trial')} of {len(trials)} are shown."
     names = [f"trial-{trial_id}" for trial_id in shown["trial_id"]]
     content = table(header, rows, sortable=True, ids=names)
     return f"<p class=note>{note}</p>{content}{_shared(data, differing)}"
@@ -79,30 +80,29 @@ def _ordered(trials: pd.DataFrame) -> pd.DataFrame:
 def _shared(data: ReportData, differing: Sequence[str]) -> str:
     trials = data.trials
     same = [f"{name} = {value_text(trials[name].iloc[0])}" for name in data.parameters if name not in differing]
-    details = f"<details><summary>Parameters that all trials share</summary><p>{escape(', '.join(same))}</p></details>"
+    details = f"<details><summary>Common parameters</summary><p>{escape(', '.join(same))}</p></details>"
     return details if same else ""
 
 
-def _measured(data: ReportData, room: int) -> list[tuple[Measurement, str]]:
-    """Return the measurements that the table shows with their columns of the results: the fitted ones first."""
-    names = unique(
-        [curve.metric for curve in data.fits] + [each.name for each in data.drawn("step")] + data.layer_metrics
-    )
-    found = []
+def _measured(data: ReportData, max_columns: int) -> list[tuple[Measurement, str]]:
+    """Return the metrics of the table with their columns of the results, fitted metrics first."""
+    curves = [metric.name for metric in data.panel_metrics("step")]
+    names = unique([*(curve.metric for curve in data.fits), *curves, *data.layer_metrics])
+    measured = []
     for name in names:
-        # a measured column that a parameter hides (loss, lr) stands in the results as last_<name>
+        # results name a measured column that a parameter hides (loss, lr) last_<name>
         column = f"last_{name}" if f"last_{name}" in data.results else name
         if column in data.results and pd.to_numeric(data.results[column], errors="coerce").notna().any():
-            found.append((data.measurement(name), column))
-    return found[: max(room, 2)]
+            measured.append((data.measurement(name), column))
+    return measured[: max(max_columns, 2)]
 
 
 def _by_trial(results: pd.DataFrame, columns: Sequence[str]) -> Mapping[str, Mapping[str, float]]:
     if results.empty or not columns:
         return {}
-    chosen = results.drop_duplicates("trial_id").set_index("trial_id")[list(columns)]
-    chosen = chosen.apply(pd.to_numeric, errors="coerce")
-    return {str(trial_id): row for trial_id, row in chosen.to_dict("index").items()}
+    values = results.drop_duplicates("trial_id").set_index("trial_id")[list(columns)]
+    values = values.apply(pd.to_numeric, errors="coerce")
+    return {str(trial_id): row for trial_id, row in values.to_dict("index").items()}
 
 
 def _id_cell(trial_id: str) -> Cell:
@@ -118,7 +118,7 @@ def _measured_cell(value: float | None) -> Cell:
 
 
 def trial_cell(name: str, value: Any) -> Cell:
-    """Return a cell of a column of the trials."""
+    """Return a cell of the table of trials."""
     if is_null(value):
         return Cell("", is_number=name == "wall_s")
     text = value_text(value)
@@ -135,34 +135,31 @@ def _cut(text: str) -> str:
 
 
 def left_out_table(data: ReportData) -> str:
-    """Return which trials were left out of fits or are in doubt, and why: a line a reason, whatever the number of curves."""
+    """Return the excluded and unconverged trials, one line per reason."""
     reasons: dict[str, dict[frozenset[str], list[FittedCurve]]] = {}
     for curve in data.fits:
-        for why, trial_ids in _doubts(curve):
-            reasons.setdefault(why, {}).setdefault(frozenset(trial_ids), []).append(curve)
-    for why, parts in reasons.items():
-        every = [
-            trial_ids == {row["trial_id"] for row in curve.rows} for trial_ids, own in parts.items() for curve in own
+        for reason, doubtful in _doubts(curve):
+            reasons.setdefault(reason, {}).setdefault(frozenset(doubtful), []).append(curve)
+    for reason, parts in reasons.items():
+        is_whole_curve = [
+            trial_ids == {row["trial_id"] for row in curve.rows}
+            for trial_ids, curves in parts.items()
+            for curve in curves
         ]
-        if all(every) and len(every) == len(data.fits):  # it holds of all groups: they need no line each
-            reasons[why] = {frozenset().union(*parts): list(data.fits)}
+        if all(is_whole_curve) and len(is_whole_curve) == len(data.fits):  # one line for all groups
+            reasons[reason] = {frozenset().union(*parts): list(data.fits)}
     if not reasons:
-        return "<p>Nothing: every committed trial is in its fits, and none is unconverged.</p>"
+        return "<p>None. Every committed trial is in its fits and converged.</p>"
     names = _setting_names(data)
     places = {trial_id: place for place, trial_id in enumerate(names)}
-    rows = [
-        [
-            long_cell(why),
-            text_cell(_curves_text(curves, data.fits)),
-            number_cell(str(len(trial_ids))),
-            Cell(
-                f"<div class=long>{_links(sorted(trial_ids, key=lambda each: places.get(each, len(names))), names)}</div>"
-            ),
-        ]
-        for why, parts in reasons.items()
-        for trial_ids, curves in parts.items()
-    ]
-    return table(*without_empty(["why", "of", "trials", "which"], rows))
+    rows = []
+    for reason, parts in reasons.items():
+        for trial_ids, curves in parts.items():
+            ordered = sorted(trial_ids, key=lambda trial_id: places.get(trial_id, len(names)))
+            links = Cell(f"<div class=long>{_links(ordered, names)}</div>")
+            count = number_cell(str(len(trial_ids)))
+            rows.append([long_cell(reason), text_cell(_curves_text(curves, data.fits)), count, links])
+    return table(*without_empty(["reason", "fits", "trials", "settings"], rows))
 
 
 def _doubts(curve: FittedCurve) -> Iterable[tuple[str, list[str]]]:
@@ -171,17 +168,17 @@ def _doubts(curve: FittedCurve) -> Iterable[tuple[str, list[str]]]:
         reasons.setdefault(str(point["reason"]), []).append(str(point["trial_id"]))
     yield from reasons.items()
     if curve.unconverged:
-        yield f"kept, but unconverged: {UNCONVERGED_RULE}", sorted(curve.unconverged)
+        yield f"included, but unconverged: {UNCONVERGED_RULE}", sorted(curve.unconverged)
     if curve.above:
         share = f"{max(curve.above.values()):.1%}"
         yield (
-            f"kept, but its objective is above a shallower network's, by up to {share} of its gap",
+            f"included, but the objective is above a shallower network's, by up to {share} of its gap",
             sorted(curve.above),
         )
 
 
 def _curves_text(curves: Sequence[FittedCurve], fits: Sequence[FittedCurve]) -> str:
-    """Name the curves: of all groups by what is fitted alone."""
+    """Name the curves, without groups if all curves are included."""
     is_all = len(curves) == len(fits)
     groups = ["" if is_all else group_text(curve.by) for curve in curves]
     names = [curve_label(curve) + (f" ({by})" if by else "") for curve, by in zip(curves, groups, strict=True)]
@@ -189,8 +186,8 @@ def _curves_text(curves: Sequence[FittedCurve], fits: Sequence[FittedCurve]) -> 
 
 
 def _setting_names(data: ReportData) -> dict[str, str]:
-    """Return trial -> what tells it from the others, as in `depth 5, seed 1`, in the order of the table."""
-    differing = varying(data.trials, data.parameters)
+    """Return each trial's varying parameters, as in `depth 5, seed 1`, in the order of the table."""
+    differing = varying_names(data.trials, data.parameters)
     rows = data.trials[["trial_id", *differing]].to_dict("records")
     return {
         str(row["trial_id"]): ", ".join(f"{name} {value_text(row[name])}" for name in differing) or str(row["trial_id"])
@@ -199,51 +196,51 @@ def _setting_names(data: ReportData) -> dict[str, str]:
 
 
 def _links(trial_ids: Sequence[str], names: Mapping[str, str]) -> str:
-    """Name trials by their settings, each a link to its row."""
+    """List trials by their settings, linked to their rows."""
     if len(trial_ids) > 1 and set(trial_ids) >= set(names):
         return "all"
-    shown = "; ".join(
+    links = "; ".join(
         f'<a href="#trial-{escape(trial_id)}">{escape(names[trial_id])}</a>' if trial_id in names else escape(trial_id)
         for trial_id in trial_ids[:MAX_IDS]
     )
-    return shown + (f" and {len(trial_ids) - MAX_IDS} more" if len(trial_ids) > MAX_IDS else "")
+    return links + (f" and {len(trial_ids) - MAX_IDS} more" if len(trial_ids) > MAX_IDS else "")
 
 
 def trial_details(parts: Sequence[ReportData]) -> str:
-    """Return, for the page's script, what a click on a trial shows: its curves, its attempts and where to read on."""
-    found: dict[str, Any] = {}
+    """Return the trial details for the page's script: curves, attempts and the command for logs."""
+    details: dict[str, Any] = {}
     labels: dict[str, str] = {}
     for data in parts:
         shown = list(_ordered(data.trials)["trial_id"].head(MAX_TABLE_ROWS)) if len(data.trials) else []
-        columns = {each.name: each for each in data.drawn("step") if each.name in data.curves}
-        labels |= {name: each.label for name, each in columns.items()}
+        columns = {metric.name: metric.label for metric in data.panel_metrics("step") if metric.name in data.curves}
+        labels |= columns
         curves = _curves(data, shown, list(columns), MAX_DETAILS // len(parts))
         attempts = _attempts(data)
         for row in data.trials[data.trials["trial_id"].isin(shown)].to_dict("records"):
             trial_id = str(row["trial_id"])
             logs = f"depthrate logs {trial_id} --store {data.store}"
             entry = {"logs": logs, "curves": curves.get(trial_id, {}), "attempts": attempts.get(trial_id, [])}
-            found.setdefault(trial_id, entry)
-    if not found:
+            details.setdefault(trial_id, entry)
+    if not details:
         return ""
-    content = json_in_script({"labels": labels, "trials": found})
+    content = json_in_script({"labels": labels, "trials": details})
     return f'<script type="application/json" id="trial-details">{content}</script>'
 
 
 def _curves(data: ReportData, trial_ids: Sequence[str], names: Sequence[str], budget: int) -> dict[str, dict[str, Any]]:
-    """Return trial -> split -> step and each measurement, thinned so that the page stays small enough to send."""
+    """Return trial -> split -> step and metrics, thinned to keep the page small."""
     if data.curves.empty or not names:
         return {}
-    each = max(8, min(80, budget // (len(trial_ids) * (1 + len(names)))))
-    found: dict[str, dict[str, Any]] = {}
+    max_points = max(8, min(80, budget // (len(trial_ids) * (1 + len(names)))))
+    curves: dict[str, dict[str, Any]] = {}
     part = data.curves[data.curves["trial_id"].isin(list(trial_ids))]
     part = part.assign(**{name: pd.to_numeric(part[name], errors="coerce").astype(float) for name in names})
     for (trial_id, split), rows in part.groupby(["trial_id", "split"], sort=False, observed=True):
-        thin = rows.sort_values("step").iloc[thin_indices(len(rows), each)]
+        thin = rows.sort_values("step").iloc[thin_indices(len(rows), max_points)]
         columns = {name: [_short(value) for value in thin[name]] for name in names}
         steps = [int(step) for step in thin["step"]]
-        found.setdefault(str(trial_id), {})[str(split)] = {"step": steps} | columns
-    return found
+        curves.setdefault(str(trial_id), {})[str(split)] = {"step": steps} | columns
+    return curves
 
 
 def _short(value: float) -> float | None:
@@ -251,23 +248,24 @@ def _short(value: float) -> float | None:
 
 
 def _attempts(data: ReportData) -> dict[str, list[str]]:
-    """Return trial -> its attempts in words, the first first."""
-    found: dict[str, list[str]] = {}
+    """Return descriptions of each trial's attempts, in order."""
+    attempts: dict[str, list[str]] = {}
     for record in sorted(data.attempts, key=lambda record: record["started_at"]):
-        said = _attempt_text(record)
+        text = _attempt_text(record)
         for trial_id in record["trial_ids"]:
-            found.setdefault(str(trial_id), []).append(said)
-    return found
+            attempts.setdefault(str(trial_id), []).append(text)
+    return attempts
 
 
 def _attempt_text(record: Mapping[str, Any]) -> str:
-    begun = datetime.fromtimestamp(record["started_at"], UTC)
+    started = datetime.fromtimestamp(record["started_at"], UTC)
     ended = record.get("ended_at") or record.get("heartbeat_at")
-    took = f", {duration_text(ended - record['started_at'])}" if is_finite(ended) else ""
+    duration = f", {duration_text(ended - record['started_at'])}" if is_finite(ended) else ""
     places = [f"on {record['host']}"] if record.get("host") else []
     places += [f"({record['device']})"] if record.get("device") else []
     places += [f"job {record['job_id']}"] if record.get("job_id") else []
     pack = f", a pack of {len(record['trial_ids'])}" if len(record["trial_ids"]) > 1 else ""
     error = f": {_cut(str(record['error']))}" if record.get("error") else ""
-    where = f" {' '.join(places)}" if places else ""
-    return f"{record['attempt_id']} {record['state']}{where}, begun {begun:%Y-%m-%d %H:%M:%S} UTC{took}{pack}{error}"
+    location = f" {' '.join(places)}" if places else ""
+    time = f"started {started:%Y-%m-%d %H:%M:%S} UTC{duration}"
+    return f"{record['attempt_id']} {record['state']}{location}, {time}{pack}{error}"

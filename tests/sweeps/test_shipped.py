@@ -2,7 +2,7 @@
 
 import pytest
 
-from depthrate.orchestrator.analysis.replicates import draws_text
+from depthrate.orchestrator.analysis.replicates import interval_text
 from depthrate.sweeps.expand import expand
 from depthrate.sweeps.load import SHIPPED, find_sweep_file, load_sweep
 
@@ -73,5 +73,5 @@ def test_no_fit_of_a_shipped_sweep_averages_over_settings(name):
         groups = {}
         for params in trials:
             groups.setdefault(repr([params[by] for by in request.by]), []).append(params)
-        texts = {draws_text(request, group, ["data_seed"]) for group in groups.values()}
+        texts = {interval_text(request, group, ["data_seed"]) for group in groups.values()}
         assert all("used" not in text or "of data_seed used" in text for text in texts), (request, texts)

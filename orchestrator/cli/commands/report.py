@@ -91,8 +91,11 @@ def _say(written: Written, targets: ReportFiles) -> None:
     print_line(f"wrote {targets.page} ({written.megabytes:.1f} MB); open it in a browser", stderr=aside)
     if targets.figures:
         print_line(f"wrote {written.num_figures} figures to {targets.figures}", stderr=aside)
-    if written.latex:
-        print_line(f"wrote {' and '.join(map(str, written.latex))}", stderr=aside)
+    if targets.latex:
+        print_line(
+            f"wrote {', '.join(map(str, written.latex))}" if written.latex else "no fits.tex: the sweep has no fits",
+            stderr=aside,
+        )
 
 
 @declared(
@@ -115,7 +118,7 @@ def _say(written: Written, targets: ReportFiles) -> None:
     type=click.Choice([*PaperWidth]),
     help="Of a paper's figures: column (3.25 in, default) or text (5.5 in).",
 )
-@click.option("--latex", type=FILE, help="A folder for fits.tex and methods.tex.")
+@click.option("--latex", type=FILE, help="A folder for fits.tex.")
 @click.option("--overlay", help="A second sweep, in the same figures.")
 def command(sweep: str, store: str | None, output: Path, **options: Any) -> None:
     report_sweep(sweep, store, output, ReportOptions(**options))

@@ -1,1 +1,1 @@
-"""What a paper says of a sweep, as LaTeX: the table of its rates and a paragraph on how they came about."""
+"""Export the fits of a sweep as a LaTeX table."""

@@ -1,13 +1,11 @@
-"""Numbers and values as LaTeX."""
+"""Format numbers and values as LaTeX."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.export.latex.text import latex
 from depthrate.orchestrator.report.text import is_finite, is_null, is_number
 from depthrate.tasks.fits.rate_fit import RateFit
@@ -16,41 +14,26 @@ NOTHING = "---"
 
 
 def number(value: float | None, form: str = ".3g") -> str:
-    """Return a number as mathematics, with a power of ten in place of an e; a dash where it is missing or not finite."""
+    """Format a number in math mode with a power of ten, or a dash if it is missing or not finite."""
     if not is_finite(value):
         return NOTHING
     lead, e, exponent = format(value, form).partition("e")
     return rf"${lead} \cdot 10^{{{int(exponent)}}}$" if e else f"${lead}$"
 
 
-def value(given: Any) -> str:
-    """Return a parameter's value: six digits of a number, none for null."""
-    if is_null(given):
+def value(raw_value: Any) -> str:
+    """Format a parameter's value: numbers with six digits, None as `none`."""
+    if is_null(raw_value):
         return "none"
-    if isinstance(given, np.generic):
-        given = given.item()
-    if isinstance(given, list | tuple):
-        return f"({', '.join(value(each) for each in given)})"
-    return number(given, ".6g") if is_number(given) else latex(given)
-
-
-def values(given: Iterable[Any]) -> str:
-    """Return the set of some values, numbers by their size."""
-    distinct = {str(each): each for each in given}
-    ordered = sorted(
-        distinct.values(), key=lambda each: (not is_number(each), each if is_number(each) else 0, str(each))
-    )
-    return rf"\{{{', '.join(value(each) for each in ordered)}\}}"
-
-
-def power_of(curve: FittedCurve, exponent: float) -> str:
-    """Return what a rate is over, raised: arithmetic in parentheses."""
-    base = latex(curve.x).replace("-", "$-$")
-    return f"{base if curve.x.isidentifier() else f'({base})'}$^{{{exponent:.2f}}}$"
+    if isinstance(raw_value, np.generic):
+        raw_value = raw_value.item()
+    if isinstance(raw_value, list | tuple):
+        return f"({', '.join(map(value, raw_value))})"
+    return number(raw_value, ".6g") if is_number(raw_value) else latex(raw_value)
 
 
 def interval(fit: RateFit, form: str = ".3f") -> str:
-    """Return the 95 % interval of a; an end that is left open is infinite."""
+    """Format the 95 % interval of a. Open ends are infinite."""
     if fit.ci_low is None and fit.ci_high is None:
         return NOTHING
     low = format(fit.ci_low, form) if is_finite(fit.ci_low) else r"-\infty"

@@ -1,4 +1,4 @@
-"""The fits as a table of a paper: a row a curve, with the rules of booktabs."""
+"""Format the fits as a LaTeX table with booktabs rules, one row per curve."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def table_label(data: ReportData) -> str:
 
 
 def fits_table(data: ReportData) -> str:
-    r"""Return a LaTeX `table` of every curve's power law; it needs \usepackage{booktabs} alone."""
+    r"""Return a LaTeX `table` with every curve's power law. It needs \usepackage{booktabs}."""
     import pandas as pd
 
     columns = _columns(data.fits)
@@ -39,7 +39,7 @@ def fits_table(data: ReportData) -> str:
 
 
 def _columns(curves: Sequence[FittedCurve]) -> dict[str, list[str]]:
-    """Return the cells under their headings."""
+    """Return the cells by heading."""
     by = unique(name for curve in curves for name in curve.by)
     powers = [adequate_power(curve) for curve in curves]
     return {
@@ -56,7 +56,7 @@ def _columns(curves: Sequence[FittedCurve]) -> dict[str, list[str]]:
 
 
 def _preferred(curve: FittedCurve) -> str:
-    """Name the model by which the curve is stated, and one that is not told apart from it."""
+    """Name the preferred model and an indistinguishable rival."""
     if not curve.fits:
         return NOTHING
     return " or ".join(MODELS[name].words for name in preferred_names(curve)) or "none"
@@ -65,5 +65,5 @@ def _preferred(curve: FittedCurve) -> str:
 def _caption(data: ReportData) -> str:
     return (
         rf"Rates of {latex(data.name)}: $y \approx c\,x^{{-a}}$, fitted to $\log y$ of every trial. "
-        "Preferred model: by AICc, and over whole seeds only where these reject the power law; none where it does not fit."
+        "Preferred model: by AICc and, over whole seeds, only if they reject the power law. None: no model fits."
     )

@@ -1,4 +1,4 @@
-"""Any text as LaTeX: its special signs escaped, mathematical ones as mathematics."""
+"""Escape text for LaTeX, with mathematical signs in math mode."""
 
 from __future__ import annotations
 
@@ -24,17 +24,12 @@ MATHEMATICS = {"−": "-", "½": r"\tfrac{1}{2}", "·": r"\cdot", "×": r"\times
 MATHEMATICS |= {"≤": r"\le", "≥": r"\ge", "≈": r"\approx", "∈": r"\in", "→": r"\to", "ℓ": r"\ell", "∝": r"\propto"}
 _GREEK = re.compile(r"GREEK (SMALL|CAPITAL) LETTER (\w+)$")
 _ONLY_CAPITAL = ("GAMMA", "DELTA", "THETA", "LAMDA", "XI", "PI", "SIGMA", "UPSILON", "PHI", "PSI", "OMEGA")
-"""Those that LaTeX has signs of its own for; the others look as Latin letters do."""
+"""Capital letters with a LaTeX command. The others look like Latin letters."""
 
 
 def latex(text: object) -> str:
-    """Return a text that stands in a LaTeX document as it is; letters that LaTeX does not know stay as they are."""
+    """Escape a text for LaTeX. Unknown letters stay unchanged."""
     return "".join(_sign(sign) for sign in str(text).encode("utf-8", "replace").decode())
-
-
-def code(name: object) -> str:
-    """Return a name from a program, in a font of fixed width."""
-    return rf"\texttt{{{latex(name)}}}"
 
 
 def _sign(sign: str) -> str:

@@ -1,1 +1,1 @@
-"""Figures drawn by matplotlib, as SVG and PDF: for a screen, or for a paper."""
+"""Render figures with matplotlib as SVG and PDF, for a screen or a paper."""

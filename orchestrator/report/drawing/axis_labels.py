@@ -1,4 +1,4 @@
-"""Texts of the page as matplotlib draws them: plotly's markup becomes mathematics, users' signs stay signs."""
+"""Convert the page's labels for matplotlib: plotly's markup becomes mathematics, users' signs stay literal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NUMBER = re.compile(r"[−+\d.]+")
 
 
 def label(text: str, style: FigureStyle) -> str:
-    """Return a text with its exponents raised; in a paper names are words: `weight_decay` is weight decay."""
+    """Convert a label. Exponents become superscripts. In a paper, `weight_decay` becomes weight decay."""
     parts = []
     for index, part in enumerate(_RAISED.split(text.replace("<br>", "\n"))):
         if index % 2:
@@ -24,12 +24,12 @@ def label(text: str, style: FigureStyle) -> str:
 
 
 def _raised(exponent: str) -> str:
-    """Return an exponent as mathematics, where it is a number as all of ours are."""
+    """Format a numeric exponent as mathematics, and another one as text."""
     if not _NUMBER.fullmatch(exponent):
         return f"^{exponent}".replace("$", r"\$")
     return f"$^{{{exponent.replace('−', '-')}}}$"
 
 
 def plain(text: str) -> str:
-    """Return a text as a file of data has it: without markup, exponents behind a caret."""
+    """Convert a label for data files: without markup, exponents after a caret."""
     return html.unescape(_RAISED.sub(r"^\1", text).replace("<br>", " ")).strip()

@@ -1,4 +1,4 @@
-"""One figure as the page draws it, drawn by matplotlib."""
+"""Render the page's figures with matplotlib."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.report.drawing.axis_labels import label
 from depthrate.orchestrator.report.drawing.style import SCREEN, FigureStyle
-from depthrate.orchestrator.report.drawing.svg_text import with_words
+from depthrate.orchestrator.report.drawing.svg_text import merge_letters
 from depthrate.orchestrator.report.plot import LINE_STYLES, MARKERS, Plot, Trace
 
 if TYPE_CHECKING:
@@ -19,19 +19,21 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None}}
-"""Ending -> what is left out of a file so that its bytes depend on the plot alone."""
+"""Format -> metadata to omit, so that a file's bytes depend only on the plot."""
 PNG_DPI = 200
 MAX_LEGEND = 60
-"""Characters of a line; a legend wider than the figure would leave its axes no room."""
-INSIDE_HEIGHT, INSIDE_WIDTH = 0.45, 0.8
-"""Shares of the axes that a legend inside of them may take."""
+"""Maximum number of characters in a legend line. A legend must not be wider than the figure."""
+INSIDE_HEIGHT = 0.45
+"""Maximum height of a legend inside the axes, as a share of them."""
+INSIDE_WIDTH = 0.8
+"""Maximum width of a legend inside the axes, as a share of them."""
 BELOW_HEIGHT = 0.4
-"""Share of the figure that a legend below the axes may take before the figure grows by it."""
+"""Height of a legend below the axes, as a share of the figure, above which the figure grows."""
 MAX_COLUMNS = 6
 
 
-def draw(plot: Plot, style: FigureStyle = SCREEN, endings: Sequence[str] = ("svg", "pdf")) -> dict[str, bytes]:
-    """Return the plot as files of these kinds, by their endings (`FORMATS`); the same plot gives the same bytes."""
+def draw(plot: Plot, style: FigureStyle = SCREEN, formats: Sequence[str] = ("svg", "pdf")) -> dict[str, bytes]:
+    """Render the plot in each of some `FORMATS`. The same plot gives the same bytes."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -42,22 +44,22 @@ def draw(plot: Plot, style: FigureStyle = SCREEN, endings: Sequence[str] = ("svg
         FigureCanvasAgg(figure)
         axes = figure.subplots()
         for trace in plot.traces:
-            _draw_trace(figure, axes, _turned_round(trace) if style.is_dark else trace, style)
-        _dress(axes, plot.layout, style)
+            _draw_trace(figure, axes, _inverted(trace) if style.is_dark else trace, style)
+        _set_axes(axes, plot.layout, style)
         if any(trace["type"] == "heatmap" for trace in plot.traces):
             axes.grid(visible=False)
         else:
             _add_legend(figure, axes, plot.layout, style)
-        _lay_out(figure)
-        for ending in endings:
+        _fix_layout(figure)
+        for file_format in formats:
             sink = io.BytesIO()
-            figure.savefig(sink, format=ending, metadata=FORMATS[ending], dpi=PNG_DPI)
-            files[ending] = sink.getvalue()
-    return files | ({"svg": with_words(files["svg"].decode()).encode()} if "svg" in files else {})
+            figure.savefig(sink, format=file_format, metadata=FORMATS[file_format], dpi=PNG_DPI)
+            files[file_format] = sink.getvalue()
+    return files | ({"svg": merge_letters(files["svg"].decode()).encode()} if "svg" in files else {})
 
 
-def _lay_out(figure: Figure) -> None:
-    """Give everything its place, once for both files: a figure with a layout engine is drawn twice more for each."""
+def _fix_layout(figure: Figure) -> None:
+    """Compute the layout once for all files. With a layout engine, each file would render the figure twice more."""
     engine = figure.get_layout_engine()
     assert engine is not None
     engine.execute(figure)
@@ -78,70 +80,70 @@ def _draw_trace(figure: Figure, axes: Axes, trace: Trace, style: FigureStyle) ->
         return
     axes.plot(x, y, **_line_style(trace, style), label=name, clip_on=trace.get("cliponaxis", True))
     if "text" in trace["mode"]:
-        colour_of_text = trace.get("textfont", {}).get("color", "#555555")
-        look = {"fontsize": style.settings["legend.fontsize"], "color": colour_of_text, "ha": "left", "va": "bottom"}
-        for place_x, place_y, text in zip(x, y, trace["text"], strict=True):
-            axes.annotate(label(text, style), (place_x, place_y), (1, 1), textcoords="offset points", **look)
+        text_colour = trace.get("textfont", {}).get("color", "#555555")
+        font = {"fontsize": style.settings["legend.fontsize"], "color": text_colour, "ha": "left", "va": "bottom"}
+        for text_x, text_y, text in zip(x, y, trace["text"], strict=True):
+            axes.annotate(label(text, style), (text_x, text_y), (1, 1), textcoords="offset points", **font)
 
 
 def _line_style(trace: Trace, style: FigureStyle) -> dict[str, Any]:
     line, marker, mode = trace.get("line", {}), trace.get("marker", {}), trace["mode"]
     colour = line.get("color") or marker.get("color")
-    look: dict[str, Any] = {"color": colour, "alpha": trace.get("opacity", marker.get("opacity"))}
-    look["linestyle"] = LINE_STYLES[line.get("dash", "solid")] if "lines" in mode else "none"
-    look["linewidth"] = line.get("width", 2) * style.points_per_pixel
+    options: dict[str, Any] = {"color": colour, "alpha": trace.get("opacity", marker.get("opacity"))}
+    options["linestyle"] = LINE_STYLES[line.get("dash", "solid")] if "lines" in mode else "none"
+    options["linewidth"] = line.get("width", 2) * style.points_per_pixel
     if "markers" in mode:
         symbol = marker.get("symbol", "circle")
-        look |= {"marker": MARKERS[symbol], "markersize": marker.get("size", 6) * style.points_per_pixel}
-        look["markerfacecolor"] = "none" if symbol.endswith("open") else marker.get("color", colour)
-        look["markeredgewidth"] = 0.8 if symbol.endswith("open") else 0
-    return look
+        options |= {"marker": MARKERS[symbol], "markersize": marker.get("size", 6) * style.points_per_pixel}
+        options["markerfacecolor"] = "none" if symbol.endswith("open") else marker.get("color", colour)
+        options["markeredgewidth"] = 0.8 if symbol.endswith("open") else 0
+    return options
 
 
-def _dress(axes: Axes, layout: dict[str, Any], style: FigureStyle) -> None:
+def _set_axes(axes: Axes, layout: dict[str, Any], style: FigureStyle) -> None:
     from depthrate.orchestrator.report.drawing.ticks import set_ticks
 
     for name, set_scale, set_label, set_limits, axis in (
         ("xaxis", axes.set_xscale, axes.set_xlabel, axes.set_xlim, axes.xaxis),
         ("yaxis", axes.set_yscale, axes.set_ylabel, axes.set_ylim, axes.yaxis),
     ):
-        wanted = layout[name]
-        set_label(label(wanted["title"]["text"], style))
-        is_log = wanted.get("type") == "log"
+        options = layout[name]
+        set_label(label(options["title"]["text"], style))
+        is_log = options.get("type") == "log"
         if is_log:
             set_scale("log")
-            if "range" in wanted:
-                set_limits(*(10**end for end in wanted["range"]))
-        set_ticks(axis, wanted, is_log=is_log)
+            if "range" in options:
+                set_limits(*(10**end for end in options["range"]))
+        set_ticks(axis, options, is_log=is_log)
 
 
 def _add_legend(figure: Figure, axes: Axes, layout: dict[str, Any], style: FigureStyle) -> None:
-    """Name the lines: in a paper inside the axes if there is room, else below them."""
+    """Add the legend: in a paper inside the axes if there is space, else below them."""
     handles, names = axes.get_legend_handles_labels()
     if not names:
         return
     title = label(layout["legend"].get("title", {}).get("text", ""), style) or None
     names = [_wrapped(name) for name in names]
-    look: dict[str, Any] = {"title": title, "title_fontsize": style.settings["legend.fontsize"]}
+    options: dict[str, Any] = {"title": title, "title_fontsize": style.settings["legend.fontsize"]}
     if style.is_paper:
-        legend = axes.legend(handles, names, loc="best", **look)
+        legend = axes.legend(handles, names, loc="best", **options)
         figure.draw_without_rendering()
-        own, room = legend.get_window_extent(), axes.get_window_extent()
-        if own.height <= INSIDE_HEIGHT * room.height and own.width <= INSIDE_WIDTH * room.width:
+        size, space = legend.get_window_extent(), axes.get_window_extent()
+        if size.height <= INSIDE_HEIGHT * space.height and size.width <= INSIDE_WIDTH * space.width:
             return
         legend.remove()
     for columns in range(min(len(names), MAX_COLUMNS), 0, -1):
-        legend = figure.legend(handles, names, loc="outside lower center", ncols=columns, **look)
-        own = legend.get_window_extent()
-        if columns == 1 or own.width <= figure.bbox.width:
-            if own.height > BELOW_HEIGHT * figure.bbox.height:  # the axes keep their height
-                figure.set_figheight(figure.get_figheight() + own.height / figure.dpi)
+        legend = figure.legend(handles, names, loc="outside lower center", ncols=columns, **options)
+        size = legend.get_window_extent()
+        if columns == 1 or size.width <= figure.bbox.width:
+            if size.height > BELOW_HEIGHT * figure.bbox.height:  # the axes keep their height
+                figure.set_figheight(figure.get_figheight() + size.height / figure.dpi)
             return
         legend.remove()
 
 
 def _wrapped(name: str) -> str:
-    """Return a name on as many lines as it needs; its exponents have no spaces, so that none is broken."""
+    """Wrap a name. Exponents have no spaces, so they are not split."""
     return "\n".join(textwrap.fill(line, MAX_LEGEND, break_long_words=False) for line in name.splitlines())
 
 
@@ -149,16 +151,16 @@ def _with_gaps(values: Sequence[float | None]) -> list[float]:
     return [float("nan") if value is None else float(value) for value in values]
 
 
-def _turned_round(value: Any) -> Any:
-    """Return a trace, or a part of it, whose colours keep their hue and have dark for light."""
+def _inverted(value: Any) -> Any:
+    """Invert the lightness of the colours of a trace, or of a part of it."""
     if isinstance(value, dict):
-        return {name: _turned_round(part) for name, part in value.items()}
+        return {name: _inverted(part) for name, part in value.items()}
     if isinstance(value, str) and re.fullmatch("#[0-9a-f]{6}", value):
-        rgb = _with_lightness_turned([int(value[start : start + 2], 16) / 255 for start in (1, 3, 5)])
+        rgb = _invert_lightness([int(value[start : start + 2], 16) / 255 for start in (1, 3, 5)])
         return "#" + "".join(f"{round(255 * channel):02x}" for channel in rgb)
     return value
 
 
-def _with_lightness_turned(rgb: Sequence[float]) -> tuple[float, ...]:
+def _invert_lightness(rgb: Sequence[float]) -> tuple[float, ...]:
     hue, lightness, saturation = colorsys.rgb_to_hls(*rgb)
     return colorsys.hls_to_rgb(hue, 1 - lightness, saturation)

@@ -1,4 +1,4 @@
-"""How a figure that is a file looks: on a screen, or in a paper of one or two columns."""
+"""Define the styles of figures in files, for screens and for papers with one or two columns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SCREEN: dict[Any, Any] = {"font.size": 9.0, "legend.fontsize": 8.0, "axes.grid"
 _DARK: dict[Any, Any] = {"savefig.transparent": True, "grid.color": "#333333"}
 _DARK |= dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), "#d6d6d6")
 _PAPER: dict[Any, Any] = {
-    # STIX comes with matplotlib and looks as Times does; the others are for who opens an SVG without it
+    # STIX comes with matplotlib and looks like Times; the others are fallbacks for SVG viewers without it
     "font.family": "serif",
     "font.serif": ["STIXGeneral", "STIX Two Text", "Times New Roman", "Times", "Liberation Serif"],
     "mathtext.fontset": "stix",
@@ -44,44 +44,44 @@ _PAPER: dict[Any, Any] = {
 
 
 class StyleName(StrEnum):
-    """Where a figure is for."""
+    """Medium of a figure."""
 
     screen = "screen"
     paper = "paper"
 
 
 class PaperWidth(StrEnum):
-    """How wide a figure of a paper is."""
+    """Width of a figure in a paper."""
 
     column = "column"
     text = "text"
 
 
 WIDTHS_IN = {PaperWidth.column: 3.25, PaperWidth.text: 5.5}
-"""Inches: a column of ICML's two, and the text of NeurIPS and ICLR."""
+"""Widths in inches: one of ICML's two columns, and the text of NeurIPS and ICLR."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FigureStyle:
-    """What all figures of one kind have in common."""
+    """Common style of figures."""
 
     size_in: tuple[float, float]
     settings: dict[Any, Any] = field(hash=False)
-    """matplotlib's."""
+    """rcParams of matplotlib."""
     points_per_pixel: float
-    """The page's lines and markers are in pixels."""
+    """Scale of lines and markers, which the page gives in pixels."""
     is_dark: bool = False
     is_paper: bool = False
-    """Whether names are in words and everything that is named is named inside the axes, where there is room."""
+    """Whether names are words and the legend is inside the axes if it fits."""
 
 
 SCREEN = FigureStyle(size_in=(4.6, 3.4), settings=_SHARED | _SCREEN, points_per_pixel=0.75)
 DARK = FigureStyle(size_in=(4.6, 3.4), settings=_SHARED | _SCREEN | _DARK, points_per_pixel=0.75, is_dark=True)
-"""For a dark background; the colours of the traces are turned round as well."""
+"""Style for dark backgrounds. The lightness of the traces' colours is inverted too."""
 
 
 def paper_style(width: PaperWidth) -> FigureStyle:
-    """Return the style of figures that are printed as wide as they are: 8 pt, serif, no grid."""
+    """Return the style of figures printed at their size: 8 pt, serif, no grid."""
     width_in = WIDTHS_IN[width]
     height_in = width_in * (0.74 if width is PaperWidth.column else 0.58)
     return FigureStyle(size_in=(width_in, height_in), settings=_SHARED | _PAPER, points_per_pixel=0.55, is_paper=True)

@@ -1,4 +1,4 @@
-"""Ticks that are read at once: 0.02 and 0.05 rather than 2 x 10^-2, powers of ten where the range is wide."""
+"""Set readable ticks: 0.02 and 0.05 rather than 2 x 10^-2, and powers of ten on wide ranges."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ from matplotlib.ticker import (
 if TYPE_CHECKING:
     from matplotlib.axis import Axis
 
-PLAIN_FROM, PLAIN_TO = 0.99e-3, 1.01e4
-"""Numbers outside of these are powers of ten."""
+PLAIN_FROM = 0.99e-3
+"""Smallest tick written as a plain number. Smaller ones are powers of ten."""
+PLAIN_TO = 1.01e4
+"""Largest tick written as a plain number. Larger ones are powers of ten."""
 FEW_DECADES = 0.7
-"""Less than so many: 1, 2 and 5 would leave an axis with one tick."""
+"""Range in decades below which 1, 2 and 5 would leave an axis with one tick."""
 MAX_DECADES = 2.0
-"""From so many on only powers of ten are named."""
+"""Range in decades above which only powers of ten are labelled."""
 
 
-def set_ticks(axis: Axis, wanted: dict[str, Any], *, is_log: bool) -> None:
-    """Put the ticks that the page names, or on a log axis round numbers."""
-    if "tickvals" in wanted:
-        axis.set_major_locator(FixedLocator(wanted["tickvals"]))
-        axis.set_major_formatter(FixedFormatter(wanted["ticktext"]))
+def set_ticks(axis: Axis, options: dict[str, Any], *, is_log: bool) -> None:
+    """Set the page's ticks or, on a log axis without them, round numbers."""
+    if "tickvals" in options:
+        axis.set_major_locator(FixedLocator(options["tickvals"]))
+        axis.set_major_formatter(FixedFormatter(options["ticktext"]))
         axis.set_minor_locator(NullLocator())
         return
     if not is_log:
@@ -41,7 +43,7 @@ def set_ticks(axis: Axis, wanted: dict[str, Any], *, is_log: bool) -> None:
         locator = MaxNLocator(4, steps=[1, 2, 5, 10])
         axis.set_major_locator(locator)
         first, second, *_ = locator.tick_values(low, high)
-        decimals = max(0, -math.floor(math.log10(second - first) + 1e-9))  # as many for all, as on the page
+        decimals = max(0, -math.floor(math.log10(second - first) + 1e-9))  # the same for all ticks, as on the page
     else:
         decimals = None
         subs = (1.0,) if decades > MAX_DECADES else (1.0, 2.0, 5.0)
@@ -61,7 +63,7 @@ def _plain(value: float, decimals: int | None) -> str:
 
 
 def _as_power(value: float, decimals: int | None) -> str:
-    if value <= 0:  # a round number beside a narrow log axis, which is not drawn
+    if value <= 0:  # outside a narrow log axis, so not drawn
         return ""
     exponent = math.floor(math.log10(value) + 1e-9)
     lead = value / 10**exponent

@@ -1,4 +1,4 @@
-"""The report's figures, a file a theme. To add one: write its file, and its theme into the list here."""
+"""Figures of the report, one module per section. To add a section, write its module and extend SECTIONS."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from depthrate.orchestrator.report.figures.requested import REQUESTED
 from depthrate.orchestrator.report.figures.training import TRAINING
 from depthrate.orchestrator.report.figures.vectors import VECTORS
 
-THEMES = [FIT_SECTION, LIMITS, REQUESTED, DECLARED, TRAINING, LAYERS, VECTORS, MATRICES]
-"""In the order of the page."""
+SECTIONS = [FIT_SECTION, LIMITS, REQUESTED, DECLARED, TRAINING, LAYERS, VECTORS, MATRICES]
+"""Sections in the order of the page."""

@@ -1,4 +1,4 @@
-"""The panels that a task declares: kept features as points, vectors beside what theory says, and verdicts in words."""
+"""Plot the panels that a task declares: features as points, vectors with predictions, shares and verdicts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from depthrate.orchestrator.report.curve_groups import finite_arrays, grouped, spread, thin_indices, unique
+from depthrate.orchestrator.report.curve_groups import (
+    finite_arrays,
+    group_trials,
+    setting_text,
+    spread,
+    thin_indices,
+    unique,
+)
 from depthrate.orchestrator.report.figures.layer_paths import path_plots
 from depthrate.orchestrator.report.plot import (
     MAX_GROUPS,
@@ -16,6 +23,7 @@ from depthrate.orchestrator.report.plot import (
     Trace,
     make_layout,
     make_trace,
+    omission_notes,
     value_ticks,
     viridis,
 )
@@ -27,16 +35,16 @@ from depthrate.tasks.fits.proportions import wilson_interval
 from depthrate.tasks.panel import ProfilePanel, ScatterPanel, SharePanel, VerdictPanel
 
 MAX_SCATTERS = 6
-"""Settings whose points are drawn, one figure each."""
+"""Maximum number of settings with a figure of points."""
 MAX_FRAMES = 12
 MAX_DOTS = 3000
-"""Points of one step."""
+"""Maximum number of points of one step."""
 LABEL_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-"""Okabe and Ito's: told apart without red or green."""
+"""Colours of Okabe and Ito, distinct without red and green."""
 
 
 def declared_plots(data: ReportData) -> list[Plot]:
-    """Draw the task's panels, in its order."""
+    """Plot the task's panels, in order."""
     plots: list[Plot] = []
     for panel in data.panels:
         if isinstance(panel, ScatterPanel):
@@ -55,18 +63,18 @@ def _scatter_plots(data: ReportData, panel: ScatterPanel) -> list[Plot]:
         return []
     points = data.points[data.points["kind"] == panel.kind]
     return [
-        _scatter_plot(panel, part, _setting(data.settings, key))
-        for key, part in grouped(data.trials, points, data.settings)
+        _scatter_plot(panel, part, setting_text(data.settings, key))
+        for key, part in group_trials(data.trials, points, data.settings)
     ]
 
 
 def _scatter_plot(panel: ScatterPanel, points: pd.DataFrame, setting: str) -> Plot:
-    """Draw the last step; a slider shows the others, where several are kept."""
+    """Plot the last step, with a slider for other stored steps."""
     labels = sorted(points["label"].dropna().unique())
     colours = LABEL_COLOURS if len(labels) <= len(LABEL_COLOURS) else viridis(len(labels))
     steps = spread(sorted(points["step"].unique()), MAX_FRAMES)
 
-    def drawn(step: Any) -> list[Trace]:
+    def step_traces(step: Any) -> list[Trace]:
         at_step = points[points["step"] == step]
         at_step = at_step.iloc[thin_indices(len(at_step), MAX_DOTS)]
         traces = []
@@ -81,38 +89,38 @@ def _scatter_plot(panel: ScatterPanel, points: pd.DataFrame, setting: str) -> Pl
 
     layout = make_layout(Axes("x", "y", *panel.axes, x_log=False, y_log=False), [])
     layout["yaxis"] |= {"scaleanchor": "x"}
-    layout["legend"]["itemsizing"] = "constant"  # larger dots than those of the figure, whose colours are seen
-    last = f"Step {steps[-1]} of one trial; {len(points[points['step'] == steps[-1]])} points."
+    layout["legend"]["itemsizing"] = "constant"  # larger dots than in the figure, so that colours are visible
+    last = f"Step {steps[-1]} of one trial, {len(points[points['step'] == steps[-1]])} points."
     notes = [panel.doc, last] if panel.doc else [last]
     frames = []
     if len(steps) > 1:
-        frames = [{"name": str(step), "data": drawn(step)} for step in steps]
+        frames = [{"name": str(step), "data": step_traces(step)} for step in steps]
         layout |= _slider([str(step) for step in steps])
-        notes.append("The slider shows earlier steps, each in its own components.")
-    return Plot(panel.title + (f", {setting}" if setting else ""), drawn(steps[-1]), layout, notes, frames)
+        notes.append("The slider shows earlier steps, in components per step.")
+    return Plot(panel.title + (f", {setting}" if setting else ""), step_traces(steps[-1]), layout, notes, frames)
 
 
 def _slider(names: list[str]) -> dict[str, Any]:
-    shown = {"mode": "immediate", "frame": {"duration": 0, "redraw": True}, "transition": {"duration": 0}}
-    places = [{"label": name, "method": "animate", "args": [[name], shown]} for name in names]
+    transition = {"mode": "immediate", "frame": {"duration": 0, "redraw": True}, "transition": {"duration": 0}}
+    places = [{"label": name, "method": "animate", "args": [[name], transition]} for name in names]
     label = {"prefix": "step ", "font": {"size": 12}, "xanchor": "right"}
     at = {"x": 0, "y": 0, "len": 1, "pad": {"t": 44, "b": 4}, "ticklen": 3, "font": {"size": 10}}
     return {"sliders": [at | {"active": len(names) - 1, "steps": places, "currentvalue": label}]}
 
 
 def _profile_plot(data: ReportData, panel: ProfilePanel) -> Plot | None:
-    """Draw a colour a setting: the mean over its trials strong, single trials light, what theory says dashed."""
+    """Plot one colour per setting: a strong mean, light trials and a dashed prediction."""
     measured = dict(finite_arrays(data.trials, data.lists, panel.measurement))
     predicted = dict(finite_arrays(data.trials, data.lists, panel.predicted)) if panel.predicted else {}
     if not measured:
         return None
-    groups = grouped(data.trials, pd.DataFrame({"trial_id": list(measured)}), data.settings)
+    groups = group_trials(data.trials, pd.DataFrame({"trial_id": list(measured)}), data.settings)
     shown = spread(groups, MAX_GROUPS)
-    each = data.measurement(panel.measurement)
+    metric = data.measurement(panel.measurement)
     traces: list[Trace] = []
     for (key, part), colour in zip(shown, viridis(len(shown)), strict=True):
         ids = list(part["trial_id"])
-        name = escape_for_plotly(_setting(data.settings, key) or "measured")
+        name = escape_for_plotly(setting_text(data.settings, key) or "measured")
         for trial_id in spread(ids, MAX_GROUPS) if len(ids) > 1 else []:
             traces.append(_profile(measured[trial_id], name, line={"color": colour, "width": 1}, opacity=0.3))
         mean = _mean([measured[trial_id] for trial_id in ids])
@@ -125,37 +133,37 @@ def _profile_plot(data: ReportData, panel: ProfilePanel) -> Plot | None:
     values = [value for trace in traces for value in trace["y"] if value]
     if not values:
         return None
-    layout = make_layout(Axes("index", "value", each.entry, each.label, x_log=True, y_log=True), values)
-    notes = [f"{each.doc[:1].upper()}{each.doc[1:]}; last layer, last step."]
-    notes += [f"{len(shown)} of {len(groups)} settings are drawn."] if len(shown) < len(groups) else []
-    return Plot(each.label, traces, layout, notes)
+    layout = make_layout(Axes("index", "value", metric.entry, metric.label, x_log=True, y_log=True), values)
+    notes = [f"{metric.doc[:1].upper()}{metric.doc[1:]}. Last layer, last step."]
+    notes += omission_notes(len(shown), len(groups), noun="settings")
+    return Plot(metric.label, traces, layout, notes)
 
 
 def _share_plot(data: ReportData, panel: SharePanel) -> Plot | None:
-    """Draw a colour a setting: the share over all trials at each x with its interval, single trials as light dots."""
+    """Plot one colour per setting: the share over all trials at each x with its interval, and light dots for trials."""
     if panel.measurement not in data.results or panel.x not in data.settings:
         return None
     names = [panel.x, *panel.observations]
-    found = (
+    rows = (
         data.results[["trial_id", panel.measurement]].dropna().merge(data.trials[["trial_id", *dict.fromkeys(names)]])
     )
-    groups = grouped(data.trials, found, [name for name in data.settings if name != panel.x])
+    settings = [name for name in data.settings if name != panel.x]
+    groups = group_trials(data.trials, rows, settings)
     shown = spread(groups, MAX_GROUPS)
     traces: list[Trace] = []
     for (key, part), colour in zip(shown, viridis(len(shown)), strict=True):
-        setting = _setting([name for name in data.settings if name != panel.x], key)
-        traces += _share_traces(panel, part, escape_for_plotly(setting or "measured"), colour)
+        traces += _share_traces(panel, part, escape_for_plotly(setting_text(settings, key) or "measured"), colour)
     if not traces:
         return None
     label = data.measurement(panel.measurement).label
-    log = bool(found[panel.x].min() > 0)
+    log = bool(rows[panel.x].min() > 0)
     layout = make_layout(Axes("x", "y", panel.x, label, x_log=log, y_log=False), [])
-    layout["xaxis"] |= value_ticks(found[panel.x]) if log else {}
+    layout["xaxis"] |= value_ticks(rows[panel.x]) if log else {}
     notes = [
-        "At the last step. Bars: 95 % Wilson intervals over the observations of all trials together, which trials with a "
-        "luck of their own make too narrow; dots: single trials."
+        "At the last step. Bars: 95 % Wilson intervals over the observations of all trials, too narrow if trials differ. "
+        "Dots: trials."
     ]
-    notes += [f"{len(shown)} of {len(groups)} settings are drawn."] if len(shown) < len(groups) else []
+    notes += omission_notes(len(shown), len(groups), noun="settings")
     return Plot(f"{label} against {panel.x}", traces, layout, notes)
 
 
@@ -182,19 +190,15 @@ def _share_traces(panel: SharePanel, part: pd.DataFrame, name: str, colour: str)
 
 
 def _profile(values: np.ndarray, group: str, *, label: str | None = None, **style: Any) -> Trace:
-    """Return a line over the entries, counted from 1 and thinned evenly on the log axis; what is not positive is a gap."""
+    """Return a line over the entries, counted from 1 and thinned evenly on the log axis, with gaps at values <= 0."""
     places = unique(int(place) for place in np.geomspace(1, len(values), 120).round())
     y = [float(values[place - 1]) if values[place - 1] > 0 else None for place in places]
     return make_trace(places, y, group, name=label, **style)
 
 
 def _mean(vectors: list[np.ndarray]) -> np.ndarray:
-    """Return the mean of vectors of one length: of those as long as the first."""
+    """Return the mean of the vectors as long as the first."""
     return np.mean([vector for vector in vectors if len(vector) == len(vectors[0])], axis=0)
-
-
-def _setting(names: list[str], key: tuple[str, ...]) -> str:
-    return ", ".join(f"{name} = {value}" for name, value in zip(names, key, strict=True))
 
 
 def _tables(data: ReportData) -> str:
@@ -203,7 +207,7 @@ def _tables(data: ReportData) -> str:
 
 def _lead(data: ReportData) -> str:
     return escape(
-        "Solid: measured, light lines single trials, bands their range; dashed: what theory predicts for a trial's parameters."
+        "Solid: measured, with light lines for trials or bands for their range. Dashed: prediction for a trial's parameters."
     )
 
 

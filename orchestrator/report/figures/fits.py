@@ -1,4 +1,4 @@
-"""The fitted rates: each metric against x with its power laws, and what these leave over."""
+"""Plot the fitted rates: each metric against x with its power laws, and the residuals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import adequate_power, preferred_model
 from depthrate.orchestrator.report.curve_groups import thin_indices
 from depthrate.orchestrator.report.figures.residuals import residual_plot
-from depthrate.orchestrator.report.line_styles import LineStyle, assign_line_styles, drawn_curves, sweeps_of
+from depthrate.orchestrator.report.line_styles import LineStyle, assign_line_styles, curve_sweeps, select_curves
 from depthrate.orchestrator.report.plot import (
     GREY,
     LEGEND_LETTERS,
@@ -23,10 +23,10 @@ from depthrate.orchestrator.report.plot import (
     Axes,
     Plot,
     Trace,
-    drawn_notes,
     log_range,
     make_layout,
     make_trace,
+    omission_notes,
     value_ticks,
 )
 from depthrate.orchestrator.report.report_data import ReportData
@@ -46,20 +46,20 @@ from depthrate.tasks.fits.models import MODELS, POWER
 from depthrate.tasks.fits.rates import predict
 
 SLOPES = {"−½": 0.5, "−1": 1.0}
-"""Reference lines of pure powers, to compare slopes with."""
+"""Exponents of the reference lines."""
 NAMED_RIVALS = 4
-"""Of so many groups each line stands in the legend; of more, what another model's lines look like."""
+"""Maximum number of groups whose rival models are named in the legend."""
 LEAST_DECAY = 0.2
-"""Exponent of the fastest curve from which on these are drawn: beside what stays or grows they mean nothing."""
+"""Minimum exponent of the fastest curve for the reference lines."""
 
 
 def fit_plots(data: ReportData) -> list[Plot]:
-    """Draw one log-log figure per metric and x, one colour per group, and the residuals beside it."""
+    """Plot one log-log figure per metric and x, one colour per group, and the residuals."""
     return rate_plots(data.fits)
 
 
 def rate_plots(curves: Sequence[FittedCurve]) -> list[Plot]:
-    """Draw one log-log figure per metric and x of some curves, and the residuals beside it."""
+    """Plot one log-log figure per metric and x of the curves, and the residuals."""
     figures: dict[tuple[str, str], list[FittedCurve]] = {}
     for curve in curves:
         figures.setdefault((curve_label(curve), curve.x), []).append(curve)
@@ -71,35 +71,34 @@ def rate_plots(curves: Sequence[FittedCurve]) -> list[Plot]:
 
 def _fit_plot(label: str, x: str, curves: list[FittedCurve]) -> Plot | None:
     drawable = {id(curve): points for curve in curves if not (points := _positive_points(curve)).empty}
-    kept = drawn_curves([curve for curve in curves if id(curve) in drawable], MAX_GROUPS)
-    shown = [(curve, drawable[id(curve)]) for curve in kept]
+    selected = select_curves([curve for curve in curves if id(curve) in drawable], MAX_GROUPS)
+    shown = [(curve, drawable[id(curve)]) for curve in selected]
     if not shown:
         return None
-    looks = assign_line_styles([curve.by for curve in kept], sweeps_of(curves))
+    styles = assign_line_styles([curve.by for curve in selected], curve_sweeps(curves))
     slopes = SLOPES if _decays(shown) else {}
     traces: list[Trace] = []
-    for index, (curve, points) in enumerate(shown):
-        look = looks[index]
-        traces += _point_traces(curve, points, look, f"g{index}", MAX_POINTS // len(shown))
-        traces += _fit_traces(curve, points, look, f"g{index}", names_rival=len(shown) <= NAMED_RIVALS)
+    for index, ((curve, points), style) in enumerate(zip(shown, styles, strict=True)):
+        traces += _point_traces(curve, points, style, f"g{index}", MAX_POINTS // len(shown))
+        traces += _fit_traces(curve, points, style, f"g{index}", names_rival=len(shown) <= NAMED_RIVALS)
     if len(shown) > NAMED_RIVALS and any(trace.get("meta") == "rival" for trace in traces):
         grey = {"color": GREY, "dash": "dot", "width": 2}
         traces.append(make_trace([None], [None], "rivals", name="another model, preferred by AICc", line=grey))
     x_values = pd.concat([points["x"] for _, points in shown]).astype(float)
     means, x_max = _mean_table(shown[0][1]), float(x_values.max())
-    y_range = _make_room(log_range([y for trace in traces for y in trace["y"] if y], 0.07), means, x_max, slopes)
+    y_range = _extend_range(log_range([y for trace in traces for y in trace["y"] if y], 0.07), means, x_max, slopes)
     traces += _slope_traces(means, x_max, y_range, slopes) + _left_out_traces([curve for curve, _ in shown], y_range)
     axes = Axes("x", "y", minus_signs(shorten(x)), label, x_log=True, y_log=True)
     layout = make_layout(axes, 10 ** np.array(y_range), legend=list(shown[0][0].by))
     layout["xaxis"] |= value_ticks(x_values) | {"range": log_range(x_values, 0.05)}
     layout["yaxis"] |= {"range": y_range}
-    layout["margin"]["r"] = 40  # the names of the reference slopes stand there
-    notes = drawn_notes(len(shown), len(curves), sum(len(c.points) - len(points) for c, points in shown), log=True)
+    layout["margin"]["r"] = 40  # space for the names of the reference slopes
+    notes = omission_notes(len(shown), len(curves), sum(len(c.points) - len(points) for c, points in shown), log=True)
     return Plot(f"{label} against {minus_signs(shorten(x))}", traces, layout, notes)
 
 
 def _decays(shown: Sequence[tuple[FittedCurve, pd.DataFrame]]) -> bool:
-    """Whether some curve falls so fast that the reference slopes are something to compare it with."""
+    """Return whether a curve falls fast enough for the reference slopes."""
     rates = []
     for curve, points in shown:
         power, means = curve.power, _mean_table(points)
@@ -112,30 +111,30 @@ def _decays(shown: Sequence[tuple[FittedCurve, pd.DataFrame]]) -> bool:
 
 
 def _positive_points(curve: FittedCurve) -> pd.DataFrame:
-    """The points that have a place on log axes."""
+    """Return the points that log axes can show."""
     points = curve.points[["x", "y"]].astype(float)
     drawable = ((points > 0) & (points < np.inf)).all(axis=1)
     return curve.points.loc[drawable]
 
 
-def _point_traces(curve: FittedCurve, points: pd.DataFrame, look: LineStyle, group: str, budget: int) -> list[Trace]:
-    """One group's band, points and mean."""
+def _point_traces(curve: FittedCurve, points: pd.DataFrame, style: LineStyle, group: str, budget: int) -> list[Trace]:
+    """Return one group's band, points and mean."""
     means = _mean_table(points)
     thin = points.sort_values(["x", "y"]).iloc[thin_indices(len(points), budget)]
     pairs = zip(thin["seed"], thin["trial_id"], strict=True)
     hover = [f"seed {escape_for_plotly(seed)}, trial {escape_for_plotly(trial)}" for seed, trial in pairs]
-    colour = look.colour
-    dots = {"color": colour, "size": 5, "opacity": 0.5, "symbol": look.symbol}
-    line = {"color": colour, "width": 1, "dash": look.dash}
-    ring = {"size": 8, "symbol": look.symbol, "line": {"color": "#ffffff", "width": 1}}
-    falling = points[points["trial_id"].isin(list(curve.unconverged))]
+    colour = style.colour
+    dots = {"color": colour, "size": 5, "opacity": 0.5, "symbol": style.symbol}
+    line = {"color": colour, "width": 1, "dash": style.dash}
+    ring = {"size": 8, "symbol": style.symbol, "line": {"color": "#ffffff", "width": 1}}
+    unconverged = points[points["trial_id"].isin(list(curve.unconverged))]
     open_dots = {"color": colour, "size": 9, "symbol": "circle-open", "line": {"width": 1.2}}
     traces = [
         make_trace(thin["x"], thin["y"], group, mode="markers", marker=dots, text=hover, hoverinfo="x+y+text"),
         make_trace(means["x"], means["mean"], group, mode="lines+markers", line=line, marker=ring, hoverinfo="x+y"),
     ]
-    if len(falling):
-        traces.append(make_trace(falling["x"], falling["y"], group, mode="markers", marker=open_dots))
+    if len(unconverged):
+        traces.append(make_trace(unconverged["x"], unconverged["y"], group, mode="markers", marker=open_dots))
     if (means["count"] > 1).any():
         x, y = [*means["x"], *means["x"][::-1]], [*means["high"], *means["low"][::-1]]
         band: dict[str, Any] = {"fill": "toself", "fillcolor": colour, "opacity": 0.15, "line": {"width": 0}}
@@ -144,14 +143,14 @@ def _point_traces(curve: FittedCurve, points: pd.DataFrame, look: LineStyle, gro
 
 
 def _fit_traces(
-    curve: FittedCurve, points: pd.DataFrame, look: LineStyle, group: str, *, names_rival: bool
+    curve: FittedCurve, points: pd.DataFrame, style: LineStyle, group: str, *, names_rival: bool
 ) -> list[Trace]:
-    """The fitted power law where it is adequate and, where another model is preferred, that one."""
-    power, line = adequate_power(curve), {"color": look.colour, "width": 2.5, "dash": look.dash}
+    """Return the lines of the power law, if adequate, and of another preferred model."""
+    power, line = adequate_power(curve), {"color": style.colour, "width": 2.5, "dash": style.dash}
     x = np.geomspace(points["x"].min(), points["x"].max(), 50)
     if power is None:
-        none = "no power law fits" if curve.power else "no fit"
-        traces = [make_trace([None], [None], group, name=_legend_name(curve, none), line=line)]
+        missing = "no power law fits" if curve.power else "no fit"
+        traces = [make_trace([None], [None], group, name=_legend_name(curve, missing), line=line)]
     else:
         rate = f"{escape_for_plotly(x_text(curve.x))}<sup>{signed_text(-power.exponent, '.2f')}</sup>"
         if interval := interval_of(power):
@@ -160,21 +159,21 @@ def _fit_traces(
         traces = [make_trace(x, predict(power, x), group, name=name, line=line, meta="fit")]
     rival = preferred_model(curve)
     if rival is not None and rival.model != POWER.name:
-        words = _legend_name(curve, f"{MODELS[rival.model].words}, preferred by AICc") if names_rival else None
+        name = _legend_name(curve, f"{MODELS[rival.model].words}, preferred by AICc") if names_rival else ""
         dotted = line | {"dash": "dot", "width": 2}
-        traces.append(make_trace(x, predict(rival, x), group, name=words, line=dotted, meta="rival"))
+        traces.append(make_trace(x, predict(rival, x), group, name=name or None, line=dotted, meta="rival"))
     return traces
 
 
 def _legend_name(curve: FittedCurve, text: str) -> str:
-    """The values of the group's parameters and what its line is: on two lines where one would not fit on a narrow screen."""
+    """Return the group's values and the text, on two lines if one would not fit on a narrow screen."""
     by = escape_for_plotly(group_values(curve.by))
     length = len(by) + len(": ") + len(re.sub("<.*?>", "", text))
     return f"{by}:{'<br>' if length > LEGEND_LETTERS else ' '}{text}" if by else text
 
 
-def _make_room(y_range: list[float], means: pd.DataFrame, x_max: float, slopes: Mapping[str, float]) -> list[float]:
-    """Lower the range's end to that of a reference slope, where the points lose little height by it."""
+def _extend_range(y_range: list[float], means: pd.DataFrame, x_max: float, slopes: Mapping[str, float]) -> list[float]:
+    """Extend the range to the end of a reference slope, if the points lose little height."""
     (x0, y0), (low, high) = _first_mean(means), y_range
     ends = [math.log10(y0) - slope * math.log10(x_max / x0) - 0.06 * (high - low) for slope in slopes.values()]
     return [min([low, *(end for end in ends if low - end < 0.35 * (high - low))]), high]
@@ -185,11 +184,11 @@ def _first_mean(means: pd.DataFrame) -> tuple[float, float]:
 
 
 def _slope_traces(means: pd.DataFrame, x_max: float, y_range: list[float], slopes: Mapping[str, float]) -> list[Trace]:
-    """The lines x^-1/2 and x^-1 through the first mean, named at their ends."""
+    """Return the lines x^-1/2 and x^-1 through the first mean, named at their ends."""
     if not slopes:
         return []
     x0, y0 = _first_mean(means)
-    y_bottom = 10 ** (y_range[0] + 0.05 * (y_range[1] - y_range[0]))  # room for the name above the axis
+    y_bottom = 10 ** (y_range[0] + 0.05 * (y_range[1] - y_range[0]))  # space for the name above the axis
     line = {"color": GREY, "width": 1.2, "dash": "dash"}
     traces = [make_trace([None], [None], "slopes", name="slopes −½ and −1", line=line)]
     for name, slope in slopes.items():
@@ -203,21 +202,25 @@ def _slope_traces(means: pd.DataFrame, x_max: float, y_range: list[float], slope
 
 
 def _left_out_traces(curves: Sequence[FittedCurve], y_range: list[float]) -> list[Trace]:
-    """Triangles on the bottom edge at the x of trials without a place on the axes: diverged, zero, negative."""
-    lost = [p for curve in curves for p in curve.left_out if p["reason"] != "below the cut-off" and is_number(p["x"])]
-    lost = [point for point in lost if point["x"] > 0]
-    if not lost:
+    """Return triangles on the bottom edge at the x of excluded trials: diverged, zero, negative."""
+    excluded = [
+        point
+        for curve in curves
+        for point in curve.left_out
+        if point["reason"] != "below the cut-off" and is_number(point["x"]) and point["x"] > 0
+    ]
+    if not excluded:
         return []
     bottom = 10 ** (y_range[0] + 0.015 * (y_range[1] - y_range[0]))
-    hover = [escape_for_plotly(f"{point['reason']}, trial {point['trial_id']}") for point in lost[:MAX_POINTS]]
+    hover = [escape_for_plotly(f"{point['reason']}, trial {point['trial_id']}") for point in excluded[:MAX_POINTS]]
     marker = {"color": "#b35900", "size": 8, "symbol": "triangle-up"}
     style = {"mode": "markers", "marker": marker, "text": hover, "hoverinfo": "text", "cliponaxis": False}
-    x = [point["x"] for point in lost[:MAX_POINTS]]
+    x = [point["x"] for point in excluded[:MAX_POINTS]]
     return [make_trace(x, [bottom] * len(x), "lost", name="left out", **style)]
 
 
 def _mean_table(points: pd.DataFrame) -> pd.DataFrame:
-    """Per x the geometric mean, and it times and over e^(standard deviation of log y)."""
+    """Return per x the geometric mean, times and over e^(standard deviation of log y)."""
     log_y = pd.Series(np.log(points["y"].astype(float)))
     logs = log_y.groupby(points["x"].astype(float)).agg(["mean", "std", "count"])
     deviation = logs["std"].fillna(0.0)
@@ -227,14 +230,13 @@ def _mean_table(points: pd.DataFrame) -> pd.DataFrame:
 
 def _lead(data: ReportData) -> str:
     return (
-        "At the last step. Small dots: trials (ringed: unconverged; triangles below: left out); large dots and band: "
-        "their mean and one standard deviation, both of log values; thick line: fitted power law where it is adequate, with "
-        "the 95 % interval of its exponent a in the legend; dashed in grey, where something falls: the slopes −½ and −1, "
-        f"through the first mean. {_OF_SWEEPS if data.parts else ''}Residuals: of "
-        "ln y, so 0.1 is about 10 %; a bend that all seeds follow is a sign of another law, or of too small a start."
+        "At the last step. Small dots: trials (ringed: unconverged). Triangles: excluded trials. Large dots and band: mean "
+        "and one standard deviation of log values. Thick line: adequate power law, with the 95 % interval of its exponent a "
+        f"in the legend. Grey dashes: slopes −½ and −1 through the first mean. {_SWEEP_STYLES if data.parts else ''}"
+        "Residuals of ln y: 0.1 is about 10 %. A bend common to all seeds suggests another law, or too small x."
     )
 
 
-_OF_SWEEPS = "Colours are the groups; the first sweep has discs and whole lines, the second diamonds and dashed ones. "
+_SWEEP_STYLES = "Colours: groups. Discs and solid lines: first sweep. Diamonds and dashes: second sweep. "
 
-FIT_SECTION = ReportSection("Rates", fit_plots, _lead, "No fit to draw yet.")
+FIT_SECTION = ReportSection("Rates", fit_plots, _lead, "No fits yet.")

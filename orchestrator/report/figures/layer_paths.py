@@ -1,4 +1,4 @@
-"""The panels of layers: a measurement along a path beside its prediction, over steps and layers, and against another one."""
+"""Plot panels of layers: a metric along a path with its prediction, over steps and layers, and against another metric."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.report.curve_groups import grouped, spread
+from depthrate.orchestrator.report.curve_groups import group_trials, setting_text, spread
 from depthrate.orchestrator.report.figures.requested_maps import heat_map
 from depthrate.orchestrator.report.plot import (
     GREY,
@@ -18,6 +18,7 @@ from depthrate.orchestrator.report.plot import (
     Trace,
     make_layout,
     make_trace,
+    omission_notes,
     viridis,
 )
 from depthrate.orchestrator.report.report_data import ReportData
@@ -26,11 +27,11 @@ from depthrate.tasks.metric import Measurement
 from depthrate.tasks.panel import LayerMapPanel, PathPanel, TradeOffPanel
 
 MAX_MAPS = 4
-"""Settings that a heat map is drawn for, one figure each."""
+"""Maximum number of settings with a heat map."""
 
 
 def path_plots(data: ReportData, panel: PathPanel | LayerMapPanel | TradeOffPanel) -> list[Plot]:
-    """Draw one of the panels; nothing where its columns are not measured, or its parameter does not vary."""
+    """Plot a panel, if its columns are measured and its parameter varies."""
     if isinstance(panel, LayerMapPanel):
         return _layer_maps(data, panel)
     plot = _path_plot(data, panel) if isinstance(panel, PathPanel) else _trade_off_plot(data, panel)
@@ -38,7 +39,7 @@ def path_plots(data: ReportData, panel: PathPanel | LayerMapPanel | TradeOffPane
 
 
 def _path_plot(data: ReportData, panel: PathPanel) -> Plot | None:
-    """Draw a colour a setting: the mean over trials layer by layer, their range as a band, the prediction's mean dashed."""
+    """Plot one colour per setting: the mean over trials by layer, their range as a band, and the mean prediction dashed."""
     columns = [panel.x, panel.measurement, panel.predicted]
     if not {*columns, "step", "layer"} <= set(data.metrics):
         return None
@@ -46,23 +47,23 @@ def _path_plot(data: ReportData, panel: PathPanel) -> Plot | None:
         data.metrics["step"] == data.metrics.groupby("trial_id", observed=True)["step"].transform("max")
     ]
     frame = frame.dropna(subset=columns)
-    each = data.measurement(panel.measurement)
-    is_log = each.axis == "log" and bool((frame[columns[1:]] > 0).all().all())
-    groups = grouped(data.trials, frame, data.settings)
+    metric = data.measurement(panel.measurement)
+    is_log = metric.axis == "log" and bool((frame[columns[1:]] > 0).all().all())
+    groups = group_trials(data.trials, frame, data.settings)
     shown = spread(groups, MAX_GROUPS)
     if frame.empty:
         return None
     traces: list[Trace] = []
     for (key, part), colour in zip(shown, viridis(len(shown)), strict=True):
-        setting = ", ".join(f"{name} = {value}" for name, value in zip(data.settings, key, strict=True))
+        setting = setting_text(data.settings, key)
         traces += _path_traces(part, panel, escape_for_plotly(setting or "measured"), colour, is_log=is_log)
     traces.append(make_trace([None], [None], "predicted", name="predicted", line={"color": GREY, "dash": "dash"}))
     label = data.measurement(panel.x).label
-    layout = make_layout(Axes("x", "y", label, each.label, x_log=False, y_log=is_log), frame[panel.measurement])
-    notes = [f"Last step, {counted(frame['trial_id'].nunique(), 'trial')}; bands from the lowest to the highest trial."]
-    notes.append(_error_note(frame, panel, each, is_log=is_log))
-    notes += [f"{len(shown)} of {len(groups)} settings are drawn."] if len(shown) < len(groups) else []
-    return Plot(f"{each.label} along the path of features", traces, layout, notes)
+    layout = make_layout(Axes("x", "y", label, metric.label, x_log=False, y_log=is_log), frame[panel.measurement])
+    notes = [f"Last step, {counted(frame['trial_id'].nunique(), 'trial')}. Bands: range over trials."]
+    notes.append(_error_note(frame, panel, metric, is_log=is_log))
+    notes += omission_notes(len(shown), len(groups), noun="settings")
+    return Plot(f"{metric.label} along the path of features", traces, layout, notes)
 
 
 def _path_traces(part: pd.DataFrame, panel: PathPanel, name: str, colour: str, *, is_log: bool) -> list[Trace]:
@@ -94,56 +95,55 @@ def _means(part: pd.DataFrame, column: str, *, is_log: bool) -> list[float]:
     return [float(value) for value in (np.exp(means) if is_log else means)]
 
 
-def _error_note(frame: pd.DataFrame, panel: PathPanel, each: Measurement, *, is_log: bool) -> str:
-    """Say how far the prediction is off between the ends, where it is no prediction."""
+def _error_note(frame: pd.DataFrame, panel: PathPanel, metric: Measurement, *, is_log: bool) -> str:
+    """Describe the error of the prediction between the ends. At the ends it is exact by definition."""
     between = frame[(frame[panel.x] > 0) & (frame[panel.x] < 1)]
     if between.empty:
         return "No layers between the ends."
     measured, predicted = between[panel.measurement].to_numpy(), between[panel.predicted].to_numpy()
     if is_log:
         factor = float(np.exp(np.abs(np.log(predicted / measured)).mean()))
-        return f"Between the ends the prediction of {each.label} is off by a factor of {factor:.3g} on average."
+        return f"Between the ends the prediction of {metric.label} is off by a factor of {factor:.3g} on average."
     off = float(np.abs(predicted - measured).mean())
-    return f"Between the ends the prediction of {each.label} is off by {off:.3g} on average."
+    return f"Between the ends the prediction of {metric.label} is off by {off:.3g} on average."
 
 
 def _layer_maps(data: ReportData, panel: LayerMapPanel) -> list[Plot]:
     if panel.measurement not in data.layered or data.layered[panel.measurement].dropna().empty:
         return []
-    each = data.measurement(panel.measurement)
-    groups = grouped(data.trials, data.layered.dropna(subset=[panel.measurement]), data.settings)
-    return [_layer_map(data, each, key, part) for key, part in spread(groups, MAX_MAPS)]
+    metric = data.measurement(panel.measurement)
+    groups = group_trials(data.trials, data.layered.dropna(subset=[panel.measurement]), data.settings)
+    return [_layer_map(data, metric, key, part) for key, part in spread(groups, MAX_MAPS)]
 
 
-def _layer_map(data: ReportData, each: Measurement, key: tuple[str, ...], part: pd.DataFrame) -> Plot:
-    table = part.pivot_table(index="layer", columns="step", values=each.name, aggfunc="mean")
+def _layer_map(data: ReportData, metric: Measurement, key: tuple[str, ...], part: pd.DataFrame) -> Plot:
+    table = part.pivot_table(index="layer", columns="step", values=metric.name, aggfunc="mean")
     table = table.sort_index(ascending=False)  # the last layer on top
-    is_log = each.axis == "log" and bool((table > 0).all().all())
-    label = f"log10 {each.label}" if is_log else each.label
+    is_log = metric.axis == "log" and bool((table > 0).all().all())
+    label = f"log10 {metric.label}" if is_log else metric.label
     values = np.log10(table.to_numpy()) if is_log else table.to_numpy()
     layout = make_layout(Axes("x", "y", "Step", "Layer", x_log=False, y_log=False), [])
     for axis, places in (("xaxis", table.columns), ("yaxis", table.index)):
         ticks: dict[str, Any] = {"tickvals": list(range(len(places))), "ticktext": [f"{place:g}" for place in places]}
         layout[axis] |= {"showgrid": False, **ticks}
     layout["yaxis"] |= {"autorange": "reversed"}
-    setting = ", ".join(f"{name} = {value}" for name, value in zip(data.settings, key, strict=True))
-    title = f"{each.label} over steps and layers{', ' if setting else ''}{setting}"
+    setting = setting_text(data.settings, key)
+    title = f"{metric.label} over steps and layers{', ' if setting else ''}{setting}"
     return Plot(title, [heat_map(values, label)], layout, [f"Mean of {counted(part['trial_id'].nunique(), 'trial')}."])
 
 
 def _trade_off_plot(data: ReportData, panel: TradeOffPanel) -> Plot | None:
-    """Draw a colour a setting: means over its trials, joined along the parameter; single trials as light dots."""
+    """Plot one colour per setting: means over trials, joined along the parameter, and light dots for trials."""
     if panel.along not in data.settings or not {panel.x, panel.y} <= set(data.results):
         return None
-    found = data.results[["trial_id", panel.x, panel.y]].dropna()
-    found = found.merge(data.trials[["trial_id", panel.along]])
+    rows = data.results[["trial_id", panel.x, panel.y]].dropna()
+    rows = rows.merge(data.trials[["trial_id", panel.along]])
     others = [name for name in data.settings if name not in (panel.along, "data_seed")]
-    groups = grouped(data.trials, found, others)
+    groups = group_trials(data.trials, rows, others)
     shown = spread(groups, MAX_GROUPS)
     traces: list[Trace] = []
     for (key, part), colour in zip(shown, viridis(len(shown)), strict=True):
-        setting = ", ".join(f"{name} = {value}" for name, value in zip(others, key, strict=True))
-        name = escape_for_plotly(setting or "measured")
+        name = escape_for_plotly(setting_text(others, key) or "measured")
         dots = {"color": colour, "size": 5, "opacity": 0.3}
         traces.append(make_trace(part[panel.x], part[panel.y], name, mode="markers", marker=dots))
         means = part.groupby(panel.along)[[panel.x, panel.y]].mean().sort_index()
@@ -151,10 +151,10 @@ def _trade_off_plot(data: ReportData, panel: TradeOffPanel) -> Plot | None:
         style = {"mode": "lines+markers", "line": {"color": colour, "width": 2}, "marker": {"size": 7}}
         hover = {"hovertext": text, "hoverinfo": "x+y+text"}
         traces.append(make_trace(means[panel.x], means[panel.y], name, name=name, **style, **hover))
-    if found.empty:
+    if rows.empty:
         return None
     x, y = data.measurement(panel.x), data.measurement(panel.y)
-    is_log = y.axis == "log" and bool((found[panel.y] > 0).all())
-    layout = make_layout(Axes("x", "y", x.label, y.label, x_log=False, y_log=is_log), found[panel.y])
-    notes = [f"Last layer, last step; along {panel.along}. Dots: single trials."]
+    is_log = y.axis == "log" and bool((rows[panel.y] > 0).all())
+    layout = make_layout(Axes("x", "y", x.label, y.label, x_log=False, y_log=is_log), rows[panel.y])
+    notes = [f"Last layer, last step. Lines: along {panel.along}. Dots: trials."]
     return Plot(f"{y.label} against {x.label}", traces, layout, notes)

@@ -1,4 +1,4 @@
-"""What is measured of each layer, from the first to the last."""
+"""Plot metrics by layer, from the first to the last."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from depthrate.orchestrator.report.section import ReportSection
 
 
 def layer_plots(data: ReportData) -> list[Plot]:
-    """Draw each measurement against layer / depth, at each trial's last step."""
+    """Plot each metric against layer / depth, at each trial's last step."""
     frame = data.metrics
     if frame.empty or "layer" not in frame:
         return []
@@ -20,17 +20,17 @@ def layer_plots(data: ReportData) -> list[Plot]:
     by = line_groups(data, "depth" if "depth" in data.trials else data.x_name)
     plots = []
     for suffix, part in splits(frame):
-        for each in map(data.measurement, data.layer_metrics):
-            # a measurement of the last weight matrix is the same at every layer: no profile
-            if part.groupby("trial_id", observed=True)[each.name].nunique().max() > 1:
-                y_log = each.axis == "log"
-                axes = Axes("relative_layer", each.name, "Layer / depth", f"{each.label}{suffix}", False, y_log)
+        for metric in map(data.measurement, data.layer_metrics):
+            # a metric of the last weight matrix is equal at every layer and has no profile
+            if part.groupby("trial_id", observed=True)[metric.name].nunique().max() > 1:
+                y_log = metric.axis == "log"
+                axes = Axes("relative_layer", metric.name, "Layer / depth", f"{metric.label}{suffix}", False, y_log)
                 plots.append(lines_plot(data, part, axes, by))
     return [plot for plot in plots if plot is not None]
 
 
 def _lead(data: ReportData) -> str:
-    return "At each trial's last step, from the first measured layer (left) to the last (right); lines as above."
+    return "At each trial's last step, from the first measured layer (left) to the last (right). Lines as above."
 
 
-LAYERS = ReportSection("Layer by layer", layer_plots, _lead, "No measurements of more than one layer yet.")
+LAYERS = ReportSection("Layers", layer_plots, _lead, "No metrics of several layers yet.")

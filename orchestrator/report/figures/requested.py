@@ -1,4 +1,4 @@
-"""The figures that a sweep asks for in its file, under `figures:`."""
+"""Plot the figures that a sweep requests under `figures:`."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from depthrate.orchestrator.report.section import ReportSection
 
 
 def requested_plots(data: ReportData) -> list[Plot]:
-    """Draw each figure that the sweep asks for and that has values."""
-    one = {"curve": curve_plot, "share": share_plot, "distribution": distribution_plot}
-    one |= {"map": map_plot, "spectrum": spectrum_plot}
+    """Plot each requested figure that has values."""
+    plot_functions = {"curve": curve_plot, "share": share_plot, "distribution": distribution_plot}
+    plot_functions |= {"map": map_plot, "spectrum": spectrum_plot}
     plots: list[Plot | None] = []
     for content in data.figures:
         if content.problem or content.rows.empty:
             continue
-        draw = one.get(content.request.kind)
-        plots += matrix_plots(data, content) if draw is None else [draw(data, content)]
+        make_plot = plot_functions.get(content.request.kind)
+        plots += matrix_plots(data, content) if make_plot is None else [make_plot(data, content)]
     return [plot for plot in plots if plot is not None]
 
 
 def _lead(data: ReportData) -> str:
-    return "What the sweep asks for under <code>figures</code>, at each trial's last step."
+    return "Requested under <code>figures:</code>, at each trial's last step."
 
 
-REQUESTED = ReportSection("Figures of the sweep", requested_plots, _lead)
+REQUESTED = ReportSection("Requested figures", requested_plots, _lead)

@@ -1,4 +1,4 @@
-"""What a power law leaves over: the residuals of every trial against x."""
+"""Plot the residuals of the power law against x."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pandas as pd
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.report.curve_groups import thin_indices
-from depthrate.orchestrator.report.line_styles import LineStyle, assign_line_styles, drawn_curves, sweeps_of
+from depthrate.orchestrator.report.line_styles import LineStyle, assign_line_styles, curve_sweeps, select_curves
 from depthrate.orchestrator.report.plot import (
     GREY,
     MAX_GROUPS,
@@ -33,14 +33,14 @@ from depthrate.tasks.fits.rates import predict
 
 
 def residual_plot(curves: Sequence[FittedCurve]) -> Plot | None:
-    """Draw log y minus the log of the fitted power law, for the curves of one metric and x; null without a fit."""
-    shown = drawn_curves([curve for curve in curves if curve.power], MAX_GROUPS)
+    """Plot log y minus the log of the fitted power law, for the curves of one metric and x, if any has a fit."""
+    shown = select_curves([curve for curve in curves if curve.power], MAX_GROUPS)
     if not shown:
         return None
     traces: list[Trace] = []
-    looks = assign_line_styles([curve.by for curve in shown], sweeps_of(curves))
-    for index, (curve, look) in enumerate(zip(shown, looks, strict=True)):
-        traces += _group_traces(curve, look, f"g{index}", MAX_POINTS // len(shown))
+    styles = assign_line_styles([curve.by for curve in shown], curve_sweeps(curves))
+    for index, (curve, style) in enumerate(zip(shown, styles, strict=True)):
+        traces += _group_traces(curve, style, f"g{index}", MAX_POINTS // len(shown))
     x_values = pd.concat([curve.points["x"] for curve in shown]).astype(float)
     label, x = curve_label(shown[0]), shown[0].x
     ends = [float(x_values.min()), float(x_values.max())]
@@ -52,7 +52,7 @@ def residual_plot(curves: Sequence[FittedCurve]) -> Plot | None:
     return Plot(title, traces, layout, [])
 
 
-def _group_traces(curve: FittedCurve, look: LineStyle, group: str, budget: int) -> list[Trace]:
+def _group_traces(curve: FittedCurve, style: LineStyle, group: str, budget: int) -> list[Trace]:
     power = curve.power
     assert power is not None
     points = curve.points.astype({"x": float, "y": float})
@@ -63,10 +63,10 @@ def _group_traces(curve: FittedCurve, look: LineStyle, group: str, budget: int) 
     thin = points.sort_values(["x", "residual"]).iloc[thin_indices(len(points), budget)]
     hover = [f"seed {escape_for_plotly(seed)}, trial {escape_for_plotly(trial)}" for seed, trial in
              zip(thin["seed"], thin["trial_id"], strict=True)]  # fmt: skip
-    dots = {"color": look.colour, "size": 5, "opacity": 0.5, "symbol": look.symbol}
-    line = {"color": look.colour, "width": 1, "dash": look.dash}
+    dots = {"color": style.colour, "size": 5, "opacity": 0.5, "symbol": style.symbol}
+    line = {"color": style.colour, "width": 1, "dash": style.dash}
     name = escape_for_plotly(group_values(curve.by)) or None
-    ring = {"size": 8, "color": look.colour, "symbol": look.symbol, "line": {"color": "#ffffff", "width": 1}}
+    ring = {"size": 8, "color": style.colour, "symbol": style.symbol, "line": {"color": "#ffffff", "width": 1}}
     return [
         make_trace(thin["x"], thin["residual"], group, mode="markers", marker=dots, text=hover, hoverinfo="x+y+text"),
         make_trace(means.index, means, group, name=name, mode="lines+markers", line=line, marker=ring),

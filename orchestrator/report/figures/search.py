@@ -1,20 +1,29 @@
-"""The report's section on a search: the best proposal of each study, and all proposals against the objective."""
+"""Build the report's section on a search: the best proposals, and the objective against each searched number."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from depthrate.orchestrator.report.plot import Axes, Plot, Trace, log_range, make_layout, make_trace, viridis
+from depthrate.orchestrator.report.plot import (
+    Axes,
+    Plot,
+    Trace,
+    log_range,
+    make_layout,
+    make_trace,
+    omission_notes,
+    viridis,
+)
 from depthrate.orchestrator.report.report_data import SearchContent
 from depthrate.orchestrator.report.text import escape_for_plotly, shorten
 from depthrate.orchestrator.search.proposals import ProposalState, SearchView, StudyState
 
 MAX_STUDIES = 12
-"""Drawn in one figure."""
+"""Maximum number of studies in one figure."""
 
 
 def search_content(view: SearchView) -> SearchContent:
-    """Return what the report shows of a search."""
+    """Return the report's content on a search."""
     columns, rows = view.table()
     numbers = [dimension for dimension in view.states[0].study.dimensions if dimension.values is None]
     plots = [_plot(view.states, dimension.name, dimension.is_log) for dimension in numbers]
@@ -22,7 +31,7 @@ def search_content(view: SearchView) -> SearchContent:
 
 
 def _plot(states: Sequence[StudyState], name: str, x_log: bool) -> Plot | None:
-    """Draw a study in a colour: a dot for each proposal, a ring around the best."""
+    """Plot one colour per study: a dot per proposal, a ring around the best."""
     objective = states[0].study.search.objective[0]
     drawn = [(state, points) for state in states if (points := _points(state, name))]
     if not drawn:
@@ -43,16 +52,15 @@ def _plot(states: Sequence[StudyState], name: str, x_log: bool) -> Plot | None:
     layout = make_layout(Axes(name, objective, shorten(name), shorten(objective), x_log, y_log), y_values)
     if x_log:
         layout["xaxis"] |= {"range": log_range([x for _, points in drawn for x, _, _ in points], 0.05)}
-    notes = ["Dots: proposals of a study; rings: the best of each."]
-    if len(drawn) < len(states):
-        notes.append(f"The first {len(drawn)} of {len(states)} studies are drawn.")
+    notes = ["Dots: proposals. Rings: best of each study."]
+    notes += omission_notes(len(drawn), len(states), noun="studies")
     return Plot(f"{shorten(objective)} against {shorten(name)}", traces, layout, notes)
 
 
 def _points(state: StudyState, name: str) -> list[tuple[float, float, int]]:
-    """Return (value of the parameter, first objective, number) of the proposals that are complete."""
+    """Return (parameter, first objective, number) of the complete proposals."""
     return [
-        (float(proposal.values[name]), told.values[0], proposal.number)
-        for proposal, told in zip(state.proposals, state.outcomes, strict=True)
-        if told.state is ProposalState.COMPLETE and name in proposal.values
+        (float(proposal.values[name]), outcome.values[0], proposal.number)
+        for proposal, outcome in zip(state.proposals, state.told, strict=True)
+        if outcome.state is ProposalState.COMPLETE and name in proposal.values
     ]

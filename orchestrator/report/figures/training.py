@@ -1,4 +1,4 @@
-"""What is measured while networks train, by step: the training curves, and the last layer's measurements."""
+"""Plot training curves and metrics of the last layer by step."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from depthrate.tasks.metric import Measurement
 
 
 def curve_plots(data: ReportData) -> list[Plot]:
-    """Draw the training curves by step, then the fitted metrics of the last layer by step."""
+    """Plot the training curves by step, then the metrics of the last layer by step."""
     by = line_groups(data, data.x_name)
     plots = []
     for suffix, frame in splits(data.curves):
-        for each in data.drawn("step"):
-            plot = lines_plot(data, frame, _axes(each, f"{each.label}{suffix}"), by)
-            plots.append(plot if plot is None else replace(plot, traces=plot.traces + _limit_traces(frame, each)))
+        for metric in data.panel_metrics("step"):
+            plot = lines_plot(data, frame, _axes(metric, f"{metric.label}{suffix}"), by)
+            plots.append(plot if plot is None else replace(plot, traces=plot.traces + _limit_traces(frame, metric)))
     last = data.metrics[data.metrics["is_last"].eq(True)] if "is_last" in data.metrics else pd.DataFrame()
     for suffix, frame in splits(last):
-        for each in map(data.measurement, data.layer_metrics):
-            plots.append(lines_plot(data, frame, _axes(each, f"{each.label}, last layer{suffix}"), by))
+        for metric in map(data.measurement, data.layer_metrics):
+            plots.append(lines_plot(data, frame, _axes(metric, f"{metric.label}, last layer{suffix}"), by))
     return [plot for plot in plots if plot is not None]
 
 
-def _axes(each: Measurement, title: str) -> Axes:
-    return Axes("step", each.name, "Step", title, x_log=True, y_log=each.axis == "log")
+def _axes(metric: Measurement, title: str) -> Axes:
+    return Axes("step", metric.name, "Step", title, x_log=True, y_log=metric.axis == "log")
 
 
-def _limit_traces(frame: pd.DataFrame, each: Measurement) -> list[Trace]:
-    """The limit for infinite depth of a measurement that has one, where the task knows it: the value minus its gap."""
-    if not each.gap or not {each.name, each.gap, "step"} <= set(frame):
+def _limit_traces(frame: pd.DataFrame, metric: Measurement) -> list[Trace]:
+    """Return lines at a metric's limit for infinite depth, the value minus its gap, if the task knows it."""
+    if not metric.gap or not {metric.name, metric.gap, "step"} <= set(frame):
         return []
-    limits = (frame[each.name] - frame[each.gap]).astype(float)
+    limits = (frame[metric.name] - frame[metric.gap]).astype(float)
     distinct = sorted({float(f"{limit:.9g}") for limit in np.unique(limits[np.isfinite(limits)])})
     steps = frame["step"].astype(float)
     ends = [max(1.0, float(steps.min())), float(steps.max())]
@@ -51,10 +51,10 @@ def _limit_traces(frame: pd.DataFrame, each: Measurement) -> list[Trace]:
 
 
 def _lead(data: ReportData) -> str:
-    of_one = data.x_name if data.x_name in data.trials else "setting"
+    group = data.x_name if data.x_name in data.trials else "setting"
     return (
-        f"Strong lines: mean over the trials of one {escape(of_one)} (geometric on log axes); light lines: single "
-        "trials. The axis begins at step 1."
+        f"Strong lines: mean over the trials per {escape(group)} (geometric on log axes). Light lines: trials. "
+        "The axis starts at step 1."
     )
 
 

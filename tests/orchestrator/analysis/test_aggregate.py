@@ -14,7 +14,7 @@ from rich.console import Console
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.fit_curves import fit_curves
 from depthrate.orchestrator.analysis.open_results import results_of
-from depthrate.orchestrator.analysis.replicates import draws_text
+from depthrate.orchestrator.analysis.replicates import interval_text
 from depthrate.orchestrator.console.fit_table import print_fits
 from depthrate.orchestrator.report.fit_text import fit_sentence
 from depthrate.orchestrator.report.text import curve_label
@@ -63,12 +63,10 @@ def test_two_values_of_x_are_no_rate(store: Store, capsys: pytest.CaptureFixture
     trials = stored(store, grid, lambda p: [{"layer": p["depth"], "nc1": (1 + 0.1 * p["seed"]) / p["depth"]}])
     (curve,) = fit_curves(results_of(store), [FitRequest("nc1")], trials)
     assert not curve.fits and curve.power is None and len(curve.rows) == 6, "its points are drawn all the same"
-    assert curve.note == (
-        "2 values of depth: no rate can be judged from fewer than 3, since a line through two fits anything"
-    )
+    assert curve.note == ("2 values of depth, at least 3 needed")
     print_fits(Console(width=200), [curve])
-    assert "no fit" in (said := capsys.readouterr().out) and "no rate can be judged" in said
-    assert "<strong>" not in (sentence := fit_sentence(curve)) and "no rate can be judged" in sentence
+    assert "no fit" in (said := capsys.readouterr().out) and "at least 3 needed" in said
+    assert "<strong>" not in (sentence := fit_sentence(curve)) and "at least 3 needed" in sentence
 
 
 def test_a_metric_that_nothing_has_is_said_to_be_left_out(store: Store) -> None:
@@ -105,7 +103,7 @@ def test_what_is_left_out_is_counted(store: Store) -> None:
 def test_no_fit_says_why(store: Store) -> None:
     trials = stored(store, [{"depth": 2}], lambda p: [{"layer": 2, "nc1": 1.0}])
     (curve, missing) = fit_curves(results_of(store), [FitRequest("nc1"), FitRequest("nothing")], trials)
-    assert curve.fits == [] and "no rate can be judged" in str(curve.note)
+    assert curve.fits == [] and "at least 3 needed" in str(curve.note)
     assert missing.excluded == {"not measured": 1}
 
 
@@ -268,16 +266,18 @@ def test_other_draws_are_named_and_may_be_what_the_interval_is_over(folder: Stor
     assert over_seeds.power is not None and over_seeds.power.n_seeds == 3
     assert over_steps.draws == "2 values of steps" and over_steps.power is not None and over_steps.power.ci_low is None
     texts = {
-        draws_text(FitRequest("nc1"), [{"seed": s, "data_seed": d} for s, d in pairs], ["seed", "data_seed"])
+        interval_text(FitRequest("nc1"), [{"seed": s, "data_seed": d} for s, d in pairs], ["seed", "data_seed"])
         for pairs in ([(0, 0), (1, 1)], [(0, 0), (0, 1), (1, 0), (1, 1)], [(0, 0), (1, 0)])
     }
     assert texts == {"2 seeds, each with its own data_seed", "2 seeds, at the 2 values of data_seed used", "2 seeds"}
-    assert draws_text(FitRequest("nc1"), [{"seed": 0, "seed_scope": "trial"}], []) == "", "each trial is its own draw"
+    assert interval_text(FitRequest("nc1"), [{"seed": 0, "seed_scope": "trial"}], []) == "", (
+        "each trial is its own draw"
+    )
 
 
 def test_a_chain_s_depths_belong_together_though_each_trial_is_said_to_draw_its_own() -> None:
     trials = [{"seed": 0, "seed_scope": "trial", "depth": depth, "continuation": [2, 3]} for depth in (2, 3)]
-    assert draws_text(FitRequest("nc1"), trials, []) == "1 seed", "each depth begins where the one before ended"
+    assert interval_text(FitRequest("nc1"), trials, []) == "1 seed", "each depth begins where the one before ended"
 
 
 def test_a_theorem_on_the_last_layer_says_nothing_of_the_others(folder: Store) -> None:

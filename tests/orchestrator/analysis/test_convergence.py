@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from depthrate.orchestrator.analysis.convergence import Ended, _above_shallower, _judged
+from depthrate.orchestrator.analysis.convergence import CurveEnd, _above_shallower, _curve_end
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.supervised.metrics import CLASSES
 from depthrate.tasks.training.parameters import judged_steps
@@ -15,13 +15,13 @@ from depthrate.tasks.training.training_plan import learning_rate_factor
 OBJECTIVE = next(measurement for measurement in CLASSES if measurement.optimum is not None)
 
 
-def ended(heights: dict[int, float], *, limit: float | None = None, schedule: str = "constant") -> Ended:
+def ended(heights: dict[int, float], *, limit: float | None = None, schedule: str = "constant") -> CurveEnd:
     import numpy as np
 
     last, gap = max(heights), float("nan") if limit is None else 0.0
     steps, values = np.array([float(step) for step in heights]), np.array(list(heights.values()))
     lr = np.array([learning_rate_factor(schedule, step, last) for step in heights])
-    found = _judged({"step": steps, "height": values, "gap": values - (limit or 0.0) + gap, "lr": lr})
+    found = _curve_end({"step": steps, "height": values, "gap": values - (limit or 0.0) + gap, "lr": lr})
     assert found is not None
     return found
 

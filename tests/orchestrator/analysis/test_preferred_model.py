@@ -45,7 +45,7 @@ RISING_AND_FALLING = curve_of(DEPTHS, [0.1, 0.2, 0.3, 0.2, 0.1])
     ("curve", "why"),
     [
         (POWER, ""),
-        (curve_of([2, 3, 5], [0.3, 0.2, 0.12]), "3 values of depth, 4 are needed"),
+        (curve_of([2, 3, 5], [0.3, 0.2, 0.12]), "3 values of depth, at least 4 needed"),
         (SCATTERED, "R^2 0.20"),
         (RISING_AND_FALLING, "R^2 0.00"),
         (curve_of(DEPTHS, [0.1] * 5), ""),
@@ -62,7 +62,7 @@ def test_a_mean_far_off_is_inadequate_however_high_r_squared_is() -> None:
     y = [a**-0.5 * (2.0 if a == 8 else 1.0) for a in x]
     curve = curve_of(x, y)
     assert curve.power is not None and curve.power.r2 is not None and curve.power.r2 > 0.95
-    assert inadequacy(curve, curve.power) == "the mean at depth = 8 lies a factor 2.0 off"
+    assert inadequacy(curve, curve.power) == "the mean at depth = 8 is off by a factor 2.0"
 
 
 def test_local_exponents_are_those_between_neighbours() -> None:

@@ -72,7 +72,7 @@ def test_tables_follow_the_store_through_runs_compaction_and_removals(tmp_path, 
     invoked("compact", "--grace", "0", "--store", store)
     assert "trials: 0 trials written; " in invoked("export", sweep, folder, "--delta", "--store", store)
     invoked("trials", "rm", "--where", "depth = 4", "--yes", "--store", store)
-    assert "trials: 0 trials written, 2 taken out" in invoked("export", sweep, folder, "--delta", "--store", store)
+    assert "trials: 0 trials written, 2 removed" in invoked("export", sweep, folder, "--delta", "--store", store)
     assert assert_equal(store, folder) == 6
     invoked("run", sweep, "--store", store)
     assert "trials: 2 trials written; " in invoked("export", sweep, folder, "--delta", "--store", store)
@@ -87,7 +87,7 @@ def test_a_trial_that_was_run_again_stands_once(tmp_path, law):
     invoked("export", sweep, folder, "--delta", "--store", store)
     invoked("trials", "rm", "--where", "depth > 0", "--yes", "--store", store)
     invoked("run", sweep, "--store", store)
-    assert "trials: 2 trials written, 2 taken out" in invoked("export", sweep, folder, "--delta", "--store", store)
+    assert "trials: 2 trials written, 2 removed" in invoked("export", sweep, folder, "--delta", "--store", store)
     assert assert_equal(store, folder) == 2
 
 
@@ -148,7 +148,7 @@ def test_of_two_exports_at_once_one_is_refused_and_nothing_stands_twice(tmp_path
         for thread in threads:
             thread.join()
     refused = [end for end in ended if end != "written"]
-    assert len(ended) == 2 and len(refused) == 1 and "changed by another export meanwhile" in refused[0], ended
+    assert len(ended) == 2 and len(refused) == 1 and "at the same time" in refused[0], ended
     invoked("export", tmp_path / "law.yaml", folder, "--delta", "--store", store)
     assert assert_equal(store, folder) == 3
 
@@ -159,5 +159,5 @@ def test_what_is_no_place_for_a_table_is_refused_in_a_line(tmp_path, law):
     invoked("run", sweep, "--store", store)
     (tmp_path / "file").write_text("x")
     said = invoked("export", sweep, tmp_path / "file", "--delta", "--store", store, code=2)
-    assert said.startswith("depthrate: Delta tables below ") and said.count("\n") == 1
-    assert "2 places" in invoked("export", sweep, tmp_path, "--delta", "--mlflow", "--store", store, code=2)
+    assert said.startswith("depthrate: cannot write Delta tables below ") and said.count("\n") == 1
+    assert "exclude each other" in invoked("export", sweep, tmp_path, "--delta", "--mlflow", "--store", store, code=2)

@@ -38,7 +38,7 @@ def test_without_the_library_it_says_what_to_install(ran: Path) -> None:
 @pytest.mark.slow
 def test_a_place_has_to_be_named(ran: Path) -> None:
     refused = CliRunner().invoke(app, ["export", "s"])
-    assert refused.exit_code == 2 and "say where to" in refused.stderr
+    assert refused.exit_code == 2 and "needs a folder or URL" in refused.stderr
 
 
 @pytest.mark.slow

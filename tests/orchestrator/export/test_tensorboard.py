@@ -79,7 +79,7 @@ def test_a_sweep_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     events = read(path)
     assert [step for step, _ in events] == [0, 1, 2] and events[2][1] == pytest.approx(last)
     refused = call(app, ["export", "s", "sqlite:///x.db"])
-    assert refused.exit_code == 2 and "has no search to copy" in refused.stderr
+    assert refused.exit_code == 2 and "has no search to write" in refused.stderr
     assert depthrate.open().sql("select count(*) from trials").fetchall() == [(2,)]
 
 

@@ -70,10 +70,10 @@ def read_run(folder: Path) -> tuple[Any, dict[str, Any], list[dict[str, Any]], b
 def test_without_the_client_it_says_what_to_install(ran: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     refused = CliRunner().invoke(app, ["export", "s", "runs", "--wandb"])
-    assert refused.exit_code == 2 and "--wandb needs W&B's client" in refused.stderr
-    assert "install it: pip install 'depthrate[wandb]'" in refused.stderr
+    assert refused.exit_code == 2 and "--wandb needs the W&B client" in refused.stderr
+    assert "Install it: pip install 'depthrate[wandb]'" in refused.stderr
     twice = CliRunner().invoke(app, ["export", "s", "runs", "--wandb", "--delta"])
-    assert twice.exit_code == 2 and "--delta and --wandb are 2 places; give one of them" in twice.stderr
+    assert twice.exit_code == 2 and "--delta and --wandb exclude each other" in twice.stderr
 
 
 @pytest.mark.slow
@@ -82,8 +82,11 @@ def test_its_own_records_hold_parameters_and_metrics_by_step(ran: Path) -> None:
     call = CliRunner().invoke
     first = call(app, ["export", "s", "runs", "--wandb"])
     assert first.exit_code == 0, first.output
-    assert "wrote 2 runs of project 's' to runs; upload them: wandb sync runs/wandb/offline-run-*" in first.output
-    assert "wrote 0 runs of project 's' to runs; 2 were there" in call(app, ["export", "s", "runs", "--wandb"]).output
+    assert "wrote 2 runs of project 's' to runs. Upload: wandb sync runs/wandb/offline-run-*" in first.output
+    assert (
+        "wrote 0 runs of project 's' to runs (2 already present)"
+        in call(app, ["export", "s", "runs", "--wandb"]).output
+    )
     folders = sorted((ran / "runs" / "wandb").glob("offline-run-*"))
     found = {run.display_name: (run, *rest) for run, *rest in map(read_run, folders)}
     assert sorted(found) == ["depth=2", "depth=3"]
@@ -94,5 +97,8 @@ def test_its_own_records_hold_parameters_and_metrics_by_step(ran: Path) -> None:
     assert [row["_step"] for row in history if "metrics/nc1" in row] == [2]
     assert history[2]["metrics/nc1"] == pytest.approx(1 / 4)
     (folders[0] / "depthrate-attempt").unlink()  # as an export that was cut off leaves it
-    assert "wrote 1 runs of project 's' to runs; 1 were there" in call(app, ["export", "s", "runs", "--wandb"]).output
+    assert (
+        "wrote 1 runs of project 's' to runs (1 already present)"
+        in call(app, ["export", "s", "runs", "--wandb"]).output
+    )
     assert len(list((ran / "runs" / "wandb").glob("offline-run-*"))) == 2

@@ -75,7 +75,7 @@ def test_points_are_one_figure_a_setting_coloured_by_label_with_a_slider():
 
 def test_one_step_has_no_slider():
     first, *_ = declared_plots(make_data(steps=[7]))
-    assert not first.frames and "sliders" not in first.layout and "Step 7 of one trial; 30 points." in first.notes
+    assert not first.frames and "sliders" not in first.layout and "Step 7 of one trial, 30 points." in first.notes
 
 
 def test_a_profile_stands_beside_its_prediction():

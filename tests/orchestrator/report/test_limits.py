@@ -48,7 +48,7 @@ def test_a_bound_far_above_does_not_press_the_values_into_a_line() -> None:
     low, high = plot.layout["yaxis"]["range"]
     values = [y for trace in plot.traces for y in trace["y"] if y and trace["legendgroup"] != "bound"]
     assert 10**low < min(values) and max(values) < 10**high < 2 * max(values)
-    assert plot.notes == ["The theorem's own bound lies above the figure: 1.92 to 2.22."]
+    assert plot.notes == ["The theorem's bound is above the figure: 1.92 to 2.22."]
     (near,) = limit_plots(data_of(1, equal, objective_bound=[0.1, 0.05, 0.04, 0.03], stationary=[1.0] * 4))
     assert not near.notes and "range" not in near.layout["yaxis"]
 
@@ -99,10 +99,10 @@ def test_two_matrices_a_block_under_a_constant_decay_have_a_lower_bound_and_no_l
 def test_the_theorem_s_own_bound_is_drawn_where_it_is_known_of_optima_alone() -> None:
     bound, constant = [float("nan"), 0.9, 0.7, 0.5], dict.fromkeys(DEPTHS, 0.005)
     unsaid = data_of(1, constant, objective_bound=bound)
-    assert "bound" not in lines(unsaid) and "not drawn: it speaks of optima" in LIMITS.lead(unsaid)
+    assert "bound" not in lines(unsaid) and "not shown: it holds for optima" in LIMITS.lead(unsaid)
     said = data_of(1, constant, objective_bound=bound, stationary=[1.0, 1.0, 0.0, 1.0])
     assert lines(said)["bound"] == pytest.approx([LIMIT + 0.9, LIMIT + 0.5])
-    assert "with no factor chosen" in LIMITS.lead(said)
+    assert "without a factor" in LIMITS.lead(said)
 
 
 def test_a_bound_that_weights_of_zero_keep_too_is_not_drawn() -> None:
@@ -110,4 +110,4 @@ def test_a_bound_that_weights_of_zero_keep_too_is_not_drawn() -> None:
     partly = data_of(1, constant, objective_bound=[float("nan"), 900.0, math.log(10), 0.5], stationary=ends)
     assert lines(partly)["bound"] == pytest.approx([LIMIT + 0.5])
     none = data_of(1, constant, objective_bound=[float("nan"), 900.0, 700.0, 500.0], stationary=ends)
-    assert "bound" not in lines(none) and "weights of zero are no higher" in LIMITS.lead(none)
+    assert "bound" not in lines(none) and "zero weights are not above it" in LIMITS.lead(none)

@@ -74,7 +74,7 @@ def test_the_report_draws_what_the_task_declares(done: Path) -> None:
     fits = ["residuals-of-width-ratio-from-the-power-law", "width-ratio-against-depth"]
     assert drawn == sorted([*by_layer, *by_step, *fits, "shape-of-it-last-layer"])
     text = (done / "r.html").read_text()
-    assert "Width ratio <strong>follows no power law (3 values of depth, 4 are needed)" in text
+    assert "Width ratio <strong>follows no power law (3 values of depth, at least 4 needed)" in text
     assert "Score at the last step: mean 0.700" in text
 
 

@@ -12,13 +12,13 @@ from depthrate.orchestrator.analysis.compare import pair_up
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.export.latex.table import fits_table
-from depthrate.orchestrator.report.curve_groups import SWEEP_COLUMN, grouped
+from depthrate.orchestrator.report.curve_groups import SWEEP_COLUMN, group_trials
 from depthrate.orchestrator.report.figures.fits import fit_plots
 from depthrate.orchestrator.report.figures.infinite_depth import limit_plots
 from depthrate.orchestrator.report.figures.matrices import matrix_plots
 from depthrate.orchestrator.report.figures.training import curve_plots
 from depthrate.orchestrator.report.fit_tables import comparison_tables
-from depthrate.orchestrator.report.overlay import overlaid
+from depthrate.orchestrator.report.overlay import merge_reports
 from depthrate.orchestrator.report.page import render_report
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.tasks.fits.rates import fit_rates
@@ -40,12 +40,12 @@ def steeper_curve(curve: FittedCurve) -> FittedCurve:
 @pytest.mark.slow
 def test_curves_carry_their_sweep_and_shared_trials_stand_in_both() -> None:
     first, second = plain_data(), steeper()
-    both = overlaid(first, second)
+    both = merge_reports(first, second)
     assert both.name == "quickstart and steeper" and both.parts == (first, second)
     assert [curve.by[SWEEP_COLUMN] for curve in both.fits[:2]] == ["quickstart", "steeper"]
     names = [trace["name"] for trace in fit_plots(both)[0].traces if trace.get("meta") == "fit"]
     assert [name.split(":")[0] for name in names] == ["quickstart", "steeper"]
-    sizes = {key: part["trial_id"].nunique() for key, part in grouped(both.trials, both.results, [SWEEP_COLUMN])}
+    sizes = {key: part["trial_id"].nunique() for key, part in group_trials(both.trials, both.results, [SWEEP_COLUMN])}
     assert sizes == {("quickstart",): 15, ("steeper",): 12}
     keys = [trace["name"] for trace in curve_plots(both)[0].traces if trace["showlegend"]]
     assert {"2", "13", "sweep = quickstart", "sweep = steeper"} <= set(keys)
@@ -54,7 +54,7 @@ def test_curves_carry_their_sweep_and_shared_trials_stand_in_both() -> None:
 @pytest.mark.slow
 def test_two_sweeps_of_four_groups_have_a_hue_a_group_and_a_line_a_sweep() -> None:
     by = {"weight_decay": [0.001, 0.002, 0.005, 0.01]}
-    both = overlaid(make_data(by=by), make_data(by=by, name="other"))
+    both = merge_reports(make_data(by=by), make_data(by=by, name="other"))
     figure, residuals = fit_plots(both)[:2]
     fits = [trace for trace in figure.traces if trace.get("meta") == "fit"]
     looks = {trace["name"].split(":")[0]: (trace["line"]["color"], trace["line"]["dash"]) for trace in fits}
@@ -76,7 +76,7 @@ def test_two_sweeps_of_four_groups_have_a_hue_a_group_and_a_line_a_sweep() -> No
 @pytest.mark.slow
 def test_both_sweeps_show_the_same_groups_and_the_objective_shows_all() -> None:
     by = {"weight_decay": [0.001, 0.002, 0.005, 0.01]}
-    both = overlaid(make_data(by=by), make_data(by=by, name="narrow"))
+    both = merge_reports(make_data(by=by), make_data(by=by, name="narrow"))
     (objective,) = limit_plots(both)
     names = [trace["name"] for trace in objective.traces if trace["legendgroup"][0] == "o" and trace["showlegend"]]
     assert names == [f"{sweep}, {value}" for sweep in ("quickstart", "narrow") for value in by["weight_decay"]]
@@ -86,15 +86,17 @@ def test_both_sweeps_show_the_same_groups_and_the_objective_shows_all() -> None:
     assert dashes == [f"sweep = {sweep}, {end}" for sweep in ("quickstart", "narrow") for end in ends]
     depths = [plot.title.partition("sweep = ")[2] for plot in matrix_plots(both)]
     assert depths == [f"{sweep}, depth = {depth}" for sweep in ("quickstart", "narrow") for depth in (2, 13)]
-    many = overlaid(make_data(by={"lr": list(range(1, 9))}), make_data(by={"lr": list(range(1, 9))}, name="narrow"))
+    many = merge_reports(
+        make_data(by={"lr": list(range(1, 9))}), make_data(by={"lr": list(range(1, 9))}, name="narrow")
+    )
     fits = [trace["name"].split(":")[0] for trace in fit_plots(many)[0].traces if trace.get("meta") == "fit"]
     assert fits == [f"{sweep}, {lr}" for sweep in ("quickstart", "narrow") for lr in (1, 2, 4, 5, 7, 8)]
 
 
 def test_what_differs_and_the_exponents_stand_side_by_side() -> None:
-    both = overlaid(plain_data(), steeper())
+    both = merge_reports(plain_data(), steeper())
     table = comparison_tables(both)
-    assert "12 trials are in both." in table
+    assert "Common trials: 12." in table
     assert "<td>width</td><td>64</td><td>32</td>" in table
     assert len(both.pairs) == len(plain_data().fits) and both.pairs[0].common is not None
     assert both.pairs[0].common.p_common < 0.001 and "&lt; 0.001" in table
@@ -121,19 +123,21 @@ def test_exponents_of_two_sweeps_are_compared_over_whole_seeds() -> None:
 
 @pytest.mark.slow
 def test_the_page_has_each_trial_once_and_both_commands() -> None:
-    page = render_report(overlaid(plain_data(), replace(steeper(), commands=["depthrate run steeper.yaml", "report"])))
+    page = render_report(
+        merge_reports(plain_data(), replace(steeper(), commands=["depthrate run steeper.yaml", "report"]))
+    )
     page = re.sub("<script.*?</script>", "", page, flags=re.DOTALL)
     rows = re.findall('<tr id="trial-([^"]*)"', page)
     assert len(rows) == len(set(rows)) == 15
-    assert "12 of its trials are also in quickstart and stand there." in page
+    assert "12 trials listed under quickstart." in page
     runs = "depthrate run quickstart.yaml\ndepthrate run steeper.yaml\n"
     assert f"{runs}depthrate report quickstart -o report.html --overlay steeper" in page
     assert page.count("trials planned.") == 2
 
 
 def test_what_cannot_be_overlaid_is_refused() -> None:
-    with pytest.raises(UsageError, match="'quickstart' is the sweep of the report itself; overlay another one"):
-        overlaid(plain_data(), plain_data())
+    with pytest.raises(UsageError, match="cannot overlay 'quickstart' on itself"):
+        merge_reports(plain_data(), plain_data())
     named = replace(steeper(), trials=steeper().trials.assign(sweep=1))
-    with pytest.raises(UsageError, match="sweep 'steeper' has a parameter called 'sweep'"):
-        overlaid(plain_data(), named)
+    with pytest.raises(UsageError, match="sweep 'steeper' has a parameter 'sweep'"):
+        merge_reports(plain_data(), named)

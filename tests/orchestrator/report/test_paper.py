@@ -1,4 +1,4 @@
-"""What goes into a paper: figures at its size, the fits as a table, a paragraph on methods."""
+"""Figures at a paper's size, and the fits as a LaTeX table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import pytest
 from depthrate.orchestrator.cli.commands.report import ReportOptions
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.export.latex.files import export_latex
-from depthrate.orchestrator.export.latex.methods import methods_paragraph
 from depthrate.orchestrator.export.latex.table import fits_table
 from depthrate.orchestrator.export.latex.text import latex
 from depthrate.orchestrator.report.drawing.axis_labels import label
@@ -23,7 +22,7 @@ from depthrate.orchestrator.report.drawing.draw import draw
 from depthrate.orchestrator.report.drawing.style import SCREEN, PaperWidth, StyleName, paper_style
 from depthrate.orchestrator.report.drawing.ticks import set_ticks
 from depthrate.orchestrator.report.plot import Axes, Plot, make_layout, make_trace
-from tests.support.report_data import make_data, plain_data
+from tests.support.report_data import make_data
 
 COLUMN = paper_style(PaperWidth.column)
 NASTY = r"50% of a_b & {c} #1 $x^2$ \def ~ < >"
@@ -144,46 +143,18 @@ def test_the_fits_are_a_table_of_booktabs_with_their_numbers() -> None:
     assert "weight" in table and r"\label{tab:quickstart-rates}" in table
 
 
-def test_the_paragraph_has_the_numbers_of_the_store() -> None:
-    data = plain_data()
-    falling = frozenset(str(row["trial_id"]) for row in data.fits[0].rows[:2])
-    fits = [replace(curve, unconverged=falling, judged=15, draws="3 seeds") for curve in data.fits]
-    spec = {"name": "quickstart", "task": "collapse", "params": {"arch": "rn1"}, "grid": {"depth": []}}
-    text = methods_paragraph(replace(data, fits=fits, spec=spec))
-    power = data.fits[0].fits[0]
-    for part in (
-        r"The sweep \texttt{quickstart} of the task \texttt{collapse}",
-        r"15 trials: \texttt{depth} in \{$2$, $3$, $5$, $8$, $13$\}, 3 seeds each.",
-        r"All trials have \texttt{arch} = rn1.",
-        r"Left at their defaults: \texttt{width} = $64$.",
-        "All 15 trials finished; all attempts together held $0.31$ core-hours.",
-        "The fits are of 15 trials. Of these, 2 are unconverged: over the last quarter",
-        "The power law was compared with other models by AICc: ",
-        f"NC1 goes as depth$^{{{-power.exponent:.2f}}}$, $a$ in $[{power.ci_low:.2f}, {power.ci_high:.2f}]$",
-        r"(Table~\ref{tab:quickstart-rates})",
-    ):
-        assert part in text, (part, text)
-
-
-def test_states_and_missing_fits_are_said() -> None:
-    data = plain_data()
-    trials = data.trials.assign(state=["failed", "diverged", *["ok"] * 13])
-    text = methods_paragraph(replace(data, trials=trials, fits=[]))
-    assert "Of 15 trials 13 finished" in text and "1 failed" in text and "1 diverged" in text and "Rates" not in text
-
-
 @pytest.mark.slow
 def test_latex_compiles_whatever_things_are_called(tmp_path: Path) -> None:
     data = make_data(by={"name_of": [NASTY, "λ²"]}, seeds=3, name=NASTY)
     fits = [replace(curve, excluded={NASTY: 2}) for curve in data.fits]
     paths = export_latex(replace(data, fits=fits, versions={NASTY: NASTY}, git=NASTY), tmp_path)
-    assert [path.name for path in paths] == ["fits.tex", "methods.tex"]
+    assert [path.name for path in paths] == ["fits.tex"]
     for path in paths:
         assert not re.search(r"(?<!\\)%(?! needs)", path.read_text()), "a percent sign would hide what follows"
     if (pdflatex := shutil.which("pdflatex")) is None:
         pytest.skip("no pdflatex executable found on PATH")
     lines = [r"\documentclass{article}\usepackage{booktabs}\usepackage{amsmath}\begin{document}"]
-    lines += [r"\input{fits}\input{methods}\end{document}"]
+    lines += [r"\input{fits}\end{document}"]
     (tmp_path / "paper.tex").write_text("\n".join(lines))
     command = [pdflatex, "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)

@@ -32,14 +32,14 @@ from depthrate.orchestrator.report.figure_files import export_figures, plot_csv
 from depthrate.orchestrator.report.figures.fits import fit_plots
 from depthrate.orchestrator.report.figures.matrices import matrix_plots
 from depthrate.orchestrator.report.fit_tables import support_table
-from depthrate.orchestrator.report.fit_text import common_sentence, fit_sentence, fit_sentences
-from depthrate.orchestrator.report.overlay import overlaid
+from depthrate.orchestrator.report.fit_text import common_sentence, fit_sentence, fit_sentences, unconverged_sentence
+from depthrate.orchestrator.report.overlay import merge_reports
 from depthrate.orchestrator.report.page import all_plots, render_report
 from depthrate.orchestrator.report.plot import Axes, make_layout
 from depthrate.orchestrator.report.plotly_bundle import library
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.report.section import ReportSection
-from depthrate.orchestrator.report.text import number_text, thousandths
+from depthrate.orchestrator.report.text import number_text, three_decimals
 from depthrate.orchestrator.report.trial_tables import left_out_table
 from depthrate.sweeps.spec import FitRequest
 from depthrate.tasks.fits.bounds import BoundCheck
@@ -156,15 +156,15 @@ def test_a_lower_aicc_alone_is_no_headline_where_whole_seeds_do_not_reject_the_p
 def test_one_seed_prefers_no_other_model() -> None:
     fits = make_fit(n_seeds=1, ci_low=None, ci_high=None), make_fit("power_floor", 0.81, aicc=-62.0, n_seeds=1)
     curve = replace(make_curve(*fits), draws="1 seed")
-    assert words(fit_sentence(curve)).startswith("NC1 goes as depth^−0.58, no interval (1 seed shows")
+    assert words(fit_sentence(curve)).startswith("NC1 goes as depth^−0.58, no interval (1 seed, at least 3 needed)")
     assert supported(curve)[-1] == (
-        "power law with floor has the lower AICc (ΔAICc 22.0), but there are too few whole seeds to reject the power law"
+        "power law with floor has the lower AICc (ΔAICc 22.0), but too few whole seeds to reject the power law"
     )
 
 
 def test_models_that_are_not_told_apart_are_said_to_be() -> None:
     curve = make_curve(make_fit(), make_fit("log_linear", aicc=-41.0))
-    assert supported(curve)[-1] == "log-linear not told apart, ΔAICc 1.0"
+    assert supported(curve)[-1] == "log-linear indistinguishable, ΔAICc 1.0"
 
 
 def test_sentence_of_a_metric_that_grows() -> None:
@@ -174,7 +174,7 @@ def test_sentence_of_a_metric_that_grows() -> None:
 
 def test_sentence_of_an_interval_that_holds_zero() -> None:
     sentence = words(fit_sentence(make_curve(make_fit(exponent=0.1, ci_low=-0.05, ci_high=0.3))))
-    assert "NC1 neither falls nor grows for certain, as depth^−0.10, 95 % interval of a [−0.05, 0.30]" in sentence
+    assert "NC1 neither falls nor grows significantly, as depth^−0.10, 95 % interval of a [−0.05, 0.30]" in sentence
 
 
 def test_sentence_without_interval_or_other_models() -> None:
@@ -183,15 +183,15 @@ def test_sentence_without_interval_or_other_models() -> None:
     assert supported(make_curve(fit)) == [
         "NC1 depth^−0.58",
         "2",
-        "none to compare with (too few different values or points)",
+        "none (too few distinct values or points)",
     ]
     two = words(fit_sentence(make_curve(replace(fit, n_seeds=2))))
-    assert "NC1 goes as depth^−0.58, no interval (2 seeds show too little of how seeds differ; 3 are needed)" in two
+    assert "NC1 goes as depth^−0.58, no interval (2 seeds, at least 3 needed)" in two
 
 
 def test_sentence_without_fit_and_with_excluded_trials() -> None:
     sentence = words(fit_sentence(make_curve(excluded={"diverged": 2, "not positive": 1, "failed": 0}, by={"lr": 0.1})))
-    assert sentence == "NC1 at lr = 0.1: no fit (2 points with 1 x). Left out: 2 diverged, 1 not positive."
+    assert sentence == "NC1 at lr = 0.1: no fit (2 points with 1 x). Excluded: 2 diverged, 1 not positive."
 
 
 @pytest.mark.slow
@@ -203,7 +203,7 @@ def test_summary_holds_one_sentence_per_fit_with_its_numbers() -> None:
         assert power.model == "power"
         assert f"falls as depth^−{power.exponent:.2f}, 95 % interval [{power.ci_low:.2f}, {power.ci_high:.2f}]" in text
         assert abs(power.exponent - EXPONENTS[curve.metric]) < 0.1
-    assert "Accuracy at the last step: mean 1.000, lowest 1.000 of 15 trials." in text
+    assert "Accuracy at the last step: mean 1.000, minimum 1.000 of 15 trials." in text
 
 
 # Figures and tables
@@ -246,7 +246,7 @@ def test_values_that_are_not_positive_are_counted_not_drawn() -> None:
     first, second, *rest = data.fits[0].rows
     data = replace(data, fits=[replace(data.fits[0], rows=[first | {"y": 0.0}, second | {"y": -1.0}, *rest])])
     page = render_report(data)
-    assert "2 values are zero, negative or not finite and cannot stand on a log axis." in page
+    assert "2 values omitted: zero, negative or not finite." in page
     assert all(y is None or y > 0 for trace in figures(page)[0]["data"] for y in trace["y"])
 
 
@@ -255,7 +255,7 @@ def test_many_groups_and_points_are_thinned_and_said() -> None:
     data = make_data(depths=tuple(range(2, 42)), seeds=1)
     long = pd.concat([data.curves.assign(step=data.curves["step"] + shift) for shift in range(0, 200, 2)])
     page = render_report(replace(data, curves=long))
-    assert "12 of 40 groups are drawn." in page
+    assert "12 of 40 groups shown." in page
     assert all(sum(len(trace["x"]) for trace in figure["data"]) <= 22_000 for figure in figures(page))
 
 
@@ -265,7 +265,9 @@ def test_many_groups_of_one_metric_are_said_in_one_sentence_and_one_line_of_doub
     sentences = [words(sentence) for sentence in fit_sentences(fits)]
     assert len(sentences) == len(fits) / 4
     assert sentences[0].startswith("NC1 by lr: 1 falls as depth^−0.")
-    assert sentences[0].count("95 % interval") == 4 and sentences[0].endswith("; each: all trials unconverged.")
+    assert sentences[0].count("95 % interval") == 4 and "unconverged" not in " ".join(sentences)
+    num_trials = len({row["trial_id"] for curve in fits for row in curve.rows})
+    assert words(unconverged_sentence(fits)) == f"Unconverged: {num_trials} of {num_trials} trials. Train longer."
     assert len(fit_sentences(fits[:3])) == 3
     assert left_out_table(replace(data, fits=fits)).count("<tr>") == 2, "its header and a line"
     some = [replace(fits[0], unconverged=frozenset()), *fits[1:]]
@@ -297,7 +299,7 @@ def test_reference_slopes_stand_beside_what_falls_alone(power: float, has_slopes
 
 
 def test_numbers_keep_the_zeros_of_exponents_and_have_no_e() -> None:
-    assert [thousandths(value) for value in (0.42, 0.43, -1, None)] == ["0.420", "0.430", "−1.000", "—"]
+    assert [three_decimals(value) for value in (0.42, 0.43, -1, None)] == ["0.420", "0.430", "−1.000", "—"]
     assert [number_text(v) for v in (1.44e14, -2e-7, 1e10, 0.05)] == ["1.44·10¹⁴", "−2·10⁻⁷", "1·10¹⁰", "0.05"]
 
 
@@ -306,7 +308,7 @@ def test_table_of_trials_is_cut_and_says_so() -> None:
     trials = pd.concat([data.trials] * 40, ignore_index=True)
     trials.loc[599, ["state", "error"]] = ["failed", "ValueError: no"]
     page = page_without_plotly(render_report(replace(data, trials=trials)))
-    assert "The first 500 trials; 100 more are not shown." in page
+    assert "The first 500 trials of 600 are shown." in page
     assert "ValueError: no" in page  # failures come first, wherever they are planned
     assert "599</b> ok" in page
     assert "1</b> failed" in page
@@ -323,8 +325,8 @@ def test_each_trial_stands_once_with_its_numbers() -> None:
     )
     falling = frozenset(str(each) for each in data.trials["trial_id"][1:3])
     told = render_report(replace(data, fits=[replace(curve, unconverged=falling) for curve in data.fits]))
-    doubts = re.findall('<section id="left-out-and-in-doubt">.*?</section>', told, re.DOTALL)[0]
-    assert doubts.count("kept, but unconverged") == 1, "one line a reason, however many curves"
+    doubts = re.findall('<section id="excluded-and-unconverged-trials">.*?</section>', told, re.DOTALL)[0]
+    assert doubts.count("included, but unconverged") == 1, "one line a reason, however many curves"
     assert "NC1, NC2A, NC3, Objective gap" in words(doubts)
     links = re.findall('<a href="#trial-([^"]*)">([^<]*)</a>', doubts)
     assert [name for _, name in links] == ["depth 2, seed 1", "depth 2, seed 2"] and {
@@ -480,14 +482,14 @@ def test_missing_pieces_are_said(missing: str) -> None:
     for figure in figures(page):
         go.Figure(figure)
     text = words(page_without_plotly(page))
-    assert ("The sweep asks for no fit." in text) == (missing == "no fits") == ("All fits" not in text)
+    assert ("The sweep requests no fits." in text) == (missing == "no fits") == ("All fits" not in text)
     if missing == "nothing committed":
-        assert "No fits yet" in text and "No fit to draw yet" in text
+        assert text.count("No fits yet.") >= 2
         assert "No training curves yet." in text
         assert "15 pending" in text
     if missing == "all diverged":
         assert "NC1: no fit (0 points with 0 distinct x)" in text
-        assert "Left out: 15 diverged." in text
+        assert "Excluded: 15 diverged." in text
 
 
 # In a browser
@@ -593,7 +595,7 @@ def test_nothing_is_wider_than_the_screen(window: Browser, width: int, is_dark: 
 def test_texts_of_two_sweeps_of_four_groups_are_whole_and_apart(window: Browser, tmp_path: Path, width: int) -> None:
     by = {"weight_decay": [0.001, 0.002, 0.005, 0.01]}
     page = tmp_path / "overlaid.html"
-    page.write_text(render_report(overlaid(make_data(by=by), make_data(by=by, name="narrow"))), encoding="utf-8")
+    page.write_text(render_report(merge_reports(make_data(by=by), make_data(by=by, name="narrow"))), encoding="utf-8")
     window.open(page, width)
     assert window.faults() == []
 
@@ -606,7 +608,7 @@ def test_a_click_on_a_trial_shows_its_curves_and_attempts(window: Browser) -> No
     assert window.run("return document.querySelectorAll('tr.detail .plot .scatterlayer .trace').length") == 4
     detail = window.run("return document.querySelector('tr.detail').textContent")
     assert f"depthrate logs {first} --store ./results" in detail
-    assert "20251120T230000_a done on laptop (cpu), begun 2025-11-20 23:00:00 UTC, 60 s, a pack of 15" in detail
+    assert "20251120T230000_a done on laptop (cpu), started 2025-11-20 23:00:00 UTC, 60 s, a pack of 15" in detail
     window.run("document.querySelectorAll('table.sortable th')[2].click()")
     assert window.run("return document.querySelectorAll('tr.detail').length") == 0
 
@@ -643,30 +645,31 @@ def test_summary_says_tests_cuts_targets_and_doubts() -> None:
         common=CommonFit(0.6, 0.5, 0.7, 0.02, 3),
     )
     sentence = words(fit_sentence(curve))
-    assert sentence.startswith(
-        "NC1, layer −2 falls as depth^−0.58, 95 % interval [0.51, 0.66] (1 of 4 trials unconverged)"
+    assert sentence.startswith("NC1, layer −2 falls as depth^−0.58, 95 % interval [0.51, 0.66]")
+    assert words(unconverged_sentence([curve])) == (
+        "Unconverged: 1 of 4 trials. Train longer, or exclude them with unconverged: drop under fit:."
     )
     assert supported(curve) == [
         "NC1, layer −2 depth^−0.58",
         "15",
         "0.970",
-        "none to compare with (too few different values or points)",
-        "−0.02 (as much again, at worst 0.11)",
+        "none (too few distinct values or points)",
+        "−0.02 (at most 0.11 more)",
         "1 of 4 trials, by up to 12.3%",
-        "from depth = 2 on; a = 0.61 without depth = 2",
-        "depth^−0.40, up to a factor; over it the data have a = −0.05 [−0.10, 0.02]: not rejected",
+        "from depth = 2; a = 0.61 without depth = 2",
+        "depth^−0.40, up to a factor. Ratio to the bound: a = −0.05 [−0.10, 0.02], not rejected",
         "0.01 at depth = 120 [90, ∞]",
     ]
     print_fits(console := Console(file=io.StringIO(), width=300), [replace(curve, by={"width": 8}, judged=2)])
     assert "nc1 over depth (width = 8, layer -2) -0.020 (at most 0.110)" in console.file.getvalue()
     slower = replace(curve, bound=BoundCheck(0.4, -0.05, -0.1, -0.01))
-    assert "over it the data have a = −0.05 [−0.10, −0.01]: slower than the bound allows" in supported(slower)[-2]
+    assert "Ratio to the bound: a = −0.05 [−0.10, −0.01], slower than the bound allows" in supported(slower)[-2]
     faster = replace(curve, bound=BoundCheck(0.4, 0.3, 0.1, 0.5))
-    assert supported(faster)[-2].endswith("over it the data have a = 0.30 [0.10, 0.50]: respected")
+    assert supported(faster)[-2].endswith("Ratio to the bound: a = 0.30 [0.10, 0.50], respected")
     unfinished = words(support_table([replace(curve, stationary=frozenset("a"))]))
     assert "upper bound" not in unfinished
-    assert "it speaks of optima, and these rates are of training at this budget." in unfinished
-    assert "the 3 groups do not share one exponent (F test, p = 0.020); fitted together a = 0.60 [0.50, 0.70]" in words(
+    assert "holds for optima and is not compared: these rates are of training at this budget." in unfinished
+    assert "the 3 groups do not share one exponent (F test, p = 0.020). Common fit: a = 0.60 [0.50, 0.70]" in words(
         common_sentence(curve)
     )
 
@@ -678,7 +681,7 @@ def test_what_is_left_out_or_in_doubt_is_named() -> None:
     curve = replace(data.fits[0], left_out=[lost], excluded={"diverged": 1}, unconverged=falling)
     page = render_report(replace(data, fits=[curve]))
     text = words(page_without_plotly(page))
-    assert "feed0001" in text and f"kept, but unconverged: {UNCONVERGED_RULE}" in text
+    assert "feed0001" in text and f"included, but unconverged: {UNCONVERGED_RULE}" in text
     names = [trace["name"] for trace in figures(page)[0]["data"]]
     assert "left out" in names
     ringed = [t for t in figures(page)[0]["data"] if t.get("marker", {}).get("symbol") == "circle-open"]
@@ -725,15 +728,17 @@ def test_gram_maps_and_spectra_are_those_of_the_class_means() -> None:
 
 def test_a_depth_without_a_map_of_cosines_is_said_to_have_none() -> None:
     data = plain_data()
-    (name,) = [each.name for each in data.drawn("layer", ("cosines",), kind="matrix") if each.name in data.lists]
+    (name,) = [
+        each.name for each in data.panel_metrics("layer", ("cosines",), kind="matrix") if each.name in data.lists
+    ]
     lists = data.lists.copy()
     of_depth = data.trials.set_index("trial_id")["depth"].loc[lists["trial_id"]].to_numpy()
     lists[name] = [
         np.zeros_like(each) if depth == 5 else each for each, depth in zip(lists[name], of_depth, strict=True)
     ]
     notes = [note for plot in matrix_plots(replace(data, lists=lists)) for note in plot.notes]
-    assert "depth = 5 is without a picture: a vector of it is zero, which has no direction." in notes
-    assert "depth = 5 is not drawn." in [note for plot in matrix_plots(data) for note in plot.notes], "of five four"
+    assert "No figure, since a vector is zero and has no direction: depth = 5." in notes
+    assert "Not shown: depth = 5." in [note for plot in matrix_plots(data) for note in plot.notes], "of five four"
 
 
 @pytest.mark.slow
@@ -811,7 +816,7 @@ def test_printed_figures_are_not_broken_over_pages(chromium: str, pages: dict[st
 def test_a_figure_is_a_theme_in_a_file_and_a_line_in_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = all_plots(plain_data())[0]
     mine = ReportSection("My section", lambda data: [replace(drawn, title="Mine")], lambda data: "How to read it.")
-    monkeypatch.setattr(report_figures, "THEMES", [*report_figures.THEMES, mine])
+    monkeypatch.setattr(report_figures, "SECTIONS", [*report_figures.SECTIONS, mine])
     assert [plot.title for plot in all_plots(plain_data())][-1] == "Mine"
     page = render_report(plain_data())
     assert "<h2>My section</h2>" in page and "How to read it." in page

@@ -66,7 +66,7 @@ def test_a_reference_line_that_some_trials_have_no_value_for_has_gaps():
     (plot,) = plots_of(request, value=TRIALS["width"] / 7, line_0=line)
     assert [None, 48, 96] in [trace["y"] for trace in plot.traces]
     (nowhere,) = plots_of(request, value=TRIALS["width"] / 7, line_0=pd.array([None] * len(TRIALS), dtype="Int64"))
-    assert "theory has no value in any trial." in nowhere.notes
+    assert "No values of theory." in nowhere.notes
     assert "theory" not in [trace["name"] for trace in nowhere.traces]
 
 
@@ -96,7 +96,7 @@ def test_a_map_averages_its_cells():
     )
     (trace,) = plot.traces
     assert trace["z"] == [[8.5, 16.5, 32.5]] * 2
-    assert plot.layout["yaxis"]["ticktext"] == ["0.2", "0.1"] and "Mean of 2 trials a cell" in plot.notes[0]
+    assert plot.layout["yaxis"]["ticktext"] == ["0.2", "0.1"] and "Mean of 2 trials per cell" in plot.notes[0]
 
 
 def test_a_distribution_counts_what_lies_below_a_line():
@@ -171,7 +171,7 @@ def test_values_are_read_by_sql_and_faults_are_said(tmp_path):
         ("x", 1),
         ("x", 2),
     ]
-    assert broken.rows.empty and "the figure 'Half' (curve) cannot be drawn" in broken.said
+    assert broken.rows.empty and "cannot draw the figure 'Half' (curve)" in broken.message
     assert not requested_plots(replace(EMPTY, figures=[broken]))
 
 

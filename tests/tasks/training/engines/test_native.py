@@ -169,6 +169,6 @@ def test_a_fit_over_trials_of_several_engines_says_so(tmp_path):
     sweep.write_text(text + "grid: {depth: [2, 3, 4]}\n")
     both = invoke(tmp_path, "run", str(sweep), "--workers", "1", "--engine", "eager")
     assert (
-        "warning: the trials of s were trained by 2 engines (2 native, 1 eager), which agree but for rounding"
+        "warning: the trials of s were trained by 2 engines (2 native, 1 eager), which agree up to rounding."
         in both.output
     )
