@@ -350,9 +350,7 @@ class Parameters:
         attributes = {name: value for name, value in vars(cls).items() if not name.startswith("_")}
         hints = typing.get_type_hints(cls, include_extras=True)
         declared = {
-            name: value
-            for name, value in inherited.items()
-            if isinstance(attributes.get(name, _Declared()), _Declared)
+            name: value for name, value in inherited.items() if isinstance(attributes.get(name, _Declared()), _Declared)
         }
         for name in inspect.get_annotations(cls):
             shared = [part for part in getattr(hints[name], "__metadata__", ()) if isinstance(part, _Declared)]

@@ -244,7 +244,7 @@ def mixed_choices(*, depth: Literal[1, "a"]):
 def test_annotations_that_are_not_understood_are_refused(function):
     with pytest.raises(
         ParameterError,
-        match=rf"'{function.__name__}': argument 'depth' (is annotated|has no annotation).*allowed: int, float",
+        match=rf"'{function.__name__}': argument 'depth' (is annotated|has no annotation).*expected int, float",
     ):
         schema_of_function(function)
 
@@ -321,7 +321,7 @@ def test_parameters_are_read_as_attributes_and_another_trial_differs_in_what_is_
 
 
 def test_an_annotation_that_no_parameter_has_is_refused():
-    with pytest.raises(ParameterError, match="argument 'what' is annotated <class 'dict'>; allowed: int, float"):
+    with pytest.raises(ParameterError, match="argument 'what' is annotated <class 'dict'>, expected int, float"):
 
         class Wrong(Parameters):
             what: dict = parameter({})
