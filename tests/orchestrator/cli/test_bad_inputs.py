@@ -202,7 +202,7 @@ STREAM = ("--set", "stream=true", "--set", "batch_size=4")
             "collapse",
             "one",
             (),
-            "few:one has samples of one class only (0), and collapse is measured between the means",
+            "few:one has samples of one class only (0)",
         ),
         ("collapse", "Streamed", STREAM, "few:Streamed has samples of one class only (0), and collapse is measured"),
         ("collapse", "none", (), "few:none: the training split has no samples (its x has shape [0, 4]); give some"),
@@ -214,7 +214,7 @@ STREAM = ("--set", "stream=true", "--set", "batch_size=4")
         ),
         ("collapse", "no_numbers", (), "20 samples of no numbers (its x has shape [20, 0])"),
         ("regression", "targets", (), "few:targets: the training split has no samples (its x has shape [0, 4])"),
-        ("next_token", "text", (), "few:text: the next token is 1 everywhere, and collapse is measured between"),
+        ("next_token", "text", (), "few:text: the next token is 1 everywhere"),
     ],
 )
 def test_data_of_which_nothing_can_be_measured_are_refused_before_anything_starts(

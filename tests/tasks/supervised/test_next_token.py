@@ -400,7 +400,7 @@ def test_streamed_sequences_train_as_held_ones(folder):
         assert {row["split"] for row in results[0].tables["metrics"]} == {"train", "test"}
     assert_same(*found)
     for wrong, words in (
-        ("y", r"shape \[\d+, 7\]; give the token after each"),
+        ("y", r"shape \[\d+, 7\], expected the next tokens, int 0 to 5"),
         ("size", "give vocabulary_size beside"),
     ):
         with pytest.raises(ValueError, match=words):
@@ -431,7 +431,7 @@ def test_rows_a_token_lead_to_this_task_from_the_one_on_classes(folder):
 def test_what_are_no_sequences_is_refused_before_anything_trains(folder):
     x = np.arange(40).reshape(8, 5) % 7
     wrong = {
-        "none": ({"x": x, "y": x}, "give vocabulary_size beside x and y"),
+        "none": ({"x": x, "y": x}, "Add vocabulary_size"),
         "one": ({"x": x, "y": x[:, 0], "vocabulary_size": 7}, r"y is int64 of shape \[8\].*text\[:, 1:\]"),
         "many": ({"x": x, "y": x, "vocabulary_size": 6}, "give whole numbers 0 to 5"),
         "float": ({"x": x * 1.0, "y": x, "vocabulary_size": 7}, "x is float64"),
@@ -446,7 +446,7 @@ def test_what_are_no_sequences_is_refused_before_anything_trains(folder):
         ({"dataset": "./mine.npz", **own, "samples": 41}, "samples is 41, but 'mine.npz' has 40"),
         ({"loss": "mse"}, "unknown parameter 'loss'"),
         ({"arch": "rn1"}, "'arch' is 'rn1'; allowed: one of t11"),
-        ({"dataset": "imdb", "order": 2}, "order is 2, but 'imdb' is no chain"),
+        ({"dataset": "imdb", "order": 2}, "order is 2, but 'imdb'"),
         ({"batch_size": 41}, "batch_size is 41"),
     ):
         with pytest.raises(ValueError, match=words):
@@ -502,7 +502,7 @@ def test_reviews_are_cut_into_stretches(tmp_path, monkeypatch):
     np.testing.assert_array_equal(found.x_NI[:, 1:], found.labels_N[:, :-1])
     NEXT_TOKEN.check_data([{**given, "samples": 5}], Folder(str(tmp_path)))
     too_many = NEXT_TOKEN.read(NEXT_TOKEN.schema.fill({**given, "samples": 6}))
-    with pytest.raises(DatasetError, match="has 10 stretches of 3 tokens, and 12 are asked for"):
+    with pytest.raises(DatasetError, match="has 10 sections of 3 tokens, but 12 are needed"):
         NEXT_TOKEN.load(too_many, Folder(str(tmp_path)))
 
 
