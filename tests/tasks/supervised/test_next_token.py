@@ -401,7 +401,7 @@ def test_streamed_sequences_train_as_held_ones(folder):
     assert_same(*found)
     for wrong, words in (
         ("y", r"shape \[\d+, 7\], expected the next tokens, int 0 to 5"),
-        ("size", "give vocabulary_size beside"),
+        ("size", "Add vocabulary_size"),
     ):
         with pytest.raises(ValueError, match=words):
             expand(sweep_in(folder, **own, stream=True, wrong=wrong))
@@ -410,10 +410,10 @@ def test_streamed_sequences_train_as_held_ones(folder):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("Last", r"returns \[2, 7\] for 2 samples; it must return a tensor \[N, 5, 7\], for each token a row"),
-        ("Swapped", r"returns \[2, 7, 5\] for 2 samples; it must return a tensor \[N, 5, 7\]"),
-        ("Peeking", "gives earlier tokens other outputs when the last token changes"),
-        ("Pooled", r"layer other.0 of model:Pooled gives \[8\] for a sequence, and next tokens are measured position"),
+        ("Last", r"returns \[2, 7\] for 2 samples, expected a tensor \[N, 5, 7\]"),
+        ("Swapped", r"returns \[2, 7, 5\] for 2 samples, expected a tensor \[N, 5, 7\]"),
+        ("Peeking", "reads the tokens it predicts"),
+        ("Pooled", r"layer other.0 of model:Pooled returns \[8\] for a sequence"),
     ],
 )
 def test_networks_that_do_not_give_a_row_a_token_are_refused(folder, name, words):
@@ -424,7 +424,7 @@ def test_networks_that_do_not_give_a_row_a_token_are_refused(folder, name, words
 def test_rows_a_token_lead_to_this_task_from_the_one_on_classes(folder):
     np.savez(folder / "classes.npz", x=np.arange(40).reshape(8, 5) % 7, y=np.arange(8) % 2, vocabulary_size=7)
     params = {"arch": "./model.py:Net", "dataset": "./classes.npz", "width": 8, "depth": 1}
-    with pytest.raises(ValueError, match=r"a row a token as language models do.* give task: next_token"):
+    with pytest.raises(ValueError, match=r"one row per token.* task: next_token"):
         expand(sweep_of_spec({"name": "s", "task": "collapse", "params": params}, folder))
 
 
@@ -433,7 +433,7 @@ def test_what_are_no_sequences_is_refused_before_anything_trains(folder):
     wrong = {
         "none": ({"x": x, "y": x}, "Add vocabulary_size"),
         "one": ({"x": x, "y": x[:, 0], "vocabulary_size": 7}, r"y is int64 of shape \[8\].*text\[:, 1:\]"),
-        "many": ({"x": x, "y": x, "vocabulary_size": 6}, "give whole numbers 0 to 5"),
+        "many": ({"x": x, "y": x, "vocabulary_size": 6}, "expected int 0 to 5"),
         "float": ({"x": x * 1.0, "y": x, "vocabulary_size": 7}, "x is float64"),
         "short": ({"x": x, "y": x[:, 1:], "vocabulary_size": 7}, r"x has shape \[8, 5\], y \[8, 4\]"),
     }

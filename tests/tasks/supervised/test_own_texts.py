@@ -108,7 +108,7 @@ def test_the_network_is_told_how_texts_are_read_and_trains_fused_as_alone(folder
 def test_a_network_without_such_arguments_reads_what_the_sweep_says(folder):
     sweep = sweep_in(folder, "Fixed", depth=1, context_length=5, vocabulary_size=12)
     assert run(sweep, folder)[0].tables["metrics"]
-    with pytest.raises(SweepError, match=r"does not take samples of shape \[64\] \(tokens"):
+    with pytest.raises(SweepError, match=r"does not accept samples of shape \[64\] \(tokens"):
         expand(sweep_in(folder, "Fixed", depth=1))
 
 
@@ -175,7 +175,7 @@ def test_tokens_of_ones_own_are_read_by_our_transformers_and_by_ones_own_network
 
 def test_what_are_no_tokens_is_said(folder):
     for changes, words in (
-        ({"x": TOKENS + 1}, r"with vocabulary_size 12 .* from 1 to 12\. Use int 0 to 11 as \[N, tokens\]"),
+        ({"x": TOKENS + 1}, r"with vocabulary_size 12, .* from 1 to 12\. Use int 0 to 11 as \[N, tokens\]"),
         ({"x": TOKENS * 0.5}, "they are float64"),
         ({"vocabulary_size": 2.5}, r"vocabulary_size is 2\.5, expected an int"),
         ({"vocabulary_size": [12, 12]}, "expected an int"),
@@ -187,7 +187,7 @@ def test_what_are_no_tokens_is_said(folder):
     with pytest.raises(SweepError, match="'rn1', but 'tokens.npz' is text. Set arch to t11, t12, t21, t22"):
         expand(sweep_in(folder, "", arch="rn1", dataset="./tokens.npz", depth=2))
     np.savez(folder / "numbers.npz", x=TOKENS, y=NEXT)
-    with pytest.raises(SweepError, match="of tokens of your own give vocabulary_size beside x and y"):
+    with pytest.raises(SweepError, match="For custom tokens, add vocabulary_size"):
         expand(sweep_in(folder, "Fixed", dataset="./numbers.npz", depth=1))
     spec = {"name": "s", "task": "regression", "params": {"arch": "mlp", "depth": 1, "dataset": "./tokens.npz"}}
     with pytest.raises(SweepError, match="regression reads numbers"):

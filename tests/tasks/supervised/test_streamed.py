@@ -428,7 +428,7 @@ def test_five_million_items_are_planned_and_trained_on_without_being_read(tmp_pa
     assert "5,000,000 samples are streamed" in planned.output and "a change elsewhere goes unseen" in planned.output
     assert counted.stat().st_size < 100
     counted.unlink()
-    monkeypatch.setenv("PYTHONPATH", str(Path(own_data.__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(own_data.__file__).parents[2]))
     done = subprocess.run([sys.executable, "-c", TRAINED], capture_output=True, text=True, timeout=250, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     first, last, peak_mb, predicted_mb = map(float, done.stdout.split())
