@@ -35,7 +35,7 @@ def load_task(name: str, folder: Path | None = None, files: Mapping[str, bytes] 
     location, separator, function_name = name.rpartition(":")
     if not separator or not location:
         raise TaskError(
-            f"unknown task {name!r}{nearest(name, task_names())}; allowed: {', '.join(task_names())}, "
+            f"unknown task {name!r}{nearest(name, task_names())}, expected {', '.join(task_names())}, "
             "'./my_task.py:function' or 'package.module:function'"
         )
     module, code = load_user_module(location, folder, files)

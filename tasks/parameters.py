@@ -24,12 +24,12 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypedDict, 
 Kind = Literal["int", "float", "str", "bool", "scalar", "list[int]", "list[float]"]
 
 _EXPECTED = {
-    "int": "a whole number",
+    "int": "an int",
     "float": "a number",
-    "str": "a text",
+    "str": "a str",
     "bool": "true or false",
-    "scalar": "a number, a text, or true or false",
-    "list[int]": "a list of whole numbers",
+    "scalar": "a number, a str, or true or false",
+    "list[int]": "a list of ints",
     "list[float]": "a list of numbers",
 }
 
@@ -55,10 +55,10 @@ REQUIRED = _Required()
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return `"; did you mean 'x'?"` for the known name closest to `name`, ignoring case, or an empty string."""
+    """Return `" (did you mean 'x'?)"` for the known name closest to `name`, ignoring case, or an empty string."""
     folded = {candidate.casefold(): candidate for candidate in known}
     matches = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
-    return f"; did you mean {folded[matches[0]]!r}?" if matches else ""
+    return f" (did you mean {folded[matches[0]]!r}?)" if matches else ""
 
 
 def format_names(names: Iterable[str]) -> str:
@@ -77,7 +77,7 @@ def format_value(value: Any) -> str:
     try:
         text = repr(value)
     except ValueError:  # Python refuses to print ints with thousands of digits, also inside a list
-        text = "a value with an int of thousands of digits"
+        text = "a value with thousands of digits"
     return text if len(text) <= _MAX_VALUE_LENGTH else f"{text[: _MAX_VALUE_LENGTH - 3]}..."
 
 
@@ -186,7 +186,7 @@ class Parameter:
         numbers = value if isinstance(value, list | tuple) else [value]
         is_huge = any(isinstance(number, int | float) and abs(number) >= LARGEST for number in numbers)
         bound = f", of magnitude below {LARGEST:g}" if is_huge else ""
-        return ParameterError(f"parameter {self.name!r} is {value_text}; allowed: {self.allowed}{bound}{hint}")
+        return ParameterError(f"parameter {self.name!r} is {value_text}, expected {self.allowed}{bound}{hint}")
 
 
 Result = TypeVar("Result")
@@ -258,7 +258,7 @@ class ParameterSchema(Mapping[str, Parameter]):
         """
         if name not in self:
             raise ParameterError(
-                f"unknown parameter {name!r} in {where}{nearest(name, self)} (known: {format_names(self)})"
+                f"unknown parameter {name!r} in {where}{nearest(name, self)}. Known: {format_names(self)}."
             )
         return self[name]
 

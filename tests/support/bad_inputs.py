@@ -97,7 +97,7 @@ def bad_axes() -> Iterator[Row]:
 
 
 _OF_FORMULA = {
-    "0.1 / dept": "'dept' is not a parameter; did you mean 'depth'?",
+    "0.1 / dept": "'dept' is not a parameter (did you mean 'depth'?)",
     "0.1 / (depth - 2)": "divides by zero where depth = 2",
     "9**9**9": "is too large a number",
     "1e308 * 1e308": "has no finite real value",
@@ -171,7 +171,7 @@ _RANGE = {"low": 0.01, "high": 1.0}
 _SEARCHES: dict[str, tuple[list[Any], str]] = {
     "params": ([3, None, {}], "search needs params"),
     "params.lr": ([{"lr": 3}, {"lr": []}, {"lr": {"low": 1}}, {"lr": {"low": 1, "high": 0.5}}], "search.params.lr"),
-    "params.rl": ([{"rl": [1]}], "unknown parameter 'rl' in search.params; did you mean 'lr'?"),
+    "params.rl": ([{"rl": [1]}], "unknown parameter 'rl' in search.params (did you mean 'lr'?)"),
     "objective": ([3, None, "", [], ["nc1", 3]], "give a text, or a list of texts"),
     "objective in SQL": (["nc11", "nc1 >", "a\0b"], "is not an SQL expression over results"),
     "objective of letters": (["\ud800"], "characters that are none"),
@@ -189,7 +189,7 @@ _SEARCHES: dict[str, tuple[list[Any], str]] = {
     "prune factor": ([{"metric": "loss", "factor": 1}], "give a whole number from 2 on"),
     "measure": ([3, "best", {"params": 3}], "search.measure"),
     "measure seed": ([{"seed": 3}], "did you mean 'seeds'?"),
-    "parmas": ([{}], "unknown key 'parmas' in search; did you mean 'params'?"),
+    "parmas": ([{}], "unknown key 'parmas' in search (did you mean 'params'?)"),
 }
 """What is wrong -> (values of that key, a piece of the message); the key is what stands before a space or a dot."""
 

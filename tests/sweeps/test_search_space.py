@@ -82,7 +82,7 @@ def test_conditions_follow_the_values_so_far() -> None:
         ([], r"search is \[\]; give a mapping"),
         ({"params": LR}, "search needs an objective"),
         ({"objective": "nc1"}, "search needs params"),
-        ({"params": LR, "objective": "nc1", "samplr": "tpe"}, "unknown key 'samplr' in search; did you mean 'sampler'"),
+        ({"params": LR, "objective": "nc1", "samplr": "tpe"}, "unknown key 'samplr' in search .did you mean 'sampler'"),
         (
             {"params": LR, "objective": "nc1", "sampler": "tpee"},
             "search.sampler is 'tpee'; allowed: tpe, .*did you mean",
@@ -96,10 +96,10 @@ def test_conditions_follow_the_values_so_far() -> None:
         ),
         ({"params": LR, "objective": ["nc1", "loss"], "measure": {}}, "search.measure needs one objective"),
         ({"params": LR, "objective": "nc1", "prune": {"rule": "median"}}, "search.prune needs metric"),
-        ({"params": {"lrr": [1]}, "objective": "nc1"}, "unknown parameter 'lrr' in search.params; did you mean 'lr'"),
+        ({"params": {"lrr": [1]}, "objective": "nc1"}, "unknown parameter 'lrr' in search.params .did you mean 'lr'"),
         ({"params": {"lr": {"low": 1}}, "objective": "nc1"}, "give low and high"),
         ({"params": {"lr": {"low": 1, "high": 1}}, "objective": "nc1"}, "low must be the smaller"),
-        ({"params": {"lr": {"low": -1, "high": 1}}, "objective": "nc1"}, "'lr' is -1; allowed: a number > 0"),
+        ({"params": {"lr": {"low": -1, "high": 1}}, "objective": "nc1"}, "'lr' is -1, expected a number > 0"),
         (
             {"params": {"weight_decay": {"low": 0, "high": 1, "log": True}}, "objective": "nc1"},
             "a log range needs a low above 0",

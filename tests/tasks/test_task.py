@@ -170,7 +170,7 @@ def test_a_fused_task_must_return_one_result_a_trial():
 
 
 def test_fusible_must_name_an_argument():
-    with pytest.raises(ParameterError, match=r"unknown parameter 'sed' in fusible of task 'law'; did you mean 'seed'"):
+    with pytest.raises(ParameterError, match=r"unknown parameter 'sed' in fusible of task 'law' .did you mean 'seed'"):
 
         @task(fusible=["sed"])
         def law(*, seed: int = 0):

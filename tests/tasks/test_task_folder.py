@@ -92,7 +92,7 @@ def test_a_folder_that_was_on_the_path_before_stays_there(tmp_path: Path) -> Non
         (
             {"my_task": "import depthrate\n\nfrom modle import MLP\n", "model": "MLP = 1"},
             [
-                "my_task.py, line 3: `from modle import MLP`: no module named 'modle'; did you mean 'model'?",
+                "my_task.py, line 3: `from modle import MLP`: no module named 'modle' (did you mean 'model'?)",
                 "{folder} (the task file's folder)",
                 "Add modle.py",
             ],

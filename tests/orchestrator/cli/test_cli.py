@@ -50,7 +50,7 @@ def rates(tmp_path_factory: pytest.TempPathFactory) -> str:
 CHANGES: list[tuple[str, dict[str, object] | str, str]] = [
     ("not YAML", "a: [1", "not YAML"),
     ("a list", "- 1", "a sweep is a mapping"),
-    ("unknown key", {"grids_": []}, "unknown key 'grids_' in the sweep; did you mean 'grids'?"),
+    ("unknown key", {"grids_": []}, "unknown key 'grids_' in the sweep (did you mean 'grids'?)"),
     (
         "a key of the sweep",
         {"params": {"arch": "rn1", "engine": "eager"}},
@@ -59,23 +59,23 @@ CHANGES: list[tuple[str, dict[str, object] | str, str]] = [
     (
         "unknown parameter",
         {"params": {"arch": "rn1", "widht": 3}},
-        "unknown parameter 'widht' in params; did you mean 'width'?",
+        "unknown parameter 'widht' in params (did you mean 'width'?)",
     ),
     (
         "wrong type",
         {"params": {"arch": "rn1", "width": "wide"}},
-        "parameter 'width' is 'wide'; allowed: a whole number",
+        "parameter 'width' is 'wide', expected an int",
     ),
-    ("depth 0", {"grid": {"depth": [2, 0]}}, "parameter 'depth' is 0; allowed: a whole number >= 1"),
+    ("depth 0", {"grid": {"depth": [2, 0]}}, "parameter 'depth' is 0, expected an int >= 1"),
     ("empty axis", {"grid": {"depth": []}}, "axis 'depth' in grid is empty"),
     ("twice", {"params": {"arch": "rn1", "depth": 2}}, "parameter 'depth' is given in grid and in params"),
-    ("derive from nothing", {"derive": {"lr": "0.1 / dept"}}, "'dept' is not a parameter; did you mean 'depth'?"),
+    ("derive from nothing", {"derive": {"lr": "0.1 / dept"}}, "'dept' is not a parameter (did you mean 'depth'?)"),
     ("derive by zero", {"derive": {"lr": "0.1 / (depth - 2)"}}, "divides by zero where depth = 2"),
     ("derive calls", {"derive": {"lr": "__import__('os').system('touch hacked')"}}, "is a call; allowed: numbers"),
     ("no data", {"params": {"arch": "rn1", "dataset": "mnist"}}, "data set 'mnist' not found: looked for"),
-    ("unknown task", {"task": "colapse"}, "unknown task 'colapse'; did you mean 'collapse'?"),
+    ("unknown task", {"task": "colapse"}, "unknown task 'colapse' (did you mean 'collapse'?)"),
     ("task file", {"task": "./nothing.py:f"}, "does not exist"),
-    ("unknown metric", {"fit": [{"metric": "nc11"}]}, "unknown metric 'nc11' in fit; did you mean 'nc1'?"),
+    ("unknown metric", {"fit": [{"metric": "nc11"}]}, "unknown metric 'nc11' in fit (did you mean 'nc1'?)"),
     (
         "too many samples",
         {"params": {"arch": "rn1", "samples_per_class": 1000}},

@@ -445,7 +445,7 @@ def test_what_are_no_sequences_is_refused_before_anything_trains(folder):
     for params, words in (
         ({"dataset": "./mine.npz", **own, "samples": 41}, "samples is 41, but 'mine.npz' has 40"),
         ({"loss": "mse"}, "unknown parameter 'loss'"),
-        ({"arch": "rn1"}, "'arch' is 'rn1'; allowed: one of t11"),
+        ({"arch": "rn1"}, "'arch' is 'rn1', expected one of t11"),
         ({"dataset": "imdb", "order": 2}, "order is 2, but 'imdb'"),
         ({"batch_size": 41}, "batch_size is 41"),
     ):

@@ -65,8 +65,8 @@ def test_arguments_of_the_callable_are_parameters_of_the_sweep(folder):
     assert (params["num_classes"], params["num_inputs"]) == (10, 64)  # as the data has it
     for wrong, words in (
         ({"widht": 3}, "did you mean 'width'"),
-        ({"width": "wide"}, "a whole number"),
-        ({"width": 0.5}, "a whole number"),
+        ({"width": "wide"}, "expected an int"),
+        ({"width": 0.5}, "expected an int"),
     ):
         with pytest.raises(SweepError, match=words):
             expand(sweep_in(folder, **wrong))
