@@ -1,4 +1,4 @@
-"""The papers that measurements and parameters cite by a letter and a number."""
+"""Papers cited by metrics and parameters as a letter and a number."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ PAPERS = {
 
 
 def titles_cited(text: str) -> str:
-    """Return the titles of the papers that a text cites, as in `P1: Neural Collapse is ...`; empty where it cites none."""
+    """Return the titles of the papers cited in a text, as in `P1: Neural Collapse is ...`, or an empty str."""
     cited = set(re.findall(r"\bP\d\b", text))
     return "; ".join(f"{name}: {title}" for name, title in PAPERS.items() if name in cited)

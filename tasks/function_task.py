@@ -30,7 +30,7 @@ from depthrate.tasks.registry import core_measurements
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FunctionTask(Task):
-    """A function, called once a trial, or once a pack."""
+    """A function called once per trial, or once per pack."""
 
     function: Callable[..., Any]
     name: str
@@ -44,16 +44,16 @@ class FunctionTask(Task):
     code: TaskCode | None = None
 
     def __post_init__(self) -> None:
-        """Check the measurements.
+        """Check the metrics.
 
         Raises:
-            MeasurementError: two have one name, or one names a gap that is not measured.
+            MeasurementError: Two have the same name, or a gap is not among them.
         """
         by_name(self.measurements)
 
     @property
     def measurable(self) -> tuple[Measurement, ...]:
-        """What it declares, and what `probe` and `measure` may give beside; nothing where it declares nothing."""
+        """Declared metrics and those of `probe` and `measure`; empty if none are declared."""
         declared = {measurement.name for measurement in self.measurements}
         others = [measurement for measurement in core_measurements() if measurement.name not in declared]
         return (*self.measurements, *others) if declared else ()
@@ -62,9 +62,9 @@ class FunctionTask(Task):
         """Run a pack, in turn or in one call.
 
         Raises:
-            Interrupted: it was asked to stop.
-            TaskError: the function returned a number of results that is not the pack's.
-            ImportError: a module beside its file cannot be imported while it runs; the message says why.
+            Interrupted: A stop was requested.
+            TaskError: The function returned another number of results than the pack has trials.
+            ImportError: A module in its folder cannot be imported at run time.
         """
         try:
             yield from self._run_fused(trials, context) if self.fused else self._run_in_turn(trials, context)
@@ -92,7 +92,7 @@ class FunctionTask(Task):
             except Diverged as end:
                 yield _diverged(index, end)
                 continue
-            except Exception as error:  # the other trials of the pack have nothing to do with it
+            except Exception as error:  # does not concern the other trials of the pack
                 error.add_note(f"trial {context.trial_ids[index]} with {dict(params)}")
                 failures.append(error)
                 continue
@@ -105,12 +105,12 @@ class FunctionTask(Task):
         varying = {name: [params[name] for params in trials] for name in self.schema.fusible}
         try:
             results = self._call({**shared, **varying}, context)
-        except Diverged as end:  # of a pack of one trial
+        except Diverged as end:  # raised only in a pack of one trial
             yield _diverged(0, end)
             return
         if len(results) != len(trials):
             raise TaskError(
-                f"task returned {len(results)} results for a pack of {len(trials)} trials; return one a trial"
+                f"task returned {len(results)} results for a pack of {len(trials)} trials. Return one per trial."
             )
         for index, tables in enumerate(results):
             yield TrialResult(index, {}, status=ResultStatus.PRUNED) if tables is None else TrialResult(index, tables)
@@ -128,27 +128,27 @@ def task(
     panels: Sequence[Panel] = (),
     added: Sequence[str] = (),
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Mark a function as a task; its keyword arguments are the parameter schema.
+    """Mark a function as a task. Its keyword arguments become the parameters.
 
-    Without `fusible` it is called once a trial and returns that trial's tables. With `fusible` it is called once a
-    pack: each named argument arrives as a list with one value a trial, and it returns a list of tables (None: pruned).
-    With `measurements` fits, searches and the report know its columns before any trial runs; `panels` are what the report
-    draws of them together.
-
-    `added` names arguments that the task gained later, whose defaults give what it did before: trials with them are the
-    trials of before, which are not run again. The version is raised when results change.
-
+    Args:
+        version: Number to raise when results change.
+        fusible: Arguments that arrive as lists with one value per trial. The function is then called once per pack and
+            returns a list of tables (None: pruned). Without it, the function is called once per trial and returns its tables.
+        measurements: Metrics known to fits, searches and the report before any trial runs.
+        panels: Panels of the report that combine metrics.
+        added: Arguments that the task gained later, with defaults that reproduce the earlier behaviour. Trials with the
+            defaults keep their ids and are not run again.
     Raises:
-        ParameterError: an argument has no usable annotation, `fusible` or `added` names something that is not an
+        ParameterError: An argument has no usable annotation, `fusible` or `added` names something that is not an
             argument, or an added argument has no default.
-        MeasurementError: two measurements have one name.
+        MeasurementError: Two metrics have the same name.
     """
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
         schema = schema_of_function(function, ("seed",) if fusible is None else fusible, added)
-        for word, names in (("fusible", fusible or ()), ("added", added)):
+        for option, names in (("fusible", fusible or ()), ("added", added)):
             for name in names:
-                schema.require_known(name, f"{word} of task {function.__name__!r}")
+                schema.require_known(name, f"{option} of task {function.__name__!r}")
         path = Path(inspect.getfile(function))
         function.__depthrate_task__ = FunctionTask(  # type: ignore[attr-defined]
             function=function,

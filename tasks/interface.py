@@ -1,4 +1,4 @@
-"""What a task is: parameters, a version, and how a pack of its trials runs. Importable without torch."""
+"""Contract of a task: parameters, version, and the run of a pack. Importable without torch."""
 
 from __future__ import annotations
 
@@ -24,253 +24,254 @@ Tables = Mapping[str, Any]
 
 
 class TaskError(ValueError):
-    """A task cannot be found or loaded, or refuses a trial before it starts."""
+    """A task does not exist, cannot be loaded, or rejects a trial before it starts."""
 
 
 class Interrupted(Exception):
-    """Raised by a task that was asked to stop, after it saved its checkpoint."""
+    """Raised by a task on a requested stop, after it saved its checkpoint."""
 
 
 class Diverged(Exception):
-    """A loop of the user's own ended without a finite loss, so that nothing is left to measure."""
+    """A custom training loop ended without a finite loss."""
 
     def __init__(self, curves: list[dict[str, Any]]):
         super().__init__("the last logged loss is NaN or infinite")
         self.curves = curves
-        """What it logged."""
+        """Rows logged before the end."""
 
 
 class Pruned(Exception):
-    """Raised by a task for a trial that `report` says should not go on."""
+    """Raised by a task for a trial that `report` pruned."""
 
 
 class Engine(StrEnum):
-    """How a task that trains in steps runs them."""
+    """Method of executing training steps."""
 
     AUTO = "auto"
-    """Native where there are kernels; else compiled where a single trial's training repays it, and it can be; else eagerly."""
+    """Native if kernels exist, else compiled if one trial's training repays the compilation, else eager."""
     NATIVE = "native"
-    """By kernels written in C++, many steps in one call, for the networks that have them."""
+    """C++ kernels that run many steps per call, for the networks that have them."""
     EAGER = "eager"
-    """One operation after the other."""
+    """One operation at a time."""
     COMPILED = "compiled"
-    """Each step as one program, compiled for its shape and this processor."""
+    """One program per step, compiled for its shape and this processor."""
 
 
 class SharedLibraries(Protocol):
-    """Libraries of kernels that machines leave for each other, by the names of their files."""
+    """Kernel libraries shared between machines, by file name."""
 
     def iter_matching(self, prefix: str) -> Iterator[tuple[str, bytes]]:
-        """Yield name and content of those whose name begins so.
+        """Yield the name and content of each library whose name starts with `prefix`.
 
         Raises:
-            OSError: others decide what they are, or they cannot be read.
+            OSError: Another user can write the libraries, or they cannot be read.
         """
         ...
 
     def keep(self, path: Path) -> None:
-        """Leave one there, unless it is there already or nobody may take it over."""
+        """Share a library, unless it is shared already or no other machine may use it."""
         ...
 
 
 class TaskContext(Protocol):
-    """What a running task may ask of the outside."""
+    """Services that a worker gives a running task."""
 
     @property
     def device(self) -> str:
-        """Where to compute: cpu or cuda."""
+        """Device to compute on: cpu or cuda."""
         ...
 
     @property
     def data(self) -> DataSource:
-        """Where data sets are read from."""
+        """Source of the data sets."""
         ...
 
     @property
     def trial_ids(self) -> Sequence[str]:
-        """Identity of each trial of the pack, in the order of its parameters."""
+        """Id of each trial of the pack, in the order of its parameters."""
         ...
 
     @property
     def engine(self) -> Engine:
-        """How the launch wants steps to be run."""
+        """Engine that the launch requests."""
         ...
 
     @property
     def libraries(self) -> SharedLibraries | None:
-        """Where kernels are left for machines that cannot build them; null where there is no such place."""
+        """Kernel libraries for machines that cannot build them, or None."""
         ...
 
     def report_engine(self, engine: Engine, compile_s: float | None = None) -> None:
-        """Tell how steps are run, and how long compiling them took; without these seconds it is being compiled now."""
+        """Report the engine in use and the seconds its compilation took; None while it compiles."""
         ...
 
     def should_stop(self) -> bool:
-        """Whether to save a checkpoint now and raise `Interrupted`."""
+        """Return whether to save a checkpoint now and raise `Interrupted`."""
         ...
 
     def progress(self, step: int, num_steps: int) -> None:
-        """Tell how far the pack (or the trial that runs alone) has come; cheap, call it at every step."""
+        """Report the steps done by the pack, or by the trial that runs alone. Cheap: call it at every step."""
         ...
 
     def show_curves(self, curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-        """Let others see the curves of trials while they train: trial -> its rows of the table, a list that only grows.
+        """Publish live curves: trial id -> rows of the table `curves`, a list that only grows.
 
-        Cheap: call it once, before training; the list is looked at from another thread every few seconds.
+        Call it once, before training. Another thread reads the lists every few seconds.
         """
         ...
 
     def report(self, step: int, values: Mapping[int, Mapping[str, float | None]]) -> set[int]:
-        """Tell what trials measure while they train (position in the pack -> name -> value); return those to leave out.
+        """Report metrics during training (position in the pack -> name -> value); return the positions pruned now.
 
-        A trial is left out, without a result, when the search it belongs to prunes it. A task that runs its trials in
-        turn reports position 0 and raises `Pruned`.
+        A pruned trial has no result. A task that runs its trials in turn reports position 0 and raises `Pruned`.
         """
         ...
 
     def checkpoint_due(self) -> bool:
-        """Whether the last checkpoint is old enough for a new one."""
+        """Return whether it is time to save a checkpoint."""
         ...
 
     def save_checkpoint(self, content: bytes) -> None:
-        """Keep `content` until the trials are committed; replaces what was kept before, at once or not at all."""
+        """Store a checkpoint until the trials are committed. It replaces the previous one atomically."""
         ...
 
     def load_checkpoint(self) -> bytes | None:
-        """Return what an earlier attempt saved, or None."""
+        """Return the checkpoint of an earlier attempt, or None."""
         ...
 
     def for_trial(self, index: int) -> TaskContext:
-        """Return this context narrowed to one trial, with a checkpoint of its own."""
+        """Return this context narrowed to one trial, with a separate checkpoint."""
         ...
 
 
 class ResultStatus(StrEnum):
-    """How a trial came out."""
+    """Outcome of a trial."""
 
     OK = "ok"
     DIVERGED = "diverged"
-    """Its loss stopped being finite, which is a result, not a failure."""
+    """The loss became NaN or infinite. This is a result, not a failure."""
     PRUNED = "pruned"
-    """Left out by its search on the way: no result."""
+    """Stopped early by its search, without a result."""
 
 
 def has_diverged(rows: Iterable[tuple[int | None, str | None, Any]]) -> bool:
-    """Whether the last `loss` of the training split is NaN or infinite, in rows (step, split, loss); null is no loss."""
+    """Return whether the last training loss in rows of (step, split, loss) is NaN or infinite; None is no loss."""
     losses = [(step or 0, float(loss)) for step, split, loss in rows if loss is not None and split in (None, "train")]
     end = max((step for step, _ in losses), default=0)
-    # all of that step: in a frame NaN is also what a row without a loss has
+    # All rows of the step: in a frame, a row without a loss has NaN too.
     return bool(losses) and not any(math.isfinite(loss) for step, loss in losses if step == end)
 
 
 @dataclass(frozen=True)
 class TrialResult:
-    """What one trial of a pack gave."""
+    """Result of one trial of a pack."""
 
     index: int
     """Position of the trial in its pack."""
     tables: Tables
     status: ResultStatus = ResultStatus.OK
     num_steps: int | None = None
-    """Training steps taken; null for a task that does not train."""
+    """Training steps taken, or None if the task does not train."""
     peak_memory_gb: float | None = None
-    """Of the accelerator; null where the process's own peak is meant."""
+    """Peak memory of the accelerator, or None for the peak of the process."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "status", ResultStatus(self.status))  # tasks may say it as text
+        object.__setattr__(self, "status", ResultStatus(self.status))  # tasks may pass a str
 
 
 class Task(ABC):
-    """A train-then-measure function with its parameters. How to add one: see `training.fused_task`, or `depthrate.task`."""
+    """A function that trains and measures, with its parameters. To add one, see `training.fused_task` or `depthrate.task`."""
 
     name: str
     version: int
     schema: ParameterSchema
-    """Its parameters: their checks, defaults and docs."""
+    """Parameters with their checks, defaults and docs."""
     fused: bool
-    """Whether the trials of a pack run together and are committed together."""
+    """Whether a pack's trials run together and are committed together."""
     doc: str = ""
     measurements: tuple[Measurement, ...] = ()
-    """What it measures, in the order readers see it; columns it does not declare are kept and shown by their names."""
+    """Declared metrics, in display order. Undeclared columns are stored and shown by name."""
     panels: tuple[Panel, ...] = ()
-    """What the report draws of it beside its measurements one by one, in this order."""
+    """Additional panels of the report, in order."""
     code: TaskCode | None = None
-    """The source of a user's task; null for one that comes with depthrate, which its version stands for."""
+    """Source of a custom task, or None for a built-in one, which its version identifies."""
     distinguished_by: str = ""
-    """How the user tells trials of changed code apart, where a raised version is not the way."""
+    """How users separate trials of changed code, if not by raising the version."""
     defined_at: str = ""
-    """Where a user's task is written: file and line."""
+    """File and line of a custom task."""
 
     @property
     def measurable(self) -> tuple[Measurement, ...]:
-        """What its trials may hold, for fits, figures and searches; nothing where that is unknown."""
+        """All metrics that its trials may have, for fits, figures and searches; empty if unknown."""
         return self.measurements
 
     @abstractmethod
     def run(self, trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
-        """Run a pack and yield each trial's result; a task that runs its trials in turn yields them as they finish."""
+        """Run a pack and yield each trial's result. Trials that run in turn are yielded as they finish."""
 
     def complete(self, params: dict[str, Any]) -> None:
-        """Set what the other parameters of a trial imply (a content's hash), before it is checked and named."""
+        """Set the parameters implied by others, such as a content hash, before the trial is checked and named."""
         return None
 
     def check_trial(self, params: Params) -> None:
-        """Refuse a combination that cannot run.
+        """Reject a combination of parameters that cannot run.
 
         Raises:
-            ParameterError: naming the parameters that exclude each other.
+            ParameterError: Names the parameters that exclude each other.
         """
         return None
 
     def check_data(self, trials: Sequence[Params], source: DataSource) -> None:
-        """Refuse trials whose data are not there.
+        """Reject trials whose data do not exist.
 
         Raises:
-            DatasetError: saying where it looked and how to get the files.
+            DatasetError: Names the searched location and how to get the files.
         """
         return None
 
     def check_contents(self, trials: Sequence[Params], source: DataSource) -> None:
-        """Read what these trials read, and refuse what is damaged.
+        """Read the data of these trials and reject corrupt files.
 
         Raises:
-            DatasetError: naming the file, what was expected of it, and what to do.
+            DatasetError: Names the file, its expected content, and the fix.
         """
         return None
 
     def chain_parameter(self, params: Params) -> str | None:
-        """Return the parameter along which such a trial is one of a chain, null for none.
+        """Return the parameter that varies along the chain of this trial, or None.
 
-        The trials of a chain share a pack and count as one in it; `memory_bytes` and `estimate_s` speak of the whole chain up
-        to a trial.
+        The trials of a chain share a pack and count as one. `memory_bytes` and `estimate_s` then cover the whole chain up to
+        the trial.
         """
         return None
 
     def max_pack_size(self, params: Params, device: str) -> int:
-        """Return the most trials of this shape that run well in one pack on a device (cpu or cuda)."""
+        """Return the maximal number of trials of this shape in one pack on a device (cpu or cuda)."""
         return 16
 
     def memory_bytes(self, params: Params, num_trials: int, device: str) -> float | None:
-        """Return the predicted peak memory of a pack of so many trials of this shape; null for a task that does not say."""
+        """Return the predicted peak memory of a pack of `num_trials` trials of this shape, or None if unknown."""
         return None
 
     def estimate_s(self, params: Params, engine: Engine = Engine.EAGER) -> float | None:
-        """Return the rough seconds of one trial on one CPU core, the same for all of a fused pack; null: it does not say.
+        """Return the rough seconds per trial on one CPU core, equal for all trials of a fused pack; None if unknown.
 
-        engine: what runs its steps, where the task has that choice.
+        Args:
+            params: Parameters of the trial.
+            engine: Engine of its steps, if the task has that choice.
         """
         return None
 
     def measured(self, params: Params, steps: int) -> tuple[Sequence[int], Sequence[int]] | None:
-        """Return the (steps, layers) that a trial which took so many steps has measured; null: it does not say."""
+        """Return the (steps, layers) measured by a trial that took `steps` steps, or None if unknown."""
         return None
 
-    def engine(self, params: Params, asked: Engine, device: str) -> Engine | None:
-        """Return how the steps of such a trial run, given what was asked for; null for a task without the choice."""
+    def engine(self, params: Params, requested: Engine, device: str) -> Engine | None:
+        """Return the engine that a trial gets for the requested one, or None for a task without the choice."""
         return None
 
     def remarks(self, trials: Sequence[Params]) -> Sequence[str]:
-        """Return sentences that a plan of these trials says."""
+        """Return remarks that `depthrate plan` prints about these trials."""
         return ()
 
 
@@ -279,5 +280,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import depthrate
 
-    warnings.warn("depthrate.tasks.interface.task is depthrate.task; import that", DeprecationWarning, stacklevel=2)
+    warnings.warn("depthrate.tasks.interface.task is deprecated. Use depthrate.task.", DeprecationWarning, stacklevel=2)
     return depthrate.task

@@ -1,4 +1,4 @@
-"""A user's training loop that survives interruptions: `with context.training(model, optimizer) as run:`.
+"""Custom training loops that survive interruptions: `with context.training(model, optimizer) as run:`.
 
 Importable without torch.
 """
@@ -16,29 +16,29 @@ class ManualTraining:
     """Adds `training` to a task's context."""
 
     def training(self, model: Any, optimizer: Any, **others: Any) -> TrainingRun:
-        """Return the run of a loop over `run.steps(n)`: `with context.training(model, optimizer) as run:`.
+        """Create a resumable run, as in `with context.training(model, optimizer) as run:`, to loop over `run.steps(n)`.
 
-        Others, such as `scheduler=scheduler`, are saved and restored with model and optimiser.
+        Other objects, such as `scheduler=scheduler`, are saved and restored like model and optimiser.
 
         Raises:
-            TypeError: one of them has no state_dict.
+            TypeError: An object has no state_dict.
         """
         return TrainingRun(cast(TaskContext, self), {"model": model, "optimizer": optimizer, **others})
 
 
 class TrainingRun:
-    """Resumes a loop from its checkpoint, saves when a checkpoint is due, stops on request, and keeps curves.
+    """Resumes a loop from its checkpoint, saves when a checkpoint is due, stops on request, and records curves.
 
-    Objects have `state_dict` and `load_state_dict`. The states of the random number generators of torch, numpy and Python
-    are saved with them, so that draws after a checkpoint are those of an uninterrupted loop.
+    Objects have `state_dict` and `load_state_dict`. The random states of torch, numpy and Python are saved too, so that a
+    resumed loop draws the same numbers as an uninterrupted one.
     """
 
     def __init__(self, context: TaskContext, objects: Mapping[str, Any]):
         for name, value in objects.items():
             if not (hasattr(value, "state_dict") and hasattr(value, "load_state_dict")):
                 raise TypeError(
-                    f"context.training: {name} is a {type(value).__name__}, which has no state_dict and load_state_dict; give "
-                    "modules, optimisers, schedulers, or an object with both"
+                    f"context.training: {name} is a {type(value).__name__} without state_dict and load_state_dict. Pass "
+                    "modules, optimisers, schedulers, or an object with both."
                 )
         self._context, self._objects = context, objects
         self.step = 0
@@ -60,17 +60,17 @@ class TrainingRun:
         """Check the last loss. The checkpoint is deleted once the trial is committed.
 
         Raises:
-            Diverged: the last logged loss is NaN or infinite. The logged rows become the trial's result.
+            Diverged: The last logged loss is NaN or infinite. The logged rows become the trial's result.
         """
         rows = ((row["step"], row["split"], row.get("loss")) for row in self.curves)
         if kind is None and len(self._context.trial_ids) == 1 and has_diverged(rows):
             raise Diverged(self.curves)
 
     def steps(self, num_steps: int) -> Iterator[int]:
-        """Yield the remaining steps (or epochs) of 0 to num_steps - 1; save when due and stop on request between two.
+        """Yield the remaining steps (or epochs) of 0 to num_steps - 1. Between steps, save when due and stop on request.
 
         Raises:
-            Interrupted: a stop was requested; a checkpoint was saved.
+            Interrupted: A stop was requested, and a checkpoint was saved.
         """
         while self.step < num_steps:
             yield self.step
@@ -86,13 +86,13 @@ class TrainingRun:
         """Add a row of numbers to the table `curves`: loss, accuracy, or custom columns.
 
         Raises:
-            TypeError: a value is not a number.
+            TypeError: A value is not a number.
         """
         row: dict[str, Any] = {"step": int(step), "split": split}
         for name, value in values.items():
             number = value.item() if hasattr(value, "item") else value
             if number is not None and not isinstance(number, int | float):
-                raise TypeError(f"run.log: {name} is a {type(value).__name__}; give a number")
+                raise TypeError(f"run.log: {name} is a {type(value).__name__}, expected a number")
             row[name] = None if number is None else float(number)
         self.curves.append(row)
 

@@ -1,4 +1,4 @@
-"""What a task measures: one declaration for the store's columns, checks, labels, figures and docs. Importable without torch."""
+"""Metrics: one declaration for the store's columns, checks, labels, figures and docs. Importable without torch."""
 
 from __future__ import annotations
 
@@ -12,92 +12,92 @@ Kind = Literal["scalar", "vector", "matrix"]
 Panel = Literal["always", "fitted", "spectrum", "cosines"]
 
 Excess = Callable[[Sequence[Mapping[str, Any]]], Sequence[float] | None]
-"""Parameters of some trials -> what theory says of each one's gap, up to one common factor; None where it says nothing."""
+"""Parameters of trials -> predicted gap of each, up to a common factor, or None without a prediction."""
 Bound = Callable[[Sequence[Mapping[str, Any]]], Sequence[float | None] | None]
-"""The same of an upper bound; None for a trial where the theorem has none."""
+"""Parameters of trials -> upper bound of each, up to a common factor; None for a trial without one."""
 
 
 class MeasurementError(ValueError):
-    """A measurement is declared in a way that cannot be kept or drawn."""
+    """A metric is declared with invalid fields."""
 
 
 @dataclass(frozen=True)
 class Optimum:
-    """What theory says of the least value that training can bring a measurement to."""
+    """Theory about the minimum of a metric over training."""
 
     falls_with: str
-    """The parameter along which it cannot rise."""
+    """Parameter along which the minimum cannot rise."""
     free: frozenset[str]
-    """The parameters it does not depend on, how one trains and what is measured: two trials that differ in these and in
-    `falls_with` alone are comparable."""
+    """Parameters that the minimum does not depend on. Trials that differ only in these and in `falls_with` are
+    comparable."""
     holds: Callable[[Mapping[str, Any]], bool] | None = None
-    """Whether theory says so of a trial with these parameters; null: of all."""
+    """Whether the theory covers a trial with these parameters. None: always."""
     reached_where: str = ""
-    """The measurement that is 1 for trials whose solver ended at a stationary point, 0 where it did not, and null where none
-    looked for one; empty: no solver does. Theorems on optima speak of the first alone."""
+    """Name of the metric that is 1 if the solver ended at a stationary point, 0 if not, None if no solver ran. Theory covers
+    only the first. Empty: there is no solver."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One column that a task measures, and how readers see it. A task's measurements are shown in their order."""
+    """One measured column and its presentation. A task's metrics are shown in their order."""
 
     name: str
-    """The column."""
+    """Column name."""
     label: str = ""
-    """For readers, plain text; empty: the name."""
+    """Label in plain text. Default: the name."""
     doc: str = ""
-    """One line: what it is, and its source."""
+    """One line: definition and source."""
     axis: Axis = "log"
-    """Of the figures by step and by layer."""
+    """Axis scale in figures over steps and layers."""
     per: Per = "layer"
     """`layer`: a column of the table metrics; `step`: of the table curves."""
     kind: Kind = "scalar"
-    """A number; or a list of numbers, kept as float64 (vector) or as float32 (matrix, row by row)."""
+    """A number, or a list of numbers stored as float64 (vector) or float32 (matrix, row by row)."""
     panel: Panel = "always"
-    """What the report draws: always, or only where a fit asks for it; of a vector its shares of the largest entry
-    (spectrum), of a square matrix, a Gram matrix, the cosines between its centred vectors."""
+    """When and how the report draws it: always, only if a fit requests it (fitted), a vector's shares of its largest entry
+    (spectrum), or the cosines of centred vectors from their Gram matrix (cosines)."""
     entry: str = ""
-    """What one entry of a vector or matrix is called on an axis; empty: the label."""
+    """Axis label for the entries of a vector or matrix. Default: the label."""
     gap: str = ""
-    """The measurement that holds how far this one stands above its limit as depth grows; the report draws the limit."""
+    """Name of the metric that holds the distance to the limit at infinite depth. The report draws the limit."""
     asked_by: str = ""
-    """The parameter of a trial that names it, beside others with commas, where it is to be measured; empty: it always is."""
+    """Parameter that lists, separated by commas, the metrics to measure. Empty: always measured."""
     excess: Excess | None = None
-    """What theory says of that gap, where it says something; the report draws it above the limit."""
+    """Predicted gap, which the report draws above the limit."""
     bound: Bound | None = None
-    """What a theorem bounds it by from above, up to one common factor: reports say whether data fall as fast."""
+    """Upper bound from a theorem, up to a common factor. Reports compare how fast it falls."""
     reaches_limit: Callable[[Sequence[Mapping[str, Any]]], bool] | None = None
-    """Whether trials with these parameters come to that limit as depth grows; else it is a lower bound. Null: always."""
+    """Whether trials with these parameters reach the limit at infinite depth; otherwise it is a lower bound. None: always."""
     gap_bound: str = ""
-    """The measurement that holds a theorem's own bound on that gap, without a factor to choose; it speaks of optima."""
+    """Name of the metric that holds a theorem's bound on the gap, with its constant. It holds for optima."""
     at_zero: Callable[[Sequence[Mapping[str, Any]]], Sequence[float | None]] | None = None
-    """What weights of zero have, where that is known: a bound above it says nothing and is not drawn."""
+    """Value at zero weights, if known. A larger bound is vacuous and is not drawn."""
     optimum: Optimum | None = None
-    """For what training minimises: how its least value depends on the parameters."""
+    """Dependence of the minimum on the parameters, for a metric that training minimises."""
 
     def __post_init__(self) -> None:
         """Check the declaration.
 
         Raises:
-            MeasurementError: a word is not one of those allowed, or the name cannot be a column.
+            MeasurementError: A field has a value that is not allowed, or the name cannot be a column.
         """
         if not self.name.isidentifier():
             raise MeasurementError(
-                f"measurement {self.name!r}: a name has letters, digits and '_' and begins with a letter"
+                f"metric {self.name!r}: invalid name. Use letters, digits and '_', starting with a letter."
             )
-        for field, words in (("axis", Axis), ("per", Per), ("kind", Kind), ("panel", Panel)):
-            allowed = get_args(words)
-            if (given := getattr(self, field)) not in allowed:
+        for field, values in (("axis", Axis), ("per", Per), ("kind", Kind), ("panel", Panel)):
+            allowed = get_args(values)
+            if (value := getattr(self, field)) not in allowed:
                 raise MeasurementError(
-                    f"measurement {self.name!r}: {field} is {given!r}; allowed: {', '.join(allowed)}"
+                    f"metric {self.name!r}: {field} is {value!r}, expected one of {', '.join(allowed)}"
                 )
-        wanted = {"spectrum": "vector", "cosines": "matrix"}.get(self.panel, self.kind)
-        if self.kind != wanted:
+        required_kind = {"spectrum": "vector", "cosines": "matrix"}.get(self.panel, self.kind)
+        if self.kind != required_kind:
             raise MeasurementError(
-                f"measurement {self.name!r}: panel {self.panel!r} is for a {wanted}, not a {self.kind}"
+                f"metric {self.name!r}: panel {self.panel!r} needs kind {required_kind!r}, not {self.kind!r}"
             )
         if self.kind != "scalar" and self.per == "step":
-            raise MeasurementError(f"measurement {self.name!r}: a {self.kind} is measured per layer, not per step")
+            raise MeasurementError(f"metric {self.name!r}: per is 'step', but a {self.kind} is measured per layer")
         if not self.label:
             object.__setattr__(self, "label", self.name)
         if not self.entry:
@@ -105,7 +105,7 @@ class Measurement:
 
 
 def scalars(measurements: Iterable[Measurement], per: Per | None = None) -> list[str]:
-    """Return the names of those that are one number, per layer, per step or both: what can be fitted and searched for."""
+    """Return the names of the scalar metrics, per layer, per step or both: those that fits and searches accept."""
     return [
         measurement.name
         for measurement in measurements
@@ -114,24 +114,24 @@ def scalars(measurements: Iterable[Measurement], per: Per | None = None) -> list
 
 
 def by_name(measurements: Iterable[Measurement]) -> dict[str, Measurement]:
-    """Return name -> measurement.
+    """Map names to metrics.
 
     Raises:
-        MeasurementError: two have one name, or a gap is not a number among them.
+        MeasurementError: Two have the same name, or a gap is not a scalar metric among them.
     """
     named: dict[str, Measurement] = {}
-    for each in measurements:
-        if each.name in named:
-            raise MeasurementError(f"measurement {each.name!r} is declared twice; give one of them another name")
-        named[each.name] = each
-    for each in named.values():
-        for word, other in (
-            ("gap", each.gap),
-            ("gap_bound", each.gap_bound),
-            ("optimum.reached_where", each.optimum.reached_where if each.optimum else ""),
+    for metric in measurements:
+        if metric.name in named:
+            raise MeasurementError(f"metric {metric.name!r} is declared twice. Rename one of them.")
+        named[metric.name] = metric
+    for metric in named.values():
+        for field, other in (
+            ("gap", metric.gap),
+            ("gap_bound", metric.gap_bound),
+            ("optimum.reached_where", metric.optimum.reached_where if metric.optimum else ""),
         ):
             if other and other not in scalars(named.values()):
                 raise MeasurementError(
-                    f"measurement {each.name!r}: its {word} {other!r} is no number that the task measures; declare it too"
+                    f"metric {metric.name!r}: {field} is {other!r}, which is not a scalar metric of the task. Declare it too."
                 )
     return named

@@ -1,6 +1,6 @@
-"""What a task wants drawn in the report beyond its measurements one by one. Importable without torch.
+"""Report panels that combine a task's metrics. Importable without torch.
 
-The report draws each kind of panel, whatever the task; a task names columns and says what they mean.
+The report draws each kind of panel for any task. A task names the columns and their meaning.
 """
 
 from __future__ import annotations
@@ -11,83 +11,83 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class ScatterPanel:
-    """Vectors of the table `features` as points, coloured by label; with a slider where several steps are kept."""
+    """Scatter plot of vectors in the table `features`, coloured by label, with a slider over the stored steps."""
 
     kind: str
-    """The rows of features that have this kind."""
+    """Kind of the rows of `features`."""
     title: str
     axes: tuple[str, str]
-    """What the first two numbers of a vector are called."""
+    """Names of the first two components of a vector."""
     group: str
-    """What a label is called, as in `concept`."""
+    """Name of the labels, as in `concept`."""
     doc: str = ""
-    """How to read it, one line."""
+    """One-line explanation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProfilePanel:
-    """A measured vector, entry by entry on log axes, beside what theory predicts for it."""
+    """A measured vector entry by entry on log axes, with its theoretical prediction."""
 
     measurement: str
-    """A measurement of kind vector, at the last layer; its `entry` names the index."""
+    """Metric of kind vector, at the last layer. Its `entry` names the index."""
     predicted: str = ""
-    """The measurement that holds the prediction; empty: there is none."""
+    """Metric that holds the prediction, or empty."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerdictPanel:
-    """A table with a row a setting: what a code among the measurements says in words, and measurements beside it."""
+    """A table with one row per setting: a metric that is a code, translated, and other metrics."""
 
     measurement: str
-    """The measurement that is a code."""
+    """Metric that holds the code."""
     words: Mapping[int, str] = field(hash=False)
-    """Code -> what it says."""
+    """Code -> its meaning."""
     columns: tuple[str | tuple[str, str], ...] = ()
-    """Measurements shown as a mean over the trials; of a pair the second is what theory predicts for the first."""
+    """Metrics shown as means over trials. In a pair, the second is the prediction for the first."""
     doc: str = ""
-    """The rule by which the code is found, one line."""
+    """One-line rule that determines the code."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SharePanel:
-    """A share of observations at the last step against a parameter, with Wilson intervals; drawn where the parameter varies."""
+    """A share of observations at the last step against a parameter, with Wilson intervals. Drawn if the parameter varies."""
 
     measurement: str
-    """The share, between 0 and 1."""
+    """Metric that holds the share, between 0 and 1."""
     x: str
-    """The parameter."""
+    """Parameter on the x axis."""
     observations: tuple[str, ...]
     """Parameters whose product is the number of observations of one trial."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PathPanel:
-    """A measurement of each layer against its place on a path, beside what is predicted there; at the last step."""
+    """A metric of each layer against its position on a path, with its prediction, at the last step."""
 
     measurement: str
     predicted: str
-    """The measurement that holds the prediction; nothing is drawn without it."""
+    """Metric that holds the prediction. Without it, the panel is not drawn."""
     x: str
-    """The measurement that says where a layer stands."""
+    """Metric that holds the position of a layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerMapPanel:
-    """A heat map of a measurement over steps and layers, averaged over the trials of a setting."""
+    """A heat map of a metric over steps and layers, averaged over the trials of a setting."""
 
     measurement: str
     needs: str = ""
-    """A column without which nothing is drawn, as a mark of the trials that it is for."""
+    """Column required to draw the panel, which marks the trials it applies to."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TradeOffPanel:
-    """A measurement against another at the last layer and step, along a parameter; drawn where that varies."""
+    """One metric against another at the last layer and step, along a parameter. Drawn if the parameter varies."""
 
     x: str
     y: str
     along: str
-    """The parameter whose values are joined by a line, in their order."""
+    """Parameter whose values a line joins in order."""
 
 
 Panel = ScatterPanel | ProfilePanel | VerdictPanel | SharePanel | PathPanel | LayerMapPanel | TradeOffPanel

@@ -1,4 +1,4 @@
-"""Objects that packages register by entry points: tasks, executors and exporters, those of depthrate included.
+"""Objects registered by entry points: tasks, executors and exporters, built-in and of other packages.
 
 A package registers one in its `pyproject.toml`, as in
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 PROJECT_FILE = Path(__file__).resolve().parents[1] / "pyproject.toml"
-"""The declaration of this package in a source tree. An installed package has its metadata instead."""
+"""Declaration of this package in a source tree. An installed package has metadata instead."""
 
 Plugin = TypeVar("Plugin")
 
@@ -28,13 +28,13 @@ class PluginError(ValueError):
 
 
 def registered_names(group: str, *, builtin: bool = False) -> tuple[str, ...]:
-    """Return the names that packages registered in a group, those of depthrate first.
+    """Return the names registered in a group, built-in ones first.
 
     Args:
         group: An entry-point group, as in `depthrate.tasks`.
-        builtin: Whether to leave out the names of other packages.
+        builtin: Whether to return built-in names only.
     Raises:
-        PluginError: Two packages registered one name, or this copy of depthrate has no metadata.
+        PluginError: Two packages registered the same name, or this copy of depthrate has no metadata.
     """
     return tuple(name for name, entry in _entry_points(group).items() if is_builtin(entry) or not builtin)
 
@@ -45,9 +45,9 @@ def load_plugin(group: str, name: str, kind: type[Plugin]) -> Plugin:
     Args:
         group: An entry-point group.
         name: A name registered in it.
-        kind: Class that the object is an instance of.
+        kind: Expected class of the object.
     Raises:
-        PluginError: Its module cannot be imported, or the object is of another class or has another name.
+        PluginError: Its module cannot be imported, or the object has another class or name.
     """
     entry = _entry_points(group)[name]
     try:
@@ -59,21 +59,21 @@ def load_plugin(group: str, name: str, kind: type[Plugin]) -> Plugin:
         ) from error
     plugin_name = getattr(plugin, "name", name)
     if not isinstance(plugin, kind) or plugin_name != name:
-        given = type(plugin).__name__ + ("" if plugin_name == name else f" of the name {plugin_name!r}")
+        description = type(plugin).__name__ + ("" if plugin_name == name else f" named {plugin_name!r}")
         raise PluginError(
-            f"{group} {name!r} = {entry.value} is a {given}, expected a {kind.__name__} of the registered name"
+            f"{group} {name!r} = {entry.value} is a {description}, expected a {kind.__name__} of the registered name"
         )
     return plugin
 
 
 def load_plugins(group: str, load: Callable[[str], Plugin]) -> dict[str, Plugin]:
-    """Import all registered objects of a group: name -> object. A faulty one of another package is logged and left out.
+    """Import all registered objects of a group: name -> object. Faulty objects of other packages are logged and skipped.
 
     Args:
         group: An entry-point group.
-        load: Imports one by its name, as `load_plugin` does.
+        load: Function that imports an object by name, like `load_plugin`.
     Raises:
-        PluginError: One of depthrate's own is faulty, or as `registered_names`.
+        PluginError: A built-in object is faulty, or a case of `registered_names`.
     """
     plugins = {}
     for name, entry in _entry_points(group).items():
@@ -87,23 +87,23 @@ def load_plugins(group: str, load: Callable[[str], Plugin]) -> dict[str, Plugin]
 
 
 def is_builtin(entry: EntryPoint) -> bool:
-    """Return whether an object is part of this package."""
+    """Return whether an entry point belongs to this package."""
     return entry.value.startswith("depthrate.")
 
 
 @cache
 def _entry_points(group: str) -> Mapping[str, EntryPoint]:
-    """Return name -> entry point of a group, those of depthrate first."""
+    """Return name -> entry point of a group, built-in ones first."""
     installed = _installed().select(group=group)
-    own = [entry for entry in installed if is_builtin(entry)] if _of_source_tree() is None else []
-    own += [EntryPoint(name, value, group) for name, value in (_of_source_tree() or {}).get(group, {}).items()]
-    if not own:
+    builtin = [entry for entry in installed if is_builtin(entry)] if _source_tree_entries() is None else []
+    builtin += [EntryPoint(name, value, group) for name, value in (_source_tree_entries() or {}).get(group, {}).items()]
+    if not builtin:
         raise PluginError(
-            f"the copy of depthrate in {PROJECT_FILE.parent} has neither metadata nor a pyproject.toml, which list its tasks, "
+            f"the copy of depthrate in {PROJECT_FILE.parent} has neither metadata nor a pyproject.toml to list its tasks, "
             "executors and exporters. Install it: pip install depthrate, or pip install -e . in a clone."
         )
     by_name: dict[str, EntryPoint] = {}
-    for entry in (*own, *(entry for entry in installed if not is_builtin(entry))):
+    for entry in (*builtin, *(entry for entry in installed if not is_builtin(entry))):
         if (other := by_name.setdefault(entry.name, entry)).value != entry.value:
             raise PluginError(
                 f"{group} {entry.name!r} is registered twice, as {other.value} and as {entry.value}. Uninstall one of the "
@@ -113,14 +113,14 @@ def _entry_points(group: str) -> Mapping[str, EntryPoint]:
 
 
 _installed = cache(importlib.metadata.entry_points)
-"""Reads the entry points of all installed packages, once per process."""
+"""Read the entry points of all installed packages, once per process."""
 
 
 @cache
-def _of_source_tree() -> Mapping[str, Mapping[str, str]] | None:
-    """Return the entry points that a source tree declares: group -> name -> value; None in an installed package.
+def _source_tree_entries() -> Mapping[str, Mapping[str, str]] | None:
+    """Return the entry points declared in a source tree: group -> name -> value; None in an installed package.
 
-    They go before the metadata, which may be absent, or lack what the tree has gained since it was installed.
+    They take precedence over the metadata, which may be absent or older than the tree.
     """
     if not PROJECT_FILE.exists():
         return None

@@ -1,4 +1,4 @@
-"""Folders of the user's cache that nobody else can write to: what lies in them is executed, or believed."""
+"""Cache folders that only the user can write. Their contents are executed or trusted."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ log = logging.getLogger("depthrate")
 
 
 def private_cache(name: str) -> Path:
-    """Return the folder of this name below XDG_CACHE_HOME, else ~/.cache, with mode 700; it is created if necessary.
+    """Return the folder `name` below XDG_CACHE_HOME, else ~/.cache, created with mode 700 if necessary.
 
-    Where others can write to it or to a folder above it, or it cannot be written at all, this is a folder of this process,
-    which is deleted with it; a warning names the cause.
+    If others can write to it or to a folder above it, or it is not writable, return a folder of this process, which is
+    deleted at exit, and log the cause.
     """
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "depthrate" / name
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
-        # older versions and a umask of 002 left modes that let others write
+        # Older versions and a umask of 002 left modes that let others write.
         _restrict(folder.parent, ~0o022)
         _restrict(folder, 0o700)
         problems = distrust_of_paths([folder], {folder.resolve()})
         if not problems and not os.access(folder, os.W_OK):
-            problems = [f"{folder} cannot be written"]
+            problems = [f"{folder} is not writable"]
     except OSError as error:
         problems = [str(error)]
     return _folder_of_process(name, problems[0]) if problems else folder
 
 
 def is_of_process(folder: Path) -> bool:
-    """Whether a folder of `private_cache` belongs to this process alone."""
+    """Return whether a folder of `private_cache` belongs to this process alone."""
     return folder.parent.name.startswith(_PREFIX)
 
 
 def is_private_file(path: Path) -> bool:
-    """Whether a file is there that is this user's own, that nobody else can write to, and that is no link, pipe or device."""
+    """Return whether `path` is a regular file that belongs to this user, has one name and is writable by no one else."""
     try:
         status = path.lstat()
     except OSError:
         return False
-    is_own = status.st_uid == os.geteuid() and status.st_nlink == 1  # no file of ours from elsewhere
-    return stat.S_ISREG(status.st_mode) and is_own and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    is_owner = status.st_uid == os.geteuid() and status.st_nlink == 1  # no hard link to another file of the user
+    return stat.S_ISREG(status.st_mode) and is_owner and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _restrict(folder: Path, mask: int) -> None:
-    """Take from the mode of a folder of this user what the mask does not have."""
+    """Remove mode bits outside `mask` from a folder of this user."""
     status = folder.stat()
     if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) & ~mask:
         folder.chmod(stat.S_IMODE(status.st_mode) & mask)
@@ -65,8 +65,8 @@ _PREFIX = "depthrate-cache-"
 @functools.cache
 def _folder_of_process(name: str, problem: str) -> Path:
     log.warning(
-        "%s, so that others could decide what is executed, or nothing is kept there: this process keeps %r in a folder of its "
-        "own; set XDG_CACHE_HOME to a folder of yours that only you can write to",
+        "%s, so others could change executed code, or nothing can be stored. This process uses a temporary folder for "
+        "%r. Set XDG_CACHE_HOME to a folder that only you can write.",
         *(problem, name),
     )
     home = Path(tempfile.mkdtemp(prefix=_PREFIX))

@@ -1,4 +1,4 @@
-"""Python processes of ours, which import what is installed and never a file that lies in the working folder."""
+"""Start Python processes that import installed packages and never files of the working directory."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Mapping
 from typing import Any
 
 SAFE_PATH = {"PYTHONSAFEPATH": "1"}
-"""Variable by which Python, and each Python that it starts, leaves the working folder out of the places it imports from."""
+"""Variable that removes the working directory from the import path of Python and of its child processes."""
 
 
 def start_python(
     module: str, *arguments: str, variables: Mapping[str, str] | None = None, **options: Any
 ) -> subprocess.Popen[Any]:
-    """Start an installed module in a process of this Python; nothing else in the product starts one.
+    """Start an installed module in a new process of this Python. All of depthrate's Python processes start here.
 
     Args:
-        module: Name of the module, run as its `__main__`.
-        arguments: Arguments of its command line.
-        variables: Variables that it has beside those of this process.
+        module: Module to run as `__main__`.
+        arguments: Command-line arguments.
+        variables: Environment variables in addition to those of this process.
         options: Options of `subprocess.Popen`.
     """
     environment = {**os.environ, **(variables or {}), **SAFE_PATH}

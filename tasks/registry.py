@@ -1,4 +1,4 @@
-"""The tasks that packages register in the entry-point group `depthrate.tasks`, and the columns that the core's measure."""
+"""Tasks registered in the entry-point group `depthrate.tasks`, and the metrics of the built-in ones."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ GROUP = "depthrate.tasks"
 
 
 def task_names() -> tuple[str, ...]:
-    """Return the names of all registered tasks, those of depthrate first."""
+    """Return the names of all registered tasks, built-in ones first."""
     return registered_names(GROUP)
 
 
 def builtin_task_names() -> tuple[str, ...]:
-    """Return the names of depthrate's own tasks."""
+    """Return the names of the built-in tasks."""
     return registered_names(GROUP, builtin=True)
 
 
@@ -28,17 +28,17 @@ def registered_task(name: str) -> Task:
     """Import a registered task, and no other.
 
     Raises:
-        PluginError: It cannot be imported, is no task, or has another name.
+        PluginError: It cannot be imported, is not a task, or has another name.
     """
     registered = load_plugin(GROUP, name, object)
     if hasattr(registered, "__depthrate_task__"):  # a function marked with @depthrate.task
         return replace(registered.__depthrate_task__, name=name)
-    return load_plugin(GROUP, name, Task)  # type: ignore[type-abstract]  # instances of classes below it are registered
+    return load_plugin(GROUP, name, Task)  # type: ignore[type-abstract]  # registered objects are of concrete subclasses
 
 
 @cache
 def find_task(name: str) -> Task | None:
-    """Import a registered task; None where there is none of that name, or it is faulty, which is logged."""
+    """Import a registered task, or return None if the name is unknown or the task is faulty, which is logged."""
     try:
         return registered_task(name) if name in task_names() else None
     except PluginError as error:
@@ -47,12 +47,12 @@ def find_task(name: str) -> Task | None:
 
 
 def registered_tasks() -> dict[str, Task]:
-    """Import all registered tasks: name -> task. A faulty one of another package is logged and left out."""
+    """Import all registered tasks: name -> task. Faulty tasks of other packages are logged and skipped."""
     return load_plugins(GROUP, registered_task)
 
 
 def core_measurements() -> tuple[Measurement, ...]:
-    """Return the measurements of the supervised tasks, which `measure` and `probe` give any task, each column once."""
+    """Return the metrics of the supervised tasks, which `measure` and `probe` also compute for custom tasks."""
     by_column: dict[str, Measurement] = {}
     for measurement in (*CLASSES, *NEXT_TOKENS, *NUMBERS):
         by_column.setdefault(measurement.name, measurement)

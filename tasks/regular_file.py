@@ -1,4 +1,4 @@
-"""Reading files whole that are files and no larger than they can be: no pipe that never answers, no device without an end."""
+"""Bounded reads of regular files: never a pipe that blocks or a device without an end."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ import stat
 from pathlib import Path
 
 
-def read_regular(path: Path, most_bytes: int) -> bytes:
-    """Return a file's content; links are followed, and nothing is waited for.
+def read_regular(path: Path, max_bytes: int) -> bytes:
+    """Read a regular file, following links, without blocking.
 
     Raises:
-        FileNotFoundError: there is none.
-        OSError: it is no file, has more than `most_bytes`, or cannot be read.
+        FileNotFoundError: The file does not exist.
+        OSError: It is not a regular file, has more than `max_bytes`, or cannot be read.
     """
-    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    with open(opened, "rb") as file:
-        status = os.fstat(opened)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(f"{path} is no file but a pipe, a device, a socket or a folder")
-        if status.st_size > most_bytes:
-            raise OSError(
-                f"{path} has {status.st_size / 2**20:.0f} MB, where such a file has at most {most_bytes >> 20}"
-            )
-        return file.read(most_bytes)
+            raise OSError(f"{path} is not a regular file, but a pipe, a device, a socket or a folder")
+        if status.st_size > max_bytes:
+            raise OSError(f"{path} has {status.st_size / 2**20:.0f} MB (limit {max_bytes >> 20} MB)")
+        return file.read(max_bytes)

@@ -1,7 +1,7 @@
-"""The source of a user's task: its file and the modules beside it that it imports, found by reading, without running them.
+"""Source of a custom task: its file and the local modules it imports, found by parsing, without execution.
 
-An import whose name is computed while it runs cannot be read off: where there is one, all modules of the folder belong to the
-code. What is installed does not; its versions stand in every trial's record.
+If an import computes its name at run time, all modules of the folder belong to the code. Installed packages do not. Their
+versions are recorded with every trial.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from depthrate.tasks.regular_file import read_regular
 
 MAX_FILES = 1000
 MAX_FILE_BYTES = 2**26
-"""Of a larger file a store keeps no code."""
+"""Maximal size of a file of stored code."""
 _COMPUTED = {
     *("import_module", "__import__", "find_spec", "spec_from_file_location", "SourceFileLoader"),
     *("iter_modules", "walk_packages", "run_path", "run_module", "exec", "resolve_name"),
 }
-"""What imports or executes a module by a name that is an argument."""
+"""Functions that import or execute a module named by an argument."""
 _NOT_LOCAL = sys.stdlib_module_names | {"depthrate"}
 
 
 @dataclass(frozen=True)
 class TaskCode:
-    """The files that decide what a task does, as they were when they were read."""
+    """Files that determine a task's behaviour, as they were when read."""
 
     root: Path = field(compare=False)
-    """The folder that the paths are relative to, from which the modules are imported."""
+    """Folder that paths are relative to and modules are imported from."""
     main: str
-    """The task's own file."""
+    """Path of the task's file."""
     files: tuple[tuple[str, bytes], ...]
-    """(path, content) of all of them, in order."""
+    """(path, content) of all files, sorted."""
 
     @property
     def contents(self) -> Mapping[str, bytes]:
@@ -49,29 +49,29 @@ class TaskCode:
 
     @functools.cached_property
     def content_hash(self) -> str:
-        """The name of this version, as in a store: 32 hex digits of sha256 over the names and hashes of its files."""
+        """Id of this code version: 32 hex digits of the SHA-256 over the paths and hashes of its files."""
         hashes = {path: hashlib.sha256(content).hexdigest() for path, content in self.files}
         index = json.dumps({"files": hashes, "main": self.main}, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(index.encode()).hexdigest()[:32]
 
 
 def real_path(path: Path) -> Path:
-    """Return where a path leads, absolute; one of a link to itself stays as it is (`Path.resolve` raises)."""
+    """Resolve links to an absolute path. A link to itself stays as it is (`Path.resolve` raises)."""
     return Path(os.path.realpath(path))
 
 
 class TooManyFilesError(ValueError):
-    """More files belong to a task than anybody means."""
+    """More than `MAX_FILES` files belong to a task."""
 
 
 def collect_code(path: Path, root: Path, *, siblings: bool = True) -> TaskCode:
-    """Return a task file's code: itself and, again and again, what it imports below `root`.
+    """Read a task's file and, recursively, the modules below `root` that it imports.
 
-    Without `siblings` only what lies in the same package counts: where all that is installed lies beside it.
+    Without `siblings`, only modules of the same package count, as in a folder with all installed packages.
 
     Raises:
-        OSError: a file cannot be read.
-        TooManyFilesError: all modules of the folder belong to it, and they are too many.
+        OSError: A file cannot be read.
+        TooManyFilesError: All modules of the folder belong to the task, and they are too many.
     """
     main = path.relative_to(root).as_posix()
     top = None if siblings else main.partition("/")[0].removesuffix(".py")
@@ -81,17 +81,17 @@ def collect_code(path: Path, root: Path, *, siblings: bool = True) -> TaskCode:
 
 
 def code_of_module(module_file: str, name: str) -> TaskCode | None:
-    """Return the code of a task in a module that was imported by its name; None for one that is no source file.
+    """Read the code of a module imported by its name, or return None if it has no source file.
 
     Raises:
-        OSError, TooManyFilesError: see `collect_code`.
+        OSError, TooManyFilesError: See `collect_code`.
     """
     path = Path(module_file)
     if path.suffix != ".py" or not path.is_file():
         return None
     parts = len(name.split(".")) + (path.name == "__init__.py")
     root = path.parents[parts - 1]
-    installed = {Path(sysconfig.get_path(each)) for each in ("purelib", "platlib", "stdlib", "platstdlib")}
+    installed = {Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib", "stdlib", "platstdlib")}
     return collect_code(path, root, siblings=root not in installed)
 
 
@@ -104,14 +104,14 @@ class _Collector:
         self._has_all = False
 
     def add(self, path: Path) -> None:
-        """Take a file, and what it imports."""
+        """Add a file and its imports."""
         name = path.relative_to(self._root).as_posix()
         if name in self.files:
             return
         if len(self.files) >= MAX_FILES:
             raise TooManyFilesError(
-                f"more than {MAX_FILES} files in {self._root} belong to the task: it imports modules by computed names, so "
-                "that all beside it count; put the task and what it needs into a folder of their own"
+                f"more than {MAX_FILES} files in {self._root} belong to the task, since it imports modules by computed names "
+                "and all modules of the folder count. Move the task and its modules to a separate folder."
             )
         self.files[name] = content = read_regular(path, MAX_FILE_BYTES)
         if path.suffix != ".py":
@@ -119,7 +119,7 @@ class _Collector:
         try:
             tree = ast.parse(content)
         except (SyntaxError, ValueError):
-            return  # to be said when it is imported
+            return  # reported on import
         package = path.parent.relative_to(self._root).parts
         for module, is_computed in _imports(tree, package):
             if is_computed:
@@ -128,22 +128,22 @@ class _Collector:
                 self._add_module(module)
 
     def _add_module(self, module: tuple[str, ...]) -> None:
-        """Take a module with the packages around it, as far as they lie below the root."""
+        """Add a module and the packages around it below the root."""
         if not module or module[0] in _NOT_LOCAL or (self._top is not None and module[0] != self._top):
             return
-        place = self._root
+        folder = self._root
         for index, part in enumerate(module):
             if part == "*":
-                self._add_below(place)
+                self._add_below(folder)
                 return
-            if (place / part / "__init__.py").is_file():
-                self.add(place / part / "__init__.py")
-                place = place / part
-            elif found := next((f for f in _module_files(place, part) if f.is_file()), None):
-                self.add(found)
+            if (folder / part / "__init__.py").is_file():
+                self.add(folder / part / "__init__.py")
+                folder = folder / part
+            elif path := next((path for path in _module_files(folder, part) if path.is_file()), None):
+                self.add(path)
                 return
-            elif (place / part).is_dir() and index < len(module) - 1:
-                place = place / part
+            elif (folder / part).is_dir() and index < len(module) - 1:
+                folder = folder / part
             else:
                 return
 
@@ -153,7 +153,7 @@ class _Collector:
             self._add_below(self._root if self._top is None else self._root / self._top)
 
     def _add_below(self, folder: Path) -> None:
-        """Take every module of a folder and of the packages in it."""
+        """Add every module of a folder and its packages."""
         if not folder.is_dir():
             return
         for path in sorted(folder.iterdir()):
@@ -165,27 +165,27 @@ class _Collector:
 
 
 def _module_files(folder: Path, name: str) -> list[Path]:
-    """Return where a module of this name may stand, in the order in which Python looks."""
+    """Return the possible files of a module, in Python's search order."""
     return [folder / f"{name}{suffix}" for suffix in (*EXTENSION_SUFFIXES, ".py")]
 
 
 def _imports(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], bool]]:
-    """Yield (module's parts, False) of every import, wherever it stands, and ((), True) for one with a computed name.
+    """Yield (parts of the module's name, False) for every import, and ((), True) for one with a computed name.
 
-    `package` are the parts of the package that the file lies in, for relative imports.
+    `package` holds the parts of the file's package, for relative imports.
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((tuple(alias.name.split(".")), False) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else ()
-            named = (*base, *(node.module.split(".") if node.module else ()))
-            yield named, False
-            yield from (((*named, alias.name), False) for alias in node.names)
-        elif isinstance(node, ast.Call) and _called(node.func) in _COMPUTED:
-            given = node.args[0] if node.args else None
-            if isinstance(given, ast.Constant) and isinstance(given.value, str) and _called(node.func) in _BY_NAME:
-                yield tuple(given.value.lstrip(".").split(".")), False
+            module = (*base, *(node.module.split(".") if node.module else ()))
+            yield module, False
+            yield from (((*module, alias.name), False) for alias in node.names)
+        elif isinstance(node, ast.Call) and _function_name(node.func) in _COMPUTED:
+            name = node.args[0] if node.args else None
+            if isinstance(name, ast.Constant) and isinstance(name.value, str) and _function_name(node.func) in _BY_NAME:
+                yield tuple(name.value.lstrip(".").split(".")), False
             else:
                 yield (), True
 
@@ -193,5 +193,5 @@ def _imports(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[tuple[st
 _BY_NAME = ("import_module", "__import__", "find_spec")
 
 
-def _called(function: ast.expr) -> str:
+def _function_name(function: ast.expr) -> str:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")

@@ -31,43 +31,43 @@ from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.private_cache import is_of_process
 
 _MAIN = "depthrate_task_"
-"""Begins the name of the module of a task's own file."""
+"""Prefix of the module name of a task's file."""
 
 
 def load_user_module(
-    where: str, folder: Path | None = None, files: Mapping[str, bytes] | None = None
+    location: str, folder: Path | None = None, files: Mapping[str, bytes] | None = None
 ) -> tuple[Any, TaskCode | None]:
-    """Return a module and its code: `file.py` (relative to `folder`) or `package.module`; null for one that is no source file.
+    """Import `file.py` (relative to `folder`) or `package.module`, and return the module and its code (None without source).
 
-    With `files` (path -> content, as in `TaskCode`) that code is executed, and not what the files hold by now.
-
-    Raises:
-        TaskError: there is no such file or module, others decide what it holds, or it does not import.
-    """
-    return _load_file(where, folder, files) if where.endswith(".py") else _load_module(where, files)
-
-
-def task_file(given: Path) -> Path:
-    """Return where a task file's path leads, absolute.
+    With `files` (path -> content, as in `TaskCode`), that code is executed instead of the current files.
 
     Raises:
-        TaskError: it is a link to a file that has no name of a Python file.
+        TaskError: The file or module does not exist, is not trusted, or cannot be imported.
     """
-    path = real_path(given)
-    if path.suffix != ".py":
-        raise TaskError(f"task file {given} is a link to {path}, which has no name of a Python file (*.py)")
-    return path
+    return _load_file(location, folder, files) if location.endswith(".py") else _load_module(location, files)
+
+
+def task_file(path: Path) -> Path:
+    """Resolve a task file's path to an absolute path.
+
+    Raises:
+        TaskError: It is a link to a file without the suffix .py.
+    """
+    target = real_path(path)
+    if target.suffix != ".py":
+        raise TaskError(f"task file {path} is a link to {target}, which is not a Python file (*.py)")
+    return target
 
 
 def code_of_file(path: Path) -> TaskCode:
-    """Read a file's code: the file, and the modules beside it that it imports.
+    """Read a file's code: the file and the local modules it imports.
 
     Raises:
-        TaskError: it is not there, or cannot be read.
+        TaskError: The file does not exist or cannot be read.
     """
     if not path.is_file():
-        what = "is a link that leads to no file" if path.is_symlink() else "does not exist"
-        raise TaskError(f"task or module file {path} {what} (relative paths are relative to the sweep file)")
+        problem = "is a broken link" if path.is_symlink() else "does not exist"
+        raise TaskError(f"task or module file {path} {problem} (relative paths are relative to the sweep file)")
     try:
         return collect_code(path, path.parent)
     except (OSError, TooManyFilesError) as error:
@@ -75,10 +75,10 @@ def code_of_file(path: Path) -> TaskCode:
 
 
 def code_of_installed(name: str) -> TaskCode | None:
-    """Return the code of a module that is named as `package.module`, which is not executed; None where no file is found.
+    """Read the code of `package.module` without executing it, or return None if it has no source file.
 
     Raises:
-        TaskError: it cannot be read.
+        TaskError: It cannot be read.
     """
     top, *rest = name.split(".")
     try:
@@ -87,8 +87,8 @@ def code_of_installed(name: str) -> TaskCode | None:
         spec = None
     if spec is None:
         return None
-    places = [Path(place, *rest) for place in spec.submodule_search_locations or ()]
-    files = [file for place in places for file in (place / "__init__.py", place.with_name(f"{place.name}.py"))]
+    modules = [Path(location, *rest) for location in spec.submodule_search_locations or ()]
+    files = [file for module in modules for file in (module / "__init__.py", module.with_name(f"{module.name}.py"))]
     files += [Path(spec.origin)] if spec.origin is not None and not rest else []
     try:
         return next((code for file in files if (code := code_of_module(str(file), name)) is not None), None)
@@ -97,44 +97,44 @@ def code_of_installed(name: str) -> TaskCode | None:
 
 
 def require_trust(code: TaskCode, main: Path) -> None:
-    """Check that nobody else decides what is executed, or that this very code was accepted; `main` is its file as given.
+    """Check that only this user can change the code, or that its hash is accepted; `main` is its file before resolving links.
 
     Raises:
-        TaskError: others can write to it; saying where, and how to go on.
+        TaskError: Others can write to it. Names the path and the ways to proceed.
     """
     problems = untrusted_reason(code, main, named=True)
     if problems and not is_accepted(code.content_hash):
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise TaskError(
-            f"the code of {main} is not executed: {problems[0]}{more}, so that it is not you alone who decides what it does; "
-            f"go on with chmod go-w, or a copy in a folder of your own, or {how_to_accept(code)}; {STRICT_MODES}=off in the "
-            "environment leaves out this check of files that you name yourself"
+            f"the code of {main} is not executed: {problems[0]}{more}, so others could change it. "
+            f"Run chmod go-w, copy it to a folder of your own, or {how_to_accept(code)}. "
+            f"{STRICT_MODES}=off in the environment disables this check for files that you name yourself."
         )
 
 
 def how_to_accept(code: TaskCode) -> str:
-    """Return how code is read and accepted, for a message; what is to be read is unpacked for it."""
+    """Unpack code for review and return the instruction to review and accept it, for a message."""
     folder = unpack(code)
     if is_of_process(folder.parent):
-        return "set XDG_CACHE_HOME to a folder that is yours alone, from which it can be read and accepted"
-    return f"read what is in {folder} and accept it as it is: depthrate accept-code {code.content_hash}"
+        return "set XDG_CACHE_HOME to a folder that only you can write, where the code can be reviewed and accepted"
+    return f"review {folder} and accept it: depthrate accept-code {code.content_hash}"
 
 
 class _Loader(SourceFileLoader):
-    """Executes an unpacked file in the name of the one that it was read from; no byte code is used or written."""
+    """Executes an unpacked file under the path of its original. Byte code is neither used nor written."""
 
     def __init__(self, fullname: str, path: str, source: Path, *, has_more: bool):
         super().__init__(fullname, path)
         self._source = source
         self._has_more = has_more
-        """Whether a package has modules and data that are not part of the code, which come from where it was read."""
+        """Whether the package has more modules and data at the original location."""
 
     def path_stats(self, path: str) -> dict[str, float]:
-        """Say that nothing is known of the file, so that there is no byte code of it."""
-        raise OSError(f"no byte code of {path} is kept")
+        """Raise, so that no byte code of the file is used."""
+        raise OSError(f"no byte code of {path} is stored")
 
     def get_code(self, fullname: str) -> CodeType | None:
-        """Return the compiled file; data are looked for beside the file that it was read from."""
+        """Compile the file. The path then becomes the original's, so that data files are found next to it."""
         code = super().get_code(fullname)
         self.path = str(self._source)
         return code
@@ -148,64 +148,64 @@ class _Loader(SourceFileLoader):
 
 
 class _ImportPath:
-    """Which version of a task's code is imported from now."""
+    """Import path entry of the active version of a task's code."""
 
     def __init__(self) -> None:
         self._active: tuple[Path, Path] | None = None
-        """The folder that it is unpacked in, and the one that it was read from."""
-        self._aside: dict[tuple[Path, Path], dict[str, ModuleType]] = {}
-        """Of versions that were at work before: their modules."""
+        """Folder of the unpacked code and folder of the original."""
+        self._inactive: dict[tuple[Path, Path], dict[str, ModuleType]] = {}
+        """Modules of previously active versions."""
         self._lock = threading.RLock()
-        """Two launches of one process may load tasks at the same moment."""
+        """Guards against two launches in one process that load tasks at the same time."""
 
     def activate(self, folder: Path | None, code: TaskCode | None = None, *, has_more: bool = False) -> None:
-        """Import a version of a task's code from where it is unpacked, and no longer the one before; null: none.
+        """Import from the unpacked code in `folder`, and no longer from the previous version. None: from neither.
 
-        With `has_more` it is part of an installed package, the rest of which is imported from there.
+        With `has_more`, the code is part of an installed package, and the rest is imported from there.
         """
         with self._lock:
             active = None if folder is None or code is None else (folder, code.root)
             if active == self._active:
                 return
             if self._active is not None:
-                self._put_aside(self._active)
+                self._deactivate(self._active)
             self._active = active
             if active is not None and code is not None:
-                self._take_up(active, code, has_more)
+                self._insert(active, code, has_more)
             importlib.invalidate_caches()
 
-    def _put_aside(self, active: tuple[Path, Path]) -> None:
+    def _deactivate(self, active: tuple[Path, Path]) -> None:
         folder = active[0]
         if str(folder) in sys.path:
             sys.path.remove(str(folder))
         names = [name for name, module in list(sys.modules.items()) if _is_from(folder, module)]
-        self._aside[active] = {name: sys.modules.pop(name) for name in names if not name.startswith(_MAIN)}
+        self._inactive[active] = {name: sys.modules.pop(name) for name in names if not name.startswith(_MAIN)}
 
-    def _take_up(self, active: tuple[Path, Path], code: TaskCode, has_more: bool) -> None:
+    def _insert(self, active: tuple[Path, Path], code: TaskCode, has_more: bool) -> None:
         folder, root = active
 
         def loader(fullname: str, path: str) -> _Loader:
             return _Loader(fullname, path, root / Path(path).relative_to(folder), has_more=has_more)
 
-        for place in {folder, *((folder / relative).parent for relative, _ in code.files)}:
+        for package in {folder, *((folder / relative).parent for relative, _ in code.files)}:
             details: Any = [(ExtensionFileLoader, EXTENSION_SUFFIXES), (loader, [".py"])]
-            sys.path_importer_cache[str(place)] = FileFinder(str(place), *details)
+            sys.path_importer_cache[str(package)] = FileFinder(str(package), *details)
         sys.path.insert(_position(code, has_more), str(folder))
-        sys.modules.update(self._aside.pop(active, {}))
+        sys.modules.update(self._inactive.pop(active, {}))
 
 
 def _is_from(folder: Path, module: ModuleType | None) -> bool:
-    """Whether a module was imported from unpacked code, also as a package without `__init__.py`."""
+    """Return whether a module was imported from unpacked code, also as a package without `__init__.py`."""
     spec = getattr(module, "__spec__", None)
-    places = [getattr(spec, "origin", None), *(getattr(spec, "submodule_search_locations", None) or ())]
-    return any(isinstance(place, str) and Path(place).is_relative_to(folder) for place in places)
+    paths = [getattr(spec, "origin", None), *(getattr(spec, "submodule_search_locations", None) or ())]
+    return any(isinstance(path, str) and Path(path).is_relative_to(folder) for path in paths)
 
 
 def _position(code: TaskCode, has_more: bool) -> int:
-    """Return where on the import path unpacked code stands.
+    """Return the position of unpacked code on the import path.
 
-    It stands first, since it has nothing that is called like a module of the standard library but perhaps the task's own file;
-    and an installed package just where it is installed.
+    It comes first, since only the task's own file can share its name with a standard library module; then it comes after the
+    standard library. Code of an installed package comes just before that package.
     """
     if has_more:
         return sys.path.index(str(code.root)) if str(code.root) in sys.path else 0
@@ -220,25 +220,25 @@ _IMPORT_PATH = _ImportPath()
 
 
 def _load_file(path_text: str, folder: Path | None, files: Mapping[str, bytes] | None) -> tuple[Any, TaskCode]:
-    given = (folder or Path.cwd()) / path_text
-    path = real_path(given) if files is not None else task_file(given)
+    requested = (folder or Path.cwd()) / path_text
+    path = real_path(requested) if files is not None else task_file(requested)
     if files is not None:
         code = TaskCode(path.parent, path.name, tuple(sorted(files.items())))
         if path.name not in files:
-            raise TaskError(f"the code that was kept of task file {path} lacks it; it holds {', '.join(sorted(files))}")
+            raise TaskError(f"the stored code of task file {path} lacks it. It holds {', '.join(sorted(files))}.")
     else:
         code = code_of_file(path)
-        require_trust(code, given)
+        require_trust(code, requested)
     unpacked = unpack(code)
     _IMPORT_PATH.activate(unpacked, code)
     module = _run_file(path, unpacked, code)
-    sys.modules[module.__name__] = module  # dataclasses and pickle look a module up by its name
+    sys.modules[module.__name__] = module  # dataclasses and pickle look up a module by name
     return module, code
 
 
-@functools.lru_cache(maxsize=8)  # a worker takes one pack after another of the same file
+@functools.lru_cache(maxsize=8)  # a worker runs many packs of the same file
 def _run_file(path: Path, unpacked: Path, code: TaskCode) -> Any:
-    """Execute a file of tasks, as the code has it."""
+    """Execute the task's file from the unpacked code."""
     name = f"{_MAIN}{path.stem}"
     loader = _Loader(name, str(unpacked / code.main), path, has_more=False)
     spec = importlib.util.spec_from_file_location(name, unpacked / code.main, loader=loader)
@@ -273,7 +273,7 @@ def _load_module(name: str, files: Mapping[str, bytes] | None) -> tuple[Any, Tas
 
 
 def _code_of_files(name: str, files: Mapping[str, bytes]) -> TaskCode:
-    """Return the code of a module's task that was read elsewhere, below the folder where the module is found here."""
+    """Return the stored code of a module, rooted at the folder where the module is installed on this machine."""
     module = name.replace(".", "/")
     main = f"{module}.py" if f"{module}.py" in files else f"{module}/__init__.py"
     installed = code_of_installed(name)
@@ -288,8 +288,8 @@ def _import_module(name: str) -> Any:
         raise
     except ModuleNotFoundError as error:
         raise TaskError(
-            f"task module {name!r} cannot be imported: {error}; looked in what is installed for {sys.executable} and in "
-            "PYTHONPATH; a task in a file of your own is named by its path: './my_task.py:function'"
+            f"task module {name!r} cannot be imported: {error}. Searched the packages of {sys.executable} and PYTHONPATH. "
+            "Name a task in a file by its path: './my_task.py:function'."
         ) from error
     except Exception as error:
         raise TaskError(f"task module {name!r} cannot be imported: {type(error).__name__}: {error}") from error

@@ -1,13 +1,13 @@
-"""Whether a user's code is decided by that user alone: whose each file is, who may write to it, and to the folders above it.
+"""Trust in custom code: whether only the user, or root, can change its files and the folders above them.
 
-As OpenSSH's StrictModes: every file, and each folder up to the root, is mine or root's and nobody else may write to it. The
-group may where it is the user's private one: it has the user's name and no other member. Symbolic links are followed step by
-step, and what each stands in and leads to is looked at. A sticky folder such as /tmp may lie further up, where nobody can
-rename what is mine, but code does not lie in one itself: others could put a module beside it. An access list shows in a file's
-mode as its group may do the most that any entry grants.
+Follows OpenSSH's StrictModes: every file, and each folder up to the root, belongs to the user or root and is writable by no
+one else. The group may have write access if it is the user's private one: it has the user's name and no other member. Symbolic
+links are followed step by step, and both the link's folder and its target are checked. A sticky folder such as /tmp is allowed
+further up, where others cannot rename the user's files, but not as the folder of the code: others could add a module there. An
+access list is covered too, since the group bits of a file's mode show the maximum that any entry grants.
 
-Code that fails this, or that a store which others write to asks for, runs once its hash was accepted: then it is known
-byte by byte, whoever may write to its files.
+Code that fails this, or that is requested by a store that others can write, runs only after its hash was accepted. The hash
+fixes its bytes, whoever may write to its files.
 """
 
 from __future__ import annotations
@@ -25,76 +25,76 @@ from depthrate.tasks.code.collect import TaskCode
 
 ROOT = 0
 STRICT_MODES = "DEPTHRATE_STRICT_MODES"
-"""Set to `off`, code that is named on the command line runs wherever it lies; never what a store names."""
+"""Variable: `off` allows code named on the command line to run from any folder. It does not affect code named by a store."""
 _MAX_LINKS = 40
-"""On the way to a file, as Linux itself has it."""
+"""Maximal number of links on the way to a file, as in Linux."""
 _HASH = re.compile(r"[0-9a-f]{32}")
 
 
 def untrusted_reason(code: TaskCode, main: Path, *, named: bool) -> list[str]:
-    """Return what lets others decide what a task's code is, a text for each path; none for code that is the user's alone.
+    """Return one problem per path that others can change, or an empty list for code that only this user can change.
 
-    `main` is the task's own file as it was given, before links were resolved. For code that is `named` on the command line,
-    root is not asked whose the files are: in a container they belong to the user outside it.
+    `main` is the task's file before links are resolved. For code `named` on the command line, root may run files of any owner:
+    in a container they belong to the user outside it.
     """
     if _is_installed(code.root) or (named and os.environ.get(STRICT_MODES) == "off"):
         return []
     files = [main, *(code.root / relative for relative, _ in code.files)]
     homes = {code.root.resolve()}
     homes |= {path.parent.resolve() for path in files[1:]}
-    return distrust_of_paths(files, homes, asks_owner=not (named and os.geteuid() == ROOT))
+    return distrust_of_paths(files, homes, check_owner=not (named and os.geteuid() == ROOT))
 
 
 def _is_installed(folder: Path) -> bool:
-    """Whether a folder is one in which this Python has what is installed, which is trusted as Python itself is."""
+    """Return whether a folder holds this Python's installed packages, which are trusted like Python itself."""
     return folder in {Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib", "stdlib", "platstdlib")}
 
 
-def distrust_of_paths(paths: Sequence[Path], homes: Collection[Path] = (), *, asks_owner: bool = True) -> list[str]:
-    """Return what lets others decide what these files hold; `homes` are folders in which nobody else may put a file."""
+def distrust_of_paths(paths: Sequence[Path], homes: Collection[Path] = (), *, check_owner: bool = True) -> list[str]:
+    """Return the ways in which others can change these files; `homes` are folders to which others must not add files."""
     problems: dict[str, None] = {}
     for path in paths:
         try:
             for step, status in _steps(path):
-                if reason := _reason(step, status, homes, asks_owner):
+                if reason := _reason(step, status, homes, check_owner):
                     problems[f"{step} {reason}"] = None
         except OSError as error:
-            problems[f"{path} cannot be looked at ({error.strerror})"] = None
+            problems[f"{path} cannot be checked ({error.strerror})"] = None
     return list(problems)
 
 
 def _steps(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield each folder, link and file on the way to a path, from the root on, and on the way that each link leads."""
-    here, num_links = Path("/"), 0
-    yield here, here.lstat()
-    left = list(reversed(os.path.join(os.getcwd(), path).split("/")))
-    while left:
-        part = left.pop()
+    """Yield each folder, link and file on the way to a path, from the root on, including the targets of links."""
+    current, num_links = Path("/"), 0
+    yield current, current.lstat()
+    remaining = list(reversed(os.path.join(os.getcwd(), path).split("/")))
+    while remaining:
+        part = remaining.pop()
         if part in ("", "."):
             continue
         if part == "..":
-            here = here.parent
+            current = current.parent
             continue
-        step = here / part
+        step = current / part
         status = step.lstat()
         yield step, status
         if not stat.S_ISLNK(status.st_mode):
-            here = step
+            current = step
             continue
         num_links += 1
         if num_links > _MAX_LINKS:
             raise OSError(40, "too many symbolic links")
         target = os.readlink(step)
-        here = Path("/") if target.startswith("/") else here
-        left += reversed(target.split("/"))
+        current = Path("/") if target.startswith("/") else current
+        remaining += reversed(target.split("/"))
 
 
-def _reason(step: Path, status: os.stat_result, homes: Collection[Path], asks_owner: bool) -> str | None:
-    """Return why others decide what stands at a step of a path; None where they do not."""
-    if asks_owner and status.st_uid not in (os.geteuid(), ROOT):
+def _reason(step: Path, status: os.stat_result, homes: Collection[Path], check_owner: bool) -> str | None:
+    """Return why others can change a step of a path, or None."""
+    if check_owner and status.st_uid not in (os.geteuid(), ROOT):
         return f"belongs to another user (id {status.st_uid})"
     if stat.S_ISLNK(status.st_mode):
-        return None  # its mode says nothing: who may replace it is said by its folder's
+        return None  # the mode of its folder decides who may replace a link
     for_all = status.st_mode & stat.S_IWOTH
     for_group = status.st_mode & stat.S_IWGRP and not _is_private_group(status)
     if not (for_all or for_group):
@@ -102,12 +102,12 @@ def _reason(step: Path, status: os.stat_result, homes: Collection[Path], asks_ow
     is_sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
     if is_sticky and step not in homes:
         return None
-    whom = "everybody" if for_all else f"group {status.st_gid}"
-    return f"can be written by {whom} (mode {stat.S_IMODE(status.st_mode):o})"
+    writers = "everybody" if for_all else f"group {status.st_gid}"
+    return f"can be written by {writers} (mode {stat.S_IMODE(status.st_mode):o})"
 
 
 def _is_private_group(status: os.stat_result) -> bool:
-    """Whether a file's group is that of its owner alone, as systems make one for each user."""
+    """Return whether a file's group is the private group of its owner."""
     try:
         owner, group = pwd.getpwuid(status.st_uid), grp.getgrgid(status.st_gid)
     except KeyError:
@@ -116,30 +116,30 @@ def _is_private_group(status: os.stat_result) -> bool:
 
 
 def accept(content_hash: str) -> None:
-    """Let code run from now on whose hash this is, whoever may write to its files.
+    """Allow code with this hash to run from now on, whoever may write to its files.
 
     Raises:
-        OSError: it cannot be written down.
+        OSError: The acceptance cannot be stored.
     """
     folder = _accepted_folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    flags = os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # where a pipe stands nobody would ever read it
+    flags = os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # opening a pipe without a reader must not block
     os.close(os.open(folder / content_hash, flags, 0o600))
 
 
 def is_accepted(content_hash: str) -> bool:
-    """Whether this user has accepted the code with this hash."""
+    """Return whether this user has accepted the code with this hash."""
     folder = _accepted_folder()
     return is_hash(content_hash) and is_private_to_user(folder) and is_private_to_user(folder / content_hash)
 
 
 def is_hash(text: str) -> bool:
-    """Whether a text has the form of a hash of code."""
+    """Return whether a text has the form of a code hash."""
     return _HASH.fullmatch(text) is not None
 
 
 def is_private_to_user(path: Path) -> bool:
-    """Whether something is there that belongs to this very user, that nobody else may write to, and that is no link."""
+    """Return whether the path exists, belongs to this user, is writable by no one else, and is not a link."""
     try:
         status = path.lstat()
     except OSError:

@@ -1,4 +1,4 @@
-"""Code unpacked below the user's cache, in a folder named by its hash, so that the executed files are those that were read."""
+"""Code unpacked to a cache folder named by its hash, so that the executed files are the files that were read."""
 
 from __future__ import annotations
 
@@ -20,46 +20,44 @@ _UNUSED_S = 30 * 24 * 3600
 
 
 def unpack(code: TaskCode) -> Path:
-    """Return the folder that holds this code and nothing else, after unpacking it there if need be.
+    """Return the folder with exactly this code, unpacking it if necessary.
 
     Raises:
-        TaskError: it cannot be written.
+        TaskError: The folder cannot be written.
     """
     try:
         home = private_cache("code")
         folder = home / code.content_hash
         for _ in range(3):
             if _holds(folder, code):
-                os.utime(folder)  # it is in use
+                os.utime(folder)  # marks it as in use
                 return folder
-            if os.path.lexists(folder):  # damaged; a folder with content cannot be replaced in one step
+            if os.path.lexists(folder):  # corrupt: a non-empty folder cannot be replaced atomically
                 with contextlib.suppress(FileNotFoundError):
                     folder.rename(tempfile.mkdtemp(prefix=".damaged-", dir=home) + "/code")
-            aside = Path(tempfile.mkdtemp(prefix=".", dir=home))
+            temporary = Path(tempfile.mkdtemp(prefix=".", dir=home))
             for relative, content in code.files:
-                (aside / relative).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                (aside / relative).write_bytes(content)
-                (aside / relative).chmod(0o600)  # whatever the umask says
+                (temporary / relative).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                (temporary / relative).write_bytes(content)
+                (temporary / relative).chmod(0o600)  # independent of the umask
             try:
-                aside.rename(folder)
+                temporary.rename(folder)
             except OSError:  # another process was faster
-                shutil.rmtree(aside, ignore_errors=True)
+                shutil.rmtree(temporary, ignore_errors=True)
             _delete_unused(home)
     except OSError as error:
         raise TaskError(f"the code of task file {code.main} cannot be unpacked: {error}") from error
-    raise TaskError(
-        f"{folder} does not keep what is written there: something changes it; delete it, and stop what does"
-    )
+    raise TaskError(f"{folder} changes after it is written. Stop the process that changes it and delete the folder.")
 
 
 def unpacked_files(content_hash: str) -> tuple[Path, list[Path]]:
-    """Return the folder of code with this hash, and its files as they were unpacked; none where it is not."""
+    """Return the folder for code with this hash, and its unpacked files (none if it is not unpacked)."""
     folder = private_cache("code") / content_hash
     return folder, sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def _holds(folder: Path, code: TaskCode) -> bool:
-    """Whether a folder holds this code, byte by byte, and nothing else."""
+    """Return whether a folder holds exactly this code, byte for byte."""
     if not is_private_to_user(folder):
         return False
     contents, num_files = code.contents, 0
@@ -72,7 +70,7 @@ def _holds(folder: Path, code: TaskCode) -> bool:
                 expected = contents.get(path.relative_to(folder).as_posix())
                 if expected is None or read_regular(path, len(expected)) != expected:
                     return False
-    except OSError:  # another process puts a whole one in its place, or it is no file, or larger
+    except OSError:  # another process replaces the folder, or a file is not regular or is larger
         return False
     return num_files == len(contents)
 

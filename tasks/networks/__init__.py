@@ -1,1 +1,1 @@
-"""Networks over a trial axis: the interface, the table of names, then a file a family."""
+"""Networks over a trial axis: the interface, the table of names, and one file per family."""

@@ -1,6 +1,6 @@
-"""The one table of architectures: what a trial may name in `arch`, and how its network is made. Importable without torch.
+"""Table of architectures: names for `arch`, and functions that make their networks. Importable without torch.
 
-A further one is a class below `Network` in a file of its own and an entry here; nothing else knows the names.
+To add one, write a class below `Network` in a separate file and an entry here. No other code knows the names.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from depthrate.tasks.parameters import Parameters
 
 
 class NetworkParameters(Parameters):
-    """What networks are made of beside the data's shape."""
+    """Parameters that determine a network, together with the data's shape."""
 
     arch: str
     norm: str
@@ -42,30 +42,30 @@ class NetworkParameters(Parameters):
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """A kind of network, and what a trial's parameters may ask of it."""
+    """A kind of network, and the parameters that apply to it."""
 
     make: Callable[[Any, DataShape], Network]
-    """Makes the network of a trial for data of a shape."""
+    """Makes a trial's network for data of a shape."""
     reads_tokens: bool = False
-    """Whether it takes texts."""
+    """Whether it reads texts."""
     reads_patches: bool = False
-    """Whether it cuts images into patches, so that `patch_size` means something."""
+    """Whether it cuts images into patches, so that `patch_size` applies."""
     is_staged: bool = False
-    """Whether it is made of stages, so that `stages` means something, and `width` does not."""
+    """Whether it consists of stages, so that `stages` applies, and `width` does not."""
     has_limit: bool = True
-    """Whether its last features are behind a LayerNorm, so that the objective has a known limit as depth grows."""
+    """Whether its last features come from a LayerNorm, so that the objective has a known limit at infinite depth."""
     may_idle: bool = True
-    """Whether a further block can change nothing at no cost, so that a deeper network's optimum is no higher."""
+    """Whether an additional block can leave it unchanged at no cost, so that a deeper network's optimum is not higher."""
     has_embedding: bool = False
-    """Whether it begins with an embedding, so that `train_embedding` and the decays of embedding and biases mean something."""
+    """Whether it starts with an embedding, so that `train_embedding` and the decays of embedding and biases apply."""
     has_backbone: bool = False
-    """Whether it is a backbone with a head, so that `regularise` and `weight_decay_features` mean something."""
+    """Whether it is a backbone with a head, so that `regularise` and `weight_decay_features` apply."""
     construction_matrices: int | None = None
-    """Weight matrices in a block of the explicit construction that reaches collapse; null where none is known."""
+    """Weight matrices per block of the explicit construction that reaches collapse, or None if none is known."""
 
 
 def has_last_bias(trial: NetworkParameters) -> bool:
-    """Return whether the last layer has a bias: as the trial says, else with cross-entropy and not with squares."""
+    """Return whether the last layer has a bias: as set by the trial, else for cross-entropy only."""
     return bool(trial.loss == "ce" if trial.last_bias is None else trial.last_bias)
 
 
@@ -148,15 +148,15 @@ def _staged_resnet(trial: NetworkParameters, data: DataShape) -> Network:
 def _image_shape(data: DataShape) -> tuple[int, int, int]:
     if len(data.sample_shape) != 3:
         raise ValueError(
-            f"samples have shape {data.sample_shape}; this network reads images of channels, rows and columns, or the tokens "
-            "of imdb or of your own (vocabulary_size beside x and y says that x is tokens); give vectors to mlp, rn1 or rn2"
+            f"samples have shape {data.sample_shape}, but this network reads images [channels, rows, columns], or tokens of "
+            "imdb or custom ones (marked by vocabulary_size next to x and y). For vectors, set arch to mlp, rn1 or rn2."
         )
     channels, rows, columns = data.sample_shape
     return channels, rows, columns
 
 
 def _num_patches(trial: NetworkParameters, data: DataShape) -> int:
-    """Return how many square patches an image is cut into; their side is what is given, else a quarter of the image's."""
+    """Return the number of square patches per image. Their side is `patch_size`, else a quarter of the image's."""
     _, rows, columns = _image_shape(data)
     side = trial.patch_size or columns // 4
     return (rows // side) * (columns // side)

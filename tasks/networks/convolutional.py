@@ -1,8 +1,8 @@
 """ResNet20 with an MLP head over a trial axis. Importable without torch.
 
-Shapes: T trials, N samples, D = width of the head, I numbers of an image, K classes.
+Shapes: T trials, N samples, D = width of the head, I numbers per image, K classes.
 Sources: He et al., Deep Residual Learning for Image Recognition, section 4.2 (the CIFAR form, shortcuts of option A);
-P2 Neural Collapse versus Low-Rank Bias, section 6 (the head, and what is regularised).
+P2 Neural Collapse versus Low-Rank Bias, section 6 (the head, and the regularisation).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 STAGES = ((16, 1), (32, 2), (64, 2))
-"""Channels, and the stride of the first block."""
+"""Channels and stride of the first block, by stage."""
 BLOCKS = 3
-"""In each stage, of two convolutions: 6 x 3 + 1 convolutions, and one layer of the head make 20."""
+"""Blocks per stage, with two convolutions each: 6 x 3 + 1 convolutions and one layer of the head make 20."""
 
 
 @dataclass(frozen=True)
 class _Convolution:
-    """One convolution with the BatchNorm behind it."""
+    """One convolution followed by a BatchNorm."""
 
     name: str
     inputs: int
@@ -44,7 +44,7 @@ class _Convolution:
 
 
 def _convolutions(channels: int) -> list[_Convolution]:
-    """Return the first convolution and two of each block, in order."""
+    """Return the first convolution and two per block, in order."""
     convolutions = [_Convolution("0", channels, STAGES[0][0], 1)]
     for stage, (outputs, stride) in enumerate(STAGES, 1):
         for block in range(1, BLOCKS + 1):
@@ -58,19 +58,19 @@ def _convolutions(channels: int) -> list[_Convolution]:
 class ResNetWithHead(Network):
     """ResNet20 without its last layer, and an MLP of depth linear layers on its 64 pooled features.
 
-    Layer 1 is the backbone's output, layer l what the head's W_l reads, layer depth what the last one reads. The head's
-    hidden layers have no biases, as in the unconstrained features model; the last has one where the trial says so.
+    Layer 1 is the backbone's output, layer l the input of the head's W_l, and layer depth that of the last one. The head's
+    hidden layers have no biases, as in the unconstrained features model. The last one has a bias if the trial sets it.
 
-    Decay groups: with `regularised_backbone` convolutions and BatchNorm belong to `hidden`, as the head's weights do; without
-    it they are not regularised, and the backbone's output is: (feature_decay/2)||H||^2 over all samples, whose gradient
-    training follows. The objective that is reported is without that term.
+    Decay groups: with `regularised_backbone`, convolutions and BatchNorm belong to `hidden`, like the head's weights. Without
+    it, they are not regularised, but the backbone's output is: training follows the gradient of (feature_decay/2)||H||^2 over
+    all samples. The reported objective does not include this term.
     """
 
     depth: int
     width: int
     image_shape: tuple[int, int, int]
     num_samples: int
-    """Of the training set: a batch's features stand for all of them."""
+    """Size of the training set, which scales the decay of a batch's features."""
     num_classes: int
     last_bias: bool
     regularised_backbone: bool
@@ -79,11 +79,11 @@ class ResNetWithHead(Network):
 
     @property
     def _head_widths(self) -> list[int]:
-        """The width of what each of the head's layers reads."""
+        """Input widths of the head's layers."""
         return [STAGES[-1][0], *[self.width] * (self.depth - 1)]
 
     def parameter_specs(self) -> list[ParameterSpec]:
-        """Return the parameters in the order in which they are drawn and stored."""
+        """Return the parameters in the order in which they are initialised and stored."""
         decay = "hidden" if self.regularised_backbone else None
         specs = []
         for conv in _convolutions(self.image_shape[0]):
@@ -115,12 +115,12 @@ class ResNetWithHead(Network):
 
     @property
     def rows_per_sample(self) -> int:
-        """The pixels of the last stage."""
+        """Pixels of the last stage."""
         _, rows, columns = self.image_shape
         return -(-rows // 4) * -(-columns // 4)
 
     def step_cost(self) -> StepCost:
-        """Return what a step takes; each convolution keeps its input, BatchNorm's and ReLU's for the backward pass."""
+        """Return the cost of a step. Each convolution stores its input, BatchNorm's and ReLU's for the backward pass."""
         multiply_adds, kept = 0.0, 0.0
         pixels: float = self.image_shape[1] * self.image_shape[2]
         for conv in _convolutions(self.image_shape[0]):
@@ -131,7 +131,7 @@ class ResNetWithHead(Network):
         return cost_of_maps(products, multiply_adds, kept, self.rows_per_sample)
 
     def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:
-        """Yield what each of the head's layers reads, [T, N, D], with the running statistics."""
+        """Yield the inputs of the head's layers, [T, N, D], with the running statistics."""
         yield from self._head(parameters, self._backbone(parameters, x_TNI, state, {}, training=False))
 
     def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
@@ -141,12 +141,12 @@ class ResNetWithHead(Network):
 
     def training_logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
         """Return the output [T, N, K] with the batch's statistics, and the running ones after it."""
-        moved: dict[str, Tensor] = {}
-        features_TNC = self._backbone(parameters, x_TNI, state, moved, training=True)
-        return self._output(parameters, self._regularised(features_TNC, x_TNI.shape[1])), moved
+        next_state: dict[str, Tensor] = {}
+        features_TNC = self._backbone(parameters, x_TNI, state, next_state, training=True)
+        return self._output(parameters, self._regularised(features_TNC, x_TNI.shape[1])), next_state
 
     def _regularised(self, features_TNC: Tensor, num_rows: int) -> Tensor:
-        """Return the backbone's output, whose decay counts for all samples: the loss behind it is a mean over these."""
+        """Return the backbone's output with its decay, scaled to all samples, since the loss is a mean over the batch."""
         if not self.feature_decay:
             return features_TNC
         return decayed(features_TNC, self.feature_decay * self.num_samples / num_rows)
@@ -161,36 +161,35 @@ class ResNetWithHead(Network):
             yield features_TNC
 
     def _backbone(
-        self, parameters: Tensors, x_TNI: Tensor, state: Tensors, moved: dict[str, Tensor], *, training: bool
+        self, parameters: Tensors, x_TNI: Tensor, state: Tensors, next_state: dict[str, Tensor], *, training: bool
     ) -> Tensor:
-        """Return the pooled features [T, N, 64]; `moved` receives the running statistics after a training step."""
+        """Return the pooled features [T, N, 64]. `next_state` receives the running statistics after a training step."""
         num_trials = x_TNI.shape[0]
         if num_trials == 1 or x_TNI.device.type != "cpu":
-            return self._grouped_backbone(parameters, x_TNI, state, moved, training=training)
+            return self._grouped_backbone(parameters, x_TNI, state, next_state, training=training)
         outputs, states = [], []
         for trial in range(num_trials):
-            own = slice(trial, trial + 1)
-            after: dict[str, Tensor] = {}
+            only = slice(trial, trial + 1)
+            trial_state: dict[str, Tensor] = {}
             weights, running = (
-                {name: values[own] for name, values in tensors.items()} for tensors in (parameters, state)
+                {name: values[only] for name, values in tensors.items()} for tensors in (parameters, state)
             )
-            outputs.append(self._grouped_backbone(weights, x_TNI[own], running, after, training=training))
-            states.append(after)
-        moved |= {name: stacked([after[name] for after in states]) for name in states[0]}
+            outputs.append(self._grouped_backbone(weights, x_TNI[only], running, trial_state, training=training))
+            states.append(trial_state)
+        next_state |= {name: stacked([trial_state[name] for trial_state in states]) for name in states[0]}
         return stacked(outputs)
 
     def _grouped_backbone(
-        self, parameters: Tensors, x_TNI: Tensor, state: Tensors, moved: dict[str, Tensor], *, training: bool
+        self, parameters: Tensors, x_TNI: Tensor, state: Tensors, next_state: dict[str, Tensor], *, training: bool
     ) -> Tensor:
         num_trials = x_TNI.shape[0]
 
-        def normalised(maps: Tensor, each: _Convolution) -> Tensor:
-            names = (f"scale_{each.name}", f"shift_{each.name}")
-            running = (f"mean_{each.name}", f"var_{each.name}")
-            maps = convolution(maps, parameters[f"C_{each.name}"], each.stride)
-            given = (*(parameters[name] for name in names), *(state[name] for name in running))
-            out, mean, var = batch_norm(maps, *given, training=training)
-            moved.update(zip(running, (mean, var), strict=True))
+        def normalised(maps: Tensor, conv: _Convolution) -> Tensor:
+            running = (f"mean_{conv.name}", f"var_{conv.name}")
+            maps = convolution(maps, parameters[f"C_{conv.name}"], conv.stride)
+            scale, shift = parameters[f"scale_{conv.name}"], parameters[f"shift_{conv.name}"]
+            out, mean, var = batch_norm(maps, scale, shift, *(state[name] for name in running), training=training)
+            next_state.update(zip(running, (mean, var), strict=True))
             return out
 
         first, *others = _convolutions(self.image_shape[0])

@@ -1,8 +1,8 @@
 """Operations of convolutional networks over a trial axis: T trials are T groups of channels of one tensor.
 
-A map has shape [N, T x C, rows, columns]. On a GPU the trials of a pack go through as groups; on a CPU each goes alone, so
-that its numbers do not depend on its pack (and grouped convolutions are no faster there).
-Importable without torch; its functions import it when they are called.
+A map has shape [N, T x C, rows, columns]. On a GPU the trials of a pack run as groups. On a CPU they run separately, so that a
+trial does not depend on its pack (grouped convolutions are not faster there).
+Importable without torch, which the functions import when they are called.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 BATCH_NORM_EPS = 1e-5
 BATCH_NORM_MOMENTUM = 0.1
-"""Share of the batch's mean and variance in the running ones after a step: torch's defaults."""
-
-SECONDS_PER_PRODUCT, SECONDS_PER_STORED_NUMBER = 3.8e-11, 4.6e-9
-"""Seconds of a step for each multiply-add and each kept number, forward and backward (measured on ResNets of up to 23
-convolutions)."""
+"""Weight of the batch's mean and variance in the running ones after a step (torch's default)."""
+SECONDS_PER_PRODUCT = 3.8e-11
+"""Seconds of a step per multiply-add, forward and backward (measured on ResNets of up to 23 convolutions)."""
+SECONDS_PER_STORED_NUMBER = 4.6e-9
+"""Seconds of a step per number stored for the backward pass (measured on the same)."""
 
 
 def cost_of_maps(products: int, multiply_adds: float, kept: float, rows_per_sample: int) -> StepCost:
-    """Return what a step takes of which these are the multiply-adds and kept numbers of one sample."""
+    """Return the cost of a step from the multiply-adds and stored numbers per sample."""
     per_row = multiply_adds / rows_per_sample, kept / rows_per_sample
     return StepCost(
         products, per_row[0], kept=per_row[1], eager_s=SECONDS_PER_PRODUCT, kept_s=SECONDS_PER_STORED_NUMBER
@@ -33,14 +33,14 @@ def cost_of_maps(products: int, multiply_adds: float, kept: float, rows_per_samp
 
 
 def as_maps(x_TNI: Tensor, image_shape: tuple[int, int, int]) -> Tensor:
-    """Return flat images [T, N, I] as maps."""
+    """Reshape flat images [T, N, I] to maps."""
     num_trials, num_samples, _ = x_TNI.shape
     images = x_TNI.reshape(num_trials, num_samples, *image_shape).transpose(0, 1)
     return images.reshape(num_samples, num_trials * image_shape[0], *image_shape[1:])
 
 
 def convolution(maps: Tensor, weight_TOCHW: Tensor, stride: int) -> Tensor:
-    """Convolve each trial's maps with its own 3 x 3 weights, zeros around the image, no bias."""
+    """Convolve each trial's maps with its 3 x 3 weights, with zeros around the image and no bias."""
     from torch.nn import functional
 
     num_trials = weight_TOCHW.shape[0]
@@ -50,7 +50,7 @@ def convolution(maps: Tensor, weight_TOCHW: Tensor, stride: int) -> Tensor:
 def batch_norm(
     maps: Tensor, scale_TC: Tensor, shift_TC: Tensor, mean_TC: Tensor, var_TC: Tensor, *, training: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return normalised maps, and running means and variances after them: those given, unless it is training."""
+    """Return normalised maps, and the running means and variances, which change only in training."""
     from torch.nn import functional
 
     mean, var = (
@@ -63,7 +63,7 @@ def batch_norm(
 
 
 def subsampled(maps: Tensor, num_trials: int, channels: int) -> Tensor:
-    """Return every other pixel, with channels of zeros on both sides up to so many a trial (He et al., option A)."""
+    """Return every other pixel, with zero channels added on both sides up to `channels` per trial (He et al., option A)."""
     from torch.nn import functional
 
     even = maps[:, :, ::2, ::2]
@@ -79,14 +79,14 @@ def pooled(maps: Tensor, num_trials: int) -> Tensor:
 
 
 def stacked(of_trials: Sequence[Tensor]) -> Tensor:
-    """Return the tensors [1, ...] of several trials as one [T, ...]."""
+    """Concatenate the tensors [1, ...] of several trials to one [T, ...]."""
     import torch
 
     return torch.cat(list(of_trials))
 
 
 def decayed(h_TND: Tensor, decay: float) -> Tensor:
-    """Return the features, whose gradient gains decay x h on the way back: that of (decay/2)||h||^2 in the objective."""
+    """Return the features unchanged, but add decay x h to their gradient: that of (decay/2)||h||^2 in the objective."""
     import torch
 
     class Decayed(torch.autograd.Function):

@@ -1,6 +1,6 @@
-"""The parameters of T trials as rows of one tensor [T, P]: drawn, and seen by name.
+"""Parameters of T trials as rows of one tensor [T, P]: initialisation, and views by name.
 
-Flat, because an update is then a handful of operations however many tensors a network has.
+The tensor is flat, so that an update takes a handful of operations for any number of parameter tensors.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from depthrate.tasks.networks.network import Network, ParameterSpec, StateSpec, 
 def initial_parameters(
     specs: Sequence[ParameterSpec], init: str, generator: torch.Generator, dtype: torch.dtype
 ) -> Tensor:
-    """Draw one trial's parameters [P], flat and in order; on the CPU and in float64, so that devices and dtypes agree.
+    """Draw one trial's parameters [P], flat and in order, on the CPU in float64, so that devices and dtypes agree.
 
-    uniform: U(-1, 1)/sqrt(fan_in) for weights and biases (what torch.nn.Linear does); normal: N(0, 1/fan_in);
-    he: N(0, 2/fan_in); the last two with biases at zero. A parameter that says how it starts does so in all three.
+    uniform: U(-1, 1)/sqrt(fan_in) for weights and biases (as torch.nn.Linear). normal: N(0, 1/fan_in). he: N(0, 2/fan_in).
+    The last two set biases to zero. A parameter with an initial value keeps it in all three.
     """
     pieces = []
     for spec in specs:
@@ -45,7 +45,7 @@ def split_parameters(theta_TP: Tensor, specs: Sequence[ParameterSpec]) -> dict[s
 
 
 def leaves_of(parameters: Tensors, fixed: Collection[str] = ()) -> dict[str, Tensor]:
-    """Return the parameters as leaves of a graph of their own; no gradient goes to those that are fixed."""
+    """Detach the parameters as leaves of a new graph. Fixed parameters get no gradient."""
     return {
         name: tensor.detach() if name in fixed else tensor.detach().requires_grad_()
         for name, tensor in parameters.items()
@@ -53,45 +53,46 @@ def leaves_of(parameters: Tensors, fixed: Collection[str] = ()) -> dict[str, Ten
 
 
 def gradients_of(term: Tensor, leaves: Tensors, *, some_unused: bool = False) -> tuple[Tensor, ...]:
-    """Return a term's gradient with respect to each leaf, 0 for those that are fixed or that it does not know."""
+    """Return a term's gradient with respect to each leaf: 0 for fixed leaves and those it does not depend on."""
     trained = [leaf for leaf in leaves.values() if leaf.requires_grad]
-    found = iter(torch.autograd.grad(term, trained, allow_unused=some_unused, materialize_grads=some_unused))
-    return tuple(next(found) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in leaves.values())
+    gradients = iter(torch.autograd.grad(term, trained, allow_unused=some_unused, materialize_grads=some_unused))
+    return tuple(next(gradients) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in leaves.values())
 
 
 def initial_state(
     specs: Sequence[StateSpec], num_trials: int, dtype: torch.dtype, device: torch.device
 ) -> dict[str, Tensor]:
-    """Return the untrained state of so many trials by name, each [T, *shape]."""
+    """Return the initial state of `num_trials` trials by name, each [T, *shape]."""
     return {
         spec.name: torch.full((num_trials, *spec.shape), spec.initial, dtype=dtype, device=device) for spec in specs
     }
 
 
-def started(
+def start_trials(
     network: Network,
     init: str,
     streams: Sequence[torch.Generator],
     dtype: torch.dtype,
     fixed_streams: Sequence[torch.Generator] | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the parameters [T, P] and the state that trials begin with, each drawn from a stream of its own, on the CPU.
+    """Return the initial parameters [T, P] and state of trials, each drawn from a separate stream, on the CPU.
 
-    fixed_streams: what the parameters that are not trained are drawn with; null: the same.
+    fixed_streams: Streams for the untrained parameters; None: the same streams.
     """
-    own = [network.start(stream.initial_seed(), dtype) for stream in streams]
-    if given := [each for each in own if each is not None]:
-        state = {name: torch.stack([each[name] for _, each in given]) for name in given[0][1]}
-        return torch.stack([theta_P for theta_P, _ in given]), state
+    starts = [network.start(stream.initial_seed(), dtype) for stream in streams]
+    if module_starts := [start for start in starts if start is not None]:
+        states = [state for _, state in module_starts]
+        state = {name: torch.stack([trial_state[name] for trial_state in states]) for name in states[0]}
+        return torch.stack([theta_P for theta_P, _ in module_starts]), state
     specs = network.parameter_specs()
     drawn = [initial_parameters(specs, init, stream, dtype) for stream in streams]
     if fixed_streams is not None:
         fixed_P = torch.cat([torch.full((spec.size,), not spec.is_trained) for spec in specs])
-        others = [initial_parameters(specs, init, stream, dtype) for stream in fixed_streams]
-        drawn = [torch.where(fixed_P, other_P, own_P) for own_P, other_P in zip(drawn, others, strict=True)]
+        fixed = [initial_parameters(specs, init, stream, dtype) for stream in fixed_streams]
+        drawn = [torch.where(fixed_P, other_P, theta_P) for theta_P, other_P in zip(drawn, fixed, strict=True)]
     return torch.stack(drawn), initial_state(network.state_specs(), len(streams), dtype, torch.device("cpu"))
 
 
 def decay_groups(specs: Sequence[ParameterSpec]) -> list[str]:
-    """Return the names of the groups whose weight decay trials give, each once."""
+    """Return the sorted names of the decay groups."""
     return sorted({spec.decay for spec in specs if spec.decay is not None})

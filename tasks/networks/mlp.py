@@ -1,6 +1,6 @@
 """A plain network of linear layers and ReLU over a trial axis. Importable without torch.
 
-Shapes: T trials, N samples, I input dimensions, D = width, K numbers of the output.
+Shapes: T trials, N samples, I input dimensions, D = width, K outputs.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Mlp(Network):
-    """h_l = relu(W_l h_{l-1} + b_l) for `depth` layers of one width, h_0 the input, and the last layer W_L h + b_L.
+    """h_l = relu(W_l h_{l-1} + b_l) for `depth` layers of one width, with h_0 the input, and the last layer W_L h + b_L.
 
-    Layer l is h_l. Decay groups: `hidden` for all weights but the last, `last` for W_L; biases are not regularised.
+    Layer l is h_l. Decay groups: `hidden` for all weights except the last, `last` for W_L. Biases are not regularised.
     """
 
     depth: int
@@ -32,7 +32,7 @@ class Mlp(Network):
     holds_only_features = True
 
     def parameter_specs(self) -> list[ParameterSpec]:
-        """Return the parameters in the order in which they are drawn and stored."""
+        """Return the parameters in the order in which they are initialised and stored."""
         specs, fan_in = [], self.input_dimensions
         for layer in range(1, self.depth + 1):
             specs.append(ParameterSpec(f"W_{layer}", (self.width, fan_in), fan_in, "hidden"))
@@ -51,7 +51,7 @@ class Mlp(Network):
         return Layer(0, (self.input_dimensions,), "input")
 
     def step_cost(self) -> StepCost:
-        """Return what a step takes; each layer keeps its sum and ReLU's output for the backward pass."""
+        """Return the cost of a step. Each layer stores its sum and ReLU's output for the backward pass."""
         return StepCost(self.depth + 1, self.num_parameters, kept=2 * self.depth * self.width)
 
     def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:

@@ -1,9 +1,9 @@
-"""A user's `nn.Module` as a network over a trial axis: T sets of its parameters in one skeleton.
+"""A user's `nn.Module` as a network over a trial axis: T sets of parameters for one module instance.
 
-Its trials train fused (`torch.func.vmap`) where that changes nothing for each of them; else one after the other, each exactly
-as if it were alone. The report comes from one run on two samples (`module_report`). Importable without torch.
+Its trials train fused (`torch.func.vmap`) if that changes nothing for any of them, otherwise one by one, each exactly as if it
+were alone. The report comes from one run on two samples (`module_report`). Importable without torch.
 
-Shapes: T trials, N samples, I numbers of a sample, K classes.
+Shapes: T trials, N samples, I numbers per sample, K classes.
 """
 
 from __future__ import annotations
@@ -26,44 +26,46 @@ if TYPE_CHECKING:
     from depthrate.tasks.networks.module_report import ModuleReport
 
 DRAWS = "random numbers drawn"
-"""State [T, 2] of a module that draws random numbers: the trial's seed, and how many steps have drawn."""
+"""State [T, 2] of a module that draws random numbers: the trial's seed, and the number of steps with draws."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ModuleNetwork(Network):
-    """A module that `make(**arguments)` returns; eager, since its code is the user's.
+    """A module returned by `make(**arguments)`. Always eager, since its code is the user's.
 
-    Layers are the measured modules' outputs, call by call, numbered from 1 in the order in which they run, and what the last
-    linear map reads. Decay groups: `last` for that map's weight, `hidden` for what `decayed` chooses of the rest.
+    Layers are the outputs of the measured modules, call by call, numbered from 1 in the order in which they run, and the input
+    of the last linear map. Decay groups: `last` for that map's weight, `hidden` for the others selected by `decayed`.
     """
 
     make: Callable[..., Any]
     name: str
-    """Of the callable, for messages."""
+    """Name of the callable, for messages."""
     arguments: Mapping[str, Any]
     data: DataShape
-    """With the sample's shape as the module reads it."""
+    """Data shape, with the sample's shape as read by the module."""
     patterns: tuple[str, ...] | None = None
-    """Of the modules that are measured; null: the module's own list."""
+    """Patterns of the measured modules. None: the module's own list."""
     maps: str = "mean"
     decayed: tuple[str, ...] | None = None
-    """Patterns of parameter names that decay; null: all of two dimensions or more."""
+    """Patterns of the decayed parameters. None: all with two dimensions or more."""
     is_compilable = False
 
     @cached_property
     def report(self) -> ModuleReport:
-        """What one run on two samples told.
+        """Properties found by one run on two samples.
 
         Raises:
-            ParameterError: see `module_report.inspected`.
+            ParameterError: See `module_report.inspect_module`.
         """
-        from depthrate.tasks.networks.module_report import inspected
+        from depthrate.tasks.networks.module_report import inspect_module
 
-        return inspected(self.make, self.arguments, self.data, name=self.name, patterns=self.patterns, maps=self.maps)
+        return inspect_module(
+            self.make, self.arguments, self.data, name=self.name, patterns=self.patterns, maps=self.maps
+        )
 
     @property
     def last_weight(self) -> str | None:  # type: ignore[override]
-        """The weight of the last linear map."""
+        """Name of the last linear map's weight."""
         return None if self.report.head is None else f"{self.report.head}.weight"
 
     def parameter_specs(self) -> list[ParameterSpec]:
@@ -74,21 +76,19 @@ class ModuleNetwork(Network):
         ]
 
     def _decay(self, name: str, shape: tuple[int, ...]) -> str | None:
-        chosen = self.decayed or ()
-        decays = (
-            len(shape) > 1 if self.decayed is None else any(fnmatch.fnmatchcase(name, pattern) for pattern in chosen)
-        )
+        matches = (fnmatch.fnmatchcase(name, pattern) for pattern in self.decayed or ())
+        decays = len(shape) > 1 if self.decayed is None else any(matches)
         if not decays:
             return None
         return "last" if name == self.last_weight else "hidden"
 
     def state_specs(self) -> list[StateSpec]:
-        """Return the module's buffers and frozen parameters, and a count of random draws where there are any."""
+        """Return the module's buffers and frozen parameters, and the count of random draws if it draws."""
         specs = [StateSpec(name, shape, 0.0) for name, shape in self.report.carried.items()]
         return [*specs, StateSpec(DRAWS, (2,), 0.0)] if self.report.is_random else specs
 
     def layers(self) -> list[Layer]:
-        """Return the measured modules, and what the head reads."""
+        """Return the measured modules, and the input of the head."""
         shapes = zip(self.report.measured, self.report.shapes, strict=True)
         return [
             Layer(number, shape, name, is_output=name == self.report.head)
@@ -97,20 +97,20 @@ class ModuleNetwork(Network):
 
     @property
     def input_layer(self) -> Layer | None:
-        """The input, where it is numbers."""
+        """The input, if it is numbers."""
         return None if self.data.vocabulary_size is not None else Layer(0, (self.data.num_inputs,), "input")
 
     def step_cost(self) -> StepCost:
-        """Return what a step takes for one row, counted on two samples."""
+        """Return the cost of a step per row, counted on two samples."""
         report = self.report
         return StepCost(
             report.products, report.multiply_adds / report.positions, kept=2 * report.kept / report.positions
         )
 
     def step_s(self, num_samples: int) -> float:
-        """Return the seconds of a step, measured on few samples."""
-        fixed_s, each_s = self._step_seconds
-        return fixed_s + num_samples * each_s
+        """Return the seconds of a step, extrapolated from measurements on few samples."""
+        fixed_s, per_sample_s = self._step_seconds
+        return fixed_s + num_samples * per_sample_s
 
     @cached_property
     def _step_seconds(self) -> tuple[float, float]:
@@ -120,16 +120,16 @@ class ModuleNetwork(Network):
 
     @property
     def rows_per_sample(self) -> int:
-        """Tokens or pixels of a sample in the widest linear map."""
+        """Tokens or pixels per sample in the widest linear map."""
         return self.report.positions
 
     @property
     def unfused_reason(self) -> str | None:
-        """Why its trials train one by one; null: fused."""
+        """Reason why its trials train one by one. None: they train fused."""
         return self.report.unfused_reason
 
     def start(self, seed: int, dtype: torch.dtype) -> tuple[Tensor, Tensors]:
-        """Return parameters [P], flat, and state as the module's own code initialises them under a seed."""
+        """Return parameters [P], flat, and state, initialised by the module's own code under a seed."""
         import torch
 
         from depthrate.tasks.networks.module_report import build_module
@@ -157,16 +157,16 @@ class ModuleNetwork(Network):
             return self._over_trials(self._call, parameters, state, x_TNI), state
         outputs, states = [], []
         for trial, x_NI in enumerate(x_TNI):
-            own = {name: tensor[trial].clone() for name, tensor in state.items()}  # statistics are changed in place
-            with _drawing(own.get(DRAWS)):
-                outputs.append(self._call({name: p[trial] for name, p in parameters.items()}, own, x_NI))
-            if DRAWS in own:
-                own[DRAWS] = own[DRAWS] + torch.tensor([0, 1], device=own[DRAWS].device)
-            states.append(own)
-        return torch.stack(outputs), {name: torch.stack([own[name] for own in states]) for name in state}
+            trial_state = {name: tensor[trial].clone() for name, tensor in state.items()}  # modules update it in place
+            with _seeded(trial_state.get(DRAWS)):
+                outputs.append(self._call({name: p[trial] for name, p in parameters.items()}, trial_state, x_NI))
+            if DRAWS in trial_state:
+                trial_state[DRAWS] = trial_state[DRAWS] + torch.tensor([0, 1], device=trial_state[DRAWS].device)
+            states.append(trial_state)
+        return torch.stack(outputs), {name: torch.stack([after[name] for after in states]) for name in state}
 
     def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:
-        """Yield the features [T, N, D] layer by layer; the module is run once, so all are held."""
+        """Yield the features [T, N, D] layer by layer. The module runs once, so all are in memory."""
         self._skeleton(x_TNI).eval()
         yield from self._over_trials(self._features, parameters, state, x_TNI)
 
@@ -190,27 +190,29 @@ class ModuleNetwork(Network):
             return functional_call(self.report.module, tensors, (x,))
 
     def _over_trials(self, call: Callable[..., Any], parameters: Tensors, state: Tensors, x_TNI: Tensor) -> Any:
-        """Return what a call gives for each trial, stacked: fused, or one trial after the other."""
+        """Call `call` for all trials, fused or one by one, and stack the results."""
         import torch
 
         if self.unfused_reason is None:
             return torch.func.vmap(call)(dict(parameters), dict(state), x_TNI)
         outputs = []
         for trial, x_NI in enumerate(x_TNI):
-            own = {name: tensor[trial] for name, tensor in parameters.items()}
-            held = {name: tensor[trial].clone() for name, tensor in state.items()}  # a module may change it in place
-            outputs.append(call(own, held, x_NI))
+            trial_parameters = {name: tensor[trial] for name, tensor in parameters.items()}
+            trial_state = {
+                name: tensor[trial].clone() for name, tensor in state.items()
+            }  # modules may update it in place
+            outputs.append(call(trial_parameters, trial_state, x_NI))
         if isinstance(outputs[0], torch.Tensor):
             return torch.stack(outputs)
         return tuple(torch.stack(layer) for layer in zip(*outputs, strict=True))
 
     def _skeleton(self, x_TNI: Tensor) -> Any:
-        """Return the module, on the device of the samples: it may have tensors that are no buffers of it."""
+        """Return the module on the device of the samples. It may have tensors that are not registered as buffers."""
         return self.report.module.to(x_TNI.device)
 
 
-class _drawing:
-    """Random numbers of one step of one trial: they depend on its seed and its steps alone."""
+class _seeded:
+    """Seeds random numbers for one step of one trial by the trial's seed and its steps alone."""
 
     def __init__(self, draws_2: Tensor | None):
         self._draws_2 = draws_2

@@ -1,6 +1,6 @@
-"""Which modules of an `nn.Module` are its layers, and what they give while it runs.
+"""Layers of an `nn.Module`: selection of the measured modules, and capture of their outputs in a run.
 
-Shapes: N samples, C channels, D numbers of a feature.
+Shapes: N samples, C channels, D numbers per feature.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from torch import Tensor, nn
 from depthrate.tasks.parameters import ParameterError, format_value, nearest
 
 HEAD = "head input"
-"""Name of the layer that the last linear map reads, where that is another tensor than the last block gives."""
-_SHOWN = 40
-"""Modules that a message lists."""
+"""Name of the layer read by the last linear map, if it differs from the output of the last block."""
+_MAX_MODULES_SHOWN = 40
+"""Maximal number of modules listed in a message."""
 _TORCH_BLOCKS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 _ACTIVATIONS = ("ReLU", "GELU", "Tanh", "SiLU", "ELU", "LeakyReLU", "Sigmoid", "Mish")
 
 
 @dataclass
 class CapturedOutputs:
-    """What hooks saw of one run: features of the measured modules in the order of their calls, and the last linear map."""
+    """Outputs captured by hooks in one run: features of the measured modules in call order, and the last linear map."""
 
     features: dict[str, Tensor] = field(default_factory=dict)
-    """As they were when their module gave them: what follows may work in place. Later calls of a module have other names."""
+    """Copies made when the module returned, since later operations may work in place. Repeated calls get other names."""
     last: Tensor | None = None
-    """The last of them itself."""
+    """The last of the features, not copied."""
     head: str | None = None
     head_input: Tensor | None = None
     head_output: Tensor | None = None
     before_head: tuple[str, Tensor] | None = None
-    """The feature that was the last one when the last linear map was called: its name, and itself."""
+    """Name and tensor of the last feature before the call of the last linear map."""
 
     @property
     def reads_other(self) -> bool:
-        """Whether the last linear map reads another tensor than the last measured module gave, or that one changed since."""
+        """Whether the last linear map reads another tensor than the last measured module returned, or a changed one."""
         if self.head_input is None:
             return False
         if self.before_head is None:
@@ -50,7 +50,7 @@ class CapturedOutputs:
         return self.head_input is not feature or not torch.equal(self.head_input, self.features[name])
 
     def layers(self, *, with_head_input: bool) -> dict[str, Tensor]:
-        """Return the features in the order in which they came to be; with what the last linear map reads in its place."""
+        """Return the features in order of computation, including the input of the last linear map if requested."""
         if not with_head_input:
             return self.features
         assert self.head_input is not None
@@ -66,27 +66,27 @@ class CapturedOutputs:
 
 @contextmanager
 def attention_by_modules() -> Iterator[None]:
-    """Keep torch's transformer layers from their fast path: it calls none of their modules and has no gradient under vmap."""
-    before = torch.backends.mha.get_fastpath_enabled()
+    """Disable the fast path of torch's transformer layers, which calls no submodules and has no gradient under vmap."""
+    was_enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(before)
+        torch.backends.mha.set_fastpath_enabled(was_enabled)
 
 
 @contextmanager
 def capture_outputs(module: nn.Module, names: Sequence[str], head: str | None = None) -> Iterator[CapturedOutputs]:
-    """Keep what the named modules give while the block runs, and what the last (or the named) linear map reads and gives."""
+    """Capture the outputs of the named modules while the block runs, and the input and output of the last (or named) head."""
     watch, handles = CapturedOutputs(), []
     calls: Counter[str] = Counter()
 
-    def begin(*_: Any) -> None:
+    def reset(*_: Any) -> None:
         calls.clear()
         watch.features = {}
         watch.last = watch.before_head = None
 
-    def keep(name: str) -> Callable[[nn.Module, Any, Any], None]:
+    def capture(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(_: nn.Module, inputs: Any, output: Any) -> None:
             calls[name] += 1
             watch.last = _tensor(output)
@@ -94,20 +94,20 @@ def capture_outputs(module: nn.Module, names: Sequence[str], head: str | None = 
 
         return hook
 
-    def keep_head(name: str) -> Callable[[nn.Module, Any, Any], None]:
+    def capture_head(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(_: nn.Module, inputs: Any, output: Any) -> None:
             watch.head, watch.head_input, watch.head_output = name, inputs[0], output
             watch.before_head = None if watch.last is None else (next(reversed(watch.features)), watch.last)
 
         return hook
 
-    handles.append(module.register_forward_pre_hook(begin))
+    handles.append(module.register_forward_pre_hook(reset))
     for name, inner in module.named_modules():
         if isinstance(inner, nn.Linear) and (head is None or name == head):
-            # before the one that keeps its output: what was there until then
-            handles.append(inner.register_forward_hook(keep_head(name)))
+            # Registered before the hook that captures its output, so that it sees the features until then.
+            handles.append(inner.register_forward_hook(capture_head(name)))
         if name in names:
-            handles.append(inner.register_forward_hook(keep(name)))
+            handles.append(inner.register_forward_hook(capture(name)))
     try:
         with attention_by_modules():
             yield watch
@@ -117,9 +117,9 @@ def capture_outputs(module: nn.Module, names: Sequence[str], head: str | None = 
 
 
 def pooled(feature: Tensor, maps: str) -> Tensor:
-    """Return features [N, ...] as maps are measured: whole, or averaged over the pixels of a channel or over tokens (`mean`).
+    """Return features [N, ...] in measured form: whole (`flatten`), or averaged over pixels or tokens (`mean`).
 
-    Of [N, C, rows, columns] the channels stay, of [N, tokens, D] the D numbers.
+    The average keeps the channels of [N, C, rows, columns] and the D numbers of [N, tokens, D].
     """
     if maps == "flatten" or feature.ndim <= 2:
         return feature
@@ -127,38 +127,37 @@ def pooled(feature: Tensor, maps: str) -> Tensor:
 
 
 def layer_names(module: nn.Module, patterns: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the modules to be measured: those that match a pattern (`blocks.*`), or those of the module's own list.
+    """Return the measured modules: those that match a pattern (`blocks.*`), or those of the module's own list.
 
-    Its own list are the children of a ModuleList or Sequential that are of one class: of the user's classes the most frequent
-    there, else the most frequent Sequential, activation, linear map or block of a transformer of torch's. A `*` does not
-    reach across a dot.
+    The own list consists of the children of ModuleLists or Sequentials that have one class: the most frequent custom class,
+    else the most frequent Sequential, activation, linear map or torch transformer block. A `*` does not match a dot.
 
     Raises:
-        ParameterError: nothing matches; the message lists the module's layers.
+        ParameterError: Nothing matches. The message lists the module's layers.
     """
-    known = [name for name, _ in module.named_modules() if name]
+    all_names = [name for name, _ in module.named_modules() if name]
     if patterns is None:
         names = _own_list(module)
         if names:
             return names
         raise ParameterError(
-            "layers is null, and of no ModuleList or Sequential of the module are the children taken for its blocks; give a "
-            f"pattern, such as blocks.*; {_listed(known)}"
+            "layers is null, but the module has no ModuleList or Sequential whose children could be its blocks. Set a "
+            f"pattern, such as blocks.*. {_format_modules(all_names)}"
         )
     measured: list[str] = []
     for pattern in patterns:
-        matching = [n for n in known if n.count(".") == pattern.count(".") and fnmatch.fnmatchcase(n, pattern)]
+        matching = [n for n in all_names if n.count(".") == pattern.count(".") and fnmatch.fnmatchcase(n, pattern)]
         if not matching:
             raise ParameterError(
-                f"layers has {pattern!r}, which matches no module{nearest(pattern, known)}; {_listed(known)}"
+                f"layers has {pattern!r}, which matches no module{nearest(pattern, all_names)}. {_format_modules(all_names)}"
             )
         measured += [name for name in matching if name not in measured]
     return tuple(measured)
 
 
-def _listed(known: Sequence[str]) -> str:
-    more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
-    return f"its modules: {', '.join(known[:_SHOWN])}{more}"
+def _format_modules(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_MODULES_SHOWN} more" if len(names) > _MAX_MODULES_SHOWN else ""
+    return f"Modules: {', '.join(names[:_MAX_MODULES_SHOWN])}{more}."
 
 
 def _own_list(module: nn.Module) -> tuple[str, ...]:
@@ -191,11 +190,11 @@ def _own_list(module: nn.Module) -> tuple[str, ...]:
 
 
 def _tensor(output: Any) -> Tensor:
-    """Return a module's output; of several the first tensor, as attention gives it beside its weights."""
+    """Return a module's output, or the first tensor of several, as for attention with its weights."""
     while isinstance(output, tuple | list) and output:
         output = output[0]
     if not isinstance(output, Tensor):
         raise ParameterError(
-            f"a measured layer gives {format_value(type(output).__name__)} and no tensor; name others in layers"
+            f"a measured layer returns {format_value(type(output).__name__)}, expected a tensor. Set layers to others."
         )
     return output

@@ -1,9 +1,9 @@
-"""What a user's `nn.Module` tells of itself, found by building it once and running it on two samples.
+"""Report on a user's `nn.Module`, from building it once and running it on two samples.
 
-That run says whether it reads the data and gives a row of K numbers a sample, which of its modules are measured, what a step
-costs, and whether several of it can train fused. Nothing here trains.
+The run determines whether the module reads the data and returns K numbers per sample, which of its modules are measured, the
+cost of a step, and whether several copies can train fused. Nothing is trained.
 
-Shapes: N samples, K classes, D numbers of a feature.
+Shapes: N samples, K classes, D numbers per feature.
 """
 
 from __future__ import annotations
@@ -31,65 +31,63 @@ _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleReport:
-    """What is known of a module of one shape on data of one shape."""
+    """Properties of a module of one shape on data of one shape."""
 
     module: nn.Module
-    """An instance: the skeleton that trials' parameters are put into."""
+    """Instance into which trials' parameters are inserted."""
     trained: Mapping[str, tuple[int, ...]]
-    """Name -> shape of what is trained."""
+    """Name -> shape of the trained parameters."""
     carried: Mapping[str, tuple[int, ...]]
-    """Name -> shape of buffers, and of parameters that are frozen or without influence."""
+    """Name -> shape of buffers, and of parameters that are frozen or have no influence."""
     modules: tuple[str, ...]
-    """Names of the modules whose outputs are measured."""
+    """Names of the measured modules."""
     measured: tuple[str, ...]
-    """Names of the layers in the order in which they run: of calls of these modules, and of what the head reads, where that
-    counts."""
+    """Names of the layers in the order in which they run: calls of these modules, and the input of the head, if it is a
+    separate layer."""
     shapes: tuple[tuple[int, ...], ...]
-    """Of one sample's feature at each layer."""
+    """Shape of one sample's feature at each layer."""
     head: str | None
-    """Name of the last linear map, whose output is the module's; null where there is none."""
+    """Name of the last linear map, if its output is the module's, or None."""
     reads_other: bool
-    """Whether the head reads another tensor than the last measured module gave, so that it is a layer of its own."""
+    """Whether the input of the head differs from the output of the last measured module and is thus a separate layer."""
     positions: int
-    """Rows that a sample is in the widest of its linear maps: 1, or tokens, or pixels."""
+    """Rows per sample in its widest linear map: 1, or tokens, or pixels."""
     products: int
-    """Calls of linear maps and convolutions."""
+    """Number of calls of linear maps and convolutions."""
     multiply_adds: float
-    """Of one sample."""
+    """Multiply-adds per sample."""
     kept: float
-    """Numbers that modules give for one sample, which the backward pass needs."""
+    """Numbers in the outputs of all modules per sample, stored for the backward pass."""
     unfused_reason: str | None
-    """Why its trials train one by one; null: fused."""
+    """Reason why its trials train one by one. None: they train fused."""
     is_random: bool
     """Whether training draws random numbers (dropout)."""
 
 
 def build_module(make: Callable[..., Any], arguments: Mapping[str, Any], seed: int, name: str) -> nn.Module:
-    """Return the module that a user's callable gives, initialised by its own code under a seed.
+    """Build a module with a user's callable, initialised by its own code under a seed.
 
     Raises:
-        ParameterError: it raises, naming the line, or gives no module.
+        ParameterError: The callable raises, or returns something else than a module.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
             module = make(**arguments)
         except Exception as error:
-            given = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
-            raise ParameterError(f"{name}({given}) fails: {format_error(error)}") from error
+            call = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+            raise ParameterError(f"{name}({call}) fails: {format_error(error)}") from error
     if not isinstance(module, nn.Module):
-        raise ParameterError(
-            f"{name} gives {format_value(type(module).__name__)}; give a callable that returns an nn.Module"
-        )
+        raise ParameterError(f"{name} returns {format_value(type(module).__name__)}, expected an nn.Module")
     return module
 
 
 def format_error(error: BaseException) -> str:
-    """Return an error with the line of a user's file that it came from."""
+    """Format an error with the line of the user's file that raised it."""
     return f"{innermost_line(error)}{type(error).__name__}: {error}"
 
 
-def inspected(
+def inspect_module(
     make: Callable[..., Any],
     arguments: Mapping[str, Any],
     data: DataShape,
@@ -98,10 +96,10 @@ def inspected(
     patterns: Sequence[str] | None,
     maps: str,
 ) -> ModuleReport:
-    """Build a module, run it on two samples of the data's shape, and return what there is to know of it.
+    """Build a module, run it on two samples of the data's shape, and report its properties.
 
     Raises:
-        ParameterError: it cannot be built or run, does not give a row of K numbers a sample, or has no such layers.
+        ParameterError: It cannot be built or run, does not return K numbers per sample, or lacks the requested layers.
     """
     module = build_module(make, arguments, 0, name)
     x = samples(data, 2)
@@ -117,12 +115,12 @@ def inspected(
     missing = [name for name in names if name not in watch.features]
     if missing:
         raise ParameterError(
-            f"{name} never calls its module {missing[0]!r}, which is to be measured; name others in layers"
+            f"{name} never calls its module {missing[0]!r}, so it cannot be measured. Set layers to others."
         )
     has_head = watch.head_output is output and watch.head_input is not None
     reads_other = has_head and watch.reads_other
     layers = watch.layers(with_head_input=reads_other)
-    training = _trained(module, x, name)
+    training = _run_training_step(module, x, name)
     return ModuleReport(
         module=module,
         trained=training.trained,
@@ -134,7 +132,7 @@ def inspected(
         reads_other=reads_other,
         positions=max(1, costs.positions),
         products=max(1, costs.products),
-        multiply_adds=max(1.0, flops.get_total_flops() / 4),  # two operations a product, two samples
+        multiply_adds=max(1.0, flops.get_total_flops() / 4),  # two operations per multiply-add, two samples
         kept=max(1.0, costs.kept / 2),
         unfused_reason=training.unfused_reason,
         is_random=training.is_random,
@@ -147,53 +145,55 @@ def _run(module: nn.Module, x: Tensor, name: str) -> Any:
     except Exception as error:
         kind = "tokens" if not x.is_floating_point() else "numbers"
         raise ParameterError(
-            f"{name} does not take samples of shape {list(x.shape[1:])} ({kind}; with flat_inputs: true they come as "
-            f"[{math.prod(x.shape[1:])}]){_embedding_hint(module, x)}: {format_error(error)}"
+            f"{name} does not accept samples of shape {list(x.shape[1:])} ({kind}, or with flat_inputs: true "
+            f"[{math.prod(x.shape[1:])}]): {format_error(error)}{_embedding_hint(module, x)}"
         ) from error
 
 
 def _embedding_hint(module: nn.Module, x: Tensor) -> str:
-    if not x.is_floating_point() or not any(isinstance(each, nn.Embedding) for each in module.modules()):
+    if not x.is_floating_point() or not any(isinstance(part, nn.Embedding) for part in module.modules()):
         return ""
-    return "; it embeds tokens, and these are numbers: of tokens of your own give vocabulary_size beside x and y"
+    return ". It embeds tokens, but the samples are numbers. For custom tokens, add vocabulary_size next to x and y."
 
 
 def _check_output(output: Any, data: DataShape, name: str) -> None:
     shape = (2, data.num_inputs, data.num_classes) if data.labels_tokens else (2, data.num_classes)
-    wanted = f"a tensor [N, {data.num_classes}], a row of numbers a sample for the data's {data.num_classes} classes"
+    expected = (
+        f"a tensor [N, {data.num_classes}], one number per sample for each of the data's {data.num_classes} classes"
+    )
     if data.labels_tokens:
-        wanted = f"a tensor [N, {', '.join(map(str, shape[1:]))}], for each token a row of numbers for the next one"
+        expected = f"a tensor [N, {', '.join(map(str, shape[1:]))}], outputs for the next token at each token"
     if not isinstance(output, Tensor):
         has_logits = isinstance(getattr(output, "logits", None), Tensor)
         raise ParameterError(
-            f"{name} returns {format_value(type(output).__name__)}; it must return {wanted}"
-            + (": return its .logits" if has_logits else "")
+            f"{name} returns {format_value(type(output).__name__)}, expected {expected}"
+            + (". Return its .logits." if has_logits else "")
         )
     if output.ndim == 3 and output.shape[0] == 2 and not data.labels_tokens:
         raise ParameterError(
-            f"{name} returns {list(output.shape)} for 2 samples, a row a token as language models do; it must return "
-            f"{wanted}: let its last linear map read the last token, h[:, -1], or give task: next_token, which "
-            "trains such rows on the token after each"
+            f"{name} returns {list(output.shape)} for 2 samples, one row per token as in language models, expected {expected}. "
+            "Apply its last linear map to the last token, h[:, -1], or set task: next_token, which trains on the token after "
+            "each."
         )
     if output.shape != shape:
-        raise ParameterError(f"{name} returns {list(output.shape)} for 2 samples; it must return {wanted}")
+        raise ParameterError(f"{name} returns {list(output.shape)} for 2 samples, expected {expected}")
 
 
 def _check_causal(module: nn.Module, x: Tensor, output: Tensor, name: str) -> None:
-    """Refuse a module that reads the tokens that it is to predict."""
+    """Reject a module whose outputs depend on the tokens it predicts."""
     other = x.clone()
     other[:, -1] = (x[:, -1] + 1) % (int(x.max()) + 1)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         changed = _run(module, other, name)
     if not torch.allclose(changed[:, :-1], output[:, :-1], rtol=1e-3, atol=1e-5):
         raise ParameterError(
-            f"{name} gives earlier tokens other outputs when the last token changes: it reads what it is to predict; "
-            "mask its attention (nn.Transformer.generate_square_subsequent_mask), or pad its convolutions in front"
+            f"{name} changes the outputs of earlier tokens when the last token changes, so it reads the tokens it predicts. "
+            "Mask its attention (nn.Transformer.generate_square_subsequent_mask), or pad its convolutions in front."
         )
 
 
 class _Costs:
-    """Counts what modules do in one run, by hooks."""
+    """Counts the operations of modules in one run, by hooks."""
 
     def __init__(self, module: nn.Module):
         self._module = module
@@ -201,7 +201,7 @@ class _Costs:
 
     def __enter__(self) -> None:
         leaves = [module for module in self._module.modules() if not any(True for _ in module.children())]
-        self._handles = [leave.register_forward_hook(self._count) for leave in leaves]
+        self._handles = [leaf.register_forward_hook(self._count) for leaf in leaves]
 
     def __exit__(self, *_: object) -> None:
         for handle in self._handles:
@@ -225,8 +225,8 @@ class _Training:
     is_random: bool
 
 
-def _trained(module: nn.Module, x: Tensor, name: str) -> _Training:
-    """Run a training step's forward and backward pass, and see what it changes, draws and needs."""
+def _run_training_step(module: nn.Module, x: Tensor, name: str) -> _Training:
+    """Run a forward and backward pass in training mode, and report what it trains, carries and draws."""
     module.train()
     buffers = {key: value.clone() for key, value in module.named_buffers()}
     candidates = {key: p for key, p in module.named_parameters() if p.requires_grad}
@@ -235,40 +235,42 @@ def _trained(module: nn.Module, x: Tensor, name: str) -> _Training:
         before = torch.get_rng_state()
         output = _run(module, x, name)
         is_random = not torch.equal(before, torch.get_rng_state())
-        found = torch.autograd.grad(output.sum(), list(candidates.values()), allow_unused=True)
-    trained = {key: tuple(p.shape) for (key, p), g in zip(candidates.items(), found, strict=True) if g is not None}
+        gradients = torch.autograd.grad(output.sum(), list(candidates.values()), allow_unused=True)
+    trained = {
+        key: tuple(p.shape) for (key, p), grad in zip(candidates.items(), gradients, strict=True) if grad is not None
+    }
     if not trained:
-        raise ParameterError(f"{name} has no parameter that its output depends on: there is nothing to train")
+        raise ParameterError(f"the output of {name} depends on none of its parameters, so it cannot be trained")
     changed = [key for key, value in module.named_buffers() if not torch.equal(buffers[key], value)]
     for key, value in module.named_buffers():
         value.copy_(buffers[key])
     carried = {key: tuple(p.shape) for key, p in module.named_parameters() if key not in trained}
     carried |= {key: tuple(b.shape) for key, b in module.named_buffers()}
-    reason = _alone(module, x, is_random, changed)
+    reason = _unfused_reason(module, x, is_random, changed)
     return _Training(trained, carried, reason, is_random)
 
 
-def _alone(module: nn.Module, x: Tensor, is_random: bool, changed: Sequence[str]) -> str | None:
-    """Return why trials train one by one: a rule first, then whether it runs over a trial axis at all."""
+def _unfused_reason(module: nn.Module, x: Tensor, is_random: bool, changed: Sequence[str]) -> str | None:
+    """Return why trials train one by one, or None: first by rules, then by a run over a trial axis."""
     if is_random:
-        return "it draws random numbers while it trains (dropout), which would depend on the pack"
+        return "it draws random numbers in training (dropout), which would depend on the pack"
     if changed:
         owner = changed[0].rpartition(".")[0]
         kind = type(module.get_submodule(owner)).__name__
-        return f"{owner or 'it'} ({kind}) keeps running statistics, which round otherwise over a trial axis"
-    for key, each in module.named_modules():
-        if isinstance(each, _CONVOLUTIONS) and (each.kernel_size != each.stride and math.prod(each.kernel_size) > 1):
-            return f"{key} ({type(each).__name__}) is a convolution, which is no faster over a trial axis and rounds otherwise"
+        return f"{owner or 'it'} ({kind}) updates running statistics, which round differently over a trial axis"
+    for key, part in module.named_modules():
+        if isinstance(part, _CONVOLUTIONS) and (part.kernel_size != part.stride and math.prod(part.kernel_size) > 1):
+            return f"{key} ({type(part).__name__}) is a convolution, which a trial axis makes no faster and rounds differently"
     tensors = {
         key: torch.stack([t.detach(), t.detach()]) for key, t in [*module.named_parameters(), *module.named_buffers()]
     }
     try:
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.filterwarnings("error", "There is a performance drop because we have not yet implemented")
-            vmap(lambda each, sample: functional_call(module, each, (sample,)))(tensors, torch.stack([x, x]))
-    except UserWarning as said:  # no faster, and not as each is alone: rounding differs
-        operation = re.search(r"aten::(\w+)", str(said))
-        return f"torch has no form over a trial axis of an operation in it ({operation[1] if operation else 'unnamed'})"
+            vmap(lambda trial, sample: functional_call(module, trial, (sample,)))(tensors, torch.stack([x, x]))
+    except UserWarning as warning:  # not faster, and rounds differently from a single trial
+        operation = re.search(r"aten::(\w+)", str(warning))
+        return f"torch cannot batch an operation in it over a trial axis ({operation[1] if operation else 'unnamed'})"
     except Exception as error:
         return f"it does not run over a trial axis: {format_error(error)}".partition("\n")[0]
     return None

@@ -1,6 +1,6 @@
-"""How long a training step of a user's `nn.Module` takes on one core: run and timed, as nothing else tells what it does.
+"""Time of a training step of a user's `nn.Module` on one core, found by running it.
 
-A step's time is a fixed part and a part for each sample; both come from two runs with different numbers of samples.
+A step's time has a fixed part and a part per sample, determined by two runs with different numbers of samples.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from depthrate.tasks.data.dataset import DataShape
 
 FEW, MANY = 2, 16
-"""Samples of the two runs."""
+"""Samples in the two runs."""
 REPEATS = 3
 LONG_S = 0.5
-"""A run that takes so long is not repeated, and stands for runs with more samples too."""
+"""Duration from which a run is not repeated, and is also used for runs with more samples."""
 
 
 def step_seconds(module: nn.Module, data: DataShape) -> tuple[float, float]:
-    """Return the processor seconds of a step on one core: the fixed part, and that of each sample."""
+    """Measure the CPU seconds of a step on one core, and return the fixed part and the part per sample."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     buffers = {name: value.clone() for name, value in module.named_buffers()}
@@ -34,14 +34,14 @@ def step_seconds(module: nn.Module, data: DataShape) -> tuple[float, float]:
     finally:
         torch.set_num_threads(threads)
         module.train(was_training)
-        for name, value in module.named_buffers():  # running statistics, which training mode changes
+        for name, value in module.named_buffers():  # restores running statistics, which training mode changes
             value.copy_(buffers[name])
-    each_s = max(0.0, many_s - few_s) / (MANY - FEW)
-    return max(0.0, few_s - FEW * each_s), each_s
+    per_sample_s = max(0.0, many_s - few_s) / (MANY - FEW)
+    return max(0.0, few_s - FEW * per_sample_s), per_sample_s
 
 
 def samples(data: DataShape, number: int) -> Tensor:
-    """Return so many drawn samples [N, *shape] of the data's shape: tokens or numbers."""
+    """Draw samples [number, *shape] of the data's shape: tokens or numbers."""
     generator = torch.Generator().manual_seed(0)
     shape = (number, *data.sample_shape)
     if data.vocabulary_size is not None:
@@ -50,14 +50,14 @@ def samples(data: DataShape, number: int) -> Tensor:
 
 
 def _seconds(module: nn.Module, x: Tensor) -> float:
-    """Return the least processor seconds of a forward and backward pass, after one that warms up."""
+    """Return the minimal CPU seconds of a forward and backward pass, including a warm-up pass."""
     module.train()
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    took = []
+    durations_s = []
     for _ in range(1 + REPEATS):
         started = time.process_time()
         torch.autograd.grad(module(x).sum(), parameters, allow_unused=True)
-        took.append(time.process_time() - started)
-        if took[-1] > LONG_S:
+        durations_s.append(time.process_time() - started)
+        if durations_s[-1] > LONG_S:
             break
-    return min(took)
+    return min(durations_s)

@@ -1,4 +1,4 @@
-"""What networks of several families compute, over a trial axis. Importable without torch: it is imported at the first call.
+"""Operations shared by several families of networks, over a trial axis. Torch is imported at the first call.
 
 Shapes: T trials, N samples, S positions, I inputs, D = width, V tokens in the vocabulary.
 """
@@ -15,19 +15,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LAYER_NORM_EPS = 1e-12
-"""Only keeps a constant feature vector from dividing by zero: the definition has none."""
-
+"""Prevents division by zero for a constant feature vector. The definition has no eps."""
 NEUTRAL_BIAS = 0.1
-"""Of blocks that change nothing: above 0, where ReLU has a slope, and the same everywhere, so that LayerNorm drops it."""
+"""Bias of neutral blocks: above 0, where ReLU has a slope, and equal in all coordinates, so that LayerNorm removes it."""
 
 
 def last(layers: Iterator[Tensor]) -> Tensor:
-    """Return the last of them, holding no other."""
+    """Return the last element, without holding earlier ones."""
     return collections.deque(layers, maxlen=1).pop()
 
 
 def linear(parameters: Tensors, suffix: str, x_TNI: Tensor) -> Tensor:
-    """Return W x + b of each trial, or W x where there is no such bias, [T, N, D]."""
+    """Return W x + b of each trial, or W x without such a bias, [T, N, D]."""
     weight_TID = parameters[f"W_{suffix}"].mT
     if f"b_{suffix}" not in parameters:
         return x_TNI.bmm(weight_TID)
@@ -35,23 +34,23 @@ def linear(parameters: Tensors, suffix: str, x_TNI: Tensor) -> Tensor:
 
 
 def layer_norm(x_TND: Tensor, eps: float = LAYER_NORM_EPS) -> Tensor:
-    """Subtract the mean over the last axis and divide by sqrt(variance + eps); there are no parameters."""
+    """Subtract the mean over the last axis and divide by sqrt(variance + eps), without parameters."""
     from torch.nn import functional
 
     return functional.layer_norm(x_TND, x_TND.shape[-1:], eps=eps)
 
 
 def relu(x_TND: Tensor, instead: Relu | None = None) -> Tensor:
-    """Return max(x, 0), or what is given for it."""
+    """Return max(x, 0), or the value of its replacement."""
     return x_TND.relu() if instead is None else instead(x_TND)
 
 
 def embedding(tokens_TNS: Tensor, table_TVD: Tensor) -> Tensor:
-    """Return the rows of each trial's own table that its tokens name, [T, N, S, D]."""
+    """Look up each trial's tokens in the trial's table, [T, N, S, D]."""
     import torch
     from torch.nn import functional
 
-    # one table for all trials, each with its own stretch of rows
+    # One lookup for all trials: each trial's tokens are offset to the rows of its table.
     num_trials, vocabulary_size, width = table_TVD.shape
     starts_T11 = torch.arange(num_trials, device=tokens_TNS.device).view(-1, 1, 1) * vocabulary_size
     return functional.embedding(tokens_TNS + starts_T11, table_TVD.reshape(-1, width))

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 class ResidualNetwork(Network):
     """L-RN1 or L-RN2, post-LN or pre-LN: the embedding W_0, depth - 1 residual blocks, the last layer W_L.
 
-    Post-LN: X_{l+1} = LN(X_l + block(X_l)). Pre-LN: X_{l+1} = X_l + block(LN(X_l)), read out at LN(X_L).
-    Layer 0 is the input, layer l what block l reads, layer depth what the last layer reads. Decay groups: `hidden` for the
-    weights of blocks, `last` for W_L; biases and W_0 are not regularised, unless `free` says so.
+    Post-LN: X_{l+1} = LN(X_l + block(X_l)). Pre-LN: X_{l+1} = X_l + block(LN(X_l)), and the output reads LN(X_L).
+    Layer 0 is the input, layer l the input of block l, layer depth that of the last layer. Decay groups: `hidden` for the
+    weights of blocks, `last` for W_L. Biases and W_0 are not regularised, unless `free` is set otherwise.
     """
 
     linear_layers: int
-    """1 (RN1: relu(W x + b)) or 2 (RN2: W_2 relu(W_1 x + b_1) + b_2) in a block."""
+    """Linear layers per block: 1 (RN1: relu(W x + b)) or 2 (RN2: W_2 relu(W_1 x + b_1) + b_2)."""
     pre_norm: bool
     depth: int
     width: int
@@ -48,12 +48,12 @@ class ResidualNetwork(Network):
     last_bias: bool
     ln_eps: float = LAYER_NORM_EPS
     relu: Relu | None = None
-    """What stands for ReLU; null: ReLU itself."""
+    """Replacement of ReLU, or None."""
     free: FreeParameters = AS_IN_P1
     last_weight = "W_L"
 
     def parameter_specs(self) -> list[ParameterSpec]:
-        """Return the parameters in the order in which they are drawn and stored."""
+        """Return the parameters in the order in which they are initialised and stored."""
         d, i = self.width, self.input_dimensions
         specs = [self.free.embedding("W_0", (d, i), i), self.free.embedding("b_0", (d,), i)]
         for block in range(1, self.depth):
@@ -78,7 +78,7 @@ class ResidualNetwork(Network):
         return Layer(0, (self.input_dimensions,), "input")
 
     def step_cost(self) -> StepCost:
-        """Return what a step takes; a block keeps ReLU's output, the sum and its LayerNorm for the backward pass."""
+        """Return the cost of a step. A block stores ReLU's output, the sum and its LayerNorm for the backward pass."""
         products = self.depth * self.linear_layers + 1 + self.input_dimensions / self.width
         return StepCost(
             products,
@@ -89,7 +89,7 @@ class ResidualNetwork(Network):
         )
 
     def kernels(self) -> Kernels | None:
-        """Return those of `tasks/native/residual.cpp`; null where ReLU is another."""
+        """Return the kernels of `tasks/native/residual.cpp`, or None with another ReLU."""
         if self.relu is not None:
             return None
         constants = {
@@ -106,7 +106,7 @@ class ResidualNetwork(Network):
         return Kernels("residual", constants, arguments, groups, can_smooth=True, gives_layers=True)
 
     def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:
-        """Yield what each linear map reads: layer 1 (the first block's input) to layer depth, each [T, N, D]."""
+        """Yield the input of each linear map: layer 1 (the first block's input) to layer depth, each [T, N, D]."""
         for layer, h_TND in enumerate(self._stream(parameters, x_TNI), start=1):
             yield self._norm(h_TND) if self.pre_norm and layer > 1 else h_TND
 
@@ -116,7 +116,7 @@ class ResidualNetwork(Network):
         return linear(parameters, "L", self._norm(h_TND) if self.pre_norm else h_TND)
 
     def norm_inputs(self, parameters: Tensors, x_TNI: Tensor) -> Iterator[Tensor]:
-        """Yield what each LayerNorm reads, each [T, N, D]: the embedding, then a block's input (pre-LN) or sum (post-LN)."""
+        """Yield the input of each LayerNorm, [T, N, D]: the embedding, then a block's input (pre-LN) or sum (post-LN)."""
         h_TND = linear(parameters, "0", x_TNI)
         yield h_TND
         if self.pre_norm:
@@ -128,13 +128,13 @@ class ResidualNetwork(Network):
             yield h_TND
 
     def with_relu(self, relu: Relu) -> ResidualNetwork:
-        """Return the network with another function for each ReLU."""
+        """Return the network with another function in place of ReLU."""
         return dataclasses.replace(self, relu=relu)
 
     def neutral_block(self) -> Mapping[str, float] | None:
-        """Return W = 0 and one bias for all coordinates, which the next LayerNorm takes away; null for RN2.
+        """Return W = 0 and one bias for all coordinates, which the next LayerNorm removes; None for RN2.
 
-        With two matrices at zero none of them has a gradient, and with one of them not at zero the block costs something.
+        With two matrices at zero, neither has a gradient. With one of them nonzero, the block costs something.
         """
         return {"W_{}": 0.0, "b_{}": NEUTRAL_BIAS} if self.linear_layers == 1 else None
 

@@ -1,7 +1,6 @@
-"""What stands for ReLU where a gradient without jumps is wanted: its kink rounded off; imported where torch is at hand.
+"""Smooth replacements of ReLU, for gradients without jumps. Imports torch.
 
-Operations are single elementwise ones, and widths have a trial axis, [T, 1, 1]: a trial's numbers do not depend on the pack it
-is in.
+Operations are single and elementwise, and widths have a trial axis, [T, 1, 1], so that a trial does not depend on its pack.
 """
 
 from __future__ import annotations
@@ -42,39 +41,39 @@ class _Root(torch.autograd.Function):
 
 
 def parabola(width_T11: Tensor) -> Relu:
-    """Return max(z, 0) outside of |z| < e, inside (z + e)^2 / 4e: value and slope go on at both ends; at most e/4 above.
+    """Return max(z, 0) outside |z| < e, and (z + e)^2 / 4e inside. Value and slope are continuous, at most e/4 above ReLU.
 
-    With p = clamp(z/2e + 1/2, 0, 1), which is its slope, it is p (z + e (1 - p)) everywhere.
+    With p = clamp(z/2e + 1/2, 0, 1), the slope, the value is p (z + e (1 - p)) everywhere.
     """
     return lambda z_TND: _Parabola.apply(z_TND, width_T11)  # type: ignore[no-untyped-call]
 
 
 def root(width_T11: Tensor) -> Relu:
-    """Return (z + sqrt(z^2 + w^2)) / 2: it has all derivatives and is at most w/2 above ReLU; its slope is value over root."""
+    """Return (z + sqrt(z^2 + w^2)) / 2, which is smooth and at most w/2 above ReLU. Its slope is the value over the root."""
     return lambda z_TND: _Root.apply(z_TND, width_T11)  # type: ignore[no-untyped-call]
 
 
 REACH = 30.0
-"""Widths from 0 within which `root` has a slope that is neither 0 nor 1: it is off by 3e-4 there."""
+"""Distance from 0, in widths, within which the slope of `root` differs from 0 and 1 (by 3e-4 at the end)."""
 
 
 class KinkSlopes:
-    """ReLU whose slope at its kinks, where |z| is at most `REACH` widths, is free to be anything between 0 and 1.
+    """ReLU with free slopes between 0 and 1 at its kinks, where |z| is at most `REACH` widths.
 
-    The kinks are those of the first pass through the network, in its order; each pass is given their slopes. The value is
-    ReLU's, and a second derivative goes to the slopes.
+    The first pass through the network determines the kinks, in its order. Later passes receive their slopes. The value is
+    ReLU's, and a second derivative reaches the slopes.
     """
 
     def __init__(self, width: float):
         self.width = width
         self.starts: list[Tensor] = []
-        """The slopes that `root` of that width has there, a tensor a call."""
+        """Slopes of `root` with that width at the kinks, one tensor per call."""
         self.slopes: list[Tensor] | None = None
         self._masks: list[Tensor] = []
         self._calls = 0
 
     def begin(self, slopes: list[Tensor] | None) -> None:
-        """Begin a pass; null for the first one."""
+        """Start a pass; None for the first one."""
         self.slopes, self._calls = slopes, 0
 
     def __call__(self, z_TND: Tensor) -> Tensor:

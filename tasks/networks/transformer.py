@@ -1,6 +1,6 @@
-"""Deep causal transformers over a trial axis, on image patches or on tokens, read out at the last position or at each.
+"""Deep causal transformers over a trial axis, on image patches or tokens, with output at the last position or at each.
 
-Shapes: T trials, N samples, S positions, D = width, P numbers in a patch, V tokens in the vocabulary, K classes.
+Shapes: T trials, N samples, S positions, D = width, P numbers per patch, V tokens in the vocabulary, K classes.
 Source: Neural Collapse is Globally Optimal in Deep Regularized ResNets and Transformers, section 3 (L-T11 to L-T22).
 """
 
@@ -37,9 +37,9 @@ class Transformer(Network):
     """L-Txy, post-LN or pre-LN: W_e Z + W_p, depth blocks of attention and MLP, the last layer on the last position.
 
     Post-LN: U = LN(X), V = LN(U + attention(U)), X' = V + mlp(V). Pre-LN, on X = LN(W_e Z + W_p): U = X + attention(LN(X)),
-    X' = U + mlp(LN(U)). Read out at LN(X). Single-head attention(X)_j = sum over i <= j of softmax_i(score_ij) value_i.
-    Layer 0 is what block 1 reads, layer l what follows block l. Decay groups: `hidden` for the weights of blocks, `last` for
-    W_L (the paper's W_{L+1}); biases, W_e and W_p are not regularised, unless `free` says so.
+    X' = U + mlp(LN(U)). The output reads LN(X). Single-head attention(X)_j = sum over i <= j of softmax_i(score_ij) value_i.
+    Layer 0 is the input of block 1, layer l the output of block l. Decay groups: `hidden` for the weights of blocks, `last` for
+    W_L (the paper's W_{L+1}). Biases, W_e and W_p are not regularised, unless `free` is set otherwise.
     """
 
     attention_layers: int
@@ -50,27 +50,27 @@ class Transformer(Network):
     depth: int
     width: int
     positions: int
-    """S: patches of an image, or tokens of a text."""
+    """S: patches per image, or tokens per text."""
     patch_dimensions: int | None
-    """P: inputs are patches [T, N, S * P]; null: inputs are tokens [T, N, S]."""
+    """P, if inputs are patches [T, N, S * P]. None: inputs are tokens [T, N, S]."""
     vocabulary_size: int | None
-    """V, where inputs are tokens."""
+    """V, if inputs are tokens."""
     num_classes: int
     last_bias: bool
     every_position: bool = False
-    """Whether it is read out at each position, [T, N, S, ...], instead of the last one, [T, N, ...]."""
+    """Whether the output is read at each position, [T, N, S, ...], instead of the last one, [T, N, ...]."""
     image_shape: tuple[int, int, int] | None = None
-    """Channels, rows, columns of the images that `arranged` cuts into square patches; null: inputs are read as they come."""
+    """Channels, rows, columns of the images that `arranged` cuts into square patches. None: inputs are not rearranged."""
     ln_eps: float = LAYER_NORM_EPS
     relu: Relu | None = None
-    """What stands for ReLU; null: ReLU itself."""
+    """Replacement of ReLU, or None."""
     free: FreeParameters = AS_IN_P1
     last_weight = "W_L"
 
     def parameter_specs(self) -> list[ParameterSpec]:
-        """Return the parameters in the order in which they are drawn and stored."""
+        """Return the parameters in the order in which they are initialised and stored."""
         d = self.width
-        # Tokens and positions are one-hot columns: however many there are, an output reads one entry of its row.
+        # Tokens and positions are one-hot columns: an output reads one entry of its row, for any number of them.
         if self.patch_dimensions is None:
             assert self.vocabulary_size is not None
             specs = [self.free.embedding("W_e", (d, self.vocabulary_size), 1)]
@@ -98,14 +98,14 @@ class Transformer(Network):
 
     @property
     def rows_per_sample(self) -> int:
-        """The positions S."""
+        """Number of positions S."""
         return self.positions
 
     def step_cost(self) -> StepCost:
-        """Return what a step takes.
+        """Return the cost of a step.
 
-        A block keeps both LayerNorms, both sums, ReLU's output, the products of the attention, and the attention weights of
-        each position for the backward pass.
+        For the backward pass a block stores both LayerNorms, both sums, ReLU's output, the products of the attention, and the
+        attention weights of each position.
         """
         x, y, attended = self.attention_layers, self.mlp_layers, self.positions / self.width
         products = self.depth * (2 * x + y + 2 * attended) + 1 + (self.patch_dimensions or 0) / self.width
@@ -119,7 +119,7 @@ class Transformer(Network):
         )
 
     def kernels(self) -> Kernels | None:
-        """Return those of `tasks/native/transformer.cpp`; null with another ReLU, or other free parameters than P1 has."""
+        """Return the kernels of `tasks/native/transformer.cpp`; None with another ReLU or other free parameters than P1's."""
         if self.relu is not None or self.free != AS_IN_P1:
             return None
         constants = {
@@ -136,24 +136,24 @@ class Transformer(Network):
         return Kernels("transformer", constants, arguments, ("hidden", "last"))
 
     def arranged(self, x_NI: np.ndarray) -> np.ndarray:
-        """Return images [N, I] patch by patch, where they are given whole."""
+        """Rearrange images [N, I] patch by patch, if they come whole."""
         if self.image_shape is None:
             return x_NI
         assert self.patch_dimensions is not None
         return cut_into_patches(x_NI, self.image_shape, math.isqrt(self.patch_dimensions // self.image_shape[0]))
 
     def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:
-        """Yield LN(X), layer 0 (the embedding) to layer depth, each [T, N, D] or, of every position, [T, N, S, D]."""
+        """Yield LN(X), layer 0 (the embedding) to layer depth, each [T, N, D] or, at every position, [T, N, S, D]."""
         for h_TNSD in self._stream(parameters, x_TNI):
             yield self._norm(self._read(h_TNSD))
 
     def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
-        """Return the network's output [T, N, K] or, of every position, [T, N, S, K]."""
+        """Return the network's output [T, N, K] or, at every position, [T, N, S, K]."""
         h = self._norm(self._read(last(self._stream(parameters, x_TNI))))
         return linear(parameters, "L", h.flatten(1, -2)).view(*h.shape[:-1], self.num_classes)
 
     def norm_inputs(self, parameters: Tensors, x_TNI: Tensor) -> Iterator[Tensor]:
-        """Yield what each LayerNorm reads: [T, N, S, D], and at the end what is read out."""
+        """Yield the input of each LayerNorm, [T, N, S, D], and finally that of the output's."""
         if self.pre_norm:
             yield self._embed(parameters, x_TNI)
         for block, h_TNSD in enumerate(self._stream(parameters, x_TNI), start=1):
@@ -165,20 +165,20 @@ class Transformer(Network):
             yield (h_TNSD if self.pre_norm else normal_TNSD) + self._attention(parameters, block, normal_TNSD)
 
     def with_relu(self, relu: Relu) -> Transformer:
-        """Return the network with another function for each ReLU."""
+        """Return the network with another function in place of ReLU."""
         return dataclasses.replace(self, relu=relu)
 
     def neutral_block(self) -> Mapping[str, float] | None:
-        """Return values and MLP of 0 and one bias for all coordinates, which the next LayerNorm takes away; null but for T11.
+        """Return zero weights and one bias for all coordinates, which the next LayerNorm removes; None except for T11.
 
-        With two matrices at zero none of them has a gradient, and with one of them not at zero the block costs something.
+        With two matrices at zero, neither has a gradient. With one of them nonzero, the block costs something.
         """
         if (self.attention_layers, self.mlp_layers) != (1, 1):
             return None
         return {"W_{},QK": 0.0, "W_{},VO": 0.0, "W_{}": 0.0, "b_{}": NEUTRAL_BIAS}
 
     def _stream(self, parameters: Tensors, x_TNI: Tensor) -> Iterator[Tensor]:
-        """Yield the embedding and what follows each block, [T, N, S, D]."""
+        """Yield the embedding and the output of each block, [T, N, S, D]."""
         h_TNSD = self._embed(parameters, x_TNI)
         h_TNSD = self._norm(h_TNSD) if self.pre_norm else h_TNSD
         yield h_TNSD
@@ -230,7 +230,7 @@ class Transformer(Network):
 
 
 def cut_into_patches(x_NI: np.ndarray, image_shape: tuple[int, int, int], patch_size: int) -> np.ndarray:
-    """Return images [N, I] with their numbers in the order of their patches: row by row of patches, whole patches in turn."""
+    """Reorder images [N, I] by patches: row by row of patches, whole patches in turn."""
     channels, rows, columns = image_shape
     down, across = rows // patch_size, columns // patch_size
     cut = x_NI.reshape(-1, channels, down, patch_size, across, patch_size)

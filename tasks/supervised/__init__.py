@@ -1,1 +1,1 @@
-"""The task `supervised`: networks, built-in or custom, on classes, numbers or next tokens, and theory of their collapse."""
+"""Supervised tasks: built-in or custom networks on classes, numbers or next tokens, and the theory of their collapse."""

@@ -1,4 +1,4 @@
-"""A user's data as splits of samples, from .npz, .parquet, a folder of images per class or of .npy, or a function.
+"""A user's data as splits, read from .npz, .parquet, a folder of images per class or of .npy, or a function.
 
 Shapes: N samples, K classes.
 """
@@ -19,26 +19,26 @@ from depthrate.tasks.supervised.items import ArrayItems, DatasetItems, Items, ch
 
 ARRAYS = ("x", "y", "x_test", "y_test")
 TOKENS = "vocabulary_size"
-"""The name, next to the arrays of texts, of the number of tokens."""
+"""Key of the number of tokens, next to the arrays of texts."""
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 
 
 @dataclass(frozen=True)
 class Splits:
-    """The samples of the training split and, if there is one, of the test split."""
+    """Samples of the training split and, if it exists, of the test split."""
 
     training: Items
     test: Items | None = None
     vocabulary_size: int | None = None
-    """Number of tokens, where samples are texts [N, tokens]; None: samples are numbers."""
+    """Number of tokens if samples are texts [N, tokens]; None: samples are numbers."""
     is_indexed: bool = True
-    """Whether single samples can be read; else all are in memory."""
+    """Whether single samples can be read. Otherwise all are in memory."""
     is_from_loader: bool = False
-    """Whether they came in torch's loaders, of which only the data sets are used."""
+    """Whether they came in torch loaders, of which only the data sets are used."""
 
     @property
     def is_large(self) -> bool:
-        """Whether they are streamed by default, see `items.STREAMED_BYTES`."""
+        """Whether the data are streamed by default, see `items.STREAMED_BYTES`."""
         return self.is_indexed and any(split.is_large for split in (self.training, self.test) if split is not None)
 
 
@@ -46,31 +46,33 @@ def read_file(path: Path, name: str) -> Splits:
     """Read an .npz, a .parquet file or a folder of images.
 
     Raises:
-        DatasetError: it does not exist, is damaged, is larger than memory, or has another form.
+        DatasetError: It does not exist, is corrupt, exceeds the memory, or has another form.
     """
     if path.is_dir():
         return _splits(_read_folder(path), name, is_indexed=False)
     if not path.is_file():
         raise DatasetError(
-            f"{path} does not exist; give an .npz, a .parquet file, a folder with x.npy and y.npy, or one with a folder of "
-            "images a class"
+            f"{path} does not exist. Give an .npz or .parquet file, a folder with x.npy and y.npy, or one with a folder of "
+            "images per class."
         )
     readers = {".npz": _read_npz, ".parquet": _read_parquet}
     if path.suffix not in readers:
-        raise DatasetError(f"{path} is no .npz, .parquet or folder; give one of them, or a function: ./data.py:make")
+        raise DatasetError(
+            f"{path} is not an .npz, .parquet or folder. Use one of them, or a function: ./data.py:make."
+        )
     try:
         return _splits(readers[path.suffix](path), name, is_indexed=False)
     except DatasetError:
         raise
-    except Exception as error:  # whatever a decoder raises for a damaged file
-        raise DatasetError(f"{path} cannot be read ({type(error).__name__}: {error}); write it anew") from error
+    except Exception as error:  # decoders raise many kinds for a corrupt file
+        raise DatasetError(f"{path} cannot be read ({type(error).__name__}: {error}). Write it again.") from error
 
 
 def call_function(make: Callable[..., Any], arguments: Mapping[str, Any], name: str) -> Splits:
     """Call a user's function and return its result: a tuple, a mapping, or map-style torch data sets, also in loaders.
 
     Raises:
-        DatasetError: it raises, or returns something else.
+        DatasetError: It raises, or returns something else.
     """
     try:
         result = make(**arguments)
@@ -79,14 +81,14 @@ def call_function(make: Callable[..., Any], arguments: Mapping[str, Any], name: 
     if isinstance(result, Mapping):
         if not {"x", "y"} <= result.keys() <= {*ARRAYS, TOKENS}:
             raise DatasetError(
-                f"{name} returns a mapping with {', '.join(map(str, result))}; allowed: {', '.join(ARRAYS)}, {TOKENS}"
+                f"{name} returns a mapping with {', '.join(map(str, result))}, expected {', '.join(ARRAYS)}, {TOKENS}"
             )
         return _splits({key: named_array(value, name) for key, value in result.items()}, name)
     parts = list(result) if isinstance(result, tuple) else [result]
     is_from_loader = any(map(_is_loader, parts))
     parts = [part.dataset if _is_loader(part) else part for part in parts]
     for part in parts:
-        _refuse_stream(part, name)
+        _reject_iterables(part, name)
     if parts and all(_is_dataset(part) for part in parts) and len(parts) <= 2:
         if not all(len(part) for part in parts):
             raise DatasetError(f"{name} returns a data set without samples")
@@ -96,61 +98,61 @@ def call_function(make: Callable[..., Any], arguments: Mapping[str, Any], name: 
         arrays = [named_array(part, name) for part in parts]
         return _splits(dict(zip(ARRAYS, arrays, strict=False)), name)
     raise DatasetError(
-        f"{name} returns {type(result).__name__}{f' of {len(parts)}' if isinstance(result, tuple) else ''}; return (x, y), "
+        f"{name} returns {type(result).__name__}{f' of {len(parts)}' if isinstance(result, tuple) else ''}, expected (x, y), "
         "(x, y, x_test, y_test), a mapping with these names, or map-style torch data sets (training, test)"
     )
 
 
 def has_mapped_arrays(path: Path) -> bool:
-    """Return whether a path is a folder of arrays as numpy saves them one by one."""
+    """Return whether a path is a folder with the array x.npy."""
     return (path / "x.npy").is_file()
 
 
 def map_folder(path: Path, name: str) -> Splits:
-    """Return the arrays `x.npy`, `y.npy`, and `x_test.npy`, `y_test.npy` if they exist, mapped from their files.
+    """Map the arrays `x.npy`, `y.npy`, and `x_test.npy`, `y_test.npy` if they exist, from their files.
 
     Raises:
-        DatasetError: one is missing, damaged or holds objects.
+        DatasetError: An array is missing, corrupt or holds objects.
     """
-    named = {}
+    arrays = {}
     for part in (*ARRAYS, TOKENS):
         file = path / f"{part}.npy"
         if not file.is_file():
             continue
         try:
-            named[part] = np.load(file, mmap_mode="r", allow_pickle=False)
+            arrays[part] = np.load(file, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError) as error:
-            raise DatasetError(f"{file} cannot be read ({type(error).__name__}: {error}); write it anew") from error
-    if "y" not in named:
-        raise DatasetError(f"{path} has x.npy and no y.npy; give it the labels")
-    return _splits(named, name)
+            raise DatasetError(f"{file} cannot be read ({type(error).__name__}: {error}). Write it again.") from error
+    if "y" not in arrays:
+        raise DatasetError(f"{path} has x.npy, but no y.npy. Add the labels.")
+    return _splits(arrays, name)
 
 
-def _splits(named: Mapping[str, np.ndarray], name: str, *, is_indexed: bool = True) -> Splits:
-    if ("x_test" in named) != ("y_test" in named):
-        raise DatasetError(f"{name} has one of x_test and y_test; give both, or none")
-    size = named.get(TOKENS)
+def _splits(arrays: Mapping[str, np.ndarray], name: str, *, is_indexed: bool = True) -> Splits:
+    if ("x_test" in arrays) != ("y_test" in arrays):
+        raise DatasetError(f"{name} has only one of x_test and y_test. Add the other, or remove it.")
+    size = arrays.get(TOKENS)
     if size is not None and (size.ndim or size.dtype.kind not in "iu" or size < 2):
-        raise DatasetError(f"{name}: {TOKENS} is {size!s:.50}; give one whole number, how many tokens are told apart")
-    test = ArrayItems(named["x_test"], named["y_test"], name) if "x_test" in named else None
-    training = ArrayItems(named["x"], named["y"], name)
+        raise DatasetError(f"{name}: {TOKENS} is {size!s:.50}, expected an int >= 2, the number of distinct tokens")
+    test = ArrayItems(arrays["x_test"], arrays["y_test"], name) if "x_test" in arrays else None
+    training = ArrayItems(arrays["x"], arrays["y"], name)
     return Splits(training, test, None if size is None else int(size), is_indexed=is_indexed)
 
 
-def _refuse_stream(data: Any, name: str) -> None:
-    """Refuse data that only give batches or samples in turn: trials draw from all samples, under their own seeds."""
+def _reject_iterables(data: Any, name: str) -> None:
+    """Reject data that only iterate, since trials draw from all samples under their own seeds."""
     kind = type(data).__name__
     if not _is_iterable_dataset(data):
         if _is_dataset(data) or isinstance(data, np.ndarray | list | str | Mapping) or hasattr(data, "detach"):
             return
         if hasattr(data, "__getitem__") and not hasattr(data, "__len__"):
-            raise DatasetError(f"{name} returns {kind}, which has no __len__; define it: trials draw indices below it")
+            raise DatasetError(f"{name} returns {kind} without __len__. Define it, since trials draw indices below it.")
         if not hasattr(data, "__iter__"):
             return
     raise DatasetError(
-        f"{name} returns {kind}, which gives samples in an order of its own, and trials draw batches under seeds of theirs; "
-        "return a map-style data set, with __len__ and __getitem__(index), which is streamed where it is large (docs: Your "
-        "network, your data, your loop: data too large to hold), or train in a loop of your own (depthrate.task)"
+        f"{name} returns {kind}, which determines the order of its samples, but trials draw batches by their own seeds. "
+        "Return a map-style data set with __len__ and __getitem__(index), which is streamed if large (docs: Your "
+        "network, your data, your loop: data too large to hold), or write a training loop (depthrate.task)."
     )
 
 
@@ -174,24 +176,23 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
         names = set(content.files)
         if not {"x", "y"} <= names:
             raise DatasetError(
-                f"{path} has the arrays {', '.join(sorted(names)) or 'none'}; it needs x and y, "
-                "and may have x_test and y_test"
+                f"{path} has the arrays {', '.join(sorted(names)) or 'none'}, expected x and y, optionally x_test, y_test"
             )
         return {name: content[name] for name in (*ARRAYS, TOKENS) if name in names}
 
 
 def _read_parquet(path: Path) -> dict[str, np.ndarray]:
-    """Read a table: labels in `y` or `label`, in `split` train or test, numbers in lists in `x` or in the other columns."""
-    import pandas as pd  # its own reader: pyarrow lives in storage
+    """Read a table: labels in `y` or `label`, train or test in `split`, numbers as lists in `x` or in all other columns."""
+    import pandas as pd  # which reads parquet itself: pyarrow is imported by storage
 
     check_size(path, 4 * path.stat().st_size)
     table = pd.read_parquet(path)
     label = next((name for name in ("y", "label") if name in table), None)
     if label is None:
-        raise DatasetError(f"{path} has the columns {', '.join(map(str, table))}; it needs y or label")
+        raise DatasetError(f"{path} has the columns {', '.join(map(str, table))}, but not y or label")
     split = table["split"].to_numpy() if "split" in table else np.full(len(table), "train")
     if unknown := sorted(set(map(str, split)) - {"train", "test"}):
-        raise DatasetError(f"{path}: split is {unknown[0]!r} in a row; allowed: train, test")
+        raise DatasetError(f"{path}: split is {unknown[0]!r} in a row, expected train or test")
     if "x" in table:
         x = np.stack([np.asarray(row) for row in table["x"]])
     else:
@@ -218,16 +219,16 @@ def _read_classes(path: Path) -> tuple[np.ndarray, np.ndarray]:
         images = sorted(file for file in folder.iterdir() if file.suffix.lower() in _IMAGES)
         if not images:
             raise DatasetError(
-                f"{folder} is a class without images ({', '.join(_IMAGES)}); put some there, or remove it"
+                f"{folder} is a class without images ({', '.join(_IMAGES)}). Add images, or remove the folder."
             )
         files += [(folder.name, file) for file in images]
     if not files:
-        raise DatasetError(f"{path} has no folders of images; it needs one a class")
+        raise DatasetError(f"{path} has no folders of images, expected one per class")
     return np.stack(_read_images([file for _, file in files])), np.array([name for name, _ in files])
 
 
 def _read_images(files: Sequence[Path]) -> list[np.ndarray]:
-    """Return images [channels, rows, columns] of bytes, of one size: grey where all are, else of three colours."""
+    """Read images of one size as bytes [channels, rows, columns], with one channel if all are grey, else three."""
     from PIL import Image
 
     images = []
@@ -238,12 +239,12 @@ def _read_images(files: Sequence[Path]) -> list[np.ndarray]:
                 is_grey = is_grey and image.mode in ("L", "1")
                 images.append(np.asarray(image.convert("RGB")))
         except OSError as error:
-            raise DatasetError(f"{file} is no image that can be read ({error}); remove it or write it anew") from error
+            raise DatasetError(f"{file} cannot be read as an image ({error}). Remove it or write it again.") from error
         if len(images) == 1:
             check_size(file.parent.parent, len(files) * images[0].nbytes)
         if images[-1].shape != images[0].shape:
             raise DatasetError(
                 f"{file} has {images[-1].shape[0]} rows and {images[-1].shape[1]} columns, {files[0]} has "
-                f"{images[0].shape[0]} and {images[0].shape[1]}; bring all images to one size"
+                f"{images[0].shape[0]} and {images[0].shape[1]}. Convert all images to one size."
             )
     return [image[..., 0][None] if is_grey else np.moveaxis(image, -1, 0) for image in images]

@@ -1,14 +1,14 @@
-"""What the infimum of P1's objective looks like when embedding and biases cost nothing: networks whose blocks weigh nothing.
+"""Networks with zero block weights that approach the infimum of P1's objective if embedding and biases are not regularised.
 
-With W_l = 0 a block adds its bias to every feature alike. W_0 sends the samples to the two ends of an axis, one class against
-the rest, with what parts the rest at a far smaller scale. A bias cancels the rest's end; the next LayerNorm brings what is
-left up to full size, at no cost, and splits off the next class. Further biases shift the clusters until they are a simplex.
-As the scales part, NC1 goes to 0 and the objective to the unconstrained model's optimum, which bounds it from below: an
-infimum that is approached at finite depth. At the limit itself LayerNorm would read zero.
+With W_l = 0, a block adds its bias to every feature. W_0 maps the samples to the two ends of an axis, one class against the
+rest, and separates the rest at a far smaller scale. A bias cancels the end of the rest. The next LayerNorm scales the remainder
+up to full size, at no cost, and splits off the next class. Further biases shift the clusters until they form a simplex. As the
+scales separate, NC1 tends to 0 and the objective to the optimum of the unconstrained model, which bounds it from below. The
+infimum is thus approached at finite depth. In the limit itself, the input of LayerNorm would be zero.
 
-Shapes: N samples, I inputs, K classes, D = width, M = K - 1 axes of the simplex, C clusters that have parted, S shifts.
-Source: P1 Neural Collapse is Globally Optimal in Deep Regularized ResNets and Transformers, problem (7); the construction is
-no part of it.
+Shapes: N samples, I inputs, K classes, D = width, M = K - 1 axes of the simplex, C separated clusters, S shifts.
+Source: P1 Neural Collapse is Globally Optimal in Deep Regularized ResNets and Transformers, problem (7). The construction is
+not from the paper.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from scipy.optimize import least_squares, linprog
 RESTARTS = 20
 """Random starts of the search for shifts."""
 MISFIT = 1e-20
-"""Squared distance of the clusters' Gram matrix from the simplex's below which shifts are taken."""
+"""Maximal squared distance between the Gram matrices of the clusters and of the simplex, for shifts to be accepted."""
 
 
 def zero_block_network(
@@ -34,14 +34,18 @@ def zero_block_network(
     row_norm: float,
     linear_layers: int = 1,
 ) -> dict[str, np.ndarray]:
-    """Return the parameters of a post-LN residual network all of whose W_l are 0, by name; its LayerNorm has eps 0.
+    """Construct the parameters of a post-LN residual network with all W_l = 0, by name, for LayerNorm with eps 0.
 
-    shifts: how many blocks shift the clusters after each of the K - 1 splits; the depth is K - 1 + sum(shifts).
-    separation: a scale below 1; the smaller, the nearer to the infimum and to where float64 ends.
-    row_norm: of each row of W_L. linear_layers: 1 for L-RN1, 2 for L-RN2.
-
+    Args:
+        x_NI: Samples, shape [N, I].
+        labels_N: Class of each sample.
+        width: Feature dimension D.
+        shifts: Number of blocks that shift the clusters after each of the K - 1 splits. The depth is K - 1 + sum(shifts).
+        separation: Scale below 1. Smaller values are nearer to the infimum and to the limits of float64.
+        row_norm: Norm of each row of W_L.
+        linear_layers: 1 for L-RN1, 2 for L-RN2.
     Raises:
-        ValueError: a class cannot be parted from those after it by a hyperplane, or no such shifts give a simplex.
+        ValueError: No hyperplane separates a class from those after it, or no such shifts give a simplex.
     """
     num_axes = len(shifts)
     shift_SM, axis_DM = simplex_shifts(shifts), _axes(width, num_axes)
@@ -69,15 +73,20 @@ def tiny_attention_transformer(
     row_norm: float,
     attention: float,
 ) -> dict[str, np.ndarray]:
-    """Return what makes a post-LN L-T11 do the same, by name, but W_e and W_p: one weight, of the size `attention`, is not 0.
+    """Construct the same for a post-LN L-T11, without W_e and W_p: one weight, of size `attention`, is not 0.
 
-    features_NI: what attention with W_QK = 0 gives the last position in block 1, before W_VO: the mean over positions of
-    LN(W_e z + W_p), a constant among its directions. W_p is to be so large at the last position that what is embedded there
-    is the same for all samples, along the axis after the simplex's (`last_position`). Block 1 cancels it; the depth is
-    K - 1 + sum(shifts).
-
+    Args:
+        features_NI: Output of attention with W_QK = 0 at the last position of block 1, before W_VO: the mean over positions
+            of LN(W_e z + W_p), with a constant among its directions. W_p must be so large at the last position that its
+            embedding is the same for all samples, along the axis after the simplex's (`last_position`). Block 1 cancels it.
+        labels_N: Class of each sample.
+        width: Feature dimension D.
+        shifts: As in `zero_block_network`. The depth is K - 1 + sum(shifts).
+        separation: As in `zero_block_network`.
+        row_norm: Norm of each row of W_L.
+        attention: Scale of the weight W_VO of block 1.
     Raises:
-        ValueError: as `zero_block_network`.
+        ValueError: As in `zero_block_network`.
     """
     num_axes = len(shifts)
     shift_SM, axis_DM = simplex_shifts(shifts), _axes(width, num_axes)
@@ -94,7 +103,7 @@ def tiny_attention_transformer(
 
 
 def last_position(width: int, num_axes: int) -> np.ndarray:
-    """Return what `tiny_attention_transformer` wants at the last position, [D]: as long as a LayerNorm's output."""
+    """Return the embedding [D] needed at the last position, with the norm of LayerNorm's output."""
     return np.asarray(np.sqrt(width) * _axes(width, num_axes + 1)[:, -1])
 
 
@@ -104,12 +113,12 @@ def _last_layer(shifts: Sequence[int], shift_SM: np.ndarray, row_DM: np.ndarray)
 
 
 def _through_relu(added_D: np.ndarray) -> np.ndarray:
-    """Return a bias that a ReLU passes: LayerNorm takes away what all coordinates share."""
+    """Shift a bias so that ReLU passes it. LayerNorm removes the common offset of all coordinates."""
     return np.asarray(added_D - added_D.min())
 
 
 def cluster_path(shifts: Sequence[int], shift_SM: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield the clusters [C, M] behind each LayerNorm, in the limit of scales far apart; the last row is to be split."""
+    """Yield the clusters [C, M] after each LayerNorm, in the limit of separate scales. The last row is split next."""
     points_CM = np.zeros((2, len(shifts)))
     points_CM[:, 0] = 1, -1
     yield points_CM
@@ -126,31 +135,31 @@ def cluster_path(shifts: Sequence[int], shift_SM: np.ndarray) -> Iterator[np.nda
 
 
 def simplex_shifts(shifts: Sequence[int]) -> np.ndarray:
-    """Return shifts [S, M] after which the clusters are a simplex.
+    """Find shifts [S, M] after which the clusters form a simplex.
 
     Raises:
-        ValueError: none were found.
+        ValueError: No shifts were found.
     """
     num_axes = len(shifts)
-    wanted_KK = (np.eye(num_axes + 1) - 1 / (num_axes + 1)) * (num_axes + 1) / num_axes
+    target_KK = (np.eye(num_axes + 1) - 1 / (num_axes + 1)) * (num_axes + 1) / num_axes
 
     def misfit(flat: np.ndarray) -> np.ndarray:
         *_, points_KM = cluster_path(shifts, flat.reshape(-1, num_axes))
-        return (points_KM @ points_KM.T - wanted_KK).ravel()
+        return (points_KM @ points_KM.T - target_KK).ravel()
 
     generator = np.random.default_rng(0)
     for _ in range(RESTARTS):
         start = 0.3 * generator.standard_normal(sum(shifts) * num_axes)
-        found = least_squares(misfit, start, xtol=1e-15, ftol=1e-15, gtol=1e-15)
-        if 2 * found.cost < MISFIT:
-            return np.asarray(found.x).reshape(-1, num_axes)
+        solution = least_squares(misfit, start, xtol=1e-15, ftol=1e-15, gtol=1e-15)
+        if 2 * solution.cost < MISFIT:
+            return np.asarray(solution.x).reshape(-1, num_axes)
     raise ValueError(
-        f"no shifts were found that make {num_axes + 1} clusters a simplex with shifts {list(shifts)}; give more"
+        f"no shifts were found that make {num_axes + 1} clusters a simplex with shifts {list(shifts)}. Use more shifts."
     )
 
 
 def _biases(shifts: Sequence[int], shift_SM: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield what each block adds, [M]: a shift, or minus the cluster that the next LayerNorm splits."""
+    """Yield the vector [M] that each block adds: a shift, or minus the cluster that the next LayerNorm splits."""
     path, remaining = cluster_path(shifts, shift_SM), iter(shift_SM)
     points_CM = next(path)
     for axis, num_shifts in enumerate(shifts):
@@ -163,29 +172,29 @@ def _biases(shifts: Sequence[int], shift_SM: np.ndarray) -> Iterator[np.ndarray]
 
 
 def _separators(x_NI: np.ndarray, labels_N: np.ndarray, num_axes: int) -> np.ndarray:
-    """Return hyperplanes through 0, [M, I], that part class k from those after it, the largest distance of a sample 1."""
+    """Find hyperplanes through 0, [M, I], that separate class k from later classes, scaled to a largest distance of 1."""
     weights = []
     for k in range(num_axes):
         signed = np.concatenate([-x_NI[labels_N == k], x_NI[labels_N > k]])
-        constraints = np.column_stack([signed, np.ones(len(signed))])  # the margin is at most that of each sample
+        constraints = np.column_stack([signed, np.ones(len(signed))])  # bounds the margin by that of each sample
         bounds = [(-1, 1)] * x_NI.shape[1] + [(0, None)]
         cost = np.append(np.zeros(x_NI.shape[1]), -1.0)
-        found = linprog(cost, A_ub=constraints, b_ub=np.zeros(len(signed)), bounds=bounds)
-        if not found.x[-1] > 1e-6:
-            raise ValueError(f"no hyperplane parts class {k} from those after it; give fewer samples, or fewer classes")
-        weight_I = found.x[:-1]
+        solution = linprog(cost, A_ub=constraints, b_ub=np.zeros(len(signed)), bounds=bounds)
+        if not solution.x[-1] > 1e-6:
+            raise ValueError(f"no hyperplane separates class {k} from later ones. Use fewer samples or fewer classes.")
+        weight_I = solution.x[:-1]
         weights.append(weight_I / np.abs(x_NI @ weight_I).max())
     return np.array(weights)
 
 
 def _scales(separation: float, num_axes: int) -> np.ndarray:
-    """Return the scale of each axis, [M]: what a split leaves in its own plane is of second order in the next one's."""
+    """Return the scale of each axis, [M]. A split leaves an error in its plane of second order in the next scale."""
     ratios = [separation ** (2 ** (num_axes - 1 - axis)) for axis in range(1, num_axes)]
     return np.cumprod([1.0, *ratios])
 
 
 def _axes(width: int, num_axes: int) -> np.ndarray:
-    """Return orthonormal columns [D, M] that sum to 0 each, as what LayerNorm gives does (Helmert's)."""
+    """Return orthonormal columns [D, M] (Helmert's), each with sum 0 like the output of LayerNorm."""
     axis_DM = np.zeros((width, num_axes))
     for column in range(num_axes):
         axis_DM[: column + 1, column] = 1
@@ -198,10 +207,10 @@ def _unit(points_CM: np.ndarray) -> np.ndarray:
 
 
 def _on_first(shift_M: np.ndarray, num_axes: int) -> np.ndarray:
-    """Return the shift along the axes that have been split, 0 along the others: it would hide what they hold."""
+    """Return the shift along the axes already split. Along the others it would hide their content, so it is 0."""
     return np.where(np.arange(len(shift_M)) < num_axes, shift_M, 0.0)
 
 
 def as_batch(parameters: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the parameters with a trial axis of one in front, as networks take them."""
+    """Return the parameters with a leading trial axis of length 1, as networks expect them."""
     return {name: value[None] for name, value in parameters.items()}

@@ -1,4 +1,4 @@
-"""A user's data as a sweep names them, a file, a folder or a function, held in memory or streamed."""
+"""A user's data, referenced by a sweep as a file, a folder or a function, in memory or streamed."""
 
 from __future__ import annotations
 
@@ -20,49 +20,50 @@ from depthrate.tasks.supervised.user_callable import UserCallable
 
 @dataclass(frozen=True)
 class CustomData:
-    """A data set of the user's."""
+    """A custom data set."""
 
     source: Path | UserCallable
     target: Target
-    """Makes data sets of its samples."""
+    """Target that builds data sets from its samples."""
 
     @property
     def name(self) -> str:
-        """The name in a trial's parameters: `mine.npz`, `data:make`."""
+        """Name in a trial's parameters: `mine.npz`, `data:make`."""
         return short_name(str(self.source)) if isinstance(self.source, Path) else self.source.name
 
     @property
     def function(self) -> UserCallable | None:
-        """The user's function; None: a file or folder."""
+        """The user's function, or None for a file or folder."""
         return None if isinstance(self.source, Path) else self.source
 
     @property
     def arguments(self) -> tuple[Parameter, ...]:
-        """The arguments of the user's function."""
+        """Arguments of the user's function."""
         return () if self.function is None else self.function.arguments
 
     def read(self, arguments: Mapping[str, Any], stream: bool | None = None) -> Dataset | Streamed:
-        """Return all samples as they come, or the object that streams them; read once per process.
+        """Read all samples, unprepared, or the object that streams them, once per process.
 
-        arguments: of a trial. stream: whether they are streamed; None: if they are large (`items.STREAMED_BYTES`).
-
+        Args:
+            arguments: Arguments of a trial.
+            stream: Whether the samples are streamed; None: if they are large (`items.STREAMED_BYTES`).
         Raises:
-            DatasetError: they cannot be read, are not of one form, or cannot be streamed.
+            DatasetError: The samples cannot be read, have different forms, or cannot be streamed.
         """
         return self._opened(arguments).read(stream)
 
     def settled(self, arguments: Mapping[str, Any], stream: bool | None) -> bool | None:
-        """Return `stream` as it identifies trials: True for streamed, None for held data that are not large.
+        """Return `stream` as part of a trial's identity: True if streamed, None for data in memory that are not large.
 
         Raises:
-            DatasetError: as `read`.
+            DatasetError: As in `read`.
         """
         if isinstance(self.read(arguments, stream), Streamed):
             return True
         return False if self._opened(arguments).is_large else None
 
     def is_from_loader(self, arguments: Mapping[str, Any]) -> bool:
-        """Return whether torch's loaders were returned, of which only the data sets are used."""
+        """Return whether the function returned torch loaders, of which only the data sets are used."""
         return self._opened(arguments).is_from_loader
 
     def _opened(self, arguments: Mapping[str, Any]) -> _Opened:
@@ -73,7 +74,7 @@ class CustomData:
         else:
             values = self.source.values(arguments)
             call = functools.partial(call_function, self.source.make, values, self.name)
-            key = (self.source.make, repr(values))  # by repr: 1, 1.0 and True differ, and a list has no hash
+            key = (self.source.make, repr(values))  # repr, since 1, 1.0 and True differ, and a list has no hash
         key = (*key, self.target)
         _OPENED[key] = opened = _OPENED.pop(key, None) or _Opened(call, self.name, self.target)
         if len(_OPENED) > MAX_OPENED:
@@ -82,7 +83,7 @@ class CustomData:
 
 
 class _Opened:
-    """Splits as they were read, made a data set or a stream when that is first requested."""
+    """Splits as read, converted to a data set or a stream on first request."""
 
     def __init__(self, call: Callable[[], Splits], name: str, target: Target):
         self._call, self._name, self._target = call, name, target
@@ -96,25 +97,25 @@ class _Opened:
         if self.is_large if stream is None else stream:
             if not self._is_indexed:
                 raise DatasetError(
-                    f"stream is true, but {self._name} is read whole; give a folder with x.npy and y.npy, or a function in a "
-                    "file, ./data.py:make, that returns a map-style data set"
+                    f"stream is true, but {self._name} can only be read in full. Use a folder with x.npy and y.npy, or a "
+                    "function ./data.py:make that returns a map-style data set."
                 )
             if self._streamed is None:
                 self._streamed = self._target.streamed(self._splits or self._call(), self._name)
             return self._streamed
         if self._held is None:
-            splits, self._splits = self._splits or self._call(), None  # held samples need no second copy as they came
+            splits, self._splits = self._splits or self._call(), None  # frees the unprepared copy
             self._held = self._target.dataset(splits, self._name)
         return self._held
 
 
 _OPENED: dict[tuple[Any, ...], _Opened] = {}
 MAX_OPENED = 2
-"""Number of data sets that a process keeps, the last used ones."""
+"""Maximal number of data sets that a process caches, least recently used first out."""
 
 
 def _changed_at(path: Path) -> tuple[int, ...]:
-    """Return numbers that change when a file, or one of a folder, does."""
+    """Return numbers that change when a file, or a file of a folder, changes."""
     try:
         files = sorted(path.rglob("*")) if path.is_dir() else [path]
         return tuple(number for file in files for number in (file.stat().st_mtime_ns, file.stat().st_size))

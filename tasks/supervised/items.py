@@ -1,6 +1,6 @@
-"""A user's samples by index: a map-style data set or a pair of arrays, of which only the requested samples are read.
+"""A user's samples by index: a map-style data set or a pair of arrays, of which only requested samples are read.
 
-Shapes: N samples, B of them that are read together.
+Shapes: N samples, B samples read together.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from depthrate.tasks.data.labels import LabelsError, as_array
 from depthrate.tasks.data.sources import DatasetError
 
 STREAMED_BYTES = 4e9
-"""Size of data from which on they are streamed by default: reading them at plan takes minutes. Part of a trial's identity."""
+"""Size from which data are streamed by default, since reading them at plan takes minutes. Part of a trial's identity."""
 STREAMED_ITEMS = 1_000_000
-"""Number of items, read one by one, from which on they are streamed by default."""
+"""Number of items from which a data set read item by item is streamed by default."""
 USABLE_SHARE = 0.5
-"""Share of this machine's memory that data may take as they come. Training keeps a second copy."""
+"""Maximal share of this machine's memory for unprepared data. Training needs a second copy."""
 ITEMS_PER_READ = 1024
-"""Items that are read together."""
+"""Items read together."""
 
 
 class Items(ABC):
-    """Samples that are read by their indices."""
+    """Samples read by index."""
 
     name: str
-    """The name of the data, for messages."""
+    """Name of the data, for messages."""
 
     @property
     @abstractmethod
     def labels(self) -> np.ndarray | None:
-        """All labels, if they are known without reading samples."""
+        """All labels, or None if they require reading the samples."""
 
     @property
     def num_classes(self) -> int | None:
@@ -49,17 +49,17 @@ class Items(ABC):
     @property
     @abstractmethod
     def is_large(self) -> bool:
-        """Whether reading all of them takes more memory or time than is taken by default."""
+        """Whether reading all items takes more memory or time than the default limits."""
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def read(self, indices_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return samples [B, ...] and their labels [B], as they come.
+        """Return samples [B, ...] and their labels [B], unprepared.
 
         Raises:
-            DatasetError: they cannot be read, or are not of one form.
+            DatasetError: They cannot be read, or differ in form.
         """
 
     @abstractmethod
@@ -67,13 +67,13 @@ class Items(ABC):
         """Return all samples and labels.
 
         Raises:
-            DatasetError: they cannot be read, are not of one form, or do not fit into memory.
+            DatasetError: They cannot be read, differ in form, or do not fit into memory.
         """
 
 
 @dataclass(frozen=True)
 class ArrayItems(Items):
-    """Samples [N, ...] and labels [N] as arrays, which may be mapped from files."""
+    """Samples [N, ...] and labels [N] as arrays, possibly mapped from files."""
 
     x: np.ndarray
     y: np.ndarray
@@ -86,14 +86,14 @@ class ArrayItems(Items):
 
     @property
     def is_large(self) -> bool:
-        """Whether they take more than `STREAMED_BYTES`."""
+        """Whether the samples exceed `STREAMED_BYTES`."""
         return self.x.nbytes > STREAMED_BYTES
 
     def __len__(self) -> int:
         return len(self.x)
 
     def read(self, indices_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return copies of these rows. No page of a mapped file stays in the process's memory."""
+        """Copy these rows, and release the pages of a mapped file."""
         rows = self.x[indices_B], self.y[indices_B]
         if self._mapping is not None:
             self._mapping.madvise(mmap.MADV_DONTNEED)
@@ -101,7 +101,7 @@ class ArrayItems(Items):
 
     @cached_property
     def _mapping(self) -> mmap.mmap | None:
-        """The read-only mapping of the samples from a file, advised of random access; None: they are in memory."""
+        """Read-only mapping of the samples from a file, advised of random access; None: in memory."""
         part: Any = self.x
         while part is not None and not (isinstance(part, np.memmap) and part.mode == "r"):
             part = getattr(part, "base", None)
@@ -112,7 +112,7 @@ class ArrayItems(Items):
         return cast(mmap.mmap, mapping)
 
     def whole(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return both arrays as they are."""
+        """Return both arrays unchanged."""
         check_size(self.name, self.x.nbytes + self.y.nbytes)
         return self.x, self.y
 
@@ -126,13 +126,13 @@ class DatasetItems(Items):
 
     @property
     def labels(self) -> np.ndarray | None:
-        """Its `targets`, as the data sets of torchvision have them, also behind torch's subsets and concatenations."""
+        """The data set's `targets`, as in torchvision, also inside torch's subsets and concatenations."""
         labels = _targets(self.dataset)
         return labels if labels is not None and len(labels) == len(self) else None
 
     @property
     def num_classes(self) -> int | None:
-        """Its `num_classes`, or the number of names in its `classes`."""
+        """The data set's `num_classes`, or the length of its `classes`."""
         part = self.dataset
         while part is not None:
             if isinstance(count := getattr(part, "num_classes", None), int):
@@ -148,7 +148,7 @@ class DatasetItems(Items):
 
     @property
     def is_large(self) -> bool:
-        """Whether they are more than `STREAMED_ITEMS` or, by the first, take more than `STREAMED_BYTES`."""
+        """Whether the items exceed `STREAMED_ITEMS` or, estimated from the first, `STREAMED_BYTES`."""
         return len(self) > STREAMED_ITEMS or len(self) * self._first.nbytes > STREAMED_BYTES
 
     def __len__(self) -> int:
@@ -180,8 +180,8 @@ class DatasetItems(Items):
                 form += f" of {len(item)}" if isinstance(item, tuple | list) else ""
                 form += f" of {', '.join(map(str, item))}" if isinstance(item, Mapping) else ""
                 raise DatasetError(
-                    f"{self.name}: item {index} is {form}; each must be a pair (sample, label): wrap the data set in one whose "
-                    "__getitem__ returns that"
+                    f"{self.name}: item {index} is {form}, expected a pair (sample, label). Wrap the data set in one whose "
+                    "__getitem__ returns pairs."
                 )
         return [self._array(x) for x, _ in items], [self._array(y) for _, y in items]
 
@@ -191,15 +191,15 @@ class DatasetItems(Items):
             try:
                 items = list(many(indices))
             except Exception as error:
-                one_by_one = [self._item(index) for index in indices]  # which names the index that fails
+                items = [self._item(index) for index in indices]  # raises an error with the index, if one fails
                 raise DatasetError(
-                    f"{self.name}: __getitems__ of {len(one_by_one)} indices from {indices[0]} on fails, and __getitem__ of "
-                    f"each does not: {innermost_line(error)}{type(error).__name__}: {error}"
+                    f"{self.name}: __getitems__ of {len(items)} indices from {indices[0]} on fails, but __getitem__ of "
+                    f"each succeeds: {innermost_line(error)}{type(error).__name__}: {error}"
                 ) from error
             if len(items) != len(indices):
                 raise DatasetError(
-                    f"{self.name}: __getitems__ of {len(indices)} indices gives {len(items)} items; return one each, or leave "
-                    "it out"
+                    f"{self.name}: __getitems__ of {len(indices)} indices returns {len(items)} items. Return one per index, or "
+                    "remove the method."
                 )
             return items
         return [self._item(index) for index in indices]
@@ -220,8 +220,8 @@ class DatasetItems(Items):
 
     def _varies(self, index: int, shape: tuple[int, ...], other: int, others: tuple[int, ...]) -> DatasetError:
         return DatasetError(
-            f"{self.name}: item {index} has shape {list(shape)}, item {other} {list(others)}; bring all to one shape in "
-            "__getitem__ (crop, resize, pad)"
+            f"{self.name}: item {index} has shape {list(shape)}, item {other} {list(others)}. Convert all to one shape in "
+            "__getitem__ (crop, resize, pad)."
         )
 
     def _labels(self, y_B: list[np.ndarray]) -> np.ndarray:
@@ -233,10 +233,10 @@ class DatasetItems(Items):
 
 
 def named_array(value: Any, name: str) -> np.ndarray:
-    """Return what numpy makes of a value.
+    """Convert a value to a numpy array.
 
     Raises:
-        DatasetError: rows of different lengths.
+        DatasetError: Rows have different lengths.
     """
     try:
         return as_array(value)
@@ -245,17 +245,17 @@ def named_array(value: Any, name: str) -> np.ndarray:
 
 
 def check_size(path: Path | str, num_bytes: float) -> None:
-    """Refuse data that do not fit into this machine's memory.
+    """Reject data that do not fit into this machine's memory.
 
     Raises:
-        DatasetError: naming both sizes.
+        DatasetError: Names both sizes.
     """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if num_bytes > USABLE_SHARE * memory:
         raise DatasetError(
-            f"{path} takes {num_bytes / 1e9:.1f} GB unpacked, and this machine has {memory / 1e9:.1f} GB of memory, where "
-            "training keeps a second copy; give stream: true with a folder of x.npy and y.npy or with a function that "
-            "returns a map-style data set; or keep a part of it"
+            f"{path} takes {num_bytes / 1e9:.1f} GB unpacked, but this machine has {memory / 1e9:.1f} GB of memory, and "
+            "training needs a second copy. Set stream: true with a folder of x.npy and y.npy or a function that returns a "
+            "map-style data set, or use a part of the data."
         )
 
 
@@ -267,10 +267,10 @@ def _targets(dataset: Any) -> np.ndarray | None:
         except LabelsError:
             return None
     if hasattr(dataset, "indices") and hasattr(dataset, "dataset"):  # torch's Subset
-        of_all = _targets(dataset.dataset)
-        return None if of_all is None else of_all[np.asarray(dataset.indices)]
+        all_labels = _targets(dataset.dataset)
+        return None if all_labels is None else all_labels[np.asarray(dataset.indices)]
     if isinstance(parts := getattr(dataset, "datasets", None), list):  # torch's ConcatDataset
-        known = [labels for part in parts if (labels := _targets(part)) is not None]
-        return np.concatenate(known) if known and len(known) == len(parts) else None
+        labels_of_parts = [labels for part in parts if (labels := _targets(part)) is not None]
+        return np.concatenate(labels_of_parts) if labels_of_parts and len(labels_of_parts) == len(parts) else None
     tensors = getattr(dataset, "tensors", None)  # torch's TensorDataset
     return as_array(tensors[1]) if isinstance(tensors, tuple) and len(tensors) == 2 else None

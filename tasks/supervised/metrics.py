@@ -1,4 +1,4 @@
-"""What supervised trials measure, target by target. Every command reads this: no numpy, no torch.
+"""Metrics of supervised trials, by target. Every command imports this: no numpy, no torch.
 
 P1 is Neural Collapse is Globally Optimal in Deep Regularized ResNets and Transformers, P2 Neural Collapse versus Low-Rank Bias,
 P3 Progressive Feedforward Collapse of ResNet Training, NRC Andriopoulos, Dong, Guo, Zhao, Ross, The Prevalence of Neural
@@ -34,10 +34,10 @@ HOW_ONE_TRAINS = frozenset(
         *("measure", "geodesic", "epsilon", "measure_epochs", "milestones"),
     ]
 )
-"""Parameters that the objective's least value does not depend on."""
+"""Parameters that the objective's minimum does not depend on."""
 
 _fitted = partial(Measurement, panel="fitted")
-"""A measurement that is drawn where a fit asks for it."""
+"""A metric that is drawn only if a fit requests it."""
 _PER_LAYER = (
     Measurement(
         "nc1",
@@ -66,11 +66,11 @@ _PER_LAYER = (
         "1 - mean cosine between a sample's features and its class's row of W (P1, Def. 3.4)",
         bound=theory.bound_of_gap,
     ),
+    _fitted("ncc_accuracy", "NCC accuracy", "share of samples nearest to their own class mean (NC4; PFC3 of P3, (9))"),
     _fitted(
-        "ncc_accuracy", "NCC accuracy", "share of samples whose nearest class mean is their own (NC4; PFC3 of P3, (9))"
-    ),
-    _fitted(
-        "pfc2", "PFC2", "distance of the centred class means' Gram matrix from a simplex's, both of norm 1 (P3, (8))"
+        "pfc2",
+        "PFC2",
+        "distance between the Gram matrices of centred class means and of a simplex, both normalised (P3, (8))",
     ),
     _fitted("rank", doc="singular values of the class means above rank_tol times the largest (P2)"),
     _fitted("stable_rank", doc="sum of the class means' squared singular values over the largest square (P2)"),
@@ -78,51 +78,50 @@ _PER_LAYER = (
     _fitted(
         "relative_position",
         "Relative position",
-        doc="length of the features' path from the first measured layer to here, over the whole path's (P3, section IV)",
+        doc="length of the features' path from the first measured layer to this one, over the whole path's (P3, section IV)",
     ),
     _fitted(
         "hidden_square_norm",
         "Squared norm of the hidden weights",
-        "sum of ||W_l||^2 over all regularised layers but the last (P1, Theorems 4.3 and 4.6); at the last layer alone",
+        "sum of ||W_l||^2 over all regularised layers except the last (P1, Theorems 4.3 and 4.6), at the last layer only",
         bound=theory.bound_of_gap,
     ),
     _fitted(
         "regularisation_hidden",
         "Regularisation of the hidden layers",
-        "(lambda / 2) sum of ||W_l||^2 over all regularised layers but the last; loss and both regularisations make the "
-        "objective; at the last layer alone",
+        "(lambda / 2) sum of ||W_l||^2 over all regularised layers except the last, at the last layer only",
         bound=theory.bound_of_gap,
     ),
     _fitted(
-        "regularisation_last", "Regularisation of the last layer", "(lambda_L / 2) ||W_L||^2; at the last layer alone"
+        "regularisation_last", "Regularisation of the last layer", "(lambda_L / 2) ||W_L||^2, at the last layer only"
     ),
     _fitted(
         "regularisation_embedding",
         "Regularisation of the embedding",
-        "(lambda_0 / 2) ||W_0, b_0||^2 with weight_decay_embedding; at the last layer alone",
+        "(lambda_0 / 2) ||W_0, b_0||^2 with weight_decay_embedding, at the last layer only",
     ),
     _fitted(
         "regularisation_biases",
         "Regularisation of the biases",
-        "(lambda_b / 2) sum of ||b_l||^2 with weight_decay_biases; at the last layer alone",
+        "(lambda_b / 2) sum of ||b_l||^2 with weight_decay_biases, at the last layer only",
     ),
     _fitted(
         "smallest_deviation",
         "Smallest deviation before LayerNorm",
-        "smallest standard deviation over coordinates of what a LayerNorm reads, over samples and layers: "
-        "near 0 LayerNorm is singular; at the last layer alone",
+        "smallest standard deviation over coordinates in the input of a LayerNorm, over samples and layers (near 0, LayerNorm "
+        "is singular), at the last layer only",
     ),
     _fitted(
         "deviations",
         "Smallest deviation before each LayerNorm",
-        "the same of each LayerNorm, in the order of the network, of trials that are polished; at the last layer alone",
+        "smallest deviation of each LayerNorm in network order, for polished trials, at the last layer only",
         kind="vector",
         entry="LayerNorm",
     ),
     _fitted(
         "row_norms",
         "Norms of the last layer's rows",
-        "||w_k|| of each class k (P1, Lemma 4.2 has them equal); at the last layer alone",
+        "||w_k|| of each class k (equal in P1, Lemma 4.2), at the last layer only",
         kind="vector",
         entry="Class",
     ),
@@ -137,7 +136,7 @@ _PER_LAYER = (
     Measurement(
         "class_gram",
         "Cosines between class means",
-        "Gram matrix of the class means, row by row (P2); drawn as cosines, once the means' mean is taken away",
+        "Gram matrix of the class means, row by row (P2), drawn as cosines of the centred means",
         kind="matrix",
         panel="cosines",
         entry="Class",
@@ -148,7 +147,7 @@ _PER_STEP = (
     Measurement(
         "objective",
         "Objective",
-        "loss and regularisation together: what training minimises (P1)",
+        "loss plus regularisation: the minimised quantity (P1)",
         per="step",
         gap="objective_gap",
         excess=theory.construction_excess,
@@ -160,36 +159,36 @@ _PER_STEP = (
     _fitted(
         "objective_gap",
         "Objective gap",
-        "objective minus its limit as depth grows, the unconstrained model's optimum (P1, Lemma 4.2); for blocks of two "
-        "matrices a limit only if their lambda falls faster than 1 / log L (Theorem 4.6), else a lower bound",
+        "objective minus its limit at infinite depth, the unconstrained model's optimum (P1, Lemma 4.2): for blocks of two "
+        "matrices a limit only if their lambda falls faster than 1 / log L (Theorem 4.6), otherwise a lower bound",
         per="step",
         bound=theory.bound_of_gap,
     ),
     _fitted(
         "objective_bound",
         "Theorem's bound on the gap",
-        "P1's bound on the objective gap of one-matrix blocks, with m, the smallest distance between samples of norm 1; "
-        "null for more than 10,000 samples",
+        "P1's bound on the objective gap of one-matrix blocks, with m the smallest distance between normalised samples "
+        "(not computed for more than 10,000 samples)",
         per="step",
     ),
-    Measurement("accuracy", "Accuracy", "share of training samples classified right", axis="linear", per="step"),
+    Measurement("accuracy", "Accuracy", "share of training samples classified correctly", axis="linear", per="step"),
     Measurement("grad_norm", "Gradient norm", "norm of the objective's gradient", per="step"),
     _fitted(
         "smoothed_grad_norm",
         "Gradient norm, smoothed",
-        "norm of the gradient of what polish minimises: ReLU's kinks rounded off, with a barrier on the first variance",
+        "gradient norm of the polished objective, with ReLU's kinks smoothed and a barrier on the first variance",
         per="step",
     ),
     _fitted(
         "subgradient_norm",
         "Least subgradient",
-        "smallest norm that was found of the objective's gradient with slopes between 0 and 1 at the kinks of the true ReLU, "
-        "those within the last width of polish_smoothing; where polish_to stationary ends",
+        "smallest norm found of the objective's subgradients, with slopes between 0 and 1 at ReLU's kinks within the last "
+        "width of polish_smoothing, if polish_to is stationary",
         per="step",
     ),
     _fitted(
         "stationary",
-        doc="1 where polish_to stationary ended with a gradient norm within polish_tolerance times the objective, else 0",
+        doc="1 if polish_to stationary ended with a gradient norm within polish_tolerance times the objective, else 0",
         axis="linear",
         per="step",
     ),
@@ -201,19 +200,19 @@ NUMBERS = (
     Measurement(
         "nrc1",
         "NRC1",
-        "mean square of what of a centred feature's direction lies outside the features' m first principal components, m the "
-        "numbers of a target (NRC)",
+        "mean squared share of a centred feature's direction outside the first m principal components of the features, with m "
+        "numbers per target (NRC)",
     ),
     Measurement(
         "nrc2",
         "NRC2",
-        "the same outside the rows of the last layer's weight; null where the layer has another width (NRC)",
+        "the same outside the row space of the last layer's weight, if the layer has its width (NRC)",
     ),
     _fitted(
         "nrc3",
         "NRC3",
-        "distance of W W^T, over its norm, from the nearest S - s I, S the square root of the targets' covariance; null for "
-        "m = 1 (NRC)",
+        "distance of W W^T, over its norm, from the nearest S - s I, with S the square root of the targets' covariance, for "
+        "m > 1 (NRC)",
     ),
     *NAMED_MEASURES,
     _OF_CLASSES["relative_position"],
@@ -221,14 +220,14 @@ NUMBERS = (
     Measurement(
         "objective",
         "Objective",
-        "loss and regularisation together: what training minimises",
+        "loss plus regularisation: the minimised quantity",
         per="step",
         optimum=Optimum("depth", HOW_ONE_TRAINS, theory.may_idle),
     ),
     Measurement(
         "r_squared",
         "R²",
-        "1 - sum of squared errors over that of the targets around their mean, all numbers of a target together",
+        "1 - sum of squared errors over that of the targets around their mean, over all numbers of a target",
         axis="linear",
         per="step",
     ),
@@ -239,7 +238,7 @@ NEXT_TOKENS = (
     Measurement(
         "nc1",
         "NC1",
-        "tr Sigma_W / tr Sigma_B: spread within classes over spread of their means, which weigh alike (P1, Def. 3.4)",
+        "tr Sigma_W / tr Sigma_B: spread within classes over spread of their equally weighted means (P1, Def. 3.4)",
     ),
     _OF_CLASSES["nc1_pinv"],
     Measurement(
@@ -263,41 +262,45 @@ NEXT_TOKENS = (
     _fitted(
         "nc3_means",
         "NC3 of class means",
-        "1 - mean over classes of the cosine of mu_k - mu_G and the row of W (WP's self-duality); null where widths differ",
+        "1 - mean over classes of the cosine of mu_k - mu_G and the row of W, if widths agree (WP's self-duality)",
     ),
     _fitted("unc3", "UNC3", "standard deviation over classes of these cosines (WP's uniform duality)"),
     _fitted(
         "nc4",
         "NC4 agreement",
-        "share of positions whose nearest class mean is the class that the network gives, of those measured (WP's agreement)",
+        "share of measured positions whose nearest class mean is the predicted class (WP's agreement)",
         axis="linear",
     ),
     _OF_CLASSES["ncc_accuracy"],
     _fitted(
         "measured_classes",
         "Measured classes",
-        "tokens that come next at min_class_count measured positions or more",
+        "number of tokens that come next at min_class_count or more measured positions",
         axis="linear",
     ),
     _fitted(
         "measured_share",
         "Measured share",
-        "share of the positions whose next token is one of these; the others are trained on and not measured",
+        "share of positions whose next token is a measured class (the others are only trained on)",
         axis="linear",
     ),
     Measurement("loss", "Loss", "mean cross-entropy of the next token over all positions, in nats", per="step"),
-    Measurement("objective", "Objective", "loss and regularisation together: what training minimises", per="step"),
+    Measurement("objective", "Objective", "loss plus regularisation: the minimised quantity", per="step"),
     _fitted("perplexity", "Perplexity", "e^loss", per="step"),
     Measurement(
         "loss_gap",
         "Loss above the entropy",
-        "loss minus the least expected one, the chain's entropy rate; below 0 sequences are learnt by heart; null for other "
-        "data than markov",
+        "loss minus its minimal expectation, the entropy rate of the markov chain (below 0, sequences are memorised), for "
+        "markov data only",
         axis="linear",
         per="step",
     ),
     Measurement(
-        "accuracy", "Accuracy", "share of positions whose next token has the largest output", axis="linear", per="step"
+        "accuracy",
+        "Accuracy",
+        "share of positions where the next token has the largest output",
+        axis="linear",
+        per="step",
     ),
     _OF_CLASSES["grad_norm"],
     _OF_CLASSES["lr"],

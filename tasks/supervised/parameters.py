@@ -1,4 +1,4 @@
-"""The parameters of the supervised tasks, declared once: which of them a trial has follows from its target, network and data.
+"""Parameters of the supervised tasks, declared once. Target, network and data determine which of them a trial has.
 
 Importable without torch.
 """
@@ -21,68 +21,66 @@ DEFAULT_CONTEXT_LENGTH = 64
 DEFAULT_VOCABULARY_SIZE = 5000
 DEFAULT_SEQUENCES = 1000
 DEFAULT_MEASURED_SAMPLES = 4096
-"""Samples of streamed data that are measured by default, all classes together."""
+"""Measured samples of streamed data by default, over all classes."""
 MEASURED_PER_CLASS = 20
-"""Samples of each class that are measured by default where that is more."""
+"""Measured samples per class by default, if that gives more."""
 
 
 class SupervisedParameters(training.TrainingParameters, NetworkParameters):
-    """The parameters of any supervised trial; the tuples below list those that not every trial has."""
+    """Parameters of any supervised trial. The tuples below list those that only some trials have."""
 
     arch: str = parameter(
         choices=ARCHITECTURES.keys(),
-        doc="residual network L-RN1 or L-RN2 (one or two linear layers in a block), or causal transformer L-Txy "
-        "(x matrices for scores and for values, y linear layers in the MLP), or ResNet20 with an MLP head, "
-        "or a residual network with BatchNorm, dense or convolutional, or a plain network of linear layers and ReLU",
+        doc="network: residual L-RN1 or L-RN2 (one or two linear layers per block), causal transformer L-Txy (x matrices for "
+        "scores and for values, y linear layers in the MLP), ResNet20 with an MLP head, dense or convolutional residual "
+        "network with BatchNorm, or plain MLP with ReLU",
     )
-    norm: Literal["post", "pre"] = parameter("post", doc="where LayerNorm stands")
+    norm: Literal["post", "pre"] = parameter("post", doc="position of LayerNorm")
     depth: int = parameter(
         minimum=1,
-        doc="number of blocks L: in rn1 and rn2 depth - 1 residual blocks between the embedding and the last layer, "
-        "in transformers depth blocks of attention and MLP, in resnet20_mlp the linear layers of the head, "
-        "in resnet_dense and resnet_conv the blocks of all stages, in mlp the layers with ReLU",
+        doc="number of blocks L: depth - 1 residual blocks between embedding and last layer (rn1, rn2), blocks of attention "
+        "and MLP (transformers), linear layers of the head (resnet20_mlp), blocks of all stages (resnet_dense, resnet_conv), "
+        "layers with ReLU (mlp)",
     )
-    width: int = parameter(64, minimum=2, doc="feature dimension d; of resnet20_mlp's head")
+    width: int = parameter(64, minimum=2, doc="feature dimension d (resnet20_mlp: of the head)")
     stages: str | None = parameter(
         None,
         pattern=r"\d+x\d+x\d+\*\d+( \d+x\d+x\d+\*\d+)*",
         added_later=True,
-        doc="of resnet_conv: channels x rows x columns, times blocks, of each stage, as in 64x16x16*2 128x8x8*3; null: "
-        "those of P3's Table I",
+        doc="stages of resnet_conv as channels x rows x columns, times blocks, e.g. 64x16x16*2 128x8x8*3 (null: those of P3's "
+        "Table I)",
     )
     dataset: str = parameter(
         "digits",
         choices=tuple(PUBLISHED),
-        doc="digits comes with depthrate; the others are read from DEPTHRATE_DATA (depthrate data list)",
+        doc="data set: digits is included, others are read from DEPTHRATE_DATA (list: depthrate data list)",
     )
-    samples_per_class: int | None = parameter(
-        None, minimum=1, doc="samples of each class, drawn by data_seed; null: all"
-    )
+    samples_per_class: int | None = parameter(None, minimum=1, doc="samples per class, drawn by data_seed (null: all)")
     data_seed: int = parameter(
-        0, minimum=0, is_random_seed=True, doc="seed of that draw, the same for all trials unless it is varied"
+        0, minimum=0, is_random_seed=True, doc="seed of the samples, shared by all trials unless varied"
     )
     normalize: Literal["global", "per_feature", "none"] = parameter(
         "global",
-        doc="subtract mean and divide by standard deviation of the whole training set, of each pixel, or not (images)",
+        doc="standardisation of images over the whole training set, per pixel, or none",
     )
     patch_size: int | None = parameter(
         None,
         minimum=1,
-        doc="side of the square patches that transformers cut images into; null: a quarter of the image's side, 16 patches",
+        doc="side of the square patches of transformers (null: a quarter of the image's side, 16 patches)",
     )
     context_length: int | None = parameter(
-        None, minimum=1, doc=f"last tokens of a text that are read, padded in front; null: {DEFAULT_CONTEXT_LENGTH}"
+        None, minimum=1, doc=f"last tokens read of each text, padded in front (null: {DEFAULT_CONTEXT_LENGTH})"
     )
     vocabulary_size: int | None = parameter(
         None,
         minimum=3,
-        doc="most frequent tokens that are told apart, padding and unknown among them; "
-        f"null: {DEFAULT_VOCABULARY_SIZE:,}",
+        doc="number of most frequent tokens to distinguish, including padding and unknown "
+        f"(null: {DEFAULT_VOCABULARY_SIZE:,})",
     )
     loss: training.Loss
     label_smoothing: training.LabelSmoothing
     last_bias: bool | None = parameter(
-        None, doc="bias of the last layer (never regularised); null: yes for ce, no for mse"
+        None, doc="whether the last layer has a bias, which is never regularised (null: with ce, not with mse)"
     )
     optimizer: training.Optimizer
     lr: training.LearningRate
@@ -95,25 +93,25 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
         0.005,
         minimum=0,
         fusible=True,
-        doc="lambda of (lambda/2)||theta||^2 on all weights but the embeddings W_0, W_e, W_p and the biases",
+        doc="lambda of (lambda/2)||theta||^2 on all weights except the embeddings W_0, W_e, W_p and the biases",
     )
     weight_decay_last: float | None = parameter(
         None,
         minimum=0,
         fusible=True,
-        doc="lambda of the last layer (W_L, in transformers W_{L+1}); null: weight_decay",
+        doc="lambda of the last layer, W_L or W_{L+1} in transformers (null: weight_decay)",
     )
     regularise: Literal["all", "head_and_features"] = parameter(
         "all",
         added_later=True,
-        doc="of resnet20_mlp: all weights; or the head's matrices and the backbone's output, and nothing of the backbone",
+        doc="regularised parts of resnet20_mlp: all weights, or the head's matrices and the backbone's output",
     )
     weight_decay_features: float | None = parameter(
         None,
         minimum=0,
         added_later=True,
-        doc="lambda_H of (lambda_H/2)||H||^2 on the backbone's output, summed over samples; with regularise "
-        "head_and_features. The objective that is reported is without this term",
+        doc="lambda_H of (lambda_H/2)||H||^2 on the backbone's output, summed over samples, with regularise "
+        "head_and_features (not included in the reported objective)",
     )
     clip_norm: training.ClipNorm
     init: training.Init
@@ -124,8 +122,8 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
         "seed",
         fusible=True,
         added_later=True,
-        doc="seed: trials of one seed share their first layers and the order of the data, whatever their depth; trial: "
-        "each trial draws its own, from all of its parameters",
+        doc="scope of randomness: trials of one seed share their first layers and data order at any depth (seed), or each "
+        "trial draws from all of its parameters (trial)",
     )
     features: training.Features
     feature_dtype: training.FeatureDtype
@@ -137,18 +135,18 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
     test: bool = parameter(
         False,
         added_later=True,
-        doc="whether loss, accuracy and every measurement come for the test split as well (split = 'test'), of images",
+        doc="whether loss, accuracy and every metric are also measured on the test split of images (split = 'test')",
     )
     ln_eps: float = parameter(
         LAYER_NORM_EPS,
         minimum=0,
         added_later=True,
-        doc="what LayerNorm adds to a variance; the definition has nothing",
+        doc="constant that LayerNorm adds to the variance (0 in its definition)",
     )
     train_embedding: bool = parameter(
         True,
         added_later=True,
-        doc="whether W_0 and b_0 (in transformers W_e and W_p) are trained; else they stay as drawn, and the problem has an "
+        doc="whether W_0 and b_0 (W_e and W_p) are trained. Otherwise they stay as initialised, and the problem has an "
         "optimum (docs/infimum.md)",
     )
     embedding_seed: int = parameter(
@@ -157,28 +155,28 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
         fusible=True,
         is_random_seed=True,
         added_later=True,
-        doc="seed that an embedding is drawn with that is not trained, so that seeds are restarts on one problem",
+        doc="seed of an untrained embedding, so that seeds are restarts on one problem",
     )
     weight_decay_embedding: float | None = parameter(
         None,
         minimum=0,
         added_later=True,
-        doc="lambda of W_0 and b_0 (W_e and W_p); null: none, as in P1",
+        doc="lambda of W_0 and b_0, or W_e and W_p (null: none, as in P1)",
     )
     weight_decay_biases: float | None = parameter(
-        None, minimum=0, added_later=True, doc="lambda of all other biases; null: none, as in P1"
+        None, minimum=0, added_later=True, doc="lambda of all other biases (null: none, as in P1)"
     )
     geodesic: bool = parameter(
         False,
         added_later=True,
-        doc="whether layers of one width are compared with the straight line between the first and the last of them",
+        doc="whether layers of equal width are compared with the straight line from the first to the last of them",
     )
     epsilon: float = parameter(
         0.01,
         minimum=0,
         maximum=1,
         added_later=True,
-        doc="of effective_depth: share of samples that may be nearer to another class's mean; with geodesic",
+        doc="share of samples that may be nearer to another class's mean in effective_depth (with geodesic)",
     )
     polish: polishing.Polish
     polish_to: polishing.PolishTo
@@ -191,62 +189,60 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
     targets: int = parameter(
         3,
         minimum=1,
-        doc="numbers of a target, outputs of the teacher: tanh of 32 random projections of the normalised pixels, combined at "
+        doc="numbers per target, outputs of a teacher: tanh of 32 random projections of the normalised pixels, combined at "
         "random, all drawn by data_seed",
     )
-    samples: int | None = parameter(None, minimum=1, doc="samples, drawn by data_seed; null: all")
+    samples: int | None = parameter(None, minimum=1, doc="samples, drawn by data_seed (null: all)")
     standardize: bool = parameter(
         True,
-        doc="subtract from each number of the targets its mean and divide by its standard deviation, both of the training set",
+        doc="whether each number of the targets is centred and scaled by its mean and deviation over the training set",
     )
-    order: int = parameter(
-        1, minimum=1, doc="of markov: how many places before it the token stands that a token follows"
-    )
+    order: int = parameter(1, minimum=1, doc="distance in tokens between a token of markov and the one it depends on")
     zipf: float = parameter(
-        1.0, minimum=0, maximum=3, doc="of markov: z of the frequency i^-z of the i-th token; 0: all alike"
+        1.0, minimum=0, maximum=3, doc="exponent z of the frequency i^-z of markov's i-th token (0: uniform)"
     )
     sharpness: float = parameter(
         2.0,
         minimum=0,
         maximum=5,
-        doc="of markov: standard deviation of the logarithms that transitions are made of; 0: no token tells of the next",
+        doc="standard deviation of markov's transition logits (0: tokens are independent)",
     )
     positions: Literal["all", "last"] = parameter(
-        "all", doc="where features are measured; the loss is of all positions"
+        "all", doc="positions where features are measured (the loss covers all positions)"
     )
     min_class_count: int = parameter(
-        10, minimum=1, doc="a token is a class where it comes next at so many of the measured positions, or more"
+        10, minimum=1, doc="minimal number of measured positions at which a token comes next, to count as a class"
     )
     layers: str | None = parameter(
         None,
-        doc="modules whose outputs are measured, by pattern, several with commas: blocks.*, norm; null: the children of the "
-        "module's lists that are of one class",
+        doc="measured modules, as comma-separated patterns, e.g. blocks.*, norm (null: the children of the module's lists of "
+        "one class)",
     )
     maps: Literal["mean", "flatten"] = parameter(
-        "mean", doc="maps and tokens as they are measured: averaged over pixels and over tokens, or all numbers"
+        "mean", doc="measured form of maps and tokens: averaged over pixels and tokens, or all numbers"
     )
-    flat_inputs: bool = parameter(False, doc="whether images come to the network as plain vectors")
+    flat_inputs: bool = parameter(False, doc="whether the network gets images as flat vectors")
     decayed: str | None = parameter(
         None,
-        doc="parameters that weight_decay and weight_decay_last regularise, by pattern, several with commas: *.weight; null: "
-        "all of two dimensions or more",
+        doc="parameters regularised by weight_decay and weight_decay_last, as comma-separated patterns, e.g. *.weight (null: "
+        "all with two dimensions or more)",
     )
     dataset_hash: str | None = parameter(
         None,
-        doc="SHA-256 of the data's content, its first 16 digits; it is filled in, so that other content is another trial",
+        doc="first 16 digits of the SHA-256 of the data, filled in automatically, so that other data make another trial",
     )
     stream: bool | None = parameter(
         None,
         added_later=True,
-        doc="whether samples are read when a batch draws them instead of held in memory; null: where they are more than "
-        f"{STREAMED_BYTES / 1e9:g} GB, or more than {STREAMED_ITEMS:,} items of a data set",
+        doc="whether samples are read batch by batch instead of held in memory (null: if they exceed "
+        f"{STREAMED_BYTES / 1e9:g} GB, or {STREAMED_ITEMS:,} items of a data set)",
     )
     measure_samples: int | None = parameter(
         None,
         minimum=2,
         added_later=True,
-        doc="samples of streamed data, drawn by data_seed, of which loss and layers are measured, as many of each class; null: "
-        f"{DEFAULT_MEASURED_SAMPLES:,}, or {MEASURED_PER_CLASS} a class where that is more",
+        doc="streamed samples for loss and metrics, drawn by data_seed, equally many per class (null: "
+        f"{DEFAULT_MEASURED_SAMPLES:,}, or {MEASURED_PER_CLASS} per class if that is more)",
     )
     arguments: Mapping[str, Any]
     """Values of the arguments of the user's callables."""
@@ -278,18 +274,18 @@ OF_TARGETS = {
     "regression": _NUMBERS,
     "next_token": _NEXT_TOKENS,
 }
-"""Task -> the parameters it takes of those that are not of every task."""
+"""Task -> its parameters among those that only some tasks have."""
 OF_BUILTIN_NETWORKS = (
     *("norm", "depth", "width", "patch_size", "last_bias", "regularise", "weight_decay_features", "init", "ln_eps"),
 )
 OF_CUSTOM_NETWORKS = ("layers", "maps", "flat_inputs", "decayed")
 OF_CUSTOM_DATA = ("dataset_hash", "stream", "measure_samples")
 OF_TEXTS = ("context_length", "vocabulary_size")
-"""How texts are read. A network's argument of such a name is the same parameter."""
+"""Parameters of texts. A network argument with such a name is the same parameter."""
 
 
 def weight_decays(trial: SupervisedParameters) -> dict[str, float]:
-    """Return the weight decay of each group: `hidden`, `last` for the last layer, embedding and biases where they decay."""
+    """Return the weight decay of each group: `hidden`, `last`, and `embedding` and `biases` if they decay."""
     last = trial.weight_decay_last
     others = {"embedding": trial.weight_decay_embedding, "biases": trial.weight_decay_biases}
     return {

@@ -1,7 +1,7 @@
-"""A user's network and data as a sweep names them: `arch: ./model.py:MLP`, `dataset: ./mine.npz`. Importable without torch.
+"""References to a user's network and data in a sweep: `arch: ./model.py:MLP`, `dataset: ./mine.npz`. Importable without torch.
 
-Workers load the task from one text with absolute paths. A trial's identity has the names without their folders: the files are
-told apart by their code and their content.
+Workers load the task from one text with absolute paths. A trial's identity has the names without folders, since code and
+content identify the files.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from depthrate.tasks.code.load import code_of_file, code_of_installed
 from depthrate.tasks.interface import TaskError
 
 CUSTOM = "own"
-"""The task of trials on classes with a custom network or custom data, as stores have it."""
+"""Task of trials on classes with a custom network or custom data. Stores use this name."""
 HOSTS = {"collapse": CUSTOM, CUSTOM: CUSTOM, "regression": "regression", "next_token": "next_token"}
-"""Tasks that take a custom network or custom data -> the task of trials with them."""
+"""Tasks that take a custom network or data -> the task of the resulting trials."""
 REFERENCES = ("arch", "dataset")
-"""The parameters that name them."""
+"""Parameters that name a custom network or data."""
 DATA_FILES = (".npz", ".parquet")
 CUSTOM_PATTERNS = {"arch": ":", "dataset": rf"[:/]|({'|'.join(map(re.escape, DATA_FILES))})$"}
 """Regular expressions that match inside the name of a custom network or custom data."""
@@ -30,7 +30,7 @@ CUSTOM_PATTERNS = {"arch": ":", "dataset": rf"[:/]|({'|'.join(map(re.escape, DAT
 
 @dataclass(frozen=True)
 class CustomReferences:
-    """The custom network and data of a sweep, each by an absolute path; None: built-in."""
+    """Custom network and data of a sweep, each by an absolute path; None: built-in."""
 
     arch: str | None = None
     dataset: str | None = None
@@ -38,25 +38,25 @@ class CustomReferences:
 
     @property
     def text(self) -> str:
-        """Both in one text, by which workers load the task."""
-        named = {name: value for name in REFERENCES if (value := getattr(self, name)) is not None}
-        return f"{self.task}?{urlencode(named)}" if named else self.task
+        """Text with both references, from which workers load the task."""
+        references = {name: value for name in REFERENCES if (value := getattr(self, name)) is not None}
+        return f"{self.task}?{urlencode(references)}" if references else self.task
 
     @property
     def callables(self) -> list[str]:
-        """The places of the callables: files or installed modules."""
+        """Locations of the callables: files or installed modules."""
         return [value.rpartition(":")[0] for value in (self.arch, self.dataset) if value is not None and ":" in value]
 
     @property
     def code_files(self) -> list[Path]:
-        """The files whose code is executed."""
-        return [Path(place) for place in self.callables if place.endswith(".py")]
+        """Files whose code is executed."""
+        return [Path(location) for location in self.callables if location.endswith(".py")]
 
     def code(self) -> TaskCode | None:
-        """Return the code that they execute, of files or else of an installed module, without executing it.
+        """Read the code that they execute, from files or else from an installed module, without executing it.
 
         Raises:
-            TaskError: a file does not exist or cannot be read.
+            TaskError: A file does not exist or cannot be read.
         """
         if codes := [code_of_file(path) for path in self.code_files]:
             files = {path: text for code in codes for path, text in code.files}
@@ -65,15 +65,15 @@ class CustomReferences:
 
 
 def is_custom_task_text(text: str) -> bool:
-    """Return whether `CustomReferences.text` writes a task's text like this."""
+    """Return whether a text has the form of `CustomReferences.text`."""
     task, separator, _ = text.partition("?")
     return text == CUSTOM or bool(separator and task in HOSTS.values())
 
 
 def parse_references(text: str) -> CustomReferences:
-    """Return the references that `CustomReferences.text` has written."""
-    task, _, named = text.partition("?")
-    return CustomReferences(**dict(parse_qsl(named)), task=task)
+    """Parse the text of `CustomReferences.text`."""
+    task, _, query = text.partition("?")
+    return CustomReferences(**dict(parse_qsl(query)), task=task)
 
 
 def is_custom(name: str, value: Any) -> bool:
@@ -82,18 +82,18 @@ def is_custom(name: str, value: Any) -> bool:
 
 
 def absolute_reference(value: str, folder: Path) -> str:
-    """Return the reference with a relative path made absolute. A module's name stays."""
-    where, separator, name = value.rpartition(":")
+    """Make a relative path in a reference absolute. The name of a module stays."""
+    location, separator, name = value.rpartition(":")
     if not separator:
         return str(real_path(folder / value))
-    return f"{real_path(folder / where)}:{name}" if where.endswith(".py") else value
+    return f"{real_path(folder / location)}:{name}" if location.endswith(".py") else value
 
 
 def require_no_file_meant(name: str, value: Any, folder: Path) -> None:
-    """Check that a built-in name does not mean a file or folder beside the sweep.
+    """Check that an unknown built-in name is not a file or folder next to the sweep.
 
     Raises:
-        TaskError: one of that name exists, and no published data set has the name.
+        TaskError: A file or folder has the name, and no published data set does.
     """
     if name != "dataset" or not isinstance(value, str) or not re.fullmatch(r"[\w. -]{1,100}", value):
         return
@@ -104,43 +104,43 @@ def require_no_file_meant(name: str, value: Any, folder: Path) -> None:
 
     if value not in (*PUBLISHED, MARKOV):
         raise TaskError(
-            f"dataset is {value!r}, which is no published data set; for the file or folder of that name give ./{value}"
+            f"dataset is {value!r}, which is not a published data set. For the file or folder, write ./{value}."
         )
 
 
 def short_name(value: str) -> str:
-    """Return a reference as a trial has it: `model:MLP`, `mine.npz`."""
-    where, separator, name = value.rpartition(":")
+    """Shorten a reference to its form in a trial: `model:MLP`, `mine.npz`."""
+    location, separator, name = value.rpartition(":")
     if not separator:
         return Path(value).name
-    return f"{Path(where).stem if where.endswith('.py') else where}:{name}"
+    return f"{Path(location).stem if location.endswith('.py') else location}:{name}"
 
 
 def find_references(task: str, parts: Iterable[Mapping[str, Any]], folder: Path) -> CustomReferences | None:
-    """Return the references in the parts of a sweep (params, grids ...); None without any, or if the task takes none.
+    """Find the references in the parts of a sweep (params, grids ...). None without any, or if the task takes none.
 
     Raises:
-        TaskError: they name several networks or several data sets, which may have different parameters.
+        TaskError: They name several networks or data sets, which may have different parameters.
     """
     if task not in HOSTS:
         return None
-    named: dict[str, str | None] = {}
+    references: dict[str, str | None] = {}
     for name in REFERENCES:
         values = [value for part in parts if name in part for value in _values(part[name])]
         custom = list(dict.fromkeys(absolute_reference(value, folder) for value in values if is_custom(name, value)))
         if len(custom) > 1 or (custom and len(values) > sum(is_custom(name, value) for value in values)):
             raise TaskError(
-                f"{name} is {', '.join(map(str, values))}; a sweep takes one {name} of your own, since each has parameters of "
-                "its own: give a sweep to each, in one store"
+                f"{name} is {', '.join(map(str, values))}, but a sweep takes one custom {name}, since each has its own "
+                "parameters. Write one sweep for each, in one store."
             )
-        named[name] = custom[0] if custom else None
-    references = CustomReferences(**named, task=HOSTS[task])
-    if len({path.parent for path in references.code_files}) > 1:
+        references[name] = custom[0] if custom else None
+    result = CustomReferences(**references, task=HOSTS[task])
+    if len({path.parent for path in result.code_files}) > 1:
         raise TaskError(
-            f"{' and '.join(map(str, references.code_files))} lie in two folders; put them into one, from which what they "
-            "import is found"
+            f"{' and '.join(map(str, result.code_files))} are in two folders. Move them to one folder, so that their imports "
+            "are found."
         )
-    return references if any(named.values()) or task == CUSTOM else None
+    return result if any(references.values()) or task == CUSTOM else None
 
 
 def _values(value: Any) -> list[Any]:

@@ -1,6 +1,6 @@
-"""A user's data that are too large to hold: batches are read as they are drawn, and a fixed sample is measured.
+"""Custom data too large for memory: batches are read when drawn, and a fixed sample is measured.
 
-Shapes: N samples, M of them measured, B of a batch, I numbers of a sample.
+Shapes: N samples, M measured samples, B samples per batch, I numbers per sample.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from depthrate.tasks.supervised.parameters import DEFAULT_MEASURED_SAMPLES, Supe
 from depthrate.tasks.supervised.samples import check_numbers, first_not_finite, flattened
 
 NUM_EXAMINED = 32
-"""Number of samples of a split that are read to learn its form and to identify it."""
+"""Samples per split that are read to determine their form and identity."""
 
 
 class Streamed(ABC):
-    """A user's data by index, of which a few samples of each split were read."""
+    """Custom data by index, of which a few samples per split were read."""
 
     has_targets = False
-    """Whether a sample's label is numbers."""
+    """Whether labels are numbers."""
     labels_tokens = False
-    """Whether a sample has a label per token."""
+    """Whether a sample has one label per token."""
 
     def __init__(self, splits: Splits, name: str):
         """Read a few samples.
 
         Raises:
-            DatasetError: they cannot be read, differ in form or between reads, or are not what training takes.
+            DatasetError: They cannot be read, differ in form or between reads, or cannot be trained on.
         """
         self.splits, self.name = splits, name
-        self._measured = functools.lru_cache(maxsize=2)(self._read_measured)  # for later packs, training and test split
+        self._measured = functools.lru_cache(maxsize=2)(self._read_measured)  # shared by packs; training and test split
         training = splits.training
-        indices = examined(len(training))
-        first_x, _ = training.read(indices[:1])  # untimed: the first read may open files
+        indices = examined_indices(len(training))
+        first_x, _ = training.read(indices[:1])  # not timed, since the first read may open files
         started = time.perf_counter()
         x, y = training.read(indices)
         self._sample_s = (time.perf_counter() - started) / len(indices)
         check_numbers(x, name, "training")
         if not np.array_equal(first_x[0], x[0], equal_nan=x.dtype.kind == "f"):
             raise DatasetError(
-                f"{name} gives item {indices[0]} other numbers each time; a trial is told from others by its data: draw what "
-                "is random from the index, np.random.default_rng(index)"
+                f"{name} gives different numbers for item {indices[0]} at each read, but data identify trials. Derive random "
+                "numbers from the index: np.random.default_rng(index)."
             )
         self._item_shape, self._dtype = x.shape[1:], x.dtype
         self.sample_shape = flattened(x)[1]
@@ -62,20 +62,20 @@ class Streamed(ABC):
         digest.update(self._labels_digest())
         digest.update(self._digest(training, indices, x, y))
         if splits.test is not None:
-            of_test = examined(len(splits.test))
-            digest.update(self._digest(splits.test, of_test, *splits.test.read(of_test)))
+            test_indices = examined_indices(len(splits.test))
+            digest.update(self._digest(splits.test, test_indices, *splits.test.read(test_indices)))
         self.content_hash = digest.hexdigest()
-        """Hexadecimal SHA-256 of length, form, all labels where they are known, and the examined samples."""
+        """SHA-256 of length, form, all labels if known, and the examined samples, in hexadecimal."""
 
     @property
     def num_samples(self) -> int:
-        """Number of samples of the training split."""
+        """Number of training samples."""
         return len(self.splits.training)
 
     @property
     @abstractmethod
     def num_outputs(self) -> int:
-        """Number of classes, of numbers of a target, or of tokens."""
+        """Number of classes, of numbers per target, or of tokens."""
 
     @property
     def labels_held(self) -> int:
@@ -84,43 +84,43 @@ class Streamed(ABC):
 
     @abstractmethod
     def _learn_labels(self, y_B: np.ndarray) -> None:
-        """Learn which labels exist, from a few of them and from what the data declare."""
+        """Determine the existing labels, from a few of them and from the data's declarations."""
 
     def _labels_digest(self) -> bytes:
-        """Return a digest of all labels, as far as they are known."""
+        """Return a digest of all known labels."""
         return b""
 
     @abstractmethod
-    def _labelled(self, y_B: np.ndarray, indices_B: np.ndarray) -> np.ndarray:
-        """Return labels as training takes them."""
+    def _convert_labels(self, y_B: np.ndarray, indices_B: np.ndarray) -> np.ndarray:
+        """Convert labels to their form in training."""
 
-    def _chosen(self, split: Items, num_measured: int, data_seed: int) -> np.ndarray:
-        """Return the indices of a sample of a split, ascending, drawn uniformly."""
+    def _choose(self, split: Items, num_measured: int, data_seed: int) -> np.ndarray:
+        """Draw the indices of a sample of a split uniformly, in ascending order."""
         return np.sort(np.random.default_rng([data_seed, 0]).choice(len(split), num_measured, replace=False))
 
     @abstractmethod
     def _dataset(self, x_MI: np.ndarray, labels_M: np.ndarray) -> Dataset:
-        """Return a measured sample as a data set."""
+        """Build a data set from the measured samples."""
 
     @property
     def min_measured(self) -> int:
-        """Least number of samples that must be measured."""
+        """Minimal number of measured samples."""
         return 2 * self.num_outputs
 
     @property
     def default_measured(self) -> int:
-        """Number of samples that are measured by default."""
+        """Default number of measured samples."""
         return DEFAULT_MEASURED_SAMPLES
 
     def num_measured(self, measure_samples: int | None) -> int:
-        """Return the number of samples that are measured."""
+        """Return the number of measured samples."""
         return min(self.num_samples, measure_samples or self.default_measured)
 
     def shape(self, measure_samples: int | None, dtype: str) -> DataShape:
-        """Return the shape of the training set, and the memory that reading it takes."""
+        """Return the shape of the training set, and the memory for reading it."""
         inputs = int(np.prod(self.sample_shape))
         measured, item_bytes = self.num_measured(measure_samples), inputs * self._dtype.itemsize
-        kept = measured * item_bytes * (1 if self.splits.test is None else 2) + 3 * 8 * self.labels_held
+        stored_bytes = measured * item_bytes * (1 if self.splits.test is None else 2) + 3 * 8 * self.labels_held
         return DataShape(
             num_samples=self.num_samples,
             sample_shape=self.sample_shape,
@@ -129,16 +129,16 @@ class Streamed(ABC):
             has_targets=self.has_targets,
             labels_tokens=self.labels_tokens,
             stream=StreamShape(
-                num_measured=measured, kept_bytes=kept, sample_bytes=item_bytes, sample_s=self._sample_s
+                num_measured=measured, kept_bytes=stored_bytes, sample_bytes=item_bytes, sample_s=self._sample_s
             ),
-            reading_bytes=2 * kept + measured * inputs * np.dtype(dtype).itemsize,
+            reading_bytes=2 * stored_bytes + measured * inputs * np.dtype(dtype).itemsize,
         )
 
     def prepared(self, trial: SupervisedParameters) -> Dataset:
-        """Return the measured sample with the stream that training draws from, both normalised by the sample's moments.
+        """Prepare the measured samples and the training stream, both normalised by the moments of the measured samples.
 
         Raises:
-            DatasetError: a sample cannot be read, has another form, or a class is not in the sample.
+            DatasetError: A sample cannot be read or has another form, or a class is missing among the measured samples.
         """
         count, dtype, size = (
             self.num_measured(trial.measure_samples),
@@ -146,13 +146,15 @@ class Streamed(ABC):
             self.splits.vocabulary_size,
         )
         x_MI, y_M = self._measured(count, trial.data_seed, False)
-        of_inputs = (0.0, 1.0) if size is not None else moments(x_MI, trial.normalize)
-        of_labels = self._label_moments(y_M, trial)
+        input_moments = (0.0, 1.0) if size is not None else moments(x_MI, trial.normalize)
+        label_moments = self._label_moments(y_M, trial)
 
         def scale(x_BI: np.ndarray, y_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             if size is not None:
                 return x_BI.astype(np.int64), y_B
-            return scaled(x_BI, *of_inputs, dtype), y_B if of_labels is None else scaled(y_B, *of_labels, dtype)
+            return scaled(x_BI, *input_moments, dtype), y_B if label_moments is None else scaled(
+                y_B, *label_moments, dtype
+            )
 
         def read(indices_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return scale(*self._read(self.splits.training, indices_B))
@@ -167,10 +169,10 @@ class Streamed(ABC):
     def _label_moments(self, y_M: np.ndarray, trial: SupervisedParameters) -> tuple[Any, Any] | None:
         return None
 
-    def _read_measured(self, num_measured: int, data_seed: int, of_test: bool) -> tuple[np.ndarray, np.ndarray]:
-        split = self.splits.test if of_test else self.splits.training
+    def _read_measured(self, num_measured: int, data_seed: int, is_test: bool) -> tuple[np.ndarray, np.ndarray]:
+        split = self.splits.test if is_test else self.splits.training
         assert split is not None
-        chosen = self._chosen(split, min(num_measured, len(split)), data_seed)
+        chosen = self._choose(split, min(num_measured, len(split)), data_seed)
         x_MI = np.empty((len(chosen), int(np.prod(self.sample_shape))), self._dtype)
         parts = []
         for start in range(0, len(chosen), ITEMS_PER_READ):
@@ -180,24 +182,24 @@ class Streamed(ABC):
         return x_MI, np.concatenate(parts)
 
     def _read(self, split: Items, indices_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return samples [B, I] as they come and their labels as training takes them, after a check of their form."""
+        """Read samples [B, I] and their labels in training form, and check their form."""
         return self._checked(*split.read(indices_B), indices_B)
 
     def _checked(self, x: np.ndarray, y: np.ndarray, indices_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if x.shape[1:] != self._item_shape or x.dtype != self._dtype:
             raise DatasetError(
-                f"{self.name}: items {indices_B[0]} ... are {x.dtype} of shape {list(x.shape[1:])}, those before "
-                f"{self._dtype} of shape {list(self._item_shape)}; bring all to one in __getitem__"
+                f"{self.name}: items from {indices_B[0]} on are {x.dtype} of shape {list(x.shape[1:])}, earlier ones "
+                f"{self._dtype} of shape {list(self._item_shape)}. Convert them in __getitem__."
             )
         if (bad := first_not_finite(x)) is not None:
-            raise DatasetError(f"{self.name}: item {indices_B[bad]} has a number that is NaN or infinite; leave it out")
+            raise DatasetError(f"{self.name}: item {indices_B[bad]} has a number that is NaN or infinite. Remove it.")
         size = self.splits.vocabulary_size
         if size is not None and (x.dtype.kind not in "iu" or x.min() < 0 or x.max() >= size):
             raise DatasetError(
-                f"{self.name}: tokens are {x.dtype} from {x.min()} to {x.max()} and vocabulary_size is {size}; give whole "
-                f"numbers 0 to {size - 1}"
+                f"{self.name}: tokens are {x.dtype} from {x.min()} to {x.max()}, but vocabulary_size is {size}. Use int "
+                f"0 to {size - 1}."
             )
-        return flattened(x)[0], self._labelled(y, indices_B)
+        return flattened(x)[0], self._convert_labels(y, indices_B)
 
     def _digest(self, split: Items, indices: np.ndarray, x: np.ndarray, y: np.ndarray) -> bytes:
         """Return a digest of these samples of a split."""
@@ -205,41 +207,41 @@ class Streamed(ABC):
         return hashlib.sha256(x_BI.tobytes() + repr((len(split), labels_B.tolist())).encode()).digest()
 
     def check(self, trial: SupervisedParameters, draw: str) -> None:
-        """Refuse a trial that streamed samples cannot do. draw: the parameter by which some samples are drawn.
+        """Reject a trial that streamed samples do not support. draw: the parameter that limits the samples.
 
         Raises:
-            ParameterError: naming the value, and a value to give.
+            ParameterError: Names the value and an allowed one.
         """
-        count, drawn = self.num_samples, getattr(trial, draw)
+        count, limit = self.num_samples, getattr(trial, draw)
         if trial.batch_size is None or trial.batch_size >= count:
             size = "null, full batch" if trial.batch_size is None else f"{trial.batch_size}, all samples"
             raise ParameterError(
                 f"batch_size is {size}, but the {count:,} samples of {trial.dataset!r} are streamed, and a step would read all "
-                "of them; give a batch_size, or stream: false to hold them in memory"
+                "of them. Set a smaller batch_size, or stream: false to hold them in memory."
             )
-        if drawn is not None:
+        if limit is not None:
             raise ParameterError(
-                f"{draw} is {drawn}, but {trial.dataset!r} is streamed, and no part of it is drawn; give null and return the "
-                "part, torch.utils.data.Subset(...), or stream: false to hold all in memory"
+                f"{draw} is {limit}, but {trial.dataset!r} is streamed in full. Set it to null and return a subset, "
+                "torch.utils.data.Subset(...), or set stream: false to hold all in memory."
             )
         if self.num_measured(trial.measure_samples) < min(self.min_measured, count):
             raise ParameterError(
-                f"measure_samples is {trial.measure_samples}, but {trial.dataset!r} has {self.num_outputs} outputs; give at "
-                f"least {self.min_measured}"
+                f"measure_samples is {trial.measure_samples}, but {trial.dataset!r} has {self.num_outputs} outputs. Set at "
+                f"least {self.min_measured}."
             )
 
     def remark(self, measure_samples: int | None) -> str:
-        """Return the sentence on how these data are trained on and identified."""
-        how = "the same number of each class" if self.labels_held else "drawn from all alike"
+        """Return the remark on training with these data and identifying them."""
+        sampling = "equally many per class" if self.labels_held else "drawn uniformly"
         labels = ", all labels" if self.labels_held else ""
         return (
-            f"{self.name}: {self.num_samples:,} samples are streamed: a batch is read when it is drawn, and loss and layers "
-            f"are those of {self.num_measured(measure_samples):,} samples, {how}, by data_seed. They are told from other data "
-            f"by their number, form{labels} and {len(examined(self.num_samples))} samples: a change elsewhere goes unseen"
+            f"{self.name}: {self.num_samples:,} samples are streamed. Batches are read when drawn. Loss and layers are those "
+            f"of {self.num_measured(measure_samples):,} samples, {sampling}, by data_seed. The data are identified by number, "
+            f"form{labels} and {len(examined_indices(self.num_samples))} samples: a change elsewhere goes unseen."
         )
 
 
-def examined(num_samples: int) -> np.ndarray:
-    """Return the indices of the samples that are examined: the first, the last, and others that are always the same."""
+def examined_indices(num_samples: int) -> np.ndarray:
+    """Return the indices of the examined samples: the first, the last, and fixed random ones."""
     others = np.random.default_rng(0).integers(num_samples, size=NUM_EXAMINED - 2)
     return np.unique([0, num_samples - 1, *others])

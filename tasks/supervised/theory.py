@@ -1,4 +1,4 @@
-"""Closed forms the measurements are compared with. Plain Python: importable by every command."""
+"""Closed forms that metrics are compared with. Plain Python: importable by every command."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 MIN_WIDTH = 4
-"""Below it P1's Theorem 4.3 says nothing."""
+"""Minimal width covered by P1's Theorem 4.3."""
 
 
 def gufm_limit(loss: str, *, num_classes: int, width: int, weight_decay_last: float, last_bias: bool) -> float | None:
-    """Return the objective's limit as depth grows: the optimum of the unconstrained model on the LayerNorm sphere.
+    """Return the objective's limit at infinite depth: the optimum of the unconstrained model on the LayerNorm sphere.
 
-    Features live on the sphere of radius sqrt(width) inside the mean-zero subspace, one balanced point a class; only
-    the last layer is regularised in the limit. Null where the class points do not fit into that subspace, and below width 4.
-    A limit for blocks of one matrix (Theorem 4.3); for those of two only if their lambda falls faster than 1 / log L
-    (Theorem 4.6), and a lower bound otherwise.
+    Features are on the sphere of radius sqrt(width) inside the mean-zero subspace, one balanced point per class. Only the last
+    layer is regularised in the limit. None if the class points do not fit into that subspace, or below width 4.
+
+    It is a limit for blocks of one matrix (Theorem 4.3). For blocks of two, it is a limit only if their lambda falls faster
+    than 1 / log L (Theorem 4.6), and a lower bound otherwise.
 
     Source: Neural Collapse is Globally Optimal in Deep Regularized ResNets and Transformers, Lemma 4.2, with
     the factor of the MSE case corrected to (d + lambda K).
@@ -39,7 +40,7 @@ def gufm_limit(loss: str, *, num_classes: int, width: int, weight_decay_last: fl
 
 
 def _cross_entropy_limit(num_classes: int, width: int, weight_decay_last: float) -> float:
-    """Return the least value over the row norm w >= 0 of log(1 + (K-1) exp(-w sqrt(d) K/(K-1))) + lambda K w^2 / 2."""
+    """Minimise log(1 + (K-1) exp(-w sqrt(d) K/(K-1))) + lambda K w^2 / 2 over the row norm w >= 0."""
     if weight_decay_last == 0:
         return 0.0
     w = best_row_norm(num_classes, width, weight_decay_last)
@@ -48,7 +49,7 @@ def _cross_entropy_limit(num_classes: int, width: int, weight_decay_last: float)
 
 
 def best_row_norm(num_classes: int, width: int, weight_decay_last: float) -> float:
-    """Return the norm of W_L's rows at the unconstrained model's optimum with cross-entropy; the decay is above 0."""
+    """Return the norm of W_L's rows at the unconstrained model's optimum with cross-entropy, for a positive decay."""
     rate = math.sqrt(width) * num_classes / (num_classes - 1)
 
     def slope(w: float) -> float:
@@ -67,26 +68,25 @@ def best_row_norm(num_classes: int, width: int, weight_decay_last: float) -> flo
 
 
 def construction_cost(num_blocks: int, weight_decay: float, *, matrices: int, total_change: float) -> float:
-    """Return the regularisation of hidden layers that reach collapse together, each block doing an equal share.
+    """Return the regularisation of hidden layers that reach collapse together, with an equal share for each block.
 
-    The change that the blocks make adds up to `total_change` (a norm that depends on the data, not on the depth); a block
-    whose product of `matrices` weights has norm s costs at least (lambda/2) matrices s^(2/matrices), by the inequality of
-    means. So it is lambda c^2 / (2 blocks) for one matrix a block, which vanishes as 1/L, and lambda c for two, which does
-    not, unless lambda falls with L: that is why L-RN2 stays flat under a constant lambda and collapses under lambda / L.
-    The order in L is that of P1's construction (Theorem 4.6); this form of it, with one constant, is ours.
+    The changes of the blocks add up to `total_change`, a norm that depends on the data, not on the depth. A block whose product
+    of `matrices` weights has norm s costs at least (lambda/2) matrices s^(2/matrices), by the inequality of means. For one
+    matrix per block the total is lambda c^2 / (2 blocks), which vanishes as 1/L. For two it is lambda c, which vanishes only if
+    lambda falls with L. Therefore L-RN2 stays flat under a constant lambda and collapses under lambda / L. The order in L is
+    that of P1's construction (Theorem 4.6). This form, with one constant, is not from the paper.
     """
     share = total_change / num_blocks
     return weight_decay / 2 * num_blocks * matrices * share ** (2 / matrices)
 
 
 def construction_excess(trials: Sequence[Mapping[str, Any]]) -> list[float] | None:
-    """Return the construction's cost at each trial's depth and decay, for a total change of one (which is a common factor).
+    """Return the construction's cost at each trial's depth and decay, for a total change of one, a common factor.
 
-    Null for an architecture whose construction is not known, and for trials of several architectures.
+    None for an architecture without a known construction, and for trials of several architectures.
     """
-    from depthrate.tasks.networks.builtin import (
-        ARCHITECTURES,  # here: numpy comes with it, and every command reads this file
-    )
+    # Imported here, since it imports numpy and every command imports this module.
+    from depthrate.tasks.networks.builtin import ARCHITECTURES
 
     names = {params.get("arch") for params in trials}
     architecture = ARCHITECTURES.get(str(names.pop())) if len(names) == 1 else None
@@ -99,14 +99,14 @@ def construction_excess(trials: Sequence[Mapping[str, Any]]) -> list[float] | No
 
 
 TWO_MATRICES = frozenset(["rn2", "t12", "t22"])
-"""Networks whose blocks map with two matrices one after the other."""
+"""Networks whose blocks apply two matrices in turn."""
 
 
 def reaches_limit(trials: Sequence[Mapping[str, Any]]) -> bool:
-    """Tell whether the objective comes down to `gufm_limit` as depth grows, along these trials' depths and decays.
+    """Return whether the objective reaches `gufm_limit` at infinite depth, along these trials' depths and decays.
 
-    With blocks of two matrices only if lambda(L) = o(1 / log L) (P1, Theorem 4.6): here, if lambda log L is less at the
-    largest depth than at the smallest above 1.
+    Blocks of two matrices reach it only if lambda(L) = o(1 / log L) (P1, Theorem 4.6). Here: if lambda log L is smaller at the
+    largest depth than at the smallest depth above 1.
     """
     if not any(params.get("arch") in TWO_MATRICES for params in trials):
         return True
@@ -118,10 +118,10 @@ def reaches_limit(trials: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def theorem_bound(blocks: int, *, num_samples: int, width: int, weight_decay: float, closest: float) -> float | None:
-    """Return P1's bound on the objective above its limit, for residual blocks of one matrix; null below two blocks.
+    """Return P1's bound on the objective above its limit, for residual blocks of one matrix; None below two blocks.
 
     32 pi^2 d lambda N / (L_1 m^2) + 2^7 N d lambda log^2 L_2 / (m^2 L_2), with m (`closest`) the smallest distance between
-    normalised samples. The theorem leaves open how the blocks part into L_1 and L_2: here half and half.
+    normalised samples. The theorem leaves the division of the blocks into L_1 and L_2 open. Here both are half.
     """
     if blocks < 2 or closest <= 0:
         return None
@@ -131,7 +131,7 @@ def theorem_bound(blocks: int, *, num_samples: int, width: int, weight_decay: fl
 
 
 def may_idle(params: Mapping[str, Any]) -> bool:
-    """Return whether a further block of a trial's network can change nothing at no cost; of a user's that is not known."""
+    """Return whether an additional block can leave a trial's network unchanged at no cost; False for custom networks."""
     from depthrate.tasks.networks.builtin import ARCHITECTURES  # here: see construction_excess
 
     architecture = ARCHITECTURES.get(str(params.get("arch")))
@@ -139,24 +139,24 @@ def may_idle(params: Mapping[str, Any]) -> bool:
 
 
 def objective_at_zero(trials: Sequence[Mapping[str, Any]]) -> list[float | None]:
-    """Return the objective of networks whose weights and biases are all 0, with balanced classes; null for data of a user's.
+    """Return the objective of networks with all weights and biases 0, for balanced classes; None for custom data.
 
-    log K for cross-entropy, 1/2 for the squared error.
+    It is log K for cross-entropy and 1/2 for the squared error.
     """
     from depthrate.tasks.data.published import PUBLISHED  # here: see construction_excess
 
     sets = [PUBLISHED.get(str(params.get("dataset"))) for params in trials]
     return [
-        None if found is None else 0.5 if params.get("loss") == "mse" else math.log(found.num_classes)
-        for found, params in zip(sets, trials, strict=True)
+        None if dataset is None else 0.5 if params.get("loss") == "mse" else math.log(dataset.num_classes)
+        for dataset, params in zip(sets, trials, strict=True)
     ]
 
 
 def bound_of_gap(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | None:
-    """Return `theorem_bound` at each trial's depth, up to its factor: it bounds squared distances to collapse alike.
+    """Return `theorem_bound` at each trial's depth, up to a factor. It also bounds squared distances to collapse.
 
-    Null for what it is not about (blocks of several matrices, pre-LN, smoothed labels, an embedding or biases that are not
-    free), and where anything in its factor differs between the trials.
+    None for cases it does not cover (blocks of several matrices, pre-LN, smoothed labels, a regularised or untrained embedding,
+    regularised biases), and if a quantity in its factor differs between the trials.
     """
     from depthrate.tasks.networks.builtin import ARCHITECTURES  # here: see construction_excess
 
@@ -177,24 +177,24 @@ def bound_of_gap(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | No
 
 
 def is_other_problem(params: Mapping[str, Any]) -> bool:
-    """Tell whether labels are smoothed, or embedding or biases are not free, as P1's theorems have them."""
+    """Return whether labels are smoothed, or embedding or biases are not free, unlike in P1's theorems."""
     decays = (params.get("weight_decay_embedding"), params.get("weight_decay_biases"))
     is_other = params.get("train_embedding") is False or bool(params.get("label_smoothing"))
     return is_other or any(decay is not None for decay in decays)
 
 
 def bound_of_simplex(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | None:
-    """Return the bound on nc2a: null where the optimum's rows are no simplex (see `bound_of_basis`)."""
+    """Return the bound on nc2a, or None if the optimum's rows are not a simplex (see `bound_of_basis`)."""
     return _bound_of_distance(trials) if set(map(_is_simplex, trials)) == {True} else None
 
 
 def bound_of_basis(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | None:
-    """Return the bound on nc2b: null where the optimum's rows are not orthogonal, as only those of squares without bias are."""
+    """Return the bound on nc2b, or None unless the optimum's rows are orthogonal: only for squared error without bias."""
     return _bound_of_distance(trials) if set(map(_is_simplex, trials)) == {False} else None
 
 
 def _is_simplex(params: Mapping[str, Any]) -> bool:
-    """Tell which of both the optimum of the unconstrained model has (Lemma 4.2): with a last bias, too, squares have it."""
+    """Return whether the unconstrained model's optimum is a simplex (Lemma 4.2): for squared error only with a last bias."""
     from depthrate.tasks.networks.builtin import NetworkParameters, has_last_bias  # here: see construction_excess
 
     trial = NetworkParameters.from_params({"loss": "ce", "last_bias": None, **params})
@@ -202,6 +202,6 @@ def _is_simplex(params: Mapping[str, Any]) -> bool:
 
 
 def _bound_of_distance(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | None:
-    """Return the root of `bound_of_gap`: the bound on a distance to collapse, which is of order L^-1/2 up to logarithms."""
+    """Return the square root of `bound_of_gap`, a bound on a distance to collapse of order L^-1/2 up to logarithms."""
     squared = bound_of_gap(trials)
     return None if squared is None else [None if value is None else math.sqrt(value) for value in squared]

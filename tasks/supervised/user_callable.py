@@ -1,4 +1,4 @@
-"""A user's callable that makes a network or a data set, and its arguments as parameters. Importable without torch."""
+"""A user's callable that builds a network or a data set, with its arguments as parameters. Importable without torch."""
 
 from __future__ import annotations
 
@@ -22,47 +22,49 @@ class UserCallable:
 
     make: Callable[..., Any]
     name: str
-    """Its name in a trial's parameters: `model:MLP`."""
+    """Name in a trial's parameters, such as `model:MLP`."""
     arguments: tuple[Parameter, ...] = ()
     code: TaskCode | None = None
     defined_at: str = ""
 
     def values(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of its arguments among a trial's."""
+        """Select the values of its arguments from a trial's."""
         return {argument.name: arguments[argument.name] for argument in self.arguments}
 
 
 def load_callable(reference: str | None, parameter: str, files: Mapping[str, bytes] | None) -> UserCallable | None:
-    """Load the callable that `arch` or `dataset` names; None for another reference. `files` go before what is on disk.
+    """Load the callable named by `arch` or `dataset`, or return None for another reference. `files` replace those on disk.
 
     Raises:
-        TaskError: the file or module does not import, or has no such callable.
-        ParameterError: the callable takes an argument that no sweep can give.
+        TaskError: The file or module cannot be imported, or has no such callable.
+        ParameterError: The callable takes an argument that no sweep can give.
     """
-    where, separator, name = (reference or "").rpartition(":")
+    location, separator, name = (reference or "").rpartition(":")
     if reference is None or not separator:
         return None
-    module, code = load_user_module(where, None, files if where.endswith(".py") else None)
+    module, code = load_user_module(location, None, files if location.endswith(".py") else None)
     make = getattr(module, name, None)
     if not callable(make):
-        state = "has nothing called" if make is None else "has something that is no class or function called"
+        state = "does not define" if make is None else "does not define a class or function"
         defined = [
             key for key, value in vars(module).items() if callable(value) and value.__module__ == module.__name__
         ]
-        raise TaskError(f"{parameter}: {where} {state} {name!r}; what it defines: {', '.join(defined) or 'nothing'}")
+        raise TaskError(f"{parameter}: {location} {state} {name!r}. It defines: {', '.join(defined) or 'nothing'}.")
     short = short_name(reference)
     arguments = tuple(read_arguments(make, short))
-    return UserCallable(make=make, name=short, arguments=arguments, code=code, defined_at=f"{Path(where).name}, {name}")
+    return UserCallable(
+        make=make, name=short, arguments=arguments, code=code, defined_at=f"{Path(location).name}, {name}"
+    )
 
 
 def read_arguments(function: Callable[..., Any], name: str) -> list[Parameter]:
-    """Return the arguments of a callable that was not written for sweeps as parameters; they need no annotation.
+    """Read the arguments of any callable as parameters. Annotations are optional.
 
-    Without an annotation the default's type holds, and without a default any scalar is taken. An argument that no sweep can
-    give (a class, a function) keeps its default, as do *args and **kwargs.
+    Without an annotation, the default determines the type. Without a default either, any scalar is accepted. Arguments that no
+    sweep can give (a class, a function) keep their defaults, as do *args and **kwargs.
 
     Raises:
-        ParameterError: an argument without a default takes something that no sweep can give.
+        ParameterError: An argument without a default has a type that no sweep can give.
     """
     inner = function.__init__ if isinstance(function, type) else function  # type: ignore[misc]
     try:
@@ -76,20 +78,22 @@ def read_arguments(function: Callable[..., Any], name: str) -> list[Parameter]:
         kind, nullable, choices = _argument_kind(hints.get(argument.name), argument)
         if kind is not None:
             default = REQUIRED if argument.default is argument.empty else argument.default
-            made = Parameter(
+            parameter = Parameter(
                 name=argument.name, kind=kind, nullable=nullable, choices=choices, doc=f"argument of {name}"
             )
-            parameters.append(made if default is REQUIRED else replace(made, default=made.check(default)))
+            parameters.append(
+                parameter if default is REQUIRED else replace(parameter, default=parameter.check(default))
+            )
         elif argument.default is argument.empty:
             raise ParameterError(
-                f"{name} needs {argument.name!r}, which is {hints.get(argument.name)!r}: no sweep can give that; name a "
-                "function that takes numbers, str and bool and makes the rest itself"
+                f"{name} needs {argument.name!r} of type {hints.get(argument.name)!r}, which no sweep can give. Use a "
+                "function that takes int, float, str and bool and creates the rest."
             )
     return parameters
 
 
 def _argument_kind(hint: Any, argument: inspect.Parameter) -> tuple[Kind | None, bool, tuple[Any, ...] | None]:
-    """Return (kind, nullable, choices) of an argument; the kind is None where a sweep cannot give it."""
+    """Return (kind, nullable, choices) of an argument. The kind is None if a sweep cannot give it."""
     default = argument.default
     if hint is not None:
         try:

@@ -24,7 +24,13 @@ from torch import Tensor
 from depthrate.tasks.data.dataset import SampleStream
 from depthrate.tasks.interface import Engine
 from depthrate.tasks.native.library import Library
-from depthrate.tasks.networks.flat_parameters import decay_groups, gradients_of, leaves_of, split_parameters, started
+from depthrate.tasks.networks.flat_parameters import (
+    decay_groups,
+    gradients_of,
+    leaves_of,
+    split_parameters,
+    start_trials,
+)
 from depthrate.tasks.networks.network import Network, Tensors
 from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engines.choice import EngineError
@@ -110,7 +116,7 @@ class FusedTrainer:
         streams, fixed = [stream(h.seed, "init") for h in self.hyperparameters], None
         if self.network.fixed_parameters:
             fixed = [stream(h.fixed_seed, "init") for h in self.hyperparameters]
-        theta_TP, state = started(self.network, self.plan.init, streams, self.plan.dtype, fixed)
+        theta_TP, state = start_trials(self.network, self.plan.init, streams, self.plan.dtype, fixed)
         self.theta_TP = theta_TP.to(self.device)
         self.moment_TP = torch.zeros_like(self.theta_TP)
         self.square_TP = torch.zeros_like(self.theta_TP) if self.plan.keeps_squares else None

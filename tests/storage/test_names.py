@@ -99,7 +99,7 @@ def test_parameters_that_differ_in_capitals_alone_have_columns_of_their_own(fold
 
 @pytest.mark.parametrize("value", ["\ud800", "a\x00b"])
 def test_a_parameter_that_is_no_text_is_refused(value: str) -> None:
-    with pytest.raises(ParameterError, match="parameter 'flag' is .*; allowed: a text"):
+    with pytest.raises(ParameterError, match="parameter 'flag' is .*, expected a str"):
         Parameter(name="flag", kind="str").check(value)
 
 

@@ -97,7 +97,7 @@ def bad_axes() -> Iterator[Row]:
 
 
 _OF_FORMULA = {
-    "0.1 / dept": "'dept' is not a parameter; did you mean 'depth'?",
+    "0.1 / dept": "'dept' is not a parameter (did you mean 'depth'?)",
     "0.1 / (depth - 2)": "divides by zero where depth = 2",
     "9**9**9": "is too large a number",
     "1e308 * 1e308": "has no finite real value",
@@ -189,7 +189,7 @@ _SEARCHES: dict[str, tuple[list[Any], str]] = {
     "prune factor": ([{"metric": "loss", "factor": 1}], "allowed: an int from 2 on"),
     "measure": ([3, "best", {"params": 3}], "search.measure"),
     "measure seed": ([{"seed": 3}], "did you mean 'seeds'?"),
-    "parmas": ([{}], "unknown key 'parmas' in search; did you mean 'params'?"),
+    "parmas": ([{}], "unknown key 'parmas' in search (did you mean 'params'?)"),
 }
 """What is wrong -> (values of that key, a piece of the message); the key is what stands before a space or a dot."""
 

@@ -48,9 +48,9 @@ def test_what_has_no_meaning_is_refused(figure, words):
 @pytest.mark.parametrize(
     ("figure", "words"),
     [
-        (CURVE | {"x": "dept"}, "unknown parameter 'dept' in figures; did you mean 'depth'"),
+        (CURVE | {"x": "dept"}, "unknown parameter 'dept' in figures .did you mean 'depth'"),
         (CURVE | {"by": ["sed"]}, "unknown parameter 'sed'"),
-        (CURVE | {"metric": "nc11"}, "unknown metric 'nc11' in figures; did you mean 'nc1'"),
+        (CURVE | {"metric": "nc11"}, "unknown metric 'nc11' in figures .did you mean 'nc1'"),
         (MATRIX | {"metric": "nc1"}, "unknown matrix 'nc1' in figures"),
     ],
 )

@@ -141,11 +141,11 @@ def test_aliases_of_ordinary_size_are_understood(tmp_path):
 
 
 def test_a_number_that_python_does_not_print_is_refused_in_words():
-    with pytest.raises(SweepError, match="seeds is a value with a whole number of thousands of digits"):
+    with pytest.raises(SweepError, match="seeds is a value with thousands of digits"):
         expand(
             sweep_of_spec({"name": "x", "task": "collapse", "params": {"arch": "rn1", "depth": 2}, "seeds": 10**5000})
         )
-    with pytest.raises(SweepError, match="'width' is a value with a whole number of thousands of digits; allowed"):
+    with pytest.raises(SweepError, match="'width' is a value with thousands of digits, expected"):
         expand(
             sweep_of_spec({"name": "x", "task": "collapse", "params": {"arch": "rn1", "depth": 2, "width": 10**5000}})
         )

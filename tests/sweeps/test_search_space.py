@@ -82,7 +82,7 @@ def test_conditions_follow_the_values_so_far() -> None:
         ([], r"search is \[\], expected a mapping"),
         ({"params": LR}, "search needs an objective"),
         ({"objective": "nc1"}, "search needs params"),
-        ({"params": LR, "objective": "nc1", "samplr": "tpe"}, "unknown key 'samplr' in search; did you mean 'sampler'"),
+        ({"params": LR, "objective": "nc1", "samplr": "tpe"}, "unknown key 'samplr' in search .did you mean 'sampler'"),
         (
             {"params": LR, "objective": "nc1", "sampler": "tpee"},
             "search.sampler is 'tpee'; allowed: tpe, .*did you mean",

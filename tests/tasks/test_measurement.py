@@ -18,11 +18,11 @@ def test_labels_and_entries_fall_back_to_names() -> None:
     ("given", "message"),
     [
         ({"name": "my bend"}, "letters, digits"),
-        ({"name": "bend", "axis": "logarithmic"}, "axis is 'logarithmic'; allowed: log, linear"),
-        ({"name": "bend", "per": "epoch"}, "per is 'epoch'; allowed: layer, step"),
-        ({"name": "bend", "kind": "tensor"}, "allowed: scalar, vector, matrix"),
-        ({"name": "bend", "panel": "spectrum"}, "'spectrum' is for a vector, not a scalar"),
-        ({"name": "bend", "kind": "vector", "per": "step"}, "measured per layer, not per step"),
+        ({"name": "bend", "axis": "logarithmic"}, "axis is 'logarithmic', expected one of log, linear"),
+        ({"name": "bend", "per": "epoch"}, "per is 'epoch', expected one of layer, step"),
+        ({"name": "bend", "kind": "tensor"}, "expected one of scalar, vector, matrix"),
+        ({"name": "bend", "panel": "spectrum"}, "panel 'spectrum' needs kind 'vector'"),
+        ({"name": "bend", "kind": "vector", "per": "step"}, "per is 'step', but a vector"),
     ],
 )
 def test_what_cannot_be_kept_or_drawn_is_refused(given: dict[str, Any], message: str) -> None:
@@ -33,7 +33,7 @@ def test_what_cannot_be_kept_or_drawn_is_refused(given: dict[str, Any], message:
 def test_names_are_unique_and_gaps_are_measured() -> None:
     with pytest.raises(MeasurementError, match="'a' is declared twice"):
         by_name([Measurement("a"), Measurement("a", per="step")])
-    with pytest.raises(MeasurementError, match="its gap 'b' is no number"):
+    with pytest.raises(MeasurementError, match="gap is 'b'"):
         by_name([Measurement("a", gap="b")])
     assert scalars([Measurement("a"), Measurement("v", kind="vector"), Measurement("s", per="step")]) == ["a", "s"]
 

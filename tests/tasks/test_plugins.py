@@ -27,7 +27,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_imports: None
     """Install a package with one module; what it registers is seen until the test ends."""
 
     def forget() -> None:
-        for cached in (plugins._entry_points, plugins._installed, plugins._of_source_tree, find_task):
+        for cached in (plugins._entry_points, plugins._installed, plugins._source_tree_entries, find_task):
             cached.cache_clear()
 
     def install(code: str, name: str = "outside", **entry_points: str) -> None:
@@ -79,7 +79,7 @@ def test_a_faulty_one_is_named_when_requested_and_left_out_of_lists(
 
 def test_a_task_is_registered_by_its_own_name(install: Install) -> None:
     install("from depthrate.tasks.supervised.task import COLLAPSE as TASK", pendulum="outside:TASK")
-    with pytest.raises(PluginError, match="of the name 'collapse'"):
+    with pytest.raises(PluginError, match="named 'collapse'"):
         registered_task("pendulum")
 
 

@@ -91,8 +91,8 @@ def test_a_relative_file_is_made_absolute_and_nothing_else():
     [
         ("colapse", ["'colapse'", "did you mean 'collapse'", "./my_task.py:function"]),
         ("./nothing.py:f", ["nothing.py does not exist", "relative to the sweep file"]),
-        ("my_laws.py:nothing", ["has no function 'nothing'", "tasks there: power_law"]),
-        ("my_laws.py:plain", ["@depthrate.task", "'plain'", "tasks there: power_law"]),
+        ("my_laws.py:nothing", ["has no function 'nothing'", "power_law"]),
+        ("my_laws.py:plain", ["@depthrate.task", "'plain'", "power_law"]),
         ("no.such.module:f", ["'no.such.module' cannot be imported"]),
         ("broken.py:f", ["broken.py cannot be imported", "ZeroDivisionError"]),
         ("syntax.py:f", ["syntax.py cannot be imported", "SyntaxError"]),
@@ -170,7 +170,7 @@ def test_a_fused_task_must_return_one_result_a_trial():
 
 
 def test_fusible_must_name_an_argument():
-    with pytest.raises(ParameterError, match=r"unknown parameter 'sed' in fusible of task 'law'; did you mean 'seed'"):
+    with pytest.raises(ParameterError, match=r"unknown parameter 'sed' in fusible of task 'law' .did you mean 'seed'"):
 
         @task(fusible=["sed"])
         def law(*, seed: int = 0):
@@ -200,5 +200,5 @@ def test_the_decorator_is_found_where_it_was_and_says_where_it_is():
     import depthrate
     from depthrate.tasks import interface as module
 
-    with pytest.warns(DeprecationWarning, match=r"is depthrate\.task; import that"):
+    with pytest.warns(DeprecationWarning, match=r"Use depthrate\.task"):
         assert module.task is depthrate.task

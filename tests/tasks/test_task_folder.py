@@ -92,14 +92,14 @@ def test_a_folder_that_was_on_the_path_before_stays_there(tmp_path: Path) -> Non
         (
             {"my_task": "import depthrate\n\nfrom modle import MLP\n", "model": "MLP = 1"},
             [
-                "my_task.py, line 3: `from modle import MLP`: no module named 'modle'; did you mean 'model'?",
-                "looked in {folder} (the task file's folder) and in what is installed for",
-                "put modle.py beside the task file, or install it",
+                "my_task.py, line 3: `from modle import MLP`: no module named 'modle' (did you mean 'model'?)",
+                "{folder} (the task file's folder)",
+                "Add modle.py",
             ],
         ),
         (
             {"my_task": "import model\n", "model": "x = 1\nimport nowhere.at_all\n"},
-            ["model.py, line 2: `import nowhere.at_all`: no module named 'nowhere'", "put nowhere.py beside"],
+            ["model.py, line 2: `import nowhere.at_all`: no module named 'nowhere'", "Add nowhere.py"],
         ),
         (
             {"my_task": "from model import MPL\n", "model": "MLP = 1"},
@@ -107,7 +107,7 @@ def test_a_folder_that_was_on_the_path_before_stays_there(tmp_path: Path) -> Non
         ),
         (
             {"my_task": "from profile import MLP\n", "profile": "MLP = 1"},
-            ["line 1: `from profile import MLP`", "'profile' is a name of the standard library, which comes first"],
+            ["line 1: `from profile import MLP`", "'profile' is a standard library module"],
         ),
         ({"my_task": "import model\n", "model": "\n1 / 0\n"}, ["model.py, line 2: `1 / 0`: ZeroDivisionError"]),
         (

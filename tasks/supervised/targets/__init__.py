@@ -1,1 +1,1 @@
-"""Targets of the supervised task: what a network predicts for a sample, how data become it, and how it is measured."""
+"""Targets of the supervised tasks: what a network predicts per sample, how data are prepared, and how layers are measured."""

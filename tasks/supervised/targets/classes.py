@@ -1,6 +1,6 @@
 """Classes, one per sample, with a custom network or custom data: the task `own`. Importable without torch.
 
-Shapes: N samples, M of them measured, B of a batch, I numbers of a sample, K classes.
+Shapes: N samples, M measured samples, B samples per batch, I numbers per sample, K classes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class StreamedClasses(Streamed):
-    """Streamed samples with a class each."""
+    """Streamed samples with one class each."""
 
     _classes: np.ndarray
     _labels_N: np.ndarray | None
@@ -54,7 +54,7 @@ class StreamedClasses(Streamed):
 
     @property
     def default_measured(self) -> int:
-        """Number of samples that are measured by default."""
+        """Default number of measured samples."""
         return max(DEFAULT_MEASURED_SAMPLES, MEASURED_PER_CLASS * self.num_outputs)
 
     def _learn_labels(self, y_B: np.ndarray) -> None:
@@ -69,8 +69,8 @@ class StreamedClasses(Streamed):
             self._classes = np.arange(count)
         else:
             raise DatasetError(
-                f"{self.name} is streamed and does not say which classes there are; give the data set an attribute targets "
-                "(a label a sample, as torchvision's have it) or num_classes (labels are then 0 to num_classes - 1)"
+                f"{self.name} is streamed, but its classes are unknown. Give the data set an attribute targets "
+                "(one label per sample, as in torchvision) or num_classes (for labels 0 to num_classes - 1)."
             )
         _check_class_count(self._classes, self.name)
 
@@ -85,7 +85,7 @@ class StreamedClasses(Streamed):
         except LabelsError as error:
             raise DatasetError(f"{self.name}: {error}") from None
 
-    def _labelled(self, y_B: np.ndarray, indices_B: np.ndarray) -> np.ndarray:
+    def _convert_labels(self, y_B: np.ndarray, indices_B: np.ndarray) -> np.ndarray:
         self._check(y_B, len(indices_B))
         y_B = np.array(y_B.tolist())
         if (y_B.dtype.kind in "US") == (self._classes.dtype.kind in "US"):
@@ -95,19 +95,19 @@ class StreamedClasses(Streamed):
             numbers_B, wrong = np.zeros(len(y_B), np.int64), np.ones(len(y_B), bool)
         if wrong.any():
             first = int(np.flatnonzero(wrong)[0])
-            known = "its targets are" if self._labels_N is not None else f"num_classes is {self.num_outputs}:"
+            declared = "its targets are" if self._labels_N is not None else f"num_classes is {self.num_outputs}:"
             raise DatasetError(
-                f"{self.name}: item {indices_B[first]} has label {y_B[first]!s}, and {known} {self._classes[0]!s} to "
-                f"{self._classes[-1]!s}; give labels in __getitem__ that are among them"
+                f"{self.name}: item {indices_B[first]} has label {y_B[first]!s}, but {declared} {self._classes[0]!s} to "
+                f"{self._classes[-1]!s}. Return only these labels from __getitem__."
             )
         return numbers_B.astype(np.int64)
 
-    def _chosen(self, split: Items, num_measured: int, data_seed: int) -> np.ndarray:
+    def _choose(self, split: Items, num_measured: int, data_seed: int) -> np.ndarray:
         if num_measured == len(split):
             return np.arange(len(split))
         labels = self._labels_N if split is self.splits.training else split.labels
         if labels is None:
-            return super()._chosen(split, num_measured, data_seed)
+            return super()._choose(split, num_measured, data_seed)
         by_class = np.argsort(labels, kind="stable")
         _, counts = np.unique(labels, return_counts=True)
         chosen = []
@@ -121,8 +121,8 @@ class StreamedClasses(Streamed):
         counts_K = np.bincount(labels_M, minlength=self.num_outputs)
         if (missing := np.flatnonzero(counts_K == 0)).size:
             raise DatasetError(
-                f"{self.name}: class {self._classes[missing[0]]!s} is not among the {len(labels_M):,} samples that are "
-                "measured; raise measure_samples, or give the data set an attribute targets, so that each class has as many"
+                f"{self.name}: class {self._classes[missing[0]]!s} is not among the {len(labels_M):,} measured samples. "
+                "Raise measure_samples, or give the data set an attribute targets, so that all classes are equally sampled."
             )
         order = np.argsort(labels_M, kind="stable")
         return Dataset(x_MI[order], labels_M[order], counts_K, self.sample_shape)
@@ -132,7 +132,7 @@ class Classes(Target):
     """One class per sample."""
 
     name = "own"
-    doc = "Train a network of your own, or on data of your own, and measure neural collapse layer by layer."
+    doc = "Train a custom network or on custom data, and measure neural collapse layer by layer."
     metrics = metrics.CLASSES
     declares: ClassVar[Mapping[str, Fields]] = {"test": {"added_later": False}}
     draw = "samples_per_class"
@@ -141,7 +141,7 @@ class Classes(Target):
     def split(
         self, x: np.ndarray, y: np.ndarray, vocabulary_size: int | None, name: str, split: str
     ) -> tuple[Dataset, np.ndarray]:
-        """Return samples sorted by class, with their labels as class numbers, and the classes."""
+        """Build a data set sorted by class, with class numbers as labels, and return it with the classes."""
         check_samples(x, name, split)
         try:
             check_classes(y, len(x))
@@ -151,8 +151,8 @@ class Classes(Target):
             x.ndim != 2 or x.dtype.kind not in "iu" or x.min() < 0 or x.max() >= vocabulary_size
         ):
             raise DatasetError(
-                f"{name}: with vocabulary_size {vocabulary_size} samples are tokens; they are {x.dtype} of shape "
-                f"{list(x.shape)} from {x.min()} to {x.max()}; give whole numbers 0 to {vocabulary_size - 1} as [N, tokens]"
+                f"{name}: with vocabulary_size {vocabulary_size}, samples must be tokens, but they are {x.dtype} of shape "
+                f"{list(x.shape)} from {x.min()} to {x.max()}. Use int 0 to {vocabulary_size - 1} as [N, tokens]."
             )
         classes, labels_N = np.unique(y, return_inverse=True)
         if split == "training":
@@ -166,13 +166,13 @@ class Classes(Target):
         ), classes
 
     def check_alike(self, answers: np.ndarray, test_answers: np.ndarray, name: str) -> None:
-        """Refuse a class without samples in one of the splits."""
+        """Reject a class without samples in one of the splits."""
         if len(answers) != len(test_answers) or (answers != test_answers).any():
-            others = sorted(set(map(str, answers)) ^ set(map(str, test_answers)))
-            raise DatasetError(f"{name}: class {others[0]} is in one split only; give samples of each class in both")
+            unshared = sorted(set(map(str, answers)) ^ set(map(str, test_answers)))
+            raise DatasetError(f"{name}: class {unshared[0]} is in one split only. Add samples of it to the other.")
 
     def held_shape(self, whole: Dataset, trial: SupervisedParameters) -> DataShape:
-        """Return the shape of a training set of the user's data in memory."""
+        """Return the shape of a training set of custom data in memory."""
         shape, samples_per_class = whole.shape, trial.samples_per_class
         num_samples = shape.num_samples if samples_per_class is None else samples_per_class * shape.num_classes
         trained_bytes = num_samples * shape.num_inputs * np.dtype(trial.dtype).itemsize
@@ -181,7 +181,7 @@ class Classes(Target):
         )
 
     def prepare(self, whole: Dataset, trial: SupervisedParameters) -> Dataset:
-        """Return the samples that are drawn of each class, normalised, and the test split, by the same moments."""
+        """Select samples of each class and normalise them, and the test split by the same moments."""
         return prepare_classes(
             whole if trial.test else dataclasses.replace(whole, test=None),
             trial.dataset,
@@ -201,7 +201,7 @@ class Classes(Target):
         )
 
     def load(self, trial: SupervisedParameters, source: DataSource) -> Dataset:
-        """Return the published data set that a trial trains on."""
+        """Load the published data set of a trial."""
         return load_dataset(
             trial.dataset,
             source,
@@ -215,7 +215,7 @@ class Classes(Target):
         )
 
     def check(self, trial: SupervisedParameters, whole: Dataset | Streamed | None) -> None:
-        """Refuse unknown metrics, and more samples of a class than the smallest one has."""
+        """Reject unknown metrics, and more samples per class than the smallest class has."""
         named_columns.parse_measure(trial.measure)
         if isinstance(whole, Streamed) or trial.samples_per_class is None:
             return
@@ -223,7 +223,7 @@ class Classes(Target):
         if trial.samples_per_class > smallest:
             raise ParameterError(
                 f"samples_per_class is {trial.samples_per_class}, but the smallest class of {trial.dataset!r} has "
-                f"{smallest} samples; give at most that, or null for all"
+                f"{smallest} samples. Set at most that, or null for all."
             )
 
     def measure(self, dataset: Dataset, trial: SupervisedParameters, split: str) -> Measure:
@@ -237,6 +237,6 @@ class Classes(Target):
 def _check_class_count(classes: np.ndarray, name: str) -> None:
     if len(classes) < 2:
         raise DatasetError(
-            f"{name} has samples of one class only ({classes[0]!s}), and collapse is measured between the means of classes; "
-            "give samples of two classes or more"
+            f"{name} has samples of one class only ({classes[0]!s}), but collapse is measured between class means. "
+            "Use two or more classes."
         )

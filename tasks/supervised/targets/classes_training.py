@@ -1,4 +1,4 @@
-"""Measurements of trials that train on classes: the geometry of each layer, and the network's weights.
+"""Metrics of trials on classes: the geometry of each layer, and the network's weights.
 
 Shapes: T trials, N samples sorted by class, D feature dimensions, K classes.
 """
@@ -36,27 +36,32 @@ def layer_measurements(
     epsilon: float | None = None,
     names: Collection[str] = (),
 ) -> LayerMeasurements:
-    """Return the measurements of a layer: the geometry of its classes, and their alignment with the last weight.
+    """Build the metrics of a layer: the geometry of its classes, and their alignment with the last weight.
 
-    epsilon: with it, the path through the layers is compared with the geodesic. names: further measurements by name.
+    Args:
+        class_counts_K: Number of samples of each class.
+        rank_tol: Singular values above this share of the largest count for the rank.
+        split: Split written to each row.
+        epsilon: Tolerance of effective_depth. With it, the path through the layers is compared with the geodesic.
+        names: Additional metrics.
     """
-    on_cpu_K = torch.from_numpy(class_counts_K)
+    cpu_counts_K = torch.from_numpy(class_counts_K)
     labels_N = np.repeat(np.arange(len(class_counts_K)), class_counts_K)
     named = NamedMeasurements(names, lambda h_ND: probe_accuracy(h_ND, labels_N))
 
     def of_features(h_TND: Tensor) -> dict[str, Tensor]:
         precision = h_TND.dtype
-        counts_K, h_TND = on_cpu_K.to(h_TND.device), h_TND.double()
+        counts_K, h_TND = cpu_counts_K.to(h_TND.device), h_TND.double()
         means_TKD = class_means(h_TND, counts_K)
-        of_classes = class_collapse(h_TND, counts_K, means_TKD) | spectrum(means_TKD, rank_tol, precision)
-        return of_classes | named.alone(h_TND)
+        geometry = class_collapse(h_TND, counts_K, means_TKD) | spectrum(means_TKD, rank_tol, precision)
+        return geometry | named.alone(h_TND)
 
     def of_weights(h_TND: Tensor, weight_TKD: Tensor) -> dict[str, Tensor]:
-        return weight_alignment(h_TND, on_cpu_K.to(h_TND.device), weight_TKD)
+        return weight_alignment(h_TND, cpu_counts_K.to(h_TND.device), weight_TKD)
 
     def of_path(rows: Sequence[dict[str, Any]], ends: tuple[Tensor, Tensor], layers: Iterable[Tensor]) -> None:
         assert epsilon is not None
-        line = Geodesic(*ends, on_cpu_K.to(ends[0].device))
+        line = Geodesic(*ends, cpu_counts_K.to(ends[0].device))
         add_geodesic(rows, line, ends, layers, epsilon)
 
     return LayerMeasurements(
@@ -65,23 +70,23 @@ def layer_measurements(
 
 
 def layer_and_weight_measurements(class_counts_K: np.ndarray, trial: SupervisedParameters, split: str) -> Measure:
-    """Return the measurements of built-in networks: of layers and, with the training split's last layer, of weights."""
+    """Build the metrics of built-in networks: of layers and, with the training split's last layer, of weights."""
     epsilon = trial.epsilon if trial.geodesic else None
-    of_layers = layer_measurements(
+    layers = layer_measurements(
         class_counts_K, trial.rank_tol, split=split, epsilon=epsilon, names=parse_measure(trial.measure)
     )
-    return of_layers if split != "train" else _WithWeights(of_layers, of_each_norm=bool(trial.polish))
+    return layers if split != "train" else _WithWeights(layers, lists_deviations=bool(trial.polish))
 
 
 class _WithWeights:
-    """Adds measurements of the network's weights to the last layer's row."""
+    """Adds metrics of the network's weights to the last layer's row."""
 
-    def __init__(self, of_layers: LayerMeasurements, *, of_each_norm: bool):
-        self._of_layers, self._of_each_norm = of_layers, of_each_norm
+    def __init__(self, layers: LayerMeasurements, *, lists_deviations: bool):
+        self._layers, self._lists_deviations = layers, lists_deviations
 
     def __call__(self, trainer: FusedTrainer, positions: Sequence[int], step: int) -> list[list[dict[str, Any]]]:
         """Return one row per layer for each trial."""
-        rows_of_trials = self._of_layers(trainer, positions, step)
+        rows_of_trials = self._layers(trainer, positions, step)
         weights = {name: weight[list(positions)] for name, weight in trainer.parameters().items()}
         squares = square_norms(weights, {spec.name: spec.decay for spec in trainer.specs})
         sizes = {name: square_T.tolist() for name, square_T in squares.items()}
@@ -92,11 +97,11 @@ class _WithWeights:
             decays = trainer.hyperparameters[position].weight_decays
             costs = {f"regularisation_{name}": decays[name] / 2 * size_T[trial] for name, size_T in sizes.items()}
             hidden = sizes["hidden"][trial] if "hidden" in sizes else 0.0
-            variance = None if self._of_each_norm else trainer.smallest_variance(position)
+            variance = None if self._lists_deviations else trainer.smallest_variance(position)
             deviations = _deviations(trainer, alone) if variance is None else [float(variance**0.5)]
             smallest = float(np.min(deviations)) if deviations else None  # NaN stays NaN
             rows[-1] |= defined({"hidden_square_norm": hidden, "smallest_deviation": smallest, **costs})
-            if self._of_each_norm and deviations:
+            if self._lists_deviations and deviations:
                 rows[-1]["deviations"] = deviations
             if norms is not None:
                 rows[-1]["row_norms"] = norms[trial]
@@ -106,7 +111,7 @@ class _WithWeights:
 def _deviations(trainer: FusedTrainer, weights: Tensors) -> list[float]:
     """Return the smallest deviation before each LayerNorm of one trial.
 
-    Samples come in parts: a transformer holds far more of each than its last position.
+    Samples are processed in parts, since a transformer stores more numbers per sample than at its last position.
     """
     network = trainer.network
     with torch.no_grad():

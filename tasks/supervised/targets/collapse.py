@@ -1,4 +1,4 @@
-"""Classes of published data and built-in networks, the subject of theory: the task `collapse`. Importable without torch."""
+"""Classes of published data with built-in networks, the subject of theory: the task `collapse`. Importable without torch."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     from depthrate.tasks.training.training import Row
 
 MIN_SIDE = 8
-"""Side of images for a backbone in pixels: two are left of it in the last stage."""
+"""Minimal side of images for a backbone, in pixels. The last stage has two of them."""
 
 
 class Collapse(Classes):
-    """Classes whose optimum is known as depth grows: trials are compared with it, and can be brought to it."""
+    """Classes with a known optimum at infinite depth. Trials are compared with it, and can be trained to it."""
 
     name = "collapse"
     version = (
-        3  # 2 weighted class means by their samples, and had nc2 and nc3 of the raw input where its size was the width
+        3  # Version 2 weighted class means by sample counts, and had nc2 and nc3 of raw inputs as wide as the layers.
     )
     doc = "Train deep residual networks or transformers and measure neural collapse layer by layer."
     panels = PATH_PANELS
     declares: ClassVar[Mapping[str, Fields]] = {}
 
     def check(self, trial: SupervisedParameters, whole: Dataset | Streamed | None) -> None:
-        """Refuse combinations that cannot run, and parameters that mean nothing for a network."""
+        """Reject combinations that cannot run, and parameters that have no effect for a network."""
         super().check(trial, whole)
         _check_patches(trial)
         _check_free(trial)
@@ -49,7 +49,7 @@ class Collapse(Classes):
         _check_stages(trial)
 
     def check_network(self, trial: SupervisedParameters, network: Network, data: DataShape) -> None:
-        """Refuse parameters of polish that exclude each other."""
+        """Reject parameters of polish that exclude each other."""
         check_polish(trial, is_deepenable=not trial.continuation or network.neutral_block() is not None)
 
     def measure(self, dataset: Dataset, trial: SupervisedParameters, split: str) -> Measure:
@@ -59,7 +59,7 @@ class Collapse(Classes):
         return layer_and_weight_measurements(dataset.class_counts_K, trial, split)
 
     def training_options(self, trials: Sequence[SupervisedParameters], dataset: Dataset) -> dict[str, Any]:
-        """Return the seeds of the trials, and the columns that compare their objectives with its limit."""
+        """Return the seeds of the trials, and the columns that compare their objectives with the limit."""
         num_classes, closest = len(dataset.class_counts_K), None
         limits = [objective_limit(trial, num_classes) if dataset.is_balanced else None for trial in trials]
         if any(limit is not None for limit in limits):
@@ -83,17 +83,17 @@ def draw_seed(trial: SupervisedParameters) -> int:
     """Return the seed of a trial's initialisation and data order."""
     if trial.seed_scope == "seed":
         return int(trial.seed)
-    # Parameters that the task gains later leave the draws of trials at their defaults alone, as they leave identities.
+    # Parameters added later change the seed only if they differ from their defaults, as with trial ids.
     later = trial.schema.added_later
-    told = {name: value for name, value in vars(trial).items() if name not in later or value != later[name]}
-    text = json.dumps(told, sort_keys=True)
+    values = {name: value for name, value in vars(trial).items() if name not in later or value != later[name]}
+    text = json.dumps(values, sort_keys=True)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 def objective_bound(trial: SupervisedParameters, num_samples: int, closest: float) -> float | None:
     """Return the theorem's bound on the objective above its limit; None for other networks and problems.
 
-    closest: the smallest distance between two samples of norm 1.
+    closest: Smallest distance between two samples of norm 1.
     """
     is_known = ARCHITECTURES[trial.arch].construction_matrices == 1 and trial.norm == "post"
     if not is_known or is_other_problem(vars(trial)):
@@ -108,7 +108,7 @@ def objective_bound(trial: SupervisedParameters, num_samples: int, closest: floa
 
 
 def objective_limit(trial: SupervisedParameters, num_classes: int) -> float | None:
-    """Return the objective's limit as depth grows, for balanced classes; None with BatchNorm and for smoothed labels."""
+    """Return the objective's limit at infinite depth, for balanced classes; None with BatchNorm or smoothed labels."""
     if not ARCHITECTURES[trial.arch].has_limit or trial.label_smoothing:
         return None
     return gufm_limit(
@@ -121,79 +121,79 @@ def objective_limit(trial: SupervisedParameters, num_classes: int) -> float | No
 
 
 def _check_patches(trial: SupervisedParameters) -> None:
-    """Refuse patches where there are none, so that no two trials differ in name only, and sizes that do not divide images."""
+    """Reject patches for other networks, so that no two trials differ in name only, and sizes that do not divide images."""
     if trial.patch_size is None:
         return
     image_shape = PUBLISHED[trial.dataset].image_shape
     if image_shape is None or not ARCHITECTURES[trial.arch].reads_patches:
         raise ParameterError(
-            f"patch_size is {trial.patch_size}, but {trial.arch!r} on {trial.dataset!r} reads no patches; give null"
+            f"patch_size is {trial.patch_size}, but {trial.arch!r} on {trial.dataset!r} reads no patches. Set it to null."
         )
     side = image_shape[-1]
     if side % trial.patch_size:
         divisors = ", ".join(str(size) for size in range(1, side + 1) if side % size == 0)
         raise ParameterError(
-            f"patch_size is {trial.patch_size}, but images of {trial.dataset!r} have {side} pixels a side; give one of "
+            f"patch_size is {trial.patch_size}, but images of {trial.dataset!r} have {side} pixels per side, expected one of "
             f"{divisors}"
         )
 
 
 def _check_free(trial: SupervisedParameters) -> None:
-    """Refuse parameters of an embedding and biases where they mean nothing."""
+    """Reject parameters of an embedding and biases that have no effect."""
     decay = trial.weight_decay_embedding
     if not trial.train_embedding and decay is not None:
         raise ParameterError(
-            f"train_embedding is false and weight_decay_embedding is {decay}; give null: what is fixed does not decay"
+            f"train_embedding is false, but weight_decay_embedding is {decay}. Set it to null: fixed weights do not decay."
         )
     if trial.train_embedding and trial.embedding_seed:
         raise ParameterError(
-            f"embedding_seed is {trial.embedding_seed} and train_embedding is true; give 0, or train_embedding false"
+            f"embedding_seed is {trial.embedding_seed}, but train_embedding is true. Set it to 0, or train_embedding to false."
         )
     names = ("train_embedding", "weight_decay_embedding", "weight_decay_biases")
     changed = [name for name in names if getattr(trial, name) != trial.schema[name].default]
     if changed and not ARCHITECTURES[trial.arch].has_embedding:
         *others, last = [name for name, other in ARCHITECTURES.items() if other.has_embedding]
         raise ParameterError(
-            f"{changed[0]} is {getattr(trial, changed[0])!r}, but {trial.arch!r} is no network with such an embedding and such "
-            f"biases; leave it at its default, or give arch {', '.join(others)} or {last}"
+            f"{changed[0]} is {getattr(trial, changed[0])!r}, but {trial.arch!r} has no such embedding and biases. "
+            f"Leave it at its default, or set arch to {', '.join(others)} or {last}."
         )
 
 
 def _check_backbone(trial: SupervisedParameters) -> None:
-    """Refuse parameters of a backbone where there is none, and images that the backbone cannot take."""
+    """Reject parameters of a backbone for networks without one, and images that a backbone cannot read."""
     arch, features = trial.arch, trial.weight_decay_features
     if not ARCHITECTURES[arch].has_backbone:
         if trial.regularise != "all" or features is not None:
             raise ParameterError(
                 f"regularise is {trial.regularise!r} and weight_decay_features is {features}, but {arch!r} has no "
-                "backbone; leave them at 'all' and null, or give arch resnet20_mlp"
+                "backbone. Leave them at 'all' and null, or set arch to resnet20_mlp."
             )
         return
     if (features is None) != (trial.regularise == "all"):
         raise ParameterError(
-            f"regularise is {trial.regularise!r} and weight_decay_features is {features}; give the weight decay of the "
-            "features with head_and_features, and null with all"
+            f"regularise is {trial.regularise!r}, but weight_decay_features is {features}. Set the weight decay of the "
+            "features with head_and_features, and null with all."
         )
     if trial.polish and features is not None:
         raise ParameterError(
-            f"polish is {trial.polish} and regularise is 'head_and_features', whose term on the features is not in the "
-            "objective that polish minimises; give polish 0, or regularise 'all'"
+            f"polish is {trial.polish}, but regularise is 'head_and_features', whose term on the features is not in the "
+            "polished objective. Set polish to 0, or regularise to 'all'."
         )
     image_shape = PUBLISHED[trial.dataset].image_shape
     if image_shape is not None and min(image_shape[1:]) < MIN_SIDE:
         raise ParameterError(
-            f"images of {trial.dataset!r} have shape {image_shape}; {arch!r} halves them twice and takes "
-            f"{MIN_SIDE} pixels a side or more"
+            f"images of {trial.dataset!r} have shape {image_shape}, but {arch!r} halves them twice and needs at least "
+            f"{MIN_SIDE} pixels per side"
         )
 
 
 def _check_stages(trial: SupervisedParameters) -> None:
-    """Refuse stages where there are none, and stages that do not lead from the image's size to each other."""
+    """Reject stages for networks without them, and stages that no strides connect to the image size and each other."""
     arch, image_shape = trial.arch, PUBLISHED[trial.dataset].image_shape
     if not ARCHITECTURES[arch].is_staged:
         if trial.stages is not None:
             raise ParameterError(
-                f"stages is {trial.stages!r}, but {arch!r} has none; leave it at null, or give arch resnet_conv"
+                f"stages is {trial.stages!r}, but {arch!r} has none. Leave it at null, or set arch to resnet_conv."
             )
         return
     if image_shape is None:  # text, which no staged network reads
@@ -202,18 +202,18 @@ def _check_stages(trial: SupervisedParameters) -> None:
         stages = stages_of(trial.stages, trial.dataset)
     except KeyError:
         raise ParameterError(
-            f"arch is {arch!r}, and Table I has no stages for {trial.dataset!r}; give stages, as in 16x8x8*2"
+            f"arch is {arch!r}, but Table I has no stages for {trial.dataset!r}. Set stages, as in 16x8x8*2."
         ) from None
     blocks, (_, rows, _) = sum(stage.blocks for stage in stages), image_shape
     if trial.depth != blocks or trial.width != trial.schema["width"].default:
         raise ParameterError(
-            f"depth is {trial.depth} and width is {trial.width}, but the stages have {blocks} blocks and widths of "
-            f"their own; give depth {blocks}, and leave width at {trial.schema['width'].default}"
+            f"depth is {trial.depth} and width is {trial.width}, but the stages have {blocks} blocks and their own widths. "
+            f"Set depth to {blocks}, and leave width at {trial.schema['width'].default}."
         )
     for stage in stages:
         stride = max(1, round(rows / stage.side))
         if -(-rows // stride) != stage.side:
             raise ParameterError(
-                f"stages have maps of {stage.side} rows after {rows}; no stride leads from these to those"
+                f"stages have maps of {stage.side} rows after {rows}, but no stride leads from {rows} to {stage.side}"
             )
         rows = stage.side

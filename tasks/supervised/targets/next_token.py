@@ -1,6 +1,6 @@
-"""The token after each token: the task `next_token`. Importable without torch.
+"""Next-token prediction: the task `next_token`. Importable without torch.
 
-Shapes: N sequences, M of them measured, B of a batch, S tokens of context, V tokens in the vocabulary.
+Shapes: N sequences, M measured sequences, B sequences per batch, S tokens of context, V tokens in the vocabulary.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from depthrate.tasks.training.held_out import Measure
 
 READING = {MARKOV: (16, 32), "imdb": (32, 1000)}
-"""Data set -> its default context length and vocabulary size."""
-_NO_SIZE = "does not say how many tokens are told apart; give vocabulary_size beside x and y"
+"""Data set -> default context length and vocabulary size."""
+_NO_SIZE = "does not declare its number of distinct tokens. Add vocabulary_size next to x and y."
 _OF_CHAIN = ("order", "zipf", "sharpness")
 _OF_CLASSES = (
     *("dataset", "dataset_hash", "stream", "measure_samples", "samples", "data_seed", "test", "context_length"),
@@ -40,7 +40,7 @@ _OF_CLASSES = (
 
 
 class StreamedTokens(Streamed):
-    """Streamed sequences with the token after each token."""
+    """Streamed sequences with the next token as the label of each token."""
 
     labels_tokens = True
     min_measured = 1
@@ -55,48 +55,50 @@ class StreamedTokens(Streamed):
         if self.splits.vocabulary_size is None:
             raise DatasetError(f"{self.name} {_NO_SIZE}")
 
-    def _labelled(self, y_B: np.ndarray, indices_B: np.ndarray) -> np.ndarray:
-        wanted = (len(indices_B), *self.sample_shape)
-        if y_B.dtype.kind not in "iu" or y_B.shape != wanted or y_B.min() < 0 or y_B.max() >= self.num_outputs:
+    def _convert_labels(self, y_B: np.ndarray, indices_B: np.ndarray) -> np.ndarray:
+        shape = (len(indices_B), *self.sample_shape)
+        if y_B.dtype.kind not in "iu" or y_B.shape != shape or y_B.min() < 0 or y_B.max() >= self.num_outputs:
             raise DatasetError(
-                f"{self.name}: labels of items {indices_B[0]} ... are {y_B.dtype} of shape {list(y_B.shape)}; give the token "
-                f"after each, whole numbers 0 to {self.num_outputs - 1} of shape {list(wanted)}"
+                f"{self.name}: labels of items from {indices_B[0]} on are {y_B.dtype} of shape {list(y_B.shape)}, expected the "
+                f"next tokens, int 0 to {self.num_outputs - 1} of shape {list(shape)}"
             )
         return y_B.astype(np.int64)
 
     def _dataset(self, x_MS: np.ndarray, labels_MS: np.ndarray) -> Dataset:
-        return _labelled(x_MS, labels_MS, self.num_outputs)
+        return _token_dataset(x_MS, labels_MS, self.num_outputs)
 
 
 class NextToken(Target):
-    """A class per token, the one that comes next."""
+    """One class per token: the next token."""
 
     name = "next_token"
-    doc = "Train causal networks on the token after each, and measure the collapse of language models layer by layer."
+    doc = "Train causal networks on the next token, and measure the collapse of language models layer by layer."
     metrics = metrics.NEXT_TOKENS
     declares: ClassVar[Mapping[str, Fields]] = {
         "arch": {
             "choices": tuple(name for name, architecture in ARCHITECTURES.items() if architecture.reads_tokens),
-            "doc": "causal transformer L-Txy (x matrices for scores and for values, y linear layers in the MLP), read out at "
-            "each position",
+            "doc": "causal transformer L-Txy (x matrices for scores and for values, y linear layers in the MLP), with outputs "
+            "at each position",
         },
         "depth": {"doc": "number of blocks of attention and MLP"},
         "width": {"doc": "feature dimension d"},
         "dataset": {
             "default": MARKOV,
             "choices": tuple(READING),
-            "doc": "markov: drawn sequences of a chain whose entropy is known; imdb: stretches of reviews, read from "
+            "doc": "markov: sequences drawn from a chain of known entropy, or imdb: sections of reviews, read from "
             "DEPTHRATE_DATA",
         },
-        "samples": {"doc": f"sequences, drawn by data_seed; null: {DEFAULT_SEQUENCES:,}, of yours all"},
-        "data_seed": {"doc": "seed of that draw and of the chain, the same for all trials unless it is varied"},
+        "samples": {"doc": f"sequences, drawn by data_seed (null: {DEFAULT_SEQUENCES:,}, or all custom data)"},
+        "data_seed": {"doc": "seed of the sequences and of the chain, shared by all trials unless varied"},
         "context_length": {
-            "doc": "tokens of a sequence, each trained on the one after it; null: "
-            + ", ".join(f"{length} of {name}" for name, (length, _) in READING.items()),
+            "doc": "tokens per sequence, each trained on the next one (null: "
+            + ", ".join(f"{length} for {name}" for name, (length, _) in READING.items())
+            + ")",
         },
         "vocabulary_size": {
-            "doc": "tokens; of imdb the most frequent ones, with one for all others; null: "
-            + ", ".join(f"{size:,} of {name}" for name, (_, size) in READING.items()),
+            "doc": "number of tokens, for imdb the most frequent ones and one for all others (null: "
+            + ", ".join(f"{size:,} for {name}" for name, (_, size) in READING.items())
+            + ")",
         },
         "test": {"added_later": False},
     }
@@ -109,44 +111,44 @@ class NextToken(Target):
     def split(
         self, x: np.ndarray, y: np.ndarray, vocabulary_size: int | None, name: str, split: str
     ) -> tuple[Dataset, None]:
-        """Return sequences with a label per token, in the order in which they come."""
+        """Build a data set of sequences with one label per token, in their order."""
         size = vocabulary_size
         if size is None:
             raise DatasetError(f"{name} {_NO_SIZE}")
         check_not_empty(x, name, split)
-        for which, tokens in (("x", x), ("y", y)):
+        for array, tokens in (("x", x), ("y", y)):
             is_number = tokens.dtype.kind in "iu" and tokens.ndim == 2 and tokens.size > 0
             if not is_number or tokens.min() < 0 or tokens.max() >= size:
                 raise DatasetError(
-                    f"{name}, {split} split: {which} is {tokens.dtype} of shape {list(tokens.shape)}; give whole numbers 0 to "
-                    f"{size - 1} as [N, tokens], y the token after each of x: x, y = text[:, :-1], text[:, 1:]"
+                    f"{name}, {split} split: {array} is {tokens.dtype} of shape {list(tokens.shape)}, expected int 0 to "
+                    f"{size - 1} as [N, tokens], with y the next tokens of x: x, y = text[:, :-1], text[:, 1:]"
                 )
         if x.shape != y.shape:
             raise DatasetError(
-                f"{name}, {split} split: x has shape {list(x.shape)}, y {list(y.shape)}; y is the token after each of x"
+                f"{name}, {split} split: x has shape {list(x.shape)}, y {list(y.shape)}, but y must be the next tokens of x"
             )
         if split == "training" and y.min() == y.max():
             raise DatasetError(
-                f"{name}: the next token is {y.min()} everywhere, and collapse is measured between the means of next "
-                "tokens; give texts of two or more"
+                f"{name}: the next token is {y.min()} everywhere, but collapse is measured between the means of next "
+                "tokens. Use texts with two or more tokens."
             )
-        return _labelled(x, y, size), None
+        return _token_dataset(x, y, size), None
 
     def prepare(self, whole: Dataset, trial: SupervisedParameters) -> Dataset:
-        """Return the drawn sequences, with the test split where that is wanted."""
+        """Select sequences, with the test split if requested."""
         test = whole.test if trial.test else None
         if trial.samples is None:
             return dataclasses.replace(whole, test=test)
         order = np.random.default_rng([trial.data_seed, 1]).permutation(len(whole.x_NI))
         chosen = np.sort(order[: trial.samples])
         assert whole.vocabulary_size is not None
-        return _labelled(whole.x_NI[chosen], whole.labels_N[chosen], whole.vocabulary_size, test)
+        return _token_dataset(whole.x_NI[chosen], whole.labels_N[chosen], whole.vocabulary_size, test)
 
     def published_shape(self, trial: SupervisedParameters) -> DataShape:
         """Return the shape of sequences of a chain or of reviews."""
-        length, size = _reading(trial)
+        length, size = _text_sizes(trial)
         number = trial.samples or DEFAULT_SEQUENCES
-        # A chain takes a row of transitions per sequence, reviews all their stretches.
+        # A chain takes a row of transitions per sequence, reviews all their sections.
         reading_bytes = 8 * 3 * number * size if trial.dataset == MARKOV else 2 * READING_TEXT_BYTES
         return DataShape(
             num_samples=number,
@@ -158,8 +160,8 @@ class NextToken(Target):
         )
 
     def load(self, trial: SupervisedParameters, source: DataSource) -> Dataset:
-        """Return sequences of a chain or of reviews, with as many others as test split where that is wanted."""
-        length, size = _reading(trial)
+        """Load sequences of a chain or of reviews, with equally many for the test split if requested."""
+        length, size = _text_sizes(trial)
         number = trial.samples or DEFAULT_SEQUENCES
         needed = 2 * number if trial.test else number
         rng, markov_chain = np.random.default_rng([trial.data_seed, 1]), _chain(trial)
@@ -169,15 +171,15 @@ class NextToken(Target):
             whole_WS = load_corpus_of(trial.dataset, source).windows(length + 1, size)
             if needed > len(whole_WS):
                 raise DatasetError(
-                    f"{trial.dataset!r} has {len(whole_WS):,} stretches of {length + 1} tokens, and {needed:,} are asked for; "
-                    "give fewer samples, or a shorter context_length"
+                    f"{trial.dataset!r} has {len(whole_WS):,} sections of {length + 1} tokens, but {needed:,} are needed. "
+                    "Set fewer samples, or a shorter context_length."
                 )
             tokens_NS = whole_WS[rng.permutation(len(whole_WS))[:needed]]
-        test = _labelled(tokens_NS[number:, :-1], tokens_NS[number:, 1:], size) if trial.test else None
-        return _labelled(tokens_NS[:number, :-1], tokens_NS[:number, 1:], size, test)
+        test = _token_dataset(tokens_NS[number:, :-1], tokens_NS[number:, 1:], size) if trial.test else None
+        return _token_dataset(tokens_NS[:number, :-1], tokens_NS[:number, 1:], size, test)
 
     def check(self, trial: SupervisedParameters, whole: Dataset | Streamed | None) -> None:
-        """Refuse more sequences than there are, and parameters of a chain for other data."""
+        """Reject more sequences than the data have, and parameters of a chain for other data."""
         if whole is not None:
             check_drawn(trial, whole.num_samples)
         elif trial.dataset != MARKOV:
@@ -185,26 +187,26 @@ class NextToken(Target):
                 default = trial.schema[name].default
                 if getattr(trial, name) != default:
                     raise ParameterError(
-                        f"{name} is {getattr(trial, name)}, but {trial.dataset!r} is no chain; leave it at {default}"
+                        f"{name} is {getattr(trial, name)}, but {trial.dataset!r} is not a chain. Leave it at {default}."
                     )
 
     def check_measurable(self, dataset: Dataset, trial: SupervisedParameters) -> None:
-        """Refuse data in which fewer than two tokens come next often enough to be measured."""
+        """Reject data in which fewer than two tokens come next often enough to be measured."""
         count_classes(dataset, trial, "train")
         if dataset.test is not None:
             count_classes(dataset.test, trial, "test")
 
     def check_network(self, trial: SupervisedParameters, network: Network, data: DataShape) -> None:
-        """Refuse layers that have no feature per position. This builds a user's module and runs it once."""
+        """Reject layers without one feature per position. This builds a user's module and runs it once."""
         for layer in network.layers():
             if len(layer.shape) != 2 or layer.shape[0] != data.num_inputs:
                 raise ParameterError(
-                    f"layer {layer.name} of {trial.arch} gives {list(layer.shape)} for a sequence, and next tokens are "
-                    f"measured position by position; name modules in layers that give [N, {data.num_inputs}, numbers]"
+                    f"layer {layer.name} of {trial.arch} returns {list(layer.shape)} for a sequence, but next tokens are "
+                    f"measured per position. Select modules in layers that return [N, {data.num_inputs}, numbers]."
                 )
 
     def measured_width(self, layer: Layer) -> int:
-        """Return the numbers of one position's feature."""
+        """Return the numbers per feature of one position."""
         return layer.shape[-1]
 
     def measure(self, dataset: Dataset, trial: SupervisedParameters, split: str) -> Measure:
@@ -215,7 +217,7 @@ class NextToken(Target):
         return TokenMeasurements(counts_V, classes_K, last_only=trial.positions == "last", split=split)
 
     def training_options(self, trials: Sequence[SupervisedParameters], dataset: Dataset) -> dict[str, Any]:
-        """Return the trainer, which knows the least expected loss of a chain."""
+        """Return the trainer, with the minimal expected loss of the chain."""
         from depthrate.tasks.supervised.targets.next_token_training import NextTokenTrainer
 
         markov_chain = _chain(trials[0])
@@ -228,7 +230,7 @@ def count_classes(dataset: Dataset, trial: SupervisedParameters, split: str) -> 
     """Return the count of each next token at the measured positions [V], and the tokens that are classes [K].
 
     Raises:
-        DatasetError: fewer than two tokens come next often enough to be measured.
+        DatasetError: Fewer than two tokens come next often enough to be measured.
     """
     measured = dataset.labels_N if trial.positions == "all" else dataset.labels_N[:, -1:]
     counts_V = np.bincount(measured.ravel(), minlength=len(dataset.class_counts_K))
@@ -236,26 +238,26 @@ def count_classes(dataset: Dataset, trial: SupervisedParameters, split: str) -> 
     if len(classes_K) < 2:
         raise DatasetError(
             f"{len(classes_K)} tokens come next at {trial.min_class_count} or more of {measured.size} measured positions of "
-            f"the split {split!r}, and collapse is measured between two or more; give a smaller min_class_count, more "
-            "samples, or positions: all"
+            f"the split {split!r}, but collapse is measured between two or more. Set a smaller min_class_count, more "
+            "samples, or positions: all."
         )
     return counts_V, classes_K
 
 
-def _labelled(x_NS: np.ndarray, y_NS: np.ndarray, size: int, test: Dataset | None = None) -> Dataset:
+def _token_dataset(x_NS: np.ndarray, y_NS: np.ndarray, size: int, test: Dataset | None = None) -> Dataset:
     x_NS, y_NS = np.ascontiguousarray(x_NS, np.int64), np.ascontiguousarray(y_NS, np.int64)
     return Dataset(x_NS, y_NS, np.bincount(y_NS.ravel(), minlength=size), x_NS.shape[1:], size, test)
 
 
-def _reading(trial: SupervisedParameters) -> tuple[int, int]:
+def _text_sizes(trial: SupervisedParameters) -> tuple[int, int]:
     """Return the context length and the vocabulary size of built-in data."""
     length, size = READING[trial.dataset]
     return trial.context_length or length, trial.vocabulary_size or size
 
 
 def _chain(trial: SupervisedParameters) -> Chain | None:
-    """Return the chain that a trial's sequences are drawn from, None for other data."""
+    """Build the chain of a trial's sequences, or return None for other data."""
     if trial.dataset != MARKOV:
         return None
-    size = _reading(trial)[1]
+    size = _text_sizes(trial)[1]
     return chain(size, order=trial.order, zipf=trial.zipf, sharpness=trial.sharpness, seed=trial.data_seed)

@@ -1,6 +1,6 @@
-"""The trainer of trials on next tokens, and the measurements of their layers.
+"""Trainer of trials on next tokens, and the metrics of their layers.
 
-Shapes: T trials, N sequences, n of them at once, S tokens, M measured positions, D numbers of a feature, V tokens in the
+Shapes: T trials, N sequences, n sequences per part, S tokens, M measured positions, D numbers per feature, V tokens in the
 vocabulary, K classes.
 """
 
@@ -22,52 +22,55 @@ from depthrate.tasks.training.training_plan import evaluation_rows
 
 @dataclass(frozen=True)
 class NextTokenEvaluation(Evaluation):
-    """Numbers over the whole training set."""
+    """Values over the whole training set."""
 
     perplexity: Tensor
     loss_gap: Tensor
 
 
 class NextTokenTrainer(FusedTrainer):
-    """Trains on labels [N, S], a class per token."""
+    """Trains on labels [N, S], one class per token."""
 
     def __init__(self, *inputs: Any, vocabulary_size: int, floor: float):
         super().__init__(*inputs)
         self._vocabulary_size, self._floor = vocabulary_size, floor
 
     def num_right(self, logits_TBSV: Tensor, labels_TBS: Tensor) -> Tensor:
-        """Return the share of tokens that are found, summed over sequences, [T] in float64."""
+        """Return the share of correctly predicted tokens, summed over sequences, [T] in float64."""
         return (logits_TBSV.argmax(-1) == labels_TBS).double().mean(-1).sum(1)
 
     def evaluate(self) -> NextTokenEvaluation:
-        """Return loss, objective, accuracy, the objective's gradient norm, and what the loss says, over the training set."""
+        """Return loss, objective, accuracy, gradient norm, perplexity and loss gap over the training set."""
         evaluation = super().evaluate()
-        return NextTokenEvaluation(**vars(evaluation), **self._of_loss(evaluation.loss))
+        return NextTokenEvaluation(**vars(evaluation), **self._derive(evaluation.loss))
 
     def scores(self) -> dict[str, Tensor]:
-        """Return loss, accuracy, and what the loss says over all sequences, by column, each [T], without a gradient."""
+        """Return loss, accuracy, perplexity and loss gap over all sequences, by column, each [T], without a gradient."""
         scores = super().scores()
-        return scores | self._of_loss(scores["loss"])
+        return scores | self._derive(scores["loss"])
 
     def samples_at_once(self) -> int:
-        """Return the sequences evaluated at once: each token has an output."""
+        """Return the number of sequences evaluated together, given one output per token."""
         return max(1, evaluation_rows(self._vocabulary_size) // self.network.rows_per_sample)
 
-    def _of_loss(self, loss_T: Tensor) -> dict[str, Tensor]:
+    def _derive(self, loss_T: Tensor) -> dict[str, Tensor]:
         return {"perplexity": loss_T.exp(), "loss_gap": loss_T - self._floor}
 
 
 class TokenMeasurements:
-    """Measures the layers of trials, one after the other, by moments: no more than some sequences' features are held.
+    """Measures the layers of trials one by one from moments, so that only some sequences' features are in memory.
 
-    Classes are the tokens that come next at `min_class_count` of the measured positions or more: all, or the last ones.
+    Classes are the tokens that come next at `min_class_count` or more of the measured positions (all, or the last ones).
     """
 
     def __init__(self, counts_V: np.ndarray, classes_K: np.ndarray, *, last_only: bool, split: str):
-        """Measure some tokens.
+        """Select the measured tokens.
 
-        counts_V: the count of each next token at the measured positions. classes_K: the measured tokens. last_only: whether
-        the last position of each sequence alone is measured.
+        Args:
+            counts_V: Count of each next token at the measured positions.
+            classes_K: Measured tokens.
+            last_only: Whether only the last position of each sequence is measured.
+            split: Split written to each row.
         """
         self._split = split
         self._places = slice(-1, None) if last_only else slice(None)
@@ -87,31 +90,31 @@ class TokenMeasurements:
         layers = network.layers()
         moments = [ClassMoments(self._counts_K.to(device), layer.shape[-1]) for layer in layers]
         for part, classes_M, is_measured in self._parts(trainer):
-            for of_layer, h_1nSD in zip(moments, part.features(position), strict=True):
-                of_layer.add(h_1nSD[0, :, self._places][is_measured], classes_M)
+            for layer_moments, h_1nSD in zip(moments, part.features(position), strict=True):
+                layer_moments.add(h_1nSD[0, :, self._places][is_measured], classes_M)
         for part, classes_M, is_measured in self._parts(trainer):
             logits_MV = part.outputs(position)[0, :, self._places][is_measured]
             predicted_M = logits_MV.index_select(1, self._classes_K.to(device)).argmax(1)
-            for of_layer, h_1nSD in zip(moments, part.features(position), strict=True):
-                of_layer.revisit(h_1nSD[0, :, self._places][is_measured], classes_M, predicted_M)
+            for layer_moments, h_1nSD in zip(moments, part.features(position), strict=True):
+                layer_moments.revisit(h_1nSD[0, :, self._places][is_measured], classes_M, predicted_M)
         weight_KD = None
         if network.last_weight is not None:
             weight_KD = trainer.parameters()[network.last_weight][position][self._classes_K.to(device)]
         end = max(index for index, layer in enumerate(layers) if not layer.is_output or not index)
         rows = []
-        for index, (layer, of_layer) in enumerate(zip(layers, moments, strict=True)):
-            is_alike = weight_KD is not None and weight_KD.shape[1] == layer.shape[-1]
+        for index, (layer, layer_moments) in enumerate(zip(layers, moments, strict=True)):
+            has_same_width = weight_KD is not None and weight_KD.shape[1] == layer.shape[-1]
             place = {"step": step, "split": self._split, "layer": layer.number, "is_last": index == end}
-            counted = {"measured_classes": float(len(self._classes_K)), "measured_share": self._measured_share}
-            rows.append(place | defined(of_layer.result(weight_KD if is_alike else None) | counted))
+            counts = {"measured_classes": float(len(self._classes_K)), "measured_share": self._measured_share}
+            rows.append(place | defined(layer_moments.result(weight_KD if has_same_width else None) | counts))
         return rows
 
     def _parts(self, trainer: FusedTrainer) -> Iterator[tuple[FusedTrainer, Tensor, Tensor]]:
-        """Yield the trainer over some sequences at a time, the classes of their measured positions [M], and which these are
-        [n, S]."""
-        at_once, number_V = trainer.samples_at_once(), self._number_V.to(trainer.device)
-        for start in range(0, len(trainer.x_NI), at_once):
-            rows = slice(start, start + at_once)
+        """Yield the trainer over some sequences at a time, the classes of their measured positions [M], and the mask of these
+        positions [n, S]."""
+        part_size, number_V = trainer.samples_at_once(), self._number_V.to(trainer.device)
+        for start in range(0, len(trainer.x_NI), part_size):
+            rows = slice(start, start + part_size)
             part = trainer.on(trainer.x_NI[rows], trainer.labels_N[rows])
             classes_nS = number_V[part.labels_N[:, self._places]]
             is_measured = classes_nS >= 0

@@ -1,6 +1,6 @@
-"""Numbers, one or several per sample: the task `regression`. Importable without torch.
+"""Regression on one or several numbers per sample: the task `regression`. Importable without torch.
 
-Shapes: N samples, M of them measured, B of a batch, I numbers of a sample, m numbers of a target, H hidden ones.
+Shapes: N samples, M measured samples, B samples per batch, I numbers per sample, m numbers per target, H hidden units.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ _NO_CLASSES = np.zeros(0, np.int64)
 
 
 class StreamedNumbers(Streamed):
-    """Streamed samples with targets [m] each."""
+    """Streamed samples with targets [m]."""
 
     has_targets = True
     _num_targets: int
 
     @property
     def num_outputs(self) -> int:
-        """Number of numbers of a target."""
+        """Count of numbers per target."""
         return self._num_targets
 
     def _learn_labels(self, y_B: np.ndarray) -> None:
         self._num_targets = as_numbers(y_B, self.name).shape[1]
 
-    def _labelled(self, y_B: np.ndarray, indices_B: np.ndarray) -> np.ndarray:
-        y_Bm = as_numbers(y_B, f"{self.name}, items {indices_B[0]} ...")
+    def _convert_labels(self, y_B: np.ndarray, indices_B: np.ndarray) -> np.ndarray:
+        y_Bm = as_numbers(y_B, f"{self.name}, items from {indices_B[0]} on")
         if y_Bm.shape[1] != self._num_targets:
             raise DatasetError(
-                f"{self.name}: items {indices_B[0]} ... have targets of {y_Bm.shape[1]} numbers, those before of "
-                f"{self._num_targets}; give as many of each"
+                f"{self.name}: items from {indices_B[0]} on have targets of {y_Bm.shape[1]} numbers, earlier ones of "
+                f"{self._num_targets}. Return equally many for each."
             )
         return y_Bm
 
@@ -56,31 +56,35 @@ class StreamedNumbers(Streamed):
         return moments(y_M, "per_feature" if trial.standardize else "none")
 
     def _dataset(self, x_MI: np.ndarray, labels_M: np.ndarray) -> Dataset:
-        _check_variation(labels_M, self.name, "all that are measured")
+        _check_variation(labels_M, self.name, "all measured samples")
         return Dataset(x_MI, labels_M, _NO_CLASSES, self.sample_shape)
 
 
 class Numbers(Target):
-    """Numbers per sample, compared by the squared error."""
+    """Numbers per sample, trained with the squared error."""
 
     name = "regression"
-    doc = "Train networks on targets that are numbers, and measure neural regression collapse layer by layer."
+    doc = "Train networks on numeric targets, and measure neural regression collapse layer by layer."
     metrics = metrics.NUMBERS
     declares: ClassVar[Mapping[str, Fields]] = {
         "arch": {
             "choices": ("mlp", "rn1", "rn2", "resnet_dense"),
-            "doc": "plain network of linear layers and ReLU, residual network L-RN1 or L-RN2 (one or two linear layers in a "
+            "doc": "plain network of linear layers and ReLU, residual network L-RN1 or L-RN2 (one or two linear layers per "
             "block), or one with BatchNorm",
         },
         "dataset": {
             "choices": tuple(name for name, info in PUBLISHED.items() if not info.is_text),
-            "doc": "images, whose targets are the outputs of a fixed random network, the teacher",
+            "doc": "images, with the outputs of a fixed random network, the teacher, as targets",
         },
         "data_seed": {
-            "doc": "seed of that draw and of the teacher, the same for all trials unless it is varied",
+            "doc": "seed of the samples and of the teacher, shared by all trials unless varied",
         },
         "samples": {"minimum": 4},
-        "last_bias": {"nullable": False, "default": True, "doc": "bias of the last layer (never regularised)"},
+        "last_bias": {
+            "nullable": False,
+            "default": True,
+            "doc": "whether the last layer has a bias, which is never regularised",
+        },
         "measure": {"default": "effective_rank, intrinsic_dimension, linear_probe", "added_later": False},
         "test": {"added_later": False},
     }
@@ -92,25 +96,27 @@ class Numbers(Target):
     def split(
         self, x: np.ndarray, y: np.ndarray, vocabulary_size: int | None, name: str, split: str
     ) -> tuple[Dataset, int]:
-        """Return samples with targets [N, m], in the order in which they come, and m."""
+        """Build a data set with targets [N, m], in the order of the samples, and return it with m."""
         if vocabulary_size is not None:
-            raise DatasetError(f"{name} has vocabulary_size, and regression reads numbers; leave it out")
+            raise DatasetError(f"{name} has vocabulary_size, but regression reads numbers. Remove it.")
         check_samples(x, name, split)
         y_Nm = as_numbers(y, f"{name}, {split} split")
         _check_variation(y_Nm, f"{name}, {split} split", "all samples")
         if len(y_Nm) != len(x):
-            raise DatasetError(f"{name}, {split} split: {len(x)} samples have {len(y_Nm)} targets; give one a sample")
+            raise DatasetError(
+                f"{name}, {split} split: {len(x)} samples have {len(y_Nm)} targets, expected one per sample"
+            )
         flat_NI, sample_shape = flattened(x)
         return Dataset(flat_NI, y_Nm, _NO_CLASSES, sample_shape), y_Nm.shape[1]
 
     def check_alike(self, answers: int, test_answers: int, name: str) -> None:
-        """Refuse a test split with targets of other length."""
+        """Reject a test split with targets of another length."""
         if answers != test_answers:
-            raise DatasetError(f"{name}: targets have {answers} numbers, those of the test split {test_answers}")
+            raise DatasetError(f"{name}: targets have {answers} numbers, but those of the test split {test_answers}")
 
     def prepare(self, whole: Dataset, trial: SupervisedParameters) -> Dataset:
-        """Return the drawn samples with inputs and targets scaled, and the test split, by the same moments."""
-        return _prepared(whole, trial, trial.normalize)
+        """Select samples and scale inputs and targets, and the test split by the same moments."""
+        return _select_and_scale(whole, trial, trial.normalize)
 
     def published_shape(self, trial: SupervisedParameters) -> DataShape:
         """Return the shape of images with a teacher's targets."""
@@ -121,7 +127,7 @@ class Numbers(Target):
         return dataclasses.replace(shape, num_samples=num_samples, num_classes=trial.targets, has_targets=True)
 
     def load(self, trial: SupervisedParameters, source: DataSource) -> Dataset:
-        """Return images with a teacher's targets."""
+        """Load images with a teacher's targets."""
         images = load_dataset(
             trial.dataset,
             source,
@@ -131,10 +137,10 @@ class Numbers(Target):
             dtype=trial.dtype,
             test=trial.test,
         )
-        return _prepared(_taught(images, trial.targets, trial.data_seed), trial, "none")
+        return _select_and_scale(_with_teacher_targets(images, trial.targets, trial.data_seed), trial, "none")
 
     def check(self, trial: SupervisedParameters, whole: Dataset | Streamed | None) -> None:
-        """Refuse unknown metrics, and more samples than there are."""
+        """Reject unknown metrics, and more samples than the data have."""
         named_columns.parse_measure(trial.measure)
         check_drawn(trial, PUBLISHED[trial.dataset].num_samples if whole is None else whole.num_samples)
 
@@ -151,38 +157,38 @@ class Numbers(Target):
         return {"trainer": NumbersTrainer}
 
 
-_NUMBERS = "give numbers [N] or [N, m]; for classes give task: collapse"
+_NUMBERS = "expected numbers [N] or [N, m]. For classes, set task: collapse."
 
 
-def as_numbers(y: np.ndarray, where: str) -> np.ndarray:
-    """Return targets [N] or [N, m] as float64 [N, m].
+def as_numbers(y: np.ndarray, context: str) -> np.ndarray:
+    """Convert targets [N] or [N, m] to float64 [N, m].
 
     Raises:
-        DatasetError: they are not numbers, not as many of each sample, or not finite.
+        DatasetError: They are not numbers, differ in length, or are not finite.
     """
     if y.dtype.kind == "O":  # a table's column of lists
         try:
             y = np.array([np.asarray(target, np.float64) for target in y])
         except (TypeError, ValueError):
-            raise DatasetError(f"{where}: targets are no numbers, or not as many of each sample; {_NUMBERS}") from None
+            raise DatasetError(f"{context}: targets are not numbers or differ in length, {_NUMBERS}") from None
     if y.dtype.kind not in "iuf" or y.ndim not in (1, 2) or not y.size:
-        raise DatasetError(f"{where}: targets are {y.dtype} of shape {list(y.shape)}; {_NUMBERS}")
+        raise DatasetError(f"{context}: targets are {y.dtype} of shape {list(y.shape)}, {_NUMBERS}")
     y_Nm = y.astype(np.float64).reshape(len(y), -1)
     if not np.isfinite(y_Nm).all():
         bad = int(np.flatnonzero(~np.isfinite(y_Nm).all(1))[0])
         raise DatasetError(
-            f"{where}: the target of sample {bad} is NaN or infinite; leave out samples without a target"
+            f"{context}: the target of sample {bad} is NaN or infinite. Remove samples without a target."
         )
     return y_Nm
 
 
-def _check_variation(y_Nm: np.ndarray, where: str, which: str) -> None:
+def _check_variation(y_Nm: np.ndarray, context: str, samples: str) -> None:
     if constant := np.flatnonzero(np.ptp(y_Nm, axis=0) == 0).tolist():
-        raise DatasetError(f"{where}: number {constant[0]} of the targets is the same for {which}; leave it out")
+        raise DatasetError(f"{context}: number {constant[0]} of the targets is the same for {samples}. Remove it.")
 
 
-def _taught(images: Dataset, num_targets: int, data_seed: int) -> Dataset:
-    """Return images, test split included, with the outputs [N, m] of a teacher as targets.
+def _with_teacher_targets(images: Dataset, num_targets: int, data_seed: int) -> Dataset:
+    """Replace the labels of images, including the test split, by the outputs [N, m] of a teacher.
 
     y = tanh(x A / sqrt(I)) B / sqrt(H), with A [I, H] and B [H, m] standard normal, drawn by `data_seed`.
     """
@@ -199,16 +205,16 @@ def _taught(images: Dataset, num_targets: int, data_seed: int) -> Dataset:
     return label(images)
 
 
-def _prepared(whole: Dataset, trial: SupervisedParameters, normalize: str) -> Dataset:
+def _select_and_scale(whole: Dataset, trial: SupervisedParameters, normalize: str) -> Dataset:
     num_all, dtype = len(whole.x_NI), np.dtype(trial.dtype)
     chosen = np.arange(num_all)
     if trial.samples is not None:
         chosen = np.sort(np.random.default_rng([trial.data_seed, 0]).permutation(num_all)[: trial.samples])
-    of_inputs = moments(whole.x_NI[chosen], normalize)
-    of_targets = moments(whole.labels_N[chosen], "per_feature" if trial.standardize else "none")
+    input_moments = moments(whole.x_NI[chosen], normalize)
+    target_moments = moments(whole.labels_N[chosen], "per_feature" if trial.standardize else "none")
 
     def scale(x_NI: np.ndarray, y_Nm: np.ndarray, test: Dataset | None) -> Dataset:
-        x_NI, y_Nm = scaled(x_NI, *of_inputs, dtype), scaled(y_Nm, *of_targets, dtype)
+        x_NI, y_Nm = scaled(x_NI, *input_moments, dtype), scaled(y_Nm, *target_moments, dtype)
         return Dataset(x_NI, y_Nm, _NO_CLASSES, whole.sample_shape, None, test)
 
     test = None if whole.test is None or not trial.test else scale(whole.test.x_NI, whole.test.labels_N, None)

@@ -1,6 +1,6 @@
-"""The trainer of trials on numbers, and the measurements of their layers.
+"""Trainer of trials on numbers, and the metrics of their layers.
 
-Shapes: T trials, N samples, D numbers of a feature, m numbers of a target.
+Shapes: T trials, N samples, D numbers per feature, m numbers per target.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from depthrate.tasks.training.trainer import Evaluation, FusedTrainer
 
 @dataclass(frozen=True)
 class NumbersEvaluation(Evaluation):
-    """Numbers over the whole training set; accuracy is not defined."""
+    """Values over the whole training set. Accuracy is not defined."""
 
     r_squared: Tensor
 
 
 class NumbersTrainer(FusedTrainer):
-    """Trains on targets [N, m] in place of labels."""
+    """Trains on targets [N, m] instead of labels."""
 
     def num_right(self, logits_TBK: Tensor, labels_TB: Tensor) -> Tensor:
-        """Return NaN [T]: numbers have no accuracy."""
+        """Return NaN [T], since numbers have no accuracy."""
         return torch.full((len(logits_TBK),), torch.nan, dtype=torch.float64, device=logits_TBK.device)
 
     def evaluate(self) -> NumbersEvaluation:
@@ -49,7 +49,7 @@ class NumbersTrainer(FusedTrainer):
 
 
 def layer_measurements(targets: Any, names: Collection[str], *, split: str = "train") -> LayerMeasurements:
-    """Return the measurements of a layer with targets [N, m]: NRC1, NRC2 and NRC3, and those of these names."""
+    """Build the metrics of a layer with targets [N, m]: NRC1, NRC2, NRC3 and the named ones."""
     y_Nm = torch.as_tensor(targets).double()
     named = NamedMeasurements(names, lambda h_ND: probe_r2(h_ND, y_Nm))
 

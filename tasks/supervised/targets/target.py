@@ -1,6 +1,6 @@
-"""The contract of a target: what a network predicts for a sample, how data become it, its checks and its measurements.
+"""Contract of a target: what a network predicts per sample, how data are prepared for it, its checks and its metrics.
 
-A further one is a class below `Target`, its parameters in `OF_TARGETS` (`parameters.py`), its metrics in `metrics.py`, and an
+To add one, write a class below `Target`, its parameters in `OF_TARGETS` (`parameters.py`), its metrics in `metrics.py`, and an
 entry in `TARGETS` (`task.py`). Importable without torch.
 """
 
@@ -38,34 +38,34 @@ if TYPE_CHECKING:
 
 Fields = Mapping[str, Any]
 """Fields of a parameter's declaration, by name."""
-_TEST_DOC = "whether the test split is measured beside the training split, if there is one"
+_TEST_DOC = "whether the test split, if it exists, is measured too"
 
 
 class Target(ABC):
-    """The kind of answer that a network learns."""
+    """Kind of answer that a network learns."""
 
     name: str
-    """The task of its trials, as stores have it."""
+    """Task name of its trials, as stored."""
     version = 1
     doc: str
     metrics: tuple[Measurement, ...]
     panels: tuple[Panel, ...] = ()
     declares: ClassVar[Mapping[str, Fields]] = {}
-    """Parameters -> the fields of their declaration that differ from `SupervisedParameters`."""
+    """Parameters -> fields of their declaration that differ from `SupervisedParameters`."""
     fixed: ClassVar[Mapping[str, Any]] = {}
-    """Values that training reads of parameters which the target leaves no choice of."""
+    """Values that training reads for parameters determined by the target."""
     published_only: tuple[str, ...] = ()
-    """Parameters of built-in data alone."""
+    """Parameters of built-in data only."""
     from_data: tuple[str, ...] = ("num_classes", "num_inputs", "in_channels", "image_size")
-    """Arguments of a custom network that default to the data's numbers, as do those of `OF_TEXTS` without a default."""
+    """Arguments of a custom network that default to sizes of the data, like those of `OF_TEXTS` without a default."""
     draw = "samples"
-    """The parameter by which some of the samples are drawn."""
+    """Parameter that limits the number of samples."""
     has_test_files = True
-    """Whether the test split of a published set lies in files of its own."""
+    """Whether the test split of a published data set has separate files."""
     measurable_by: tuple[str, ...] = ()
-    """Parameters that decide whether data can be measured, beside the arguments of the user's function."""
+    """Parameters that decide whether data can be measured, in addition to the arguments of the user's function."""
     streamed: type[Streamed]
-    """Makes the stream of data that are too large to hold."""
+    """Class that streams data too large for memory."""
 
     def schema(
         self,
@@ -74,10 +74,10 @@ class Target(ABC):
         network_arguments: Sequence[Parameter] = (),
         data_arguments: Sequence[Parameter] = (),
     ) -> ParameterSchema:
-        """Return the parameters of trials with a custom network, or custom data, of these names; None: built-in.
+        """Return the parameters of trials with a custom network or custom data of these names; None: built-in.
 
         Raises:
-            ParameterError: an argument has the name of a parameter, or of another argument.
+            ParameterError: An argument has the name of a parameter or of another argument.
         """
         absent = {name for names in OF_TARGETS.values() for name in names}.difference(OF_TARGETS[self.name])
         absent.update(OF_CUSTOM_NETWORKS if network is None else OF_BUILTIN_NETWORKS)
@@ -88,12 +88,12 @@ class Target(ABC):
             if name not in absent
         }
         if network is not None:
-            declared["arch"] = _CustomName(name="arch", kind="str", choices=(network,), doc="your network")
+            declared["arch"] = _CustomName(name="arch", kind="str", choices=(network,), doc="custom network")
             decay, last = declared["weight_decay"], declared["weight_decay_last"]
-            doc = "weight decay lambda, of (lambda/2)||theta||^2 on the parameters that `decayed` chooses"
+            doc = "lambda of (lambda/2)||theta||^2 on the parameters selected by `decayed`"
             declared["weight_decay"] = replace(decay, doc=doc)
             declared["weight_decay_last"] = replace(
-                last, doc="the same of the last linear map's weight; null: weight_decay"
+                last, doc="lambda of the last linear map's weight (null: weight_decay)"
             )
             for name in set(OF_TEXTS).intersection(declared):
                 declared[name] = replace(declared[name], added_later=True)
@@ -101,81 +101,81 @@ class Target(ABC):
                 if argument.name in OF_TEXTS:
                     declared.pop(argument.name, None)
         if data is not None:
-            declared["dataset"] = _CustomName(name="dataset", kind="str", choices=(data,), doc="your data")
+            declared["dataset"] = _CustomName(name="dataset", kind="str", choices=(data,), doc="custom data")
             declared["test"] = replace(declared["test"], default=True, doc=_TEST_DOC)
         if network is None and data is None:
             return ParameterSchema(declared.values())
-        arguments = self._checked((*network_arguments, *data_arguments), declared)
-        first = [declared.pop(name) for name in ("arch", "dataset")]
-        return ParameterSchema([*first, *arguments, *declared.values()])
+        arguments = self._check_arguments((*network_arguments, *data_arguments), declared)
+        names = [declared.pop(name) for name in ("arch", "dataset")]
+        return ParameterSchema([*names, *arguments, *declared.values()])
 
-    def _checked(self, arguments: Sequence[Parameter], declared: Mapping[str, Parameter]) -> list[Parameter]:
-        """Return arguments as parameters, nullable where the data tell them."""
+    def _check_arguments(self, arguments: Sequence[Parameter], declared: Mapping[str, Parameter]) -> list[Parameter]:
+        """Check arguments and return them as parameters, nullable if the data provide their values."""
         checked: dict[str, Parameter] = {}
         for argument in arguments:
             name, owner = argument.name, argument.doc.removeprefix("argument of ")
             if name in declared:
                 raise ParameterError(
-                    f"{owner} has an argument {name!r}, which is a parameter of training "
-                    f"here ({declared[name].doc}); rename the argument, or wrap the callable in a function of other names"
+                    f"{owner} has an argument {name!r}, which is also a parameter of training "
+                    f"({declared[name].doc}). Rename the argument, or wrap the callable in a function with other names."
                 )
             if name in checked:
                 raise ParameterError(
                     f"{owner} and {checked[name].doc.removeprefix('argument of ')} both "
-                    f"have an argument {name!r}; rename one of them"
+                    f"have an argument {name!r}. Rename one of them."
                 )
-            is_told = name in self.from_data and not argument.nullable
-            if is_told or (name in OF_TEXTS and argument.default is REQUIRED):
-                argument = replace(
-                    argument, nullable=True, default=None, doc=f"{argument.doc}; null: as the data has it"
-                )
+            is_from_data = name in self.from_data and not argument.nullable
+            if is_from_data or (name in OF_TEXTS and argument.default is REQUIRED):
+                argument = replace(argument, nullable=True, default=None, doc=f"{argument.doc} (null: from the data)")
             checked[name] = argument
         return list(checked.values())
 
     def dataset(self, splits: Splits, name: str) -> Dataset:
-        """Return a user's samples as a data set in memory, after checks that training on them is meaningful.
+        """Build a data set in memory from a user's samples, after checking that training on them is meaningful.
 
         Raises:
-            DatasetError: lengths differ, labels are of another kind, a number is not finite, or the splits differ in form.
+            DatasetError: Lengths differ, labels are of another kind, a number is not finite, or the splits differ in form.
         """
-        whole, answers = self.split(*splits.training.whole(), splits.vocabulary_size, name, "training")
+        training, answers = self.split(*splits.training.whole(), splits.vocabulary_size, name, "training")
         if splits.test is None:
-            return whole
+            return training
         test, test_answers = self.split(*splits.test.whole(), splits.vocabulary_size, name, "test")
-        if test.sample_shape != whole.sample_shape:
-            raise DatasetError(f"{name}: samples are {whole.sample_shape}, those of the test split {test.sample_shape}")
+        if test.sample_shape != training.sample_shape:
+            raise DatasetError(
+                f"{name}: samples of the test split have shape {test.sample_shape}, expected {training.sample_shape}"
+            )
         self.check_alike(answers, test_answers, name)
-        return replace(whole, test=test)
+        return replace(training, test=test)
 
     @abstractmethod
     def split(
         self, x: np.ndarray, y: np.ndarray, vocabulary_size: int | None, name: str, split: str
     ) -> tuple[Dataset, Any]:
-        """Return one split of a user's arrays as a data set, and what its answers are, to compare splits by.
+        """Build a data set from one split of a user's arrays, and return it with its answers, to compare splits.
 
         Raises:
-            DatasetError: the arrays are not what training takes.
+            DatasetError: The arrays cannot be trained on.
         """
 
     def check_alike(self, answers: Any, test_answers: Any, name: str) -> None:
-        """Refuse a test split with other answers than the training split.
+        """Reject a test split with other answers than the training split.
 
         Raises:
-            DatasetError: naming the difference.
+            DatasetError: Names the difference.
         """
         return None
 
     def held_shape(self, whole: Dataset, trial: SupervisedParameters) -> DataShape:
-        """Return the shape of a training set of the user's data in memory."""
+        """Return the shape of a training set of custom data in memory."""
         shape = whole.shape
         return replace(shape, num_samples=trial.samples or shape.num_samples, reading_bytes=4 * shape.reading_bytes)
 
     @abstractmethod
     def prepare(self, whole: Dataset, trial: SupervisedParameters) -> Dataset:
-        """Return a trial's data set, drawn and scaled, of the user's data in memory.
+        """Build a trial's data set from custom data in memory: select and scale samples.
 
         Raises:
-            DatasetError: there are too few samples.
+            DatasetError: There are too few samples.
         """
 
     @abstractmethod
@@ -184,42 +184,42 @@ class Target(ABC):
 
     @abstractmethod
     def load(self, trial: SupervisedParameters, source: DataSource) -> Dataset:
-        """Return a trial's data set of built-in data.
+        """Load a trial's data set of built-in data.
 
         Raises:
-            DatasetError: a file is missing or damaged, or there are too few samples.
+            DatasetError: A file is missing or corrupt, or there are too few samples.
         """
 
     def check(self, trial: SupervisedParameters, whole: Dataset | Streamed | None) -> None:
-        """Refuse combinations that cannot run; `whole` is the user's data.
+        """Reject combinations that cannot run; `whole` is the custom data.
 
         Raises:
-            ParameterError: naming the parameters that exclude each other.
+            ParameterError: Names the parameters that exclude each other.
         """
         return None
 
     def check_measurable(self, dataset: Dataset, trial: SupervisedParameters) -> None:
-        """Refuse a trial's data set in which nothing can be measured.
+        """Reject a trial's data set in which nothing can be measured.
 
         Raises:
-            DatasetError: naming the split.
+            DatasetError: Names the split.
         """
         return None
 
     def check_network(self, trial: SupervisedParameters, network: Network, data: DataShape) -> None:
-        """Refuse a network whose layers cannot be measured. This builds a user's module and runs it once.
+        """Reject a network whose layers cannot be measured. This builds a user's module and runs it once.
 
         Raises:
-            ParameterError: naming the layer or parameter.
+            ParameterError: Names the layer or parameter.
         """
         network.layers()
 
     def measured_width(self, layer: Layer) -> int:
-        """Return the numbers of what counts as one sample of a layer."""
+        """Return the numbers per measured sample of a layer."""
         return layer.width
 
     def training(self, trials: Sequence[SupervisedParameters], dataset: Dataset, network: Network) -> NetworkTraining:
-        """Return the training of a pack of trials on a data set."""
+        """Create the training of a pack of trials on a data set."""
         from depthrate.tasks.training.training import training_of
 
         shared, test = trials[0], dataset.test
@@ -238,30 +238,30 @@ class Target(ABC):
         """Return the function that measures trials on a split."""
 
     def training_options(self, trials: Sequence[SupervisedParameters], dataset: Dataset) -> dict[str, Any]:
-        """Return what else `training_of` takes for this target."""
+        """Return additional options of `training_of` for this target."""
         return {}
 
 
 def check_drawn(trial: SupervisedParameters, num_all: int) -> None:
-    """Refuse more samples than there are.
+    """Reject more samples than the data have.
 
     Raises:
-        ParameterError: naming both numbers.
+        ParameterError: Names both numbers.
     """
     if trial.samples is not None and trial.samples > num_all:
         raise ParameterError(
-            f"samples is {trial.samples}, but {trial.dataset!r} has {num_all}; give at most that, or null for all"
+            f"samples is {trial.samples}, but {trial.dataset!r} has {num_all}. Set at most that, or null for all."
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class _CustomName(Parameter):
-    """`arch` or `dataset`, where it is custom."""
+    """`arch` or `dataset` with a custom value."""
 
     def check(self, value: Any) -> Any:
         """Return the name without its folder.
 
         Raises:
-            ParameterError: it is another one.
+            ParameterError: The name is another one.
         """
         return super().check(short_name(value) if is_custom(self.name, value) else value)

@@ -87,7 +87,7 @@ def program_key(program: StepProgram) -> str:
         repr((plan.loss, plan.optimizer, plan.clip_norm, plan.dtype, plan.adam_betas, plan.adam_eps)),
         repr((program.batch_shape, program.input_dtype, program.shares_batches, program.device)),
         *_code(network),
-        network.own_code(),
+        network.custom_code(),
         torch.__version__,
         repr(torch.__config__.show()),
         os.environ.get("CXX", ""),

@@ -101,7 +101,7 @@ def test_columns_have_the_declared_types_though_all_values_are_null(done: Path) 
 @pytest.mark.slow
 def test_fits_check_their_metric_before_anything_runs(tmp_path: Path) -> None:
     code, output = cli(tmp_path, "plan", write(tmp_path, fit=[{"metric": "with_ratio"}]), "--store", "store")
-    assert code == 2 and "unknown metric 'with_ratio' in fit; did you mean 'width_ratio'?" in output
+    assert code == 2 and "unknown metric 'with_ratio' in fit (did you mean 'width_ratio'?)" in output
     code, output = cli(tmp_path, "plan", write(tmp_path, fit=[{"metric": "shape"}]), "--store", "store")
     assert code == 2 and "unknown metric 'shape'" in output, "a vector has no rate"
     fits = [

@@ -248,7 +248,7 @@ def test_links_in_a_circle_are_refused(folder: Path) -> None:
     (folder / "yaml.py").unlink()
     (folder / "yaml.py").symlink_to("yaml.py")
     assert untrusted_reason(code, folder / "law.py", named=True) == [
-        f"{folder}/yaml.py cannot be looked at (too many symbolic links)"
+        f"{folder}/yaml.py cannot be checked (too many symbolic links)"
     ]
 
 

@@ -231,9 +231,9 @@ def test_it_trains_on_images(name, own, layers):
     [
         ({**DENSE, "stages": STAGES}, "'resnet_dense' has none"),
         ({**CONV, "stages": None}, "Table I has no stages for 'digits'"),
-        ({**CONV, "depth": 4}, "depth is 4.*give depth 3"),
+        ({**CONV, "depth": 4}, "depth is 4.*depth to 3"),
         ({**CONV, "width": 32}, "width is 32.*leave width at 64"),
-        ({**CONV, "stages": "4x3x3*1 6x5x5*2"}, "maps of 5 rows after 3; no stride"),
+        ({**CONV, "stages": "4x3x3*1 6x5x5*2"}, "maps of 5 rows after 3"),
         ({**CONV, "stages": "4x4*3"}, "stages.*matching"),
         ({**CONV, "dataset": "imdb"}, "'imdb' is text"),
         ({**DENSE, "batch_size": 1}, "batch_size is 1, with one sample in a step"),

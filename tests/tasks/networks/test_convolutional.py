@@ -196,7 +196,7 @@ def test_it_trains_on_images_of_cifar10():
     [
         ({"arch": "rn1", "regularise": "head_and_features"}, "'rn1' has no backbone"),
         ({"weight_decay_features": 0.1}, "null with all"),
-        ({"regularise": "head_and_features"}, "give the weight decay of the features"),
+        ({"regularise": "head_and_features"}, "weight_decay_features is"),
         ({"dataset": "imdb"}, "'imdb' is text"),
     ],
 )

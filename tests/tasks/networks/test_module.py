@@ -251,10 +251,10 @@ def test_measuring_leaves_the_state_of_a_trial_as_it_was():
 def test_wrong_modules_are_refused_with_their_line():
     for make, arguments, words in (
         (WrongClasses, {}, ["returns [2, 7]", "10 classes"]),
-        (Fails, {}, ["does not take samples of shape [1, 8, 8]", "own_models.py, line", "flat_inputs"]),
+        (Fails, {}, ["does not accept samples of shape [1, 8, 8]", "own_models.py, line", "flat_inputs"]),
         (MLP, {"depth": 1, "width": -1}, ["MLP(depth=1, width=-1) fails"]),
         (ResNet, {"patterns": ("stages.*",)}, ["'stages.*'", "matches no module", "layers.0", "stem"]),
-        (nn.Linear, {"in_features": 64, "out_features": 10}, ["layers is null", "give a pattern"]),
+        (nn.Linear, {"in_features": 64, "out_features": 10}, ["layers is null", "Set a pattern"]),
     ):
         with pytest.raises(ParameterError) as refused:
             network(make, **arguments).layers()

@@ -120,7 +120,7 @@ def test_it_is_planned_from_what_it_reports():
 
 
 def test_what_it_cannot_read_is_refused_without_a_word_about_it_anywhere():
-    with pytest.raises(ParameterError, match="arch is 'funnel', but 'imdb' is text; give t11"):
+    with pytest.raises(ParameterError, match="arch is 'funnel', but 'imdb' is text. Set arch to t11"):
         COLLAPSE.check_trial(params_of(dataset="imdb"))
     with pytest.raises(ParameterError, match="'funnel' on 'digits' reads no patches"):
         COLLAPSE.check_trial(params_of(patch_size=4))

@@ -139,5 +139,5 @@ def test_too_few_shifts_and_classes_that_no_hyperplane_parts_are_refused():
     with pytest.raises(ValueError, match="no shifts were found that make 4 clusters a simplex"):
         simplex_shifts([0, 0, 1])
     x_NI = np.zeros((6, 3))
-    with pytest.raises(ValueError, match="no hyperplane parts class 0"):
+    with pytest.raises(ValueError, match="no hyperplane separates class 0"):
         zero_block_network(x_NI, np.repeat([0, 1, 2], 2), width=8, shifts=[0, 3], separation=0.01, row_norm=1.0)

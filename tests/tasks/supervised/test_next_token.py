@@ -400,8 +400,8 @@ def test_streamed_sequences_train_as_held_ones(folder):
         assert {row["split"] for row in results[0].tables["metrics"]} == {"train", "test"}
     assert_same(*found)
     for wrong, words in (
-        ("y", r"shape \[\d+, 7\]; give the token after each"),
-        ("size", "give vocabulary_size beside"),
+        ("y", r"shape \[\d+, 7\], expected the next tokens, int 0 to 5"),
+        ("size", "Add vocabulary_size"),
     ):
         with pytest.raises(ValueError, match=words):
             expand(sweep_in(folder, **own, stream=True, wrong=wrong))
@@ -410,10 +410,10 @@ def test_streamed_sequences_train_as_held_ones(folder):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("Last", r"returns \[2, 7\] for 2 samples; it must return a tensor \[N, 5, 7\], for each token a row"),
-        ("Swapped", r"returns \[2, 7, 5\] for 2 samples; it must return a tensor \[N, 5, 7\]"),
-        ("Peeking", "gives earlier tokens other outputs when the last token changes"),
-        ("Pooled", r"layer other.0 of model:Pooled gives \[8\] for a sequence, and next tokens are measured position"),
+        ("Last", r"returns \[2, 7\] for 2 samples, expected a tensor \[N, 5, 7\]"),
+        ("Swapped", r"returns \[2, 7, 5\] for 2 samples, expected a tensor \[N, 5, 7\]"),
+        ("Peeking", "reads the tokens it predicts"),
+        ("Pooled", r"layer other.0 of model:Pooled returns \[8\] for a sequence"),
     ],
 )
 def test_networks_that_do_not_give_a_row_a_token_are_refused(folder, name, words):
@@ -424,16 +424,16 @@ def test_networks_that_do_not_give_a_row_a_token_are_refused(folder, name, words
 def test_rows_a_token_lead_to_this_task_from_the_one_on_classes(folder):
     np.savez(folder / "classes.npz", x=np.arange(40).reshape(8, 5) % 7, y=np.arange(8) % 2, vocabulary_size=7)
     params = {"arch": "./model.py:Net", "dataset": "./classes.npz", "width": 8, "depth": 1}
-    with pytest.raises(ValueError, match=r"a row a token as language models do.* give task: next_token"):
+    with pytest.raises(ValueError, match=r"one row per token.* task: next_token"):
         expand(sweep_of_spec({"name": "s", "task": "collapse", "params": params}, folder))
 
 
 def test_what_are_no_sequences_is_refused_before_anything_trains(folder):
     x = np.arange(40).reshape(8, 5) % 7
     wrong = {
-        "none": ({"x": x, "y": x}, "give vocabulary_size beside x and y"),
+        "none": ({"x": x, "y": x}, "Add vocabulary_size"),
         "one": ({"x": x, "y": x[:, 0], "vocabulary_size": 7}, r"y is int64 of shape \[8\].*text\[:, 1:\]"),
-        "many": ({"x": x, "y": x, "vocabulary_size": 6}, "give whole numbers 0 to 5"),
+        "many": ({"x": x, "y": x, "vocabulary_size": 6}, "expected int 0 to 5"),
         "float": ({"x": x * 1.0, "y": x, "vocabulary_size": 7}, "x is float64"),
         "short": ({"x": x, "y": x[:, 1:], "vocabulary_size": 7}, r"x has shape \[8, 5\], y \[8, 4\]"),
     }
@@ -445,8 +445,8 @@ def test_what_are_no_sequences_is_refused_before_anything_trains(folder):
     for params, words in (
         ({"dataset": "./mine.npz", **own, "samples": 41}, "samples is 41, but 'mine.npz' has 40"),
         ({"loss": "mse"}, "unknown parameter 'loss'"),
-        ({"arch": "rn1"}, "'arch' is 'rn1'; allowed: one of t11"),
-        ({"dataset": "imdb", "order": 2}, "order is 2, but 'imdb' is no chain"),
+        ({"arch": "rn1"}, "'arch' is 'rn1', expected one of t11"),
+        ({"dataset": "imdb", "order": 2}, "order is 2, but 'imdb'"),
         ({"batch_size": 41}, "batch_size is 41"),
     ):
         with pytest.raises(ValueError, match=words):
@@ -502,7 +502,7 @@ def test_reviews_are_cut_into_stretches(tmp_path, monkeypatch):
     np.testing.assert_array_equal(found.x_NI[:, 1:], found.labels_N[:, :-1])
     NEXT_TOKEN.check_data([{**given, "samples": 5}], Folder(str(tmp_path)))
     too_many = NEXT_TOKEN.read(NEXT_TOKEN.schema.fill({**given, "samples": 6}))
-    with pytest.raises(DatasetError, match="has 10 stretches of 3 tokens, and 12 are asked for"):
+    with pytest.raises(DatasetError, match="has 10 sections of 3 tokens, but 12 are needed"):
         NEXT_TOKEN.load(too_many, Folder(str(tmp_path)))
 
 

@@ -108,7 +108,7 @@ def test_the_network_is_told_how_texts_are_read_and_trains_fused_as_alone(folder
 def test_a_network_without_such_arguments_reads_what_the_sweep_says(folder):
     sweep = sweep_in(folder, "Fixed", depth=1, context_length=5, vocabulary_size=12)
     assert run(sweep, folder)[0].tables["metrics"]
-    with pytest.raises(SweepError, match=r"does not take samples of shape \[64\] \(tokens"):
+    with pytest.raises(SweepError, match=r"does not accept samples of shape \[64\] \(tokens"):
         expand(sweep_in(folder, "Fixed", depth=1))
 
 
@@ -123,10 +123,10 @@ def test_where_nothing_is_said_texts_are_read_as_for_our_networks(folder):
         (
             "Told",
             {"depth": 1, "context_length": 0},
-            "context_length is 0; for 'imdb' give a whole number of at least 1",
+            "context_length is 0, expected an int >= 1 for 'imdb'",
         ),
         ("Fixed", {"depth": 1, "vocabulary_size": 2}, "vocabulary_size"),
-        ("Fixed", {"depth": 1, "dataset": "digits", "vocabulary_size": 9}, "'digits' is no text; give null"),
+        ("Fixed", {"depth": 1, "dataset": "digits", "vocabulary_size": 9}, "'digits' is not text"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_starts(folder, name, params, words):
@@ -175,19 +175,19 @@ def test_tokens_of_ones_own_are_read_by_our_transformers_and_by_ones_own_network
 
 def test_what_are_no_tokens_is_said(folder):
     for changes, words in (
-        ({"x": TOKENS + 1}, r"with vocabulary_size 12 .* from 1 to 12; give whole numbers 0 to 11 as \[N, tokens\]"),
+        ({"x": TOKENS + 1}, r"with vocabulary_size 12, .* from 1 to 12\. Use int 0 to 11 as \[N, tokens\]"),
         ({"x": TOKENS * 0.5}, "they are float64"),
-        ({"vocabulary_size": 2.5}, r"vocabulary_size is 2\.5; give one whole number"),
-        ({"vocabulary_size": [12, 12]}, "give one whole number"),
+        ({"vocabulary_size": 2.5}, r"vocabulary_size is 2\.5, expected an int"),
+        ({"vocabulary_size": [12, 12]}, "expected an int"),
     ):
         save_tokens(folder, **changes)
         with pytest.raises(SweepError, match=words):
             expand(sweep_in(folder, "", arch="t11", dataset="./tokens.npz", depth=1))
     save_tokens(folder)
-    with pytest.raises(SweepError, match="'rn1', but 'tokens.npz' is text; give t11, t12, t21, t22, or your own"):
+    with pytest.raises(SweepError, match="'rn1', but 'tokens.npz' is text. Set arch to t11, t12, t21, t22"):
         expand(sweep_in(folder, "", arch="rn1", dataset="./tokens.npz", depth=2))
     np.savez(folder / "numbers.npz", x=TOKENS, y=NEXT)
-    with pytest.raises(SweepError, match="of tokens of your own give vocabulary_size beside x and y"):
+    with pytest.raises(SweepError, match="For custom tokens, add vocabulary_size"):
         expand(sweep_in(folder, "Fixed", dataset="./numbers.npz", depth=1))
     spec = {"name": "s", "task": "regression", "params": {"arch": "mlp", "depth": 1, "dataset": "./tokens.npz"}}
     with pytest.raises(SweepError, match="regression reads numbers"):

@@ -13,7 +13,7 @@ from depthrate.sweeps.load import sweep_of_spec
 from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.supervised import items
 from depthrate.tasks.supervised.arrays import map_folder
-from depthrate.tasks.supervised.streaming import NUM_EXAMINED, Streamed, examined
+from depthrate.tasks.supervised.streaming import NUM_EXAMINED, Streamed, examined_indices
 from tests.support import own_data
 from tests.support.own_data import Folder, data_of_function
 from tests.support.training_context import Context, assert_same, ids_of, run_resumed
@@ -150,9 +150,9 @@ def test_an_identity_is_what_it_was_where_nothing_is_streamed(folder):
 def test_what_is_large_is_streamed_unless_the_sweep_says_otherwise(folder, monkeypatch):
     monkeypatch.setattr(items, "STREAMED_ITEMS", 199)
     task, trials = sweep_in(folder)
-    assert trials[0]["stream"] is True and isinstance(task.whole(task.read(trials[0])), Streamed)
+    assert trials[0]["stream"] is True and isinstance(task.read_custom_data(task.read(trials[0])), Streamed)
     (remark,) = task.remarks(trials)
-    assert "200 samples are streamed" in remark and f"all labels and {len(examined(200))} samples" in remark
+    assert "200 samples are streamed" in remark and f"all labels and {len(examined_indices(200))} samples" in remark
     held, of_held = sweep_in(folder, stream=False)
     assert of_held[0]["stream"] is False and not held.remarks(of_held)
     assert run(held, of_held)[0].tables["metrics"]
@@ -229,7 +229,7 @@ def test_arrays_mapped_from_files_are_streamed(folder):
     whole = written["Items"](200)
     (folder / "mine").mkdir()
     np.save(folder / "mine" / "x.npy", whole.x)
-    with pytest.raises(SweepError, match=r"has x\.npy and no y\.npy"):
+    with pytest.raises(SweepError, match=r"has x\.npy, but no y\.npy"):
         sweep_in(folder, "./mine")
     np.save(folder / "mine" / "y.npy", np.array(list("abcd"))[whole.y])
     for streaming in ({}, {"stream": True, "measure_samples": 40}):
@@ -239,7 +239,7 @@ def test_arrays_mapped_from_files_are_streamed(folder):
         assert_same(run(task, trials), expected)
     assert isinstance(map_folder(folder / "mine", "mine").training.x, np.memmap)
     np.savez(folder / "mine.npz", x=whole.x, y=whole.y)
-    with pytest.raises(SweepError, match=r"mine\.npz is read whole; give a folder with x\.npy"):
+    with pytest.raises(SweepError, match=r"mine\.npz can only be read in full.* folder with x\.npy"):
         sweep_in(folder, "mine.npz", stream=True)
 
 
@@ -276,8 +276,8 @@ def test_what_is_read_of_a_mapped_file_does_not_stay_in_memory(tmp_path):
         ({"batch_size": None}, "batch_size is null, full batch, but the 200 samples .* stream: false to hold them"),
         ({"batch_size": 200}, "batch_size is 200, all samples"),
         ({"samples_per_class": 9}, "samples_per_class is 9, .*Subset"),
-        ({"measure_samples": 5}, "measure_samples is 5, .* give at least 8"),
-        ({"stream": None, "measure_samples": 50}, "is held in memory, and all of it measured"),
+        ({"measure_samples": 5}, "measure_samples is 5, .* at least 8"),
+        ({"stream": None, "measure_samples": 50}, "measure_samples is 50, .* held in memory"),
     ],
 )
 def test_what_streamed_samples_cannot_do_is_said_with_what_to_give(folder, params, words):
@@ -286,17 +286,17 @@ def test_what_streamed_samples_cannot_do_is_said_with_what_to_give(folder, param
 
 
 BAD_ITEMS = {
-    "return self.x[index], int(self.y[index]), 1": "item 0 is a tuple of 3; each must be a pair",
-    "return {'image': self.x[index], 'label': 1}": "item 0 is a dict of image, label; .*a pair .*wrap the data set",
-    "return self.x[index]": "item 0 is a ndarray; each must be a pair",
-    "return self.x[index][: 3 + index // 60], 1": r"item \d+ has shape \[\d\], item 0 \[3\]; bring all to one shape",
+    "return self.x[index], int(self.y[index]), 1": "item 0 is a tuple of 3, expected a pair",
+    "return {'image': self.x[index], 'label': 1}": "item 0 is a dict of image, label, expected a pair",
+    "return self.x[index]": "item 0 is a ndarray, expected a pair",
+    "return self.x[index][: 3 + index // 60], 1": r"item \d+ has shape \[\d\], item 0 \[3\]",
     "return self.x[index], 0.5": "labels are float64 such as 0.5, targets of a regression",
     "return self.x[index], [0, 1]": r"several labels a sample|one-hot",
-    "return self.x[index], 7": "item 0 has label 7, and its targets are 0 to 3",
-    "return self.x[index], 'a'": "item 0 has label a, and its targets are 0 to 3",
+    "return self.x[index], 7": "item 0 has label 7, but its targets are 0 to 3",
+    "return self.x[index], 'a'": "item 0 has label a, but its targets are 0 to 3",
     "return self.x[index] + np.nan, 0": "item 0 has a number that is NaN|sample 0 .* NaN",
     "return 'text', 0": "samples are <U4",
-    "return np.random.normal(size=6), 0": "gives item 0 other numbers each time; .*default_rng",
+    "return np.random.normal(size=6), 0": "different numbers for item 0 .*default_rng",
     "return self.x[index], self.lables[index]": r"item 0 cannot be read: data\.py, line \d+: `return .*lables.*Attribute",
 }
 
@@ -315,12 +315,12 @@ def test_an_item_that_is_not_what_it_should_be_is_named_before_anything_trains(f
     [
         ("1 / 0", r"item (4|5) cannot be read: data\.py, line \d+: `.*`: ZeroDivisionError: division by zero"),
         ("(torch.zeros(7, dtype=torch.float64), 0)", "has shape|shape .7"),
-        ("(torch.from_numpy(self.x[index]), 9)", r"item (4|5) has label 9, and its targets are 0 to 3"),
+        ("(torch.from_numpy(self.x[index]), 9)", r"item (4|5) has label 9, but its targets are 0 to 3"),
         ("(torch.full((6,), torch.nan, dtype=torch.float64), 0)", r"item (4|5) has a number that is NaN"),
     ],
 )
 def test_one_that_goes_bad_later_is_named_when_it_is_drawn(folder, condition, words):
-    assert not {4, 5} & set(examined(200).tolist())
+    assert not {4, 5} & set(examined_indices(200).tolist())
     line = "return torch.from_numpy(self.x[index]), int(self.y[index])"
     text = ITEMS.replace(line, f"if index in (4, 5):\n            return {condition}\n        {line}")
     (folder / "data.py").write_text(text)
@@ -331,11 +331,11 @@ def test_one_that_goes_bad_later_is_named_when_it_is_drawn(folder, condition, wo
 
 def test_a_data_set_that_does_not_say_its_classes_is_asked_for_them(folder):
     (folder / "data.py").write_text(ITEMS.replace("self.num_classes = 4", "pass"))
-    with pytest.raises(SweepError, match="does not say which classes there are; give .* targets"):
+    with pytest.raises(SweepError, match="classes are unknown.* targets"):
         sweep_in(folder, stream=True, targets=False)
     (folder / "data.py").write_text(ITEMS.replace("self.num_classes = 4", "self.num_classes = 60"))
     task, trials = sweep_in(folder, stream=True, targets=False, measure_samples=120)
-    with pytest.raises(DatasetError, match="class 4 is not among the 120 samples .* raise measure_samples"):
+    with pytest.raises(DatasetError, match="class 4 is not among the 120 .* Raise measure_samples"):
         run(task, trials)
 
 
@@ -357,7 +357,7 @@ def test_many_items_at_once_are_asked_for_where_the_data_set_offers_it(folder):
     other, others = sweep_in(folder, "./data.py:offers", stream=True, measure_samples=40)
     assert_same(run(other, others), run(task, trials))
     torn, of_torn = sweep_in(folder, "./data.py:torn", stream=True, measure_samples=40)
-    with pytest.raises(DatasetError, match="__getitems__ of 16 indices gives 15 items"):
+    with pytest.raises(DatasetError, match="__getitems__ of 16 indices returns 15 items"):
         run(torn, of_torn)
 
 
@@ -428,7 +428,7 @@ def test_five_million_items_are_planned_and_trained_on_without_being_read(tmp_pa
     assert "5,000,000 samples are streamed" in planned.output and "a change elsewhere goes unseen" in planned.output
     assert counted.stat().st_size < 100
     counted.unlink()
-    monkeypatch.setenv("PYTHONPATH", str(Path(own_data.__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(own_data.__file__).parents[2]))
     done = subprocess.run([sys.executable, "-c", TRAINED], capture_output=True, text=True, timeout=250, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     first, last, peak_mb, predicted_mb = map(float, done.stdout.split())

@@ -221,7 +221,7 @@ def test_a_lane_that_diverges_has_no_further_depths():
         ({"polish_smoothing": []}, "polish_smoothing is empty"),
         (
             {"arch": "resnet20_mlp", "regularise": "head_and_features", "weight_decay_features": 0.01},
-            "regularise is 'head_and_features', whose term on the features is not in the objective",
+            "regularise is 'head_and_features', whose term on the features",
         ),
     ],
     ids=str,
