@@ -10,7 +10,7 @@ from depthrate.orchestrator.analysis.columns import builtin_columns, columns_of
 from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.files.store import Store, existing_store
 from depthrate.storage.query.results import Results
-from depthrate.storage.tables.parameters import Added
+from depthrate.storage.tables.parameters import AddedParameters
 from depthrate.storage.tables.schema import Columns
 from depthrate.tasks.interface import Task
 from depthrate.tasks.registry import find_task
@@ -33,7 +33,7 @@ def results_of(store: Store, task: Task | None = None, snapshot: Snapshot | None
     return Results(store, *declared_by(task), snapshot)
 
 
-def declared_by(task: Task | None = None) -> tuple[Columns, Added]:
+def declared_by(task: Task | None = None) -> tuple[Columns, AddedParameters]:
     """Return what the tasks that come with depthrate, and one besides, declare: columns, and parameters that came later."""
 
     def added(name: str, version: int) -> Mapping[str, Any]:

@@ -76,8 +76,8 @@ def find_code_mismatch(checked: CheckedSweep, snapshot: Snapshot) -> CodeMismatc
             accepted.add(code)
         else:
             committed.setdefault(code, []).append(trial_id)
-    for trial_id in planned & snapshot.decisions.of_trial.keys():
-        decision = snapshot.decisions.of_trial[trial_id]
+    for trial_id in planned & snapshot.decisions.by_trial.keys():
+        decision = snapshot.decisions.by_trial[trial_id]
         if decision.kind is DecisionKind.ACCEPT and version in decision.counting:
             accepted |= {each for each in decision.counting if each not in (None, version)}
     return CodeMismatch(version, committed, num_unknown=num_unknown, accepted=frozenset(accepted))
@@ -85,13 +85,13 @@ def find_code_mismatch(checked: CheckedSweep, snapshot: Snapshot) -> CodeMismatc
 
 def counts_as(decisions: Decisions, trial_id: str, code: str, version: str) -> bool:
     """Return whether a user decided that a trial's results of version `code` count as those of `version`."""
-    decision = decisions.of_trial.get(trial_id)
+    decision = decisions.by_trial.get(trial_id)
     return decision is not None and decision.kind is DecisionKind.ACCEPT and {code, version} <= decision.counting
 
 
 def _runs_anew(decisions: Decisions, trial_id: str, version: str) -> bool:
     """Whether it was decided that of a trial only what this version gives counts."""
-    decision = decisions.of_trial.get(trial_id)
+    decision = decisions.by_trial.get(trial_id)
     return decision is not None and decision.kind is DecisionKind.RERUN and version in decision.counting
 
 

@@ -18,7 +18,7 @@ from depthrate.orchestrator.attempts.record import describe_attempt
 from depthrate.orchestrator.console.tables import counted, duration
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, Plan
 from depthrate.orchestrator.launch.progress import Progress as LaunchProgress
-from depthrate.storage.attempts.heartbeats import Beat
+from depthrate.storage.attempts.heartbeats import Heartbeat
 from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store, StoreError
@@ -157,7 +157,7 @@ class LaunchWatcher:
         done = self._work - left
         return elapsed * left / done if done > 0.01 * self._work and left > 0 else None
 
-    def _share_done(self, pack: Pack, state: Beat) -> float:
+    def _share_done(self, pack: Pack, state: Heartbeat) -> float:
         """Return how much of a running pack is done; where trials run in turn, steps are those of one trial."""
         share = (state.get("step") or 0) / state["num_steps"] if state.get("num_steps") else 0.0
         if self._plan.checked.task.fused:

@@ -21,7 +21,7 @@ from depthrate.orchestrator.launch.launch_plan import Plan
 from depthrate.orchestrator.monitor.cost import device_kind, device_word, span_s
 from depthrate.storage.attempts.records import Record, records_of_attempts
 from depthrate.storage.commits.snapshot import Snapshot, sample_trials
-from depthrate.storage.files.json_objects import object_of
+from depthrate.storage.files.json_objects import parse_object
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.packing import Pack, estimated_wall_s
 from depthrate.sweeps.trial import Trial
@@ -154,12 +154,12 @@ def _overhead_s(task: Task, num_trials: int) -> float:
 
 def _estimate_s(task: Task, row: Mapping[str, Any]) -> float | None:
     with suppress(*NOT_OURS):
-        return task.estimate_s(task.schema.completed(object_of(row["params"])))
+        return task.estimate_s(task.schema.completed(parse_object(row["params"])))
     return None
 
 
 def _reckoned_s(task: Task, rows: Sequence[Mapping[str, Any]], engine: Engine) -> float:
-    trials = [Trial("", task.name, task.version, task.schema.completed(object_of(row["params"]))) for row in rows]
+    trials = [Trial("", task.name, task.version, task.schema.completed(parse_object(row["params"]))) for row in rows]
     return estimated_wall_s(Pack("", tuple(trials)), task, engine)
 
 

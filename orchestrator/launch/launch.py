@@ -168,7 +168,7 @@ def write_launch(store: Store, checked: CheckedSweep) -> None:
 
 def _begin(plan: Plan, store: Store, executor: Executor, options: LaunchOptions) -> JobOptions:
     """Check the store, note the launch in it, and return what all its jobs share."""
-    store.require_place()
+    store.check_location()
     require_clock(store)
     if not plan.snapshot.listing and store.format == Format():
         store.write_format(Format(FORMAT))

@@ -40,7 +40,7 @@ class PeerLaunches:
     @property
     def busy(self) -> set[str]:
         """Trials that others were running, or about to run, at the last look."""
-        return self.running | self._claims.others
+        return self.running | self._claims.peer_trials
 
     @property
     def had_peers(self) -> bool:
@@ -50,7 +50,7 @@ class PeerLaunches:
     @property
     def is_alone(self) -> bool:
         """Whether nothing of another launch was seen at the last look."""
-        return not self.holders and not self._claims.has_peers and not self._claims.others
+        return not self.holders and not self._claims.has_peers and not self._claims.peer_trials
 
     def detect_peers(self) -> None:
         """See whether another launch has come, at the cost of one request."""
@@ -70,7 +70,7 @@ class PeerLaunches:
 
     def is_claimed(self, pack: Pack) -> bool:
         """Whether this launch holds the claim of all of a pack."""
-        return self._claims.has(pack.trial_ids)
+        return self._claims.holds(pack.trial_ids)
 
     def renew(self, own: Collection[str]) -> None:
         """Keep the claims of what runs, now and then."""
@@ -88,7 +88,7 @@ class PeerLaunches:
         Raises:
             OSError: the store cannot be listed just now.
         """
-        before = self._claims.others
+        before = self._claims.peer_trials
         self._claims.refresh()
         records = self._records.refresh(lambda path: path not in self._seen)
         now = time.time()
@@ -109,4 +109,4 @@ class PeerLaunches:
                         error=how,
                     )
             self._seen.add(path)
-        return before - self._claims.others
+        return before - self._claims.peer_trials

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from depthrate.orchestrator.launch.outcome import PackFailure
-from depthrate.storage.attempts.heartbeats import Beat
+from depthrate.storage.attempts.heartbeats import Heartbeat
 from depthrate.storage.attempts.records import Record
 from depthrate.sweeps.packing import Pack
 
@@ -17,7 +17,7 @@ class Progress:
     """What a watcher sees of a launch."""
 
     trials_done: int
-    packs_running: list[tuple[Pack, Beat]]
+    packs_running: list[tuple[Pack, Heartbeat]]
     """With the last heartbeats of their attempts, empty before the first."""
     packs_queued: list[Pack]
     packs_submitted: list[Pack]

@@ -18,7 +18,7 @@ from depthrate.orchestrator.launch.events import log_event
 from depthrate.orchestrator.launch.failed_packs import FailedPacks
 from depthrate.orchestrator.launch.pack_entry import QueuedPack
 from depthrate.orchestrator.launch.pack_queue import PackQueue
-from depthrate.storage.attempts.heartbeats import Beat, NodeHeartbeats
+from depthrate.storage.attempts.heartbeats import Heartbeat, NodeHeartbeats
 from depthrate.storage.attempts.records import Record
 from depthrate.storage.files.full import free_bytes, size_text
 from depthrate.storage.files.store import Store, StoreError
@@ -52,7 +52,7 @@ class AttemptSupervisor:
         self.is_store_full = False
         """Whether the store's file system was full at the last update, so that nothing more should start."""
         self._beats = NodeHeartbeats(store, sweep, most=MAX_NODES_PER_POLL)
-        self._newest: Mapping[str, Beat] = {}
+        self._newest: Mapping[str, Heartbeat] = {}
         self._next_poll = float("-inf")
         self._ended: set[str] = set()
         """Attempts, as they ran, that are over."""

@@ -15,7 +15,7 @@ from depthrate.orchestrator.attempts.retry import error_pattern
 from depthrate.storage.attempts.records import Record, RecordReader, read_records
 from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.commits.source import Problem
-from depthrate.storage.files.json_objects import object_of
+from depthrate.storage.files.json_objects import parse_object
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.sweeps.trial import Trial
@@ -172,5 +172,5 @@ def find_params(trials: Sequence[Trial], snapshot: Snapshot, prefix: str) -> lis
     """Return (trial_id, task, params) of the planned and committed trials whose identity begins with `prefix`."""
     found = {trial.trial_id: (trial.trial_id, trial.task, dict(trial.params)) for trial in trials}
     for row in snapshot.trials.select(["trial_id", "task", "params"]).to_pylist():
-        found.setdefault(row["trial_id"], (row["trial_id"], row["task"], object_of(row["params"])))
+        found.setdefault(row["trial_id"], (row["trial_id"], row["task"], parse_object(row["params"])))
     return [entry for trial_id, entry in sorted(found.items()) if trial_id.startswith(prefix)]

@@ -162,16 +162,16 @@ class WorkerContext(ManualTraining):
             try:
                 members = read_with_digest(store.read(checkpoint_trials_path(self.job.pack_id)))
                 size = members.get("bytes")  # the one before it may have been another, by little
-                most_bytes = 2 * size + SLACK_BYTES if isinstance(size, int) else None
-                saved.append((float(members["wall_s"]), store, most_bytes))
+                max_bytes = 2 * size + SLACK_BYTES if isinstance(size, int) else None
+                saved.append((float(members["wall_s"]), store, max_bytes))
             except (OSError, ValueError, KeyError, TypeError) as error:
                 if store is self.store:
                     self.found.nothing = isinstance(error, FileNotFoundError)
         self.found.nothing &= not saved
-        for wall_s_before, store, most_bytes in sorted(saved, key=lambda each: each[0], reverse=True):
+        for wall_s_before, store, max_bytes in sorted(saved, key=lambda each: each[0], reverse=True):
             for version in dict.fromkeys((self.attempt.code_hash, *self.job.options.accepted_codes, None)):
                 try:
-                    content = store.read(checkpoint_path(self.job.pack_id, self._checkpoint(version)), most_bytes)
+                    content = store.read(checkpoint_path(self.job.pack_id, self._checkpoint(version)), max_bytes)
                 except OSError:
                     continue
                 self.wall_s_before = wall_s_before

@@ -78,7 +78,7 @@ class Claims:
         """Whether another launch of this sweep was there at any look."""
 
     @property
-    def others(self) -> set[str]:
+    def peer_trials(self) -> set[str]:
         """Trials that other launches had claimed at the last look."""
         return {trial_id for claim in self._others for trial_id in claim.trials}
 
@@ -111,7 +111,7 @@ class Claims:
 
         Where the store refuses claims all are: then work may be done twice, and is committed once.
         """
-        others, now = self.others, self._now()
+        others, now = self.peer_trials, self._now()
         keep, wanted = set(keep), set(wanted)
         self._held = {trial_id: at for trial_id, at in self._held.items() if trial_id in keep or trial_id in wanted}
         new = {trial_id: now for trial_id in wanted if trial_id not in self._held and trial_id not in others}
@@ -125,7 +125,7 @@ class Claims:
                     self.refresh()
                 self._yield_to_earlier(new)
 
-    def has(self, trial_ids: Collection[str]) -> bool:
+    def holds(self, trial_ids: Collection[str]) -> bool:
         """Whether all of these are claimed by this launch."""
         return self._held.keys() >= set(trial_ids)
 

@@ -15,7 +15,7 @@ from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.tables.states import AttemptState
 
 log = logging.getLogger("depthrate")
-TOLERANCE_S = 60.0
+MAX_SKEW_S = 60.0
 """By how much two clocks may differ before one of them is not believed."""
 
 
@@ -39,9 +39,9 @@ def require_clock(store: Store) -> None:
     if not store.clock_ahead_s:
         return
     how = _how_ahead(store)
-    if abs(store.clock_ahead_s) > TOLERANCE_S:
+    if abs(store.clock_ahead_s) > MAX_SKEW_S:
         raise ClockError(
-            f"{how}; at most {TOLERANCE_S:.0f} s are allowed, since ages decide what is deleted and moved, and the earliest "
+            f"{how}; at most {MAX_SKEW_S:.0f} s are allowed, since ages decide what is deleted and moved, and the earliest "
             "commit of a trial counts; nothing was done: set the clock right (NTP; timedatectl shows it), or call this on "
             "another machine"
         )
@@ -55,7 +55,7 @@ def compare_clocks(store: Store) -> None:
         StoreError: the store cannot be written.
     """
     store.check_writable()
-    if abs(store.clock_ahead_s) > TOLERANCE_S:
+    if abs(store.clock_ahead_s) > MAX_SKEW_S:
         log.warning("%s; ages are told by the store's", _how_ahead(store))
 
 
@@ -64,7 +64,7 @@ def _how_ahead(store: Store) -> str:
     return f"the clock of this machine is {abs(store.clock_ahead_s):.0f} s {side} that of store {store.url}"
 
 
-def heartbeat_of(store: Store, path: str, record: dict[str, Any]) -> float | None:
+def last_heartbeat_at(store: Store, path: str, record: dict[str, Any]) -> float | None:
     """Return when the attempt of a record at `path` last gave a sign of life.
 
     What its own clock says is believed while it is close to ours; else the time counts at which the store received the
@@ -73,7 +73,7 @@ def heartbeat_of(store: Store, path: str, record: dict[str, Any]) -> float | Non
     said = record["heartbeat_at"]
     if record["state"] is not AttemptState.RUNNING or said is None:
         return said
-    if abs(time.time() - said) <= TOLERANCE_S:
+    if abs(time.time() - said) <= MAX_SKEW_S:
         return said
     received = store.modified(path)
     if received is None:

@@ -12,29 +12,29 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from depthrate.storage.attempts.clocks import TOLERANCE_S, is_time
+from depthrate.storage.attempts.clocks import MAX_SKEW_S, is_time
 from depthrate.storage.files.json_objects import read_object
-from depthrate.storage.files.paths import beat_path, heartbeats_folder
+from depthrate.storage.files.paths import heartbeat_path, heartbeats_folder
 from depthrate.storage.files.protocol import Stamp
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState
 
-BEAT_FIELDS = ("heartbeat_at", "step", "num_steps", "trials_done", "checkpoints", "progress_at", "needs_bytes")
+HEARTBEAT_FIELDS = ("heartbeat_at", "step", "num_steps", "trials_done", "checkpoints", "progress_at", "needs_bytes")
 """What a beat says of an attempt: those values of its record that change while it runs."""
 FORGOTTEN_S = 3600.0
 """A node that was silent for so long has left its file behind."""
 
-Beat = dict[str, Any]
-"""BEAT_FIELDS of one attempt; `heartbeat_at` is never None."""
+Heartbeat = dict[str, Any]
+"""HEARTBEAT_FIELDS of one attempt; `heartbeat_at` is never None."""
 
 
 def write_heartbeats(store: Store, sweep: str, node: str, attempts: Mapping[str, Mapping[str, Any]]) -> None:
-    """Say how the attempts of a node are: attempt -> BEAT_FIELDS.
+    """Say how the attempts of a node are: attempt -> HEARTBEAT_FIELDS.
 
     Raises:
         OSError: the store refuses it.
     """
-    store.write(beat_path(sweep, node), json.dumps({"at": time.time(), "attempts": attempts}).encode())
+    store.write(heartbeat_path(sweep, node), json.dumps({"at": time.time(), "attempts": attempts}).encode())
 
 
 @dataclass
@@ -42,7 +42,7 @@ class _Node:
     stamp: Stamp
     at: float = 0.0
     """When the file was written, by our clock."""
-    attempts: dict[str, Beat] = field(default_factory=dict)
+    attempts: dict[str, Heartbeat] = field(default_factory=dict)
 
 
 class NodeHeartbeats:
@@ -53,7 +53,7 @@ class NodeHeartbeats:
         self._store, self._folder, self._most = store, heartbeats_folder(sweep), most
         self._nodes: dict[str, _Node] = {}
 
-    def poll(self) -> dict[str, Beat]:
+    def poll(self) -> dict[str, Heartbeat]:
         """Return attempt -> its newest beat; those of the look before if the store cannot be listed just now."""
         try:
             stamps = self._store.stamps(self._folder)
@@ -78,8 +78,8 @@ class NodeHeartbeats:
         if paths:
             self._store.delete_many(paths)
 
-    def _attempts(self) -> dict[str, Beat]:
-        newest: dict[str, Beat] = {}
+    def _attempts(self) -> dict[str, Heartbeat]:
+        newest: dict[str, Heartbeat] = {}
         for node in self._nodes.values():
             for attempt_id, beat in node.attempts.items():
                 if attempt_id not in newest or beat["heartbeat_at"] > newest[attempt_id]["heartbeat_at"]:
@@ -100,16 +100,16 @@ class NodeHeartbeats:
 
     def _clock_ahead_s(self, path: str, said: float) -> float:
         """Return by how much the clock of a node is ahead of ours; 0 where what it says is close to our time."""
-        if abs(time.time() - said) <= TOLERANCE_S:
+        if abs(time.time() - said) <= MAX_SKEW_S:
             return 0.0
         received = self._store.modified(path)
         if received is None:
             return 0.0
         ahead_s = said - received - self._store.clock_ahead_s
-        return ahead_s if abs(ahead_s) > TOLERANCE_S else 0.0
+        return ahead_s if abs(ahead_s) > MAX_SKEW_S else 0.0
 
 
-def with_heartbeat(record: dict[str, Any], beats: Mapping[str, Beat]) -> dict[str, Any]:
+def with_heartbeat(record: dict[str, Any], beats: Mapping[str, Heartbeat]) -> dict[str, Any]:
     """Return a record with what its node said since it was written; one of an attempt that has ended stays as it is."""
     beat = beats.get(record["attempt_id"])
     if beat is None or record["state"] is not AttemptState.RUNNING:
@@ -119,11 +119,11 @@ def with_heartbeat(record: dict[str, Any], beats: Mapping[str, Beat]) -> dict[st
     return record | {name: value for name, value in beat.items() if name in record}
 
 
-def _typed(said: object, ahead_s: float) -> Beat | None:
+def _typed(said: object, ahead_s: float) -> Heartbeat | None:
     """Return what was said of an attempt, by our clock; None where it is no beat."""
     if not isinstance(said, dict) or not is_time(said.get("heartbeat_at")):
         return None
-    beat: Beat = {"heartbeat_at": said["heartbeat_at"] - ahead_s}
+    beat: Heartbeat = {"heartbeat_at": said["heartbeat_at"] - ahead_s}
     if is_time(said.get("progress_at")):
         beat["progress_at"] = said["progress_at"] - ahead_s
     for name in ("step", "num_steps", "trials_done", "checkpoints", "needs_bytes"):

@@ -53,7 +53,7 @@ class LivePack:
 def live_schema(columns: Columns) -> pa.Schema:
     """Return the columns that the view `live` always has; those of parameters, and of a task of one's own, come to them."""
     measured = [each for each in columns.schemas["curves"] if each.name not in CURVES.names]
-    own = [pa.field(name, kind) for name, kind in columns.own_types("curves").items()]
+    own = [pa.field(name, kind) for name, kind in columns.custom_types("curves").items()]
     numbers = [each for each in (*measured, *own) if pa.types.is_floating(each.type)]
     last = [("sweep", pa.string()), ("attempt_id", pa.string()), ("written_at", pa.timestamp("us", tz="UTC"))]
     return pa.schema([*_ROWS, *numbers, *last])
@@ -152,7 +152,7 @@ def _parsed(path: str, content: bytes) -> LivePack | None:
         return None
 
 
-def newest_rows(packs: Iterable[LivePack], committed: Set[str], wanted: Set[str] | None = None) -> list[LivePack]:
+def newest_live_rows(packs: Iterable[LivePack], committed: Set[str], wanted: Set[str] | None = None) -> list[LivePack]:
     """Return the packs with those rows alone that count: of trials that are not committed, each of its newest attempt.
 
     `wanted` leaves out other trials.

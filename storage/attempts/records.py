@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from depthrate.storage.attempts.clocks import heartbeat_of, is_time
-from depthrate.storage.attempts.heartbeats import Beat, NodeHeartbeats, with_heartbeat
+from depthrate.storage.attempts.clocks import is_time, last_heartbeat_at
+from depthrate.storage.attempts.heartbeats import Heartbeat, NodeHeartbeats, with_heartbeat
 from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.files.json_objects import read_object
@@ -79,7 +79,7 @@ def read_loose_records(
     store: Store, paths: Iterable[str], ignored: Callable[[str], object] = lambda path: None
 ) -> Iterator[tuple[str, Record]]:
     """Yield (path, record) of the records that stand in these files."""
-    beats: Mapping[str, Beat] | None = None
+    beats: Mapping[str, Heartbeat] | None = None
     for path, content in store.read_many(list(paths)):
         if isinstance(content, OSError):
             continue
@@ -92,10 +92,10 @@ def read_loose_records(
         yield path, with_latest_heartbeat(store, path, record, beats or {})
 
 
-def with_latest_heartbeat(store: Store, path: str, record: Record, beats: Mapping[str, Beat]) -> Record:
+def with_latest_heartbeat(store: Store, path: str, record: Record, beats: Mapping[str, Heartbeat]) -> Record:
     """Return the record at `path` with what its node said since, and its last sign of life by our clock."""
     now = with_heartbeat(record, beats)
-    return now if now is not record else record | {"heartbeat_at": heartbeat_of(store, path, record)}
+    return now if now is not record else record | {"heartbeat_at": last_heartbeat_at(store, path, record)}
 
 
 class RecordReader:
@@ -108,7 +108,7 @@ class RecordReader:
         self._known: dict[str, tuple[Stamp, Record | None]] = {}
         self._is_kept = False
         self._stamps: dict[str, Stamp] | None = None
-        self._beaten: Mapping[str, Beat] | None = None
+        self._beaten: Mapping[str, Heartbeat] | None = None
         """The listing and the signs of life of `one_listing`."""
 
     @contextmanager

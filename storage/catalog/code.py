@@ -19,13 +19,13 @@ from depthrate.storage.files.store import Store, StoreError
 _HASH = re.compile(r"[0-9a-f]{32}")
 
 
-def index_of(main: str, files: Mapping[str, bytes]) -> bytes:
+def build_index(main: str, files: Mapping[str, bytes]) -> bytes:
     """Return what says of a task's code which file is the task's own, and what each holds."""
     hashes = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
     return json.dumps({"files": hashes, "main": main}, sort_keys=True, separators=(",", ":")).encode()
 
 
-def code_hash_of(index: bytes) -> str:
+def hash_index(index: bytes) -> str:
     """Return the first 32 hex digits of sha256 over an index: the name of a version of a task's code."""
     return hashlib.sha256(index).hexdigest()[:32]
 
@@ -36,8 +36,8 @@ def store_code(store: Store, main: str, files: Mapping[str, bytes]) -> str:
     Raises:
         OSError: the store refused a write.
     """
-    index = index_of(main, files)
-    code_hash = code_hash_of(index)
+    index = build_index(main, files)
+    code_hash = hash_index(index)
     if read_code(store, code_hash) is None:
         for path, content in files.items():
             store.write(code_file_path(code_hash, path), content, durable=True)
@@ -55,7 +55,7 @@ def read_code(store: Store, code_hash: str) -> dict[str, bytes] | None:
         return None
     try:
         index = store.read(code_index_path(code_hash))
-        if code_hash_of(index) != code_hash:
+        if hash_index(index) != code_hash:
             return None
         said = read_object(index)
         main, hashes = str(said["main"]), dict(said["files"])
@@ -63,7 +63,7 @@ def read_code(store: Store, code_hash: str) -> dict[str, bytes] | None:
     except (FileNotFoundError, InvalidFileError, ValueError, KeyError, TypeError):
         return None
     is_whole = files.keys() == hashes.keys()
-    return files if is_whole and index == index_of(main, files) else None
+    return files if is_whole and index == build_index(main, files) else None
 
 
 def find_code(store: Store, prefix: str) -> tuple[str, dict[str, bytes]]:
@@ -91,7 +91,7 @@ def list_code_hashes(store: Store) -> list[str]:
     return sorted(name for name in names if _HASH.fullmatch(name))
 
 
-def damaged_code(store: Store) -> Iterator[tuple[str, str]]:
+def iter_corrupt_code(store: Store) -> Iterator[tuple[str, str]]:
     """Yield (index, what is wrong) of the kept code that is not what was kept."""
     for code_hash in list_code_hashes(store):
         if read_code(store, code_hash) is None:

@@ -83,7 +83,7 @@ def _digest(content: bytes) -> str:
 class Decisions:
     """All decisions of a store, in order."""
 
-    of_trial: Mapping[str, Decision] = field(default_factory=dict)
+    by_trial: Mapping[str, Decision] = field(default_factory=dict)
     """Trial -> the last decision about it."""
     last: int = 0
     """The highest number of a decision."""
@@ -97,13 +97,13 @@ class Decisions:
             {trial_id: decisions[path] for path in ordered for trial_id in decisions[path].trial_ids}, last
         )
 
-    def counts(self, trials: pa.Table) -> pa.Array | None:
+    def visible_mask(self, trials: pa.Table) -> pa.Array | None:
         """Return which rows of the trials table may count; None where all may."""
-        if not self.of_trial:
+        if not self.by_trial:
             return None
         ids, codes = trials["trial_id"].to_pylist(), trials["code_hash"].to_pylist()
         return pa.array(
-            [t not in self.of_trial or c in self.of_trial[t].counting for t, c in zip(ids, codes, strict=True)],
+            [t not in self.by_trial or c in self.by_trial[t].counting for t, c in zip(ids, codes, strict=True)],
             pa.bool_(),
         )
 

@@ -25,13 +25,13 @@ def write_fits(store: Store, sweep: str, rows: Sequence[Mapping[str, Any]]) -> N
 def rename_fits(store: Store, sweep: str, to: str) -> None:
     """Keep a copy of a sweep's fits under another name; without fits there is nothing to keep."""
     try:
-        rows = fits_of(store.read(fits_path(sweep))).to_pylist()
+        rows = parse_fits(store.read(fits_path(sweep))).to_pylist()
     except (FileNotFoundError, pa.ArrowException):
         return
     write_fits(store, to, [{**row, "sweep": to} for row in rows])
 
 
-def fits_of(content: bytes) -> pa.Table:
+def parse_fits(content: bytes) -> pa.Table:
     """Read a fits file; columns that came later than the file are null.
 
     Raises:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from depthrate.storage.files.json_objects import read_with_digest, with_digest
 from depthrate.storage.files.paths import (
     identity,
-    is_final_seal,
+    is_final_purge_record,
     name_of_path,
     new_name,
     purge_record_path,
@@ -110,7 +110,7 @@ class PurgeRecord:
         fields = read_with_digest(content)
         return PurgeRecord(
             identity(name_of_path(path)),
-            is_final_seal(path),
+            is_final_purge_record(path),
             float(fields["sealed_at"]),
             tuple(map(identity, fields["removals"])),
             _rows(fields["unconditional"]),
@@ -146,7 +146,7 @@ class Removals:
         """Return the trials of which rows are hidden."""
         return {trial_id for trial_id, _ in self.hidden}
 
-    def counts(self, trials: pa.Table) -> pa.Array | None:
+    def visible_mask(self, trials: pa.Table) -> pa.Array | None:
         """Return which rows of the trials table may count; None where all may."""
         return _not_in(trials, self.hidden)
 

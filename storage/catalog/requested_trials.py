@@ -12,11 +12,11 @@ from depthrate.storage.files.paths import searches_folder, sweep_folder, trial_i
 from depthrate.storage.files.protocol import Stamp
 from depthrate.storage.files.store import Store, StoreError
 
-Known = dict[tuple[str, Stamp], frozenset[str]]
+ListCache = dict[tuple[str, Stamp], frozenset[str]]
 """What was read, by path and by what changes when it is written anew."""
 
 
-def requested_ids(store: Store, known: Known | None = None, *, without: str | None = None) -> frozenset[str]:
+def requested_ids(store: Store, known: ListCache | None = None, *, without: str | None = None) -> frozenset[str]:
     """Return the trials that any launch of a sweep of the store asks for; `without` those that one sweep alone does.
 
     Raises:

@@ -10,17 +10,17 @@ import pyarrow as pa
 
 from depthrate.storage.catalog.code_decisions import Decision
 from depthrate.storage.catalog.removals import PurgeRecord, Removal, RemovalKind, Removals
-from depthrate.storage.catalog.requested_trials import Known, requested_ids
+from depthrate.storage.catalog.requested_trials import ListCache, requested_ids
 from depthrate.storage.commits.commit import ForeignFile, NewerFile
 from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.commits.source import Commit, Problem, first_line, parse_commit
 from depthrate.storage.files.parquet import DataFile, read_parquet
-from depthrate.storage.files.paths import is_seal
+from depthrate.storage.files.paths import is_purge_record
 from depthrate.storage.files.regular import InvalidFileError
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.tables.schema import STATE_COLUMNS, as_trials, empty_trials
 
-COMMITS_A_TABLE = 200
+COMMITS_PER_TABLE = 200
 """Commits that are read before they become slices of a table: until then each takes some ten times its memory."""
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError)
 
@@ -35,11 +35,11 @@ class SnapshotCache:
     manifests: dict[tuple[str, int], Manifest | Problem] = field(default_factory=dict)
     decisions: dict[tuple[str, int], Decision | Problem] = field(default_factory=dict)
     removals: dict[tuple[str, int], Removal | PurgeRecord | Problem] = field(default_factory=dict)
-    asked_for: Known = field(default_factory=dict)
+    requested: ListCache = field(default_factory=dict)
     _needed: set[tuple[str, int]] = field(default_factory=set)
     """What was asked for since `forget_the_rest`."""
 
-    def forget_the_rest(self) -> None:
+    def drop_unused(self) -> None:
         """Drop what was not asked for since this was called last: what a compaction replaced, or somebody deleted."""
         for kept in (self.commits, self.manifests, self.decisions, self.removals):
             for key in kept.keys() - self._needed:
@@ -80,7 +80,7 @@ class SnapshotCache:
         for path, content in _read_all(store, new):
             try:
                 if content is not None:
-                    kind = PurgeRecord if is_seal(path) else Removal
+                    kind = PurgeRecord if is_purge_record(path) else Removal
                     self.removals[path, listed[path]] = kind.from_bytes(path, _fit(content))
             except _UNREADABLE as error:
                 reason = f"is no removal ({first_line(error)}); what it removed counts again"
@@ -88,7 +88,7 @@ class SnapshotCache:
         found = [self.removals[key] for key in listed.items() if key in self.removals]
         kept = [each for each in found if not isinstance(each, Problem)]
         of_sweeps = any(isinstance(each, Removal) and each.kind is RemovalKind.SWEEP for each in kept)
-        owned = requested_ids(store, self.asked_for) if of_sweeps else frozenset[str]()
+        owned = requested_ids(store, self.requested) if of_sweeps else frozenset[str]()
         return Removals.from_entries(kept, owned), [each for each in found if isinstance(each, Problem)]
 
     def compacted_trials(self, store: Store, file: DataFile) -> Commit | Problem | None:
@@ -129,7 +129,7 @@ class SnapshotCache:
                 self.commits[path, listed[path]] = result
             else:
                 read.append(result)
-            if len(read) == COMMITS_A_TABLE:
+            if len(read) == COMMITS_PER_TABLE:
                 self._keep(read, listed)
                 read = []
         self._keep(read, listed)
@@ -145,10 +145,10 @@ class SnapshotCache:
 
 
 def _read_all(
-    store: Store, paths: list[str], most_bytes: Mapping[str, int] | None = None
+    store: Store, paths: list[str], max_bytes: Mapping[str, int] | None = None
 ) -> Iterator[tuple[str, bytes | InvalidFileError | None]]:
     """Yield the files' contents, None for those that have vanished; a store that stutters is asked again."""
-    for path, content in store.read_many(paths, most_bytes):
+    for path, content in store.read_many(paths, max_bytes):
         if isinstance(content, FileNotFoundError):
             yield path, None
         elif isinstance(content, InvalidFileError):

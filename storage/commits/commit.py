@@ -15,12 +15,19 @@ from typing import Any
 import pyarrow as pa
 
 from depthrate.storage.files.json_objects import read_object
-from depthrate.storage.files.parquet import DataFile, open_parquet, pages_are_sound, write_table
+from depthrate.storage.files.parquet import DataFile, open_parquet, pages_are_intact, write_table
 from depthrate.storage.files.paths import DATA_TABLES, table_path
 from depthrate.storage.files.store import Store
-from depthrate.storage.tables.custom_columns import check_own_columns
+from depthrate.storage.tables.custom_columns import claim_columns
 from depthrate.storage.tables.feature_file import FeatureFile
-from depthrate.storage.tables.schema import LATER, SCHEMA_VERSION, TRIALS, Columns, TableError, as_trials
+from depthrate.storage.tables.schema import (
+    OPTIONAL_TRIALS_COLUMNS,
+    SCHEMA_VERSION,
+    TRIALS,
+    Columns,
+    TableError,
+    as_trials,
+)
 
 METADATA_KEY = b"depthrate"
 SUSPENDED_S = 60.0
@@ -50,10 +57,10 @@ def commit_trials(
     began, commit_path = time.time(), table_path("trials", sweep, attempt_id, part)
     if part is not None and store.size(commit_path) is not None:  # without parts an attempt commits but once
         raise FileExistsError(f"{commit_path} is committed already; a commit is never written over")
-    joined = {name: joined_rows(name, parts) for name in DATA_TABLES if (parts := _with_rows(tables.get(name, ())))}
+    joined = {name: join_rows(name, parts) for name in DATA_TABLES if (parts := _with_rows(tables.get(name, ())))}
     own = {name: columns.not_standard(name, table.schema) for name, table in joined.items()}
     for name in joined:
-        check_own_columns(store, name, own[name])
+        claim_columns(store, name, own[name])
     written = {
         name: write_table(store, table_path(name, sweep, attempt_id, part), name, table, own=own[name])
         for name, table in joined.items()
@@ -108,14 +115,14 @@ def read_commit(
     with open_parquet(content) as parquet:
         metadata = parquet.metadata.metadata or {}
         raw = metadata.get(METADATA_KEY)
-        if raw is None or not set(TRIALS.names) - LATER <= set(parquet.schema_arrow.names):
+        if raw is None or not set(TRIALS.names) - OPTIONAL_TRIALS_COLUMNS <= set(parquet.schema_arrow.names):
             raise ForeignFile("is Parquet, but not written by depthrate")
         said = read_object(raw)
         if (version := said.get("schema_version", SCHEMA_VERSION)) > SCHEMA_VERSION:
             raise NewerFile(
                 f"was written by a newer version of depthrate (schema {version}, this one knows {SCHEMA_VERSION})"
             )
-        sound = pages_are_sound(content, metadata)
+        sound = pages_are_intact(content, metadata)
         if sound is False:
             raise ValueError("its checksum differs")
         # where the file does not vouch for all of its pages, all are read, because then each is checked
@@ -133,7 +140,7 @@ class NewerFile(ValueError):
     """A file that this version of depthrate is too old for: nothing is wrong with it."""
 
 
-def joined_rows(name: str, parts: Sequence[pa.Table]) -> pa.Table:
+def join_rows(name: str, parts: Sequence[pa.Table]) -> pa.Table:
     """Return several tables' rows as one table, without the own columns that are null in all of them.
 
     Raises:

@@ -109,7 +109,7 @@ class Snapshot:
 
 RESCAN_DELAYS_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 """Between two looks at a store whose files are being replaced."""
-UNSETTLED = (
+UNSTABLE_LISTING = (
     "files were replaced during every look, so trials may be missing from this answer: ask again, "
     "and compact with a longer grace"
 )
@@ -132,13 +132,13 @@ def take_snapshot(store: Store, *, ignore: Iterable[str] = (), cache: SnapshotCa
         listing, is_settled = list_stable(store)
         look = _StoreScan(store, listing, set(ignore), cache)
         if not is_settled:
-            look.problems.append(Problem("manifest", UNSETTLED))
+            look.problems.append(Problem("manifest", UNSTABLE_LISTING))
         snapshot = look.snapshot()
         commits = {path for path in listing if path.startswith(("manifest/", "trials/"))}
         if not look.missing or commits == before:
             break  # all there, or missing for good: nothing has changed since the last look
         before = commits
-    cache.forget_the_rest()
+    cache.drop_unused()
     return snapshot
 
 

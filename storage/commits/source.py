@@ -96,7 +96,8 @@ def resolve(
         return []
     rows = concat_rows([commit.trials for commit in commits])
     counts = _both(
-        None if decisions is None else decisions.counts(rows), None if removals is None else removals.counts(rows)
+        None if decisions is None else decisions.visible_mask(rows),
+        None if removals is None else removals.visible_mask(rows),
     )
     if counts is None and len(set(rows["trial_id"].to_pylist())) == rows.num_rows:
         return [VisibleCommit(c.path, c.trials, c.trials, True, c.files, c.manifest) for c in commits]
@@ -132,7 +133,7 @@ def _both(first: pa.Array | None, second: pa.Array | None) -> pa.Array | None:
     return pc.and_(first, second)
 
 
-def source_without(source: VisibleCommit, rows: Set[tuple[str, str]]) -> VisibleCommit:
+def without_rows(source: VisibleCommit, rows: Set[tuple[str, str]]) -> VisibleCommit:
     """Return a source without those of its (trial, attempt)."""
     pairs = zip(source.trials["trial_id"].to_pylist(), source.trials["attempt_id"].to_pylist(), strict=True)
     keep = [pair not in rows for pair in pairs]
@@ -155,7 +156,7 @@ def read_commit_of(store: Store, source: VisibleCommit) -> Commit:
     return Commit(source.path, trials, source.files, source.manifest)
 
 
-def counting_rows(source: VisibleCommit, table: pa.Table) -> pa.Table:
+def visible_rows(source: VisibleCommit, table: pa.Table) -> pa.Table:
     """Return those of a source's rows that count."""
     if source.is_fully_visible:
         return table
@@ -167,13 +168,13 @@ def counting_rows(source: VisibleCommit, table: pa.Table) -> pa.Table:
     return table.filter(pc.is_in(keys(table), keys(source.trials).combine_chunks()))
 
 
-def find_broken_files(store: Store, named: Sequence[DataFile]) -> list[str]:
+def find_corrupt_files(store: Store, named: Sequence[DataFile]) -> list[str]:
     """Read files whole and return the paths of those that are missing or do not hold what was committed."""
     expected = {file.path: file for file in named}
-    most_bytes = {file.path: file.size + SLACK_BYTES for file in named}
+    max_bytes = {file.path: file.size + SLACK_BYTES for file in named}
     return [
         path
-        for path, content in store.read_many(list(expected), most_bytes)
+        for path, content in store.read_many(list(expected), max_bytes)
         if isinstance(content, OSError) or not expected[path].has_content(content)
     ]
 

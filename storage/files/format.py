@@ -52,7 +52,7 @@ class Format:
         fields = {"format": self.format, "min_reader": self.min_reader, "min_writer": self.min_writer}
         return with_digest(fields | {"needs": self.needs})
 
-    def refusal(self, url: str, *, writing: bool) -> str | None:
+    def refusal_message(self, url: str, *, writing: bool) -> str | None:
         """Return why this version must not read, or not write to, a store of this format; None where it may."""
         if self.fault and writing:
             return (

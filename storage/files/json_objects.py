@@ -25,7 +25,7 @@ def read_object(content: bytes, *, surrogates: bool = False) -> dict[str, Any]:
     return found
 
 
-def object_of(text: object) -> dict[str, Any]:
+def parse_object(text: object) -> dict[str, Any]:
     """Return the object in a text that a table of a store holds; an empty one where it holds none, which `verify` names."""
     try:
         return read_object(text.encode()) if isinstance(text, str) else {}

@@ -15,7 +15,7 @@ _UPLOAD = "?uploadId="
 """Between a key and the identity of a multipart upload to it that was never completed."""
 
 
-def unfinished_writes(store: Store, older_than_s: float) -> Sequence[str]:
+def list_unfinished_writes(store: Store, older_than_s: float) -> Sequence[str]:
     """Return what killed writers left: temporary files, or multipart uploads that still cost storage.
 
     Only ones older than `older_than_s`: younger ones may be under way.
@@ -37,12 +37,12 @@ def unfinished_writes(store: Store, older_than_s: float) -> Sequence[str]:
 
 
 def is_unfinished(path: str) -> bool:
-    """Whether this is such a path as `unfinished_writes` returns."""
+    """Whether this is such a path as `list_unfinished_writes` returns."""
     return _UPLOAD in path or (is_hidden(path) and path.endswith(".tmp"))
 
 
 def remove_unfinished(store: Store, path: str) -> None:
-    """Remove what `unfinished_writes` returned."""
+    """Remove what `list_unfinished_writes` returned."""
     key, _, upload = path.partition(_UPLOAD)
     if not upload:
         Path(store.full_path(path)).unlink(missing_ok=True)

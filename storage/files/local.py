@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from depthrate.storage.files.atomic import move_atomic, sync_folder, write_atomic
-from depthrate.storage.files.paths import is_place_of_a_file
+from depthrate.storage.files.paths import is_file_path
 from depthrate.storage.files.protocol import Item, Result, Stamp
 from depthrate.storage.files.regular import InvalidFileError, open_regular, read_bytes, require_regular
 
@@ -168,11 +168,11 @@ def _walk(folder: str, start: int) -> Iterator[tuple[str, int]]:
     for entry in entries:
         with contextlib.suppress(FileNotFoundError):
             is_folder = entry.is_dir(follow_symlinks=False)
-            if is_folder and not is_place_of_a_file(entry.path[start:]):
+            if is_folder and not is_file_path(entry.path[start:]):
                 yield from _walk(entry.path, start)
             elif not is_folder and _is_file(entry):
                 yield entry.path[start:], entry.stat().st_size
-            elif is_place_of_a_file(path := entry.path[start:]):
+            elif is_file_path(path := entry.path[start:]):
                 yield path, 0
 
 

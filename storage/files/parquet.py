@@ -130,7 +130,7 @@ def _footer_crc_place(content: bytes, num_page_bytes: int) -> slice | None:
     return None if key < 0 else slice(start, start + len(_NO_CRC))
 
 
-def pages_are_sound(content: bytes, metadata: Mapping[bytes, bytes]) -> bool | None:
+def pages_are_intact(content: bytes, metadata: Mapping[bytes, bytes]) -> bool | None:
     """Whether the pages of a file of trials are as written; None for one of an older version, which does not say."""
     noted = metadata.get(PAGES_KEY)
     if noted is None:

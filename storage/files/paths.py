@@ -66,7 +66,7 @@ class FileKind:
     name: str
     pattern: str
     """`*` stands for one part of a path, or of a part; `**` for all that follows."""
-    most_bytes: int | None
+    max_bytes: int | None
     """Larger ones are not read; None where whoever wrote the file says its size, or no memory is kept for it."""
 
     @cached_property
@@ -134,7 +134,7 @@ def kind_of(path: str) -> FileKind | None:
     return next((kind for kind in kinds if kind.matches.fullmatch(path)), None)
 
 
-def is_place_of_a_file(path: str) -> bool:
+def is_file_path(path: str) -> bool:
     """Whether a file of a store stands here, and never a folder."""
     kind = kind_of(path)
     return kind is not None and not kind.pattern.endswith("**")
@@ -220,7 +220,7 @@ def heartbeats_folder(sweep: str | None = None) -> str:
     return "beats" if sweep is None else f"beats/sweep={identity(sweep)}"
 
 
-def beat_path(sweep: str, node: str) -> str:
+def heartbeat_path(sweep: str, node: str) -> str:
     """Return where a node says which attempts run on it and how far they are."""
     return f"{heartbeats_folder(sweep)}/{identity(node)}.json"
 
@@ -295,7 +295,7 @@ def renaming_path(sweep: str) -> str:
     return f"{sweep_folder(sweep)}/renamed_from"
 
 
-def forgiven_path(sweep: str) -> str:
+def cleared_nodes_path(sweep: str) -> str:
     """Return where it is written which nodes have been repaired, and when that was said."""
     return f"{sweep_folder(sweep)}/forgiven"
 
@@ -397,12 +397,12 @@ def purge_record_path(seal_id: str, *, is_final: bool) -> str:
     return f"removals/{identity(seal_id)}.{'gone' if is_final else 'seal'}"
 
 
-def is_final_seal(path: str) -> bool:
+def is_final_purge_record(path: str) -> bool:
     """Whether `seal_path` made this path for rows that a compaction may leave out."""
     return path.endswith(".gone")
 
 
-def is_seal(path: str) -> bool:
+def is_purge_record(path: str) -> bool:
     """Whether `seal_path` made this path."""
     return path.endswith((".gone", ".seal"))
 

@@ -61,26 +61,26 @@ def open_regular(path: str, root: str) -> int:
     return opened
 
 
-def read_bytes(path: str, root: str, most_bytes: int | None = None) -> bytes:
+def read_bytes(path: str, root: str, max_bytes: int | None = None) -> bytes:
     """Return a file's content.
 
     Raises:
-        InvalidFileError: it is no file below `root`, or has more than `most_bytes`.
+        InvalidFileError: it is no file below `root`, or has more than `max_bytes`.
         FileNotFoundError: there is none.
     """
     with open(open_regular(path, root), "rb") as file:
-        require_size(path, os.fstat(file.fileno()).st_size, most_bytes)
-        return file.read() if most_bytes is None else file.read(most_bytes)
+        require_size(path, os.fstat(file.fileno()).st_size, max_bytes)
+        return file.read() if max_bytes is None else file.read(max_bytes)
 
 
-def require_size(path: str, size: int, most_bytes: int | None) -> None:
+def require_size(path: str, size: int, max_bytes: int | None) -> None:
     """Check that a file can be read whole.
 
     Raises:
-        InvalidFileError: it has more than `most_bytes`.
+        InvalidFileError: it has more than `max_bytes`.
     """
-    if most_bytes is not None and size > most_bytes:
-        raise _unfit(path, f"has {size_text(size)}, where such a file has at most {size_text(most_bytes)}")
+    if max_bytes is not None and size > max_bytes:
+        raise _unfit(path, f"has {size_text(size)}, where such a file has at most {size_text(max_bytes)}")
 
 
 def _unfit(path: str, what: str) -> InvalidFileError:

@@ -132,7 +132,7 @@ class Store:
             raise StoreError(f"which versions may read store {self.url!r} is not known: {error}") from None
         except OSError as error:
             raise StoreError(f"{FORMAT_FILE} in store {self.url!r} cannot be read: {error}; try again") from error
-        if (refusal := self.format.refusal(self.url, writing=False)) is not None:
+        if (refusal := self.format.refusal_message(self.url, writing=False)) is not None:
             raise StoreError(refusal)
 
     def write_format(self, format: Format) -> None:
@@ -150,34 +150,34 @@ class Store:
         Raises:
             StoreError: It must not.
         """
-        if (refusal := self.format.refusal(self.url, writing=True)) is not None:
+        if (refusal := self.format.refusal_message(self.url, writing=True)) is not None:
             raise StoreError(refusal)
 
-    def read(self, path: str, most_bytes: int | None = None) -> bytes:
+    def read(self, path: str, max_bytes: int | None = None) -> bytes:
         """Return a file's content.
 
         Args:
-            most_bytes: Maximum size. Default: the maximum of files of its kind.
+            max_bytes: Maximum size. Default: the maximum of files of its kind.
 
         Raises:
             FileNotFoundError: The file does not exist.
             InvalidFileError: It is not a file of the store, or larger.
         """
         self.full_path(path)
-        if most_bytes is None and not self._is_users_own and (kind := kind_of(path)) is not None:
-            most_bytes = kind.most_bytes
-        return self.files.read(path, most_bytes)
+        if max_bytes is None and not self._is_users_own and (kind := kind_of(path)) is not None:
+            max_bytes = kind.max_bytes
+        return self.files.read(path, max_bytes)
 
     def read_many(
-        self, paths: Iterable[str], most_bytes: Mapping[str, int] | None = None
+        self, paths: Iterable[str], max_bytes: Mapping[str, int] | None = None
     ) -> Iterator[tuple[str, bytes | OSError]]:
         """Yield (path, content or the error of reading it) in the order of `paths`."""
-        limits = most_bytes or {}
+        limits = max_bytes or {}
         return self.files.map(lambda path: (path, self._content_or_error(path, limits.get(path))), paths)
 
-    def _content_or_error(self, path: str, most_bytes: int | None) -> bytes | OSError:
+    def _content_or_error(self, path: str, max_bytes: int | None) -> bytes | OSError:
         try:
-            return self.read(path, most_bytes)
+            return self.read(path, max_bytes)
         except InvalidFileError as error:
             if path not in self._warned:
                 self._warned.add(path)
@@ -230,17 +230,17 @@ class Store:
         """Return path -> size in bytes of all files below a folder, without files being written."""
         return {path: size for path, size in self._walk(folder) if not is_hidden(path) and is_safe(path)}
 
-    def list_foreign(self) -> Sequence[str]:
+    def list_unsafe_paths(self) -> Sequence[str]:
         """Return the files of the whole store whose paths no store makes: they would lead elsewhere."""
         return [path for path, _ in self._walk("") if not is_safe(path)]
 
-    def unfit(self) -> Iterator[tuple[str, InvalidFileError]]:
+    def iter_invalid_files(self) -> Iterator[tuple[str, InvalidFileError]]:
         """Yield the paths of a local store that should hold a file and do not, or one larger than its kind allows."""
         for path, size in list(self._walk("")) if self.is_local else ():
             kind = kind_of(path)
             try:
                 self.require_file(path)
-                require_size(self.full_path(path), size, None if kind is None else kind.most_bytes)
+                require_size(self.full_path(path), size, None if kind is None else kind.max_bytes)
             except InvalidFileError as error:
                 yield path, error
             except (OSError, StoreError):
@@ -290,7 +290,7 @@ class Store:
         self._check_change(to)
         self.files.move(path, to)
 
-    def require_place(self) -> None:
+    def check_location(self) -> None:
         """Check, without writing, that trials could write here; which bucket accepts writes only a write shows.
 
         Raises:

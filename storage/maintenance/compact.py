@@ -26,7 +26,7 @@ from depthrate.storage.maintenance.compaction_groups import GROUP_BYTES, plan_gr
 from depthrate.storage.maintenance.garbage import delete_replaced
 from depthrate.storage.maintenance.merge import DamagedFile, write_group
 from depthrate.storage.maintenance.purge import delete_empty_seals, seal_removals
-from depthrate.storage.maintenance.type_conflicts import is_mistyped, types_of
+from depthrate.storage.maintenance.type_conflicts import is_mistyped, read_column_types
 
 RETENTION_S = 3600.0
 """How long what was replaced stays for readers that found it before."""
@@ -73,7 +73,7 @@ def compact(
         OSError: the store refused a read or a write; nothing is lost, run it again.
     """
     require_clock(store)
-    result, cache, types = CompactionResult(), SnapshotCache(), types_of(store)
+    result, cache, types = CompactionResult(), SnapshotCache(), read_column_types(store)
     first = take_snapshot(store, cache=cache)
     refused = []
     try:

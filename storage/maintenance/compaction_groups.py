@@ -71,7 +71,7 @@ def _copies(sweep: str, large: list[VisibleCommit]) -> Iterator[Group]:
 
 def _has_gone(source: VisibleCommit, snapshot: Snapshot) -> bool:
     """Whether a source holds rows that were removed for good."""
-    counts = snapshot.removals.permanent_only().counts(source.all_trials)
+    counts = snapshot.removals.permanent_only().visible_mask(source.all_trials)
     return counts is not None and not all(counts.to_pylist())
 
 

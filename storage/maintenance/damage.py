@@ -80,7 +80,7 @@ def _trials_in(parquet: Any, groups: list[int], counting: set[str]) -> set[str]:
     return lost
 
 
-def rows_left(content: bytes) -> pa.Table:
+def read_intact_rows(content: bytes) -> pa.Table:
     """Return the rows of a damaged file's row groups that can still be read.
 
     Raises:

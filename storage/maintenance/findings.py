@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from depthrate.storage.commits.source import VisibleCommit
 
-STRAY = ("foreign", "leftover")
+ORPHANED_KINDS = ("foreign", "leftover")
 """Kinds of findings of files that no commit rests on."""
 NEWER = "newer"
 """The kind of findings of files that only newer versions of depthrate can read: nothing is wrong with them."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 from depthrate.storage.attempts.clocks import age_s
 from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.commits.snapshot import Snapshot, require_intact, take_snapshot
-from depthrate.storage.commits.source import find_broken_files
+from depthrate.storage.commits.source import find_corrupt_files
 from depthrate.storage.files.parquet import read_parquet
 from depthrate.storage.files.paths import compaction_of_path, is_compacted, manifest_path, sweep_of_path
 from depthrate.storage.files.store import Store
@@ -65,7 +65,7 @@ def _doomed_records(manifest: Manifest, snapshot: Snapshot) -> list[str]:
 def _is_sound(store: Store, manifest: Manifest) -> bool:
     """Whether every file of a compaction holds what was written."""
     written = [file for file in manifest.all_files() if is_compacted(file.path)]
-    return not find_broken_files(store, written)
+    return not find_corrupt_files(store, written)
 
 
 def _abandoned(store: Store, snapshot: Snapshot) -> list[str]:

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from depthrate.storage.attempts.records import read_loose_records
-from depthrate.storage.commits.commit import joined_rows
+from depthrate.storage.commits.commit import join_rows
 from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.commits.snapshot import Snapshot
-from depthrate.storage.commits.source import VisibleCommit, counting_rows, read_commit_of, resolve
+from depthrate.storage.commits.source import VisibleCommit, read_commit_of, resolve, visible_rows
 from depthrate.storage.files.parquet import DataFile, read_parquet, write_table
 from depthrate.storage.files.paths import attempt_of_path, compacted_path, log_path, manifest_path, name_of_path
 from depthrate.storage.files.regular import InvalidFileError
@@ -129,7 +129,7 @@ def _own_columns(sources: Sequence[VisibleCommit], name: str, table: pa.Table) -
 
 def _joined(name: str, parts: list[pa.Table]) -> pa.Table | None:
     parts = [part for part in parts if part.num_rows]
-    return joined_rows(name, parts).combine_chunks() if parts else None
+    return join_rows(name, parts).combine_chunks() if parts else None
 
 
 def read_rows(store: Store, source: VisibleCommit, file: DataFile) -> pa.Table:
@@ -138,7 +138,7 @@ def read_rows(store: Store, source: VisibleCommit, file: DataFile) -> pa.Table:
     Raises:
         DamagedFile: it is not what was committed.
     """
-    return counting_rows(source, _read_whole(store, file))
+    return visible_rows(source, _read_whole(store, file))
 
 
 def _read_whole(store: Store, file: DataFile) -> pa.Table:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.commits.snapshot import named_files, replaced_files, take_snapshot
-from depthrate.storage.commits.source import VisibleCommit, counting_rows, read_commit_of
+from depthrate.storage.commits.source import VisibleCommit, read_commit_of, visible_rows
 from depthrate.storage.files.leftovers import is_unfinished, remove_unfinished
 from depthrate.storage.files.parquet import DataFile, read_parquet, write_table
 from depthrate.storage.files.paths import (
@@ -25,10 +25,14 @@ from depthrate.storage.files.paths import (
     sweep_of_path,
 )
 from depthrate.storage.files.store import Store
-from depthrate.storage.maintenance.damage import BROKEN, rows_left
-from depthrate.storage.maintenance.findings import NEWER, STRAY, Verification
+from depthrate.storage.maintenance.damage import BROKEN, read_intact_rows
+from depthrate.storage.maintenance.findings import NEWER, ORPHANED_KINDS, Verification
 from depthrate.storage.maintenance.merge import write_tables
-from depthrate.storage.maintenance.type_conflicts import types_of, with_own_columns, with_own_names
+from depthrate.storage.maintenance.type_conflicts import (
+    read_column_types,
+    rename_mistyped_columns,
+    rename_mistyped_in_files,
+)
 from depthrate.storage.tables.schema import as_attempts, concat_rows, empty_trials
 
 
@@ -77,7 +81,7 @@ def repair(store: Store, found: Verification) -> Repair:
         if finding.path.startswith("checkpoints/"):
             for path in store.list(finding.path.rpartition("/")[0]):
                 _move(store, done, path)
-        elif finding.kind in STRAY:
+        elif finding.kind in ORPHANED_KINDS:
             if finding.path not in named_now and not _is_committed_now(store, finding.path):
                 _move(store, done, finding.path)
                 if _is_committed_now(store, finding.path):  # its attempt had only stood still
@@ -103,13 +107,13 @@ def _save(store: Store, source: VisibleCommit, without: set[str]) -> int:
     # counted as partial, so that rows of other trials in its files are left behind
     whole = replace(source, trials=source.trials.filter(pa.array(keep)), is_fully_visible=False)
     with contextlib.suppress(*BROKEN):  # with the columns of newer versions, where the file can be read
-        whole = replace(whole, trials=counting_rows(whole, read_commit_of(store, source).trials))
-    types = types_of(store)
+        whole = replace(whole, trials=visible_rows(whole, read_commit_of(store, source).trials))
+    types = read_column_types(store)
 
     def read(store: Store, source: VisibleCommit, file: DataFile) -> pa.Table:
-        return with_own_columns(_read_what_is_left(store, source, file), file.path.partition("/")[0], types)
+        return rename_mistyped_columns(_read_what_is_left(store, source, file), file.path.partition("/")[0], types)
 
-    written = write_tables(store, sweep, [with_own_names(store, whole, types)], compaction_id, read)
+    written = write_tables(store, sweep, [rename_mistyped_in_files(store, whole, types)], compaction_id, read)
     records = [table for file in source.files.get("attempts", ()) if (table := _records_left(store, file)) is not None]
     if records:
         path = compacted_path("attempts", sweep, compaction_id)
@@ -123,7 +127,7 @@ def _save(store: Store, source: VisibleCommit, without: set[str]) -> int:
 
 def _read_what_is_left(store: Store, source: VisibleCommit, file: DataFile) -> pa.Table:
     try:
-        return counting_rows(source, rows_left(file.read(store)))
+        return visible_rows(source, read_intact_rows(file.read(store)))
     except BROKEN:
         return empty_trials()  # all of its trials are among the lost ones
 

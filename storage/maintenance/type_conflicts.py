@@ -14,14 +14,14 @@ from depthrate.storage.commits.source import VisibleCommit
 from depthrate.storage.files.parquet import DataFile
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.findings import Finding
-from depthrate.storage.tables.custom_columns import TYPE_WORDS, check_own_columns, custom_columns
+from depthrate.storage.tables.custom_columns import TYPE_WORDS, claim_columns, custom_columns
 from depthrate.storage.tables.schema import MEASURED_TABLES
 
 Types = Mapping[str, Mapping[str, str]]
 """Table -> column of the tasks' own -> its type."""
 
 
-def types_of(store: Store) -> Types:
+def read_column_types(store: Store) -> Types:
     """Return the types of all columns that tasks added to a store."""
     return {table: custom_columns(store, table) for table in MEASURED_TABLES}
 
@@ -47,7 +47,7 @@ def find_type_conflicts(source: VisibleCommit, types: Types) -> Iterator[Finding
                 yield Finding(file.path, "two types", f"{what}; --repair calls it {_other_name(column, kind)!r}")
 
 
-def with_own_names(store: Store, source: VisibleCommit, types: Types) -> VisibleCommit:
+def rename_mistyped_in_files(store: Store, source: VisibleCommit, types: Types) -> VisibleCommit:
     """Return a source whose mistyped columns are called otherwise, in what is said of its files; claim their types.
 
     Raises:
@@ -63,12 +63,12 @@ def with_own_names(store: Store, source: VisibleCommit, types: Types) -> Visible
                 for column, kind in file.own_columns.items()
             }
             if renamed != file.own_columns:
-                check_own_columns(store, table, renamed)
+                claim_columns(store, table, renamed)
             files[table].append(replace(file, own_columns=renamed))
     return replace(source, files=files)
 
 
-def with_own_columns(rows: pa.Table, table: str, types: Types) -> pa.Table:
+def rename_mistyped_columns(rows: pa.Table, table: str, types: Types) -> pa.Table:
     """Return rows of a file with their mistyped columns called otherwise."""
     held = types.get(table, {})
     names = [

@@ -34,11 +34,11 @@ from depthrate.storage.files.paths import (
 from depthrate.storage.files.regular import InvalidFileError
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compaction_groups import SETTLED_S
-from depthrate.storage.maintenance.damage import BROKEN, diagnose, newer_columns, rows_left, wrong_columns
-from depthrate.storage.maintenance.findings import NEWER, STRAY, Finding, Verification
+from depthrate.storage.maintenance.damage import BROKEN, diagnose, newer_columns, read_intact_rows, wrong_columns
+from depthrate.storage.maintenance.findings import NEWER, ORPHANED_KINDS, Finding, Verification
 from depthrate.storage.maintenance.garbage import ABANDONED_S
-from depthrate.storage.maintenance.type_conflicts import find_type_conflicts, types_of
-from depthrate.storage.maintenance.verify_metadata import HashOf, check_small_files
+from depthrate.storage.maintenance.type_conflicts import find_type_conflicts, read_column_types
+from depthrate.storage.maintenance.verify_metadata import HashOf, check_metadata_files
 from depthrate.storage.tables.schema import TRIALS, Columns, as_trials, concat_rows, empty_trials
 from depthrate.storage.tables.states import AttemptState
 
@@ -84,7 +84,7 @@ class _Check:
         self.result = Verification(num_trials=snapshot.trials.num_rows)
         self.records: dict[str, Record] = {r["attempt_id"]: r for r in read_records(store, snapshot)}
         self._known: set[str] = set()
-        self._types = types_of(store)
+        self._types = read_column_types(store)
 
     def find(self, path: str, kind: str, what: str, trial_ids: Sequence[str] = ()) -> None:
         self.result.findings.append(Finding(path, kind, what, tuple(trial_ids)))
@@ -130,7 +130,7 @@ class _Check:
 
     def _what_is_left(self, file: DataFile) -> pa.Table:
         try:
-            return as_trials(rows_left(file.read(self.store)), newer=True)
+            return as_trials(read_intact_rows(file.read(self.store)), newer=True)
         except BROKEN:
             return empty_trials()
 
@@ -373,7 +373,7 @@ class _Check:
             if f.kind == "missing" and f.path.startswith("attempts/") and committed.intersection(f.trial_ids)
         }
         found = [finding for finding in self.result.findings if finding.path not in over]
-        self.result.findings = [each for each in found if each.kind not in STRAY or each.path not in named]
+        self.result.findings = [each for each in found if each.kind not in ORPHANED_KINDS or each.path not in named]
 
     def _files_of(self, path: str) -> list[DataFile]:
         return [file for named in self.result.sources[path].files.values() for file in named]
@@ -390,13 +390,13 @@ class _Check:
                     self._check_abandoned(path)
                 else:
                     self.find(path, "foreign", "was not written by depthrate")
-        for finding in check_small_files(self.store, self.snapshot.trial_ids(), self.hash_of):
+        for finding in check_metadata_files(self.store, self.snapshot.trial_ids(), self.hash_of):
             self.result.findings.append(finding)
 
     def unfit(self) -> None:
         """Name what stands in place of files and is none, as far as nothing has named it."""
         named = {finding.path for finding in self.result.findings}
-        for path, error in self.store.unfit():
+        for path, error in self.store.iter_invalid_files():
             if path not in named:
                 self.find(path, "damaged", str(error))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from depthrate.storage.catalog.code import damaged_code
+from depthrate.storage.catalog.code import iter_corrupt_code
 from depthrate.storage.catalog.code_decisions import Decision
 from depthrate.storage.catalog.removals import PurgeRecord, Removal
 from depthrate.storage.catalog.requested_trials import is_batch
@@ -15,14 +15,14 @@ from depthrate.storage.catalog.specs import parse_spec, read_specs
 from depthrate.storage.catalog.tags import Tagging
 from depthrate.storage.commits.source import first_line
 from depthrate.storage.files.json_objects import read_object, read_with_digest
-from depthrate.storage.files.leftovers import unfinished_writes
+from depthrate.storage.files.leftovers import list_unfinished_writes
 from depthrate.storage.files.parquet import read_parquet
 from depthrate.storage.files.paths import (
     checkpoint_trials_path,
     identity,
     is_identity,
     is_job_folder,
-    is_seal,
+    is_purge_record,
     submission_path,
     trial_ids_path,
 )
@@ -38,7 +38,7 @@ HashOf = Callable[[Mapping[str, Any]], str | None]
 """Spec of a sweep -> the hash that is its name, None where that is not known."""
 
 
-def check_small_files(store: Store, committed: Set[str], hash_of: HashOf) -> Iterator[Finding]:
+def check_metadata_files(store: Store, committed: Set[str], hash_of: HashOf) -> Iterator[Finding]:
     """Yield what is wrong with them; `committed` are the trials that need no checkpoint any more."""
 
     def check_spec(path: str, content: bytes) -> None:
@@ -60,11 +60,11 @@ def check_small_files(store: Store, committed: Set[str], hash_of: HashOf) -> Ite
     yield from _check_each(store, "decisions", _check_decision)
     yield from _check_each(store, "removals", _check_removal)
     yield from _check_each(store, "tags", _check_tagging)
-    yield from (Finding(path, "damaged", what) for path, what in damaged_code(store))
+    yield from (Finding(path, "damaged", what) for path, what in iter_corrupt_code(store))
     yield from _checkpoints(store, committed)
-    for path in store.list_foreign():
+    for path in store.list_unsafe_paths():
         yield Finding(path, "foreign", "its path leads elsewhere; it is never read, nor touched by --repair")
-    for path in unfinished_writes(store, ABANDONED_S):
+    for path in list_unfinished_writes(store, ABANDONED_S):
         yield Finding(path, "leftover", "a writer was killed before this was written")
 
 
@@ -105,7 +105,7 @@ def _check_decision(path: str, content: bytes) -> None:
 
 
 def _check_removal(path: str, content: bytes) -> None:
-    (PurgeRecord if is_seal(path) else Removal).from_bytes(path, content)
+    (PurgeRecord if is_purge_record(path) else Removal).from_bytes(path, content)
 
 
 def _check_tagging(path: str, content: bytes) -> None:

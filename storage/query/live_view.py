@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence, Set
 import duckdb
 import pyarrow as pa
 
-from depthrate.storage.attempts.live_curves import LivePack, LiveReader, live_rows, newest_rows
+from depthrate.storage.attempts.live_curves import LivePack, LiveReader, live_rows, newest_live_rows
 from depthrate.storage.catalog.specs import newest_specs
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.custom_columns import quoted
@@ -20,12 +20,12 @@ def read_live(store: Store, committed: Set[str], scope: tuple[str, Set[str]] | N
     """Return what trials have logged that are not committed; of a scope (sweep, its committed trials) those of that sweep."""
     packs = LiveReader(store).refresh()
     if scope is None or not packs:
-        return newest_rows(packs, committed)
+        return newest_live_rows(packs, committed)
     sweep, known = scope
     spec = newest_specs(store).get(sweep)
     own = {trial_id for pack in packs if pack.sweep == sweep for trial_id in pack.params}
     asked = () if spec is None else spec.trial_ids(store) or ()
-    return newest_rows(packs, committed, known | own | set(asked))
+    return newest_live_rows(packs, committed, known | own | set(asked))
 
 
 def create_live_view(

@@ -14,13 +14,13 @@ import duckdb
 import pyarrow as pa
 
 from depthrate.storage.attempts.records import read_records
-from depthrate.storage.catalog.fits import fits_of
+from depthrate.storage.catalog.fits import parse_fits
 from depthrate.storage.catalog.removals import RemovalKind
 from depthrate.storage.catalog.specs import newest_specs
 from depthrate.storage.catalog.tags import read_tags
 from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import MAX_SCANS, Snapshot, take_snapshot
-from depthrate.storage.commits.source import Problem, VisibleCommit, find_broken_files, first_line, source_without
+from depthrate.storage.commits.source import Problem, VisibleCommit, find_corrupt_files, first_line, without_rows
 from depthrate.storage.files.paths import DATA_TABLES, attempt_of_path, removal_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.features import read_layer
@@ -29,9 +29,9 @@ from depthrate.storage.query.membership import Membership, read_membership, with
 from depthrate.storage.query.query_limits import database, query_timeout
 from depthrate.storage.query.results_view import results_view
 from depthrate.storage.query.sql_checks import QueryError, QueryMemoryError, candidates, require_characters
-from depthrate.storage.query.views import VIEWS, asks_for_tables, elsewhere_hint, named_views, names_sweep, renamed_hint
-from depthrate.storage.tables.custom_columns import OWN_TYPES, quoted
-from depthrate.storage.tables.parameters import Added, nothing_added, with_parameter_columns
+from depthrate.storage.query.views import VIEWS, elsewhere_hint, is_show_tables, named_views, names_sweep, renamed_hint
+from depthrate.storage.tables.custom_columns import CUSTOM_TYPES, quoted
+from depthrate.storage.tables.parameters import AddedParameters, nothing_added, with_parameter_columns
 from depthrate.storage.tables.schema import ATTEMPTS, FITS, MEASURED_TABLES, TRIALS, Columns
 
 if TYPE_CHECKING:
@@ -53,7 +53,9 @@ class Results:
     are left out from then on, which it says: in `problems`, and as a warning of the log.
     """
 
-    def __init__(self, store: Store, columns: Columns, added: Added | None = None, snapshot: Snapshot | None = None):
+    def __init__(
+        self, store: Store, columns: Columns, added: AddedParameters | None = None, snapshot: Snapshot | None = None
+    ):
         """Open a store whose measured columns are these, and those that its files have besides.
 
         `added` is what tasks gained after their first trials, which trials from before show too; `snapshot`, with all columns
@@ -104,7 +106,7 @@ class Results:
     def without(self, rows: Set[tuple[str, str]]) -> Self:
         """Return the same store without some (trial, attempt): no file is read in which all others are."""
         later = copy(self)
-        kept = [source_without(source, rows) for source in self.snapshot.sources]
+        kept = [without_rows(source, rows) for source in self.snapshot.sources]
         later._reset(replace(self.snapshot, sources=[source for source in kept if source.trials.num_rows]))
         return later
 
@@ -220,7 +222,7 @@ class Results:
             self._pin_snapshot(then)
         if {source.path for source in then.sources} != {source.path for source in self.snapshot.sources}:
             return True
-        broken = find_broken_files(self.store, named)
+        broken = find_corrupt_files(self.store, named)
         self._broken.update(broken)
         if broken:
             self.refresh()
@@ -240,7 +242,7 @@ class Results:
             self.snapshot.problems.append(Problem(self.store.url, what))
             log.warning("%s: %s", self.store.url, what)
         if since:  # not even then: a query on a store where trials come and go would never find all that it has seen
-            kept = [source_without(source, since) for source in self.snapshot.sources]
+            kept = [without_rows(source, since) for source in self.snapshot.sources]
             self._reset(replace(self.snapshot, sources=[source for source in kept if source.trials.num_rows]))
 
     def column_names(self, query: str) -> list[str]:
@@ -300,7 +302,7 @@ class Results:
             raise QueryError("give one SELECT; the store is read-only")
         # A connection for each query, whose views are its own: one with an unread result refuses the next query.
         connection = database(os.getpid(), memory_gb).cursor() if connection is None else connection
-        if asks_for_tables(query):
+        if is_show_tables(query):
             rows = ", ".join(f"('{name}', '{row}')" for name, row in VIEWS.items())
             return connection.sql(f'select * from (values {rows}) as views("view", "a row is")')
         self._create_views(connection, named_views(query), set(), query)
@@ -392,8 +394,8 @@ class Results:
             if len(texts) > 1 and problem not in self.problems:
                 self.problems.append(problem)
         standard = self.columns.schemas[name].names  # a later version may have made a user's column its own
-        found = {c: OWN_TYPES[min(texts)] for c, texts in types.items() if len(texts) == 1 and c not in standard}
-        found |= {c: kind for c, kind in self.columns.own_types(name).items() if c not in types}
+        found = {c: CUSTOM_TYPES[min(texts)] for c, texts in types.items() if len(texts) == 1 and c not in standard}
+        found |= {c: kind for c, kind in self.columns.custom_types(name).items() if c not in types}
         return self._nameable(name, found, standard)
 
     def _nameable(self, table: str, found: dict[str, pa.DataType], standard: Sequence[str]) -> dict[str, pa.DataType]:
@@ -429,7 +431,7 @@ class Results:
         tables = [pa.Table.from_batches([], FITS)]
         for path in self.store.list("fits"):
             try:
-                tables.append(fits_of(self.store.read(path)))
+                tables.append(parse_fits(self.store.read(path)))
             except (pa.ArrowException, OSError, ValueError, KeyError) as error:
                 self.problems.append(Problem(path, f"cannot be read ({first_line(error)}); fit the sweep again"))
         fits = pa.concat_tables(tables)

@@ -29,7 +29,7 @@ def named_views(query: str) -> list[str]:
     return [name for name in VIEWS if re.search(rf"\b{name}\b", query, re.IGNORECASE)]
 
 
-def asks_for_tables(query: str) -> bool:
+def is_show_tables(query: str) -> bool:
     """Whether a query asks which views there are."""
     return _SHOW_TABLES.fullmatch(query) is not None
 

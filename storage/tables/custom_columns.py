@@ -19,7 +19,7 @@ from depthrate.storage.tables.schema import ARROW_TYPE_BY_KIND, TableError
 
 MAX_NAME_LENGTH = 60
 """Characters of a column's name: it is part of the name of a file."""
-OWN_TYPES = {str(kind): kind for kind in (pa.string(), *ARROW_TYPE_BY_KIND.values())}
+CUSTOM_TYPES = {str(kind): kind for kind in (pa.string(), *ARROW_TYPE_BY_KIND.values())}
 """The types a task's own column can have, by the names they are written down with."""
 
 
@@ -49,7 +49,7 @@ def _claims(store: Store, table: str) -> dict[str, list[tuple[str, str]]]:
     for path in store.list(f"columns/{table}"):
         column, kind = column_of_path(path)
         claims.setdefault(column, []).append((path, kind))
-    order = list(OWN_TYPES)
+    order = list(CUSTOM_TYPES)
 
     def age(claim: tuple[str, str]) -> tuple[float, int, str]:
         path, kind = claim
@@ -62,7 +62,7 @@ def _claims(store: Store, table: str) -> dict[str, list[tuple[str, str]]]:
     return claims
 
 
-def check_own_columns(store: Store, table: str, columns: Mapping[str, str]) -> None:
+def claim_columns(store: Store, table: str, columns: Mapping[str, str]) -> None:
     """Claim the types of new columns, before any row with them is written.
 
     Raises:

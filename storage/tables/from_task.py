@@ -41,15 +41,15 @@ def task_table(
             values["is_last"] = [layer == last for layer in values["layer"]]
     known = dict(columns.missing(name, num_rows))
     check_names(name, [column for column in values if column not in known], known)
-    own_types = columns.own_types(name)
+    custom_types = columns.custom_types(name)
     for column in [column for column in known if column in values]:
-        array_of = _declared_array if column in own_types else _array
+        array_of = _declared_array if column in custom_types else _array
         known[column] = array_of(name, column, values.pop(column), known[column].type)
     known |= {own: _undeclared_array(name, own, given) for own, given in values.items()}
     return pa.Table.from_arrays(list(known.values()), names=list(known))
 
 
-def picked_columns(name: str, content: Any, columns: Sequence[str]) -> list[list[Any]]:
+def pick_columns(name: str, content: Any, columns: Sequence[str]) -> list[list[Any]]:
     """Return these columns of a table as the task returned it, NaN and infinity too; one that is not there is null."""
     values, num_rows = _columns(name, content, columns)
     return [list(values.get(column, [None] * num_rows)) for column in columns]

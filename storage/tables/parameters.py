@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from depthrate.storage.files.json_objects import object_of
+from depthrate.storage.files.json_objects import parse_object
 from depthrate.storage.tables.schema import TRIALS
 
-Added = Callable[[str, int], Mapping[str, Any]]
+AddedParameters = Callable[[str, int], Mapping[str, Any]]
 """Gives of a (task, version) parameter -> value of trials from before, of those that it gained after its first trials."""
 
 
@@ -20,7 +20,7 @@ def nothing_added(task: str, version: int) -> Mapping[str, Any]:
     return {}
 
 
-def with_parameter_columns(trials: pa.Table, added: Added = nothing_added) -> pa.Table:
+def with_parameter_columns(trials: pa.Table, added: AddedParameters = nothing_added) -> pa.Table:
     """Return the trials with every parameter as a column; one named like a standard column, or like another parameter but for
     its capitals, becomes param_<name>.
 
@@ -35,7 +35,7 @@ def with_parameter_columns(trials: pa.Table, added: Added = nothing_added) -> pa
     return trials
 
 
-def _completed(trials: pa.Table, added: Added) -> list[str]:
+def _completed(trials: pa.Table, added: AddedParameters) -> list[str]:
     """Return each trial's JSON object with what its task gained later."""
     texts: list[str] = trials["params"].to_pylist()
     missing: dict[str, str] = {}  # one attempt's trials have the same parameters
@@ -105,7 +105,7 @@ _ARROW_AGREES = (pa.int64(), pa.float64(), pa.bool_(), pa.string(), pa.list_(pa.
 
 
 def _parsed_by_python(texts: list[str]) -> dict[str, pa.Array]:
-    rows = [object_of(text) for text in texts]
+    rows = [parse_object(text) for text in texts]
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: _parameter_array([row.get(name) for row in rows]) for name in names}
 

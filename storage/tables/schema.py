@@ -38,7 +38,7 @@ TRIALS = pa.schema(
         ("code_hash", _TEXT),
     ]
 )
-LATER = frozenset({"code_hash"})
+OPTIONAL_TRIALS_COLUMNS = frozenset({"code_hash"})
 """Columns of the trials that files of before do not have: null there."""
 STATE_COLUMNS = ("trial_id", "attempt_id", "committed_at", "status", "wall_s", "code_hash")
 """What planning and watching need of the trials: at 100,000 trials the parameters alone are 50 MB."""
@@ -136,7 +136,7 @@ ATTEMPTS = pa.schema(
         ("gpu_share", _REAL),
     ]
 )
-LATER_OF_ATTEMPTS = ("engine", "compile_s", "checkpoints", "cpu_s", "gpu_share")
+OPTIONAL_ATTEMPTS_COLUMNS = ("engine", "compile_s", "checkpoints", "cpu_s", "gpu_share")
 """Columns of the attempts that files of before do not have: null there."""
 ARROW_TYPE_BY_KIND = {"scalar": pa.float64(), "vector": pa.list_(pa.float64()), "matrix": pa.list_(pa.float32())}
 """How a measured column is kept: a number, a list of numbers, or the rows of a matrix one after the other."""
@@ -200,7 +200,7 @@ class Columns:
         """Return column -> nulls of all columns that a file of this task has."""
         length, nulls = self._missing.get(table, (-1, {}))
         if length != num_rows:  # most trials have as many rows as the one before
-            types = {each.name: each.type for each in self.schemas[table]} | self.own_types(table)
+            types = {each.name: each.type for each in self.schemas[table]} | self.custom_types(table)
             nulls = {name: pa.nulls(num_rows, each) for name, each in types.items()}
             self._missing[table] = num_rows, nulls
         return nulls
@@ -213,7 +213,7 @@ class Columns:
         """Return the columns of a table that files of earlier versions have without naming them, with their types."""
         return {name: ARROW_TYPE_BY_KIND[kind] for name, kind in self.former().get(table, {}).items()}
 
-    def own_types(self, table: str) -> dict[str, pa.DataType]:
+    def custom_types(self, table: str) -> dict[str, pa.DataType]:
         """Return the declared columns of a table that not every file has, with their types."""
         names = self.schemas[table].names
         return {name: ARROW_TYPE_BY_KIND[kind] for name, kind in self.own.get(table, {}).items() if name not in names}
@@ -257,7 +257,7 @@ def as_attempts(table: pa.Table) -> pa.Table:
     Raises:
         KeyError, pa.ArrowException: it lacks one that all files have.
     """
-    for name in LATER_OF_ATTEMPTS:
+    for name in OPTIONAL_ATTEMPTS_COLUMNS:
         if name not in table.column_names:
             table = table.append_column(ATTEMPTS.field(name), pa.nulls(table.num_rows, ATTEMPTS.field(name).type))
     return table.select([*ATTEMPTS.names, *(name for name in table.column_names if name not in ATTEMPTS.names)])
@@ -269,7 +269,7 @@ def as_trials(table: pa.Table, columns: Sequence[str] = TRIALS.names, *, newer: 
     Raises:
         KeyError, pa.ArrowException: it lacks one that all files have, or holds another type.
     """
-    for name in LATER.intersection(columns).difference(table.column_names):
+    for name in OPTIONAL_TRIALS_COLUMNS.intersection(columns).difference(table.column_names):
         table = table.append_column(TRIALS.field(name), pa.nulls(table.num_rows, TRIALS.field(name).type))
     more = [field for field in table.schema if field.name not in TRIALS.names] if newer else []
     table = table.select([*columns, *(field.name for field in more)]).replace_schema_metadata(None)

@@ -16,7 +16,7 @@ from depthrate.storage.maintenance.repair import repair
 from depthrate.storage.maintenance.verify import verify
 from depthrate.storage.query.results import Results
 from depthrate.storage.tables import custom_columns as own_columns_module
-from depthrate.storage.tables.custom_columns import check_own_columns, custom_columns
+from depthrate.storage.tables.custom_columns import claim_columns, custom_columns
 from depthrate.storage.tables.schema import TableError
 from tests.support.tests_rows import tables_of
 
@@ -42,7 +42,7 @@ def both_types(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make what two workers left that wrote 0.5 and "none" first, before claims were told apart."""
     commit(store, A, "t1", 0.5)
     with monkeypatch.context() as patch:
-        patch.setattr("depthrate.storage.commits.commit.check_own_columns", lambda *_: None)
+        patch.setattr("depthrate.storage.commits.commit.claim_columns", lambda *_: None)
         commit(store, B, "t2", "none")
     store.write("columns/metrics/string=note", b"")
     commit(store, C, "t3", 0.25)
@@ -87,12 +87,12 @@ def test_of_two_writers_at_once_one_is_refused(store: Store, monkeypatch: pytest
 
 
 def test_a_claim_is_not_written_over(folder: Store) -> None:
-    check_own_columns(folder, "metrics", {"note": "double"})
+    claim_columns(folder, "metrics", {"note": "double"})
     before = folder.list("columns")
-    check_own_columns(folder, "metrics", {"note": "double"})
+    claim_columns(folder, "metrics", {"note": "double"})
     assert folder.list("columns") == before and len(before) == 1
     with pytest.raises(TableError, match="holds text; in store .* it holds numbers since an earlier commit"):
-        check_own_columns(folder, "metrics", {"note": "string"})
+        claim_columns(folder, "metrics", {"note": "string"})
 
 
 def test_a_store_with_both_is_compacted_named_and_mended(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:

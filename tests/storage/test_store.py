@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from depthrate.storage.files.data_folder import DataFolder
-from depthrate.storage.files.leftovers import remove_unfinished, unfinished_writes
+from depthrate.storage.files.leftovers import list_unfinished_writes, remove_unfinished
 from depthrate.storage.files.regular import InvalidFileError
 from depthrate.storage.files.store import Store, StoreError
 
@@ -118,11 +118,11 @@ def test_what_a_killed_writer_left_is_found_when_it_is_old(folder: Store) -> Non
     folder.write("metrics/a", b"whole")
     left = Path(folder.root, "metrics", ".b.parquet.0123.tmp")
     left.write_bytes(b"half")
-    assert unfinished_writes(folder, older_than_s=60) == [], "it may be under way"
+    assert list_unfinished_writes(folder, older_than_s=60) == [], "it may be under way"
     os.utime(left, (1, 1))
-    assert unfinished_writes(folder, older_than_s=60) == ["metrics/.b.parquet.0123.tmp"]
+    assert list_unfinished_writes(folder, older_than_s=60) == ["metrics/.b.parquet.0123.tmp"]
     remove_unfinished(folder, "metrics/.b.parquet.0123.tmp")
-    assert not left.exists() and unfinished_writes(folder, older_than_s=60) == []
+    assert not left.exists() and list_unfinished_writes(folder, older_than_s=60) == []
 
 
 def test_data_folder_finds_the_first_name(tmp_path: Path) -> None:
