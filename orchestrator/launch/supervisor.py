@@ -51,7 +51,7 @@ class AttemptSupervisor:
         """By the attempt as it was submitted, by this launch or by one that this launch takes over."""
         self.is_store_full = False
         """Whether the store's file system was full at the last update, so that nothing more should start."""
-        self._beats = NodeHeartbeats(store, sweep, most=MAX_NODES_PER_POLL)
+        self._beats = NodeHeartbeats(store, sweep, max_files=MAX_NODES_PER_POLL)
         self._newest: Mapping[str, Heartbeat] = {}
         self._next_poll = float("-inf")
         self._ended: set[str] = set()

@@ -175,7 +175,7 @@ def compact_on(store: str, journal: Path) -> None:
 
     while True:
         result = compact(
-            store, grace_s=GRACE_S, at_least=8, group_bytes=400_000, tell=lambda result, num_groups: note("group", 1)
+            store, grace_s=GRACE_S, at_least=8, group_bytes=400_000, on_progress=lambda result, num_groups: note("group", 1)
         )
         note("finished", 1)
         note("deleted", result.deleted)

@@ -39,7 +39,7 @@ def run_verification(store: Store, with_repair: bool, as_json: bool, console: Co
         def show_progress(done: int, of: int) -> None:
             progress.update(bar, completed=done, total=of)
 
-        found = verify(store, builtin_columns(), measured=_measured, hash_of=_hash_of, tell=show_progress)
+        found = verify(store, builtin_columns(), measured=_measured, hash_of=_hash_of, on_progress=show_progress)
     done = repair(store, found) if with_repair and found.findings else None
     if as_json:
         print_json(_as_json(found, done))
