@@ -133,7 +133,7 @@ class Manifest:
                 if table not in _TABLES or not is_table_path(file.path, table, self.sweep):
                     raise ValueError(f"names {file.path!r:.200}, which is not a file of table {table!r:.50}")
                 if not is_own and table != "features":
-                    raise ValueError(f"names {file.path}, which belongs to another compaction")
+                    raise ValueError(f"names {file.path}, which is not a file of this compaction")
 
 
 def _bytes(size: object) -> int:

@@ -75,7 +75,7 @@ def parse_commit(path: str, content: bytes, columns: Sequence[str] = TRIALS.name
     trials, named = read_commit(content, columns, newer=newer)
     for table, file in named.items():
         if file.path != data_path(path, table):
-            raise ValueError(f"names {file.path!r:.200} as its {table}, which belongs to another commit")
+            raise ValueError(f"names {file.path!r:.200} as its {table}, which is not a file of this commit")
     # in Python: a commit is small, and Arrow's function for unique values imports half of Arrow
     if "attempt_id" in columns and set(trials["attempt_id"].to_pylist()) != {attempt_of_path(path)}:
         raise ValueError("holds trials of another attempt, or no trials")

@@ -402,7 +402,7 @@ class Results:
         for column, type_names in types.items():
             problem = Problem(
                 f"{name}.{column}",
-                f"has the types {sorted(type_names)} in different tasks. Rename one: depthrate verify --repair",
+                f"has the types {sorted(type_names)} in different tasks. depthrate verify --repair renames one",
             )
             if len(type_names) > 1 and problem not in self.problems:
                 self.problems.append(problem)

@@ -156,9 +156,9 @@ def own_task(*measurements: Measurement) -> Task:
 @pytest.mark.parametrize(
     ("measurement", "message"),
     [
-        (Measurement("layer"), "'layer' is one that every table has"),
-        (Measurement("nc1", per="step"), "'nc1' of curves is declared as a scalar; in metrics it is a scalar"),
-        (Measurement("nc1", kind="vector"), "declared as a vector; in metrics it is a scalar"),
+        (Measurement("layer"), "'layer' exists in every table"),
+        (Measurement("nc1", per="step"), "'nc1' of curves is declared as a scalar, but in metrics it is a scalar"),
+        (Measurement("nc1", kind="vector"), "declared as a vector, but in metrics it is a scalar"),
     ],
 )
 def test_columns_that_stand_for_something_else_are_refused(measurement: Measurement, message: str) -> None:
@@ -172,7 +172,7 @@ def test_matrices_come_as_rows_or_flat() -> None:
     column = task_table("metrics", rows, columns, trial_id="t", attempt_id="a")["m"]
     assert str(column.type) == "list<item: float>"
     assert column.to_pylist() == [[1, 2, 3, None], [1, 2, 3, 4], None]
-    with pytest.raises(TableError, match="column 'm' is declared as a list of numbers and holds 3"):
+    with pytest.raises(TableError, match="column 'm' holds 3, expected a list of numbers as declared"):
         task_table("metrics", [{"m": 3}], columns, trial_id="t", attempt_id="a")
 
 
