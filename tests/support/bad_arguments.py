@@ -149,7 +149,7 @@ def _of_a_store() -> Iterator[Said]:
     yield ["logs", "nothing"], "no attempt in"
     yield ["debug", "nothing"], "0 trials"
     yield ["diff", "nothing", "t1"], "0 committed trials"
-    yield ["diff", "t1", ""], "begin with ''"
+    yield ["diff", "t1", ""], "start with ''"
     yield ["run", "quickstart", "--code", "abc"], "abc"
     yield ["report", "nothing"], "does not exist"
     yield ["report", "quickstart", "-o", "."], "it is a folder"

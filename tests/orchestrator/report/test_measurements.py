@@ -116,7 +116,7 @@ def test_fits_check_their_metric_before_anything_runs(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_searches_check_their_objective_before_anything_runs(tmp_path: Path) -> None:
     search = {"sampler": "random", "trials": 3, "params": {"rate": {"low": 0.2, "high": 1.0}}}
-    for objective, message in (("bendd", 'did you mean "bend"'), ("log(score) + nc9", "(task 'own_law:law' measures")):
+    for objective, message in (("bendd", 'Did you mean "bend"'), ("log(score) + nc9", "(task 'own_law:law' measures")):
         sweep = write(tmp_path, search=search | {"objective": objective})
         code, output = cli(tmp_path, "run", sweep, "--store", "store")
         assert code == 2 and message in output, output

@@ -326,7 +326,7 @@ def test_an_objective_that_no_trial_of_an_own_task_has_is_named(folder: Store, t
         tmp_path, task="bowl", search={"params": {"x": [1.0]}, "objective": "nc11", "trials": 1, "sampler": "grid"}
     )
     output = " ".join(run(path, folder, code=2).output.split())
-    assert "search.objective is 'nc11', which the trials' results do not give" in output and "did you mean" in output
+    assert "search.objective is 'nc11', which the trials' results do not give" in output and "Did you mean" in output
 
 
 @pytest.mark.slow
