@@ -1,5 +1,4 @@
-"""Claims of launches on the trials they are about to run, so that launches started at the same moment do not duplicate
-work.
+"""Claims of launches on trials, so that launches started at the same moment do not duplicate work.
 
 A claim is not a lock and needs no conditional write: a launch writes its claim, lists all claims, and the earliest
 claim on a trial applies, as long as its launch renews it. A fault costs time, never a result, since only commits are
@@ -53,8 +52,10 @@ class Claim:
     """Trial -> time of its claim."""
 
     def is_live(self, now: float) -> bool:
-        """Return whether the launch renews it and, on this host, its process exists. A claim renewed in the future is
-        not live."""
+        """Return whether the launch renews it and, on this host, its process exists.
+
+        A claim renewed in the future is not live.
+        """
         return abs(now - self.renewed_at) <= LEASE_S and not is_process_gone(self.host, self.pid)
 
 
@@ -114,8 +115,9 @@ class Claims:
             self._store.delete_many(expired)
 
     def acquire(self, wanted: Collection[str], keep: Collection[str] = ()) -> None:
-        """Claim trials, and release all that are neither in `wanted` nor in `keep`. `holds` then reports the claimed
-        ones.
+        """Claim trials, and release all that are neither in `wanted` nor in `keep`.
+
+        `holds` then reports the claimed ones.
 
         If the store refuses claims, all `wanted` count as claimed: then work may be done twice, and is committed once.
         """

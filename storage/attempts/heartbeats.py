@@ -1,7 +1,7 @@
-"""Heartbeats of running attempts: one small file per node for all its workers, so that their records change only at
-start and end.
+"""Heartbeats of running attempts: one small file per node for all its workers.
 
-A heartbeat is a hint like the record. Unreadable ones are ignored.
+Because of it, records change only when attempts start and end. A heartbeat is a hint like the record. Unreadable ones
+are ignored.
 """
 
 from __future__ import annotations
@@ -54,8 +54,10 @@ class NodeHeartbeats:
         self._nodes: dict[str, _Node] = {}
 
     def poll(self) -> dict[str, Heartbeat]:
-        """Return attempt -> its newest heartbeat. If the store cannot be listed at the moment, return the previous
-        result."""
+        """Return attempt -> its newest heartbeat.
+
+        If the store cannot be listed at the moment, return the previous result.
+        """
         try:
             stamps = self._store.stamps(self._folder)
         except OSError:
@@ -100,8 +102,7 @@ class NodeHeartbeats:
             return _Node(stamp)
 
     def _clock_ahead_s(self, path: str, at: float) -> float:
-        """Return the offset of a node's clock ahead of the local one in seconds, or 0 if its time is close to the local
-        one."""
+        """Return the offset of a node's clock ahead of the local one in seconds, or 0 if they are close."""
         if abs(time.time() - at) <= MAX_SKEW_S:
             return 0.0
         received = self._store.modified(path)

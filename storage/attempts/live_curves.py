@@ -50,8 +50,10 @@ class LivePack:
 
 
 def live_schema(columns: Columns) -> pa.Schema:
-    """Return the columns that the view `live` always has. Parameters and undeclared custom columns are added to
-    them."""
+    """Return the columns that the view `live` always has.
+
+    Parameters and undeclared custom columns are added to them.
+    """
     measured = [column for column in columns.schemas["curves"] if column.name not in CURVES.names]
     custom = [pa.field(name, kind) for name, kind in columns.custom_types("curves").items()]
     numbers = [column for column in (*measured, *custom) if pa.types.is_floating(column.type)]

@@ -110,7 +110,7 @@ class Decisions:
 
 def decide(
     store: Store,
-    known: Decisions,
+    decisions: Decisions,
     kind: DecisionKind,
     sweep: str,
     code_hash: str,
@@ -125,4 +125,4 @@ def decide(
     now = datetime.now(UTC).isoformat()
     decision = Decision(kind, sweep, code_hash, frozenset(counting), tuple(trial_ids), now)
     content = json.dumps(decision.to_json()).encode()
-    store.write(decision_path(sweep, known.last + 1, _digest(content)), content, durable=True)
+    store.write(decision_path(sweep, decisions.last + 1, _digest(content)), content, durable=True)

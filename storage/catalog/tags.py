@@ -1,5 +1,7 @@
-"""Tags that users give to trials, to find them again. Each change writes a new small file, and the last change
-applies."""
+"""Tags that users give to trials, to find them again.
+
+Each change writes a new small file, and the last change applies.
+"""
 
 from __future__ import annotations
 

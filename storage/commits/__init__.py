@@ -1,5 +1,4 @@
-"""Visibility of rows: a commit is one write, a snapshot holds all commits at a moment, a manifest lists files replaced
-by compaction.
+"""Visibility of rows: a commit is one write, a snapshot a view of all commits, a manifest replaces many commits.
 
 Imports `files`, `tables` and `catalog`. Start with `commit`, then `snapshot`.
 """

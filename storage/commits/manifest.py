@@ -1,5 +1,7 @@
-"""Files written by a compaction and files they replace, in one small file. Writing it switches from many files to
-few."""
+"""Files written by a compaction and files they replace, in one small file.
+
+Writing it switches from many files to few.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +51,7 @@ class Manifest:
     logs: list[str] = field(default_factory=list)
     """Attempts whose logs it holds."""
     gone: list[str] | None = field(default_factory=list)
-    """Attempts with rows that were left out (removed, duplicate, corrupt), or None if an older version did not record
-    them."""
+    """Attempts with rows left out (removed, duplicate, corrupt), or None if an older version did not record them."""
 
     @property
     def path(self) -> str:

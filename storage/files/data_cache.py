@@ -1,5 +1,4 @@
-"""Data sets cached on a node's local disk: the first process that needs a file copies it, others wait and read the
-copy."""
+"""Data sets cached on a node's disk: the first process that needs a file copies it, and the others read the copy."""
 
 from __future__ import annotations
 

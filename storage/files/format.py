@@ -28,7 +28,7 @@ class Format:
     """Content of a store's `format.json`."""
 
     format: int = 1
-    """Format to which the store was upgraded."""
+    """Format after the last upgrade."""
     min_reader: int = 1
     """Lowest format a version must support to read the store without misreading it."""
     min_writer: int = 1

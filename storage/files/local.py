@@ -74,8 +74,8 @@ class LocalFiles:
                 yield path, (status.st_size, status.st_mtime_ns, status.st_ino)
 
     def size(self, path: str) -> int | None:
-        """Return a file's size in bytes, None if it does not exist, or 0 for a dangling link, which does occupy the
-        path."""
+        """Return a file's size in bytes, or None if it does not exist. A dangling link has size 0, since it occupies
+        the path."""
         full = self.full_path(path)
         try:
             return os.stat(full).st_size

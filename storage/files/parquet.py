@@ -31,7 +31,7 @@ DECODED_PER_BYTE = 400
 UNREADABLE_ERRORS = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
 """Exceptions that reading a corrupt or foreign file can raise."""
 SLACK_BYTES = 2**26
-"""Bytes by which a file may exceed its committed size and still be read, to report how it is corrupt."""
+"""Bytes that a file may have beyond its committed size and still be read, to report how it is corrupt."""
 FEATURES_PER_GROUP = 2**18
 """Minimum numbers per row group of features. A group is larger if a single layer is larger."""
 
@@ -111,8 +111,7 @@ def write_table(
 
 
 def trials_bytes(table: pa.Table) -> bytes:
-    """Encode trials as Parquet, laid out for reading thousands of files: no dictionaries, and snappy in half the time
-    of zstd.
+    """Encode trials as Parquet for reading thousands of files: no dictionaries, and snappy in half the time of zstd.
 
     The footer holds checksums of all pages and of itself, so a reader of a few columns detects corruption in any other.
     """
@@ -219,7 +218,7 @@ def open_parquet(source: bytes | Any) -> pq.ParquetFile:
 
 
 def _require_bounded(parquet: pq.ParquetFile, content: bytes) -> None:
-    """Check a file's decoded size by its footer, before decoding strings that stand for many values each.
+    """Check a file's decoded size by its footer, before decoding strings that each represent many values.
 
     Raises:
         pa.ArrowInvalid: The decoded size exceeds the limit: the file was made to fill memory.

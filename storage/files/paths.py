@@ -149,8 +149,7 @@ class ForeignNameError(ValueError):
 
 
 def identity(name: object) -> str:
-    """Return the name of a sweep, attempt, pack, compaction or anything else that becomes part of a path, after a
-    check.
+    """Return a name that becomes part of a path (of a sweep, attempt, pack, compaction or anything else) after a check.
 
     Raises:
         ForeignNameError: The name could lead elsewhere.
@@ -179,8 +178,7 @@ def is_table_path(path: str, table: str, sweep: str) -> bool:
 
 
 def is_job_folder(folder: object, sweep: str, submission: str) -> bool:
-    """Return whether this is a folder that a launch creates for its jobs: `<anywhere>/<sweep>/<submission>`,
-    absolute."""
+    """Return whether a launch can have created this job folder: `<anywhere>/<sweep>/<submission>`, absolute."""
     if not isinstance(folder, str) or not is_safe(folder.removeprefix("/")):
         return False
     named = submission.removeprefix(f"depthrate-{sweep}-")

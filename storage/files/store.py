@@ -265,8 +265,8 @@ class Store:
         return self.files.size(path)
 
     def modified(self, path: str) -> float | None:
-        """Return a file's modification time by the store's clock in seconds since the epoch, or None if it does not
-        exist."""
+        """Return a file's modification time in seconds since the epoch by the store's clock, or None if it is
+        missing."""
         self.full_path(path)
         return self.files.modified(path)
 
@@ -292,8 +292,9 @@ class Store:
         self.files.move(path, to)
 
     def check_location(self) -> None:
-        """Check, without writing, that trials can write to the store. Only a write shows whether a bucket accepts
-        writes.
+        """Check, without writing, that trials can write to the store.
+
+        Only a write shows whether a bucket accepts writes.
 
         Raises:
             StoreError: They cannot.

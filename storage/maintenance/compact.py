@@ -30,7 +30,7 @@ from depthrate.storage.maintenance.purge import delete_empty_seals, seal_removal
 from depthrate.storage.maintenance.type_conflicts import is_mistyped, read_column_types
 
 RETENTION_S = 3600.0
-"""Seconds for which replaced files are kept for readers that listed them before."""
+"""Retention of replaced files in seconds, for readers that listed them before."""
 MAX_PLANS = 5
 """Maximum number of plans of a compaction while other processes damage or delete files it was about to read."""
 

@@ -43,8 +43,7 @@ class Group:
 
 
 def plan_groups(store: Store, snapshot: Snapshot, at_least: int, group_bytes: float) -> Iterator[Group]:
-    """Yield the groups to merge: loose commits with compactions that are still small, and copies with their
-    originals."""
+    """Yield the groups to merge: loose commits with small compactions, and copies with their originals."""
     sources: dict[str, list[VisibleCommit]] = {}
     for source in (*snapshot.sources, *snapshot.superseded_commits):
         sources.setdefault(sweep_of_path(source.path), []).append(source)

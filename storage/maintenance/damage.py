@@ -15,7 +15,7 @@ from depthrate.storage.tables.schema import Columns
 def diagnose(
     name: str, content: bytes, file: DataFile, trial_ids: set[str], columns: Columns
 ) -> tuple[str, str, set[str]]:
-    """Return (kind, fault, trials) of a file that differs from what was committed."""
+    """Return (kind, fault, trials) of a corrupt file."""
     if not content:
         return "damaged", "is empty", trial_ids
     size = "" if len(content) == file.size else f", and it has {len(content)} of {file.size} bytes"
@@ -33,8 +33,10 @@ def diagnose(
 
 
 def wrong_columns(name: str, schema: pa.Schema, columns: Columns) -> str | None:
-    """Return how a file's columns differ from those of its table, or None. Newer versions may add columns of any
-    type."""
+    """Return the difference between a file's columns and its table's, or None. Newer versions may add columns.
+
+    Columns added by newer versions may have any type.
+    """
     if name not in columns.schemas:
         return None
     standard_types = {column.name: column.type for column in columns.schemas[name]}

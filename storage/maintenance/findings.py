@@ -39,6 +39,6 @@ class Verification:
     """Columns, as `table.column`, written by newer versions of depthrate."""
     findings: list[Finding] = field(default_factory=list)
     lost: dict[str, set[str]] = field(default_factory=dict)
-    """Commit or manifest with a fault -> those of its trials that cannot be used."""
+    """Commit or manifest with a fault -> its trials that cannot be used."""
     sources: dict[str, VisibleCommit] = field(default_factory=dict)
     """The same commits, with the trials that can be read from them."""

@@ -1,5 +1,4 @@
-"""Deletion of files that compactions replaced or that killed compactions orphaned, when no reader can still be using
-them."""
+"""Deletion of files that compactions replaced or orphaned, when no reader can still be using them."""
 
 from __future__ import annotations
 
@@ -20,8 +19,9 @@ ABANDONED_S = 3600.0
 
 
 def delete_replaced(store: Store, grace_s: float) -> tuple[int, int]:
-    """Delete files that compactions replaced longer than `grace_s` ago. Return the numbers of deleted and waiting
-    files.
+    """Delete files that compactions replaced longer than `grace_s` ago.
+
+    Return the numbers of deleted and waiting files.
 
     Before a deletion the compaction's own files are read again: only files that are identical to what was written
     replace others.
@@ -60,20 +60,19 @@ def _expired_paths(manifest: Manifest, snapshot: Snapshot) -> list[str]:
 
 
 def _expired_records(manifest: Manifest, snapshot: Snapshot) -> list[str]:
-    """Return the records and logs that a compaction holds, without those that were written anew since it read them."""
+    """Return the records and logs that a compaction holds, except those rewritten since it read them."""
     records = manifest.replaced_records().items()
     return [path for path, size in records if size is None or snapshot.listing.get(path) == size]
 
 
 def _is_intact(store: Store, manifest: Manifest) -> bool:
-    """Return whether every file of a compaction is identical to what was written."""
+    """Return whether no file of a compaction is corrupt."""
     written = [file for file in manifest.all_files() if is_compacted(file.path)]
     return not find_corrupt_files(store, written)
 
 
 def _abandoned(store: Store, snapshot: Snapshot) -> list[str]:
-    """Return the orphaned files of killed compactions: old, without a manifest, and with all trials committed
-    elsewhere."""
+    """Return orphaned files of killed compactions: old, without a manifest, with all trials committed elsewhere."""
     manifests = {path for path in snapshot.listing if path.startswith("manifest/")}
     orphaned: dict[tuple[str, str], list[str]] = {}
     for path in snapshot.listing:

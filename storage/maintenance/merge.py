@@ -27,14 +27,14 @@ ReadRows = Callable[[Store, VisibleCommit, DataFile], pa.Table]
 
 
 class CorruptCommitFile(Exception):
-    """A file of a commit differs from what was committed. The argument is its path."""
+    """A file of a commit is corrupt. The argument is its path."""
 
 
 def write_group(store: Store, group: Group, snapshot: Snapshot, compaction_id: str) -> Manifest:
     """Write a group's rows and then the manifest that makes them visible.
 
     Raises:
-        CorruptCommitFile: A file differs from what was committed. Nothing has changed.
+        CorruptCommitFile: A file is corrupt. Nothing has changed.
         FileNotFoundError: Another compaction has replaced a file. Nothing has changed.
     """
     resolved = _resolved(store, group, snapshot)
@@ -79,8 +79,7 @@ def _undeleted(sweep: str, replaced: Sequence[Manifest], snapshot: Snapshot) -> 
 
 
 def _resolved(store: Store, group: Group, snapshot: Snapshot) -> list[VisibleCommit]:
-    """Return a group's sources with the trials that have no earlier commit within the group and are not permanently
-    removed."""
+    """Return a group's sources with the trials that have no earlier commit in the group and are not purged."""
     commits = []
     for source in group.sources:
         try:
@@ -137,7 +136,7 @@ def read_rows(store: Store, source: VisibleCommit, file: DataFile) -> pa.Table:
     """Read the visible rows of a source's file.
 
     Raises:
-        CorruptCommitFile: It differs from what was committed.
+        CorruptCommitFile: It is corrupt.
     """
     return visible_rows(source, _read_intact(store, file))
 
@@ -153,8 +152,7 @@ def _read_intact(store: Store, file: DataFile) -> pa.Table:
 
 
 def _order(name: str, table: pa.Table, ids: pa.Array) -> np.ndarray:
-    """Return an order in which a trial's rows are adjacent, by step and layer, and all last layers precede the other
-    layers.
+    """Return an order with a trial's rows adjacent, by step and layer, and all last layers before the other layers.
 
     Most queries are about the last layers: statistics let them skip all other rows.
     """

@@ -21,8 +21,7 @@ from depthrate.storage.files.paths import new_name, removal_path, removed_path
 from depthrate.storage.files.store import Store
 
 EMPTY_S = 86_400.0
-"""Minimum age of a seal in seconds before it is deleted: a compaction that started before it may still write its
-rows."""
+"""Minimum age in seconds of a deleted seal: a compaction that started before the seal may still write its rows."""
 
 
 def seal_removals(store: Store, removals: Removals, grace_s: float) -> bool:

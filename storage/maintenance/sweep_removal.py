@@ -1,5 +1,7 @@
-"""Remove a sweep, with the trials that no other sweep requests. Trials requested by another sweep stay with that
-sweep."""
+"""Remove a sweep, with the trials that no other sweep requests.
+
+Trials requested by another sweep stay with that sweep.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,7 @@ def plan_removal(store: Store, snapshot: Snapshot, sweep: str) -> RemovalPlan:
 
 
 def remove_sweep(store: Store, plan: RemovalPlan) -> Removal:
-    """Remove a sweep. If killed, it leaves a sweep that can be removed or restored.
+    """Remove a sweep. If this is killed, the sweep can be removed or restored.
 
     Raises:
         ClockError: The local clock or the store's is wrong.

@@ -1,5 +1,4 @@
-"""Verification of a whole store: whether every file is as written, every committed trial is complete, and every file
-belongs to a commit."""
+"""Verification of a store: every file is as written, every committed trial complete, every file part of a commit."""
 
 from __future__ import annotations
 
@@ -47,8 +46,7 @@ LIVE_S = 300.0
 """Age in seconds of an attempt's last heartbeat below which its files are left alone: its commit may follow."""
 
 Measured = Callable[[Mapping[str, Any]], tuple[Sequence[int], Sequence[int]] | None]
-"""Function: row of the trials table -> (steps, layers) that its task measures, or None if the task does not declare
-them."""
+"""Function: row of the trials table -> (steps, layers) that its task measures, or None if undeclared."""
 
 
 def verify(
@@ -59,11 +57,11 @@ def verify(
     hash_of: HashOf = lambda spec: None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Verification:
-    """Read every file of a store and compare it with what was committed.
+    """Read every file of a store and compare it with its commit.
 
     Args:
-        measured: Returns the steps and layers a trial's task measures.
-        hash_of: Returns the hash of a spec.
+        measured: Function that returns the measured steps and layers of a trial.
+        hash_of: Function that returns the hash of a spec.
         on_progress: Function called after each file with the number of files read and their total.
 
     Raises:
@@ -318,11 +316,11 @@ class _Check:
             self.find(path, "leftover", f"attempt {attempt_of_path(path)} {reason}")
 
     def lost_trials(self) -> None:
-        """Check that the trials of attempts that are done exist: a commit whose files all vanished leaves no other
-        trace.
+        """Check that the trials of attempts that are done exist.
 
-        Excluded are rows that users removed or that a repair moved aside, trials that a search pruned, and sweeps that
-        an older version compacted, which did not record what it left out.
+        A commit whose files all vanished leaves no other trace. Excluded are rows that users removed or that a repair
+        moved aside, trials that a search pruned, and sweeps compacted by an older version, which did not record the
+        rows it left out.
         """
         lost = self._unexplained_losses()
         if not lost:

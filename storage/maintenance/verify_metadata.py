@@ -1,5 +1,4 @@
-"""Verification of a store's files other than results: specs, submissions, searches, fits, decisions, code and
-checkpoints."""
+"""Verification of files other than results: specs, submissions, searches, fits, decisions, code and checkpoints."""
 
 from __future__ import annotations
 

@@ -22,8 +22,11 @@ FOOTER_BYTES = 2**16
 def read_layer(
     store: Store, file: DataFile, layer: int, attempts: Mapping[str, str]
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yield (trial, labels, features) of one layer for some trials (trial -> attempt), from the row groups that contain
-    it."""
+    """Yield (trial, labels, features) of one layer for some trials.
+
+    Args:
+        attempts: Trial -> its attempt.
+    """
     with _Ranges(store, file.path, file.size) as source, open_parquet(source) as parquet:
         metadata = parquet.metadata
         names = [metadata.row_group(0).column(i).path_in_schema for i in range(metadata.num_columns)]

@@ -1,5 +1,4 @@
-"""Membership of committed trials in sweeps: a trial belongs to every sweep whose newest launch requests it, whichever
-sweep ran it first.
+"""Membership of committed trials: each belongs to every sweep whose newest launch requests it, whichever ran it.
 
 A trial that only an earlier launch of a sweep requested belongs to `<sweep>@<number of that launch>`: the sweep's file
 has changed since, and its earlier content is not mixed with the current one. A sweep without a list of trials (launched

@@ -1,5 +1,4 @@
-"""Close reads of Arrow's threads through Python before the interpreter exits: a thread that requests it later aborts
-the process.
+"""Closing of reads by Arrow's threads before the interpreter exits: a thread that requests it later aborts the process.
 
 A query with a limit returns while Arrow still reads ahead, so a script may end before its reads do.
 """

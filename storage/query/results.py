@@ -106,16 +106,17 @@ class Results:
         return scoped
 
     def without(self, rows: Set[tuple[str, str]]) -> Self:
-        """Return the same store without some (trial, attempt). Files of which all visible rows are left out are not
-        read."""
+        """Return the same store without some (trial, attempt).
+
+        A file is not read if none of its visible rows remain.
+        """
         remaining = copy(self)
         sources = [without_rows(source, rows) for source in self.snapshot.sources]
         remaining._reset(replace(self.snapshot, sources=[source for source in sources if source.trials.num_rows]))
         return remaining
 
     def in_memory(self, trial_ids: Iterable[str], without: Collection[str] = ()) -> Self:
-        """Return the same results with the metrics and curves of these trials loaded once, for many queries of the same
-        rows.
+        """Return the same results with the metrics and curves of these trials in memory, for many queries.
 
         Queries cannot use the columns in `without`. Trials of other sweeps keep their rows of `trials`, without
         metrics.
@@ -206,8 +207,7 @@ class Results:
         )
 
     def iter_features(self, layer: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-        """Yield (trial_id, labels [N], features [N, d]) of every trial with features at a layer, reading only that
-        layer."""
+        """Yield (trial_id, labels [N], features [N, d]) of every trial with features at a layer, reading no others."""
         for source in self.snapshot.sources:
             for of_trial in self._layer_of(source, layer):
                 if self._scope is None or of_trial[0] in self._scope[1]:
@@ -222,8 +222,10 @@ class Results:
             yield from read_layer(self.store, file, layer, attempts)
 
     def _rescan(self, query: str) -> bool:
-        """Refresh after a query failed to read a file. Return whether the file was replaced by a compaction or is
-        corrupt."""
+        """Refresh after a query failed to read a file.
+
+        Return whether the file was replaced by a compaction or is corrupt.
+        """
         named = [file for table in self._tables(query) for file in self.snapshot.files(table)]
         previous = self.snapshot
         self.refresh()
@@ -238,8 +240,10 @@ class Results:
         return bool(corrupt)
 
     def _pin_snapshot(self, previous: Snapshot) -> None:
-        """Hide rows committed since a previous snapshot. If some of its rows are gone, warn that the store has
-        changed."""
+        """Hide rows committed since a previous snapshot.
+
+        If some of its rows are gone, warn that the store has changed.
+        """
         before, now = _rows_of(previous), _rows_of(self.snapshot)
         gone, new = before - now, now - before
         if gone:
@@ -387,8 +391,7 @@ class Results:
         return TableDataset.from_snapshot(self.store, self.snapshot, name, sources, schema)
 
     def _custom_columns(self, name: str) -> dict[str, pa.DataType]:
-        """Return a table's columns beyond the standard ones: those of the files, then declared ones that no file has
-        yet.
+        """Return a table's columns beyond the standard ones: those of the files, then declared ones in no file yet.
 
         A column with two types in two tasks is left out and reported.
         """

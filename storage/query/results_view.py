@@ -27,15 +27,17 @@ def results_view(
     always_last: Collection[str],
     complete: Iterable[str],
 ) -> str:
-    """Return the SQL that creates the view: parameters, and the metrics at a trial's last step and last layer, on the
-    training split. Curves are included if the query may name one.
+    """Return the SQL that creates the view.
+
+    It has the parameters, and the metrics at a trial's last step and last layer, on the training split. Curves are
+    included if the query may name one.
 
     A curve without a value at that step has its last logged value: a custom loop may log its steps 0 to n - 1 and
-    measure after n, or measure nothing. For tasks in `complete` that applies only if no row at all exists at that step.
-    For others the last values of all curves are looked up, which takes longer than the rest of a query.
+    measure after n, or measure nothing. For tasks in `complete` that applies only if no row exists at that step. For
+    other tasks the last values of all curves are queried, which takes longer than the rest of a query.
 
     The curves in `always_last` become last_<name> in every store, so that trials of other tasks do not change the
-    meaning of a name. A metric with such a name, which a task measures instead of logging it, appears there too. A
+    meaning of a name. A metric with the same name, which a task measures instead of logging it, appears there too. A
     parameter named like another metric or another of the `curves` becomes param_<name>. One of the `custom_curves`
     named like a parameter becomes last_<name>.
     """
@@ -51,9 +53,9 @@ def results_view(
     if _may_name(query, curves):
         logged = [quoted(name) for name in curves]
         final_names = [_named(name, "last", hidden) for name in curves]
-        others = [f", m.{name}" if name in also_measured else "" for name in logged]
-        named = zip(logged, others, final_names, strict=True)
-        columns += [f"coalesce(c.{name}, l.{name}{other}) as {final_name}" for name, other, final_name in named]
+        metric_terms = [f", m.{name}" if name in also_measured else "" for name in logged]
+        terms = zip(logged, metric_terms, final_names, strict=True)
+        columns += [f"coalesce(c.{name}, l.{name}{term}) as {final_name}" for name, term, final_name in terms]
         last_logged = ", ".join(f"arg_max({name}, step) as {name}" for name in logged)
         join = (
             "left join curves c on c.trial_id = t.trial_id and c.step = m.step and c.split = m.split "

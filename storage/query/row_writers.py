@@ -30,8 +30,10 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?inf")
 
 
 def write_csv(relation: duckdb.DuckDBPyRelation, stream: IO[str]) -> None:
-    """Write rows as CSV with a header. null is an empty field, lists are JSON, and no text is a formula
-    (`_csv_text`)."""
+    """Write rows as CSV with a header.
+
+    null is an empty field, lists are JSON, and no field is a formula (`_csv_text`).
+    """
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow([_csv_text(name) for name in relation.columns])
     for row in _rows(_without(relation, _FOREIGN_TO_TEXT)):

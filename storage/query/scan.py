@@ -22,8 +22,7 @@ FETCH_BELOW = 4_000_000
 FETCH_BYTES = 64_000_000
 """Maximum bytes of fetched files in memory."""
 ONCE = {"cache_metadata": False}
-"""Scan option: drop each file's footer (about 200 kB) after reading it, instead of caching all of them during a
-scan."""
+"""Scan option: drop each file's footer (about 200 kB) after reading it, else a scan caches all of them."""
 _FORMAT = ds.ParquetFileFormat(
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
 )

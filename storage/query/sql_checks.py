@@ -67,8 +67,7 @@ def _is_select(query: str) -> bool:
 
 
 def candidates(error: Exception) -> str:
-    """Return a question with a column similar to the one in DuckDB's error, among those listed there, or an empty
-    str."""
+    """Return a question with a similar column among those listed in DuckDB's error, or an empty str."""
     missing = re.search(r'Referenced column "([^"]+)"', str(error))
     listed = re.search(r'^Candidate bindings:[ :]*(".*")', str(error), re.MULTILINE)
     names = re.findall(r'"([^"]+)"', listed[1]) if listed else []

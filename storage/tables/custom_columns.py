@@ -115,14 +115,14 @@ def check_names(table: str, names: Iterable[str], standard: Iterable[str] = ()) 
     Raises:
         TableError: A name is invalid, or differs from another only in case, which SQL ignores.
     """
-    known = {name.casefold(): name for name in standard}
+    names_by_sql = {name.casefold(): name for name in standard}
     for name in names:
         error = column_name_error(name)
         if error is not None:
             raise TableError(
                 f"table {table!r}, column name {name!r:.80} {error}, expected up to {MAX_NAME_LENGTH} printable characters"
             )
-        same = known.setdefault(name.casefold(), name)
+        same = names_by_sql.setdefault(name.casefold(), name)
         if same != name:
             raise TableError(f"table {table!r}: columns {name!r} and {same!r} have the same name in SQL. Rename one.")
 

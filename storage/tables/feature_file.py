@@ -1,5 +1,4 @@
-"""A buffer of features before their commit: a local file that grows by row groups, so that features do not stay in
-memory."""
+"""A buffer of features before their commit: a local file that grows by row groups, to keep features out of memory."""
 
 from __future__ import annotations
 

@@ -39,14 +39,14 @@ def task_table(
         if "is_last" not in values:
             last = max(values["layer"], default=0)
             values["is_last"] = [layer == last for layer in values["layer"]]
-    known = dict(columns.missing(name, num_rows))
-    check_names(name, [column for column in values if column not in known], known)
+    arrays = dict(columns.missing(name, num_rows))
+    check_names(name, [column for column in values if column not in arrays], arrays)
     custom_types = columns.custom_types(name)
-    for column in [column for column in known if column in values]:
+    for column in [column for column in arrays if column in values]:
         array_of = _declared_array if column in custom_types else _array
-        known[column] = array_of(name, column, values.pop(column), known[column].type)
-    known |= {column: _undeclared_array(name, column, cells) for column, cells in values.items()}
-    return pa.Table.from_arrays(list(known.values()), names=list(known))
+        arrays[column] = array_of(name, column, values.pop(column), arrays[column].type)
+    arrays |= {column: _undeclared_array(name, column, cells) for column, cells in values.items()}
+    return pa.Table.from_arrays(list(arrays.values()), names=list(arrays))
 
 
 def pick_columns(name: str, content: Any, columns: Sequence[str]) -> list[list[Any]]:
@@ -56,8 +56,7 @@ def pick_columns(name: str, content: Any, columns: Sequence[str]) -> list[list[A
 
 
 def layer_parts(content: Any) -> Iterator[Any]:
-    """Yield the parts of features: from an iterator of tables, from an object whose `parts` returns one, or from one
-    table. Yield nothing for None."""
+    """Yield the parts of features, from an iterator of tables, an object with `parts`, one table, or None."""
     if hasattr(content, "parts"):
         content = content.parts()
     if isinstance(content, Iterator):
@@ -145,12 +144,12 @@ def _undeclared_array(table: str, column: str, values: Any) -> pa.Array:
     """Convert a custom column to float64, str or list<float64>: types that every reader can combine."""
     # tensors of one number have a __len__ too
     values = [value.item() if getattr(value, "shape", None) == () else value for value in values]
-    known = [value for value in values if value is not None]
-    if not known:
+    not_none = [value for value in values if value is not None]
+    if not not_none:
         return pa.nulls(len(values))  # gets the column's type in the other trials of its file
-    if all(isinstance(value, str) for value in known):
+    if all(isinstance(value, str) for value in not_none):
         return _array(table, column, values, pa.string())
-    if all(hasattr(value, "__len__") and not isinstance(value, str) for value in known):
+    if all(hasattr(value, "__len__") and not isinstance(value, str) for value in not_none):
         rows = [None if row is None else [_real(table, column, value) for value in row] for row in values]
         return pa.array(rows, pa.list_(pa.float64()))
     return _array(table, column, list(values), pa.float64())

@@ -57,8 +57,8 @@ FEATURES = pa.schema(
         ("feature", pa.list_(pa.float32())),
     ]
 )
-"""Columns as readers see them. A file holds `feature` as a fixed-size list of float or halffloat, as wide as its
-networks."""
+"""Columns as readers see them. In files, `feature` is a fixed-size list of float or halffloat, of the network's
+width."""
 FITS = pa.schema(
     [
         ("sweep", _TEXT),
@@ -164,8 +164,7 @@ class Columns:
     own: Kinds = field(default_factory=dict)
     """Columns that a task declares, only in its files."""
     former: Callable[[], Kinds] = dict
-    """Function that returns the columns that were standard in earlier versions, whose files have them without naming
-    them."""
+    """Function that returns the former standard columns, which files of earlier versions have without naming them."""
     always_last: Collection[str] = ()
     """Curves named last_<name> in `results` of every store, since a parameter has the plain name."""
     complete: Collection[str] = ()
@@ -182,9 +181,9 @@ class Columns:
                 if name in (*TRIALS.names, *METRICS.names):
                     raise TableError(f"column {name!r} exists in every table. Rename the metric.")
                 kinds = self.standard if any(name in names for names in self.standard.values()) else self.former()
-                known = {of: known[name] for of, known in kinds.items() if name in known}
-                if known and known != {table: kind}:
-                    ((of, is_kind),) = known.items()
+                builtin = {of: measured[name] for of, measured in kinds.items() if name in measured}
+                if builtin and builtin != {table: kind}:
+                    ((of, is_kind),) = builtin.items()
                     raise TableError(
                         f"column {name!r} of {table} is declared as a {kind}, but in {of} it is a {is_kind} of a built-in "
                         "task. Rename the metric."

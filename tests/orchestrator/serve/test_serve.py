@@ -274,7 +274,10 @@ def test_sql_of_one_client_ends_at_its_limits_and_others_are_answered(folder: St
         for thread in asking:
             thread.join(30)
         assert [answer.status for answer in answers] == [400, 400]
-        assert all(re.search("took longer than 1 s|timed out after 1 s|memory limit|more memory", answer.text) for answer in answers), answers
+        assert all(
+            re.search("took longer than 1 s|timed out after 1 s|memory limit|more memory", answer.text)
+            for answer in answers
+        ), answers
         assert server.sql("select 1 as one").json()["rows"] == [[1]]
 
 
