@@ -1,6 +1,6 @@
-"""Rows in, rows out, on any fsspec URL: rooms from files up to queries and maintenance; no module of its own.
+"""Tables on any fsspec URL: sub-packages from files up to queries and maintenance, and no modules.
 
-Imports point down: query and maintenance, attempts, commits, catalog, tables, files. fsspec, pyarrow and duckdb live here;
-no measurement is named here. Begin with `files.paths` (every path of a store), then
-`commits.commit` (the one write that counts).
+Imports point down: query and maintenance, attempts, commits, catalog, tables, files. Only this package uses fsspec,
+pyarrow and duckdb, and it names no metric. Start with `files.paths` (every path of a store), then `commits.commit` (the
+one write that makes trials visible).
 """

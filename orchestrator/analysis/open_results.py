@@ -10,7 +10,7 @@ from depthrate.orchestrator.analysis.columns import builtin_columns, columns_of
 from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.files.store import Store, existing_store
 from depthrate.storage.query.results import Results
-from depthrate.storage.tables.parameters import Added
+from depthrate.storage.tables.parameters import AddedParameters
 from depthrate.storage.tables.schema import Columns
 from depthrate.tasks.interface import Task
 from depthrate.tasks.registry import find_task

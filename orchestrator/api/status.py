@@ -16,7 +16,7 @@ from depthrate.orchestrator.launch.events import read_last_launch
 from depthrate.orchestrator.monitor.cost import SweepCost, compute_cost
 from depthrate.orchestrator.monitor.running_trials import RunningTrial, running_trials
 from depthrate.orchestrator.monitor.status import SweepStatus, sweep_status
-from depthrate.storage.attempts.live_curves import LivePack, LiveReader, newest_rows
+from depthrate.storage.attempts.live_curves import LivePack, LiveReader, newest_live_rows
 from depthrate.storage.attempts.records import Record, RecordReader, read_records_of
 from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
@@ -119,7 +119,7 @@ class Watched:
                 self._logged, self._live_at = self._live.refresh(), time.monotonic()
         else:
             self._logged, self._live_at = [], float("-inf")
-        packs = newest_rows(self._logged, snapshot.commit_index.keys())
+        packs = newest_live_rows(self._logged, snapshot.commit_index.keys())
         costs = {name: self._costs[name] for name in self.planned if name in self._costs}
         told = {name: told for name in self.planned if (told := self._launches.get(name)) is not None}
         jobs = [_counts(seen[state.name]) for state in states]

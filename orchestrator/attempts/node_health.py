@@ -25,7 +25,7 @@ from depthrate.orchestrator.attempts.retry import RULES, Cause
 from depthrate.orchestrator.executors.base import Executor
 from depthrate.storage.attempts.records import Record
 from depthrate.storage.files.json_objects import read_object
-from depthrate.storage.files.paths import forgiven_path
+from depthrate.storage.files.paths import cleared_nodes_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
 
@@ -69,7 +69,7 @@ _HARDWARE = re.compile("|".join(_HARDWARE_ERRORS))
 def read_cleared(store: Store, sweep: str) -> dict[str, float]:
     """Return node -> time at which a user cleared it, or {} without cleared nodes or a readable store."""
     try:
-        cleared = read_object(store.read(forgiven_path(sweep)))
+        cleared = read_object(store.read(cleared_nodes_path(sweep)))
     except (OSError, ValueError):
         return {}
     return {node: float(at) for node, at in cleared.items() if isinstance(at, int | float) and math.isfinite(at)}
@@ -81,7 +81,7 @@ def write_cleared(store: Store, sweep: str, node: str) -> None:
     Raises:
         OSError: The store is not writable.
     """
-    store.write(forgiven_path(sweep), json.dumps(read_cleared(store, sweep) | {node: time.time()}).encode())
+    store.write(cleared_nodes_path(sweep), json.dumps(read_cleared(store, sweep) | {node: time.time()}).encode())
 
 
 def is_hardware_error(error: str | None) -> bool:

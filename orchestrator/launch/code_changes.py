@@ -73,8 +73,8 @@ def find_code_mismatch(checked: CheckedSweep, snapshot: Snapshot) -> CodeMismatc
             accepted.add(code)
         else:
             committed.setdefault(code, []).append(trial_id)
-    for trial_id in planned & snapshot.decisions.of_trial.keys():
-        decision = snapshot.decisions.of_trial[trial_id]
+    for trial_id in planned & snapshot.decisions.by_trial.keys():
+        decision = snapshot.decisions.by_trial[trial_id]
         if decision.kind is DecisionKind.ACCEPT and version in decision.counting:
             accepted |= {other for other in decision.counting if other not in (None, version)}
     return CodeMismatch(version, committed, num_unknown=num_unknown, accepted=frozenset(accepted))

@@ -18,7 +18,7 @@ from depthrate.orchestrator.attempts.record import describe_attempt
 from depthrate.orchestrator.console.tables import counted, duration
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, Plan
 from depthrate.orchestrator.launch.progress import Progress as LaunchProgress
-from depthrate.storage.attempts.heartbeats import Beat
+from depthrate.storage.attempts.heartbeats import Heartbeat
 from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store, StoreError

@@ -21,7 +21,7 @@ from depthrate.orchestrator.launch.launch_plan import Plan
 from depthrate.orchestrator.monitor.cost import device_hours_unit, device_kind, span_s
 from depthrate.storage.attempts.records import Record, records_of_attempts
 from depthrate.storage.commits.snapshot import Snapshot, sample_trials
-from depthrate.storage.files.json_objects import object_of
+from depthrate.storage.files.json_objects import parse_object
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.packing import Pack, estimated_wall_s
 from depthrate.sweeps.trial import Trial

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from depthrate.orchestrator.attempts.retry import RULES, Cause, Failure
-from depthrate.storage.attempts.heartbeats import Beat
+from depthrate.storage.attempts.heartbeats import Heartbeat
 from depthrate.sweeps.packing import Pack
 
 
@@ -15,7 +15,7 @@ class QueuedPack:
 
     pack: Pack
     failures: list[Failure] = field(default_factory=list)
-    beat: Beat | None = None
+    beat: Heartbeat | None = None
     """Progress of its attempt: empty before its first heartbeat, None before it has started."""
     heartbeat_seen_at: float | None = None
     """Time of its last heartbeat on the driver's clock, in seconds. None before it has started."""

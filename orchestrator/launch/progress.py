@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from depthrate.orchestrator.launch.outcome import PackFailure
-from depthrate.storage.attempts.heartbeats import Beat
+from depthrate.storage.attempts.heartbeats import Heartbeat
 from depthrate.storage.attempts.records import Record
 from depthrate.sweeps.packing import Pack
 

@@ -18,7 +18,7 @@ from depthrate.orchestrator.launch.events import log_event
 from depthrate.orchestrator.launch.failed_packs import FailedPacks
 from depthrate.orchestrator.launch.pack_entry import QueuedPack
 from depthrate.orchestrator.launch.pack_queue import PackQueue
-from depthrate.storage.attempts.heartbeats import Beat, NodeHeartbeats
+from depthrate.storage.attempts.heartbeats import Heartbeat, NodeHeartbeats
 from depthrate.storage.attempts.records import Record
 from depthrate.storage.files.full import free_bytes, size_text
 from depthrate.storage.files.store import Store, StoreError

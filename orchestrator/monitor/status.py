@@ -15,7 +15,7 @@ from depthrate.orchestrator.attempts.retry import error_pattern
 from depthrate.storage.attempts.records import Record, RecordReader, read_records
 from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.commits.source import Problem
-from depthrate.storage.files.json_objects import object_of
+from depthrate.storage.files.json_objects import parse_object
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.sweeps.trial import Trial

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.analysis.open_results import declared_by
-from depthrate.storage.files.json_objects import object_of
+from depthrate.storage.files.json_objects import parse_object
 from depthrate.storage.files.store import Store, existing_store
 from depthrate.storage.query.results import Results
 from depthrate.storage.query.sql_checks import QueryError
@@ -50,7 +50,7 @@ class StoreResults(Results):
         if unknown := [name for name in (metric, *request.x_names, *names) if name not in known]:
             raise QueryError(f"results have no column {unknown[0]!r}{nearest(unknown[0], known)}")
         rows = self.sql("select trial_id, task, task_version, params from trials order by trial_id").fetchall()
-        trials = [Trial(trial_id, task, version, object_of(params)) for trial_id, task, version, params in rows]
+        trials = [Trial(trial_id, task, version, parse_object(params)) for trial_id, task, version, params in rows]
         names_of_tasks = {trial.task for trial in trials}
         task = find_task(names_of_tasks.pop()) if len(names_of_tasks) == 1 else None
         plots = rate_plots(fit_curves(self, [request], trials, task))

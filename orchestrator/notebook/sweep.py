@@ -176,14 +176,14 @@ class Sweep:
 
         from depthrate.orchestrator.api.fit import fit_sweep
         from depthrate.orchestrator.console.tables import counted
-        from depthrate.storage.files.json_objects import object_of
+        from depthrate.storage.files.json_objects import parse_object
         from depthrate.storage.files.store import existing_store
 
         opened = existing_store(store)
         checked, view = self.checked(opened)
         result = fit_sweep(checked, opened, view)
         curves, rows = result.curves, result.rows
-        groups = ["by"] if any(object_of(row["by"]) for row in rows) else []
+        groups = ["by"] if any(parse_object(row["by"]) for row in rows) else []
         shown = [
             "metric",
             "x",
@@ -199,7 +199,7 @@ class Sweep:
         ]
         frame = pd.DataFrame(rows, columns=shown if rows else [])
         if groups:
-            frame["by"] = [", ".join(f"{k} = {v}" for k, v in object_of(by).items()) for by in frame["by"]]
+            frame["by"] = [", ".join(f"{k} = {v}" for k, v in parse_object(by).items()) for by in frame["by"]]
         notes = Counter(curve.note for curve in curves if not curve.fits)
         said = [f"{counted(len(curves) - notes.total(), 'curve')} fitted"]
         said += [f"{number} without a fit ({note})" for note, number in notes.items()]

@@ -24,7 +24,7 @@ from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.search.proposals import SearchView
 from depthrate.storage.attempts.live_curves import live_rows
 from depthrate.storage.attempts.records import Record, read_records_of
-from depthrate.storage.files.json_objects import object_of
+from depthrate.storage.files.json_objects import parse_object
 from depthrate.storage.query.live_view import read_live
 from depthrate.storage.query.results import Results
 from depthrate.storage.query.views import names_in
@@ -83,7 +83,7 @@ def read_report(
         fits=[replace(curve, measurement=metrics_by_name.get(curve.metric)) for curve in curves],
         store=results.store.url,
         commands=[shlex.join(command), shlex.join(["depthrate", "report", sweep.name, "--store", results.store.url])],
-        versions=object_of(newest["versions"]) if newest else {"depthrate": importlib.metadata.version("depthrate")},
+        versions=parse_object(newest["versions"]) if newest else {"depthrate": importlib.metadata.version("depthrate")},
         git=_git(newest),
         created_at=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         problems=[*map(str, results.problems), *(figure.message for figure in figures if figure.problem)],

@@ -15,7 +15,7 @@ from depthrate.orchestrator.report.trial_tables import MAX_COLUMNS
 from depthrate.orchestrator.serve.poller import StoreView
 from depthrate.storage.attempts.live_curves import LivePack
 from depthrate.storage.commits.snapshot import Snapshot
-from depthrate.storage.files.json_objects import object_of
+from depthrate.storage.files.json_objects import parse_object
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.results import Results
 from depthrate.storage.tables.custom_columns import quoted
@@ -204,7 +204,7 @@ class SweepRows:
             return self._planned[trial_id]
         if trial_id in live:
             return live[trial_id].params[trial_id]
-        return object_of(self._committed[trial_id]["params"]) if trial_id in self._committed else {}
+        return parse_object(self._committed[trial_id]["params"]) if trial_id in self._committed else {}
 
     def _live(self, seen: StoreView) -> dict[str, LivePack]:
         """Return the trials of this sweep that run and have logged something."""

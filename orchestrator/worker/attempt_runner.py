@@ -33,7 +33,7 @@ from depthrate.storage.files.full import is_full, needed_bytes
 from depthrate.storage.files.paths import DATA_TABLES, checkpoint_folder, data_path, table_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.feature_file import FeatureFile
-from depthrate.storage.tables.from_task import layer_parts, picked_columns, task_table
+from depthrate.storage.tables.from_task import layer_parts, pick_columns, task_table
 from depthrate.storage.tables.schema import TableError
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.tasks.interface import Interrupted, ResultStatus, Tables, Task, TrialResult, has_diverged
@@ -399,7 +399,7 @@ def retry_while_full(write: Callable[[], None], stop: StopFlag, attempt: Attempt
 def _has_diverged(tables: Tables) -> bool:
     """Return whether a trial with status ok has diverged, judged by its returned tables before NaN becomes null."""
     returned = [(name, tables[name]) for name in ("curves", "metrics") if name in tables]
-    return any(has_diverged(zip(*picked_columns(*table, ("step", "split", "loss")), strict=True)) for table in returned)
+    return any(has_diverged(zip(*pick_columns(*table, ("step", "split", "loss")), strict=True)) for table in returned)
 
 
 _TRANSIENT_ERRORS = (OSError, EOFError, subprocess.SubprocessError)

@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from depthrate.orchestrator.attempts.liveness import stale_after_s
 from depthrate.orchestrator.attempts.record import Attempt
-from depthrate.storage.attempts.heartbeats import BEAT_FIELDS, write_heartbeats
+from depthrate.storage.attempts.heartbeats import HEARTBEAT_FIELDS, write_heartbeats
 from depthrate.storage.files.store import Store
 
 
@@ -45,7 +45,7 @@ class NodeHeartbeat:
             _write(self._folder / f"{self._attempt.attempt_id}.json", json.dumps(self._own_heartbeat()))
 
     def _own_heartbeat(self) -> Mapping[str, Any]:
-        return {name: getattr(self._attempt, name) for name in BEAT_FIELDS}
+        return {name: getattr(self._attempt, name) for name in HEARTBEAT_FIELDS}
 
     def beat(self) -> None:
         """Write the node's heartbeats to the store if this worker is the reporter, or this attempt's if they are overdue.

@@ -1,4 +1,4 @@
-"""What runs at this moment: claims on packs, records of attempts, heartbeats, live curves, the clock of the store, studies.
+"""State of running work: claims on packs, attempt records, heartbeats, live curves, the clock of the store, studies.
 
-Imports `commits` and below. Begin with `claims`.
+Imports `commits` and below. Start with `claims`.
 """

@@ -1,8 +1,8 @@
-"""When things happened by the store's clock, where the clocks of the machines that write to it disagree.
+"""Times by the store's clock, for stores whose writers have clocks that disagree.
 
-One rule for whatever deletes, moves, purges or tags, and for launches: `require_clock` first; a cancellation is never refused.
-What is young, live or over its grace is told by ages, and of several commits of one trial the one counts that says it is the
-earliest.
+One rule for every operation that deletes, moves, purges or tags, and for launches: `require_clock` first. A
+cancellation is never refused. Ages decide whether a file is young, live or past its retention, and of several commits
+of one trial the one with the earliest stamp is visible.
 """
 
 from __future__ import annotations
@@ -15,74 +15,74 @@ from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.tables.states import AttemptState
 
 log = logging.getLogger("depthrate")
-TOLERANCE_S = 60.0
-"""By how much two clocks may differ before one of them is not believed."""
+MAX_SKEW_S = 60.0
+"""Maximum difference in seconds between two clocks that are both trusted."""
 
 
 def is_time(value: object) -> TypeGuard[float]:
-    """Whether a value is a time in seconds since the epoch, which calendars know: up to the year 9999."""
+    """Return whether a value is a time in seconds since the epoch that calendars support: up to the year 9999."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 253_402_214_400
 
 
 class ClockError(StoreError):
-    """The clock of this machine and that of a store differ too much for anything to be deleted, moved or launched."""
+    """The local clock and the store's differ too much to delete, move or launch anything."""
 
 
 def require_clock(store: Store) -> None:
-    """Compare the clock of this machine with the store's, by a file written there; a small difference is taken off ages.
+    """Compare the local clock with the store's, by a file written there. A small difference is subtracted from ages.
 
     Raises:
-        ClockError: they differ by more than a minute.
-        StoreError: the store cannot be written.
+        ClockError: They differ by more than a minute.
+        StoreError: The store cannot be written.
     """
     store.check_writable()
     if not store.clock_ahead_s:
         return
-    how = _how_ahead(store)
-    if abs(store.clock_ahead_s) > TOLERANCE_S:
+    message = _skew_message(store)
+    if abs(store.clock_ahead_s) > MAX_SKEW_S:
         raise ClockError(
-            f"{how}; at most {TOLERANCE_S:.0f} s are allowed, since ages decide what is deleted and moved, and the earliest "
-            "commit of a trial counts; nothing was done: set the clock right (NTP; timedatectl shows it), or call this on "
-            "another machine"
+            f"{message} (limit {MAX_SKEW_S:.0f} s). Nothing was changed, since ages decide which files are deleted and moved, "
+            "and commit times decide which commit of a trial is visible. Sync the clock (NTP, check with timedatectl), or "
+            "use another machine."
         )
-    log.warning("%s; ages are told by the store's", how)
+    log.warning("%s. Ages are computed with the store's clock.", message)
 
 
 def compare_clocks(store: Store) -> None:
-    """Compare the clock of this machine with the store's for what only tells ages, and says so where they differ.
+    """Compare the local clock with the store's, for operations that only compute ages, and log a difference.
 
     Raises:
-        StoreError: the store cannot be written.
+        StoreError: The store cannot be written.
     """
     store.check_writable()
-    if abs(store.clock_ahead_s) > TOLERANCE_S:
-        log.warning("%s; ages are told by the store's", _how_ahead(store))
+    if abs(store.clock_ahead_s) > MAX_SKEW_S:
+        log.warning("%s. Ages are computed with the store's clock.", _skew_message(store))
 
 
-def _how_ahead(store: Store) -> str:
+def _skew_message(store: Store) -> str:
     side = "ahead of" if store.clock_ahead_s > 0 else "behind"
-    return f"the clock of this machine is {abs(store.clock_ahead_s):.0f} s {side} that of store {store.url}"
+    return f"the local clock is {abs(store.clock_ahead_s):.0f} s {side} the clock of store {store.url}"
 
 
-def heartbeat_of(store: Store, path: str, record: dict[str, Any]) -> float | None:
-    """Return when the attempt of a record at `path` last gave a sign of life.
+def last_heartbeat_at(store: Store, path: str, record: dict[str, Any]) -> float | None:
+    """Return the time of the last heartbeat of the attempt whose record is at `path`.
 
-    What its own clock says is believed while it is close to ours; else the time counts at which the store received the
+    The time by its own clock is used if it is close to the local one, else the time at which the store received the
     record, which is written with every heartbeat.
     """
-    said = record["heartbeat_at"]
-    if record["state"] is not AttemptState.RUNNING or said is None:
-        return said
-    if abs(time.time() - said) <= TOLERANCE_S:
-        return said
+    heartbeat_at: float | None = record["heartbeat_at"]
+    if record["state"] is not AttemptState.RUNNING or heartbeat_at is None:
+        return heartbeat_at
+    if abs(time.time() - heartbeat_at) <= MAX_SKEW_S:
+        return heartbeat_at
     received = store.modified(path)
     if received is None:
-        return min(said, record["started_at"])
+        return min(heartbeat_at, record["started_at"])
     return received + store.clock_ahead_s
 
 
 def age_s(store: Store, path: str, written_at: float) -> float:
-    """Return for how long a file has been there, by its writer's clock and by the store's: the shorter of the two."""
+    """Return a file's age in seconds, by its writer's clock and by the store's: the smaller of the two."""
     received = store.modified(path)
     ages = [time.time() - written_at]
     if received is not None:

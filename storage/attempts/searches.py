@@ -1,7 +1,7 @@
-"""What searches proposed, written before it runs, and what trials that may be pruned have reported.
+"""Proposals of searches, written before they run, and reports of prunable trials.
 
-Nothing is ever overwritten by something else: a batch is named by its content, so that two launches which propose at the
-same moment lose neither's proposals, and who reads takes both in the order of their names.
+No file is ever overwritten with different content: a batch is named by its content, so that two launches proposing at
+the same moment lose no proposals. Readers take both batches in the order of their names.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from depthrate.storage.files.store import Store
 
 @dataclass(frozen=True)
 class Batch:
-    """What a study proposed at once."""
+    """Proposals that a study made at once."""
 
     study_id: str
     number: int
     values: tuple[Mapping[str, Any], ...]
-    """Of each proposal: searched parameter -> value."""
+    """Searched parameter -> value, for each proposal."""
     trial_ids: tuple[tuple[str, ...], ...]
-    """Of each proposal, the trials that it is."""
+    """Trials of each proposal."""
     thresholds: Mapping[str, float] = field(default_factory=dict)
-    """Step -> the value that a trial must reach there to go on."""
+    """Step -> the value that a trial must reach there to continue."""
     exhausted: bool = False
-    """Whether there was nothing left to propose."""
+    """Whether the study had nothing left to propose."""
 
 
 @dataclass
 class Report:
-    """What one trial reported while it trained."""
+    """Values that one trial reported while it trained."""
 
     values: dict[int, float] = field(default_factory=dict)
     """Step -> value."""
@@ -44,46 +44,46 @@ class Report:
 
 
 class SearchRecords:
-    """The records of a sweep's searches; files once read are not read again, unless they have grown."""
+    """The records of a sweep's searches. Files are read again only if they have grown."""
 
     def __init__(self, store: Store, sweep: str):
         self.store, self.sweep = store, sweep
         self._read: dict[str, int] = {}
         self._batches: dict[str, Batch] = {}
         self.reports: dict[str, Report] = {}
-        """By trial."""
+        """Trial -> its report."""
 
     def refresh(self) -> None:
-        """See what was written since."""
+        """Read the files written since the last call."""
         listing = self.store.list(searches_folder(self.sweep))
         fresh = [path for path, size in listing.items() if path.endswith(".json") and self._read.get(path) != size]
         for path, content in self.store.read_many(fresh):
             if isinstance(content, OSError):
-                raise content  # a batch that cannot be read just now must not be proposed anew
-            self._take(path, content)
+                raise content  # a batch that cannot be read at the moment must not be proposed again
+            self._add(path, content)
             self._read[path] = listing[path]
 
     def batches(self, study_id: str) -> list[list[Batch]]:
-        """Return a study's batches in order; of two launches that proposed at the same moment, both."""
-        found = sorted((path, batch) for path, batch in self._batches.items() if batch.study_id == study_id)
+        """Return a study's batches in order. If two launches proposed at the same moment, both are included."""
+        batches = sorted((path, batch) for path, batch in self._batches.items() if batch.study_id == study_id)
         rounds: dict[int, list[Batch]] = {}
-        for _, batch in found:
+        for _, batch in batches:
             rounds.setdefault(batch.number, []).append(batch)
         return [rounds[number] for number in sorted(rounds)]
 
     def write(self, batch: Batch) -> None:
-        """Keep a batch before it runs."""
+        """Write a batch before it runs."""
         content = json.dumps(vars(batch) | {"sweep": self.sweep}, sort_keys=True).encode()
         digest = hashlib.sha256(content).hexdigest()[:8]
         path = batch_path(self.sweep, batch.study_id, batch.number, digest)
         self.store.write(path, content, durable=True)
         self._batches[path], self._read[path] = batch, len(content)
 
-    def _take(self, path: str, content: bytes) -> None:
+    def _add(self, path: str, content: bytes) -> None:
         try:
             fields = read_object(content)
             if "reports" in fields:
-                self._take_reports(read_with_digest(content)["reports"])
+                self._add_reports(read_with_digest(content)["reports"])
                 return
             if not is_batch(path, content):
                 return
@@ -96,10 +96,10 @@ class SearchRecords:
                 exhausted=bool(fields["exhausted"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
-            return  # damaged or foreign: the same results lead to the same proposals again
+            return  # corrupt or foreign: the same results lead to the same proposals again
 
-    def _take_reports(self, reports: Mapping[str, Any]) -> None:
-        for trial_id, known in reports.items():
+    def _add_reports(self, reports: Mapping[str, Any]) -> None:
+        for trial_id, fields in reports.items():
             report = self.reports.setdefault(trial_id, Report())
-            report.values |= {int(step): float(value) for step, value in known["values"].items()}
-            report.pruned_at = known.get("pruned_at", report.pruned_at)
+            report.values |= {int(step): float(value) for step, value in fields["values"].items()}
+            report.pruned_at = fields.get("pruned_at", report.pruned_at)

@@ -1,4 +1,4 @@
-"""What a store knows of sweeps beside rows: specs, trials asked for, tags, code and decisions on it, removals, fits.
+"""A store's data on sweeps other than rows: specs, requested trials, tags, code and decisions on it, removals, fits.
 
-Imports `files` and `tables`. Begin with `specs`.
+Imports `files` and `tables`. Start with `specs`.
 """

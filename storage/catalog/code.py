@@ -1,7 +1,7 @@
-"""The source of tasks as it ran, once for each version of it: `code/<hash>/`, an index and the files.
+"""The source code of tasks as it ran, once per version: `code/<hash>/`, an index and the files.
 
-The hash is that of the index, which holds the hash of every file: what is read back is what was kept, or it is refused, for
-it is executed.
+The hash is computed from the index, which holds the hash of every file. Code is executed, so code that differs from the
+stored version is rejected when it is read.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from depthrate.storage.files.store import Store, StoreError
 _HASH = re.compile(r"[0-9a-f]{32}")
 
 
-def index_of(main: str, files: Mapping[str, bytes]) -> bytes:
-    """Return what says of a task's code which file is the task's own, and what each holds."""
+def build_index(main: str, files: Mapping[str, bytes]) -> bytes:
+    """Return the index of a task's code: the path of the main file, and the hash of each file."""
     hashes = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
     return json.dumps({"files": hashes, "main": main}, sort_keys=True, separators=(",", ":")).encode()
 
 
-def code_hash_of(index: bytes) -> str:
+def hash_index(index: bytes) -> str:
     """Return the first 32 hex digits of sha256 over an index: the name of a version of a task's code."""
     return hashlib.sha256(index).hexdigest()[:32]
 
 
 def store_code(store: Store, main: str, files: Mapping[str, bytes]) -> str:
-    """Keep a task's code, unless it is there already, and return its hash.
+    """Store a task's code, unless it is stored already, and return its hash.
 
     Raises:
-        OSError: the store refused a write.
+        OSError: The store refused a write.
     """
-    index = index_of(main, files)
-    code_hash = code_hash_of(index)
+    index = build_index(main, files)
+    code_hash = hash_index(index)
     if read_code(store, code_hash) is None:
         for path, content in files.items():
             store.write(code_file_path(code_hash, path), content, durable=True)
@@ -46,53 +46,53 @@ def store_code(store: Store, main: str, files: Mapping[str, bytes]) -> str:
 
 
 def read_code(store: Store, code_hash: str) -> dict[str, bytes] | None:
-    """Return path -> content of a version of a task's code; None where it is not kept, or not as it was.
+    """Return path -> content of a version of a task's code, or None if it is not stored or corrupt.
 
     Raises:
-        OSError: the store does not answer.
+        OSError: The store does not respond.
     """
     if _HASH.fullmatch(code_hash) is None:
         return None
     try:
         index = store.read(code_index_path(code_hash))
-        if code_hash_of(index) != code_hash:
+        if hash_index(index) != code_hash:
             return None
-        said = read_object(index)
-        main, hashes = str(said["main"]), dict(said["files"])
+        fields = read_object(index)
+        main, hashes = str(fields["main"]), dict(fields["files"])
         files = {path: store.read(code_file_path(code_hash, path)) for path in hashes if path and is_safe(path)}
     except (FileNotFoundError, InvalidFileError, ValueError, KeyError, TypeError):
         return None
-    is_whole = files.keys() == hashes.keys()
-    return files if is_whole and index == index_of(main, files) else None
+    is_complete = files.keys() == hashes.keys()
+    return files if is_complete and index == build_index(main, files) else None
 
 
 def find_code(store: Store, prefix: str) -> tuple[str, dict[str, bytes]]:
-    """Return the version of a task's code whose hash begins with `prefix`: its hash, and path -> content.
+    """Find the version of a task's code whose hash starts with `prefix` and return its hash, and path -> content.
 
     Raises:
-        StoreError: none begins so, or several, or it is damaged.
+        StoreError: No version matches, or several do, or the version is corrupt.
     """
-    found = [kept_hash for kept_hash in list_code_hashes(store) if kept_hash.startswith(prefix)]
-    if len(found) != 1:
-        there_is = ", ".join(each[:12] for each in found[:10]) or "none"
+    matches = [code_hash for code_hash in list_code_hashes(store) if code_hash.startswith(prefix)]
+    if len(matches) != 1:
+        listed = ", ".join(code_hash[:12] for code_hash in matches[:10]) or "none"
         raise StoreError(
-            f"{len(found)} versions of a task's code in {store.url} begin with {prefix!r}: {there_is}; list them: "
+            f"{len(matches)} code versions in {store.url} start with {prefix!r}, expected 1: {listed}. List them: "
             'depthrate query "select sweep, code_hash, count(*) from trials group by all"'
         )
-    files = read_code(store, found[0])
+    files = read_code(store, matches[0])
     if files is None:
-        raise StoreError(f"{code_folder(found[0])} in {store.url} is damaged: it does not hold what its name says")
-    return found[0], files
+        raise StoreError(f"{code_folder(matches[0])} in {store.url} is corrupt: its content does not match its hash.")
+    return matches[0], files
 
 
 def list_code_hashes(store: Store) -> list[str]:
-    """Return the versions of tasks' code that are kept."""
+    """List the stored versions of tasks' code."""
     names = {path.split("/")[1] for path in store.list("code") if path.count("/") >= 2}
     return sorted(name for name in names if _HASH.fullmatch(name))
 
 
-def damaged_code(store: Store) -> Iterator[tuple[str, str]]:
-    """Yield (index, what is wrong) of the kept code that is not what was kept."""
+def iter_corrupt_code(store: Store) -> Iterator[tuple[str, str]]:
+    """Yield (index, fault) of the stored code that is corrupt."""
     for code_hash in list_code_hashes(store):
         if read_code(store, code_hash) is None:
-            yield code_index_path(code_hash), "is not the code that its name says; the next launch of it keeps it anew"
+            yield code_index_path(code_hash), "does not match its hash. The next launch with this code stores it again"

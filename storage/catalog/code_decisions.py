@@ -1,8 +1,8 @@
-"""Which version of a task's code counts, where a trial was run by several: what users decided, in order.
+"""Decisions of users on the visible versions of a task's code, for trials that several versions ran, in order.
 
-Without a decision the earliest commit of a trial counts, whatever code ran it. A decision names trials and the versions that
-count from then on: rows of other versions stay in the store and are not read, also those that are committed later. Of several
-decisions about a trial the last one holds, by number.
+Without a decision, the earliest commit of a trial is visible, whatever its code. A decision names trials and the code
+versions that are visible from then on. Rows of other versions stay in the store and are not read, including those
+committed later. If several decisions name a trial, the one with the highest number applies.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from depthrate.storage.files.store import Store
 
 
 class DecisionKind(StrEnum):
-    """What was decided when a task's code had changed."""
+    """Decision after a change of a task's code."""
 
     RERUN = "rerun"
-    """Only the new code counts: its trials run again."""
+    """Only rows of the new code are visible: its trials run again."""
     ACCEPT = "accept"
-    """What the old code gave counts as if the new one had given it."""
+    """Rows of the old code are visible as if the new code had produced them."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """That of these trials only rows of these versions of the code count."""
+    """Restriction of these trials to rows of these code versions."""
 
     kind: DecisionKind
     sweep: str
     code_hash: str
-    """The code with which the sweep was launched then."""
+    """Code version of the sweep's launch at that time."""
     counting: frozenset[str | None]
-    """The versions that count; null for rows whose code is not known."""
+    """Visible code versions. None stands for rows whose code is unknown."""
     trial_ids: tuple[str, ...]
     decided_at: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return what stands in the store."""
+        """Return the decision as stored."""
         return {
             "kind": self.kind.value,
             "sweep": self.sweep,
@@ -57,19 +57,19 @@ class Decision:
 
     @staticmethod
     def from_bytes(path: str, content: bytes) -> Decision:
-        """Return the decision that the file at `path` holds.
+        """Parse the decision in the file at `path`.
 
         Raises:
-            ValueError, KeyError, TypeError: it holds none, or not the one that was written there.
+            ValueError, KeyError, TypeError: The content is invalid, or does not match the path.
         """
         fields = read_object(content)
         counting, trial_ids = fields["counting"], fields["trial_ids"]
-        if not isinstance(counting, list) or not all(each is None or isinstance(each, str) for each in counting):
-            raise ValueError("its versions are no texts")
+        if not isinstance(counting, list) or not all(code is None or isinstance(code, str) for code in counting):
+            raise ValueError("its versions are not strings")
         if not isinstance(trial_ids, list) or not all(isinstance(trial_id, str) for trial_id in trial_ids):
-            raise ValueError("its trials are no texts")
+            raise ValueError("its trial IDs are not strings")
         if path != decision_path(fields["sweep"], number_of_decision(path), _digest(content)):
-            raise ValueError("it is not what was written there")
+            raise ValueError("its content does not match its path")
         kind, code_hash = DecisionKind(fields["kind"]), str(fields["code_hash"])
         counting_codes, decided_at = frozenset(counting), str(fields["decided_at"])
         return Decision(kind, fields["sweep"], code_hash, counting_codes, tuple(trial_ids), decided_at)
@@ -83,46 +83,46 @@ def _digest(content: bytes) -> str:
 class Decisions:
     """All decisions of a store, in order."""
 
-    of_trial: Mapping[str, Decision] = field(default_factory=dict)
-    """Trial -> the last decision about it."""
+    by_trial: Mapping[str, Decision] = field(default_factory=dict)
+    """Trial -> the last decision on it."""
     last: int = 0
-    """The highest number of a decision."""
+    """Highest number of a decision."""
 
     @staticmethod
     def from_decisions(decisions: Mapping[str, Decision]) -> Decisions:
-        """Bring decisions (path -> decision) into order."""
+        """Sort decisions (path -> decision) by number."""
         ordered = sorted(decisions, key=lambda path: (number_of_decision(path), path))
         last = max(map(number_of_decision, ordered), default=0)
         return Decisions(
             {trial_id: decisions[path] for path in ordered for trial_id in decisions[path].trial_ids}, last
         )
 
-    def counts(self, trials: pa.Table) -> pa.Array | None:
-        """Return which rows of the trials table may count; None where all may."""
-        if not self.of_trial:
+    def visible_mask(self, trials: pa.Table) -> pa.Array | None:
+        """Return the mask of visible rows of the trials table, or None if all are visible."""
+        if not self.by_trial:
             return None
         ids, codes = trials["trial_id"].to_pylist(), trials["code_hash"].to_pylist()
         return pa.array(
-            [t not in self.of_trial or c in self.of_trial[t].counting for t, c in zip(ids, codes, strict=True)],
+            [t not in self.by_trial or c in self.by_trial[t].counting for t, c in zip(ids, codes, strict=True)],
             pa.bool_(),
         )
 
 
 def decide(
     store: Store,
-    known: Decisions,
+    decisions: Decisions,
     kind: DecisionKind,
     sweep: str,
     code_hash: str,
     counting: Iterable[str | None],
     trial_ids: Iterable[str],
 ) -> None:
-    """Write a decision into the store; it holds from now on.
+    """Write a decision to the store, which applies from now on.
 
     Raises:
-        OSError: the store refused the write.
+        OSError: The store refused the write.
     """
     now = datetime.now(UTC).isoformat()
     decision = Decision(kind, sweep, code_hash, frozenset(counting), tuple(trial_ids), now)
     content = json.dumps(decision.to_json()).encode()
-    store.write(decision_path(sweep, known.last + 1, _digest(content)), content, durable=True)
+    store.write(decision_path(sweep, decisions.last + 1, _digest(content)), content, durable=True)

@@ -1,4 +1,4 @@
-"""The fits table: one small file a sweep, replaced whole."""
+"""The fits table: one small file per sweep, replaced as a whole."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from depthrate.storage.tables.schema import FITS
 
 
 def write_fits(store: Store, sweep: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Replace the fits of a sweep by these rows."""
+    """Replace the fits of a sweep with these rows."""
     sink = io.BytesIO()
     pq.write_table(pa.Table.from_pylist([dict(row) for row in rows], schema=FITS), sink)
     store.write(fits_path(sweep), sink.getvalue(), durable=True)
 
 
 def rename_fits(store: Store, sweep: str, to: str) -> None:
-    """Keep a copy of a sweep's fits under another name; without fits there is nothing to keep."""
+    """Write a copy of a sweep's fits under another name, if it has fits."""
     try:
-        rows = fits_of(store.read(fits_path(sweep))).to_pylist()
+        rows = parse_fits(store.read(fits_path(sweep))).to_pylist()
     except (FileNotFoundError, pa.ArrowException):
         return
     write_fits(store, to, [{**row, "sweep": to} for row in rows])
 
 
-def fits_of(content: bytes) -> pa.Table:
-    """Read a fits file; columns that came later than the file are null.
+def parse_fits(content: bytes) -> pa.Table:
+    """Parse a fits file. Columns newer than the file are null.
 
     Raises:
-        pyarrow.ArrowException: the file is no such table.
+        pyarrow.ArrowException: The content is not a fits table.
     """
     table = read_parquet(content)
     for field in FITS:

@@ -1,9 +1,9 @@
-"""Rows that users removed: hidden at once, restorable until a compaction whose grace is over takes them away.
+"""Soft-deleted rows: hidden at once, restorable until a compaction after the retention purges them.
 
-A removal names commits (trial, attempt), so what is committed later is never hidden by it. The rows of `trials rm` are
-hidden for everybody; those of `sweeps rm` only while no sweep asks for their trials, which is looked up anew each time:
-a sweep that is launched at the same moment keeps what it counted on. Before a compaction leaves rows out they are sealed
-(`storage.maintenance.purge`).
+A removal names commits (trial, attempt), so it never hides later commits. Rows removed by `trials rm` are hidden from
+all sweeps. Rows removed by `sweeps rm` are hidden only while no sweep requests their trials, which is checked again at
+each read: a sweep launched at the same moment keeps the rows it relied on. Before a compaction leaves rows out, a purge
+record seals them (`storage.maintenance.purge`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow as pa
 from depthrate.storage.files.json_objects import read_with_digest, with_digest
 from depthrate.storage.files.paths import (
     identity,
-    is_final_seal,
+    is_final_purge_record,
     name_of_path,
     new_name,
     purge_record_path,
@@ -33,36 +33,36 @@ Row = tuple[str, str]
 
 
 class RemovalKind(StrEnum):
-    """What a user removed."""
+    """Target of a removal."""
 
     TRIALS = "trials"
-    """Results: their trials are pending for every sweep that asks for them."""
+    """Results: their trials are pending for every sweep that requests them."""
     SWEEP = "sweep"
-    """A sweep, with those of its trials that no other sweep asks for."""
+    """A sweep, with those of its trials that no other sweep requests."""
 
 
 @dataclass(frozen=True)
 class Removal:
-    """What was removed at one time."""
+    """Rows soft-deleted at one time."""
 
     removal_id: str
     kind: RemovalKind
     sweep: str
-    """The sweep that was removed; empty for trials."""
+    """Name of the removed sweep, or empty for trials."""
     removed_at: float
     rows: frozenset[Row]
 
     def write(self, store: Store) -> None:
-        """Make the removal count."""
+        """Write the removal to the store, which hides its rows."""
         fields = {"kind": self.kind.value, "sweep": self.sweep, "removed_at": self.removed_at}
         store.write(removal_path(self.removal_id), with_digest(fields | {"rows": _by_attempt(self.rows)}), durable=True)
 
     @staticmethod
     def from_bytes(path: str, content: bytes) -> Removal:
-        """Return the removal that a file holds.
+        """Parse the removal in a file.
 
         Raises:
-            ValueError, KeyError, TypeError, AttributeError: it holds none.
+            ValueError, KeyError, TypeError, AttributeError: The content is invalid.
         """
         fields = read_with_digest(content)
         kind, sweep = RemovalKind(fields["kind"]), str(fields["sweep"])
@@ -71,46 +71,46 @@ class Removal:
 
 @dataclass(frozen=True)
 class PurgeRecord:
-    """Rows that count for nobody, whoever asks for their trials."""
+    """Sealed rows: visible to no sweep, even one that requests their trials."""
 
     seal_id: str
     is_final: bool
-    """Whether who may ask for them was looked up after it was written: only then they may be left out."""
+    """Whether requests were checked after the record was written: only then may a compaction leave its rows out."""
     sealed_at: float
     removals: tuple[str, ...]
-    """Identities of the removals that it carries out."""
+    """IDs of the removals that it makes permanent."""
     unconditional: frozenset[Row]
-    """Rows that were removed whoever asks for them."""
+    """Rows removed whether or not a sweep requests them."""
     unasked: frozenset[Row]
-    """Rows that were removed because nobody asks for them."""
+    """Rows removed because no sweep requests them."""
 
     @property
     def rows(self) -> frozenset[Row]:
-        """All of them."""
+        """All its rows."""
         return self.unconditional | self.unasked
 
     @property
     def path(self) -> str:
-        """Where it stands in the store."""
+        """Path in the store."""
         return purge_record_path(self.seal_id, is_final=self.is_final)
 
     def write(self, store: Store) -> None:
-        """Make the seal count."""
+        """Write the record to the store, which seals its rows."""
         fields = {"sealed_at": self.sealed_at, "removals": list(self.removals)}
         fields |= {"unconditional": _by_attempt(self.unconditional), "unasked": _by_attempt(self.unasked)}
         store.write(self.path, with_digest(fields), durable=True)
 
     @staticmethod
     def from_bytes(path: str, content: bytes) -> PurgeRecord:
-        """Return the seal that a file holds.
+        """Parse the purge record in a file.
 
         Raises:
-            ValueError, KeyError, TypeError, AttributeError: it holds none.
+            ValueError, KeyError, TypeError, AttributeError: The content is invalid.
         """
         fields = read_with_digest(content)
         return PurgeRecord(
             identity(name_of_path(path)),
-            is_final_seal(path),
+            is_final_purge_record(path),
             float(fields["sealed_at"]),
             tuple(map(identity, fields["removals"])),
             _rows(fields["unconditional"]),
@@ -125,33 +125,33 @@ class Removals:
     removals: tuple[Removal, ...] = ()
     seals: tuple[PurgeRecord, ...] = ()
     hidden: frozenset[Row] = frozenset()
-    """Rows that do not count."""
+    """Rows that are not visible."""
     gone: frozenset[Row] = frozenset()
-    """Those of them that are sealed for good: a compaction leaves them out."""
+    """Hidden rows sealed permanently: a compaction leaves them out."""
 
     @staticmethod
-    def from_entries(found: Iterable[Removal | PurgeRecord], owned: frozenset[str]) -> Removals:
-        """Say what is hidden while sweeps ask for the trials `owned`."""
-        found = sorted(found, key=str)
-        removals = tuple(each for each in found if isinstance(each, Removal))
-        seals = tuple(each for each in found if isinstance(each, PurgeRecord))
+    def from_entries(entries: Iterable[Removal | PurgeRecord], requested: frozenset[str]) -> Removals:
+        """Combine the entries of a store whose sweeps request the trials `requested`."""
+        entries = sorted(entries, key=str)
+        removals = tuple(entry for entry in entries if isinstance(entry, Removal))
+        seals = tuple(entry for entry in entries if isinstance(entry, PurgeRecord))
         gone = frozenset(row for seal in seals if seal.is_final for row in seal.rows)
         hidden = {row for seal in seals for row in seal.rows}
-        hidden |= {row for each in removals if each.kind is RemovalKind.TRIALS for row in each.rows}
-        of_sweeps = (row for each in removals if each.kind is RemovalKind.SWEEP for row in each.rows)
-        hidden.update(row for row in of_sweeps if row[0] not in owned)
+        hidden |= {row for removal in removals if removal.kind is RemovalKind.TRIALS for row in removal.rows}
+        of_sweeps = (row for removal in removals if removal.kind is RemovalKind.SWEEP for row in removal.rows)
+        hidden.update(row for row in of_sweeps if row[0] not in requested)
         return Removals(removals, seals, frozenset(hidden), gone)
 
     def trial_ids(self) -> set[str]:
-        """Return the trials of which rows are hidden."""
+        """Return the trials with hidden rows."""
         return {trial_id for trial_id, _ in self.hidden}
 
-    def counts(self, trials: pa.Table) -> pa.Array | None:
-        """Return which rows of the trials table may count; None where all may."""
+    def visible_mask(self, trials: pa.Table) -> pa.Array | None:
+        """Return the mask of visible rows of the trials table, or None if all are visible."""
         return _not_in(trials, self.hidden)
 
     def permanent_only(self) -> Removals:
-        """Return what holds for who writes rows anew: what may be restored stays."""
+        """Return only permanent removals, so that rewriting keeps restorable rows."""
         return Removals(hidden=self.gone, gone=self.gone)
 
 
@@ -166,7 +166,7 @@ def remove(store: Store, kind: RemovalKind, sweep: str, rows: Iterable[Row]) -> 
     """Hide rows from now on.
 
     Raises:
-        OSError: the store refused the write; nothing is hidden.
+        OSError: The store refused the write. Nothing is hidden.
     """
     removal = Removal(new_name(), kind, sweep, time.time(), frozenset(rows))
     removal.write(store)
@@ -174,35 +174,35 @@ def remove(store: Store, kind: RemovalKind, sweep: str, rows: Iterable[Row]) -> 
 
 
 def archive_sweep(store: Store, removal: Removal, paths: Iterable[str]) -> None:
-    """Move what a removed sweep had beside its results to where a restoration finds it."""
+    """Move a removed sweep's files other than results to the folder from which `restore` moves them back."""
     for path in paths:
-        with contextlib.suppress(FileNotFoundError):  # what a pack had logged goes with its commit
+        with contextlib.suppress(FileNotFoundError):  # live curves vanish with their pack's commit
             store.move(path, removed_path(removal.removal_id, path))
 
 
 def restore(store: Store, removals: Iterable[Removal]) -> None:
-    """Make removals undone: what was put away comes back, where nothing newer has taken its place.
+    """Undo removals: move archived files back, unless newer ones exist at their paths.
 
-    Who calls it looks at the store again: a compaction may have sealed rows at the same moment.
+    The caller scans the store again: a compaction may have sealed rows at the same moment.
     """
-    known = list(removals)
-    for removal in known:
+    removals = list(removals)
+    for removal in removals:
         folder = removed_path(removal.removal_id)
-        for path in sorted(store.list(folder), key=lambda each: each.endswith(".json")):  # a spec after its trials
-            back = path.removeprefix(f"{folder}/")
-            if store.size(back) is None:
-                store.move(path, back)
+        for path in sorted(store.list(folder), key=lambda path: path.endswith(".json")):  # a spec after its trials
+            original = path.removeprefix(f"{folder}/")
+            if store.size(original) is None:
+                store.move(path, original)
             else:
-                store.delete(path)  # launched or fitted anew since
-    for removal in known:
+                store.delete(path)  # launched or fitted again since
+    for removal in removals:
         store.delete(removal_path(removal.removal_id), durable=True)
 
 
 def _by_attempt(rows: Iterable[Row]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    by_attempt: dict[str, list[str]] = {}
     for trial_id, attempt_id in sorted(rows):
-        found.setdefault(attempt_id, []).append(trial_id)
-    return found
+        by_attempt.setdefault(attempt_id, []).append(trial_id)
+    return by_attempt
 
 
 def _rows(by_attempt: Mapping[str, list[str]]) -> frozenset[Row]:

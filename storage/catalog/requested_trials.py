@@ -1,4 +1,4 @@
-"""Which trials sweeps ask for: the identities that stand beside their specs, and what their searches proposed."""
+"""Trials requested by sweeps: the lists of trial IDs next to their specs, and the proposals of their searches."""
 
 from __future__ import annotations
 
@@ -12,55 +12,60 @@ from depthrate.storage.files.paths import searches_folder, sweep_folder, trial_i
 from depthrate.storage.files.protocol import Stamp
 from depthrate.storage.files.store import Store, StoreError
 
-Known = dict[tuple[str, Stamp], frozenset[str]]
-"""What was read, by path and by what changes when it is written anew."""
+ListCache = dict[tuple[str, Stamp], frozenset[str]]
+"""Lists already read: (path, stamp) -> trial IDs."""
 
 
-def requested_ids(store: Store, known: Known | None = None, *, without: str | None = None) -> frozenset[str]:
-    """Return the trials that any launch of a sweep of the store asks for; `without` those that one sweep alone does.
+def requested_ids(store: Store, cache: ListCache | None = None, *, without: str | None = None) -> frozenset[str]:
+    """Return the trials that any launch of a sweep in the store requests.
+
+    Args:
+        cache: Lists already read.
+        without: Sweep whose requests are left out.
 
     Raises:
-        OSError: a list is there and cannot be read just now; that must not make its trials nobody's.
+        OSError: An existing list cannot be read at the moment. Its trials must not count as unrequested.
     """
-    known = {} if known is None else known
+    cache = {} if cache is None else cache
     stamps = {path: stamp for folder in ("sweeps", "searches") for path, stamp in store.stamps(folder).items()}
-    own = () if without is None else (sweep_folder(without), searches_folder(without))
+    excluded = () if without is None else (sweep_folder(without), searches_folder(without))
     listed = {
         path: stamp
         for path, stamp in stamps.items()
-        if _reader(path) is not None and not path.startswith(tuple(f"{folder}/" for folder in own))
+        if _reader(path) is not None and not path.startswith(tuple(f"{folder}/" for folder in excluded))
     }
-    fresh = [path for path, stamp in listed.items() if (path, stamp) not in known]
+    fresh = [path for path, stamp in listed.items() if (path, stamp) not in cache]
     for path, content in store.read_many(fresh):
         reader = _reader(path)
         if isinstance(content, FileNotFoundError) or reader is None:
             continue  # its sweep was removed meanwhile
         if isinstance(content, OSError):
             raise content
-        known[path, listed[path]] = reader(content)
-    return frozenset().union(*(known.get(key, frozenset()) for key in listed.items()))
+        cache[path, listed[path]] = reader(content)
+    return frozenset().union(*(cache.get(key, frozenset()) for key in listed.items()))
 
 
 class CorruptFileError(StoreError):
-    """A list, a spec, a batch or a manifest that is not as it was written: nobody may delete on what it says."""
+    """A list, spec, batch or manifest is not as it was written. Nothing may be deleted based on it."""
 
 
 LIST_RETRY_DELAYS_S = (0.2, 1.0, None)
-"""Between two looks at lists that do not fit their specs: a launch that is just written down is waited for."""
+"""Delays in seconds between reads of lists that do not match their specs: a launch may be in the middle of writing."""
 
 
 def verified_requested_ids(store: Store, *, without: str | None = None, all_listed: bool = True) -> frozenset[str]:
-    """Return the same for who deletes by it: every list is read anew and compared with the checksum in its spec.
+    """Return the same before a deletion: read every list again and compare it with the checksum in its spec.
 
-    With `all_listed` a launch of an early version, which has no list, is refused too.
+    Args:
+        all_listed: Whether to reject a launch of an early version, which has no list.
 
     Raises:
-        CorruptFileError: what some sweep asks for cannot be told; the message names the file and what to do.
-        OSError: the store does not answer.
+        CorruptFileError: The requests of some sweep are unknown. The message gives the file and the fix.
+        OSError: The store does not respond.
     """
     for pause_s in LIST_RETRY_DELAYS_S:
         try:
-            return _checked(store, without, all_listed)
+            return _read_verified(store, without, all_listed)
         except CorruptFileError:
             if pause_s is None:
                 raise
@@ -68,9 +73,9 @@ def verified_requested_ids(store: Store, *, without: str | None = None, all_list
     raise AssertionError("the last round returned or raised")
 
 
-def _checked(store: Store, without: str | None, all_listed: bool) -> frozenset[str]:
-    but = () if without is None else (f"{sweep_folder(without)}/", f"{searches_folder(without)}/")
-    paths = [path for path in (*store.list("sweeps"), *store.list("searches")) if not path.startswith(but)]
+def _read_verified(store: Store, without: str | None, all_listed: bool) -> frozenset[str]:
+    excluded = () if without is None else (f"{sweep_folder(without)}/", f"{searches_folder(without)}/")
+    paths = [path for path in (*store.list("sweeps"), *store.list("searches")) if not path.startswith(excluded)]
     relevant = [
         path for path in paths if _reader(path) is not None or (path.startswith("sweeps/") and path.endswith(".json"))
     ]
@@ -82,20 +87,20 @@ def _checked(store: Store, without: str | None, all_listed: bool) -> frozenset[s
             contents[path] = content
     lists = {path: content for path, content in contents.items() if path.endswith(".trials")}
     unclaimed = lists.keys() - _claimed_lists(contents, lists, all_listed)
-    for path in sorted(unclaimed):  # its spec is not written yet, or was damaged and moved aside
+    for path in sorted(unclaimed):  # its spec is not written yet, or was corrupt and moved aside
         if not lists[path].split():
-            raise _unsound(path, "is empty")
+            raise _corrupt(path, "is empty")
     wanted = [_of_list(content) for content in lists.values()]
     for path, content in contents.items():
         if path.startswith("searches/"):
             if not is_batch(path, content):
-                raise _unsound(path, "was changed after it was written")
+                raise _corrupt(path, "was changed after it was written")
             wanted.append(_of_batch(content))
     return frozenset().union(*wanted)
 
 
 def _claimed_lists(contents: Mapping[str, bytes], lists: Mapping[str, bytes], all_listed: bool) -> set[str]:
-    """Return the lists that have a spec, each compared with it."""
+    """Return the lists with a spec, each compared with it."""
     claimed = set()
     for path, content in contents.items():
         if not path.startswith("sweeps/") or not path.endswith(".json"):
@@ -103,27 +108,27 @@ def _claimed_lists(contents: Mapping[str, bytes], lists: Mapping[str, bytes], al
         try:
             spec = parse_spec(path, content)
         except (ValueError, KeyError, TypeError) as error:
-            raise _unsound(path, f"is no spec ({str(error)[:200]})") from None
+            raise _corrupt(path, f"is not a spec ({str(error)[:200]})") from None
         listed = trial_ids_path(spec.sweep, spec.spec_hash)
         if listed in lists:
             claimed.add(listed)
             if spec.trials_sha256 not in (None, hashlib.sha256(lists[listed]).hexdigest()):
-                raise _unsound(listed, "is not as it was written")
+                raise _corrupt(listed, "was changed after it was written")
         elif spec.trials_sha256 is not None or all_listed:
-            raise _unsound(listed, "is missing")
+            raise _corrupt(listed, "is missing")
     return claimed
 
 
-def _unsound(path: str, what: str) -> CorruptFileError:
+def _corrupt(path: str, fault: str) -> CorruptFileError:
     sweep = path.split("/")[1].removeprefix("sweep=")
     return CorruptFileError(
-        f"{path} {what}, so that which trials sweep {sweep!r} asks for cannot be told, and nothing is removed until it can: "
-        f"launch that sweep again, or write its list anew (depthrate upgrade), or remove it (depthrate sweeps rm {sweep} --yes)"
+        f"{path} {fault}, so the trials requested by sweep {sweep!r} are unknown. Nothing was removed. Launch the sweep "
+        f"again, or rewrite its list (depthrate upgrade), or remove it (depthrate sweeps rm {sweep} --yes)."
     )
 
 
 def is_batch(path: str, content: bytes) -> bool:
-    """Whether a file holds what its name says, which is made from its content."""
+    """Return whether a file's content matches its name, which contains a digest of the content."""
     return path.rpartition("-")[2] == f"{hashlib.sha256(content).hexdigest()[:8]}.json"
 
 
@@ -139,6 +144,6 @@ def _of_list(content: bytes) -> frozenset[str]:
 
 def _of_batch(content: bytes) -> frozenset[str]:
     try:
-        return frozenset(str(each) for ids in read_object(content)["trial_ids"] for each in ids)
+        return frozenset(str(trial_id) for ids in read_object(content)["trial_ids"] for trial_id in ids)
     except (ValueError, KeyError, TypeError):
-        return frozenset()  # damaged: the same results lead to the same proposals again
+        return frozenset()  # corrupt: the same results lead to the same proposals again

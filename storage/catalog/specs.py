@@ -1,4 +1,4 @@
-"""The specs that were launched, whole, one file each, with the identities of the trials they expand to."""
+"""Launched specs in full, one file each, with the IDs of the trials they expand to."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from depthrate.storage.files.regular import InvalidFileError
 from depthrate.storage.files.store import Store
 
 MAX_LAUNCHES = 10**9
-"""Of one sweep: a larger number was never counted."""
+"""Upper bound on the launch number of a sweep. A larger number is invalid."""
 
 
 @dataclass(frozen=True)
 class LaunchedSpec:
-    """A spec as it was launched last."""
+    """A spec as last launched."""
 
     sweep: str
     spec_hash: str
     spec: dict[str, Any]
     launched_at: str
     number: int = 0
-    """Of the launch among those of its sweep: unlike a time it does not depend on a clock; 0 where it was not counted."""
+    """Number of the launch within its sweep, independent of clocks, or 0 if it was not counted."""
     trials_sha256: str | None = None
-    """Of the file with its trials' identities."""
+    """Digest of the file with its trial IDs."""
 
     def parameter_names(self) -> list[str]:
-        """Return the parameters that it names; those that its task gives a default are not among them."""
+        """Return the parameters that it names, without those that have the task's default."""
         search = self.spec.get("search")
         parts = [self.spec, *_list(self.spec.get("grids")), *([search] if isinstance(search, dict) else [])]
         named = [
@@ -43,7 +43,7 @@ class LaunchedSpec:
         return list(dict.fromkeys([*names, *(["seed"] if "seeds" in self.spec else [])]))
 
     def trial_ids(self, store: Store) -> list[str] | None:
-        """Return the identities of its trials, or None where they are not there as they were written."""
+        """Return its trial IDs, or None if the list is missing or corrupt."""
         try:
             content = store.read(trial_ids_path(self.sweep, self.spec_hash))
             if self.trials_sha256 not in (None, hashlib.sha256(content).hexdigest()):
@@ -60,23 +60,23 @@ def _list(part: Any) -> list[Any]:
 def write_spec(
     store: Store, sweep: str, spec_hash: str, spec: Mapping[str, Any], trial_ids: Iterable[str] | None = None
 ) -> None:
-    """Keep a spec that is launched; launching it again makes it the newest.
+    """Write a launched spec. Launching it again makes it the newest.
 
-    Expanding a large sweep takes seconds; whoever only asks how far it is reads the identities that stand beside it.
+    Expanding a large sweep takes seconds. Readers that only need its progress read the list of trial IDs next to it.
     """
     content: dict[str, Any] = {"spec": dict(spec), "launched_at": datetime.now(UTC).isoformat()}
-    content["number"] = 1 + max((known.number for known in read_specs(store, sweep)), default=0)
+    content["number"] = 1 + max((launched.number for launched in read_specs(store, sweep)), default=0)
     _write(store, sweep, spec_hash, content, trial_ids)
 
 
 def write_list(store: Store, spec: LaunchedSpec, trial_ids: Iterable[str]) -> None:
-    """Keep the trials of a launch that was written down without them, or whose list is damaged; its place stays as it is."""
+    """Write the list of trials of a launch that has none or a corrupt one. The order of launches stays the same."""
     content = {"spec": spec.spec, "launched_at": spec.launched_at, "number": spec.number}
     _write(store, spec.sweep, spec.spec_hash, content, trial_ids)
 
 
 def _write(store: Store, sweep: str, spec_hash: str, content: dict[str, Any], trial_ids: Iterable[str] | None) -> None:
-    """Write a launch: its list first, each durably, for what is removed for good is what no list has."""
+    """Write a launch: its list first, each durably, since trials in no list can be purged."""
     if trial_ids is not None:
         listed = "\n".join(trial_ids).encode()
         store.write(trial_ids_path(sweep, spec_hash), listed, durable=True)
@@ -85,17 +85,17 @@ def _write(store: Store, sweep: str, spec_hash: str, content: dict[str, Any], tr
 
 
 def newest_specs(store: Store) -> dict[str, LaunchedSpec]:
-    """Return the spec each sweep was launched with last; files that cannot be read are passed over."""
+    """Return the most recently launched spec of each sweep. Unreadable files are skipped."""
     newest: dict[str, LaunchedSpec] = {}
-    for found in read_specs(store):
-        known = newest.get(found.sweep)
-        if known is None or (found.number, found.launched_at) > (known.number, known.launched_at):
-            newest[found.sweep] = found
+    for spec in read_specs(store):
+        previous = newest.get(spec.sweep)
+        if previous is None or (spec.number, spec.launched_at) > (previous.number, previous.launched_at):
+            newest[spec.sweep] = spec
     return newest
 
 
 def read_specs(store: Store, sweep: str | None = None) -> Iterator[LaunchedSpec]:
-    """Yield all specs that were launched, of all sweeps or one; files that cannot be read are passed over."""
+    """Yield all launched specs, of all sweeps or one. Unreadable files are skipped."""
     listed = store.list("sweeps" if sweep is None else f"sweeps/{sweep}")
     paths = [path for path in listed if path.count("/") == 2 and path.endswith(".json")]
     for path, content in store.read_many(paths):
@@ -107,18 +107,18 @@ def read_specs(store: Store, sweep: str | None = None) -> Iterator[LaunchedSpec]
 
 
 def parse_spec(path: str, content: bytes) -> LaunchedSpec:
-    """Return the spec in a file.
+    """Parse the spec in a file.
 
     Raises:
-        ValueError, KeyError, TypeError: it holds none, or that of another sweep.
+        ValueError, KeyError, TypeError: The content is invalid, or belongs to another sweep.
     """
     _, sweep, name = path.split("/")
     fields = read_object(content)
     spec, spec_hash = dict(fields["spec"]), name.removesuffix(".json")
     if not is_identity(sweep) or not is_identity(spec_hash) or spec.get("name", sweep) != sweep:
-        raise ValueError(f"says that it is of sweep {spec.get('name')!r:.200}")
+        raise ValueError(f"its sweep is {spec.get('name')!r:.200}")
     number = fields.get("number", 0)
     if not isinstance(number, int) or not 0 <= number < MAX_LAUNCHES:
-        raise ValueError(f"says that it is launch {number!r:.50}")
+        raise ValueError(f"its launch number is {number!r:.50}")
     launched_at = datetime.fromisoformat(fields["launched_at"]).isoformat()
     return LaunchedSpec(sweep, spec_hash, spec, launched_at, number, fields.get("trials_sha256"))

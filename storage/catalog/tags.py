@@ -1,4 +1,7 @@
-"""Words that users give to trials, to find them again: who tags writes a small file of its own, the last word holds."""
+"""Tags that users give to trials, to find them again.
+
+Each change writes a new small file, and the last change applies.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:+-]{0,59}")
 
 @dataclass(frozen=True)
 class Tagging:
-    """Trials that got a tag at one time, or lost it."""
+    """Trials to which a tag was added at one time, or from which it was removed."""
 
     tag: str
     is_set: bool
@@ -23,39 +26,39 @@ class Tagging:
 
     @staticmethod
     def from_bytes(path: str, content: bytes) -> Tagging:
-        """Return what a file says.
+        """Parse a file's content.
 
         Raises:
-            ValueError, KeyError, TypeError: it says no such thing.
+            ValueError, KeyError, TypeError: The content is invalid.
         """
         fields = read_with_digest(content)
         return Tagging(require_tag(fields["tag"]), bool(fields["is_set"]), tuple(map(str, fields["trial_ids"])))
 
 
 def require_tag(tag: object) -> str:
-    """Return a tag.
+    """Return a tag after a check.
 
     Raises:
-        StoreError: it is none.
+        StoreError: It is invalid.
     """
     if not isinstance(tag, str) or _TAG.fullmatch(tag) is None:
-        raise StoreError(f"{tag!r:.80} is no tag: letters, digits and _.:+-, at most 60")
+        raise StoreError(f"tag {tag!r:.80} is invalid, expected letters, digits and _.:+-, at most 60")
     return tag
 
 
 def write_tag(store: Store, tag: str, trial_ids: Iterable[str], *, is_set: bool) -> None:
-    """Give trials a tag, or take it away.
+    """Add a tag to trials, or remove it.
 
     Raises:
-        StoreError: it is no tag.
-        OSError: the store refused the write.
+        StoreError: The tag is invalid.
+        OSError: The store refused the write.
     """
     fields = {"tag": require_tag(tag), "is_set": is_set, "trial_ids": sorted(trial_ids)}
     store.write(tag_path(new_name()), with_digest(fields), durable=True)
 
 
 def read_tags(store: Store) -> dict[str, list[str]]:
-    """Return trial -> its tags in order; files that cannot be read are passed over, which `verify` names."""
+    """Return trial -> its tags in order. Unreadable files are skipped, which `verify` reports."""
     tags: dict[str, set[str]] = {}
     for path, content in store.read_many(sorted(store.list("tags"))):
         try:

@@ -1,4 +1,4 @@
-"""Which rows count: a commit is one write, a snapshot is what is committed at a moment, a manifest what compaction replaced.
+"""Visibility of rows: a commit is one write, a snapshot a view of all commits, a manifest replaces many commits.
 
-Imports `files`, `tables` and `catalog`. Begin with `commit`, then `snapshot`.
+Imports `files`, `tables` and `catalog`. Start with `commit`, then `snapshot`.
 """

@@ -1,7 +1,7 @@
 """Make a pack's trials visible, once: data first, the `trials` file last.
 
-The trials file is the commit. In its metadata it names the data files written before it, with their sizes, so that a
-reader knows from one listing whether a committed trial is whole.
+The trials file is the commit. Its metadata names the data files written before it, with their sizes, so that a reader
+can tell from one listing whether a committed trial is complete.
 """
 
 from __future__ import annotations
@@ -15,16 +15,24 @@ from typing import Any
 import pyarrow as pa
 
 from depthrate.storage.files.json_objects import read_object
-from depthrate.storage.files.parquet import DataFile, open_parquet, pages_are_sound, write_table
+from depthrate.storage.files.parquet import DataFile, open_parquet, pages_are_intact, write_table
 from depthrate.storage.files.paths import DATA_TABLES, table_path
 from depthrate.storage.files.store import Store
-from depthrate.storage.tables.custom_columns import check_own_columns
+from depthrate.storage.tables.custom_columns import claim_columns
 from depthrate.storage.tables.feature_file import FeatureFile
-from depthrate.storage.tables.schema import LATER, SCHEMA_VERSION, TRIALS, Columns, TableError, as_trials
+from depthrate.storage.tables.schema import (
+    OPTIONAL_TRIALS_COLUMNS,
+    SCHEMA_VERSION,
+    TRIALS,
+    Columns,
+    TableError,
+    as_trials,
+)
 
 METADATA_KEY = b"depthrate"
+"""Footer key of a commit's metadata: schema version and data files."""
 SUSPENDED_S = 60.0
-"""A commit that takes longer looks whether its files are still there before it is made, too."""
+"""Duration in seconds after which a commit checks that its files still exist, before and after its last write."""
 
 
 def commit_trials(
@@ -38,24 +46,27 @@ def commit_trials(
     columns: Columns,
     features: FeatureFile | None = None,
 ) -> None:
-    """Write the trials' rows, then commit them; `features` are those that are not among the tables.
+    """Write the trials' rows, then commit them.
 
-    Killed or failed at any point before its last write, it leaves nothing that a reader sees.
+    If it is killed or fails at any point before its last write, nothing that it wrote is visible.
+
+    Args:
+        features: Features that are not in `tables`.
 
     Raises:
-        OSError: the store refused a write (a full disk, say), or the answer to it was lost: then it may be visible all the
-            same, and trying again takes a new `part`.
-        TableError: a column has different types in these trials, or another one in this store.
+        OSError: The store refused a write (a full disk, for example), or the response to it was lost. Then the commit
+            may be visible nevertheless, and a retry needs a new `part`.
+        TableError: A column has different types in these trials, or another type in this store.
     """
-    began, commit_path = time.time(), table_path("trials", sweep, attempt_id, part)
+    started_at, commit_path = time.time(), table_path("trials", sweep, attempt_id, part)
     if part is not None and store.size(commit_path) is not None:  # without parts an attempt commits but once
-        raise FileExistsError(f"{commit_path} is committed already; a commit is never written over")
-    joined = {name: joined_rows(name, parts) for name in DATA_TABLES if (parts := _with_rows(tables.get(name, ())))}
-    own = {name: columns.not_standard(name, table.schema) for name, table in joined.items()}
+        raise FileExistsError(f"cannot commit {commit_path}: it exists, and commits are never overwritten.")
+    joined = {name: join_rows(name, parts) for name in DATA_TABLES if (parts := _with_rows(tables.get(name, ())))}
+    custom = {name: columns.not_standard(name, table.schema) for name, table in joined.items()}
     for name in joined:
-        check_own_columns(store, name, own[name])
+        claim_columns(store, name, custom[name])
     written = {
-        name: write_table(store, table_path(name, sweep, attempt_id, part), name, table, own=own[name])
+        name: write_table(store, table_path(name, sweep, attempt_id, part), name, table, custom=custom[name])
         for name, table in joined.items()
     }
     if features is not None and features.num_rows:
@@ -64,64 +75,65 @@ def commit_trials(
         "schema_version": SCHEMA_VERSION,
         "files": {name: file.to_json() for name, file in written.items()},
     }
-    # stamped when the data are there: readers decide by it which of several commits came first
+    # stamped after the data are written: readers order the commits of a trial by it
     stamped = [{"committed_at": datetime.now(UTC), **row} for row in trials]
     schema = TRIALS.with_metadata({METADATA_KEY: json.dumps(metadata).encode()})
-    if time.time() - began > SUSPENDED_S:
-        _check_still_there(store, written.values())
+    if time.time() - started_at > SUSPENDED_S:
+        _check_files_exist(store, written.values())
     write_table(store, commit_path, "trials", pa.Table.from_pylist(stamped, schema=schema))
     try:
-        if store.is_local or time.time() - began > SUSPENDED_S:  # elsewhere each look is a request
-            _check_still_there(store, written.values())
+        if store.is_local or time.time() - started_at > SUSPENDED_S:  # elsewhere each check is a request
+            _check_files_exist(store, written.values())
     except FileNotFoundError:
-        store.delete_many(
-            [commit_path]
-        )  # a repair looks once more after it moved a file: one of the two sees the other
+        # a repair checks for a commit after it moved a file: one of the two sees the other
+        store.delete_many([commit_path])
         raise
 
 
-def _check_still_there(store: Store, written: Iterable[DataFile]) -> None:
-    """Check that nobody took this attempt for a dead one, and moved aside what it had written.
+def _check_files_exist(store: Store, written: Iterable[DataFile]) -> None:
+    """Check that this attempt's files were not moved aside because it seemed lost.
 
     Raises:
-        FileNotFoundError: somebody did.
+        FileNotFoundError: A file was.
     """
     for file in written:
         if store.size(file.path) != file.size:
             raise FileNotFoundError(
-                f"{file.path} vanished before it was committed: this process stood still too long, or a clock is wrong"
+                f"{file.path} vanished before its commit: this process was suspended too long, or a clock is wrong."
             )
 
 
 def read_commit(
     content: bytes, columns: Sequence[str] = TRIALS.names, *, newer: bool = False
 ) -> tuple[pa.Table, dict[str, DataFile]]:
-    """Return (trials, table -> data file) of a trials file, with some columns of the trials or all.
+    """Return (trials, table -> data file) of a trials file.
 
-    With `newer` columns that this version does not know come with them.
+    Args:
+        columns: Columns of the trials to read.
+        newer: Whether to include columns that this version does not know.
 
     Raises:
-        NewerFile: only newer versions can read it.
-        pa.ArrowException, OSError: it is no Parquet, or damaged.
-        ValueError, KeyError, TypeError: it is Parquet, but no commit.
+        NewerFile: Only newer versions can read it.
+        pa.ArrowException, OSError: It is not Parquet, or corrupt.
+        ValueError, KeyError, TypeError: It is Parquet, but not a commit.
     """
     with open_parquet(content) as parquet:
         metadata = parquet.metadata.metadata or {}
         raw = metadata.get(METADATA_KEY)
-        if raw is None or not set(TRIALS.names) - LATER <= set(parquet.schema_arrow.names):
-            raise ForeignFile("is Parquet, but not written by depthrate")
-        said = read_object(raw)
-        if (version := said.get("schema_version", SCHEMA_VERSION)) > SCHEMA_VERSION:
+        if raw is None or not set(TRIALS.names) - OPTIONAL_TRIALS_COLUMNS <= set(parquet.schema_arrow.names):
+            raise ForeignFile("is Parquet, but was not written by depthrate")
+        fields = read_object(raw)
+        if (version := fields.get("schema_version", SCHEMA_VERSION)) > SCHEMA_VERSION:
             raise NewerFile(
-                f"was written by a newer version of depthrate (schema {version}, this one knows {SCHEMA_VERSION})"
+                f"was written by a newer version of depthrate (schema {version}, this one supports {SCHEMA_VERSION})"
             )
-        sound = pages_are_sound(content, metadata)
-        if sound is False:
+        is_intact = pages_are_intact(content, metadata)
+        if is_intact is False:
             raise ValueError("its checksum differs")
-        # where the file does not vouch for all of its pages, all are read, because then each is checked
-        chosen = None if newer else list(columns if sound else TRIALS.names)
-        table = parquet.read(columns=chosen, use_threads=False)
-    data = {name: DataFile.from_fields(entry) for name, entry in said["files"].items() if name in DATA_TABLES}
+        # without checksums of all pages in the footer, read every page, because reading checks it
+        selected = None if newer else list(columns if is_intact else TRIALS.names)
+        table = parquet.read(columns=selected, use_threads=False)
+    data = {name: DataFile.from_fields(entry) for name, entry in fields["files"].items() if name in DATA_TABLES}
     return as_trials(table, columns, newer=newer), data
 
 
@@ -130,18 +142,18 @@ class ForeignFile(ValueError):
 
 
 class NewerFile(ValueError):
-    """A file that this version of depthrate is too old for: nothing is wrong with it."""
+    """A file for which this version of depthrate is too old. The file is intact."""
 
 
-def joined_rows(name: str, parts: Sequence[pa.Table]) -> pa.Table:
-    """Return several tables' rows as one table, without the own columns that are null in all of them.
+def join_rows(name: str, parts: Sequence[pa.Table]) -> pa.Table:
+    """Concatenate tables, without the custom columns that are null in all of them.
 
     Raises:
-        TableError: a column has different types.
+        TableError: A column has different types.
     """
     try:
-        alike = all(part.schema.equals(parts[0].schema) for part in parts)
-        table = pa.concat_tables(parts, promote_options="none" if alike else "default")
+        same_schema = all(part.schema.equals(parts[0].schema) for part in parts)
+        table = pa.concat_tables(parts, promote_options="none" if same_schema else "default")
     except pa.ArrowTypeError as error:
         raise TableError(f"table {name!r}: a column has different types in different trials: {error}") from None
     empty = [field.name for field in table.schema if pa.types.is_null(field.type)]

@@ -1,4 +1,7 @@
-"""What a compaction wrote and what that replaces: one small file, whose write is the switch from many files to few."""
+"""Files written by a compaction and files they replace, in one small file.
+
+Writing it switches from many files to few.
+"""
 
 from __future__ import annotations
 
@@ -26,32 +29,33 @@ _TABLES = ("trials", *DATA_TABLES, "attempts")
 
 @dataclass(frozen=True)
 class Manifest:
-    """One compaction of one sweep: immutable, and enough to read all its rows.
+    """One compaction of one sweep: immutable, and sufficient to read all its rows.
 
-    It counts if every file it names is there in full. Then the commits and compactions it replaces need not be read:
-    all of their rows that counted are in it. Two compactions may overlap; readers take each trial from one of them.
+    It is visible if every file it names exists in full. Then the commits and compactions it replaces need not be read:
+    it holds all of their rows that were visible. Two compactions may overlap. Readers take each trial from one of them.
     """
 
     compaction_id: str
     sweep: str
     created_at: float
-    """Seconds since the epoch, by the clock of the machine that compacted."""
+    """Seconds since the epoch, by the clock of the compacting node."""
     files: dict[str, list[DataFile]]
-    """Table (trials, metrics, curves, features, attempts) -> files; large features stay in the files of their commits."""
+    """Table (trials, metrics, curves, features, attempts) -> files. Large features stay in the files of their
+    commits."""
     commits: list[str] = field(default_factory=list)
     """Names (<attempt>[-<part>]) of the commits it replaces."""
     compactions: list[str] = field(default_factory=list)
-    """Identities of the compactions it replaces."""
+    """IDs of the compactions it replaces."""
     attempts: dict[str, int] = field(default_factory=dict)
     """Attempts whose records it holds -> bytes of the record it read."""
     logs: list[str] = field(default_factory=list)
     """Attempts whose logs it holds."""
     gone: list[str] | None = field(default_factory=list)
-    """Attempts of which rows were left out (removed, doubled, damaged); null where an older version did not note them."""
+    """Attempts with rows left out (removed, duplicate, corrupt), or None if an older version did not record them."""
 
     @property
     def path(self) -> str:
-        """Where it stands in the store."""
+        """Path in the store."""
         return manifest_path(self.sweep, self.compaction_id)
 
     def all_files(self) -> list[DataFile]:
@@ -64,18 +68,18 @@ class Manifest:
 
     def replaced_paths(self) -> list[str]:
         """Return the files of the commits it replaces, the commit itself first, without features it still names."""
-        kept = {file.path for file in self.all_files()}
+        still_named = {file.path for file in self.all_files()}
         tables = ("trials", *DATA_TABLES)
         paths = [table_path(table, self.sweep, name, None) for table in tables for name in self.commits]
-        return [path for path in paths if path not in kept]
+        return [path for path in paths if path not in still_named]
 
     def replaced_records(self) -> dict[str, int | None]:
-        """Return the attempts' records it holds, with their bytes, and the logs (whatever their size)."""
+        """Return the attempts' records it holds, with their bytes, and the logs (of any size)."""
         records: dict[str, int | None] = {attempt_path(self.sweep, a): size for a, size in self.attempts.items()}
         return records | {log_path(self.sweep, attempt): None for attempt in self.logs}
 
     def write(self, store: Store) -> None:
-        """Make the compaction count."""
+        """Write the manifest to the store, which makes the compaction visible."""
         content: dict[str, Any] = {
             "compaction_id": self.compaction_id,
             "sweep": self.sweep,
@@ -93,10 +97,10 @@ class Manifest:
 
     @staticmethod
     def from_bytes(path: str, content: bytes) -> Manifest:
-        """Return the manifest that a file holds.
+        """Parse the manifest in a file.
 
         Raises:
-            ValueError, KeyError, TypeError, AttributeError: it holds none, or one that speaks of what is not its own.
+            ValueError, KeyError, TypeError, AttributeError: The content is invalid, or names files of others.
         """
         fields = read_with_digest(content)
         replaces = fields["replaces"]
@@ -115,25 +119,25 @@ class Manifest:
         return manifest
 
     def check(self, path: str) -> None:
-        """Check that it stands at `path` and names files of its own, and else only features that it keeps.
+        """Check that it belongs at `path` and names only its own files, apart from features that it retains.
 
         Raises:
-            ValueError: it does not.
+            ValueError: It does not.
         """
         if self.path != path:
-            raise ValueError(f"says that it is {self.path}")
+            raise ValueError(f"its content belongs to {self.path}")
         if not math.isfinite(self.created_at):
-            raise ValueError(f"was made at {self.created_at}")
+            raise ValueError(f"its creation time is {self.created_at}")
         for table, named in self.files.items():
             for file in named:
                 is_own = is_compacted(file.path) and compaction_of_path(file.path) == self.compaction_id
                 if table not in _TABLES or not is_table_path(file.path, table, self.sweep):
-                    raise ValueError(f"names {file.path!r:.200}, which is no file of table {table!r:.50}")
+                    raise ValueError(f"names {file.path!r:.200}, which is not a file of table {table!r:.50}")
                 if not is_own and table != "features":
-                    raise ValueError(f"names {file.path}, which is not its own")
+                    raise ValueError(f"names {file.path}, which is not a file of this compaction")
 
 
 def _bytes(size: object) -> int:
     if not isinstance(size, int):
-        raise ValueError(f"a size is {size!r:.80}; it is a whole number")
+        raise ValueError(f"a size is {size!r:.80}, expected an int")
     return size

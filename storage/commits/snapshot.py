@@ -1,9 +1,9 @@
-"""What a store holds at one moment: the committed trials, each once, and the files that hold their rows.
+"""A store's content at one moment: the committed trials, each once, and the files that hold their rows.
 
-The rule for readers: a trial is there if a commit names it (a trials file, or a compaction with its manifest) and every
-file that this commit was written with is there in full. Of several commits of one trial the earliest wins, whole, among
-those whose code counts (`storage.catalog.code_decisions`) and that were not removed (`storage.catalog.removals`). What a
-counting compaction replaces is not looked at.
+The rule for readers: a trial exists if a commit names it (a trials file, or a compaction with its manifest) and every
+file written with this commit exists in full. Of several commits of one trial, the earliest applies, as a whole, among
+those whose code is accepted (`storage.catalog.code_decisions`) and that were not removed (`storage.catalog.removals`).
+Commits replaced by a visible compaction are not read.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.tables.schema import TRIALS, empty_trials
 
 MAX_SCANS = 5
-"""How often a store is listed anew when files vanish while it is read, before they are reported as missing."""
-_UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError)
+"""Maximum number of scans while files vanish during reading, before they are reported as missing."""
 
 
 @dataclass
@@ -48,33 +47,33 @@ class Snapshot:
 
     sources: list[VisibleCommit]
     superseded_commits: list[VisibleCommit]
-    """Commits and compactions none of whose trials count: all of them are in `sources`."""
+    """Commits and compactions without visible trials: all of their trials are in `sources`."""
     problems: list[Problem]
     attempts: list[str]
-    """Paths of the attempts' records that no compaction holds."""
+    """Paths of the attempts' records that are not compacted."""
     manifests: list[Manifest]
-    """Compactions that count."""
+    """Visible compactions."""
     superseded_manifests: list[Manifest]
-    """Compactions that a counting one replaces."""
+    """Compactions that a visible one replaces."""
     broken: list[Manifest]
-    """Compactions that do not count, because a file of theirs is missing or damaged."""
+    """Compactions that are not visible, because one of their files is missing or corrupt."""
     listing: dict[str, int]
-    """Path -> bytes of everything that was there."""
+    """Path -> bytes of every file listed."""
 
     columns: Sequence[str]
-    """Those of the trials table that were read."""
+    """Columns of the trials table that were read."""
     decisions: Decisions = field(default_factory=Decisions)
-    """Which versions of tasks' code count."""
+    """Accepted versions of tasks' code."""
     removals: Removals = field(default_factory=Removals)
-    """What users removed."""
+    """Rows removed by users."""
 
     @cached_property
     def trials(self) -> pa.Table:
-        """The rows of the trials table, one a trial."""
+        """The rows of the trials table, one per trial."""
         return pa.concat_tables([empty_trials(self.columns), *(source.trials for source in self.sources)])
 
     def trial_ids(self) -> set[str]:
-        """Return the identities of all committed trials."""
+        """Return the IDs of all committed trials."""
         return set(self.trials["trial_id"].to_pylist())
 
     def files(self, table: str) -> list[DataFile]:
@@ -83,22 +82,22 @@ class Snapshot:
 
     @cached_property
     def commit_index(self) -> dict[str, int]:
-        """Trial -> index of the source its rows are read from."""
+        """Trial -> index of the source from which its rows are read."""
         return {trial_id: index for index, source in enumerate(self.sources) for trial_id in source.trial_ids()}
 
     @cached_property
     def sorted_trial_ids(self) -> list[str]:
-        """The committed trials' identities in order."""
+        """IDs of the committed trials in order."""
         return sorted(self.commit_index)
 
     def finished_attempts(self) -> set[str]:
-        """Return the attempts whose one commit is there; those that commit in parts may still go on."""
+        """Return the attempts whose only commit exists. Attempts that commit in parts may still continue."""
         loose = [name_of_path(source.path) for source in self.sources if source.manifest is None]
-        held = [name for manifest in (*self.manifests, *self.superseded_manifests) for name in manifest.commits]
-        return {name for name in (*loose, *held) if "-" not in name}
+        compacted = [name for manifest in (*self.manifests, *self.superseded_manifests) for name in manifest.commits]
+        return {name for name in (*loose, *compacted) if "-" not in name}
 
     def num_loose(self) -> dict[str, int]:
-        """Return how many commits of each sweep no compaction holds."""
+        """Return the number of each sweep's commits that are not compacted."""
         counts: dict[str, int] = {}
         for source in self.sources:
             if source.manifest is None:
@@ -108,74 +107,76 @@ class Snapshot:
 
 
 RESCAN_DELAYS_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
-"""Between two looks at a store whose files are being replaced."""
-UNSETTLED = (
-    "files were replaced during every look, so trials may be missing from this answer: ask again, "
-    "and compact with a longer grace"
+"""Delays in seconds between scans of a store whose files are being replaced."""
+UNSTABLE_LISTING = (
+    "files were replaced during every scan, so trials may be missing from this result. Try again, "
+    "and compact with longer retention"
 )
 
 
 def take_snapshot(store: Store, *, ignore: Iterable[str] = (), cache: SnapshotCache | None = None) -> Snapshot:
-    """List the store and read its commits; `ignore` names files that are known to be broken, or commits to leave out.
+    """List the store and read its commits.
 
-    The trials come with the columns that the cache is for.
+    Corrupt and foreign files are reported as problems and are never visible. If a file vanishes during reading (a
+    compaction has replaced it), the store is scanned again.
 
-    Damaged and foreign files are reported as problems and never counted. A file that vanishes meanwhile (a compaction
-    has replaced it) makes it look again.
+    Args:
+        ignore: Paths of files known to be corrupt, or commits to leave out.
+        cache: Cache with the columns of trials to read.
 
     Raises:
-        StoreError: a commit is there and cannot be read just now; that must not make its trials pending.
+        StoreError: An existing commit cannot be read at the moment. Its trials must not become pending.
     """
     cache = SnapshotCache() if cache is None else cache
-    before: set[str] = set()
+    previous: set[str] = set()
     for _ in range(MAX_SCANS):
-        listing, is_settled = list_stable(store)
-        look = _StoreScan(store, listing, set(ignore), cache)
-        if not is_settled:
-            look.problems.append(Problem("manifest", UNSETTLED))
-        snapshot = look.snapshot()
+        listing, is_stable = list_stable(store)
+        scan = _StoreScan(store, listing, set(ignore), cache)
+        if not is_stable:
+            scan.problems.append(Problem("manifest", UNSTABLE_LISTING))
+        snapshot = scan.snapshot()
         commits = {path for path in listing if path.startswith(("manifest/", "trials/"))}
-        if not look.missing or commits == before:
-            break  # all there, or missing for good: nothing has changed since the last look
-        before = commits
-    cache.forget_the_rest()
+        if not scan.missing or commits == previous:
+            break  # complete, or permanently missing: nothing has changed since the last scan
+        previous = commits
+    cache.drop_unused()
     return snapshot
 
 
 def list_stable(store: Store) -> tuple[dict[str, int], bool]:
-    """List what readers need until nothing vanishes between two looks; return it, and whether that was reached.
+    """List the store until two scans agree. Return the listing and whether they did.
 
-    A listing is no moment: files that a compaction replaces while it runs may be in it neither as they were nor as they
-    are. New commits are no reason to look again.
+    A listing is not atomic: it may contain files that a compaction replaces meanwhile neither in their old nor in their
+    new form. New commits do not require another scan.
     """
     listing = store.list_many(FOLDERS)
-    for pause_s in RESCAN_DELAYS_S:
-        again = store.list_many(("trials", "manifest"))
-        seen = {path: size for path, size in listing.items() if path.startswith(("trials/", "manifest/"))}
-        new = again.keys() - seen.keys()
-        if seen.items() <= again.items() and not any(path.startswith("manifest/") for path in new):
+    for delay_s in RESCAN_DELAYS_S:
+        second = store.list_many(("trials", "manifest"))
+        first = {path: size for path, size in listing.items() if path.startswith(("trials/", "manifest/"))}
+        new = second.keys() - first.keys()
+        if first.items() <= second.items() and not any(path.startswith("manifest/") for path in new):
             return listing, True
-        time.sleep(pause_s)
+        time.sleep(delay_s)
         listing = store.list_many(FOLDERS)
     return listing, False
 
 
 def require_intact(snapshot: Snapshot, folders: tuple[str, ...] = ("manifest/", "removals/", "decisions/")) -> None:
-    """Check that all files in some folders could be read: who deletes or hides rests on all of them.
+    """Check that all files in some folders could be read: deleting and hiding rely on all of them.
 
     Raises:
-        CorruptFileError: naming the first that could not.
+        CorruptFileError: A file could not. The message names the first.
     """
     for problem in snapshot.problems:
         if problem.path.startswith(folders):
             raise CorruptFileError(
-                f"{problem.path} {problem.reason}; while that is so nothing is removed: put it back from a backup, or move it "
-                "aside: depthrate verify --repair"
+                f"{problem.path} {problem.reason}. Nothing is removed until this is fixed. Restore the file from a backup, or "
+                "move it aside (depthrate verify --repair)."
             )
 
 
 def named_files(snapshot: Snapshot) -> set[str]:
-    """Return the files, commits and manifests that commits and compactions rest on."""
+    """Return the files, commits and manifests that visible commits and compactions consist of."""
     sources = (*snapshot.sources, *snapshot.superseded_commits)
     manifests = (*snapshot.manifests, *snapshot.superseded_manifests)
     files = {file.path for source in sources for named in source.files.values() for file in named}
@@ -184,33 +185,33 @@ def named_files(snapshot: Snapshot) -> set[str]:
 
 
 def replaced_files(snapshot: Snapshot) -> set[str]:
-    """Return the files of commits that counting compactions replace."""
+    """Return the files of commits that visible compactions replace."""
     return {path for m in (*snapshot.manifests, *snapshot.superseded_manifests) for path in m.replaced_paths()}
 
 
 class _StoreScan:
-    """One listing of a store, and what follows from it."""
+    """One listing of a store, and the snapshot derived from it."""
 
     def __init__(self, store: Store, listing: dict[str, int], ignore: set[str], cache: SnapshotCache):
         self.store, self.listing, self.ignore, self.cache = store, listing, ignore, cache
         self.problems: list[Problem] = []
         self.missing = False
-        self._known: set[str] = set()
-        """Data files that something of ours names."""
+        self._named: set[str] = set()
+        """Data files named by a commit or a compaction."""
 
     def snapshot(self) -> Snapshot:
         manifests = self._manifests()
-        broken = [manifest for manifest in manifests if not self._is_whole(manifest)]
+        broken = [manifest for manifest in manifests if not self._is_complete(manifest)]
         replaced = {compaction for m in manifests if m not in broken for compaction in m.compactions}
         superseded = [manifest for manifest in manifests if manifest.compaction_id in replaced]
         broken = [manifest for manifest in broken if manifest not in superseded]
         current = [manifest for manifest in manifests if manifest not in broken and manifest not in superseded]
         hidden = {path for manifest in (*current, *superseded) for path in manifest.replaced_trials()}
         for manifest in (*current, *superseded):
-            self._known.update(manifest.replaced_paths())
+            self._named.update(manifest.replaced_paths())
         commits = [commit for manifest in current if (commit := self._compacted(manifest)) is not None]
-        commits += self._whole_commits(hidden)
-        held = {
+        commits += self._complete_commits(hidden)
+        compacted = {
             path
             for manifest in (*current, *superseded)
             for path, size in manifest.replaced_records().items()
@@ -224,7 +225,9 @@ class _StoreScan:
             sources=[source for source in sources if source.trials.num_rows],
             superseded_commits=[source for source in sources if not source.trials.num_rows],
             problems=self.problems,
-            attempts=[p for p in self.listing if p.startswith("attempts/") and p.endswith(".json") and p not in held],
+            attempts=[
+                p for p in self.listing if p.startswith("attempts/") and p.endswith(".json") and p not in compacted
+            ],
             manifests=current,
             superseded_manifests=superseded,
             broken=broken,
@@ -236,9 +239,9 @@ class _StoreScan:
 
     def _read_decisions(self) -> Decisions:
         listed = {path: size for path, size in self.listing.items() if path.startswith("decisions/")}
-        found = self.cache.decisions_of(self.store, {p: size for p, size in listed.items() if p not in self.ignore})
-        self.problems += [each for each in found.values() if isinstance(each, Problem)]
-        return Decisions.from_decisions({path: each for path, each in found.items() if not isinstance(each, Problem)})
+        results = self.cache.decisions_of(self.store, {p: size for p, size in listed.items() if p not in self.ignore})
+        self.problems += [result for result in results.values() if isinstance(result, Problem)]
+        return Decisions.from_decisions({p: result for p, result in results.items() if not isinstance(result, Problem)})
 
     def _read_removals(self) -> Removals:
         listed = {p: size for p, size in self.listing.items() if p.startswith("removals/") and p not in self.ignore}
@@ -248,86 +251,86 @@ class _StoreScan:
 
     def _manifests(self) -> list[Manifest]:
         paths = [path for path in self.listing if path.startswith("manifest/") and path not in self.ignore]
-        found = self.cache.manifests_of(self.store, {path: self.listing[path] for path in paths})
-        self.missing = self.missing or len(found) < len(paths)
-        self.problems += [each for each in found if isinstance(each, Problem)]
-        return [each for each in found if isinstance(each, Manifest)]
+        results = self.cache.manifests_of(self.store, {path: self.listing[path] for path in paths})
+        self.missing = self.missing or len(results) < len(paths)
+        self.problems += [result for result in results if isinstance(result, Problem)]
+        return [result for result in results if isinstance(result, Manifest)]
 
-    def _is_whole(self, manifest: Manifest) -> bool:
+    def _is_complete(self, manifest: Manifest) -> bool:
         named = manifest.all_files()
-        self._known.update(file.path for file in named)
+        self._named.update(file.path for file in named)
         faults = [(file.path, fault) for file in named if (fault := self._fault(file, manifest.path)) is not None]
-        unread = "its compaction does not count, nor do its trials unless the files it replaced are still there"
-        self.problems += [Problem(faulty, f"{fault}; {unread}") for faulty, fault in faults]
+        effect = "Its compaction is not visible, nor are its trials unless the files it replaced still exist"
+        self.problems += [Problem(path, f"{fault}. {effect}") for path, fault in faults]
         return not faults
 
     def _compacted(self, manifest: Manifest) -> Commit | None:
-        """Return a counting compaction with its trials."""
+        """Return a visible compaction with its trials."""
         tables = []
         for file in manifest.files.get("trials", ()):
-            read = self.cache.compacted_trials(self.store, file)
-            self.missing = self.missing or read is None
-            if not isinstance(read, Commit):
-                self.problems += [read] if isinstance(read, Problem) else []
+            result = self.cache.compacted_trials(self.store, file)
+            self.missing = self.missing or result is None
+            if not isinstance(result, Commit):
+                self.problems += [result] if isinstance(result, Problem) else []
                 return None
-            tables.append(read.trials)
+            tables.append(result.trials)
         return Commit(
             manifest.path, pa.concat_tables([empty_trials(self.cache.columns), *tables]), manifest.files, manifest
         )
 
-    def _whole_commits(self, hidden: set[str]) -> Iterator[Commit]:
+    def _complete_commits(self, hidden: set[str]) -> Iterator[Commit]:
         paths = [p for p in self.listing if p.startswith("trials/") and not is_compacted(p)]
         paths = [path for path in paths if path not in hidden and path not in self.ignore]
-        found = self.cache.commits_of(self.store, {path: self.listing[path] for path in paths})
-        self.missing = self.missing or len(found) < len(paths)
-        for path, commit in found.items():
+        results = self.cache.commits_of(self.store, {path: self.listing[path] for path in paths})
+        self.missing = self.missing or len(results) < len(paths)
+        for path, commit in results.items():
             if isinstance(commit, Problem):
                 self.problems.append(commit)
             else:
                 named = [file for tables in commit.files.values() for file in tables]
-                self._known.update(file.path for file in named)
+                self._named.update(file.path for file in named)
                 faults = [(file.path, fault) for file in named if (fault := self._fault(file, path)) is not None]
                 if not faults:
                     yield commit
                     continue
                 trial_ids = tuple(commit.trials["trial_id"].to_pylist())
-                self.problems += [Problem(faulty, fault, trial_ids) for faulty, fault in faults]
+                self.problems += [Problem(data_path, fault, trial_ids) for data_path, fault in faults]
 
     def _fault(self, file: DataFile, commit: str) -> str | None:
-        """Return how a file is not as its commit says."""
-        # A commit made while the listing ran may be missing from it: ask again before calling a file damaged.
+        """Return the difference between a file and its commit's entry, or None."""
+        # A commit made during the listing may be missing from it: check again before reporting a file as corrupt.
         size = self.listing.get(file.path)
         if size != file.size:
             size = self.store.size(file.path)
         if file.path in self.ignore:
-            return "its content is damaged"
+            return "its content is corrupt"
         if size is None:
             self.missing = True
             return f"is missing, though {commit} was committed with it"
         if size != file.size:
-            return f"is damaged: it has {size} bytes and was committed with {file.size}"
+            return f"is corrupt: it has {size} bytes and was committed with {file.size}"
         return None
 
     def _find_foreign(self) -> None:
-        """Report data files that neither a commit names nor any attempt or compaction of ours can have written."""
+        """Report data files that no commit names and that no attempt or compaction can have written."""
         for path in self.listing:
-            if path.split("/")[0] not in DATA_TABLES or path in self._known or is_compacted(path):
+            if path.split("/")[0] not in DATA_TABLES or path in self._named or is_compacted(path):
                 continue
             attempt = attempt_of_path(path)
             if path.endswith(".parquet") and (is_attempt_id(attempt) or self._has_record(path, attempt)):
-                continue  # left by an attempt that died before its commit, or being written
-            self.problems.append(Problem(path, "was not written by depthrate; it is ignored, move it away"))
+                continue  # orphaned by an attempt that ended before its commit, or being written
+            self.problems.append(Problem(path, "was not written by depthrate. It is ignored. Move it away"))
 
     def _has_record(self, path: str, attempt: str) -> bool:
         try:
             record = attempt_path(sweep_of_path(path), attempt)
-        except ForeignNameError:  # nor has anything else of ours such a name
+        except ForeignNameError:  # depthrate creates no such name
             return False
         return record in self.listing or self.store.size(record) is not None
 
 
 def sample_trials(store: Store, snapshot: Snapshot, at_least: int) -> pa.Table:
-    """Return all columns of some trials, those committed last, or of all if there are fewer."""
+    """Return all columns of at least `at_least` trials, the last committed ones, or of all if there are fewer."""
     tables = [empty_trials()]
     for source in reversed(snapshot.sources):
         if sum(table.num_rows for table in tables) >= at_least:

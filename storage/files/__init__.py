@@ -1,4 +1,4 @@
-"""Bytes at a URL: the store's files, every path of it, JSON and Parquet, folders of data.
+"""Bytes at a URL: a store's files and paths, JSON and Parquet, data folders.
 
-Imports nothing else of storage. Begin with `paths`.
+Imports no other part of storage. Start with `paths`.
 """

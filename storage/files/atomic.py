@@ -13,14 +13,17 @@ from depthrate.storage.files.regular import InvalidFileError
 
 
 def write_atomic(path: str, content: bytes | Path, *, durable: bool) -> None:
-    """Write a file, of bytes or of another: a reader sees the old content or the new, a killed writer leaves the old.
+    """Write a file from bytes or a local file: readers see the old content or the new one.
+
+    Args:
+        killed writer leaves the old content.
 
     Raises:
-        StoreFullError: there is no room for it.
-        OSError: it could not be written; the old content is still there.
+        StoreFullError: The file system or the quota is full.
+        OSError: The write failed. The old content is unchanged.
     """
     try:
-        _write_whole(path, content, durable=durable)
+        _write(path, content, durable=durable)
     except OSError as error:
         if error.errno not in FULL:
             raise
@@ -28,12 +31,12 @@ def write_atomic(path: str, content: bytes | Path, *, durable: bool) -> None:
         raise StoreFullError(error.errno or 0, path, needed) from None
 
 
-def _write_whole(path: str, content: bytes | Path, *, durable: bool) -> None:
+def _write(path: str, content: bytes | Path, *, durable: bool) -> None:
     folder, name = os.path.split(os.path.abspath(path))
-    _make_folders(folder)
-    aside = os.path.join(folder, f".{name}.{uuid.uuid4().hex}.tmp")
+    _create_folders(folder)
+    draft = os.path.join(folder, f".{name}.{uuid.uuid4().hex}.tmp")
     try:
-        with open(aside, "wb") as file:
+        with open(draft, "wb") as file:
             if isinstance(content, Path):
                 with content.open("rb") as source:
                     shutil.copyfileobj(source, file)
@@ -42,12 +45,12 @@ def _write_whole(path: str, content: bytes | Path, *, durable: bool) -> None:
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
-        os.replace(aside, path)
+        os.replace(draft, path)
     except BaseException as error:
-        Path(aside).unlink(missing_ok=True)
+        Path(draft).unlink(missing_ok=True)
         if isinstance(error, IsADirectoryError):
             raise InvalidFileError(
-                f"{path} is a folder, where a file belongs; nothing was written: move it away"
+                f"cannot write {path}: it is a folder, expected a file. Nothing was written. Move the folder away."
             ) from None
         raise
     if durable:
@@ -55,38 +58,38 @@ def _write_whole(path: str, content: bytes | Path, *, durable: bool) -> None:
 
 
 def move_atomic(source: str, target: str) -> None:
-    """Give a file another path, durably, whatever stood there.
+    """Move a file durably, replacing any file at the target.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: The file does not exist.
     """
     folder = os.path.dirname(target)
-    _make_folders(folder)
+    _create_folders(folder)
     os.replace(source, target)
     sync_folder(folder)
 
 
-def _make_folders(folder: str) -> None:
-    """Make a folder and those above it that are not there, durably: whoever finds one relies on it without a look."""
+def _create_folders(folder: str) -> None:
+    """Create a folder and its missing parents, durably: a process that finds a folder relies on it without a check."""
     if os.path.isdir(folder):
         return
     above = os.path.dirname(folder)
     if above != folder:
-        _make_folders(above)
+        _create_folders(above)
     os.makedirs(folder, exist_ok=True)
     sync_folder(above)
 
 
 def sync_folder(folder: str) -> None:
-    """Bring a folder's names to the disk: without that a file that was synced may be nameless after a power cut."""
-    opened = None
+    """Sync a folder's names to the disk: without it, a synced file may have no name after a power cut."""
+    descriptor = None
     try:
-        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        os.fsync(opened)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        os.fsync(descriptor)
     except OSError as error:
-        # file systems that have no such thing, and a folder that may be written to and not read
+        # file systems without folder sync, and a folder with write but no read permission
         if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES):
             raise
     finally:
-        if opened is not None:
-            os.close(opened)
+        if descriptor is not None:
+            os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Where data sets are read from: a folder, or any place that a store could be."""
+"""The location of data sets: a folder, or any URL that a store can have."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from depthrate.storage.files.store import Store
 
 
 class DataFolder:
-    """The place data sets are read from (`tasks.data.sources.DataSource`)."""
+    """The location of data sets (`tasks.data.sources.DataSource`)."""
 
     def __init__(self, url: str):
         self.store = Store(url, is_users_own=True)
 
     @property
     def url(self) -> str:
-        """The place, as the user gave it."""
+        """URL of the folder, as the user wrote it."""
         return self.store.url
 
     def find(self, folder: str, names: list[str]) -> str | None:
-        """Return the path of the first of `names` that exists in `folder` (`` for the place itself), or None."""
+        """Return the path of the first of `names` that exists in `folder` (`` for the root), or None."""
         paths = [f"{folder}/{name}" if folder else name for name in names]
         return next((path for path in paths if self.store.size(path) is not None), None)
 
     def read(self, path: str) -> bytes:
-        """Return the bytes of a file that `find` gave."""
+        """Return the content of a file returned by `find`."""
         return self.store.read(path)
 
     def open(self, path: str) -> IO[bytes]:
-        """Open a file that `find` gave, for reading in parts."""
+        """Open a file returned by `find` for reading in parts."""
         return self.store.open(path)
 
 
 def open_data_folder() -> DataFolder:
-    """Return where this process finds data sets: DEPTHRATE_DATA, else ~/.cache/depthrate."""
+    """Open the data folder of this process: DEPTHRATE_DATA, else ~/.cache/depthrate."""
     return DataFolder(os.environ.get("DEPTHRATE_DATA") or str(Path.home() / ".cache" / "depthrate"))

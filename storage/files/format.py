@@ -1,12 +1,14 @@
-"""Which versions of depthrate may read a store, and which may write to it: `format.json`, one small file at its top.
+"""Versions of depthrate that may read or write a store: `format.json`, one small file at its root.
 
-A store without that file is of format 1, as all are that were made before there was one. The least versions are raised by
-whoever first writes what older versions would misread or damage, before it is written, and never lowered. A version raises
-nothing by columns that it adds: those are carried on by versions that do not know them.
+A store without that file has format 1, as all stores had before it was introduced. The minimum versions are raised by
+the process that first writes data that older versions would misread or damage, before it writes them. They are never
+lowered. A version that adds columns raises nothing: versions that do not know the columns carry them along.
 
 Formats:
-1. Before `format.json`. Versions of it do not look for the file.
-2. Every launch has its list of trials with a checksum, which purges rely on. Versions of format 1 read and write it as ever.
+
+1. Before `format.json`. Versions of this format do not check the file.
+2. Every launch has a list of its trials with a checksum, and purges rely on it. Versions of format 1 read and write it
+  unchanged.
 """
 
 from __future__ import annotations
@@ -18,54 +20,55 @@ from depthrate.storage.files.json_objects import read_with_digest, with_digest
 FORMAT = 2
 """The newest format that this version reads and writes."""
 FORMAT_FILE = "format.json"
+"""Path of the file with the format."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """What a store says of its format."""
+    """Content of a store's `format.json`."""
 
     format: int = 1
-    """Up to which it was upgraded."""
+    """Format after the last upgrade."""
     min_reader: int = 1
-    """Versions that know only older formats would misread it."""
+    """Lowest format a version must support to read the store without misreading it."""
     min_writer: int = 1
-    """Versions that know only older formats would damage it."""
+    """Lowest format a version must support to write to the store without damaging it."""
     needs: str = ""
-    """The version of depthrate that raised these last, in its own words."""
+    """Version of depthrate that last raised these numbers, as text."""
     fault: str = ""
-    """Why the file cannot be believed; empty where it can."""
+    """Reason the file is corrupt, or empty."""
 
     @staticmethod
     def from_bytes(content: bytes) -> Format:
-        """Return what a file says; one that is not as it was written comes with its fault."""
+        """Parse a file's content. If it is corrupt, the result has a `fault`."""
         try:
             fields = read_with_digest(content)
             number, reader, writer = (fields[name] for name in ("format", "min_reader", "min_writer"))
-            if not all(type(each) is int and 0 < each < 10**6 for each in (number, reader, writer)):
-                raise ValueError("its formats are no numbers")
+            if not all(type(version) is int and 0 < version < 10**6 for version in (number, reader, writer)):
+                raise ValueError("its formats are not positive integers")
             return Format(number, reader, writer, str(fields.get("needs", ""))[:80])
         except (ValueError, KeyError, TypeError) as error:
             return Format(fault=f"{type(error).__name__}: {error}"[:200])
 
     def to_bytes(self) -> bytes:
-        """Return the file that says so."""
+        """Return the content of the file."""
         fields = {"format": self.format, "min_reader": self.min_reader, "min_writer": self.min_writer}
         return with_digest(fields | {"needs": self.needs})
 
-    def refusal(self, url: str, *, writing: bool) -> str | None:
-        """Return why this version must not read, or not write to, a store of this format; None where it may."""
+    def refusal_message(self, url: str, *, writing: bool) -> str | None:
+        """Return the reason this version must not read or write a store of this format, or None if it may."""
         if self.fault and writing:
             return (
-                f"{FORMAT_FILE} in store {url} is not as it was written ({self.fault}), so that nobody knows which version of "
-                "depthrate may write to it; nothing was written: put it back from a backup, or delete it if no version newer "
-                "than this one was ever used there"
+                f"cannot write to store {url}: {FORMAT_FILE} is corrupt ({self.fault}), so the versions of depthrate that may "
+                "write are unknown. Nothing was written. Restore the file from a backup, or delete it if the store was never "
+                "used with a newer version."
             )
-        least = self.min_writer if writing else self.min_reader
-        if least <= FORMAT:
+        min_format = self.min_writer if writing else self.min_reader
+        if min_format <= FORMAT:
             return None
-        needed = f"depthrate {self.needs} or newer" if self.needs else f"a newer depthrate, of format {least}"
+        needed = f"depthrate {self.needs} or newer" if self.needs else f"a depthrate that supports format {min_format}"
         return (
-            f"store {url} needs {needed} to be {'written to' if writing else 'read'}: it is of format {least}, and this "
-            f"version knows formats up to {FORMAT}; nothing was {'written' if writing else 'read'}: install that version where "
-            "this command runs (pip install --upgrade depthrate, or git pull in its checkout)"
+            f"cannot {'write to' if writing else 'read'} store {url}: it has format {min_format}, this version supports "
+            f"formats up to {FORMAT}. Nothing was {'written' if writing else 'read'}. Install {needed} where this command "
+            "runs (pip install --upgrade depthrate, or git pull in its checkout)."
         )

@@ -1,4 +1,4 @@
-"""A place that takes no more: which one, how much is free there, and how much is needed."""
+"""Errors of full stores: the path, the free space and the space needed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import shutil
 from collections.abc import Iterator
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-"""How a file system says that it takes no more."""
-_SAID_BY_SERVERS = re.compile(r"QuotaExceeded|XMinioStorageFull|InsufficientStorage|Insufficient Storage|StorageFull")
+"""Error numbers of a full file system and a used-up quota."""
+_SERVER_MESSAGES = re.compile(r"QuotaExceeded|XMinioStorageFull|InsufficientStorage|Insufficient Storage|StorageFull")
 
 
 class StoreFullError(OSError):
-    """A file system, or a quota on it, took no more; the message names the file, what is free and what is needed."""
+    """A file system or its quota is full. The message gives the path, the free space and the space needed."""
 
     def __init__(self, number: int, path: str, needed_bytes: int):
         super().__init__(number, os.strerror(number), path)
@@ -24,21 +24,21 @@ class StoreFullError(OSError):
     def __str__(self) -> str:
         folder = os.path.dirname(self.path)
         free = "" if self.free_bytes is None else f"{size_text(self.free_bytes)} free, "
-        what = "the quota is used up" if self.errno == errno.EDQUOT else "the file system is full"
+        cause = "the quota is used up" if self.errno == errno.EDQUOT else "the file system is full"
         needed = f"{size_text(self.needed_bytes)} needed for {os.path.basename(self.path)}"
-        return f"{what} at {folder}: {free}{needed}; make room there"
+        return f"{cause} at {folder}: {free}{needed}. Free some space."
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether an error says, itself or by what caused it, that a place takes no more."""
+    """Return whether an error or one of its causes means that a store is full."""
     return any(
-        getattr(cause, "errno", None) in FULL or (isinstance(cause, OSError) and _SAID_BY_SERVERS.search(str(cause)))
+        getattr(cause, "errno", None) in FULL or (isinstance(cause, OSError) and _SERVER_MESSAGES.search(str(cause)))
         for cause in _causes(error)
     )
 
 
 def needed_bytes(error: BaseException) -> int:
-    """Return what there was no room for, as far as an error that `is_full` says it."""
+    """Return the bytes that could not be written according to an `is_full` error, or 0 if it does not include them."""
     return next((cause.needed_bytes for cause in _causes(error) if isinstance(cause, StoreFullError)), 0)
 
 
@@ -52,7 +52,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def free_bytes(path: str) -> int | None:
-    """Return how much a user may still write where a path is or would be; None where nobody says."""
+    """Return the free bytes for this user at an existing or future path, or None if unknown."""
     while path and not os.path.exists(path):
         path = os.path.dirname(path)
     try:
@@ -62,7 +62,7 @@ def free_bytes(path: str) -> int | None:
 
 
 def size_text(count: float) -> str:
-    """Return a number of bytes in words."""
+    """Format a number of bytes."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000 or unit == "GB":
             return f"{count:.0f} B" if unit == "B" else f"{count:.3g} {unit}"

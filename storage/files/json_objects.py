@@ -1,4 +1,4 @@
-"""Objects of JSON that a store holds, read so that nothing in them is more than a wrong value."""
+"""JSON objects of a store, read so that foreign content is at worst a wrong value."""
 
 from __future__ import annotations
 
@@ -9,24 +9,27 @@ from typing import Any
 
 
 def read_object(content: bytes, *, surrogates: bool = False) -> dict[str, Any]:
-    """Return the object that a file holds; with `surrogates` halves of pairs may stand in its texts.
+    """Parse the JSON object in a file.
+
+    Args:
+        surrogates: Whether strings may contain halves of surrogate pairs.
 
     Raises:
-        ValueError: it holds none, or text that no file can hold.
+        ValueError: The content is not a JSON object, or a string in it cannot be encoded.
     """
     try:
-        found = json.loads(content)
+        value = json.loads(content)
         if not surrogates:
-            json.dumps(found, ensure_ascii=False).encode()  # half of a pair could be neither printed nor stored
+            json.dumps(value, ensure_ascii=False).encode()  # half of a pair can be neither printed nor stored
     except RecursionError:
         raise ValueError("is nested too deeply") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"is a {type(found).__name__}, not an object")
-    return found
+    if not isinstance(value, dict):
+        raise ValueError(f"is a {type(value).__name__}, not an object")
+    return value
 
 
-def object_of(text: object) -> dict[str, Any]:
-    """Return the object in a text that a table of a store holds; an empty one where it holds none, which `verify` names."""
+def parse_object(text: object) -> dict[str, Any]:
+    """Parse the JSON object in a table's text. Return {} if it is not one, which `verify` reports."""
     try:
         return read_object(text.encode()) if isinstance(text, str) else {}
     except ValueError:
@@ -34,15 +37,15 @@ def object_of(text: object) -> dict[str, Any]:
 
 
 def with_digest(fields: Mapping[str, Any]) -> bytes:
-    """Return an object as a file that says by its digest whether it is as it was written."""
+    """Encode an object as JSON with a digest, so that readers can detect changes."""
     return json.dumps({**fields, "sha256": _digest(fields)}).encode()
 
 
 def read_with_digest(content: bytes) -> dict[str, Any]:
-    """Return the object that a file holds, without its digest; files of older versions have none.
+    """Parse an object without its digest. Files of older versions have no digest.
 
     Raises:
-        ValueError: it holds none, or was changed after it was written.
+        ValueError: The content is not a JSON object, or was changed after it was written.
     """
     fields = read_object(content)
     digest = fields.pop("sha256", None)

@@ -1,4 +1,4 @@
-"""What killed writers left in a store: temporary files of a folder, and uploads to a bucket that still cost storage."""
+"""Unfinished writes of killed processes: temporary files in a folder, and multipart uploads that still cost storage."""
 
 from __future__ import annotations
 
@@ -12,37 +12,38 @@ from depthrate.storage.files.remote import as_os_error
 from depthrate.storage.files.store import Store
 
 _UPLOAD = "?uploadId="
-"""Between a key and the identity of a multipart upload to it that was never completed."""
+"""Separator between a key and the ID of a multipart upload that was never completed."""
 
 
-def unfinished_writes(store: Store, older_than_s: float) -> Sequence[str]:
-    """Return what killed writers left: temporary files, or multipart uploads that still cost storage.
+def list_unfinished_writes(store: Store, older_than_s: float) -> Sequence[str]:
+    """List unfinished writes of killed processes: temporary files, or multipart uploads that still cost storage.
 
-    Only ones older than `older_than_s`: younger ones may be under way.
+    Args:
+        older_than_s: Minimum age in seconds, since younger writes may be in progress.
     """
     before = time.time() - store.clock_ahead_s - older_than_s
     if store.is_local:
-        left = [path for path, _ in store.files.walk("") if is_unfinished(path)]
-        return [path for path in left if (store.modified(path) or before) < before]
+        drafts = [path for path, _ in store.files.walk("") if is_unfinished(path)]
+        return [path for path in drafts if (store.modified(path) or before) < before]
     if not store.is_s3:
         return []
     bucket, _, prefix = store.root.partition("/")
     with as_os_error(store.url):
-        answer = store.fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=f"{prefix}/" if prefix else "")
+        response = store.fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=f"{prefix}/" if prefix else "")
     return [
         f"{upload['Key'][len(prefix) :].lstrip('/')}{_UPLOAD}{upload['UploadId']}"
-        for upload in answer.get("Uploads", [])
+        for upload in response.get("Uploads", [])
         if upload["Initiated"].timestamp() < before
     ]
 
 
 def is_unfinished(path: str) -> bool:
-    """Whether this is such a path as `unfinished_writes` returns."""
+    """Return whether `list_unfinished_writes` can return this path."""
     return _UPLOAD in path or (is_hidden(path) and path.endswith(".tmp"))
 
 
 def remove_unfinished(store: Store, path: str) -> None:
-    """Remove what `unfinished_writes` returned."""
+    """Delete an unfinished write."""
     key, _, upload = path.partition(_UPLOAD)
     if not upload:
         Path(store.full_path(path)).unlink(missing_ok=True)

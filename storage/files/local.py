@@ -1,4 +1,4 @@
-"""Files below a folder of this machine."""
+"""Files below a local folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from depthrate.storage.files.atomic import move_atomic, sync_folder, write_atomic
-from depthrate.storage.files.paths import is_place_of_a_file
+from depthrate.storage.files.paths import is_file_path
 from depthrate.storage.files.protocol import Item, Result, Stamp
 from depthrate.storage.files.regular import InvalidFileError, open_regular, read_bytes, require_regular
 
@@ -19,8 +19,8 @@ from depthrate.storage.files.regular import InvalidFileError, open_regular, read
 class LocalFiles:
     """Implementation of `Files` for a folder.
 
-    Links may lead to other places within the folder, and not out of it. With `follows_links` they may lead anywhere and
-    files need not be regular: for folders of the user's own data.
+    Links may lead to other paths within the folder, not out of it. With `follows_links` they may lead anywhere and
+    files need not be regular, for folders of user data.
     """
 
     is_local = True
@@ -31,7 +31,7 @@ class LocalFiles:
         self._url = url
         self._follows_links = follows_links
         self._inside: set[str] = set()
-        """Folders known to lie within the root, links followed."""
+        """Folders verified to lie within the root, links followed."""
 
     @cached_property
     def fs(self) -> Any:
@@ -74,7 +74,8 @@ class LocalFiles:
                 yield path, (status.st_size, status.st_mtime_ns, status.st_ino)
 
     def size(self, path: str) -> int | None:
-        """Return a file's size in bytes, None if it does not exist, and 0 for a dangling link: it does occupy the path."""
+        """Return a file's size in bytes, or None if it does not exist. A dangling link has size 0, since it occupies
+        the path."""
         full = self.full_path(path)
         try:
             return os.stat(full).st_size
@@ -114,8 +115,8 @@ class LocalFiles:
     def require_inside(self, path: str) -> None:
         if path and (outside := self._outside(os.path.dirname(self.full_path(path)))) is not None:
             raise OSError(
-                f"{path} leads out of store {self._url} through a link, to {outside}; nothing was written, moved or "
-                "deleted there: give the place itself with --store, or remove the link"
+                f"cannot change {path}: a link leads out of store {self._url}, to {outside}. Nothing was written, moved or "
+                "deleted. Pass the link's target as --store, or remove the link."
             )
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
@@ -135,8 +136,8 @@ class LocalFiles:
         if not self._follows_links and folder not in self._inside:
             if (outside := self._outside(folder)) is not None:
                 raise InvalidFileError(
-                    f"{path} leads out of store {self._url} through a link, to {outside}; it was not read: give the place "
-                    "itself with --store, or remove the link"
+                    f"cannot read {path}: a link leads out of store {self._url}, to {outside}. Pass the link's target as "
+                    "--store, or remove the link."
                 )
             self._inside.add(folder)
         return full
@@ -156,10 +157,10 @@ def _stat(path: str) -> os.stat_result:
 
 
 def _walk(folder: str, start: int) -> Iterator[tuple[str, int]]:
-    """Yield (path, bytes) of the files below a local folder in order; files may vanish meanwhile.
+    """Yield (path, bytes) of the files below a local folder in order. Files may vanish meanwhile.
 
-    Folders behind links are not entered. Links, pipes, devices and folders are listed only in a path where a file of a store
-    belongs: reading it then reports them.
+    Folders behind links are not entered. Links, pipes, devices and folders are listed only at paths of a store's files:
+    reading them then reports the fault.
     """
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
@@ -168,11 +169,11 @@ def _walk(folder: str, start: int) -> Iterator[tuple[str, int]]:
     for entry in entries:
         with contextlib.suppress(FileNotFoundError):
             is_folder = entry.is_dir(follow_symlinks=False)
-            if is_folder and not is_place_of_a_file(entry.path[start:]):
+            if is_folder and not is_file_path(entry.path[start:]):
                 yield from _walk(entry.path, start)
             elif not is_folder and _is_file(entry):
                 yield entry.path[start:], entry.stat().st_size
-            elif is_place_of_a_file(path := entry.path[start:]):
+            elif is_file_path(path := entry.path[start:]):
                 yield path, 0
 
 

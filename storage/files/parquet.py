@@ -1,4 +1,4 @@
-"""Tables as the bytes of Parquet files, laid out for how they are read; and back, with every checksum verified."""
+"""Tables as Parquet files, laid out for their readers, and back, with every checksum verified."""
 
 from __future__ import annotations
 
@@ -23,18 +23,22 @@ FOOTER_KEY = b"depthrate_footer"
 """Footer key of a trials file: CRC-32 of the footer in 8 hex digits, computed with `_NO_CRC` in their place."""
 _NO_CRC = b"00000000"
 ROWS_PER_GROUP = 8192
-"""Of the large files: one trial's rows are read by decoding one such group (64 k rows took five times as long)."""
-DECODED_BYTES, DECODED_PER_BYTE = 2**28, 400
-"""What a file may become in memory: so much, or so many times its own bytes where that is more."""
+"""Rows per row group of large files: reading one trial decodes one group (64 k rows took five times as long)."""
+DECODED_BYTES = 2**28
+"""Decoded size in bytes that any file may have in memory."""
+DECODED_PER_BYTE = 400
+"""Decoded size that a large file may have in memory, in multiples of its own size, if that exceeds `DECODED_BYTES`."""
+UNREADABLE_ERRORS = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
+"""Exceptions that reading a corrupt or foreign file can raise."""
 SLACK_BYTES = 2**26
-"""By which a file may have grown beyond what was written and still be looked into: to say how it is damaged."""
+"""Bytes that a file may have beyond its committed size and still be read, to report how it is corrupt."""
 FEATURES_PER_GROUP = 2**18
-"""Numbers in a row group of features at least, unless trial and layer change first where a layer alone is larger."""
+"""Minimum numbers per row group of features. A group is larger if a single layer is larger."""
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file as its writer described it."""
+    """Description of a file by its writer."""
 
     path: str
     size: int
@@ -43,36 +47,36 @@ class DataFile:
     own_columns: dict[str, str]
     """Columns beyond the standard ones, with their Arrow types."""
     names_all: bool = False
-    """Whether `own_columns` has all of them: files of earlier versions do not name columns that were standard then."""
+    """Whether `own_columns` is complete: files of earlier versions omit columns that were standard then."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return what stands in a commit or a manifest."""
+        """Return the entry of a commit or a manifest."""
         return asdict(self)
 
     @staticmethod
     def from_fields(fields: Mapping[str, Any]) -> DataFile:
-        """Return the file that a commit or a manifest describes.
+        """Parse the entry of a commit or a manifest.
 
         Raises:
-            KeyError, TypeError, ValueError: it describes none.
+            KeyError, TypeError, ValueError: The entry is invalid.
         """
         size, rows = fields["size"] if "size" in fields else fields["bytes"], fields["rows"]
         if not (isinstance(size, int) and isinstance(rows, int)):
-            raise ValueError(f"bytes and rows are {size!r:.80} and {rows!r:.80}; they are whole numbers")
-        own = {str(column): str(kind) for column, kind in fields["own_columns"].items()}
-        return DataFile(str(fields["path"]), size, str(fields["sha256"]), rows, own, fields.get("names_all") is True)
+            raise ValueError(f"bytes and rows are {size!r:.80} and {rows!r:.80}, expected integers")
+        custom = {str(column): str(kind) for column, kind in fields["own_columns"].items()}
+        return DataFile(str(fields["path"]), size, str(fields["sha256"]), rows, custom, fields.get("names_all") is True)
 
     def read(self, store: Store) -> bytes:
-        """Return its bytes, or those that stand in its place.
+        """Return the current content at the file's path.
 
         Raises:
-            FileNotFoundError: it is gone.
-            InvalidFileError: what stands there is no file, or far larger than what was written.
+            FileNotFoundError: The file does not exist.
+            InvalidFileError: It is not a regular file, or is far larger than the committed file.
         """
         return store.read(self.path, self.size + SLACK_BYTES)
 
     def has_content(self, content: bytes) -> bool:
-        """Whether these are the bytes that were written."""
+        """Return whether `content` equals the bytes that were written."""
         return len(content) == self.size and hashlib.sha256(content).hexdigest() == self.sha256
 
 
@@ -83,15 +87,18 @@ def write_table(
     table: pa.Table,
     order: np.ndarray | None = None,
     *,
-    own: Mapping[str, str] | None = None,
+    custom: Mapping[str, str] | None = None,
     names_all: bool = True,
 ) -> DataFile:
-    """Write a table's rows to a file of their own, durably, in the given order if there is one.
+    """Write a table's rows to a new file, durably.
 
-    `own` are the columns beyond the standard ones, with their types; `names_all` says whether they are all of them.
+    Args:
+        order: Order of the rows, if not that of the table.
+        custom: Columns beyond the standard ones, with their types.
+        names_all: Whether `custom` is complete.
 
     Raises:
-        OSError: the store refused (a full disk, say); no such file is there then.
+        OSError: The write failed (a full disk, for example). Then the file does not exist.
     """
     if name in ("trials", "features"):
         ordered = table if order is None else table.take(pa.array(order))
@@ -100,13 +107,13 @@ def write_table(
         content = table_bytes(table, order)
     store.write(path, content, durable=True)
     digest = hashlib.sha256(content).hexdigest()
-    return DataFile(path, len(content), digest, table.num_rows, dict(own or {}), names_all)
+    return DataFile(path, len(content), digest, table.num_rows, dict(custom or {}), names_all)
 
 
 def trials_bytes(table: pa.Table) -> bytes:
-    """Return trials as Parquet for reading thousands of such files: no dictionaries and snappy, half the time of zstd.
+    """Encode trials as Parquet for reading thousands of files: no dictionaries, and snappy in half the time of zstd.
 
-    The footer holds checksums of all pages and of itself: a reader of a few columns detects damage of any other.
+    The footer holds checksums of all pages and of itself, so a reader of a few columns detects corruption in any other.
     """
     sink = io.BytesIO()
     with pq.ParquetWriter(
@@ -117,39 +124,39 @@ def trials_bytes(table: pa.Table) -> bytes:
         checksums = {PAGES_KEY.decode(): f"{len(pages)} {zlib.crc32(pages)}", FOOTER_KEY.decode(): _NO_CRC.decode()}
         writer.add_key_value_metadata(checksums)
     content = sink.getvalue()
-    place = _footer_crc_place(content, len(pages))
-    assert place is not None and content[place] == _NO_CRC
+    crc_slice = _footer_crc_slice(content, len(pages))
+    assert crc_slice is not None and content[crc_slice] == _NO_CRC
     crc = b"%08x" % zlib.crc32(content[len(pages) :])
-    return content[: place.start] + crc + content[place.stop :]
+    return content[: crc_slice.start] + crc + content[crc_slice.stop :]
 
 
-def _footer_crc_place(content: bytes, num_page_bytes: int) -> slice | None:
-    """Return the bytes of the footer's own checksum, or None for a file of an older version without one."""
+def _footer_crc_slice(content: bytes, num_page_bytes: int) -> slice | None:
+    """Return the position of the footer's own checksum, or None for a file of an older version without one."""
     key = content.find(FOOTER_KEY, num_page_bytes)
     start = key + len(FOOTER_KEY) + 2  # Thrift's type and length of the value
     return None if key < 0 else slice(start, start + len(_NO_CRC))
 
 
-def pages_are_sound(content: bytes, metadata: Mapping[bytes, bytes]) -> bool | None:
-    """Whether the pages of a file of trials are as written; None for one of an older version, which does not say."""
-    noted = metadata.get(PAGES_KEY)
-    if noted is None:
+def pages_are_intact(content: bytes, metadata: Mapping[bytes, bytes]) -> bool | None:
+    """Return whether the pages of a trials file are unchanged, or None for an older version without checksums."""
+    recorded = metadata.get(PAGES_KEY)
+    if recorded is None:
         return None
-    length, checksum = map(int, noted.split())
+    length, checksum = map(int, recorded.split())
     if zlib.crc32(content[:length]) != checksum:
         return False
-    if (place := _footer_crc_place(content, length)) is None:
+    if (crc_slice := _footer_crc_slice(content, length)) is None:
         return FOOTER_KEY not in metadata
-    footer = content[length : place.start] + _NO_CRC + content[place.stop :]
-    return content[place] == b"%08x" % zlib.crc32(footer)
+    footer = content[length : crc_slice.start] + _NO_CRC + content[crc_slice.stop :]
+    return content[crc_slice] == b"%08x" % zlib.crc32(footer)
 
 
 def table_bytes(table: pa.Table, order: np.ndarray | None = None) -> bytes:
-    """Return metrics, curves or attempts as Parquet; measured numbers hardly repeat, so only text has dictionaries."""
+    """Encode metrics, curves or attempts as Parquet. Numbers hardly repeat, so only strings have dictionaries."""
     sink = io.BytesIO()
-    texts = [field.name for field in table.schema if pa.types.is_string(field.type)]
+    strings = [field.name for field in table.schema if pa.types.is_string(field.type)]
     with pq.ParquetWriter(
-        sink, table.schema, compression="zstd", compression_level=1, use_dictionary=texts, write_page_checksum=True
+        sink, table.schema, compression="zstd", compression_level=1, use_dictionary=strings, write_page_checksum=True
     ) as writer:
         for start in range(0, table.num_rows, ROWS_PER_GROUP):  # one group is copied at a time
             stop = min(start + ROWS_PER_GROUP, table.num_rows)
@@ -159,7 +166,7 @@ def table_bytes(table: pa.Table, order: np.ndarray | None = None) -> bytes:
 
 
 def feature_bytes(table: pa.Table) -> bytes:
-    """Return features as Parquet whose row groups end with a layer, so that one layer is read without the others."""
+    """Encode features as Parquet. Row groups end with a layer, so that one layer is read without the others."""
     sink = io.BytesIO()
     with feature_writer(sink, table.schema) as writer:
         for start, stop in row_groups(table):
@@ -168,7 +175,7 @@ def feature_bytes(table: pa.Table) -> bytes:
 
 
 def feature_writer(sink: IO[bytes], schema: pa.Schema) -> pq.ParquetWriter:
-    """Return what writes features, a row group at a time."""
+    """Open a writer of features, which takes one row group at a time."""
     is_float32 = schema.field("feature").type.value_type == pa.float32()
     return pq.ParquetWriter(
         sink,
@@ -182,7 +189,7 @@ def feature_writer(sink: IO[bytes], schema: pa.Schema) -> pq.ParquetWriter:
 
 
 def row_groups(table: pa.Table) -> Iterator[tuple[int, int]]:
-    """Yield row ranges that end where trial or layer change and hold enough numbers to be worth a group."""
+    """Yield row ranges that end where the trial or the layer changes and hold enough numbers for a row group."""
     width = table.schema.field("feature").type.list_size
     keys = list(zip(table["trial_id"].to_pylist(), table["layer"].to_pylist(), strict=True))
     start = 0
@@ -194,27 +201,27 @@ def row_groups(table: pa.Table) -> Iterator[tuple[int, int]]:
 
 
 def open_parquet(source: bytes | Any) -> pq.ParquetFile:
-    """Open a file's bytes, or a file open for reading; a page whose checksum is wrong raises when it is read.
+    """Open a file's bytes, or an open file. Reading a page with a wrong checksum raises.
 
     Raises:
-        pa.ArrowException, OSError: it is no Parquet, or its bytes stand for more than memory should hold.
+        pa.ArrowException, OSError: The content is not Parquet, or its decoded size exceeds the limit.
     """
     if not isinstance(source, bytes):
         return pq.ParquetFile(source, page_checksum_verification=True)
-    opened = pq.ParquetFile(pa.BufferReader(source), page_checksum_verification=True)
+    parquet = pq.ParquetFile(pa.BufferReader(source), page_checksum_verification=True)
     try:
-        _require_bounded(opened, source)
+        _require_bounded(parquet, source)
     except BaseException:
-        opened.close()
+        parquet.close()
         raise
-    return opened
+    return parquet
 
 
 def _require_bounded(parquet: pq.ParquetFile, content: bytes) -> None:
-    """Check how much a file becomes in memory, by its footer, and before texts are decoded of which one stands for many.
+    """Check a file's decoded size by its footer, before decoding strings that each represent many values.
 
     Raises:
-        pa.ArrowInvalid: too much: it was made to fill memory.
+        pa.ArrowInvalid: The decoded size exceeds the limit: the file was made to fill memory.
     """
     metadata, allowed = parquet.metadata, DECODED_BYTES + DECODED_PER_BYTE * len(content)
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
@@ -222,22 +229,24 @@ def _require_bounded(parquet: pq.ParquetFile, content: bytes) -> None:
     if any(map(pa.types.is_nested, parquet.schema_arrow.types)):
         num_values = sum(group.column(i).num_values for group in groups for i in range(group.num_columns))
     decoded = 8 * num_values + encoded
-    if decoded <= allowed and metadata.num_rows * encoded > DECODED_BYTES and (texts := _texts(parquet)):
-        with pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True, read_dictionary=texts) as coded:
-            decoded += sum(map(_decoded_bytes, coded.read(columns=texts, use_threads=False).columns))
+    if decoded <= allowed and metadata.num_rows * encoded > DECODED_BYTES and (strings := _string_columns(parquet)):
+        with pq.ParquetFile(
+            pa.BufferReader(content), page_checksum_verification=True, read_dictionary=strings
+        ) as coded:
+            decoded += sum(map(_decoded_bytes, coded.read(columns=strings, use_threads=False).columns))
     if decoded > allowed:
         raise pa.ArrowInvalid(
-            f"its {len(content)} bytes stand for {decoded:.3g} in memory; at most {allowed:.3g} are read"
+            f"its {len(content)} bytes decode to {decoded:.3g} in memory, more than the limit of {allowed:.3g}"
         )
 
 
-def _texts(parquet: pq.ParquetFile) -> list[str]:
+def _string_columns(parquet: pq.ParquetFile) -> list[str]:
     kinds = zip(parquet.schema_arrow.names, parquet.schema_arrow.types, strict=True)
     return [name for name, kind in kinds if pa.types.is_string(kind) or pa.types.is_binary(kind)]
 
 
 def _decoded_bytes(column: pa.ChunkedArray) -> int:
-    """Return what a column of text takes written out."""
+    """Return the bytes of a string column after decoding."""
     import pyarrow.compute as pc
 
     total = 0
@@ -251,11 +260,11 @@ def _decoded_bytes(column: pa.ChunkedArray) -> int:
 
 
 def read_parquet(content: bytes, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return all rows of a file, or some of their columns (pyarrow.parquet.read_table would import pandas).
+    """Read all rows of a file, with all or some columns (pyarrow.parquet.read_table would import pandas).
 
     Raises:
-        pa.ArrowException, OSError: it is no Parquet, or damaged.
+        pa.ArrowException, OSError: The content is not Parquet, or corrupt.
     """
     with open_parquet(content) as parquet:
-        # in this thread: most files are small, and threads cost more than they bring
+        # single-threaded: most files are small, and threads cost more than they gain
         return parquet.read(columns=None if columns is None else list(columns), use_threads=False)

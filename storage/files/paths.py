@@ -1,34 +1,34 @@
 """Every path of a store, one function each.
 
-format.json                                                         which versions may read the store, and which may write
-sweeps/<sweep>/<spec hash>.json, <spec hash>.trials                 each spec launched, whole, and its trials' identities
-sweeps/<sweep>/renamed_from                                         which sweep it was, and whether its renaming is over
-sweeps/<sweep>/cancel                                               when `depthrate cancel` was last called
-sweeps/<sweep>/forgiven                                             nodes that are repaired, by `depthrate nodes --forgive`
-trials|metrics|curves|features/sweep=<sweep>/<attempt>[-<part>].parquet
-attempts/sweep=<sweep>/<attempt>.json, <attempt>.log                state, heartbeat, host, job, error; what it printed
-trials|metrics|curves|features|attempts/sweep=<sweep>/compact_<id>[-<part>].parquet   many of these in one
-beats/sweep=<sweep>/<node>.json                                     signs of life of the attempts that run on a node
-live/sweep=<sweep>/<pack>.parquet                                   what a running pack has logged; deleted after the commit
-launches/sweep=<sweep>/<launch>.json, <launch>.log                  what happened in a launch, and what it asked a scheduler
-manifest/sweep=<sweep>/<id>.json                                    makes them count, and says what they replace
-jobs/sweep=<sweep>/<submission>.json                                what a scheduler was given; deleted when it is over
-claims/<launch>-<n>.json                                            which trials a launch is about to run; gone when it ends
-columns/<table>/<type>=<column>=<claim>                             the type of each column that tasks added
-checkpoints/<pack>/pack.json, <name>.ckpt                           deleted after the commit
-searches/sweep=<sweep>/<study>/<batch>-<digest>.json                what a search proposed, before it runs
-searches/sweep=<sweep>/reports/<attempt>.json                       what trials that may be pruned reported, and which were
-fits/sweep=<sweep>/fits.parquet                                     the newest fits of a sweep
-code/<hash>/index.json, files/<path>                                a task's source, once for each version of it
-libraries/<kernels>.so                                              what a node built for those like it without a compiler
-decisions/sweep=<sweep>/<number>-<digest>.json                      which versions of a task's code count
-removals/<removal>.json, <seal>.seal, <seal>.gone                   which rows were removed; which of them for good
-removed/<removal>/<path>                                            what a removed sweep had beside its results, until then
-tags/<when>.json                                                    words that users gave to trials
-quarantine/<when>/<path>                                            what `verify --repair` moved out of the way
+format.json                                                         versions that may read the store, and that may write
+sweeps/<sweep>/<spec hash>.json, <spec hash>.trials                 each launched spec in full, and its trial IDs
+sweeps/<sweep>/renamed_from                                         the previous name, and whether the renaming is complete
+sweeps/<sweep>/cancel                                               time of the last `depthrate cancel`
+sweeps/<sweep>/forgiven                                             nodes cleared by `depthrate nodes --clear`
+trials|metrics|curves|features/sweep=<sweep>/<attempt>[-<part>].parquet   rows of an attempt
+attempts/sweep=<sweep>/<attempt>.json, <attempt>.log                state, heartbeat, host, job, error, and the output
+trials|metrics|curves|features|attempts/sweep=<sweep>/compact_<id>[-<part>].parquet   many of the two above in one file
+beats/sweep=<sweep>/<node>.json                                     heartbeats of the attempts that run on a node
+live/sweep=<sweep>/<pack>.parquet                                   rows logged by a running pack, deleted after the commit
+launches/sweep=<sweep>/<launch>.json, <launch>.log                  events of a launch, and its scheduler requests
+manifest/sweep=<sweep>/<id>.json                                    makes compacted files visible, lists what they replace
+jobs/sweep=<sweep>/<submission>.json                                jobs submitted to a scheduler, deleted when they end
+claims/<launch>-<n>.json                                            trials that a launch is about to run, deleted at its end
+columns/<table>/<type>=<column>=<claim>                             type of each column that tasks added
+checkpoints/<pack>/pack.json, <name>.ckpt                           checkpoints, deleted after the commit
+searches/sweep=<sweep>/<study>/<batch>-<digest>.json                proposals of a search, written before they run
+searches/sweep=<sweep>/reports/<attempt>.json                       reports of prunable trials, and pruned trials
+fits/sweep=<sweep>/fits.parquet                                     newest fits of a sweep
+code/<hash>/index.json, files/<path>                                a task's source code, once per version
+libraries/<kernels>.so                                              kernel libraries, for like nodes without a compiler
+decisions/sweep=<sweep>/<number>-<digest>.json                      accepted versions of a task's code
+removals/<removal>.json, <seal>.seal, <seal>.gone                   soft-deleted rows, and purged ones
+removed/<removal>/<path>                                            other files of a removed sweep, until its purge
+tags/<when>.json                                                    tags that users gave to trials
+quarantine/<when>/<path>                                            files moved aside by `verify --repair`
 
-A store is shared, so what stands in its files never chooses a path: a path comes from a listing, or is made here from
-identities that pass `identity`, the one pattern for all of them.
+A store is shared, so the content of its files never determines a path: a path comes from a listing, or is built here from
+names that pass `identity`, the one pattern for all of them.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from urllib.parse import quote, unquote
 
 
 def new_name() -> str:
-    """Return a name that nothing else has and that sorts by time."""
+    """Return a unique name that sorts by time."""
     now = datetime.now(UTC)
     return f"{now:%Y%m%dT%H%M%S}_{now:%f}{secrets.token_hex(3)}"
 
 
 DATA_TABLES = ("metrics", "curves", "features")
-"""Written before the commit, in this order."""
+"""Tables written before the commit, in this order."""
 FOLDERS = ("manifest", "trials", *DATA_TABLES, "attempts", "decisions", "removals")
-"""What a reader lists."""
+"""Folders that readers list."""
 CLAIMS = "claims"
 _COMPACTED = "compact_"
 _ATTEMPT_ID = re.compile(r"\d{8}T\d{6}_[0-9a-f]{12}")
@@ -61,23 +61,27 @@ _UNSAFE = re.compile(r"(^|/)\.{0,2}(/|$)|[\x00-\x1f\x7f]")
 
 @dataclass(frozen=True)
 class FileKind:
-    """Files of one kind: where they stand, and how large one that a reader takes whole can be."""
+    """Files of one kind: their paths, and the maximum size of a file that is read at once."""
 
     name: str
     pattern: str
-    """`*` stands for one part of a path, or of a part; `**` for all that follows."""
-    most_bytes: int | None
-    """Larger ones are not read; None where whoever wrote the file says its size, or no memory is kept for it."""
+    """Pattern of their paths. `*` stands for one part of a path, or a part of one, and `**` for all that follows."""
+    max_bytes: int | None
+    """Maximum size of a file that is read, or None if its writer records its size or it is not read into memory."""
 
     @cached_property
     def matches(self) -> re.Pattern[str]:
-        """What a path of this kind looks like."""
+        """Regular expression of their paths."""
         parts = re.escape(self.pattern).replace(r"\*\*", ".+").replace(r"\*", "[^/]*")
         return re.compile(parts, re.DOTALL)
 
 
-_MARK, _OBJECT, _TABLE = 2**20, 2**26, 2**29
-"""Bytes: a few words; JSON or text, some millions of values; rows that are decoded at once."""
+_MARK = 2**20
+"""Maximum bytes of a file with a few words."""
+_OBJECT = 2**26
+"""Maximum bytes of JSON or text with some millions of values."""
+_TABLE = 2**29
+"""Maximum bytes of a table that is decoded at once."""
 FILE_KINDS = (
     FileKind("format", "format.json", _MARK),
     FileKind("spec", "sweeps/*/*.json", _OBJECT),
@@ -122,57 +126,59 @@ FILE_KINDS = (
     FileKind("tags", "tags/*.json", _OBJECT),
     FileKind("quarantined", "quarantine/*/**", None),
 )
-"""Every kind of file of a store; of two that fit a path the first is meant."""
+"""Every kind of file of a store. The first kind that matches a path applies."""
 _KINDS_OF: dict[str, list[FileKind]] = {}
 for _kind in FILE_KINDS:
     _KINDS_OF.setdefault(_kind.pattern.partition("/")[0], []).append(_kind)
 
 
 def kind_of(path: str) -> FileKind | None:
-    """Return of which kind a file at this path is; None where no file of a store stands."""
+    """Return the kind of the file at this path, or None if no file of a store has this path."""
     kinds = _KINDS_OF.get(path.partition("/")[0], ())
     return next((kind for kind in kinds if kind.matches.fullmatch(path)), None)
 
 
-def is_place_of_a_file(path: str) -> bool:
-    """Whether a file of a store stands here, and never a folder."""
+def is_file_path(path: str) -> bool:
+    """Return whether this is the path of a store's file, never of a folder."""
     kind = kind_of(path)
     return kind is not None and not kind.pattern.endswith("**")
 
 
 class ForeignNameError(ValueError):
-    """A name from a store that cannot be part of a path of it."""
+    """A name from a store that cannot be part of a path."""
 
 
 def identity(name: object) -> str:
-    """Return a sweep's, an attempt's, a pack's, a compaction's or any other name that becomes part of a path.
+    """Return a name that becomes part of a path (of a sweep, attempt, pack, compaction or anything else) after a check.
 
     Raises:
-        ForeignNameError: it could lead elsewhere.
+        ForeignNameError: The name could lead elsewhere.
     """
     if not isinstance(name, str) or _IDENTITY.fullmatch(name) is None:
-        raise ForeignNameError(f"{name!r:.200} is no name of ours (letters, digits and _.+-, the first no sign)")
+        raise ForeignNameError(
+            f"name {name!r:.200} is invalid, expected letters, digits and _.+-, first a letter or digit"
+        )
     return name
 
 
 def is_identity(name: object) -> bool:
-    """Whether `identity` accepts this name."""
+    """Return whether `identity` accepts this name."""
     return isinstance(name, str) and _IDENTITY.fullmatch(name) is not None
 
 
 def is_safe(path: str) -> bool:
-    """Whether a path stays below where it begins, whoever resolves it."""
+    """Return whether a path stays below its root, however it is resolved."""
     return _UNSAFE.search(path) is None
 
 
 def is_table_path(path: str, table: str, sweep: str) -> bool:
-    """Whether `table_path` can have made this path, for a table of a sweep."""
+    """Return whether `table_path` can have created this path, for a table of a sweep."""
     folder, _, name = path.rpartition("/")
     return folder == f"{table}/sweep={sweep}" and name.endswith(".parquet") and is_identity(name[:-8])
 
 
 def is_job_folder(folder: object, sweep: str, submission: str) -> bool:
-    """Whether this is a folder as a launch makes it for its jobs: `<anywhere>/<sweep>/<submission>`, written out."""
+    """Return whether a launch can have created this job folder: `<anywhere>/<sweep>/<submission>`, absolute."""
     if not isinstance(folder, str) or not is_safe(folder.removeprefix("/")):
         return False
     named = submission.removeprefix(f"depthrate-{sweep}-")
@@ -185,18 +191,18 @@ def sweep_folder(sweep: str) -> str:
 
 
 def spec_path(sweep: str, spec_hash: str) -> str:
-    """Return where a launched spec is kept."""
+    """Return the path of a launched spec."""
     return f"{sweep_folder(sweep)}/{identity(spec_hash)}.json"
 
 
 def table_path(table: str, sweep: str, attempt_id: str, part: int | None) -> str:
-    """Return where an attempt writes its rows of a table."""
+    """Return the path of an attempt's rows of a table."""
     suffix = "" if part is None else f"-{part:04d}"
     return f"{table}/sweep={identity(sweep)}/{identity(attempt_id)}{suffix}.parquet"
 
 
 def data_path(commit: str, table: str) -> str:
-    """Return where the rows of a table stand that were committed with this trials file."""
+    """Return the path of the rows of a table that were committed with this trials file."""
     return f"{table}/{commit.partition('/')[2]}"
 
 
@@ -206,47 +212,47 @@ def attempts_folder(sweep: str) -> str:
 
 
 def attempt_path(sweep: str, attempt_id: str) -> str:
-    """Return where an attempt keeps its state."""
+    """Return the path of an attempt's record."""
     return f"{attempts_folder(sweep)}/{identity(attempt_id)}.json"
 
 
 def log_path(sweep: str, attempt_id: str) -> str:
-    """Return where the end of an attempt's output is kept."""
+    """Return the path of the end of an attempt's output."""
     return f"attempts/sweep={identity(sweep)}/{identity(attempt_id)}.log"
 
 
 def heartbeats_folder(sweep: str | None = None) -> str:
-    """Return the folder of the nodes' signs of life, for one sweep or all."""
+    """Return the folder of the nodes' heartbeats, for one sweep or all."""
     return "beats" if sweep is None else f"beats/sweep={identity(sweep)}"
 
 
-def beat_path(sweep: str, node: str) -> str:
-    """Return where a node says which attempts run on it and how far they are."""
+def heartbeat_path(sweep: str, node: str) -> str:
+    """Return the path of a node's heartbeats: the attempts that run on it, and their progress."""
     return f"{heartbeats_folder(sweep)}/{identity(node)}.json"
 
 
 def launches_folder(sweep: str) -> str:
-    """Return the folder of what happened in a sweep's launches."""
+    """Return the folder of the events of a sweep's launches."""
     return f"launches/sweep={identity(sweep)}"
 
 
 def launch_path(sweep: str, launch_id: str) -> str:
-    """Return where a launch keeps what happened, for programs."""
+    """Return the path of a launch's events, for programs."""
     return f"{launches_folder(sweep)}/{identity(launch_id)}.json"
 
 
 def launch_log_path(sweep: str, launch_id: str) -> str:
-    """Return where a launch keeps what happened, line by line."""
+    """Return the path of a launch's events, one per line."""
     return f"{launches_folder(sweep)}/{identity(launch_id)}.log"
 
 
 def live_folder(sweep: str | None = None) -> str:
-    """Return the folder of what running packs have logged, of one sweep or all."""
+    """Return the folder of the rows that running packs have logged, for one sweep or all."""
     return "live" if sweep is None else f"live/sweep={identity(sweep)}"
 
 
 def live_path(sweep: str, pack_id: str) -> str:
-    """Return where a running pack keeps what it has logged."""
+    """Return the path of the rows that a running pack has logged."""
     return f"{live_folder(sweep)}/{identity(pack_id)}.parquet"
 
 
@@ -256,102 +262,102 @@ def checkpoint_folder(pack_id: str) -> str:
 
 
 def checkpoint_path(pack_id: str, name: str) -> str:
-    """Return where a pack keeps the checkpoint called `name`."""
+    """Return the path of a pack's checkpoint called `name`."""
     return f"{checkpoint_folder(pack_id)}/{identity(name)}.ckpt"
 
 
 def checkpoint_trials_path(pack_id: str) -> str:
-    """Return where it is written which trials a checkpointed pack holds."""
+    """Return the path of the list of trials in a pack's checkpoints."""
     return f"{checkpoint_folder(pack_id)}/pack.json"
 
 
 def fits_path(sweep: str) -> str:
-    """Return where a sweep's newest fits are kept."""
+    """Return the path of a sweep's newest fits."""
     return f"fits/sweep={identity(sweep)}/fits.parquet"
 
 
 def searches_folder(sweep: str) -> str:
-    """Return the folder of what a sweep's searches proposed."""
+    """Return the folder of the proposals of a sweep's searches."""
     return f"searches/sweep={identity(sweep)}"
 
 
 def batch_path(sweep: str, study_id: str, batch: int, digest: str) -> str:
-    """Return where a study keeps what it proposed at once."""
+    """Return the path of one batch of a study's proposals."""
     return f"{searches_folder(sweep)}/{identity(study_id)}/{batch:06d}-{identity(digest)}.json"
 
 
 def reports_path(sweep: str, attempt_id: str) -> str:
-    """Return where an attempt keeps what trials that may be pruned have reported."""
+    """Return the path of the reports of an attempt's prunable trials."""
     return f"{searches_folder(sweep)}/reports/{identity(attempt_id)}.json"
 
 
 def cancel_path(sweep: str) -> str:
-    """Return where it is written that a sweep's launches are to stop."""
+    """Return the path of the request to cancel a sweep's launches."""
     return f"{sweep_folder(sweep)}/cancel"
 
 
 def renaming_path(sweep: str) -> str:
-    """Return where it is written that a sweep had another name."""
+    """Return the path of a sweep's previous name."""
     return f"{sweep_folder(sweep)}/renamed_from"
 
 
-def forgiven_path(sweep: str) -> str:
-    """Return where it is written which nodes have been repaired, and when that was said."""
+def cleared_nodes_path(sweep: str) -> str:
+    """Return the path of the cleared nodes, with the times at which they were cleared."""
     return f"{sweep_folder(sweep)}/forgiven"
 
 
 def submissions_folder(sweep: str) -> str:
-    """Return the folder of what was given to a scheduler for a sweep."""
+    """Return the folder of a sweep's submissions to a scheduler."""
     return f"jobs/sweep={identity(sweep)}"
 
 
 def submission_path(sweep: str, name: str) -> str:
-    """Return where a launch writes which jobs it has given to a scheduler."""
+    """Return the path of the jobs of one submission."""
     return f"{submissions_folder(sweep)}/{identity(name)}.json"
 
 
 def claim_path(launch_id: str, number: int) -> str:
-    """Return where a launch writes, for the nth time, which trials it is about to run."""
+    """Return the path of a launch's nth claim."""
     return f"{CLAIMS}/{launch_id}-{number:08d}.json"
 
 
 def launch_of_claim(path: str) -> str:
-    """Return the launch in a path that `claim_path` made."""
+    """Return the launch in a path created by `claim_path`."""
     return name_of_path(path).partition("-")[0]
 
 
 def trial_ids_path(sweep: str, spec_hash: str) -> str:
-    """Return where the identities of a launched spec's trials are kept."""
+    """Return the path of the trial IDs of a launched spec."""
     return f"{sweep_folder(sweep)}/{identity(spec_hash)}.trials"
 
 
 def compacted_path(table: str, sweep: str, compaction_id: str, part: int | None = None) -> str:
-    """Return where a compaction writes rows of a table."""
+    """Return the path of a compaction's rows of a table."""
     return table_path(table, sweep, _COMPACTED + compaction_id, part)
 
 
 def is_compacted(path: str) -> bool:
-    """Whether `compacted_path` made this path: it counts through its manifest alone."""
+    """Return whether `compacted_path` created this path. Its file is visible only through its manifest."""
     return path.rpartition("/")[2].startswith(_COMPACTED)
 
 
 def compaction_of_path(path: str) -> str:
-    """Return the compaction's identity in a path that `compacted_path` made."""
+    """Return the compaction ID in a path created by `compacted_path`."""
     return name_of_path(path).removeprefix(_COMPACTED).partition("-")[0]
 
 
 def manifest_path(sweep: str, compaction_id: str) -> str:
-    """Return where a compaction says what it wrote and what that replaces."""
+    """Return the path of a compaction's manifest, which lists what it wrote and what that replaces."""
     return f"manifest/sweep={identity(sweep)}/{identity(compaction_id)}.json"
 
 
 def column_path(table: str, column: str, type_name: str, claim: str) -> str:
-    """Return the empty file that claims a type for a column of the tasks' own; `claim` tells it from other claims."""
+    """Return the path of an empty file that claims a type for a custom column. `claim` makes it unique."""
     return f"columns/{table}/{quote(type_name, safe='')}={quote(column, safe='')}={identity(claim)}"
 
 
 def column_of_path(path: str) -> tuple[str, str]:
-    """Return (column, type name) of a path that `column_path` made, or a version that did not tell claims apart."""
+    """Return (column, type name) of a path created by `column_path`, or by a version without unique claims."""
     type_name, _, rest = path.rpartition("/")[2].partition("=")
     return unquote(rest.partition("=")[0]), unquote(type_name)
 
@@ -362,63 +368,63 @@ def code_folder(code_hash: str) -> str:
 
 
 def code_index_path(code_hash: str) -> str:
-    """Return where it is written which files a version of a task's source has."""
+    """Return the path of the list of files of a version of a task's source."""
     return f"{code_folder(code_hash)}/index.json"
 
 
 def code_file_path(code_hash: str, path: str) -> str:
-    """Return where a file of a task's source is kept; `path` is relative to the task's folder."""
+    """Return the path of a file of a task's source. `path` is relative to the task's folder."""
     return f"{code_folder(code_hash)}/files/{quote(path)}"
 
 
 def library_path(file_name: str) -> str:
-    """Return where kernels are kept that a node built."""
+    """Return the path of a kernel library built by a node."""
     return f"libraries/{identity(file_name)}"
 
 
 def decision_path(sweep: str, number: int, digest: str) -> str:
-    """Return where it is written which versions of a task's code count, as decided at one time."""
+    """Return the path of one decision on the accepted versions of a task's code."""
     return f"decisions/sweep={identity(sweep)}/{number:06d}-{identity(digest)}.json"
 
 
 def number_of_decision(path: str) -> int:
-    """Return a decision's place in the order of all; 0 for a path that `decision_path` did not make."""
+    """Return a decision's position in the order of all, or 0 for a path not created by `decision_path`."""
     number = name_of_path(path).partition("-")[0]
     return int(number) if number.isascii() and number.isdigit() and len(number) < 12 else 0
 
 
 def removal_path(removal_id: str) -> str:
-    """Return where it is written which rows were removed at one time."""
+    """Return the path of one removal of rows."""
     return f"removals/{identity(removal_id)}.json"
 
 
 def purge_record_path(seal_id: str, *, is_final: bool) -> str:
-    """Return where it is written which removed rows count for nobody, whoever asks for their trials."""
+    """Return the path of a list of removed rows that are visible to no sweep, even one that requests their trials."""
     return f"removals/{identity(seal_id)}.{'gone' if is_final else 'seal'}"
 
 
-def is_final_seal(path: str) -> bool:
-    """Whether `seal_path` made this path for rows that a compaction may leave out."""
+def is_final_purge_record(path: str) -> bool:
+    """Return whether `purge_record_path` created this path for rows that a compaction may leave out."""
     return path.endswith(".gone")
 
 
-def is_seal(path: str) -> bool:
-    """Whether `seal_path` made this path."""
+def is_purge_record(path: str) -> bool:
+    """Return whether `purge_record_path` created this path."""
     return path.endswith((".gone", ".seal"))
 
 
 def removed_path(removal_id: str, path: str = "") -> str:
-    """Return where a file of a removed sweep waits, or the folder of all of them."""
+    """Return the path of an archived file of a removed sweep, or the folder of all of them."""
     return f"removed/{identity(removal_id)}" + (f"/{path}" if path else "")
 
 
 def tag_path(tagging_id: str) -> str:
-    """Return where it is written which trials got a tag, or lost it, at one time."""
+    """Return the path of one change of a tag."""
     return f"tags/{identity(tagging_id)}.json"
 
 
 def quarantine_folder(stamp: str) -> str:
-    """Return the folder into which one repair moves what is not as it should be."""
+    """Return the folder to which one repair moves corrupt files."""
     return f"quarantine/{stamp}"
 
 
@@ -428,15 +434,15 @@ def sweep_of_path(path: str) -> str:
 
 
 def name_of_path(path: str) -> str:
-    """Return a file's name without its ending: `<attempt>[-<part>]` of a table's file."""
+    """Return a file's name without its extension: `<attempt>[-<part>]` for a table's file."""
     return PurePosixPath(path).stem
 
 
 def attempt_of_path(path: str) -> str:
-    """Return the attempt_id in a path that `table_path`, `attempt_path` or `log_path` made."""
+    """Return the attempt ID in a path created by `table_path`, `attempt_path` or `log_path`."""
     return name_of_path(path).partition("-")[0]
 
 
 def is_attempt_id(text: str) -> bool:
-    """Whether this is a name that attempts give themselves."""
+    """Return whether this is a name that attempts generate."""
     return _ATTEMPT_ID.fullmatch(text) is not None

@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 
 def is_hidden(path: str) -> bool:
-    """Return whether a file's name starts with a dot: files being written, and files that no store makes."""
+    """Return whether a file's name starts with a dot: a file being written, or one that no store creates."""
     return path.rpartition("/")[2].startswith(".")
 
 
@@ -26,7 +26,7 @@ class Files(Protocol):
     root: str
     """Path of the root in its filesystem."""
     is_local: bool
-    """Whether the root is a folder of this machine."""
+    """Whether the root is a folder of the local machine."""
     is_shared: bool
     """Whether other processes see the files."""
 
@@ -40,7 +40,7 @@ class Files(Protocol):
         ...
 
     def probe(self) -> None:
-        """Send one request to the root, which may be empty. Any exception of the client is raised as it is."""
+        """Send one request to the root, which may be empty. Exceptions of the client are not converted."""
         ...
 
     def exists(self) -> bool:
@@ -73,7 +73,7 @@ class Files(Protocol):
         ...
 
     def write(self, path: str, content: bytes | Path, *, durable: bool) -> None:
-        """Write a file atomically, from bytes or from a local file; `durable` also syncs it to the disk."""
+        """Write a file atomically, from bytes or from a local file. `durable` also syncs it to the disk."""
         ...
 
     def walk(self, folder: str) -> Iterator[tuple[str, int]]:
@@ -97,7 +97,7 @@ class Files(Protocol):
         ...
 
     def delete_many(self, paths: Sequence[str]) -> None:
-        """Delete files, as far as they exist."""
+        """Delete files. Missing files are ignored."""
         ...
 
     def move(self, path: str, to: str) -> None:
@@ -109,7 +109,7 @@ class Files(Protocol):
         ...
 
     def require_inside(self, path: str) -> None:
-        """Check that a path which is about to be changed is below the root, links followed.
+        """Check that a path to be changed is below the root, links followed.
 
         Raises:
             OSError: A link on the way leads out of it.
@@ -117,5 +117,5 @@ class Files(Protocol):
         ...
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-        """Yield `function` of each item in order, with as many calls in flight as the filesystem makes worthwhile."""
+        """Yield `function` of each item in order, with as many parallel calls as the filesystem makes worthwhile."""
         ...

@@ -1,4 +1,4 @@
-"""Reads of local files that open regular files only: a pipe or a device in a file's place must not block a reader."""
+"""Reads of regular local files only: a pipe or a device at a file's path must not block a reader."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from depthrate.storage.files.full import size_text
 
 
 class InvalidFileError(OSError):
-    """What stands in a file's place is no file, or larger than the file can be; trying again changes nothing."""
+    """The path does not hold a regular file, or the file is larger than its kind allows. Retrying does not help."""
 
 
-_WORDS = (
+_FILE_TYPES = (
     (stat.S_ISFIFO, "a named pipe"),
     (stat.S_ISSOCK, "a socket"),
     (stat.S_ISCHR, "a device"),
@@ -23,65 +23,65 @@ _WORDS = (
 
 
 def require_regular(path: str, root: str) -> str:
-    """Return where the file is that stands at a path, behind a link where that stays below `root`; nothing is opened for it.
+    """Return the path of a regular file, resolving a link if its target is below `root`. Opens nothing.
 
     Raises:
-        InvalidFileError: there is something else.
-        FileNotFoundError: there is nothing.
+        InvalidFileError: The path holds something else.
+        FileNotFoundError: The path does not exist.
     """
     mode = os.lstat(path).st_mode
     if stat.S_ISREG(mode):
         return path
-    what = next((word for is_it, word in _WORDS if is_it(mode)), "no file")
+    description = next((name for is_type, name in _FILE_TYPES if is_type(mode)), "not a file")
     if stat.S_ISLNK(mode):
         target, top = os.path.realpath(path), os.path.realpath(root)
         if not os.path.exists(target):
-            what = f"a link to {target}, where nothing is"
+            description = f"a link to {target}, which does not exist"
         elif os.path.commonpath([top, target]) != top:
-            what = f"a link out of {root}, to {target}"
+            description = f"a link out of {root}, to {target}"
         elif os.path.isfile(target):
             return target
         else:
-            what = f"a link to {target}, which is no file"
-    raise _unfit(path, f"is {what}, where a file belongs")
+            description = f"a link to {target}, which is not a file"
+    raise _invalid(path, f"it is {description}, expected a file")
 
 
 def open_regular(path: str, root: str) -> int:
-    """Return the descriptor of a file opened for reading: never of a pipe or a device, which could keep us waiting.
+    """Open a regular file for reading and return its descriptor. Never opens a pipe or a device, which could block.
 
     Raises:
-        InvalidFileError: it is no file, or a link that leads out of `root`.
-        FileNotFoundError: there is none.
+        InvalidFileError: The path does not hold a regular file, or is a link out of `root`.
+        FileNotFoundError: The path does not exist.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | os.O_NOFOLLOW
-    opened = os.open(require_regular(path, root), flags)
-    if not stat.S_ISREG(os.fstat(opened).st_mode):  # replaced since
-        os.close(opened)
-        raise _unfit(path, "is no file")
-    return opened
+    descriptor = os.open(require_regular(path, root), flags)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # replaced since
+        os.close(descriptor)
+        raise _invalid(path, "it is not a file")
+    return descriptor
 
 
-def read_bytes(path: str, root: str, most_bytes: int | None = None) -> bytes:
-    """Return a file's content.
+def read_bytes(path: str, root: str, max_bytes: int | None = None) -> bytes:
+    """Read a file's content.
 
     Raises:
-        InvalidFileError: it is no file below `root`, or has more than `most_bytes`.
-        FileNotFoundError: there is none.
+        InvalidFileError: The path is not a regular file below `root`, or has more than `max_bytes`.
+        FileNotFoundError: The path does not exist.
     """
     with open(open_regular(path, root), "rb") as file:
-        require_size(path, os.fstat(file.fileno()).st_size, most_bytes)
-        return file.read() if most_bytes is None else file.read(most_bytes)
+        require_size(path, os.fstat(file.fileno()).st_size, max_bytes)
+        return file.read() if max_bytes is None else file.read(max_bytes)
 
 
-def require_size(path: str, size: int, most_bytes: int | None) -> None:
-    """Check that a file can be read whole.
+def require_size(path: str, size: int, max_bytes: int | None) -> None:
+    """Check that a file is small enough to be read at once.
 
     Raises:
-        InvalidFileError: it has more than `most_bytes`.
+        InvalidFileError: It has more than `max_bytes`.
     """
-    if most_bytes is not None and size > most_bytes:
-        raise _unfit(path, f"has {size_text(size)}, where such a file has at most {size_text(most_bytes)}")
+    if max_bytes is not None and size > max_bytes:
+        raise _invalid(path, f"it has {size_text(size)}, expected at most {size_text(max_bytes)}")
 
 
-def _unfit(path: str, what: str) -> InvalidFileError:
-    return InvalidFileError(f"{path} {what}; it was not read: move it away, or put the file back from a backup")
+def _invalid(path: str, reason: str) -> InvalidFileError:
+    return InvalidFileError(f"cannot read {path}: {reason}. Move it away, or restore the file from a backup.")

@@ -33,7 +33,7 @@ def as_os_error(url: str) -> Iterator[None]:
 
 
 def client_options(url: str) -> dict[str, Any]:
-    """Return the options of a store's client; settings in the user's environment take precedence."""
+    """Return the options of a store's client. Settings in the user's environment take precedence."""
     if not url.startswith(("s3://", "s3a://")):
         return {}
     config: dict[str, Any] = {"connect_timeout": 10, "read_timeout": 60}
@@ -78,8 +78,8 @@ class RemoteFiles:
             return bytes(self.fs.cat_file(self.full_path(path), start=start, end=stop))
 
     def open(self, path: str) -> IO[bytes]:
-        opened: IO[bytes] = self.fs.open(self.full_path(path), "rb")
-        return opened
+        file: IO[bytes] = self.fs.open(self.full_path(path), "rb")
+        return file
 
     def readable_path(self, path: str) -> str:
         return self.full_path(path)
@@ -150,7 +150,7 @@ class RemoteFiles:
         """Do nothing: keys have no links."""
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-        if not self.is_shared:  # memory answers at once
+        if not self.is_shared:  # memory has no latency
             yield from map(function, items)
             return
         from concurrent.futures import ThreadPoolExecutor

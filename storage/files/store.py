@@ -27,7 +27,7 @@ _OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci",
 
 
 class StoreError(ValueError):
-    """A store cannot be opened, read or written. The message gives the cause and the cure."""
+    """A store cannot be opened, read or written. The message gives the cause and the fix."""
 
 
 class NoStoreError(StoreError):
@@ -43,26 +43,26 @@ class Store:
     """A folder, a bucket's prefix, or memory. Paths are relative and use `/`.
 
     Credentials and endpoints come from the environment and the files that the store's own tools read (AWS_PROFILE,
-    ~/.aws, ...). The store's own client retries throttling and server errors, with back-off and jitter.
+    ~/.aws, ...). The store's client retries throttling and server errors with backoff and jitter.
 
     Args:
         url: Folder or fsspec URL. Nothing is read or written yet.
-        is_users_own: Whether the folder holds the user's own data: links may lead anywhere, files may be of any size and kind.
+        is_users_own: Whether the folder holds user data: links may lead anywhere, files may have any size and type.
 
     Raises:
         StoreError: The URL's protocol is unknown, its package is not installed, or it names no location.
     """
 
     def __init__(self, url: str | os.PathLike[str], *, is_users_own: bool = False):
-        self.url = url = _checked(url)
+        self.url = url = _validate_url(url)
         self.files: Files = _open_files(url, follows_links=is_users_own)
         self.clock_ahead_s = 0.0
-        """Offset of this machine's clock against the store's in seconds, measured by `check_writable`."""
+        """Offset of the local clock against the store's in seconds, measured by `check_writable`."""
         self.format = Format()
         """The store's format, set by `read_format`."""
         self._is_users_own = is_users_own
         self._warned: set[str] = set()
-        """Unfit files already logged."""
+        """Paths of invalid files already logged."""
 
     @property
     def root(self) -> str:
@@ -71,7 +71,7 @@ class Store:
 
     @property
     def is_local(self) -> bool:
-        """Whether the store is a folder of this machine."""
+        """Whether the store is a local folder."""
         return self.files.is_local
 
     @property
@@ -95,7 +95,7 @@ class Store:
         return self.root if self.is_local else self.url
 
     def check_readable(self) -> None:
-        """Check that the store answers. It may be empty.
+        """Check that the store responds. It may be empty.
 
         Raises:
             StoreError: The bucket does not exist or refuses access.
@@ -104,9 +104,9 @@ class Store:
             self.files.probe()
         except Exception as error:
             raise StoreError(
-                f"store {self.url!r} cannot be read: {type(error).__name__}: {error}; check that bucket "
-                f"{self.root.partition('/')[0]!r} exists and that your credentials reach it (for S3: AWS_PROFILE or "
-                "AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL)"
+                f"cannot read store {self.url!r}: {type(error).__name__}: {error}. Check that bucket "
+                f"{self.root.partition('/')[0]!r} exists and that your credentials give access (for S3: AWS_PROFILE or "
+                "AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL)."
             ) from None
 
     def require_exists(self) -> None:
@@ -116,10 +116,10 @@ class Store:
             NoStoreError: The folder does not exist.
         """
         if not self.files.exists():
-            raise NoStoreError(f"there is no store at {self.url!r}; run a sweep first, or name its place with --store")
+            raise NoStoreError(f"no store at {self.url!r}. Run a sweep first, or pass --store.")
 
     def read_format(self) -> None:
-        """Read which versions of depthrate may read the store and write to it.
+        """Read the versions of depthrate that may read and write the store.
 
         Raises:
             StoreError: This version must not read it.
@@ -129,11 +129,11 @@ class Store:
         except (FileNotFoundError, NotADirectoryError):  # writing reports a file in place of the store's folder
             self.format = Format()
         except InvalidFileError as error:
-            raise StoreError(f"which versions may read store {self.url!r} is not known: {error}") from None
+            raise StoreError(f"cannot determine which versions may read store {self.url!r}: {error}") from None
         except OSError as error:
-            raise StoreError(f"{FORMAT_FILE} in store {self.url!r} cannot be read: {error}; try again") from error
-        if (refusal := self.format.refusal(self.url, writing=False)) is not None:
-            raise StoreError(refusal)
+            raise StoreError(f"cannot read {FORMAT_FILE} in store {self.url!r}: {error}. Try again.") from error
+        if (message := self.format.refusal_message(self.url, writing=False)) is not None:
+            raise StoreError(message)
 
     def write_format(self, format: Format) -> None:
         """Set the store's format, durably.
@@ -145,39 +145,39 @@ class Store:
         self.format = format
 
     def require_writer(self) -> None:
-        """Check that this version may write to a store of this format.
+        """Check that this version may write to the store.
 
         Raises:
             StoreError: It must not.
         """
-        if (refusal := self.format.refusal(self.url, writing=True)) is not None:
-            raise StoreError(refusal)
+        if (message := self.format.refusal_message(self.url, writing=True)) is not None:
+            raise StoreError(message)
 
-    def read(self, path: str, most_bytes: int | None = None) -> bytes:
+    def read(self, path: str, max_bytes: int | None = None) -> bytes:
         """Return a file's content.
 
         Args:
-            most_bytes: Maximum size. Default: the maximum of files of its kind.
+            max_bytes: Maximum size. Default: the maximum of files of its kind.
 
         Raises:
             FileNotFoundError: The file does not exist.
             InvalidFileError: It is not a file of the store, or larger.
         """
         self.full_path(path)
-        if most_bytes is None and not self._is_users_own and (kind := kind_of(path)) is not None:
-            most_bytes = kind.most_bytes
-        return self.files.read(path, most_bytes)
+        if max_bytes is None and not self._is_users_own and (kind := kind_of(path)) is not None:
+            max_bytes = kind.max_bytes
+        return self.files.read(path, max_bytes)
 
     def read_many(
-        self, paths: Iterable[str], most_bytes: Mapping[str, int] | None = None
+        self, paths: Iterable[str], max_bytes: Mapping[str, int] | None = None
     ) -> Iterator[tuple[str, bytes | OSError]]:
         """Yield (path, content or the error of reading it) in the order of `paths`."""
-        limits = most_bytes or {}
+        limits = max_bytes or {}
         return self.files.map(lambda path: (path, self._content_or_error(path, limits.get(path))), paths)
 
-    def _content_or_error(self, path: str, most_bytes: int | None) -> bytes | OSError:
+    def _content_or_error(self, path: str, max_bytes: int | None) -> bytes | OSError:
         try:
-            return self.read(path, most_bytes)
+            return self.read(path, max_bytes)
         except InvalidFileError as error:
             if path not in self._warned:
                 self._warned.add(path)
@@ -227,27 +227,27 @@ class Store:
         self.files.write(path, content, durable=durable)
 
     def list(self, folder: str = "") -> dict[str, int]:
-        """Return path -> size in bytes of all files below a folder, without files being written."""
+        """Return path -> size in bytes of all files below a folder, except files being written."""
         return {path: size for path, size in self._walk(folder) if not is_hidden(path) and is_safe(path)}
 
-    def list_foreign(self) -> Sequence[str]:
-        """Return the files of the whole store whose paths no store makes: they would lead elsewhere."""
+    def list_unsafe_paths(self) -> Sequence[str]:
+        """List the files whose paths could lead out of the store. No store creates them."""
         return [path for path, _ in self._walk("") if not is_safe(path)]
 
-    def unfit(self) -> Iterator[tuple[str, InvalidFileError]]:
-        """Yield the paths of a local store that should hold a file and do not, or one larger than its kind allows."""
+    def iter_invalid_files(self) -> Iterator[tuple[str, InvalidFileError]]:
+        """Yield the paths of a local store that should hold a file but do not, or hold one too large for its kind."""
         for path, size in list(self._walk("")) if self.is_local else ():
             kind = kind_of(path)
             try:
                 self.require_file(path)
-                require_size(self.full_path(path), size, None if kind is None else kind.most_bytes)
+                require_size(self.full_path(path), size, None if kind is None else kind.max_bytes)
             except InvalidFileError as error:
                 yield path, error
             except (OSError, StoreError):
                 continue  # deleted meanwhile, or a path that no store makes
 
     def stamps(self, folder: str) -> dict[str, Stamp]:
-        """Return path -> stamp of all files below a folder; a stamp changes when the file is rewritten."""
+        """Return path -> stamp of all files below a folder. A stamp changes when the file is rewritten."""
         self.full_path(folder)
         return {path: stamp for path, stamp in self.files.stamps(folder) if not is_hidden(path) and is_safe(path)}
 
@@ -265,17 +265,18 @@ class Store:
         return self.files.size(path)
 
     def modified(self, path: str) -> float | None:
-        """Return a file's modification time by the store's clock, in seconds since the epoch; None if it does not exist."""
+        """Return a file's modification time in seconds since the epoch by the store's clock, or None if it is
+        missing."""
         self.full_path(path)
         return self.files.modified(path)
 
     def delete(self, path: str, *, durable: bool = False) -> None:
-        """Delete a file or a folder with its content, if it exists; `durable`: it stays deleted after a power cut."""
+        """Delete a file or a folder with its content, if it exists. `durable`: it stays deleted after a power cut."""
         self._check_change(path)
         self.files.delete(path, durable=durable)
 
     def delete_many(self, paths: Sequence[str]) -> None:
-        """Delete files, as far as they exist."""
+        """Delete files. Missing files are ignored."""
         for path in paths:
             self._check_change(path)
         self.files.delete_many(paths)
@@ -290,24 +291,26 @@ class Store:
         self._check_change(to)
         self.files.move(path, to)
 
-    def require_place(self) -> None:
-        """Check, without writing, that trials could write here; which bucket accepts writes only a write shows.
+    def check_location(self) -> None:
+        """Check, without writing, that trials can write to the store.
+
+        Only a write shows whether a bucket accepts writes.
 
         Raises:
-            StoreError: they could not.
+            StoreError: They cannot.
         """
-        reason = "" if self.is_shared else "it exists in one process only, and trials run in other processes"
+        reason = "" if self.is_shared else "it exists only in this process, and trials run in other processes"
         if self.is_local:
             root = Path(self.root or "/")
-            existing = next(place for place in (root, *root.parents) if os.path.lexists(place))
+            existing = next(folder for folder in (root, *root.parents) if os.path.lexists(folder))
             if not existing.is_dir():
                 reason = f"{existing} is not a folder"
             elif not os.access(existing, os.W_OK | os.X_OK):
                 reason = f"no permission to write to {existing}"
         if reason:
             raise StoreError(
-                f"store {self.url!r} cannot be written: {reason}; give a folder you may write to, or a bucket, with --store "
-                "or DEPTHRATE_STORE"
+                f"cannot write to store {self.url!r}: {reason}. Pass a writable folder or a bucket with --store or "
+                "DEPTHRATE_STORE."
             )
 
     def check_writable(self) -> None:
@@ -324,9 +327,9 @@ class Store:
             self.clock_ahead_s = ahead_s if abs(ahead_s) > CLOCK_RESOLUTION_S else 0.0
             self.delete_many([probe])
         except Exception as error:
-            way = "make room there, or give another place" if is_full(error) else "give a place you may write to"
-            what = f"store {self.url!r} cannot be written: {error}"
-            raise StoreError(f"{what}; {way} with --store or DEPTHRATE_STORE") from error
+            remedy = "Free some space, or pass another store" if is_full(error) else "Pass a writable store"
+            message = f"cannot write to store {self.url!r}: {str(error).removesuffix('.')}"
+            raise StoreError(f"{message}. {remedy} with --store or DEPTHRATE_STORE.") from error
 
     def full_path(self, path: str) -> str:
         """Return the path in the filesystem.
@@ -335,7 +338,7 @@ class Store:
             StoreError: It leads out of the store.
         """
         if path and not is_safe(path):
-            raise StoreError(f"path {path!r:.200} leads out of store {self.url}; nothing was done")
+            raise StoreError(f"path {path!r:.200} leads out of store {self.url}. Nothing was done.")
         return self.files.full_path(path)
 
     def _check_change(self, path: str) -> None:
@@ -350,7 +353,7 @@ class Store:
 
 
 def _open_files(url: str, *, follows_links: bool) -> Files:
-    """Open a URL: a folder without fsspec, which takes a while to import, anything else by it.
+    """Open a URL: a folder without fsspec, whose import is slow, anything else with it.
 
     Raises:
         StoreError: fsspec cannot open it.
@@ -364,8 +367,8 @@ def _open_files(url: str, *, follows_links: bool) -> Files:
         fs, root = url_to_fs(os.path.expanduser(url), **client_options(url))
     except Exception as error:  # each protocol raises its own
         raise StoreError(
-            f"cannot open {url!r}: {str(error) or type(error).__name__}; give a folder or an fsspec URL such as "
-            "s3://bucket/store (S3 needs pip install 'depthrate[s3]')"
+            f"cannot open {url!r}: {str(error) or type(error).__name__}. Pass a folder or an fsspec URL, for example "
+            "s3://bucket/store (S3 needs pip install 'depthrate[s3]')."
         ) from None
     root = str(root).rstrip("/")
     if isinstance(fs, LocalFileSystem):
@@ -373,26 +376,26 @@ def _open_files(url: str, *, follows_links: bool) -> Files:
     return RemoteFiles(fs, root, url)
 
 
-def _checked(url: object) -> str:
-    """Return a store's URL as a text.
+def _validate_url(url: object) -> str:
+    """Return a store's URL as a str.
 
     Raises:
-        StoreError: it is none, or names a place where what is written would not be found.
+        StoreError: It is not a URL, or names a location where written files would not be found.
     """
     text = os.fspath(url) if isinstance(url, os.PathLike) else url
     if not isinstance(text, str) or "\0" in text:
-        raise StoreError(f"cannot open {url!r}: a store is a folder or an fsspec URL such as s3://bucket/store")
+        raise StoreError(f"cannot open {url!r}: expected a folder or an fsspec URL, for example s3://bucket/store.")
     protocol, separator, rest = text.partition("://")
     parts = rest.rstrip("/").split("/")
     if separator and protocol in _OBJECT_STORES and {"", ".", ".."}.intersection(parts):
         raise StoreError(
-            f"cannot open {text!r}: between its slashes stands nothing, or no name; write {protocol}://bucket/folder"
+            f"cannot open {text!r}: a part of its path is empty, '.' or '..'. Write {protocol}://bucket/folder."
         )
     return text
 
 
 def _folder_of(url: str) -> str | None:
-    """Return the absolute path of a store that is a folder; None where fsspec says what a URL means."""
+    """Return the absolute path of a store that is a folder, or None for other URLs."""
     path = os.path.expanduser(url.removeprefix("file://"))
     if ":" in path or (url.startswith("file://") and not path.startswith("/")):
         return None
@@ -401,10 +404,10 @@ def _folder_of(url: str) -> str | None:
 
 
 def open_store(url: str | os.PathLike[str] | None = None) -> Store:
-    """Open the store at `url`, else that of this process, whether or not there is one yet.
+    """Open the store at `url`, else that of this process. It need not exist.
 
     Raises:
-        StoreError: the place cannot be read.
+        StoreError: The store cannot be read.
     """
     store = Store(url or default_store())
     store.check_readable()
@@ -413,10 +416,14 @@ def open_store(url: str | os.PathLike[str] | None = None) -> Store:
 
 
 def existing_store(url: str | os.PathLike[str] | None = None, *, writes: bool = False) -> Store:
-    """Open a store that is there; `writes` says that it is about to be changed.
+    """Open an existing store.
+
+    Args:
+        writes: Whether the store is about to be changed.
 
     Raises:
-        StoreError: there is none at `url`, it cannot be read, or only newer versions of depthrate may read it or write to it.
+        StoreError: No store exists at `url`, it cannot be read, or only newer versions of depthrate may read or write
+            it.
     """
     store = open_store(url)
     store.require_exists()

@@ -1,4 +1,4 @@
-"""Upkeep beside running work: compaction, garbage, purges, verification and repair.
+"""Upkeep next to running work: compaction, garbage collection, purges, verification and repair.
 
-Imports `attempts` and below. Begin with `compact`; `verify` finds, `repair` mends.
+Imports `attempts` and below. Start with `compact`. `verify` finds faults, and `repair` fixes them.
 """

@@ -1,12 +1,13 @@
-"""Put many small files together into few large, sorted ones; readers see the same trials before, during and after.
+"""Merge many small files into few large, sorted ones. Readers see the same trials before, during and after.
 
-A compaction writes its files under names of its own and then a manifest (`storage.commits.manifest`), whose single write is the
-switch. What it replaces is deleted later, when no reader can still be at it, and only after the new files were read
-again and found whole. It takes no lock: two compactions at once may both hold a trial, and readers take it from one.
-What makes that safe is that a compaction holds every trial of everything it replaces: it leaves a double out only for
-an earlier commit that it holds itself, and a row that was removed for good (`storage.catalog.removals`). Trusting that another
-file holds it would lose the trial when that file's compaction trusts this one at the same moment.
-Killed at any point it leaves the store as it was, or one group of files further on; running it again goes on.
+A compaction writes its files under unique names and then a manifest (`storage.commits.manifest`), whose single write is
+the switch. The files it replaces are deleted later, when no reader can still be using them, and only after the new
+files were read again and found intact. It takes no lock: two concurrent compactions may both hold a trial, and readers
+take it from one. This is safe because a compaction holds every trial of everything it replaces: it leaves a duplicate
+out only for an earlier commit that it holds itself, and a row only if it was permanently removed
+(`storage.catalog.removals`). Relying on another file to hold it would lose the trial if that file's compaction relied
+on this one at the same moment. Killed at any point, it leaves the store as it was, or some groups of files further.
+Running it again continues.
 """
 
 from __future__ import annotations
@@ -24,32 +25,32 @@ from depthrate.storage.files.paths import new_name as new_compaction_id
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compaction_groups import GROUP_BYTES, plan_groups
 from depthrate.storage.maintenance.garbage import delete_replaced
-from depthrate.storage.maintenance.merge import DamagedFile, write_group
+from depthrate.storage.maintenance.merge import CorruptCommitFile, write_group
 from depthrate.storage.maintenance.purge import delete_empty_seals, seal_removals
-from depthrate.storage.maintenance.type_conflicts import is_mistyped, types_of
+from depthrate.storage.maintenance.type_conflicts import is_mistyped, read_column_types
 
 RETENTION_S = 3600.0
-"""How long what was replaced stays for readers that found it before."""
-ROUNDS = 5
-"""How often a compaction plans anew when others damage or delete what it was about to read."""
+"""Retention of replaced files in seconds, for readers that listed them before."""
+MAX_PLANS = 5
+"""Maximum number of plans of a compaction while other processes damage or delete files it was about to read."""
 
 
 @dataclass
 class CompactionResult:
-    """What a compaction did."""
+    """Counts and faults of a compaction."""
 
     groups: int = 0
     commits: int = 0
     trials: int = 0
     records: int = 0
     deleted: int = 0
-    """Replaced files that are gone now."""
+    """Replaced files that were deleted."""
     waiting: int = 0
-    """Replaced files that stay until the grace period is over."""
+    """Replaced files kept until their retention has passed."""
     refused: tuple[str, ...] = ()
-    """Why something was not purged or deleted."""
+    """Reasons why something was not purged or deleted."""
     damaged: tuple[str, ...] = ()
-    """Files that were left alone, with all that was committed with them."""
+    """Corrupt files that were left alone, with everything committed with them."""
 
 
 def compact(
@@ -58,22 +59,27 @@ def compact(
     grace_s: float = RETENTION_S,
     at_least: int = 2,
     group_bytes: float = GROUP_BYTES,
-    tell: Callable[[CompactionResult, int], None] = lambda result, num_groups: None,
+    on_progress: Callable[[CompactionResult, int], None] = lambda result, num_groups: None,
 ) -> CompactionResult:
-    """Put together what every sweep has in small files, then delete what was replaced longer than `grace_s` ago.
+    """Merge the small files of every sweep, then delete files replaced longer than `grace_s` ago.
 
-    A sweep with fewer than `at_least` loose commits is left alone. `tell` hears of each group that is done, and how
-    many there are. Damaged files are left alone too: `storage.maintenance.verify` names them and what to do.
+    Corrupt files are left alone: `storage.maintenance.verify` reports them and the fix.
 
-    What cannot be read stops what relies on it: without every list of trials nothing is purged, without every manifest nothing
-    is deleted, and `refused` says so.
+    An unreadable file stops everything that depends on it: without every list of trials nothing is purged, and without
+    every manifest nothing is deleted. `refused` holds the reasons.
+
+    Args:
+        grace_s: Retention of replaced files in seconds.
+        at_least: Minimum number of loose commits. A sweep with fewer is left alone.
+        group_bytes: Maximum size of a group of one table in memory.
+        on_progress: Function called after each group with the result so far and the number of groups.
 
     Raises:
-        ClockError: the clock of this machine is wrong, or the store's.
-        OSError: the store refused a read or a write; nothing is lost, run it again.
+        ClockError: The local clock or the store's is wrong.
+        OSError: The store refused a read or a write. Nothing is lost. Run it again.
     """
     require_clock(store)
-    result, cache, types = CompactionResult(), SnapshotCache(), types_of(store)
+    result, cache, types = CompactionResult(), SnapshotCache(), read_column_types(store)
     first = take_snapshot(store, cache=cache)
     refused = []
     try:
@@ -81,9 +87,9 @@ def compact(
             first = take_snapshot(store, cache=cache)
     except CorruptFileError as error:
         refused.append(f"nothing was purged: {error}")
-    damaged = {source.path for source in (*first.sources, *first.superseded_commits) if is_mistyped(source, types)}
-    for _ in range(ROUNDS):
-        snapshot = take_snapshot(store, ignore=damaged, cache=cache)
+    corrupt = {source.path for source in (*first.sources, *first.superseded_commits) if is_mistyped(source, types)}
+    for _ in range(MAX_PLANS):
+        snapshot = take_snapshot(store, ignore=corrupt, cache=cache)
         groups = list(plan_groups(store, snapshot, at_least, group_bytes))
         try:
             for group in groups:
@@ -92,13 +98,13 @@ def compact(
                 result.commits += sum(source.manifest is None for source in group.sources)
                 result.trials += sum(source.trials.num_rows for source in group.sources)
                 result.records += len(group.records)
-                tell(result, len(groups))
+                on_progress(result, len(groups))
             break
-        except DamagedFile as error:
-            damaged.add(str(error))
+        except CorruptCommitFile as error:
+            corrupt.add(str(error))
         except FileNotFoundError:
-            continue  # another compaction has replaced and deleted it: plan with what is there now
-    result.damaged = tuple(sorted(damaged))
+            continue  # another compaction has replaced and deleted it: plan with the current files
+    result.damaged = tuple(sorted(corrupt))
     try:
         result.deleted, result.waiting = delete_replaced(store, grace_s)
     except CorruptFileError as error:
@@ -110,6 +116,6 @@ def compact(
         delete_empty_seals(store, take_snapshot(store, cache=cache))
     beats = NodeHeartbeats(store)
     beats.poll()
-    beats.delete_ended(())  # what nodes left behind whose launch did not see their end
-    delete_ended_live(store, first.trial_ids(), silent_s=LIVE_FORGOTTEN_S)
+    beats.delete_ended(())  # files of nodes whose launch did not notice their end
+    delete_ended_live(store, first.trial_ids(), stale_s=LIVE_FORGOTTEN_S)
     return result

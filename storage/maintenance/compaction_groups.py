@@ -1,4 +1,4 @@
-"""Which small files of a store a compaction puts together, and how much of them at once."""
+"""Selection of the small files that a compaction merges, in groups that fit into memory."""
 
 from __future__ import annotations
 
@@ -14,34 +14,36 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState
 
 GROUP_BYTES = 100e6
-"""Of one table in memory: files are put together up to this much at once (the process needs about thrice that)."""
+"""Maximum bytes of one table in memory that are merged at once (the process needs about three times that)."""
 GROUP_ROWS = 1_000_000
+"""Maximum rows of one table in a group."""
 GROUP_RECORDS = 5_000
+"""Maximum attempts' records in a group."""
 MERGE_FEATURES_BELOW = 8_000_000
-"""Bytes: larger files of features stay as they are, nothing would be gained by writing them anew."""
+"""Size in bytes above which files of features are not rewritten, since merging them gains nothing."""
 SETTLED_S = 60.0
-"""An attempt's record is final this long after its end."""
+"""Seconds after an attempt's end when its record is final."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """What becomes one set of files: the rows of these commits and compactions that count, and these records."""
+    """Input of one set of files: the visible rows of these commits and compactions, and these records."""
 
     sweep: str
     sources: list[VisibleCommit]
     records: list[str]
     """Paths of attempts' records."""
     drops: bool = False
-    """Whether rows among them were removed for good."""
+    """Whether some of the rows were permanently removed."""
 
     @property
     def is_work(self) -> bool:
-        """Whether writing it leaves fewer files than there are, or fewer rows."""
+        """Whether writing the group reduces the number of files or rows."""
         return self.drops or len(self.sources) + len(self.records) > 1
 
 
 def plan_groups(store: Store, snapshot: Snapshot, at_least: int, group_bytes: float) -> Iterator[Group]:
-    """Yield what to put together: loose commits with compactions that are still small, and copies with their originals."""
+    """Yield the groups to merge: loose commits with small compactions, and copies with their originals."""
     sources: dict[str, list[VisibleCommit]] = {}
     for source in (*snapshot.sources, *snapshot.superseded_commits):
         sources.setdefault(sweep_of_path(source.path), []).append(source)
@@ -51,15 +53,15 @@ def plan_groups(store: Store, snapshot: Snapshot, at_least: int, group_bytes: fl
         of_sweep = sources.get(sweep, [])
         small = [s for s in of_sweep if s.manifest is None or s.path in shrinking or _weight(s) < group_bytes / 2]
         loose = sum(source.manifest is None for source in small)
-        is_much = loose >= at_least or len(small) - loose > 1 or len(records.get(sweep, ())) >= at_least
-        if is_much or any(source.path in shrinking for source in small):
+        is_enough = loose >= at_least or len(small) - loose > 1 or len(records.get(sweep, ())) >= at_least
+        if is_enough or any(source.path in shrinking for source in small):
             yield from _cut(sweep, small, records.get(sweep, []), group_bytes, shrinking)
         taken = {source.path for source in small}
         yield from _copies(sweep, [source for source in of_sweep if source.path not in taken])
 
 
 def _copies(sweep: str, large: list[VisibleCommit]) -> Iterator[Group]:
-    """Yield each compaction that another one, which ran at the same time, made superfluous, together with that one."""
+    """Yield each compaction that a concurrent one made redundant, together with that one."""
     originals = [source for source in large if source.trials.num_rows]
     for copy in (source for source in large if not source.trials.num_rows):
         trial_ids = set(copy.all_trials["trial_id"].to_pylist())
@@ -70,38 +72,38 @@ def _copies(sweep: str, large: list[VisibleCommit]) -> Iterator[Group]:
 
 
 def _has_gone(source: VisibleCommit, snapshot: Snapshot) -> bool:
-    """Whether a source holds rows that were removed for good."""
-    counts = snapshot.removals.permanent_only().counts(source.all_trials)
+    """Return whether a source holds rows that were permanently removed."""
+    counts = snapshot.removals.permanent_only().visible_mask(source.all_trials)
     return counts is not None and not all(counts.to_pylist())
 
 
 def _cut(
     sweep: str, sources: list[VisibleCommit], records: list[str], group_bytes: float, shrinking: Set[str]
 ) -> Iterator[Group]:
-    """Cut a sweep's sources into groups that fit into memory."""
+    """Split a sweep's sources into groups that fit into memory."""
 
     def group() -> Group:
-        drops = any(source.path in shrinking for source in chosen)
-        return Group(sweep, chosen, records[:GROUP_RECORDS], drops)
+        drops = any(source.path in shrinking for source in selected)
+        return Group(sweep, selected, records[:GROUP_RECORDS], drops)
 
-    chosen: list[VisibleCommit] = []
+    selected: list[VisibleCommit] = []
     weight, rows = 0.0, 0
     for source in sources:
         more_rows = max((file.rows for files in source.files.values() for file in files), default=0)
-        if chosen and (weight + _weight(source) > group_bytes or rows + more_rows > GROUP_ROWS):
+        if selected and (weight + _weight(source) > group_bytes or rows + more_rows > GROUP_ROWS):
             yield group()
-            records, chosen, weight, rows = records[GROUP_RECORDS:], [], 0.0, 0
-        chosen.append(source)
+            records, selected, weight, rows = records[GROUP_RECORDS:], [], 0.0, 0
+        selected.append(source)
         weight, rows = weight + _weight(source), rows + more_rows
-    while chosen or records:
+    while selected or records:
         last = group()
         if last.is_work:
             yield last
-        records, chosen = records[GROUP_RECORDS:], []
+        records, selected = records[GROUP_RECORDS:], []
 
 
 def _weight(source: VisibleCommit) -> float:
-    """Return about how many bytes a source's largest table takes in memory: its numbers, and what packs badly."""
+    """Estimate the bytes of a source's largest table in memory: its numbers, and data that compress badly."""
     weights = [0.0]
     for table, named in source.files.items():
         merged = [file for file in named if table != "features" or file.size < MERGE_FEATURES_BELOW]
@@ -114,9 +116,9 @@ def _settled_records(store: Store, snapshot: Snapshot) -> dict[str, list[str]]:
     settled: dict[str, list[str]] = {}
     now = time.time()
     for path, record in read_loose_records(store, snapshot.attempts):
-        ended = record["ended_at"]
+        ended_at = record["ended_at"]
         if record.get("is_newer"):
-            continue  # its table has no column for what a newer version says there
-        if record["state"] is not AttemptState.RUNNING and ended is not None and now - ended > SETTLED_S:
+            continue  # the table has no columns for fields of newer versions
+        if record["state"] is not AttemptState.RUNNING and ended_at is not None and now - ended_at > SETTLED_S:
             settled.setdefault(sweep_of_path(path), []).append(path)
     return settled

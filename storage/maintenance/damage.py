@@ -1,4 +1,4 @@
-"""How a damaged file is damaged, and what can still be read of it."""
+"""Faults of corrupt files, and the rows that can still be read."""
 
 from __future__ import annotations
 
@@ -7,46 +7,46 @@ from typing import Any
 import pyarrow as pa
 
 from depthrate.storage.commits.source import first_line
-from depthrate.storage.files.parquet import DataFile, open_parquet
+from depthrate.storage.files.parquet import UNREADABLE_ERRORS, DataFile, open_parquet
 from depthrate.storage.files.paths import DATA_TABLES
 from depthrate.storage.tables.schema import Columns
 
-BROKEN = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError)
-"""What reading a damaged file may raise."""
-
 
 def diagnose(
-    name: str, content: bytes, file: DataFile, counting: set[str], columns: Columns
+    name: str, content: bytes, file: DataFile, trial_ids: set[str], columns: Columns
 ) -> tuple[str, str, set[str]]:
-    """Return (kind, what, trials) of a file that does not hold what was committed."""
+    """Return (kind, fault, trials) of a corrupt file."""
     if not content:
-        return "damaged", "is empty", counting
-    size = "" if len(content) == file.size else f"; it has {len(content)} bytes of {file.size}"
+        return "damaged", "is empty", trial_ids
+    size = "" if len(content) == file.size else f", and it has {len(content)} of {file.size} bytes"
     try:
         with open_parquet(content) as parquet:
             if wrong := wrong_columns(name, parquet.schema_arrow, columns):
-                return "wrong schema", wrong, counting
+                return "wrong schema", wrong, trial_ids
             bad = _bad_groups(parquet)
             if bad and not size:
-                what = f"{len(bad)} of {parquet.num_row_groups} row groups cannot be read"
-                return "damaged", what, _trials_in(parquet, bad, counting)
-    except BROKEN as error:
-        return "damaged", f"cannot be read ({first_line(error)}){size}", counting
-    return "damaged", f"is not what was committed: its sha256 differs{size}", counting
+                fault = f"{len(bad)} of {parquet.num_row_groups} row groups cannot be read"
+                return "damaged", fault, _trials_in(parquet, bad, trial_ids)
+    except UNREADABLE_ERRORS as error:
+        return "damaged", f"cannot be read ({first_line(error)}){size}", trial_ids
+    return "damaged", f"differs from the committed file by its sha256{size}", trial_ids
 
 
 def wrong_columns(name: str, schema: pa.Schema, columns: Columns) -> str | None:
-    """Return how a file's columns are not those of its table; newer versions may have more of them, of any type."""
+    """Return the difference between a file's columns and its table's, or None. Newer versions may add columns.
+
+    Columns added by newer versions may have any type.
+    """
     if name not in columns.schemas:
         return None
-    known = {each.name: each.type for each in columns.schemas[name]}
-    for field_ in schema:
-        standard = known.get(field_.name)
-        is_feature = name == "features" and field_.name == "feature" and pa.types.is_fixed_size_list(field_.type)
-        if standard not in (None, field_.type) and not is_feature:
-            return f"column {field_.name!r} is {field_.type} instead of {standard}"
-    lacking = [column for column in ("trial_id", "attempt_id", "step") if column not in schema.names]
-    return f"lacks the columns {', '.join(lacking)}" if lacking and name in DATA_TABLES else None
+    standard_types = {column.name: column.type for column in columns.schemas[name]}
+    for column in schema:
+        standard = standard_types.get(column.name)
+        is_feature = name == "features" and column.name == "feature" and pa.types.is_fixed_size_list(column.type)
+        if standard not in (None, column.type) and not is_feature:
+            return f"column {column.name!r} is {column.type}, expected {standard}"
+    missing = [required for required in ("trial_id", "attempt_id", "step") if required not in schema.names]
+    return f"is missing columns {', '.join(missing)}" if missing and name in DATA_TABLES else None
 
 
 def newer_columns(name: str, schema: pa.Schema, file: DataFile, columns: Columns) -> list[str]:
@@ -68,23 +68,23 @@ def _bad_groups(parquet: Any) -> list[int]:
     return bad
 
 
-def _trials_in(parquet: Any, groups: list[int], counting: set[str]) -> set[str]:
+def _trials_in(parquet: Any, groups: list[int], trial_ids: set[str]) -> set[str]:
     """Return the trials that can have rows in these row groups, by their statistics."""
     column = parquet.schema_arrow.names.index("trial_id")
     lost: set[str] = set()
     for group in groups:
         statistics = parquet.metadata.row_group(group).column(column).statistics
         if statistics is None or not statistics.has_min_max:
-            return counting
-        lost |= {trial_id for trial_id in counting if statistics.min <= trial_id <= statistics.max}
+            return trial_ids
+        lost |= {trial_id for trial_id in trial_ids if statistics.min <= trial_id <= statistics.max}
     return lost
 
 
-def rows_left(content: bytes) -> pa.Table:
-    """Return the rows of a damaged file's row groups that can still be read.
+def read_intact_rows(content: bytes) -> pa.Table:
+    """Read the rows of a corrupt file's intact row groups.
 
     Raises:
-        pa.ArrowException, OSError: none can.
+        pa.ArrowException, OSError: No row group can be read.
     """
     with open_parquet(content) as parquet:
         bad = _bad_groups(parquet)

@@ -1,4 +1,4 @@
-"""What a verification found: which file is not as it should be, how, and which trials that costs."""
+"""Findings of a verification: the files, their faults, and the trials lost."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from dataclasses import dataclass, field
 
 from depthrate.storage.commits.source import VisibleCommit
 
-STRAY = ("foreign", "leftover")
-"""Kinds of findings of files that no commit rests on."""
+ORPHANED_KINDS = ("foreign", "leftover")
+"""Kinds of findings for files that no commit names."""
 NEWER = "newer"
-"""The kind of findings of files that only newer versions of depthrate can read: nothing is wrong with them."""
+"""Kind of findings for files that only newer versions of depthrate can read. The files are intact."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is not as it should be."""
+    """A fault in a store."""
 
     path: str
     kind: str
-    """damaged, missing, wrong schema, two types, incomplete, miscounted, foreign, leftover, newer."""
+    """One of: damaged, missing, wrong schema, two types, incomplete, miscounted, foreign, leftover, newer."""
     what: str
     trial_ids: tuple[str, ...] = ()
-    """Trials that do not count because of it, or may not."""
+    """Trials that are or may be invisible because of it."""
 
     def __str__(self) -> str:
         lost = f" (trials: {len(self.trial_ids)})" if self.trial_ids else ""
@@ -30,15 +30,15 @@ class Finding:
 
 @dataclass
 class Verification:
-    """What was looked at and found."""
+    """Counts and findings of a verification."""
 
     num_files: int = 0
     num_bytes: int = 0
     num_trials: int = 0
     newer: set[str] = field(default_factory=set)
-    """Columns, as `table.column`, that newer versions of depthrate have written."""
+    """Columns, as `table.column`, written by newer versions of depthrate."""
     findings: list[Finding] = field(default_factory=list)
     lost: dict[str, set[str]] = field(default_factory=dict)
-    """Commit or manifest with something wrong -> those of its trials that cannot be used."""
+    """Commit or manifest with a fault -> its trials that cannot be used."""
     sources: dict[str, VisibleCommit] = field(default_factory=dict)
     """The same commits, with the trials that can be read from them."""

@@ -1,4 +1,4 @@
-"""Delete what compactions replaced and what killed ones left, when no reader can still be at it."""
+"""Deletion of files that compactions replaced or orphaned, when no reader can still be using them."""
 
 from __future__ import annotations
 
@@ -9,76 +9,79 @@ import pyarrow as pa
 from depthrate.storage.attempts.clocks import age_s
 from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.commits.snapshot import Snapshot, require_intact, take_snapshot
-from depthrate.storage.commits.source import find_broken_files
+from depthrate.storage.commits.source import find_corrupt_files
 from depthrate.storage.files.parquet import read_parquet
 from depthrate.storage.files.paths import compaction_of_path, is_compacted, manifest_path, sweep_of_path
 from depthrate.storage.files.store import Store
 
 ABANDONED_S = 3600.0
-"""Files of a compaction without a manifest are left over when they are this old."""
+"""Age in seconds at which files of a compaction without a manifest are orphaned."""
 
 
 def delete_replaced(store: Store, grace_s: float) -> tuple[int, int]:
-    """Delete what compactions replaced longer than `grace_s` ago and return how many files that were, and how many wait.
+    """Delete files that compactions replaced longer than `grace_s` ago.
 
-    Before anything is deleted the compaction's own files are read again: only what is there, bit for bit, replaces.
+    Return the numbers of deleted and waiting files.
+
+    Before a deletion the compaction's own files are read again: only files that are identical to what was written
+    replace others.
 
     Raises:
-        CorruptFileError: a manifest cannot be read, which may name files of others.
+        CorruptFileError: A manifest cannot be read, which may name files of others.
     """
     snapshot = take_snapshot(store)
     require_intact(snapshot, ("manifest/",))
     ready, waiting = set(), 0
     for manifest in snapshot.manifests:
-        doomed = _expired_paths(manifest, snapshot)
-        if doomed and age_s(store, manifest.path, manifest.created_at) >= grace_s and _is_sound(store, manifest):
+        expired = _expired_paths(manifest, snapshot)
+        if expired and age_s(store, manifest.path, manifest.created_at) >= grace_s and _is_intact(store, manifest):
             ready.add(manifest.compaction_id)
         else:
-            waiting += len(doomed)
+            waiting += len(expired)
     if ready:
-        snapshot = take_snapshot(store)  # reading took a while: what another compaction names since then stays
-    doomed = [path for m in snapshot.manifests if m.compaction_id in ready for path in _expired_paths(m, snapshot)]
+        snapshot = take_snapshot(store)  # reading took a while: files that another compaction has named since then stay
+    expired = [path for m in snapshot.manifests if m.compaction_id in ready for path in _expired_paths(m, snapshot)]
     abandoned = _abandoned(store, snapshot)
-    # manifests before their files: a reader finds a compaction whole or not at all
-    for path in (path for path in doomed if path.startswith("manifest/")):
+    # manifests before their files: a reader finds either a complete compaction or none
+    for path in (path for path in expired if path.startswith("manifest/")):
         store.delete(path)
-    store.delete_many([path for path in (*doomed, *abandoned) if not path.startswith("manifest/")])
-    return len(doomed) + len(abandoned), waiting
+    store.delete_many([path for path in (*expired, *abandoned) if not path.startswith("manifest/")])
+    return len(expired) + len(abandoned), waiting
 
 
 def _expired_paths(manifest: Manifest, snapshot: Snapshot) -> list[str]:
-    """Return what is there of all that a compaction replaced."""
+    """Return the existing files that a compaction replaced."""
     named = {file.path for current in snapshot.manifests for file in current.all_files()}
-    doomed = [*manifest.replaced_paths(), *_doomed_records(manifest, snapshot)]
+    expired = [*manifest.replaced_paths(), *_expired_records(manifest, snapshot)]
     for old in (old for old in snapshot.superseded_manifests if old.compaction_id in manifest.compactions):
-        doomed += [*old.replaced_paths(), *_doomed_records(old, snapshot)]
-        doomed += [old.path, *(file.path for file in old.all_files())]
-    return [path for path in dict.fromkeys(doomed) if path in snapshot.listing and path not in named]
+        expired += [*old.replaced_paths(), *_expired_records(old, snapshot)]
+        expired += [old.path, *(file.path for file in old.all_files())]
+    return [path for path in dict.fromkeys(expired) if path in snapshot.listing and path not in named]
 
 
-def _doomed_records(manifest: Manifest, snapshot: Snapshot) -> list[str]:
-    """Return the records and logs that a compaction holds, without those that were written anew since it read them."""
+def _expired_records(manifest: Manifest, snapshot: Snapshot) -> list[str]:
+    """Return the records and logs that a compaction holds, except those rewritten since it read them."""
     records = manifest.replaced_records().items()
     return [path for path, size in records if size is None or snapshot.listing.get(path) == size]
 
 
-def _is_sound(store: Store, manifest: Manifest) -> bool:
-    """Whether every file of a compaction holds what was written."""
+def _is_intact(store: Store, manifest: Manifest) -> bool:
+    """Return whether no file of a compaction is corrupt."""
     written = [file for file in manifest.all_files() if is_compacted(file.path)]
-    return not find_broken_files(store, written)
+    return not find_corrupt_files(store, written)
 
 
 def _abandoned(store: Store, snapshot: Snapshot) -> list[str]:
-    """Return what killed compactions left: old, without a manifest, and all of it committed elsewhere."""
+    """Return orphaned files of killed compactions: old, without a manifest, with all trials committed elsewhere."""
     manifests = {path for path in snapshot.listing if path.startswith("manifest/")}
-    left: dict[tuple[str, str], list[str]] = {}
+    orphaned: dict[tuple[str, str], list[str]] = {}
     for path in snapshot.listing:
         if is_compacted(path):
             sweep, compaction_id = sweep_of_path(path), compaction_of_path(path)
             if manifest_path(sweep, compaction_id) not in manifests:
-                left.setdefault((sweep, compaction_id), []).append(path)
+                orphaned.setdefault((sweep, compaction_id), []).append(path)
     abandoned: list[str] = []
-    for paths in left.values():
+    for paths in orphaned.values():
         trials = [path for path in paths if path.startswith("trials/")]
         ages = [
             time.time() - store.clock_ahead_s - modified
@@ -90,7 +93,7 @@ def _abandoned(store: Store, snapshot: Snapshot) -> list[str]:
         try:
             ids = {i for path in trials for i in read_parquet(store.read(path))["trial_id"].to_pylist()}
         except (pa.ArrowException, OSError, KeyError):
-            continue  # `verify` names it
+            continue  # `verify` reports it
         if ids <= snapshot.trial_ids() | snapshot.removals.trial_ids():
             abandoned += paths
     return abandoned

@@ -1,4 +1,4 @@
-"""A group's rows as few sorted files, and then the manifest that makes them count."""
+"""Merging of a group's rows into few sorted files, followed by the manifest that makes them visible."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from depthrate.storage.attempts.records import read_loose_records
-from depthrate.storage.commits.commit import joined_rows
+from depthrate.storage.commits.commit import join_rows
 from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.commits.snapshot import Snapshot
-from depthrate.storage.commits.source import VisibleCommit, counting_rows, read_commit_of, resolve
+from depthrate.storage.commits.source import VisibleCommit, read_commit_of, resolve, visible_rows
 from depthrate.storage.files.parquet import DataFile, read_parquet, write_table
 from depthrate.storage.files.paths import attempt_of_path, compacted_path, log_path, manifest_path, name_of_path
 from depthrate.storage.files.regular import InvalidFileError
@@ -26,16 +26,16 @@ _RECORDS = ATTEMPTS.append(pa.field("log", pa.binary()))
 ReadRows = Callable[[Store, VisibleCommit, DataFile], pa.Table]
 
 
-class DamagedFile(Exception):
-    """A file of a commit is not what was committed; the argument is its path."""
+class CorruptCommitFile(Exception):
+    """A file of a commit is corrupt. The argument is its path."""
 
 
 def write_group(store: Store, group: Group, snapshot: Snapshot, compaction_id: str) -> Manifest:
-    """Write a group's rows and then the manifest that makes them count.
+    """Write a group's rows and then the manifest that makes them visible.
 
     Raises:
-        DamagedFile: a file is not what was committed; nothing has changed.
-        FileNotFoundError: a file is gone, which another compaction has replaced; nothing has changed.
+        CorruptCommitFile: A file is corrupt. Nothing has changed.
+        FileNotFoundError: Another compaction has replaced a file. Nothing has changed.
     """
     resolved = _resolved(store, group, snapshot)
     written = write_tables(store, group.sweep, resolved, compaction_id, read_rows)
@@ -51,7 +51,7 @@ def write_group(store: Store, group: Group, snapshot: Snapshot, compaction_id: s
         created_at=time.time(),
         files=written,
         commits=[name_of_path(source.path) for source in group.sources if source.manifest is None],
-        compactions=sorted({m.compaction_id for m in replaced} | _still_there(group.sweep, replaced, snapshot)),
+        compactions=sorted({m.compaction_id for m in replaced} | _undeleted(group.sweep, replaced, snapshot)),
         attempts=sizes,
         logs=logs,
         gone=_gone({attempt_id for _, attempt_id in left_out}, replaced),
@@ -67,19 +67,19 @@ def _rows(tables: Iterable[pa.Table]) -> set[tuple[str, str]]:
 
 
 def _gone(attempts: set[str], replaced: Sequence[Manifest]) -> list[str] | None:
-    """Return the attempts of which rows are gone, now or before; None where an older version did not note them."""
-    before = [manifest.gone for manifest in replaced]
-    return None if None in before else sorted(attempts.union(*(names or () for names in before)))
+    """Return the attempts with rows left out, now or before, or None if an older version did not record them."""
+    earlier = [manifest.gone for manifest in replaced]
+    return None if None in earlier else sorted(attempts.union(*(names or () for names in earlier)))
 
 
-def _still_there(sweep: str, replaced: Sequence[Manifest], snapshot: Snapshot) -> set[str]:
-    """Return what replaced compactions replaced in their turn, and has not been deleted yet."""
+def _undeleted(sweep: str, replaced: Sequence[Manifest], snapshot: Snapshot) -> set[str]:
+    """Return the compactions that replaced compactions had replaced and that are not deleted yet."""
     earlier = {compaction_id for manifest in replaced for compaction_id in manifest.compactions}
     return {compaction_id for compaction_id in earlier if manifest_path(sweep, compaction_id) in snapshot.listing}
 
 
 def _resolved(store: Store, group: Group, snapshot: Snapshot) -> list[VisibleCommit]:
-    """Return a group's sources with those of their trials that have no earlier commit within the group and are not gone."""
+    """Return a group's sources with the trials that have no earlier commit in the group and are not purged."""
     commits = []
     for source in group.sources:
         try:
@@ -87,16 +87,16 @@ def _resolved(store: Store, group: Group, snapshot: Snapshot) -> list[VisibleCom
         except FileNotFoundError:
             raise
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-            raise DamagedFile(source.path) from error
+            raise CorruptCommitFile(source.path) from error
     return resolve(commits, removals=snapshot.removals.permanent_only())
 
 
 def write_tables(
     store: Store, sweep: str, sources: Sequence[VisibleCommit], compaction_id: str, read: ReadRows
 ) -> dict[str, list[DataFile]]:
-    """Write those rows of some sources that count, sorted, and return the files by table.
+    """Write the visible rows of some sources, sorted, and return the files by table.
 
-    The sources come with all columns of their trials.
+    The sources have all columns of their trials.
     """
 
     def path(table: str, part: int | None = None) -> str:
@@ -107,61 +107,61 @@ def write_tables(
     ids = trials["trial_id"].take(pa.array(order)).combine_chunks()
     written: dict[str, list[DataFile]] = {}
     if trials.num_rows:
-        # first, so that what a killed compaction leaves says by itself whose rows it is
+        # first, so that the files of a killed compaction show which trials they hold
         written["trials"] = [write_table(store, path("trials"), "trials", trials, order)]
     for name in ("metrics", "curves"):
         table = _joined(name, [read(store, s, file) for s in sources for file in s.files.get(name, ())])
         if table is not None:
-            own = _own_columns(sources, name, table)
+            custom = _custom_columns(sources, name, table)
             names_all = all(file.names_all for source in sources for file in source.files.get(name, ()))
             order = _order(name, table, ids)
-            written[name] = [write_table(store, path(name), name, table, order, own=own, names_all=names_all)]
-            del table  # before the next is read
+            written[name] = [write_table(store, path(name), name, table, order, custom=custom, names_all=names_all)]
+            del table  # free memory before the next is read
     features = _merge_features(store, sources, ids, path, read)
     return written | ({"features": features} if features else {})
 
 
-def _own_columns(sources: Sequence[VisibleCommit], name: str, table: pa.Table) -> dict[str, str]:
-    """Return those of a table's columns that its files held beyond the standard ones, with their types."""
-    own = {column for source in sources for file in source.files.get(name, ()) for column in file.own_columns}
-    return {each.name: str(each.type) for each in table.schema if each.name in own}
+def _custom_columns(sources: Sequence[VisibleCommit], name: str, table: pa.Table) -> dict[str, str]:
+    """Return the columns of a table that its files held beyond the standard ones, with their types."""
+    custom = {column for source in sources for file in source.files.get(name, ()) for column in file.own_columns}
+    return {column.name: str(column.type) for column in table.schema if column.name in custom}
 
 
 def _joined(name: str, parts: list[pa.Table]) -> pa.Table | None:
     parts = [part for part in parts if part.num_rows]
-    return joined_rows(name, parts).combine_chunks() if parts else None
+    return join_rows(name, parts).combine_chunks() if parts else None
 
 
 def read_rows(store: Store, source: VisibleCommit, file: DataFile) -> pa.Table:
-    """Return the rows of a source's file that count.
+    """Read the visible rows of a source's file.
 
     Raises:
-        DamagedFile: it is not what was committed.
+        CorruptCommitFile: It is corrupt.
     """
-    return counting_rows(source, _read_whole(store, file))
+    return visible_rows(source, _read_intact(store, file))
 
 
-def _read_whole(store: Store, file: DataFile) -> pa.Table:
+def _read_intact(store: Store, file: DataFile) -> pa.Table:
     content = file.read(store)
     if not file.has_content(content):
-        raise DamagedFile(file.path)
+        raise CorruptCommitFile(file.path)
     try:
         return read_parquet(content)
-    except (pa.ArrowException, OSError, ValueError) as error:  # no Parquet, though its digest is right
-        raise DamagedFile(file.path) from error
+    except (pa.ArrowException, OSError, ValueError) as error:  # not Parquet, though its digest is right
+        raise CorruptCommitFile(file.path) from error
 
 
 def _order(name: str, table: pa.Table, ids: pa.Array) -> np.ndarray:
-    """Return the order in which a trial's rows lie together, by step and layer, and all last layers before the rest.
+    """Return an order with a trial's rows adjacent, by step and layer, and all last layers before the other layers.
 
-    Most questions are about the last layers: statistics let them skip all other rows.
+    Most queries are about the last layers: statistics let them skip all other rows.
     """
     columns = ["layer", "step"] if name in ("metrics", "features") else ["step"]
     keys: list[Any] = [pc.fill_null(table[column], -1).to_numpy() for column in columns]
     keys.append(pc.index_in(table["trial_id"], ids).to_numpy())
     if name == "metrics":
         keys.append(~pc.fill_null(table["is_last"], False).to_numpy(zero_copy_only=False))
-    return np.lexsort(keys)  # the last key first; stable
+    return np.lexsort(keys)  # stable, the last key is the primary one
 
 
 def _merge_features(
@@ -171,48 +171,48 @@ def _merge_features(
     path: Callable[[str, int | None], str],
     read: ReadRows,
 ) -> list[DataFile]:
-    """Put small files of features of one width together; name the large ones as they are."""
-    kept, parts = [], dict[str, list[pa.Table]]()
+    """Merge small files of features of one width, and name the large ones as they are."""
+    files, parts = [], dict[str, list[pa.Table]]()
     for source in sources:
         for file in source.files.get("features", ()):
             if source.is_fully_visible and file.size >= MERGE_FEATURES_BELOW:
-                kept.append(file)
+                files.append(file)
             elif (rows := read(store, source, file)).num_rows:
                 parts.setdefault(str(rows.schema.field("feature").type), []).append(rows)
     for part, tables in enumerate(parts.values()):
         table = concat_rows(tables).combine_chunks()
-        kept.append(write_table(store, path("features", part), "features", table, _order("features", table, ids)))
-    return kept
+        files.append(write_table(store, path("features", part), "features", table, _order("features", table, ids)))
+    return files
 
 
 def _read_records(store: Store, file: DataFile) -> pa.Table:
     try:
-        table = as_attempts(_read_whole(store, file))
+        table = as_attempts(_read_intact(store, file))
         newer = [field for field in table.schema if field.name not in _RECORDS.names]
         return table.select([*_RECORDS.names, *(field.name for field in newer)]).cast(pa.schema([*_RECORDS, *newer]))
     except (pa.ArrowException, KeyError, ValueError) as error:
-        raise DamagedFile(file.path) from error
+        raise CorruptCommitFile(file.path) from error
 
 
 def _joined_records(
     store: Store, group: Group, replaced: Sequence[Manifest], snapshot: Snapshot
 ) -> tuple[pa.Table | None, dict[str, int], list[str]]:
-    """Return the attempts' records with what they printed, the bytes of each record read, and whose log is there."""
+    """Return the attempts' records with their logs, the bytes of each record read, and the attempts with a log."""
     parts = [_read_records(store, file) for manifest in replaced for file in manifest.files.get("attempts", ())]
     rows, sizes = [], dict[str, int]()
     logs = [attempt for manifest in replaced for attempt in manifest.logs]
     for path, record in read_loose_records(store, group.records):
         attempt = attempt_of_path(path)
         log = log_path(group.sweep, attempt)
-        printed = None
+        output = None
         if log in snapshot.listing:
             ((_, content),) = store.read_many([log])
             if isinstance(content, bytes):
-                printed = content
+                output = content
                 logs.append(attempt)
-            elif not isinstance(content, InvalidFileError):  # what is no file is said, and stays
+            elif not isinstance(content, InvalidFileError):  # an invalid file was logged, and stays
                 raise content
-        rows.append({name: record.get(name) for name in ATTEMPTS.names} | {"log": printed})
+        rows.append({name: record.get(name) for name in ATTEMPTS.names} | {"log": output})
         sizes[attempt] = snapshot.listing[path]
     if rows:
         parts.append(pa.Table.from_pylist(rows, _RECORDS))

@@ -1,9 +1,10 @@
-"""From removed to gone: what a compaction may leave out, such that nobody relies on it.
+"""Purges: the removed rows that a compaction may leave out, such that no sweep relies on them.
 
-A launch writes which trials it asks for and then looks what is committed; a seal hides its rows from everybody and then it
-is looked up who asks for their trials. So of a launch and a seal at the same moment one sees the other: the launch runs the
-trial itself, or the seal is taken back. Only what passed that look is left out. A compaction that died in between leaves a
-seal that the next one decides about; that two of them decide changes nothing.
+A launch writes the trials it requests and then checks which are committed. A purge record (seal) first hides its rows
+from all sweeps, and then the requested trials are read. So of a launch and a seal at the same moment at least one sees
+the other: the launch runs the trial itself, or the seal is withdrawn. Only rows that passed this check are left out. A
+compaction killed in between leaves a seal that the next one decides. If two compactions decide it, the result is the
+same.
 """
 
 from __future__ import annotations
@@ -20,44 +21,45 @@ from depthrate.storage.files.paths import new_name, removal_path, removed_path
 from depthrate.storage.files.store import Store
 
 EMPTY_S = 86_400.0
-"""A seal stays at least so long: a compaction that began before it may still write rows of it."""
+"""Minimum age in seconds of a deleted seal: a compaction that started before the seal may still write its rows."""
 
 
 def seal_removals(store: Store, removals: Removals, grace_s: float) -> bool:
-    """Seal what was removed longer than `grace_s` ago and nobody asks for; return whether something was.
+    """Seal rows that were removed longer than `grace_s` ago and that no sweep requests. Return whether any were.
 
     Raises:
-        CorruptFileError: who asks for what cannot be told, so nothing is purged.
-        OSError: the store refused; nothing is lost, the next compaction goes on.
+        CorruptFileError: The requested trials are unknown, so nothing is purged.
+        OSError: The store refused a write. Nothing is lost, and the next compaction continues.
     """
     undecided = [seal for seal in removals.seals if not seal.is_final]
-    ripe = [
+    expired = [
         removal
         for removal in removals.removals
         if age_s(store, removal_path(removal.removal_id), removal.removed_at) >= grace_s
     ]
-    if not undecided and not ripe:
+    if not undecided and not expired:
         return False
-    young = frozenset(row for each in removals.removals if each not in ripe for row in each.rows)
-    unconditional = _rows_of(ripe, RemovalKind.TRIALS) - young
-    owned = verified_requested_ids(store)
-    unasked = frozenset(row for row in _rows_of(ripe, RemovalKind.SWEEP) - young - unconditional if row[0] not in owned)
+    retained = frozenset(row for removal in removals.removals if removal not in expired for row in removal.rows)
+    unconditional = _rows_of(expired, RemovalKind.TRIALS) - retained
+    requested = verified_requested_ids(store)
+    of_sweeps = _rows_of(expired, RemovalKind.SWEEP) - retained - unconditional
+    unasked = frozenset(row for row in of_sweeps if row[0] not in requested)
     has_decided = any([_decide(store, seal) for seal in undecided])
     if unconditional or unasked:
-        carried_out = tuple(each.removal_id for each in ripe)
-        seal = PurgeRecord(new_name(), False, time.time(), carried_out, unconditional, unasked)
+        removal_ids = tuple(removal.removal_id for removal in expired)
+        seal = PurgeRecord(new_name(), False, time.time(), removal_ids, unconditional, unasked)
         seal.write(store)
         if not _decide(store, seal):
             return has_decided
-    for removal in ripe:
-        if not removal.rows & young:
+    for removal in expired:
+        if not removal.rows & retained:
             store.delete(removal_path(removal.removal_id))
             store.delete(removed_path(removal.removal_id))
     return has_decided or bool(unconditional or unasked)
 
 
 def _decide(store: Store, seal: PurgeRecord) -> bool:
-    """Make a seal final, or take it back where somebody asks for its rows or they were restored."""
+    """Make a seal final, or withdraw it if a sweep requests its rows or they were restored."""
     is_final = not {trial_id for trial_id, _ in seal.unasked} & verified_requested_ids(store)
     is_final &= all(store.size(removal_path(removal)) is not None for removal in seal.removals)
     if is_final:
@@ -67,12 +69,12 @@ def _decide(store: Store, seal: PurgeRecord) -> bool:
 
 
 def _rows_of(removals: Iterable[Removal], kind: RemovalKind) -> frozenset[Row]:
-    return frozenset(row for each in removals if each.kind is kind for row in each.rows)
+    return frozenset(row for removal in removals if removal.kind is kind for row in removal.rows)
 
 
 def delete_empty_seals(store: Store, snapshot: Snapshot) -> None:
-    """Delete the seals whose rows stand in no file any more."""
-    held = {
+    """Delete the seals whose rows are in no file any more."""
+    stored = {
         pair
         for source in (*snapshot.sources, *snapshot.superseded_commits)
         for pair in zip(
@@ -80,5 +82,5 @@ def delete_empty_seals(store: Store, snapshot: Snapshot) -> None:
         )
     }
     for seal in snapshot.removals.seals:
-        if seal.is_final and not seal.rows & held and age_s(store, seal.path, seal.sealed_at) >= EMPTY_S:
+        if seal.is_final and not seal.rows & stored and age_s(store, seal.path, seal.sealed_at) >= EMPTY_S:
             store.delete(seal.path)

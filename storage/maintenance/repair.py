@@ -1,4 +1,4 @@
-"""Move aside what a verification found, so that the trials it held are pending again; nothing is ever deleted."""
+"""Move aside the files that a verification found, so that their trials are pending again. Nothing is ever deleted."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pyarrow as pa
 from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.commits.snapshot import named_files, replaced_files, take_snapshot
-from depthrate.storage.commits.source import VisibleCommit, counting_rows, read_commit_of
+from depthrate.storage.commits.source import VisibleCommit, read_commit_of, visible_rows
 from depthrate.storage.files.leftovers import is_unfinished, remove_unfinished
-from depthrate.storage.files.parquet import DataFile, read_parquet, write_table
+from depthrate.storage.files.parquet import UNREADABLE_ERRORS, DataFile, read_parquet, write_table
 from depthrate.storage.files.paths import (
     DATA_TABLES,
     compacted_path,
@@ -25,121 +25,127 @@ from depthrate.storage.files.paths import (
     sweep_of_path,
 )
 from depthrate.storage.files.store import Store
-from depthrate.storage.maintenance.damage import BROKEN, rows_left
-from depthrate.storage.maintenance.findings import NEWER, STRAY, Verification
+from depthrate.storage.maintenance.damage import read_intact_rows
+from depthrate.storage.maintenance.findings import NEWER, ORPHANED_KINDS, Verification
 from depthrate.storage.maintenance.merge import write_tables
-from depthrate.storage.maintenance.type_conflicts import types_of, with_own_columns, with_own_names
+from depthrate.storage.maintenance.type_conflicts import (
+    read_column_types,
+    rename_mistyped_columns,
+    rename_mistyped_in_files,
+)
 from depthrate.storage.tables.schema import as_attempts, concat_rows, empty_trials
 
 
 @dataclass
 class Repair:
-    """What a repair did."""
+    """Files moved and trials affected by a repair."""
 
     quarantine: str
-    """Folder of the store into which files were moved."""
+    """Folder of the store to which files were moved."""
     moved: list[str] = field(default_factory=list)
     saved: int = 0
-    """Trials beside damaged ones that were written anew and still count."""
+    """Trials from corrupt commits that were rewritten and are still visible."""
     pending: set[str] = field(default_factory=set)
-    """Trials that were committed and have to run again."""
+    """Trials that were committed and must run again."""
 
 
-def repair(store: Store, found: Verification) -> Repair:
-    """Move aside what `verify` found, and write anew what can be read beside it; nothing is deleted.
+def repair(store: Store, verification: Verification) -> Repair:
+    """Move aside the files that `verify` found, and rewrite the intact rows of corrupt commits. Nothing is deleted.
 
     Raises:
-        ClockError: the clock of this machine is wrong, or the store's.
-        OSError: the store refused; run `verify` and `repair` again.
+        ClockError: The local clock or the store's is wrong.
+        OSError: The store refused a read or a write. Run `verify` and `repair` again.
     """
     require_clock(store)
-    done = Repair(quarantine_folder(f"{datetime.now(UTC):%Y%m%dT%H%M%S}"))
-    rest = take_snapshot(store, ignore=found.lost)
-    elsewhere = rest.trial_ids()
-    needed = {file.path for manifest in (*rest.manifests, *rest.superseded_manifests) for file in manifest.all_files()}
-    replaced, named_now = replaced_files(rest), named_files(rest)
-    for path, lost in found.lost.items():
+    result = Repair(quarantine_folder(f"{datetime.now(UTC):%Y%m%dT%H%M%S}"))
+    intact = take_snapshot(store, ignore=verification.lost)
+    elsewhere = intact.trial_ids()
+    needed = {
+        file.path for manifest in (*intact.manifests, *intact.superseded_manifests) for file in manifest.all_files()
+    }
+    replaced, named_now = replaced_files(intact), named_files(intact)
+    for path, lost in verification.lost.items():
         if path in replaced:
-            continue  # by a compaction, since it was looked at
-        source = found.sources.get(path)
+            continue  # by a compaction since the verification
+        source = verification.sources.get(path)
         named = [] if source is None else [file.path for tables in source.files.values() for file in tables]
         if source is not None:
-            done.saved += _save(store, source, lost | elsewhere)
-        done.pending |= lost - elsewhere
-        _move(store, done, path)  # the commit first: what it was committed with counts for nothing after that
-        for data in (each for each in named if each not in needed):
-            _move(store, done, data)
-    for finding in found.findings:
+            result.saved += _save(store, source, lost | elsewhere)
+        result.pending |= lost - elsewhere
+        _move(store, result, path)  # the commit first: after that its data files are not visible
+        for data_file in (named_path for named_path in named if named_path not in needed):
+            _move(store, result, data_file)
+    for finding in verification.findings:
         if not is_safe(finding.path) or finding.kind == NEWER:
-            continue  # it would be another file than the one that was found, or nothing is wrong with it
+            continue  # moving it would move another file, or the file is intact
         if finding.path.endswith(".trials"):
-            continue  # without it purges would take the sweep to ask for nothing; the finding says what mends it
+            continue  # without it, purges would assume that the sweep requests nothing. The finding gives the fix.
         if finding.path.startswith("checkpoints/"):
             for path in store.list(finding.path.rpartition("/")[0]):
-                _move(store, done, path)
-        elif finding.kind in STRAY:
+                _move(store, result, path)
+        elif finding.kind in ORPHANED_KINDS:
             if finding.path not in named_now and not _is_committed_now(store, finding.path):
-                _move(store, done, finding.path)
-                if _is_committed_now(store, finding.path):  # its attempt had only stood still
-                    store.move(f"{done.quarantine}/{finding.path}", finding.path)
-                    done.moved.remove(finding.path)
+                _move(store, result, finding.path)
+                if _is_committed_now(store, finding.path):  # its attempt was only suspended
+                    store.move(f"{result.quarantine}/{finding.path}", finding.path)
+                    result.moved.remove(finding.path)
         elif finding.path not in needed or finding.kind == "damaged":
-            _move(store, done, finding.path)
-    return done
+            _move(store, result, finding.path)
+    return result
 
 
 def _is_committed_now(store: Store, path: str) -> bool:
-    """Whether a data file that no commit named has got one since."""
+    """Return whether a data file that no commit named has since been committed."""
     table = path.partition("/")[0]
     return table in DATA_TABLES and store.size(data_path(path, "trials")) is not None
 
 
 def _save(store: Store, source: VisibleCommit, without: set[str]) -> int:
-    """Write those trials of a damaged commit anew that are whole and stand nowhere else, and return how many."""
-    keep = [trial_id not in without for trial_id in source.trial_ids()]
-    if not any(keep):
+    """Rewrite those trials of a corrupt commit that are intact and committed nowhere else, and return their number."""
+    is_saved = [trial_id not in without for trial_id in source.trial_ids()]
+    if not any(is_saved):
         return 0
     sweep, compaction_id = sweep_of_path(source.path), new_name()
-    # counted as partial, so that rows of other trials in its files are left behind
-    whole = replace(source, trials=source.trials.filter(pa.array(keep)), is_fully_visible=False)
-    with contextlib.suppress(*BROKEN):  # with the columns of newer versions, where the file can be read
-        whole = replace(whole, trials=counting_rows(whole, read_commit_of(store, source).trials))
-    types = types_of(store)
+    # marked as partial, so that rows of other trials in its files are left out
+    saved = replace(source, trials=source.trials.filter(pa.array(is_saved)), is_fully_visible=False)
+    with contextlib.suppress(*UNREADABLE_ERRORS):  # with the columns of newer versions, if the file can be read
+        saved = replace(saved, trials=visible_rows(saved, read_commit_of(store, source).trials))
+    types = read_column_types(store)
 
     def read(store: Store, source: VisibleCommit, file: DataFile) -> pa.Table:
-        return with_own_columns(_read_what_is_left(store, source, file), file.path.partition("/")[0], types)
+        return rename_mistyped_columns(_read_intact(store, source, file), file.path.partition("/")[0], types)
 
-    written = write_tables(store, sweep, [with_own_names(store, whole, types)], compaction_id, read)
+    written = write_tables(store, sweep, [rename_mistyped_in_files(store, saved, types)], compaction_id, read)
     records = [table for file in source.files.get("attempts", ()) if (table := _records_left(store, file)) is not None]
     if records:
         path = compacted_path("attempts", sweep, compaction_id)
         written["attempts"] = [write_table(store, path, "attempts", concat_rows(records))]
     logs = source.manifest.logs if source.manifest is not None and records else []
-    before = [] if source.manifest is None else source.manifest.gone
-    gone = None if before is None else sorted({*before, *source.all_trials["attempt_id"].to_pylist()})
+    earlier = [] if source.manifest is None else source.manifest.gone
+    gone = None if earlier is None else sorted({*earlier, *source.all_trials["attempt_id"].to_pylist()})
     Manifest(compaction_id, sweep, time.time(), written, logs=logs, gone=gone).write(store)
-    return sum(keep)
+    return sum(is_saved)
 
 
-def _read_what_is_left(store: Store, source: VisibleCommit, file: DataFile) -> pa.Table:
+def _read_intact(store: Store, source: VisibleCommit, file: DataFile) -> pa.Table:
     try:
-        return counting_rows(source, rows_left(file.read(store)))
-    except BROKEN:
-        return empty_trials()  # all of its trials are among the lost ones
+        return visible_rows(source, read_intact_rows(file.read(store)))
+    except UNREADABLE_ERRORS:
+        return empty_trials()  # all of its trials are lost
 
 
 def _records_left(store: Store, file: DataFile) -> pa.Table | None:
     try:
         return as_attempts(read_parquet(file.read(store)))
-    except (*BROKEN, KeyError):
+    except UNREADABLE_ERRORS:
         return None
 
 
-def _move(store: Store, done: Repair, path: str) -> None:
+def _move(store: Store, result: Repair, path: str) -> None:
     if is_unfinished(path):
         remove_unfinished(store, path)
     elif store.size(path) is None:
         return
     else:
-        store.move(path, f"{done.quarantine}/{path}")
-    done.moved.append(path)
+        store.move(path, f"{result.quarantine}/{path}")
+    result.moved.append(path)

@@ -1,4 +1,7 @@
-"""Remove a sweep: what nobody else asks for goes with it, what another sweep asks for stays that sweep's."""
+"""Remove a sweep, with the trials that no other sweep requests.
+
+Trials requested by another sweep stay with that sweep.
+"""
 
 from __future__ import annotations
 
@@ -24,65 +27,65 @@ from depthrate.storage.files.store import Store
 
 @dataclass(frozen=True)
 class RemovalPlan:
-    """What the removal of a sweep would do."""
+    """Effects of removing a sweep."""
 
     sweep: str
     rows: frozenset[Row]
-    """Committed trials, of every attempt, that nobody else asks for."""
+    """Committed trials, of every attempt, that no other sweep requests."""
     kept: frozenset[str]
-    """Its committed trials that another sweep asks for."""
+    """Its committed trials that another sweep requests."""
     paths: tuple[str, ...]
-    """Its specs, searches and fits: what is put away, the specs' lists of trials before the specs."""
+    """Files to archive: its specs, searches and fits, the specs' lists of trials before the specs."""
 
     def trial_ids(self) -> set[str]:
-        """Return the trials that go."""
+        """Return the trials to be removed."""
         return {trial_id for trial_id, _ in self.rows}
 
 
 def plan_removal(store: Store, snapshot: Snapshot, sweep: str) -> RemovalPlan:
-    """Return what the removal of a sweep would do.
+    """Plan the removal of a sweep.
 
-    Trials of another sweep of which no list is kept are taken to be asked for by it.
+    A sweep without a list of trials is assumed to request the trials that were committed for it.
 
     Raises:
-        CorruptFileError: what another sweep asks for cannot be told, or a manifest or a removal cannot be read.
+        CorruptFileError: The requests of another sweep are unknown, or a manifest or a removal cannot be read.
     """
     require_intact(snapshot)
     specs = list(read_specs(store))
     unlisted = {spec.sweep for spec in specs if spec.trials_sha256 is None or "search" in spec.spec} - {sweep}
     wanted = {t for spec in specs if spec.sweep == sweep for t in spec.trial_ids(store) or ()}
-    held = [(source, row) for source in (*snapshot.sources, *snapshot.superseded_commits) for row in _rows(source)]
-    wanted |= {row[0] for source, row in held if sweep_of_path(source.path) == sweep}
+    stored = [(source, row) for source in (*snapshot.sources, *snapshot.superseded_commits) for row in _rows(source)]
+    wanted |= {row[0] for source, row in stored if sweep_of_path(source.path) == sweep}
     kept = wanted & verified_requested_ids(store, without=sweep, all_listed=False)
-    kept |= {row[0] for source, row in held if sweep_of_path(source.path) in unlisted} & wanted
-    rows = frozenset(row for _, row in held if row[0] in wanted - kept) - snapshot.removals.gone
+    kept |= {row[0] for source, row in stored if sweep_of_path(source.path) in unlisted} & wanted
+    rows = frozenset(row for _, row in stored if row[0] in wanted - kept) - snapshot.removals.gone
     committed = snapshot.trial_ids()
-    own = [*store.list(searches_folder(sweep)), *store.list(fits_path(sweep).rpartition("/")[0])]
-    own += store.list(live_folder(sweep))  # of attempts that were killed
-    own += store.list(launches_folder(sweep))
+    paths = [*store.list(searches_folder(sweep)), *store.list(fits_path(sweep).rpartition("/")[0])]
+    paths += store.list(live_folder(sweep))  # of killed attempts
+    paths += store.list(launches_folder(sweep))
     listed = [path for path in store.list(sweep_folder(sweep)) if path.endswith((".json", ".trials"))]
-    ordered = (*own, *sorted(listed, key=lambda path: path.endswith(".json")))
+    ordered = (*paths, *sorted(listed, key=lambda path: path.endswith(".json")))
     return RemovalPlan(sweep, rows, frozenset(kept & committed), ordered)
 
 
-def remove_sweep(store: Store, going: RemovalPlan) -> Removal:
-    """Remove a sweep; killed on the way it leaves a sweep that can be removed or restored.
+def remove_sweep(store: Store, plan: RemovalPlan) -> Removal:
+    """Remove a sweep. If this is killed, the sweep can be removed or restored.
 
     Raises:
-        ClockError: the clock of this machine is wrong, or the store's.
-        OSError: the store refused.
+        ClockError: The local clock or the store's is wrong.
+        OSError: The store refused a write.
     """
     require_clock(store)
-    removal = remove(store, RemovalKind.SWEEP, going.sweep, going.rows)
-    archive_sweep(store, removal, going.paths)
+    removal = remove(store, RemovalKind.SWEEP, plan.sweep, plan.rows)
+    archive_sweep(store, removal, plan.paths)
     return removal
 
 
 def rows_of_trials(snapshot: Snapshot, trial_ids: Iterable[str]) -> frozenset[Row]:
-    """Return every commit of some trials that is not gone.
+    """Return every commit of some trials that is not permanently removed.
 
     Raises:
-        CorruptFileError: a manifest or a removal cannot be read.
+        CorruptFileError: A manifest or a removal cannot be read.
     """
     require_intact(snapshot)
     wanted = set(trial_ids)

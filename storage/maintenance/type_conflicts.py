@@ -1,6 +1,7 @@
-"""Commits that hold a column with another type than the store has for it: found, left alone by compactions, and mended.
+"""Commits with a column of another type than the store's: their detection and repair. Compactions leave them alone.
 
-Mending gives the column a name of its own, as in `note_text`: every row keeps its value, and every trial counts.
+A repair gives the column another name, for example `note_text`: every row keeps its value, and every trial stays
+visible.
 """
 
 from __future__ import annotations
@@ -14,45 +15,45 @@ from depthrate.storage.commits.source import VisibleCommit
 from depthrate.storage.files.parquet import DataFile
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.findings import Finding
-from depthrate.storage.tables.custom_columns import TYPE_WORDS, check_own_columns, custom_columns
+from depthrate.storage.tables.custom_columns import TYPE_WORDS, claim_columns, custom_columns
 from depthrate.storage.tables.schema import MEASURED_TABLES
 
 Types = Mapping[str, Mapping[str, str]]
-"""Table -> column of the tasks' own -> its type."""
+"""Table -> custom column -> its type."""
 
 
-def types_of(store: Store) -> Types:
+def read_column_types(store: Store) -> Types:
     """Return the types of all columns that tasks added to a store."""
     return {table: custom_columns(store, table) for table in MEASURED_TABLES}
 
 
 def mistyped_columns(table: str, file: DataFile, types: Types) -> dict[str, str]:
-    """Return those of a file's columns, with their types, that have another type in the store."""
-    held = types.get(table, {})
-    return {column: kind for column, kind in file.own_columns.items() if held.get(column, kind) != kind}
+    """Return the columns of a file that have another type in the store, with their types."""
+    store_types = types.get(table, {})
+    return {column: kind for column, kind in file.own_columns.items() if store_types.get(column, kind) != kind}
 
 
 def is_mistyped(source: VisibleCommit, types: Types) -> bool:
-    """Whether a commit or a compaction has such a column."""
+    """Return whether a commit or a compaction has a mistyped column."""
     return any(mistyped_columns(table, file, types) for table, files in source.files.items() for file in files)
 
 
 def find_type_conflicts(source: VisibleCommit, types: Types) -> Iterator[Finding]:
-    """Yield a finding for each such column."""
+    """Yield a finding for each mistyped column."""
     for table, files in source.files.items():
         for file in files:
             for column, kind in mistyped_columns(table, file, types).items():
-                words, of_store = TYPE_WORDS.get(kind, kind), TYPE_WORDS.get(types[table][column], "other")
-                what = f"column {column!r} is a {words} here and a {of_store} since an earlier commit"
-                yield Finding(file.path, "two types", f"{what}; --repair calls it {_other_name(column, kind)!r}")
+                here, in_store = TYPE_WORDS.get(kind, kind), TYPE_WORDS.get(types[table][column], "other")
+                fault = f"column {column!r} is a {here}, but a {in_store} since an earlier commit"
+                yield Finding(file.path, "two types", f"{fault}. --repair renames it to {_other_name(column, kind)!r}")
 
 
-def with_own_names(store: Store, source: VisibleCommit, types: Types) -> VisibleCommit:
-    """Return a source whose mistyped columns are called otherwise, in what is said of its files; claim their types.
+def rename_mistyped_in_files(store: Store, source: VisibleCommit, types: Types) -> VisibleCommit:
+    """Rename a source's mistyped columns in the entries of its files, and claim their types.
 
     Raises:
-        OSError: the store refused a write.
-        TableError: another column has that name already, with another type.
+        OSError: The store refused a write.
+        TableError: Another column has that name already, with another type.
     """
     files: dict[str, list[DataFile]] = {}
     for table, named in source.files.items():
@@ -63,19 +64,18 @@ def with_own_names(store: Store, source: VisibleCommit, types: Types) -> Visible
                 for column, kind in file.own_columns.items()
             }
             if renamed != file.own_columns:
-                check_own_columns(store, table, renamed)
+                claim_columns(store, table, renamed)
             files[table].append(replace(file, own_columns=renamed))
     return replace(source, files=files)
 
 
-def with_own_columns(rows: pa.Table, table: str, types: Types) -> pa.Table:
-    """Return rows of a file with their mistyped columns called otherwise."""
-    held = types.get(table, {})
-    names = [
-        _other_name(each.name, str(each.type)) if held.get(each.name, str(each.type)) != str(each.type) else each.name
-        for each in rows.schema
-    ]
-    return rows.rename_columns(names)
+def rename_mistyped_columns(rows: pa.Table, table: str, types: Types) -> pa.Table:
+    """Rename the mistyped columns of a file's rows."""
+    store_types = types.get(table, {})
+    columns = [(column.name, str(column.type)) for column in rows.schema]
+    return rows.rename_columns(
+        [_other_name(name, kind) if store_types.get(name, kind) != kind else name for name, kind in columns]
+    )
 
 
 def _other_name(column: str, kind: str) -> str:

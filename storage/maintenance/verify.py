@@ -1,6 +1,4 @@
-"""Read a store whole: is every file what was written, is every committed trial complete, is anything there that belongs
-to nothing?
-"""
+"""Verification of a store: every file is as written, every committed trial complete, every file part of a commit."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from depthrate.storage.commits.commit import NewerFile
 from depthrate.storage.commits.snapshot import named_files, replaced_files, take_snapshot
 from depthrate.storage.commits.source import VisibleCommit, first_line, parse_commit
 from depthrate.storage.files.json_objects import read_object
-from depthrate.storage.files.parquet import DataFile, open_parquet, read_parquet
+from depthrate.storage.files.parquet import UNREADABLE_ERRORS, DataFile, open_parquet, read_parquet
 from depthrate.storage.files.paths import (
     DATA_TABLES,
     attempt_of_path,
@@ -34,21 +32,21 @@ from depthrate.storage.files.paths import (
 from depthrate.storage.files.regular import InvalidFileError
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compaction_groups import SETTLED_S
-from depthrate.storage.maintenance.damage import BROKEN, diagnose, newer_columns, rows_left, wrong_columns
-from depthrate.storage.maintenance.findings import NEWER, STRAY, Finding, Verification
+from depthrate.storage.maintenance.damage import diagnose, newer_columns, read_intact_rows, wrong_columns
+from depthrate.storage.maintenance.findings import NEWER, ORPHANED_KINDS, Finding, Verification
 from depthrate.storage.maintenance.garbage import ABANDONED_S
-from depthrate.storage.maintenance.type_conflicts import find_type_conflicts, types_of
-from depthrate.storage.maintenance.verify_metadata import HashOf, check_small_files
+from depthrate.storage.maintenance.type_conflicts import find_type_conflicts, read_column_types
+from depthrate.storage.maintenance.verify_metadata import HashOf, check_metadata_files
 from depthrate.storage.tables.schema import TRIALS, Columns, as_trials, concat_rows, empty_trials
 from depthrate.storage.tables.states import AttemptState
 
 YOUNG_S = 900.0
-"""What no commit names is left alone while it is younger: it may be on its way to one."""
+"""Age in seconds below which a file that no commit names is left alone: its commit may follow."""
 LIVE_S = 300.0
-"""What an attempt wrote is taken to be on its way to a commit while its last heartbeat is younger than this."""
+"""Age in seconds of an attempt's last heartbeat below which its files are left alone: its commit may follow."""
 
 Measured = Callable[[Mapping[str, Any]], tuple[Sequence[int], Sequence[int]] | None]
-"""Row of the trials table -> (steps, layers) that its task says it measures, None where it does not say."""
+"""Function: row of the trials table -> (steps, layers) that its task measures, or None if undeclared."""
 
 
 def verify(
@@ -57,55 +55,66 @@ def verify(
     *,
     measured: Measured = lambda row: None,
     hash_of: HashOf = lambda spec: None,
-    tell: Callable[[int, int], None] = lambda done, of: None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Verification:
-    """Read every file of a store and compare it with what was committed; `tell` hears how many of how many are read.
+    """Read every file of a store and compare it with its commit.
+
+    Args:
+        measured: Function that returns the measured steps and layers of a trial.
+        hash_of: Function that returns the hash of a spec.
+        on_progress: Function called after each file with the number of files read and their total.
 
     Raises:
-        StoreError, OSError: the store cannot be read just now.
+        StoreError, OSError: The store cannot be read at the moment.
     """
-    check = _Check(store, columns, measured, hash_of, tell)
+    check = _Check(store, columns, measured, hash_of, on_progress)
     check.commits()
-    check.strays()
-    check.small_files()
-    check.unfit()
-    check.absent()
-    check.look_again()
+    check.orphans()
+    check.metadata()
+    check.invalid_files()
+    check.lost_trials()
+    check.recheck()
     return check.result
 
 
 class _Check:
     def __init__(
-        self, store: Store, columns: Columns, measured: Measured, hash_of: HashOf, tell: Callable[[int, int], None]
+        self,
+        store: Store,
+        columns: Columns,
+        measured: Measured,
+        hash_of: HashOf,
+        on_progress: Callable[[int, int], None],
     ):
-        self.store, self.columns, self.measured, self.hash_of, self.tell = store, columns, measured, hash_of, tell
+        self.store, self.columns, self.measured, self.hash_of = store, columns, measured, hash_of
+        self.on_progress = on_progress
         self.snapshot_cache = SnapshotCache(columns=TRIALS.names)
         self.snapshot = snapshot = take_snapshot(store, cache=self.snapshot_cache)
         self.result = Verification(num_trials=snapshot.trials.num_rows)
         self.records: dict[str, Record] = {r["attempt_id"]: r for r in read_records(store, snapshot)}
-        self._known: set[str] = set()
-        self._types = types_of(store)
+        self._named: set[str] = set()
+        self._types = read_column_types(store)
 
     def find(self, path: str, kind: str, what: str, trial_ids: Sequence[str] = ()) -> None:
         self.result.findings.append(Finding(path, kind, what, tuple(trial_ids)))
 
     def commits(self) -> None:
-        """Check every commit and compaction that counts or should."""
+        """Check every commit and compaction, visible or not."""
         sources = [*self.snapshot.sources, *self.snapshot.superseded_commits, *self._broken_sources()]
         total = sum(len(named) for source in sources for named in source.files.values())
         for source in sources:
-            wrong = len(self.result.findings)
+            num_findings = len(self.result.findings)
             lost = self._check_source(source, total)
-            if len(self.result.findings) > wrong or source.path in self.result.lost:
+            if len(self.result.findings) > num_findings or source.path in self.result.lost:
                 self.result.lost.setdefault(source.path, set()).update(lost)
                 self.result.sources[source.path] = source
 
     def _broken_sources(self) -> Iterator[VisibleCommit]:
-        """Yield the commits and compactions that do not count, with what can be read of them."""
-        counted = {source.path for source in (*self.snapshot.sources, *self.snapshot.superseded_commits)}
-        unread = [manifest for manifest in self.snapshot.manifests if manifest.path not in counted]
+        """Yield the commits and compactions that are not visible, with their readable rows."""
+        visible = {source.path for source in (*self.snapshot.sources, *self.snapshot.superseded_commits)}
+        unread = [manifest for manifest in self.snapshot.manifests if manifest.path not in visible]
         for manifest in (*self.snapshot.broken, *unread):
-            trials = [self._what_is_left(file) for file in manifest.files.get("trials", ())]
+            trials = [self._intact_trials(file) for file in manifest.files.get("trials", ())]
             table = concat_rows([empty_trials(), *trials])
             yield VisibleCommit(manifest.path, table, table, True, manifest.files, manifest)
         replaced = {
@@ -113,57 +122,57 @@ class _Check:
         }
         for path in self.snapshot.listing:
             is_commit = path.startswith("trials/") and not is_compacted(path)
-            if not is_commit or path in counted or path in replaced:
+            if not is_commit or path in visible or path in replaced:
                 continue
             try:
                 commit = parse_commit(path, self.store.read(path), newer=True)
             except FileNotFoundError:
                 continue
             except NewerFile as error:
-                self.find(path, NEWER, f"{error}; it is left as it is")
-                self._known.update((path, *(data_path(path, table) for table in DATA_TABLES)))
+                self.find(path, NEWER, f"{error}. It is left unchanged")
+                self._named.update((path, *(data_path(path, table) for table in DATA_TABLES)))
                 continue
-            except BROKEN as error:
+            except UNREADABLE_ERRORS as error:
                 self._unreadable_commit(path, error)
                 continue
             yield VisibleCommit(path, commit.trials, commit.trials, True, commit.files)
 
-    def _what_is_left(self, file: DataFile) -> pa.Table:
+    def _intact_trials(self, file: DataFile) -> pa.Table:
         try:
-            return as_trials(rows_left(file.read(self.store)), newer=True)
-        except BROKEN:
+            return as_trials(read_intact_rows(file.read(self.store)), newer=True)
+        except UNREADABLE_ERRORS:
             return empty_trials()
 
     def _unreadable_commit(self, path: str, error: Exception) -> None:
-        """Report a trials file that is none; its attempt's record may know whose rows it held."""
+        """Report a corrupt trials file. Its attempt's record may name the trials it held."""
         attempt = self.records.get(attempt_of_path(path), {})
         committed = self.snapshot.trial_ids()
         trial_ids = [trial_id for trial_id in attempt.get("trial_ids") or () if trial_id not in committed]
-        self._known.add(path)
-        if not attempt and not self._may_be_ours(path):
+        self._named.add(path)
+        if not attempt and not self._has_data_files(path):
             self.find(path, "foreign", f"was not written by depthrate ({first_line(error)})")
             return
         kind = "wrong schema" if _is_parquet(self.store, path) else "damaged"
-        self.find(path, kind, f"is no commit any more ({first_line(error)})", trial_ids)
+        self.find(path, kind, f"is not a valid commit ({first_line(error)})", trial_ids)
         self.result.lost[path] = set(trial_ids)
 
-    def _may_be_ours(self, path: str) -> bool:
-        """Whether data lie beside a trials file, as an attempt writes them."""
+    def _has_data_files(self, path: str) -> bool:
+        """Return whether data files of the same name exist, as an attempt writes them."""
         sweep, name = sweep_of_path(path), name_of_path(path)
         return any(table_path(table, sweep, name, None) in self.snapshot.listing for table in DATA_TABLES)
 
     def _check_source(self, source: VisibleCommit, total: int) -> set[str]:
         """Check a commit's files and return the trials that cannot be used because of them."""
-        counting = set(source.trial_ids())
+        trial_ids = set(source.trial_ids())
         lost: set[str] = set()
         steps_and_layers: list[pa.Table] = []
-        self._known.add(source.path)
+        self._named.add(source.path)
         for name, named in source.files.items():
             for file in named:
-                self._known.add(file.path)
-                lost |= self._check_file(name, file, source, counting, steps_and_layers)
+                self._named.add(file.path)
+                lost |= self._check_file(name, file, source, trial_ids, steps_and_layers)
                 self.result.num_files += 1
-                self.tell(self.result.num_files, total)
+                self.on_progress(self.result.num_files, total)
         if source.path.startswith("trials/"):
             self.result.num_files += 1
         lost |= self._check_rows(source)
@@ -171,20 +180,20 @@ class _Check:
         return lost | self._check_complete(source, lost, steps_and_layers)
 
     def _check_file(
-        self, name: str, file: DataFile, source: VisibleCommit, counting: set[str], steps_and_layers: list[pa.Table]
+        self, name: str, file: DataFile, source: VisibleCommit, trial_ids: set[str], steps_and_layers: list[pa.Table]
     ) -> set[str]:
         try:
             content = file.read(self.store)
         except FileNotFoundError:
-            self.find(file.path, "missing", f"{source.path} was committed with it", sorted(counting))
-            return counting
+            self.find(file.path, "missing", f"{source.path} was committed with it", sorted(trial_ids))
+            return trial_ids
         except InvalidFileError as error:
-            self.find(file.path, "damaged", str(error), sorted(counting))
-            return counting
+            self.find(file.path, "damaged", str(error), sorted(trial_ids))
+            return trial_ids
         self.result.num_bytes += len(content)
         if not file.has_content(content):
-            kind, what, lost = diagnose(name, content, file, counting, self.columns)
-            self.find(file.path, kind, what, sorted(lost))
+            kind, fault, lost = diagnose(name, content, file, trial_ids, self.columns)
+            self.find(file.path, kind, fault, sorted(lost))
             return lost
         if name == "attempts":
             return set()
@@ -194,61 +203,62 @@ class _Check:
             self.result.newer |= {f"{name}.{column}" for column in newer}
             rows = parquet.read(columns=["trial_id", "step", "layer"] if name == "metrics" else ["trial_id"])
         if wrong:
-            self.find(file.path, "wrong schema", wrong, sorted(counting))
-            return counting
+            self.find(file.path, "wrong schema", wrong, sorted(trial_ids))
+            return trial_ids
         if rows.num_rows != file.rows:
             self.find(file.path, "miscounted", f"has {rows.num_rows} rows and was committed with {file.rows}")
-            return counting
-        if source.is_fully_visible and (strange := set(rows["trial_id"].unique().to_pylist()) - counting):
-            self.find(file.path, "miscounted", f"has rows of {len(strange)} trials that {source.path} does not name")
+            return trial_ids
+        if source.is_fully_visible and (unnamed := set(rows["trial_id"].unique().to_pylist()) - trial_ids):
+            self.find(file.path, "miscounted", f"has rows of {len(unnamed)} trials that {source.path} does not name")
         if name == "metrics":
             steps_and_layers.append(rows)
         return set()
 
     def _check_rows(self, source: VisibleCommit) -> set[str]:
-        """Return the trials whose parameters cannot be read, or that say that they are of another sweep."""
-        strange, sweep = set(), sweep_of_path(source.path)
+        """Return the trials whose parameters cannot be read, or that name another sweep."""
+        invalid, sweep = set(), sweep_of_path(source.path)
         for row in source.trials.select(["trial_id", "sweep", "params"]).to_pylist():
             try:
                 read_object((row["params"] or "").encode())
                 if row["sweep"] == sweep and is_identity(row["trial_id"]):
                     continue
-                what = f"says that it is {row['trial_id']!r:.80} of sweep {row['sweep']!r:.80}"
+                fault = f"has ID {row['trial_id']!r:.80} and sweep {row['sweep']!r:.80}"
             except ValueError as error:
-                what = f"has parameters that cannot be read ({first_line(error)})"
-            self.find(source.path, "damaged", f"trial {row['trial_id']!r:.80} {what}", [row["trial_id"]])
-            strange.add(row["trial_id"])
-        return strange
+                fault = f"has parameters that cannot be read ({first_line(error)})"
+            self.find(source.path, "damaged", f"trial {row['trial_id']!r:.80} {fault}", [row["trial_id"]])
+            invalid.add(row["trial_id"])
+        return invalid
 
     def _check_complete(self, source: VisibleCommit, lost: set[str], tables: list[pa.Table]) -> set[str]:
-        """Return the trials that lack something their task says it measures."""
+        """Return the trials without some of the metrics that their task declares."""
         incomplete = set()
-        there = _measurements(tables)
+        measured = _measurements(tables)
         for row in source.trials.select(["trial_id", "task", "task_version", "status", "steps", "params"]).to_pylist():
             if row["trial_id"] in lost or row["status"] != "ok":
-                continue  # a diverged trial is measured as far as it came
+                continue  # a diverged trial is measured up to its last step
             declared = self.measured(row)
             if declared is None:
                 continue
             steps, layers = declared
-            found = there.get(row["trial_id"], set())
-            absent = [(step, layer) for step in steps for layer in layers if (step, layer) not in found]
-            if absent:
-                what = f"trial {row['trial_id']} lacks {len(absent)} of {len(steps) * len(layers)} measurements"
-                self.find(source.path, "incomplete", f"{what}, the first at step {absent[0][0]}, layer {absent[0][1]}")
+            of_trial = measured.get(row["trial_id"], set())
+            missing = [(step, layer) for step in steps for layer in layers if (step, layer) not in of_trial]
+            if missing:
+                fault = f"trial {row['trial_id']} is missing {len(missing)} of {len(steps) * len(layers)} measurements"
+                first = f"the first at step {missing[0][0]}, layer {missing[0][1]}"
+                self.find(source.path, "incomplete", f"{fault}, {first}")
                 incomplete.add(row["trial_id"])
         if incomplete:
             self.result.lost.setdefault(source.path, set())
         return incomplete
 
-    def strays(self) -> None:
+    def orphans(self) -> None:
         """Check the files in the tables' folders that no commit names."""
         for manifest in (*self.snapshot.manifests, *self.snapshot.superseded_manifests, *self.snapshot.broken):
-            self._known.update((manifest.path, *(file.path for file in manifest.all_files())))
+            self._named.update((manifest.path, *(file.path for file in manifest.all_files())))
         for manifest in (*self.snapshot.manifests, *self.snapshot.superseded_manifests):
-            self._known.update(manifest.replaced_paths())
+            self._named.update(manifest.replaced_paths())
         for path in self.snapshot.listing:
-            if path in self._known or path.split("/")[0] not in ("trials", *DATA_TABLES):
+            if path in self._named or path.split("/")[0] not in ("trials", *DATA_TABLES):
                 continue
             if is_compacted(path):
                 self._check_abandoned(path)
@@ -260,26 +270,28 @@ class _Check:
     def _check_abandoned(self, path: str) -> None:
         manifest = manifest_path(sweep_of_path(path), compaction_of_path(path))
         if manifest in self.snapshot.listing:
-            if manifest in self._known:  # else it cannot be read, which is reported
+            if manifest in self._named:  # else it cannot be read, which is reported
                 self.find(manifest, "damaged", f"does not name {path}, which was written for it")
             return
         modified = self.store.modified(path)
         age_s = 0.0 if modified is None else time.time() - self.store.clock_ahead_s - modified
-        if path.startswith("trials/") and age_s >= YOUNG_S and (lost := self._only_there(path)):
-            # what a compaction replaces stays until its manifest is there: this one had a manifest
-            what = f"its manifest {manifest} is gone; {len(lost)} of its trials stand nowhere else and are pending"
-            self.find(path, "leftover", what, lost)
+        if path.startswith("trials/") and age_s >= YOUNG_S and (lost := self._committed_only_in(path)):
+            # replaced files stay until the manifest exists, so this compaction had a manifest
+            fault = (
+                f"its manifest {manifest} is gone. {len(lost)} of its trials are committed nowhere else and are pending"
+            )
+            self.find(path, "leftover", fault, lost)
         elif age_s > ABANDONED_S:
             self.find(path, "leftover", "a compaction was killed before its manifest")
 
-    def _only_there(self, path: str) -> list[str]:
+    def _committed_only_in(self, path: str) -> list[str]:
         """Return the trials of a compaction without a manifest that are committed nowhere else."""
         try:
             ids = read_parquet(self.store.read(path))["trial_id"].to_pylist()
-        except BROKEN:
-            return []  # it is left over, whatever was in it
+        except UNREADABLE_ERRORS:
+            return []  # orphaned, whatever its content was
         known = self.snapshot.trial_ids() | self.snapshot.removals.trial_ids()
-        return sorted({each for each in ids if isinstance(each, str)} - known)
+        return sorted({trial_id for trial_id in ids if isinstance(trial_id, str)} - known)
 
     def _check_orphan(self, path: str) -> None:
         commit = data_path(path, "trials")
@@ -295,21 +307,22 @@ class _Check:
             return
         attempt = self.records.get(attempt_of_path(path))
         if attempt is None and attempt_path(sweep_of_path(path), attempt_of_path(path)) in self.snapshot.listing:
-            return  # its record is there and cannot be read, which is reported: nobody knows whether it runs
+            return  # its record exists but cannot be read, which is reported: it may be running
         if attempt is None:
-            self.find(path, "foreign", "was not written by depthrate: no commit and no attempt knows it")
+            self.find(path, "foreign", "was not written by depthrate: no commit and no attempt names it")
         elif attempt["state"] is not AttemptState.RUNNING or time.time() - (attempt["heartbeat_at"] or 0.0) > LIVE_S:
             is_done = attempt["state"] is AttemptState.DONE
-            what = f"ended done, and its commit {commit} is gone" if is_done else "ended before its commit"
-            self.find(path, "leftover", f"attempt {attempt_of_path(path)} {what}")
+            reason = f"is done, but its commit {commit} is gone" if is_done else "ended before its commit"
+            self.find(path, "leftover", f"attempt {attempt_of_path(path)} {reason}")
 
-    def absent(self) -> None:
-        """Check that what attempts say they have committed is there: what has vanished whole leaves nothing to look at.
+    def lost_trials(self) -> None:
+        """Check that the trials of attempts that are done exist.
 
-        Not asked about are rows that users removed or that a repair moved aside, trials that a search has left out, and sweeps
-        that an older version has compacted, which did not note what it left out.
+        A commit whose files all vanished leaves no other trace. Excluded are rows that users removed or that a repair
+        moved aside, trials that a search pruned, and sweeps compacted by an older version, which did not record the
+        rows it left out.
         """
-        lost = self._not_held()
+        lost = self._unexplained_losses()
         if not lost:
             return
         quarantined = {attempt_of_path(path) for path in self.store.list("quarantine") if "/trials/" in path}
@@ -319,18 +332,22 @@ class _Check:
         for record, trial_ids in lost:
             reports = searches[record["sweep"]].reports
             pruned = {trial_id for trial_id, report in reports.items() if report.pruned_at is not None}
-            if record["attempt_id"] not in quarantined and (absent := trial_ids - pruned):
-                what = f"the attempt ended done, and {len(absent)} of its {len(record['trial_ids'])} trials stand in no commit"
+            if record["attempt_id"] not in quarantined and (missing := trial_ids - pruned):
+                fault = (
+                    f"the attempt is done, but {len(missing)} of its {len(record['trial_ids'])} trials are in no commit"
+                )
                 path = attempt_path(record["sweep"], record["attempt_id"])
-                self.find(path, "missing", f"{what}: files are gone; run the sweep again", sorted(absent))
+                self.find(path, "missing", f"{fault}: files are gone. Run the sweep again", sorted(missing))
 
-    def _not_held(self) -> list[tuple[Record, set[str]]]:
-        """Return the attempts that ended done a while ago, with those of their trials that nothing here holds or explains."""
+    def _unexplained_losses(self) -> list[tuple[Record, set[str]]]:
+        """Return the attempts that ended done a while ago, with their trials that nothing here holds or explains."""
         sources = (*self.snapshot.sources, *self.snapshot.superseded_commits, *self.result.sources.values())
-        held = {trial_id for source in sources for trial_id in source.all_trials["trial_id"].to_pylist()}
-        held |= self.snapshot.removals.trial_ids() | {t for finding in self.result.findings for t in finding.trial_ids}
+        explained_ids = {trial_id for source in sources for trial_id in source.all_trials["trial_id"].to_pylist()}
+        explained_ids |= self.snapshot.removals.trial_ids() | {
+            t for finding in self.result.findings for t in finding.trial_ids
+        }
         manifests = (*self.snapshot.manifests, *self.snapshot.superseded_manifests, *self.snapshot.broken)
-        unnoted = {manifest.sweep for manifest in manifests if manifest.gone is None}
+        unrecorded = {manifest.sweep for manifest in manifests if manifest.gone is None}
         explained = {attempt for manifest in manifests for attempt in manifest.gone or ()}
         explained |= {attempt_of_path(finding.path) for finding in self.result.findings if finding.kind == NEWER}
         before = time.time() - self.store.clock_ahead_s - SETTLED_S
@@ -338,16 +355,16 @@ class _Check:
             (record, lost)
             for record in self.records.values()
             if record["state"] is AttemptState.DONE and (record["ended_at"] or before) < before
-            if record["sweep"] not in unnoted and record["attempt_id"] not in explained
+            if record["sweep"] not in unrecorded and record["attempt_id"] not in explained
             if (lost := set(record["trial_ids"]))
-            and not lost & held  # of a part one cannot tell whether it was removed once
+            and not lost & explained_ids  # a partial loss may be an earlier removal
         ]
 
-    def look_again(self) -> None:
-        """Leave out what was found only because commits and compactions went on while this looked.
+    def recheck(self) -> None:
+        """Drop findings whose only cause is that commits and compactions continued during the verification.
 
-        What is absent can only be told from what was seen later: a file may be committed after the commits were listed,
-        and a commit that lacks its files may have been replaced, with them, by a compaction.
+        A file can be reported as missing only from a later scan: it may be committed after the commits were listed, and
+        a commit that lacks its files may have been replaced, with them, by a compaction.
         """
         if not self.result.findings:
             return
@@ -359,44 +376,44 @@ class _Check:
         gone = {path for path in self.result.lost if path not in now.listing or path in replaced_files(now)}
         self.result.lost = {path: lost for path, lost in self.result.lost.items() if path not in gone}
         of_gone = {file.path for path in gone & self.result.sources.keys() for file in self._files_of(path)}
-        left = self.result.lost.keys() & self.result.sources.keys()
-        of_left = {file.path for path in left for file in self._files_of(path)}
+        remaining = self.result.lost.keys() & self.result.sources.keys()
+        of_remaining = {file.path for path in remaining for file in self._files_of(path)}
         committed = {
             trial_id
             for source in (*now.sources, *now.superseded_commits)
             for trial_id in source.all_trials["trial_id"].to_pylist()
         }
-        over = gone | vanished | (of_gone - of_left)
-        over |= {
+        resolved = gone | vanished | (of_gone - of_remaining)
+        resolved |= {
             f.path
             for f in self.result.findings
             if f.kind == "missing" and f.path.startswith("attempts/") and committed.intersection(f.trial_ids)
         }
-        found = [finding for finding in self.result.findings if finding.path not in over]
-        self.result.findings = [each for each in found if each.kind not in STRAY or each.path not in named]
+        findings = [finding for finding in self.result.findings if finding.path not in resolved]
+        self.result.findings = [f for f in findings if f.kind not in ORPHANED_KINDS or f.path not in named]
 
     def _files_of(self, path: str) -> list[DataFile]:
         return [file for named in self.result.sources[path].files.values() for file in named]
 
-    def small_files(self) -> None:
-        """Check what is not Parquet of a commit."""
+    def metadata(self) -> None:
+        """Check the files that are not Parquet files of a commit."""
         for path in self.snapshot.listing:
-            if path.startswith("manifest/") and path not in self._known:
-                self.find(path, "damaged", "is no manifest; what it compacted does not count")
+            if path.startswith("manifest/") and path not in self._named:
+                self.find(path, "damaged", "is not a manifest. Its compacted rows are not visible")
             if path.startswith("attempts/") and path.endswith(".json") and not self._is_record(path):
-                self.find(path, "damaged", "is no record of an attempt")
-            elif path.startswith("attempts/") and not path.endswith((".json", ".log")) and path not in self._known:
+                self.find(path, "damaged", "is not an attempt record")
+            elif path.startswith("attempts/") and not path.endswith((".json", ".log")) and path not in self._named:
                 if is_compacted(path):
                     self._check_abandoned(path)
                 else:
                     self.find(path, "foreign", "was not written by depthrate")
-        for finding in check_small_files(self.store, self.snapshot.trial_ids(), self.hash_of):
+        for finding in check_metadata_files(self.store, self.snapshot.trial_ids(), self.hash_of):
             self.result.findings.append(finding)
 
-    def unfit(self) -> None:
-        """Name what stands in place of files and is none, as far as nothing has named it."""
+    def invalid_files(self) -> None:
+        """Report invalid files, unless another finding names them."""
         named = {finding.path for finding in self.result.findings}
-        for path, error in self.store.unfit():
+        for path, error in self.store.iter_invalid_files():
             if path not in named:
                 self.find(path, "damaged", str(error))
 
@@ -406,17 +423,17 @@ class _Check:
 
 def _measurements(tables: list[pa.Table]) -> dict[str, set[tuple[int, int]]]:
     """Return trial -> (step, layer) of its rows."""
-    there: dict[str, set[tuple[int, int]]] = {}
+    measured: dict[str, set[tuple[int, int]]] = {}
     for table in tables:
         columns = (table[name].to_pylist() for name in ("trial_id", "step", "layer"))
         for trial_id, step, layer in zip(*columns, strict=True):
-            there.setdefault(trial_id, set()).add((step, layer))
-    return there
+            measured.setdefault(trial_id, set()).add((step, layer))
+    return measured
 
 
-def _is_parquet(store: Store, path: str, schema: pa.Schema | None = None) -> bool:
+def _is_parquet(store: Store, path: str) -> bool:
     try:
-        table = read_parquet(store.read(path))
-        return schema is None or table.select(schema.names).schema.equals(schema)
-    except BROKEN:
+        read_parquet(store.read(path))
+        return True
+    except UNREADABLE_ERRORS:
         return False

@@ -1,4 +1,4 @@
-"""What stands in a store beside the results (specs, submissions, searches, fits, decisions, code, checkpoints): is it sound?"""
+"""Verification of files other than results: specs, submissions, searches, fits, decisions, code and checkpoints."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from depthrate.storage.catalog.code import damaged_code
+from depthrate.storage.catalog.code import iter_corrupt_code
 from depthrate.storage.catalog.code_decisions import Decision
 from depthrate.storage.catalog.removals import PurgeRecord, Removal
 from depthrate.storage.catalog.requested_trials import is_batch
@@ -15,84 +15,89 @@ from depthrate.storage.catalog.specs import parse_spec, read_specs
 from depthrate.storage.catalog.tags import Tagging
 from depthrate.storage.commits.source import first_line
 from depthrate.storage.files.json_objects import read_object, read_with_digest
-from depthrate.storage.files.leftovers import unfinished_writes
-from depthrate.storage.files.parquet import read_parquet
+from depthrate.storage.files.leftovers import list_unfinished_writes
+from depthrate.storage.files.parquet import UNREADABLE_ERRORS, read_parquet
 from depthrate.storage.files.paths import (
     checkpoint_trials_path,
     identity,
     is_identity,
     is_job_folder,
-    is_seal,
+    is_purge_record,
     submission_path,
     trial_ids_path,
 )
 from depthrate.storage.files.regular import InvalidFileError
 from depthrate.storage.files.store import Store
-from depthrate.storage.maintenance.damage import BROKEN
 from depthrate.storage.maintenance.findings import Finding
 from depthrate.storage.maintenance.garbage import ABANDONED_S
 from depthrate.storage.tables.custom_columns import TYPE_WORDS, late_claims
 from depthrate.storage.tables.schema import FITS, MEASURED_TABLES
 
 HashOf = Callable[[Mapping[str, Any]], str | None]
-"""Spec of a sweep -> the hash that is its name, None where that is not known."""
+"""Function: spec of a sweep -> the hash in its path, or None if it is unknown."""
 
 
-def check_small_files(store: Store, committed: Set[str], hash_of: HashOf) -> Iterator[Finding]:
-    """Yield what is wrong with them; `committed` are the trials that need no checkpoint any more."""
+def check_metadata_files(store: Store, committed: Set[str], hash_of: HashOf) -> Iterator[Finding]:
+    """Yield a finding for each fault.
+
+    Args:
+        committed: Trials that need no checkpoint any more.
+    """
 
     def check_spec(path: str, content: bytes) -> None:
         _check_spec(store, path, content, hash_of)
 
-    yield from _check_each(store, "sweeps", check_spec)
+    yield from _check_folder(store, "sweeps", check_spec)
     for spec in read_specs(store):
         if spec.trials_sha256 is not None and spec.trial_ids(store) is None:
-            what = "the list of a launch's trials is not as it was written; nothing is purged while that is so: "
-            mend = "launch the sweep again, or depthrate upgrade"
-            yield Finding(trial_ids_path(spec.sweep, spec.spec_hash), "damaged", what + mend)
-    yield from _check_each(store, "jobs", _check_submission)
-    yield from _check_each(store, "searches", _check_search)
-    yield from _check_each(store, "fits", _check_fits)
+            fault = (
+                "a launch's list of trials was changed after it was written. Nothing is purged until this is fixed. "
+            )
+            fix = "Launch the sweep again, or run depthrate upgrade"
+            yield Finding(trial_ids_path(spec.sweep, spec.spec_hash), "damaged", fault + fix)
+    yield from _check_folder(store, "jobs", _check_submission)
+    yield from _check_folder(store, "searches", _check_search)
+    yield from _check_folder(store, "fits", _check_fits)
     for table in MEASURED_TABLES:
-        for path, (column, kind, held) in late_claims(store, table).items():
-            what = f"column {column!r} of {table} is a {TYPE_WORDS.get(held, held)} in this store"
-            yield Finding(path, "two types", f"{what}; a {TYPE_WORDS.get(kind, kind)} was claimed later")
-    yield from _check_each(store, "decisions", _check_decision)
-    yield from _check_each(store, "removals", _check_removal)
-    yield from _check_each(store, "tags", _check_tagging)
-    yield from (Finding(path, "damaged", what) for path, what in damaged_code(store))
+        for path, (column, kind, valid_kind) in late_claims(store, table).items():
+            fault = f"column {column!r} of {table} is a {TYPE_WORDS.get(valid_kind, valid_kind)} in this store"
+            yield Finding(path, "two types", f"{fault}, but a {TYPE_WORDS.get(kind, kind)} was claimed later")
+    yield from _check_folder(store, "decisions", _check_decision)
+    yield from _check_folder(store, "removals", _check_removal)
+    yield from _check_folder(store, "tags", _check_tagging)
+    yield from (Finding(path, "damaged", fault) for path, fault in iter_corrupt_code(store))
     yield from _checkpoints(store, committed)
-    for path in store.list_foreign():
-        yield Finding(path, "foreign", "its path leads elsewhere; it is never read, nor touched by --repair")
-    for path in unfinished_writes(store, ABANDONED_S):
-        yield Finding(path, "leftover", "a writer was killed before this was written")
+    for path in store.list_unsafe_paths():
+        yield Finding(path, "foreign", "its path leads elsewhere. It is never read, and --repair leaves it")
+    for path in list_unfinished_writes(store, ABANDONED_S):
+        yield Finding(path, "leftover", "its writer was killed before the write was complete")
 
 
-def _check_each(store: Store, folder: str, check: Callable[[str, bytes], None]) -> Iterator[Finding]:
-    """Check the files of a folder; `check` raises what is wrong with one."""
+def _check_folder(store: Store, folder: str, check: Callable[[str, bytes], None]) -> Iterator[Finding]:
+    """Check the files of a folder. `check` raises an error for an invalid file."""
     for path, content in store.read_many(store.list(folder)):
         try:
             if isinstance(content, InvalidFileError):
                 raise content
             if not isinstance(content, OSError):
                 check(path, content)
-        except (*BROKEN, OverflowError) as error:
-            yield Finding(path, "damaged", f"is not what it should be ({first_line(error)}); it is ignored")
+        except UNREADABLE_ERRORS as error:
+            yield Finding(path, "damaged", f"is invalid ({first_line(error)}). It is ignored")
 
 
 def _check_spec(store: Store, path: str, content: bytes, hash_of: HashOf) -> None:
     if path.endswith(".json"):
         spec = parse_spec(path, content)
         if hash_of(spec.spec) not in (None, spec.spec_hash):
-            raise ValueError("the spec is not the one whose hash is its name; launch the sweep again")
+            raise ValueError("the spec does not match the hash in its path, launch the sweep again")
 
 
 def _check_submission(path: str, content: bytes) -> None:
     fields = read_object(content)
     if submission_path(fields["sweep"], fields["name"]) != path:
-        raise ValueError("it does not stand where it says")
+        raise ValueError("its content does not match its path")
     if not is_job_folder(fields["folder"], fields["sweep"], fields["name"]):
-        raise ValueError(f"{fields['folder']!r:.200} is no folder of its jobs")
+        raise ValueError(f"{fields['folder']!r:.200} is not a folder of its jobs")
 
 
 def _check_search(path: str, content: bytes) -> None:
@@ -105,7 +110,7 @@ def _check_decision(path: str, content: bytes) -> None:
 
 
 def _check_removal(path: str, content: bytes) -> None:
-    (PurgeRecord if is_seal(path) else Removal).from_bytes(path, content)
+    (PurgeRecord if is_purge_record(path) else Removal).from_bytes(path, content)
 
 
 def _check_tagging(path: str, content: bytes) -> None:
@@ -113,11 +118,11 @@ def _check_tagging(path: str, content: bytes) -> None:
 
 
 def _check_fits(path: str, content: bytes) -> None:
-    """Those of an older version lack the columns that came later."""
-    found = read_parquet(content).schema
-    known = [field for field in FITS if field.name in found.names]
-    if "exponent" not in found.names or any(found.field(field.name) != field for field in known):
-        raise pa.ArrowInvalid("its columns are not those of fits")
+    """Check a fits file. Files of older versions do not have the newer columns."""
+    schema = read_parquet(content).schema
+    known = [field for field in FITS if field.name in schema.names]
+    if "exponent" not in schema.names or any(schema.field(field.name) != field for field in known):
+        raise pa.ArrowInvalid("its columns differ from those of fits")
 
 
 def _checkpoints(store: Store, committed: Set[str]) -> Iterator[Finding]:
@@ -129,10 +134,9 @@ def _checkpoints(store: Store, committed: Set[str]) -> Iterator[Finding]:
             members = {identity(trial_id) for trial_id in read_with_digest(store.read(path))["trial_ids"]}
         except FileNotFoundError:
             continue  # deleted meanwhile
-        except BROKEN as error:
-            what = f"does not say whose checkpoint this is ({first_line(error)}); it is not used"
-            yield Finding(path, "damaged", what)
+        except UNREADABLE_ERRORS as error:
+            fault = f"does not name the trials of its checkpoint ({first_line(error)}). The checkpoint is not used"
+            yield Finding(path, "damaged", fault)
             continue
         if members <= committed:
-            what = f"all trials of pack {pack_id} are committed; its checkpoint is not needed"
-            yield Finding(path, "leftover", what)
+            yield Finding(path, "leftover", f"all trials of pack {pack_id} are committed. Its checkpoint is not needed")

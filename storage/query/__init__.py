@@ -1,4 +1,4 @@
-"""Answers: SQL over what is committed, results as pandas, features of a layer, exports.
+"""Query results: SQL over the committed rows, results as pandas, features of a layer, exports.
 
-Imports `attempts` and below. Begin with `results`.
+Imports `attempts` and below. Start with `results`.
 """

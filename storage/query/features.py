@@ -1,4 +1,4 @@
-"""Features of one layer, out of a file of many: only the row groups that hold it are read."""
+"""Features of one layer from a file of many layers: only the row groups that contain it are read."""
 
 from __future__ import annotations
 
@@ -16,51 +16,54 @@ if TYPE_CHECKING:
     import numpy as np
 
 FOOTER_BYTES = 2**16
-"""Fetched from a file's end first: the footer of some hundred row groups."""
+"""Bytes fetched from a file's end first: the footer of about a hundred row groups."""
 
 
 def read_layer(
-    store: Store, file: DataFile, layer: int, counting: Mapping[str, str]
+    store: Store, file: DataFile, layer: int, attempts: Mapping[str, str]
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yield (trial, labels, features) of one layer of some trials (trial -> attempt), from the row groups that hold it."""
-    with _Ranges(store, file.path, file.size) as ranges, open_parquet(ranges) as parquet:
+    """Yield (trial, labels, features) of one layer for some trials.
+
+    Args:
+        attempts: Trial -> its attempt.
+    """
+    with _Ranges(store, file.path, file.size) as source, open_parquet(source) as parquet:
         metadata = parquet.metadata
         names = [metadata.row_group(0).column(i).path_in_schema for i in range(metadata.num_columns)]
-        sought = [(names.index("layer"), layer)] + [
-            (names.index("trial_id"), one) for one in counting if len(counting) < 2
-        ]
+        wanted: list[tuple[int, int | str]] = [(names.index("layer"), layer)]
+        wanted += [(names.index("trial_id"), trial_id) for trial_id in attempts if len(attempts) < 2]
 
         def may_hold(group: int) -> bool:
-            found = [(metadata.row_group(group).column(column).statistics, value) for column, value in sought]
-            return all(not s or not s.has_min_max or s.min <= value <= s.max for s, value in found)
+            ranges = [(metadata.row_group(group).column(column).statistics, value) for column, value in wanted]
+            return all(not s or not s.has_min_max or s.min <= value <= s.max for s, value in ranges)
 
         for group in filter(may_hold, range(metadata.num_row_groups)):
-            ranges.hold(*_stretch(metadata.row_group(group)))
+            source.prefetch(*_byte_range(metadata.row_group(group)))
             table = parquet.read_row_group(group, columns=["trial_id", "attempt_id", "layer", "label", "feature"])
-            yield from _trials_of_layer(table, layer, counting)
+            yield from _trials_of_layer(table, layer, attempts)
 
 
-def _stretch(group: pq.RowGroupMetaData) -> tuple[int, int]:
-    """Return where the bytes of a row group begin and end."""
+def _byte_range(group: pq.RowGroupMetaData) -> tuple[int, int]:
+    """Return the byte range of a row group."""
     columns = [group.column(index) for index in range(group.num_columns)]
     starts = [column.dictionary_page_offset or column.data_page_offset for column in columns]
-    return min(starts), max(s + each.total_compressed_size for s, each in zip(starts, columns, strict=True))
+    return min(starts), max(s + c.total_compressed_size for s, c in zip(starts, columns, strict=True))
 
 
 class _Ranges(io.RawIOBase):
-    """A file of the store to read from: its end is fetched first, then one stretch that is held, and what else is asked."""
+    """A seekable file of the store. Its end is fetched first, then prefetched ranges, and others on demand."""
 
     def __init__(self, store: Store, path: str, size: int):
         super().__init__()
         self._store, self._path, self._size, self._position = store, path, size, 0
         start = max(0, size - FOOTER_BYTES)
         self._end = (start, store.read_range(path, start, size))
-        self._held = (0, b"")
+        self._prefetched = (0, b"")
 
-    def hold(self, start: int, stop: int) -> None:
-        """Fetch a stretch in one request, unless it is there."""
+    def prefetch(self, start: int, stop: int) -> None:
+        """Fetch a range in one request, unless the end contains it."""
         if start < self._end[0]:
-            self._held = (start, self._store.read_range(self._path, start, stop))
+            self._prefetched = (start, self._store.read_range(self._path, start, stop))
 
     def readable(self) -> bool:
         return True
@@ -78,16 +81,16 @@ class _Ranges(io.RawIOBase):
     def read(self, count: int = -1) -> bytes:
         stop = self._size if count < 0 else min(self._size, self._position + count)
         start, self._position = self._position, max(stop, self._position)
-        for first, content in (self._held, self._end):
+        for first, content in (self._prefetched, self._end):
             if first <= start and stop <= first + len(content):
                 return content[start - first : stop - first]
         return self._store.read_range(self._path, start, stop) if start < stop else b""
 
 
 def _trials_of_layer(
-    table: pa.Table, layer: int, counting: Mapping[str, str]
+    table: pa.Table, layer: int, attempt_of: Mapping[str, str]
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    import numpy as np  # here: most queries ask for no features
+    import numpy as np  # here: most queries read no features
 
     trials, attempts = np.array(table["trial_id"].to_pylist()), np.array(table["attempt_id"].to_pylist())
     rows = table["layer"].to_numpy() == layer
@@ -95,5 +98,5 @@ def _trials_of_layer(
     features = feature.flatten().to_numpy(zero_copy_only=False).reshape(len(feature), -1)
     labels = table["label"].to_numpy()
     for trial in dict.fromkeys(trials[rows].tolist()):
-        if trial in counting and (chosen := rows & (trials == trial) & (attempts == counting[trial])).any():
-            yield str(trial), labels[chosen], features[chosen]
+        if trial in attempt_of and (selected := rows & (trials == trial) & (attempts == attempt_of[trial])).any():
+            yield str(trial), labels[selected], features[selected]

@@ -1,8 +1,8 @@
-"""Which sweeps a committed trial belongs to: every sweep whose newest launch asks for it, whoever ran it first.
+"""Membership of committed trials: each belongs to every sweep whose newest launch requests it, whichever ran it.
 
-A trial that only an earlier launch of a sweep asked for belongs to `<sweep>@<number of that launch>`: the sweep's file was
-changed since, and what it was before is not mixed with what it is. A sweep of which no list of trials is kept (it was
-launched by an early version, or nothing is known of it but its results) has those that were committed for it.
+A trial that only an earlier launch of a sweep requested belongs to `<sweep>@<number of that launch>`: the sweep's file
+has changed since, and its earlier content is not mixed with the current one. A sweep without a list of trials (launched
+by an early version, or known only by its results) has the trials that were committed for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Membership:
     of_sweep: Mapping[str, frozenset[str]]
 
     def table(self, trials: pa.Table) -> pa.Table:
-        """Return the trials once for each sweep they belong to, which then stands in the column `sweep`."""
+        """Return the trials once for each sweep they belong to, with that sweep in the column `sweep`."""
         rows = {trial_id: index for index, trial_id in enumerate(trials["trial_id"].to_pylist())}
         pairs = sorted((rows[t], sweep) for sweep, ids in self.of_sweep.items() for t in ids if t in rows)
         taken = trials.take(pa.array([row for row, _ in pairs], pa.int64()))
@@ -33,12 +33,12 @@ class Membership:
 
 
 def with_sweep(trials: pa.Table, sweeps: pa.Array) -> pa.Table:
-    """Return the trials with other names of sweeps."""
+    """Return the trials with other values in the column `sweep`."""
     return trials.set_column(trials.column_names.index("sweep"), "sweep", sweeps)
 
 
 def read_membership(store: Store, snapshot: Snapshot) -> Membership:
-    """Return which committed trials belong to which sweep; each belongs to one at least."""
+    """Read the sweeps' specs and assign each committed trial to at least one sweep."""
     ran_for: dict[str, set[str]] = {}
     for source in snapshot.sources:
         ran_for.setdefault(sweep_of_path(source.path), set()).update(source.trial_ids())
@@ -50,14 +50,14 @@ def read_membership(store: Store, snapshot: Snapshot) -> Membership:
     for sweep, specs in launches.items():
         specs.sort(key=lambda spec: (spec.number, spec.launched_at), reverse=True)
         listed = specs[0].trial_ids(store)
-        found = set() if listed is None else committed.intersection(listed)
-        if listed is None or "search" in specs[0].spec:  # a search asks for more as it goes
-            found |= ran_for.get(sweep, set())
-        members[sweep] = found
+        of_sweep = set() if listed is None else committed.intersection(listed)
+        if listed is None or "search" in specs[0].spec:  # a search requests more trials while it runs
+            of_sweep |= ran_for.get(sweep, set())
+        members[sweep] = of_sweep
     _add_earlier(store, members, launches, committed)
-    left = committed.difference(*members.values())
+    remaining = committed.difference(*members.values())
     for sweep, ids in ran_for.items():
-        if rest := ids & left:
+        if rest := ids & remaining:
             members.setdefault(sweep, set()).update(rest)
     return Membership({sweep: frozenset(ids) for sweep, ids in members.items() if ids})
 
@@ -65,12 +65,12 @@ def read_membership(store: Store, snapshot: Snapshot) -> Membership:
 def _add_earlier(
     store: Store, members: dict[str, set[str]], launches: Mapping[str, list[LaunchedSpec]], committed: set[str]
 ) -> None:
-    """Add what only earlier launches asked for, under their numbers; their lists are read only where trials are left."""
+    """Add trials that only earlier launches requested, under their numbers. Lists are read only while trials remain."""
     for sweep, specs in launches.items():
-        left = committed.difference(*members.values())
+        remaining = committed.difference(*members.values())
         for spec in specs[1:]:
-            if not left:
+            if not remaining:
                 return
-            if found := left.intersection(spec.trial_ids(store) or ()):
-                members[f"{sweep}@{spec.number}"] = found
-                left -= found
+            if requested := remaining.intersection(spec.trial_ids(store) or ()):
+                members[f"{sweep}@{spec.number}"] = requested
+                remaining -= requested

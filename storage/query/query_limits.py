@@ -1,4 +1,4 @@
-"""What a query may take: memory, of this process and its database, room on the disk, and time."""
+"""Limits of a query: memory of this process and its database, disk space, and time."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ from pathlib import Path
 import duckdb
 
 MEMORY_SHARE = "50%"
-"""Of the machine's memory, that DuckDB takes where nothing else is said; what it needs beyond goes to the disk where it can."""
+"""Share of the memory that DuckDB uses by default. Beyond it, queries spill to disk where they can."""
 DISK_GB = 50.0
-"""What a query may take of the disk where no memory limit is given."""
+"""Disk space in GB for a query without a memory limit."""
 DISK_PER_MEMORY = 10.0
-"""What a query may take of the disk, in multiples of its memory limit."""
-_BESIDE_GB, _PER_THREAD_GB = 1.0, 0.1
-"""Address space that DuckDB and Arrow reserve beside the memory of a query: once, and for each thread."""
+"""Disk space for a query, in multiples of its memory limit."""
+_OVERHEAD_GB = 1.0
+"""Address space in GB that DuckDB and Arrow reserve once, in addition to the memory of a query."""
+_PER_THREAD_GB = 0.1
+"""Address space in GB that they reserve per thread."""
 
 
 @contextmanager
 def limited_memory(memory_gb: float | None) -> Iterator[None]:
-    """Limit the address space of this process, beyond what it has now, to what a query may take and its threads reserve.
+    """Limit the address space of this process to its current size, the query's memory and the threads' reservations.
 
-    DuckDB counts only the memory of its tables; what a function such as `repeat` makes of one value is not counted.
-    Without `memory_gb` a query may take half of the machine's memory. Only Linux says how much a process has.
+    DuckDB counts only the memory of its tables, not that of values built by a function such as `repeat`. Without
+    `memory_gb` a query may use half of the memory. Only Linux reports a process's size.
     """
     if sys.platform != "linux":
         yield
@@ -39,11 +41,11 @@ def limited_memory(memory_gb: float | None) -> Iterator[None]:
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     if memory_gb is None:
         memory_gb = 0.5e-9 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    beside = memory_gb + _BESIDE_GB + _PER_THREAD_GB * (os.cpu_count() or 1)
-    most = pages * resource.getpagesize() + int(1e9 * beside)
+    reserved_gb = memory_gb + _OVERHEAD_GB + _PER_THREAD_GB * (os.cpu_count() or 1)
+    max_bytes = pages * resource.getpagesize() + int(1e9 * reserved_gb)
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     allowed = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_AS, (min([most, *allowed]), hard))
+    resource.setrlimit(resource.RLIMIT_AS, (min([max_bytes, *allowed]), hard))
     try:
         yield
     finally:
@@ -52,37 +54,37 @@ def limited_memory(memory_gb: float | None) -> Iterator[None]:
 
 @cache
 def database(pid: int, memory_gb: float | None) -> duckdb.DuckDBPyConnection:
-    """Return this process's empty database, made once since that takes 30 ms; a forked process needs one of its own."""
-    made = duckdb.connect(":memory:")
+    """Return this process's empty database, created once since that takes 30 ms. A forked process needs a new one."""
+    connection = duckdb.connect(":memory:")
     escaped = _temporary_folder(pid).replace("'", "''")
-    made.execute(f"set temp_directory = '{escaped}'")
-    made.execute(
+    connection.execute(f"set temp_directory = '{escaped}'")
+    connection.execute(
         f"set max_temp_directory_size = '{DISK_GB if memory_gb is None else DISK_PER_MEMORY * memory_gb:.6f}GB'"
     )
-    made.execute(f"set memory_limit = '{MEMORY_SHARE if memory_gb is None else f'{memory_gb:.6f}GB'}'")
+    connection.execute(f"set memory_limit = '{MEMORY_SHARE if memory_gb is None else f'{memory_gb:.6f}GB'}'")
     # SQL reaches the views of its connection and nothing else: no files, no Python variables, no settings.
-    made.execute("set python_enable_replacements = false")
-    made.execute("set enable_external_access = false")
-    made.execute("set lock_configuration = true")
-    return made
+    connection.execute("set python_enable_replacements = false")
+    connection.execute("set enable_external_access = false")
+    connection.execute("set lock_configuration = true")
+    return connection
 
 
 @cache
 def _temporary_folder(pid: int) -> str:
-    """Return a folder of this user alone; DuckDB's own choice lies in the working folder, and SQL may read in it."""
+    """Create a private folder of this user. DuckDB's default is in the working folder, where SQL could read it."""
     folder = tempfile.mkdtemp(prefix="depthrate-sql-")
     atexit.register(remove_temporary)
     return folder
 
 
 def remove_temporary() -> None:
-    """Remove what queries of this process have written beside memory; it ends now."""
+    """Remove the temporary files of this process's queries, at its exit."""
     shutil.rmtree(_temporary_folder(os.getpid()), ignore_errors=True)
 
 
 @contextmanager
 def query_timeout(connection: duckdb.DuckDBPyConnection, timeout_s: float | None) -> Iterator[None]:
-    """End the query that runs on a connection in here if it takes longer; that raises `duckdb.InterruptException`."""
+    """Interrupt the connection's query after `timeout_s`, which raises `duckdb.InterruptException`."""
     if timeout_s is None:
         yield
         return
@@ -93,4 +95,4 @@ def query_timeout(connection: duckdb.DuckDBPyConnection, timeout_s: float | None
         yield
     finally:
         timer.cancel()
-        timer.join()  # it holds the connection: at the end of a process DuckDB would tell of what it still holds
+        timer.join()  # it holds the connection, and DuckDB would report open connections at exit

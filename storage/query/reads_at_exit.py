@@ -1,6 +1,6 @@
-"""What threads of Arrow read through Python, ended before the interpreter is: one that asks for it then aborts the process.
+"""Closing of reads by Arrow's threads before the interpreter exits: a thread that requests it later aborts the process.
 
-A query with a limit is answered while Arrow still reads ahead, so that a script may be over before its reads are.
+A query with a limit returns while Arrow still reads ahead, so a script may end before its reads do.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ import pyarrow as pa
 from pyarrow.fs import FSSpecHandler, PyFileSystem
 
 EXIT_TIMEOUT_S = 10.0
-"""How long the end of a process waits for threads of Arrow."""
+"""Maximum seconds that the end of a process waits for Arrow's threads."""
 IDLE_READ_TIMEOUT_S = 1.0
-"""What stays unused for so long is kept by somebody who does not read on."""
-
+"""Seconds without reads after which open batches belong to an abandoned query."""
 LAST_S = 0.1
-"""For the thread that let go last to leave the interpreter."""
+"""Wait in seconds for the last Arrow thread to leave the interpreter."""
 
 
 class _Ending(OSError):
@@ -29,54 +28,54 @@ class _Ending(OSError):
 
 
 class _Reads:
-    """What threads of Arrow hold of Python: while any of it is there they may ask for the interpreter."""
+    """Python objects held by Arrow's threads: while any exists, the threads may request the interpreter."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held: list[weakref.ref[Any]] = []  # without callbacks, which would run in Arrow's threads
+        self._references: list[weakref.ref[Any]] = []  # without callbacks, which would run in Arrow's threads
         self._last = 0.0
-        self._under_way = 0
-        self._is_over = False
+        self._num_active = 0
+        self._is_closed = False
 
-    def hold(self, given: Any) -> Any:
-        """Note what is given to Arrow."""
+    def register(self, resource: Any) -> Any:
+        """Register an object passed to Arrow."""
         with self._lock:
             self._last = time.monotonic()
-            self._held = [ref for ref in self._held if ref() is not None] + [weakref.ref(given)]
-        return given
+            self._references = [ref for ref in self._references if ref() is not None] + [weakref.ref(resource)]
+        return resource
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Note a read by Arrow.
+        """Count a read by Arrow.
 
         Raises:
-            OSError: this process is ending.
+            OSError: This process is ending.
         """
-        if self._is_over:
-            raise self.hold(_Ending("this process is ending"))
+        if self._is_closed:
+            raise self.register(_Ending("this process is ending"))
         with self._lock:
-            self._under_way += 1
+            self._num_active += 1
         try:
             yield
         finally:
             with self._lock:
-                self._under_way -= 1
+                self._num_active -= 1
                 self._last = time.monotonic()
 
-    def end(self) -> None:
-        """Have reads fail from now on, and wait until Arrow has let go of all."""
-        self._is_over, until = True, time.monotonic() + EXIT_TIMEOUT_S
+    def close(self) -> None:
+        """Make reads fail from now on, and wait until Arrow has released all objects."""
+        self._is_closed, until = True, time.monotonic() + EXIT_TIMEOUT_S
         self._last = time.monotonic()
-        while any(ref() is not None for ref in self._held):
+        while any(ref() is not None for ref in self._references):
             now = time.monotonic()
-            if now > until or (not self._under_way and now - self._last > IDLE_READ_TIMEOUT_S):
+            if now > until or (not self._num_active and now - self._last > IDLE_READ_TIMEOUT_S):
                 return
             time.sleep(0.01)
-        time.sleep(LAST_S if self._held else 0.0)
+        time.sleep(LAST_S if self._references else 0.0)
 
 
 class _File:
-    """A file that Arrow reads."""
+    """A file read by Arrow."""
 
     def __init__(self, file: IO[bytes]):
         self._file = file
@@ -105,17 +104,17 @@ class _RemoteFiles(FSSpecHandler):  # type: ignore[misc]  # pyarrow has no types
     def open_input_file(self, path: str) -> pa.PythonFile:
         """Open a file for Arrow."""
         with _reads.one():
-            file = _reads.hold(self.fs.open(path, mode="rb"))
-            return pa.PythonFile(_reads.hold(_File(file)), mode="r")
+            file = _reads.register(self.fs.open(path, mode="rb"))
+            return pa.PythonFile(_reads.register(_File(file)), mode="r")
 
 
 def remote_files(fs: Any) -> PyFileSystem:
-    """Return a file system of fsspec for threads of Arrow."""
-    return PyFileSystem(_reads.hold(_RemoteFiles(fs)))
+    """Wrap an fsspec file system for Arrow's threads."""
+    return PyFileSystem(_reads.register(_RemoteFiles(fs)))
 
 
 def until_exit(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return batches that are made in Python, for Arrow to read ahead."""
+    """Wrap batches produced in Python so that Arrow can read ahead until the process exits."""
 
     def counted() -> Iterator[pa.RecordBatch]:
         while True:
@@ -125,9 +124,9 @@ def until_exit(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 return
             yield batch
 
-    return _reads.hold(counted())
+    return _reads.register(counted())
 
 
 _reads = _Reads()
-# before the pools of threads shut down, which reads under way rest on; `atexit` would come after that
-threading._register_atexit(_reads.end)  # type: ignore[attr-defined]
+# before the thread pools used by reads in progress shut down, since `atexit` runs after that
+threading._register_atexit(_reads.close)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The view `results`: one row a trial, its parameters beside what was measured at the end."""
+"""The view `results`: one row per trial, with its parameters and its final metrics."""
 
 from __future__ import annotations
 
@@ -27,18 +27,21 @@ def results_view(
     always_last: Collection[str],
     complete: Iterable[str],
 ) -> str:
-    """Return the SQL that makes the view: parameters, and what was measured at a trial's last step at its last layer, on the
-    training split; curves where the query may name one.
+    """Return the SQL that creates the view.
 
-    Of a curve that has no value at that step, it is the last one that was logged: a loop of one's own may log its steps 0 to
-    n - 1 and measure after n, or measure nothing. Of a `complete` task that is so where no row at all stands there: for
-    others the last values of all curves are looked up, which takes longer than the rest of a query.
+    It has the parameters, and the metrics at a trial's last step and last layer, on the training split. Curves are
+    included if the query may name one.
 
-    The curves `always_last` become last_<name> in every store, so that trials of other tasks give no name another meaning; a
-    metric of such a name, which a task measures in place of logging it, stands there too. A parameter named like another metric
-    or another of the `curves` becomes param_<name>; one of the `custom_curves` named like a parameter becomes last_<name>.
+    A curve without a value at that step has its last logged value: a custom loop may log its steps 0 to n - 1 and
+    measure after n, or measure nothing. For tasks in `complete` that applies only if no row exists at that step. For
+    other tasks the last values of all curves are queried, which takes longer than the rest of a query.
+
+    The curves in `always_last` become last_<name> in every store, so that trials of other tasks do not change the
+    meaning of a name. A metric with the same name, which a task measures instead of logging it, appears there too. A
+    parameter named like another metric or another of the `curves` becomes param_<name>. One of the `custom_curves`
+    named like a parameter becomes last_<name>.
     """
-    measured_too = [quoted(name) for name in metrics if _is_in(name, always_last)]
+    also_measured = [quoted(name) for name in metrics if _is_in(name, always_last)]
     metrics = [name for name in metrics if not _is_in(name, (*_FIRST, *_LAST, *always_last))]
     taken = [*metrics, *(name for name in curves if not _is_in(name, always_last))]
     curves = [name for name in (*curves, *custom_curves) if not _is_in(name, (*metrics, *_FIRST, *_LAST))]
@@ -49,14 +52,14 @@ def results_view(
     join = ""
     if _may_name(query, curves):
         logged = [quoted(name) for name in curves]
-        at_the_end = [_named(name, "last", hidden) for name in curves]
-        others = [f", m.{name}" if name in measured_too else "" for name in logged]
-        named = zip(logged, others, at_the_end, strict=True)
-        columns += [f"coalesce(c.{name}, l.{name}{other}) as {shown}" for name, other, shown in named]
+        final_names = [_named(name, "last", hidden) for name in curves]
+        metric_terms = [f", m.{name}" if name in also_measured else "" for name in logged]
+        terms = zip(logged, metric_terms, final_names, strict=True)
+        columns += [f"coalesce(c.{name}, l.{name}{term}) as {final_name}" for name, term, final_name in terms]
         last_logged = ", ".join(f"arg_max({name}, step) as {name}" for name in logged)
         join = (
             "left join curves c on c.trial_id = t.trial_id and c.step = m.step and c.split = m.split "
-            f"left join (select trial_id, split, {last_logged} from curves semi join ({_filled_up(complete)}) "
+            f"left join (select trial_id, split, {last_logged} from curves semi join ({_trials_to_fill(complete)}) "
             "using (trial_id) group by all) l "
             "on l.trial_id = t.trial_id and l.split = coalesce(m.split, 'train') and t.status = 'ok'"
         )
@@ -67,8 +70,8 @@ def results_view(
     )
 
 
-def _filled_up(complete: Iterable[str]) -> str:
-    """Return the SQL of the trials of which curves may have no value at the measured step, but one before it."""
+def _trials_to_fill(complete: Iterable[str]) -> str:
+    """Return the SQL of the trials whose curves may have no value at the measured step, but an earlier one."""
     tasks = ", ".join(f"'{task}'" for task in complete)
     return (
         f"select trial_id from trials where status = 'ok' and not list_contains([{tasks}]::varchar[], coalesce(task, '')) "
@@ -79,7 +82,7 @@ def _filled_up(complete: Iterable[str]) -> str:
 
 
 def _is_in(name: str, names: Iterable[str]) -> bool:
-    """Whether SQL, which ignores capitals, takes this for one of the names."""
+    """Return whether SQL, which ignores case, equates this with one of the names."""
     return name.casefold() in {name.casefold() for name in names}
 
 
@@ -88,21 +91,24 @@ def _column(table: str, name: str, prefix: str, taken: Sequence[str]) -> str:
 
 
 def _named(name: str, prefix: str, taken: Sequence[str]) -> str:
-    """Return the name under which a column is shown, where some are taken."""
+    """Return the name of a column in the view, given the names already taken."""
     return quoted(f"{prefix}_{name}" if _is_in(name, taken) else name)
 
 
 def _may_name(query: str, columns: Iterable[str]) -> bool:
-    """Whether a query can mean one of these columns of `results`, by its name, a star, or the row as a whole.
+    """Return whether a query can refer to one of these columns of `results`, by its name, a star, or the whole row.
 
     If it cannot, the files of the curves need not be opened: DuckDB would read them for the join.
     """
     text = query.lower()
     by_name = any(name.lower() in text for name in columns)
-    names = ["results", *re.findall(r"\bresults\s+(?:as\s+)?(\w+)", text)]  # of the row as a whole: itself, its aliases
-    as_a_whole = any(len(re.findall(rf"\b{name}\b(?!\s*\.)", text)) > 1 for name in names)
-    # `from results` alone means all of its columns, and so do describe and summarize
-    all_of_it = (
+    names = [
+        "results",
+        *re.findall(r"\bresults\s+(?:as\s+)?(\w+)", text),
+    ]  # names of the whole row: the view's and its aliases
+    names_row = any(len(re.findall(rf"\b{name}\b(?!\s*\.)", text)) > 1 for name in names)
+    # `from results` alone selects all columns, and so do describe and summarize
+    selects_all = (
         "*" in text or "columns" in text or re.search(r"\b(describe|summarize)\b|^(?!.*\bselect\b)", text, re.DOTALL)
     )
-    return by_name or as_a_whole or bool(all_of_it)
+    return by_name or names_row or bool(selects_all)

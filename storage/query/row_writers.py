@@ -1,4 +1,4 @@
-"""A query's rows as text or bytes for other programs: CSV, JSON, Parquet."""
+"""A query's rows as CSV, JSON or Parquet for other programs."""
 
 from __future__ import annotations
 
@@ -22,15 +22,18 @@ BATCH_ROWS = 10_000
 _NESTED = frozenset({"list", "array", "struct", "map", "union", "tuple"})
 _FOREIGN_TO_PARQUET = frozenset({"interval", "union"})
 _FOREIGN_TO_TEXT = _FOREIGN_TO_PARQUET | {"blob", "bit", "bignum", "geometry", "time", "time with time zone", "time_ns"}
-"""Types of DuckDB that a format does not have: DuckDB's own text stands for them."""
+"""DuckDB types that a format does not support. They are replaced by DuckDB's text."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _FORMULA = re.compile(r"[=+\-@\t\n\uff1d\uff0b\uff0d\uff20]")
-"""Begins a formula, also in full width as East Asian keyboards write it."""
+"""Pattern of the start of a formula, also in full width, as East Asian keyboards write it."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?inf")
 
 
 def write_csv(relation: duckdb.DuckDBPyRelation, stream: IO[str]) -> None:
-    """Write rows as CSV with a header; null is an empty field, lists are JSON, and no text is a formula (`_csv_text`)."""
+    """Write rows as CSV with a header.
+
+    null is an empty field, lists are JSON, and no field is a formula (`_csv_text`).
+    """
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow([_csv_text(name) for name in relation.columns])
     for row in _rows(_without(relation, _FOREIGN_TO_TEXT)):
@@ -38,7 +41,7 @@ def write_csv(relation: duckdb.DuckDBPyRelation, stream: IO[str]) -> None:
 
 
 def write_json(relation: duckdb.DuckDBPyRelation, stream: IO[str]) -> None:
-    """Write rows as a JSON list of objects; numbers that JSON has no word for are null."""
+    """Write rows as a JSON list of objects. Numbers that JSON does not support are null."""
     stream.write("[")
     separator = "\n"
     for row in _rows(_without(relation, _FOREIGN_TO_TEXT)):
@@ -49,10 +52,10 @@ def write_json(relation: duckdb.DuckDBPyRelation, stream: IO[str]) -> None:
 
 
 def write_parquet(relation: duckdb.DuckDBPyRelation, stream: IO[bytes]) -> None:
-    """Write rows as Parquet, batch after batch.
+    """Write rows as Parquet, batch by batch.
 
     Raises:
-        QueryError: a column has a type that Parquet lacks.
+        QueryError: A column has a type that Parquet does not support.
     """
     import pyarrow.parquet as pq
 
@@ -62,7 +65,9 @@ def write_parquet(relation: duckdb.DuckDBPyRelation, stream: IO[bytes]) -> None:
             for batch in reader:
                 writer.write_batch(batch)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise QueryError(f"Parquet lacks a type of these columns ({error}); cast it, as in x::varchar") from None
+        raise QueryError(
+            f"Parquet does not support a column's type ({error}). Cast the column, as in x::varchar."
+        ) from None
 
 
 def _without(relation: duckdb.DuckDBPyRelation, types: Set[str]) -> duckdb.DuckDBPyRelation:
@@ -88,7 +93,7 @@ def _rows(relation: duckdb.DuckDBPyRelation) -> Iterator[tuple[Any, ...]]:
         for batch in relation.to_arrow_reader(BATCH_ROWS):
             yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
     except OverflowError as error:
-        raise QueryError(f"a date lies outside of the years 1 to 9999 ({error}); cast it, as in x::varchar") from None
+        raise QueryError(f"a date is outside the years 1 to 9999 ({error}). Cast it, as in x::varchar.") from None
 
 
 def _csv_value(value: Any) -> Any:
@@ -100,11 +105,12 @@ def _csv_value(value: Any) -> Any:
 
 
 def _csv_text(text: str) -> str:
-    """Return a text that no spreadsheet takes for a formula and no terminal for a command; one that is a number stays.
+    """Return a str that no spreadsheet takes for a formula and no terminal for a command. A number stays as it is.
 
-    As OWASP advises for CSV injection: an apostrophe before what begins a formula. Control characters are written out.
+    Following OWASP's advice on CSV injection, an apostrophe precedes the start of a formula. Control characters are
+    escaped.
     """
-    text = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    text = _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
     return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
 
 

@@ -1,4 +1,4 @@
-"""A table's files as one Arrow dataset that DuckDB reads: with a known schema, and only the files a filter can match.
+"""A table's files as one Arrow dataset for DuckDB: with a known schema, and only the files that a filter can match.
 
 Pages are read through Arrow because it verifies their checksums: a flipped bit is an error, never a number.
 """
@@ -18,11 +18,11 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.query.reads_at_exit import remote_files, until_exit
 
 FETCH_BELOW = 4_000_000
-"""Bytes: a remote file smaller than this is fetched whole, in one request, many at once."""
+"""Size in bytes below which a remote file is fetched in one request, many files in parallel."""
 FETCH_BYTES = 64_000_000
-"""Of fetched files held at a time."""
+"""Maximum bytes of fetched files in memory."""
 ONCE = {"cache_metadata": False}
-"""A file's footer takes some 200 kB while it is held, which a scan would do of every file to its end."""
+"""Scan option: drop each file's footer (about 200 kB) after reading it, else a scan caches all of them."""
 _FORMAT = ds.ParquetFileFormat(
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
 )
@@ -31,8 +31,8 @@ _FORMAT = ds.ParquetFileFormat(
 class TableDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no types
     """A table's files, opened when they are scanned.
 
-    DuckDB asks an Arrow dataset for a `scanner` with the columns and the filter of a query; here files that hold none
-    of the trials the filter leaves are not opened at all.
+    DuckDB requests a `scanner` from an Arrow dataset with the columns and the filter of a query. Files without any
+    trial that passes the filter are not opened.
     """
 
     store: Store
@@ -42,7 +42,7 @@ class TableDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has n
     named: Sequence[DataFile]
 
     @classmethod
-    def of(
+    def from_snapshot(
         cls, store: Store, snapshot: Snapshot, table: str, sources: Sequence[int], schema: pa.Schema
     ) -> TableDataset:
         """Return the dataset of a table's files in some of a snapshot's sources."""
@@ -82,32 +82,32 @@ class TableDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has n
 
     def _fetch(self, files: Sequence[DataFile]) -> Iterator[list[ds.Fragment]]:
         """Yield the files' contents, as many at a time as memory allows."""
-        fragments, held = [], 0
+        fragments, buffered = [], 0
         for _, content in self.store.read_many([file.path for file in files]):
             if isinstance(content, OSError):
                 raise content
             fragments.append(_FORMAT.make_fragment(pa.BufferReader(content)))
-            held += len(content)
-            if held > FETCH_BYTES:
+            buffered += len(content)
+            if buffered > FETCH_BYTES:
                 yield fragments
-                fragments, held = [], 0
+                fragments, buffered = [], 0
         yield fragments
 
     def _matching(self, filter: ds.Expression | None) -> Sequence[DataFile]:
         """Return the files that can hold rows which pass the filter."""
         if filter is None or len(self.named) < 2 or "trial_id" not in str(filter):
             return self.named
-        left = _possible(self.snapshot.sorted_trial_ids, filter, self.schema)
-        if left is None:
+        possible = _possible(self.snapshot.sorted_trial_ids, filter, self.schema)
+        if possible is None:
             return self.named
-        wanted = {self.snapshot.commit_index[trial_id] for trial_id in left}
+        wanted = {self.snapshot.commit_index[trial_id] for trial_id in possible}
         return [file for file in self.named if self.sources[file.path] in wanted]
 
 
 def _possible(values: list[str], filter: ds.Expression, schema: pa.Schema) -> set[str] | None:
     """Return the trials that the filter does not rule out, or None if it rules out few.
 
-    Arrow itself decides whether a filter contradicts `low <= trial_id <= high`; the ranges are halved until they hold
+    Arrow itself decides whether a filter contradicts `low <= trial_id <= high`. The ranges are halved until they hold
     one trial each.
     """
     ranges = [(0, len(values))] if values else []
@@ -129,7 +129,7 @@ def _not_ruled_out(
 ) -> list[tuple[int, int]]:
     field = ds.field("trial_id")
     fragments = [
-        # never opened: Arrow only compares what is said to hold for its rows with the filter
+        # never opened: Arrow only compares the partition expression with the filter
         _FORMAT.make_fragment(
             f"{start}-{stop}",
             LocalFileSystem(),
@@ -137,5 +137,5 @@ def _not_ruled_out(
         )
         for start, stop in ranges
     ]
-    left = ds.FileSystemDataset(fragments, schema, _FORMAT, LocalFileSystem()).get_fragments(filter=filter)
-    return [(int(start), int(stop)) for start, _, stop in (fragment.path.partition("-") for fragment in left)]
+    matching = ds.FileSystemDataset(fragments, schema, _FORMAT, LocalFileSystem()).get_fragments(filter=filter)
+    return [(int(start), int(stop)) for start, _, stop in (fragment.path.partition("-") for fragment in matching)]

@@ -1,4 +1,4 @@
-"""SQL as users write it: refused before anything is read, where DuckDB cannot be asked it."""
+"""Checks of users' SQL before anything is read, for input that DuckDB cannot process."""
 
 from __future__ import annotations
 
@@ -13,37 +13,40 @@ from depthrate.storage.tables.custom_columns import quoted
 
 
 class QueryError(ValueError):
-    """An SQL query that DuckDB refuses."""
+    """An SQL query that cannot be executed."""
 
 
 class QueryMemoryError(QueryError):
-    """An SQL query that takes more memory than it may."""
+    """An SQL query that exceeds its memory limit."""
 
 
 def require_characters(text: str) -> None:
-    """Check that DuckDB can be given a text.
+    """Check that a str can be encoded for DuckDB.
 
     Raises:
-        QueryError: it has characters that are none.
+        QueryError: It contains halves of surrogate pairs.
     """
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise QueryError(f"{text!r:.200} has characters that are none (halves of surrogate pairs)") from None
+        raise QueryError(f"{text!r:.200} contains invalid characters (halves of surrogate pairs)") from None
 
 
 def check_expression(text: str, columns: Mapping[str, str] | None) -> None:
-    """Check that a text is one SQL expression over these columns (name -> SQL type); over any, where they are not known.
+    """Check that a str is one SQL expression.
+
+    Args:
+        columns: Column name -> SQL type, or None if they are unknown.
 
     Raises:
-        QueryError: it is not.
+        QueryError: It is not.
     """
     require_characters(text)
     query = f"select (\n{text}\n) as value from results"
     try:
-        duckdb.extract_statements(f"select\n{text}\n")  # an error in it does not mention what the query adds
+        duckdb.extract_statements(f"select\n{text}\n")  # an error message without the text that the query adds
         if not _is_select(query):
-            raise QueryError(f"{text!r} is not an SQL expression over results, as in a or log(a) + b")
+            raise QueryError(f"{text!r} is not an SQL expression over results, expected for example a or log(a) + b")
         if columns is not None:
             connection = duckdb.connect(":memory:")
             connection.execute("set enable_external_access = false")
@@ -64,9 +67,9 @@ def _is_select(query: str) -> bool:
 
 
 def candidates(error: Exception) -> str:
-    """Return the similar one of the columns that DuckDB lists below an error, as a question; none may be similar."""
+    """Return a question with a similar column among those listed in DuckDB's error, or an empty str."""
     missing = re.search(r'Referenced column "([^"]+)"', str(error))
     listed = re.search(r'^Candidate bindings:[ :]*(".*")', str(error), re.MULTILINE)
     names = re.findall(r'"([^"]+)"', listed[1]) if listed else []
     similar = difflib.get_close_matches(missing[1], names, n=1) if missing else names[:1]
-    return f'; did you mean "{similar[0]}"?' if similar else ""
+    return f' Did you mean "{similar[0]}"?' if similar else ""

@@ -1,4 +1,4 @@
-"""What tables hold: columns and their types, columns of a task's own, parameters, states.
+"""Content of tables: columns and their types, custom columns, parameters, states.
 
-Imports `files`. Begin with `schema`.
+Imports `files`. Start with `schema`.
 """

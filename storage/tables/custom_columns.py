@@ -1,7 +1,8 @@
-"""The columns that tasks add to the standard ones: their names, and one type a column and store, for ever.
+"""Custom columns, which tasks add to the standard ones: their names, and one permanent type per column and store.
 
-Who writes a column first claims its type, in a file of its own that nobody writes over. Of claims of several types the one
-that the store got first holds, for writers, readers, compactions and repairs alike; the commit of a later one is refused.
+The first writer of a column claims its type in a new file that is never overwritten. If claims have several types, the
+claim that the store received first is valid, for writers, readers, compactions and repairs alike. The commit of a later
+one is refused.
 """
 
 from __future__ import annotations
@@ -18,83 +19,84 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.tables.schema import ARROW_TYPE_BY_KIND, TableError
 
 MAX_NAME_LENGTH = 60
-"""Characters of a column's name: it is part of the name of a file."""
-OWN_TYPES = {str(kind): kind for kind in (pa.string(), *ARROW_TYPE_BY_KIND.values())}
-"""The types a task's own column can have, by the names they are written down with."""
-
-
-SETTLE_S, REMOTE_SETTLE_S = 0.05, 2.0
-"""How long a claim waits before it looks for others: longer than the ticks of the clock that stamps a store's files."""
+"""Maximum characters of a column's name, which is part of a file's name."""
+CUSTOM_TYPES = {str(kind): kind for kind in (pa.string(), *ARROW_TYPE_BY_KIND.values())}
+"""Types that a custom column can have, by their stored names."""
+SETTLE_S = 0.05
+"""Seconds between a claim and the check for others, longer than the clock resolution of a local store's files."""
+REMOTE_SETTLE_S = 2.0
+"""The same for remote stores."""
 TYPE_WORDS = {"double": "number", "string": "text", "list<item: double>": "list", "list<item: float>": "matrix"}
+"""Stored name of a type -> its name in messages and in renamed columns."""
 
 
 def custom_columns(store: Store, table: str) -> dict[str, str]:
     """Return the columns that tasks added to a table of this store, with their types."""
-    return {column: held[0][1] for column, held in _claims(store, table).items()}
+    return {column: claims[0][1] for column, claims in _claims(store, table).items()}
 
 
 def late_claims(store: Store, table: str) -> dict[str, tuple[str, str, str]]:
-    """Return path -> (column, its type, the type that holds) of the claims that came after one of another type."""
+    """Return path -> (column, its type, the valid type) of the claims that came after one of another type."""
     return {
-        path: (column, kind, held[0][1])
-        for column, held in _claims(store, table).items()
-        for path, kind in held
-        if kind != held[0][1]
+        path: (column, kind, claims[0][1])
+        for column, claims in _claims(store, table).items()
+        for path, kind in claims
+        if kind != claims[0][1]
     }
 
 
 def _claims(store: Store, table: str) -> dict[str, list[tuple[str, str]]]:
-    """Return column -> (path, type) of the claims of its type, the one that holds first."""
+    """Return column -> (path, type) of the claims to its type, the valid one first."""
     claims: dict[str, list[tuple[str, str]]] = {}
     for path in store.list(f"columns/{table}"):
         column, kind = column_of_path(path)
         claims.setdefault(column, []).append((path, kind))
-    order = list(OWN_TYPES)
+    order = list(CUSTOM_TYPES)
 
     def age(claim: tuple[str, str]) -> tuple[float, int, str]:
         path, kind = claim
         written = store.modified(path)
         return math.inf if written is None else written, order.index(kind) if kind in order else len(order), path
 
-    for held in claims.values():
-        if len({kind for _, kind in held}) > 1:
-            held.sort(key=age)
+    for of_column in claims.values():
+        if len({kind for _, kind in of_column}) > 1:
+            of_column.sort(key=age)
     return claims
 
 
-def check_own_columns(store: Store, table: str, columns: Mapping[str, str]) -> None:
+def claim_columns(store: Store, table: str, columns: Mapping[str, str]) -> None:
     """Claim the types of new columns, before any row with them is written.
 
     Raises:
-        TableError: a column has another type in this store.
+        TableError: A column has another type in this store.
     """
     if not columns:
         return
-    known = custom_columns(store, table)
-    new = [column for column in sorted(columns) if column not in known]
-    ours = {column: column_path(table, column, columns[column], secrets.token_hex(6)) for column in new}
-    for path in ours.values():
+    types = custom_columns(store, table)
+    new = [column for column in sorted(columns) if column not in types]
+    claim_paths = {column: column_path(table, column, columns[column], secrets.token_hex(6)) for column in new}
+    for path in claim_paths.values():
         store.write(path, b"", durable=True)
     if new:
         time.sleep(SETTLE_S if store.is_local or not store.is_shared else REMOTE_SETTLE_S)
-        known = custom_columns(store, table)
+        types = custom_columns(store, table)
     for column, kind in columns.items():
-        if known.get(column, kind) != kind:
-            store.delete_many([ours[column]] if column in ours else [])
+        if types.get(column, kind) != kind:
+            store.delete_many([claim_paths[column]] if column in claim_paths else [])
             raise TableError(
-                f"table {table!r}, column {column!r} holds {_words(kind)}; in store {store.url} it holds "
-                f"{_words(known[column])} since an earlier commit; give the new column a name of its own"
+                f"table {table!r}, column {column!r} holds {_type_text(kind)}, but in store {store.url} it holds "
+                f"{_type_text(types[column])} since an earlier commit. Rename the new column."
             )
 
 
 def quoted(name: str) -> str:
-    """Return a column's name as SQL has it."""
+    """Return a column's name quoted for SQL."""
     escaped = name.replace('"', '""')
     return f'"{escaped}"'
 
 
 def column_name_error(name: object) -> str | None:
-    """Return why SQL or a file could not name a column so; None where both can."""
+    """Return the reason a name cannot be a column's name in SQL or a file, or None if it can."""
     if not isinstance(name, str) or not name.strip():
         return "is empty"
     if not name.isprintable():
@@ -105,25 +107,26 @@ def column_name_error(name: object) -> str | None:
 
 
 def check_names(table: str, names: Iterable[str], standard: Iterable[str] = ()) -> None:
-    """Check the names of a task's own columns of a table; `standard` are those that it has besides.
+    """Check the names of a table's custom columns.
+
+    Args:
+        standard: Names of its other columns.
 
     Raises:
-        TableError: one cannot be the name of a column, or differs from another one only in capitals, which SQL ignores.
+        TableError: A name is invalid, or differs from another only in case, which SQL ignores.
     """
-    known = {name.casefold(): name for name in standard}
+    names_by_sql = {name.casefold(): name for name in standard}
     for name in names:
-        fault = column_name_error(name)
-        if fault is not None:
+        error = column_name_error(name)
+        if error is not None:
             raise TableError(
-                f"table {table!r}, column {name!r:.80} {fault}; allowed: up to {MAX_NAME_LENGTH} printable characters"
+                f"table {table!r}, column name {name!r:.80} {error}, expected up to {MAX_NAME_LENGTH} printable characters"
             )
-        same = known.setdefault(name.casefold(), name)
+        same = names_by_sql.setdefault(name.casefold(), name)
         if same != name:
-            raise TableError(
-                f"table {table!r}: columns {name!r} and {same!r} are one name in SQL; give one of them another"
-            )
+            raise TableError(f"table {table!r}: columns {name!r} and {same!r} have the same name in SQL. Rename one.")
 
 
-def _words(type_name: str) -> str:
+def _type_text(type_name: str) -> str:
     words = {"number": "numbers", "list": "lists of numbers", "matrix": "matrices of numbers", "text": "text"}
     return words[TYPE_WORDS[type_name]] if type_name in TYPE_WORDS else type_name

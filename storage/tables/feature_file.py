@@ -1,4 +1,4 @@
-"""Features on their way to the store: a local file that grows row group by row group, so that none of them stays in memory."""
+"""A buffer of features before their commit: a local file that grows by row groups, to keep features out of memory."""
 
 from __future__ import annotations
 
@@ -15,58 +15,60 @@ from depthrate.storage.tables.schema import TableError
 
 
 class FeatureFile:
-    """The features of the trials of one commit, in the order in which they come; it is gone when it is closed."""
+    """The features of the trials of one commit, in the order in which they arrive. Closing it deletes the file."""
 
     def __init__(self) -> None:
         self._file = _local_file()
         self._schema: pa.Schema | None = None
         self._waiting: pa.Table | None = None
-        """Rows of a group that may go on."""
+        """Rows of a group that may not be complete."""
         self.num_rows = 0
-        self._left_out: set[str] = set()
-        """Trials of which some rows are in the file and shall not stay there."""
+        self._excluded: set[str] = set()
+        """Trials with rows in the file that must not be committed."""
 
     def add(self, table: pa.Table) -> None:
-        """Take rows that follow those before them, layer after layer.
+        """Append rows, ordered by layer.
 
         Raises:
-            TableError: their vectors have another length or type than those before them.
+            TableError: Their vectors have another length or type than those before.
         """
         if not table.num_rows:
             return
         if self._schema is None:
             self._schema = table.schema
             self._writer = feature_writer(self._file, table.schema)
-        elif not self._writer.is_open:  # a commit with these rows was refused, and comes again
-            self._open_anew(self._schema)
+        elif not self._writer.is_open:  # a commit with these rows was refused and is repeated
+            self._reopen(self._schema)
         if table.schema != self._schema:
             vectors = (schema.field("feature").type for schema in (table.schema, self._schema))
-            raise TableError("table 'features' has vectors of {} after {}; give one length and type".format(*vectors))
+            raise TableError(
+                "table 'features' has vectors of {} after {}, expected one length and type".format(*vectors)
+            )
         self.num_rows += table.num_rows
         rows = table if self._waiting is None else pa.concat_tables([self._waiting, table]).combine_chunks()
-        *whole, (start, _) = row_groups(rows)  # what follows may belong to the last one
-        for first, stop in whole:
+        *complete, (start, _) = row_groups(rows)  # later rows may belong to the last group
+        for first, stop in complete:
             self._writer.write_table(rows.slice(first, stop - first))
         self._waiting = rows.slice(start)
 
     def leave_out(self, trial_id: str, num_rows: int) -> None:
-        """Leave out what has come of a trial that failed before it was whole; without it there are `num_rows`."""
+        """Exclude the rows of a trial that failed before it was complete. `num_rows` is the number without it."""
         if self.num_rows > num_rows:
-            self._left_out.add(trial_id)
+            self._excluded.add(trial_id)
             self.num_rows = num_rows
 
     def write(self, store: Store, path: str) -> DataFile:
-        """Write what came to the store, durably.
+        """Write the rows to the store, durably.
 
         Raises:
-            OSError: the store refused; no such file is there then.
+            OSError: The write failed. Then the file does not exist in the store.
         """
         if self._waiting is not None:
             self._writer.write_table(self._waiting)
             self._waiting = None
         self._writer.close()
-        if self._left_out and self._schema is not None:
-            self._open_anew(self._schema)
+        if self._excluded and self._schema is not None:
+            self._reopen(self._schema)
             self._writer.close()
         self._file.flush()
         local = Path(self._file.name)
@@ -75,20 +77,20 @@ class FeatureFile:
         store.write(path, local, durable=True)
         return DataFile(path, local.stat().st_size, digest, self.num_rows, {})
 
-    def _open_anew(self, schema: pa.Schema) -> None:
-        """Go on behind the rows of the file, which is closed and takes no more, without those that are left out."""
-        import pyarrow.compute as pc  # 40 ms that who reads commits does not need
+    def _reopen(self, schema: pa.Schema) -> None:
+        """Copy the closed file without excluded trials to a new one, to which rows can be appended."""
+        import pyarrow.compute as pc  # 40 ms that readers of commits do not need
 
         file = _local_file()
-        writer, left_out = feature_writer(file, schema), pa.array(sorted(self._left_out), pa.string())
-        with open_parquet(self._file) as before:
-            for group in range(before.num_row_groups):
-                rows = before.read_row_group(group)
-                kept = rows.filter(pc.invert(pc.is_in(rows["trial_id"], value_set=left_out)))
-                if kept.num_rows:
-                    writer.write_table(kept)
+        writer, excluded = feature_writer(file, schema), pa.array(sorted(self._excluded), pa.string())
+        with open_parquet(self._file) as previous:
+            for group in range(previous.num_row_groups):
+                rows = previous.read_row_group(group)
+                selected = rows.filter(pc.invert(pc.is_in(rows["trial_id"], value_set=excluded)))
+                if selected.num_rows:
+                    writer.write_table(selected)
         self._file.close()
-        self._file, self._writer, self._left_out = file, writer, set()
+        self._file, self._writer, self._excluded = file, writer, set()
 
     def close(self) -> None:
         """Delete the local file."""

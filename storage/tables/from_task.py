@@ -1,4 +1,4 @@
-"""From the rows that a task returns to an Arrow table with the store's columns."""
+"""Conversion of the rows returned by a task to an Arrow table with the store's columns."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from depthrate.storage.tables.schema import FEATURES, Columns, TableError
 def task_table(
     name: str, content: Any, columns: Columns, *, trial_id: str, attempt_id: str, curves: pa.Table | None = None
 ) -> pa.Table:
-    """Return one trial's rows of a table: the standard columns first, then the task's own, declared ones before others.
+    """Convert one trial's rows of a table: standard columns first, then custom ones, declared before others.
 
     `content` is a list of dicts, a mapping from column to values, a pandas frame or an Arrow table. Missing standard
-    and declared columns are filled: split `train`, the last step of the trial's `curves` or 0, layer 0, is_last where the
-    layer is the largest, else null.
+    and declared columns are filled: split `train`, the last step of the trial's `curves` or 0, layer 0, is_last where
+    the layer is the largest, else null.
 
     Raises:
-        TableError: the table is unknown, or a column has a type that the store does not keep.
+        TableError: The table is unknown, or a column has a type that the store does not support.
     """
     if name not in ("metrics", "curves", "features"):
-        raise TableError(f"task returned a table {name!r}; allowed: metrics, curves, features")
+        raise TableError(f"task returned table {name!r}, expected metrics, curves or features")
     values, num_rows = _columns(name, content)
     values |= {"trial_id": [trial_id] * num_rows, "attempt_id": [attempt_id] * num_rows}
     if "step" not in values:
@@ -39,24 +39,24 @@ def task_table(
         if "is_last" not in values:
             last = max(values["layer"], default=0)
             values["is_last"] = [layer == last for layer in values["layer"]]
-    known = dict(columns.missing(name, num_rows))
-    check_names(name, [column for column in values if column not in known], known)
-    own_types = columns.own_types(name)
-    for column in [column for column in known if column in values]:
-        array_of = _declared_array if column in own_types else _array
-        known[column] = array_of(name, column, values.pop(column), known[column].type)
-    known |= {own: _undeclared_array(name, own, given) for own, given in values.items()}
-    return pa.Table.from_arrays(list(known.values()), names=list(known))
+    arrays = dict(columns.missing(name, num_rows))
+    check_names(name, [column for column in values if column not in arrays], arrays)
+    custom_types = columns.custom_types(name)
+    for column in [column for column in arrays if column in values]:
+        array_of = _declared_array if column in custom_types else _array
+        arrays[column] = array_of(name, column, values.pop(column), arrays[column].type)
+    arrays |= {column: _undeclared_array(name, column, cells) for column, cells in values.items()}
+    return pa.Table.from_arrays(list(arrays.values()), names=list(arrays))
 
 
-def picked_columns(name: str, content: Any, columns: Sequence[str]) -> list[list[Any]]:
-    """Return these columns of a table as the task returned it, NaN and infinity too; one that is not there is null."""
+def pick_columns(name: str, content: Any, columns: Sequence[str]) -> list[list[Any]]:
+    """Return some columns of a table as the task returned it, including NaN and infinity. Missing columns are None."""
     values, num_rows = _columns(name, content, columns)
     return [list(values.get(column, [None] * num_rows)) for column in columns]
 
 
 def layer_parts(content: Any) -> Iterator[Any]:
-    """Yield features as they come: of an iterator of tables, of what has `parts` that gives one, of one table, of null."""
+    """Yield the parts of features, from an iterator of tables, an object with `parts`, one table, or None."""
     if hasattr(content, "parts"):
         content = content.parts()
     if isinstance(content, Iterator):
@@ -66,7 +66,7 @@ def layer_parts(content: Any) -> Iterator[Any]:
 
 
 def _columns(name: str, content: Any, wanted: Sequence[str] | None = None) -> tuple[dict[str, Any], int]:
-    """Return columns of a table, all or those `wanted` that it has, and the number of its rows."""
+    """Return the columns of a table, all or those `wanted` that it has, and its number of rows."""
     if isinstance(content, pa.Table):
         names = [column for column in content.column_names if wanted is None or column in wanted]
         return {column: content[column].to_pylist() for column in names}, content.num_rows
@@ -82,7 +82,7 @@ def _columns(name: str, content: Any, wanted: Sequence[str] | None = None) -> tu
         names = list(dict.fromkeys(key for row in content for key in row) if wanted is None else wanted)
         return {str(key): [row.get(key) for row in content] for key in names}, len(content)
     raise TableError(
-        f"table {name!r} is a {type(content).__name__}; return a list of dicts, a mapping from column to values, "
+        f"table {name!r} is a {type(content).__name__}, expected a list of dicts, a mapping from column to values, "
         "a pandas frame or an Arrow table"
     )
 
@@ -93,22 +93,26 @@ def _array(table: str, column: str, values: Any, arrow_type: pa.DataType) -> pa.
     elif pa.types.is_string(arrow_type):
         values = [_storable(value) for value in values]
     elif pa.types.is_integer(arrow_type):
-        values = [_whole(table, column, value) for value in values]
+        values = [_integer(table, column, value) for value in values]
     try:
         return pa.array(values, arrow_type, from_pandas=pa.types.is_floating(arrow_type))
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-        raise TableError(f"table {table!r}, column {column!r}: {error}; it holds {arrow_type}") from None
+        raise TableError(f"table {table!r}, column {column!r}: {error}. Expected {arrow_type}.") from None
 
 
 def _storable(value: Any) -> Any:
-    """Return a text with what no file can hold (halves of surrogate pairs) written out."""
+    """Return a value, with halves of surrogate pairs in a str escaped, since no file can hold them."""
     return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
-def _whole(table: str, column: str, value: Any) -> Any:
-    """Return a whole number, which may come as 2.0; other numbers are not cut to one."""
+def _integer(table: str, column: str, value: Any) -> Any:
+    """Return an int, which may be given as 2.0. Other floats are not truncated.
+
+    Raises:
+        TableError: The value is not integral.
+    """
     if isinstance(value, float) and not value.is_integer():
-        raise TableError(f"table {table!r}, column {column!r} holds {value!r}; give a whole number")
+        raise TableError(f"table {table!r}, column {column!r} holds {value!r}, expected an int")
     return value
 
 
@@ -116,12 +120,12 @@ def _real(table: str, column: str, value: Any) -> float | None:
     try:
         number = float(value)
     except (TypeError, ValueError):
-        raise TableError(f"table {table!r}, column {column!r} holds {value!r}; give numbers or null") from None
+        raise TableError(f"table {table!r}, column {column!r} holds {value!r}, expected a number or None") from None
     return number if math.isfinite(number) else None
 
 
 def _declared_array(table: str, column: str, values: Any, arrow_type: pa.DataType) -> pa.Array:
-    """Return a column as the user's task declares it; a matrix may come as rows."""
+    """Convert a column as the user's task declares it. A matrix may be given as rows."""
     if not pa.types.is_list(arrow_type):
         return _array(table, column, list(values), arrow_type)
     return pa.array([None if row is None else _entries(table, column, row) for row in values], arrow_type)
@@ -129,7 +133,7 @@ def _declared_array(table: str, column: str, values: Any, arrow_type: pa.DataTyp
 
 def _entries(table: str, column: str, row: Any) -> list[float | None]:
     if not hasattr(row, "__len__") or isinstance(row, str):
-        raise TableError(f"table {table!r}, column {column!r} is declared as a list of numbers and holds {row!r}")
+        raise TableError(f"table {table!r}, column {column!r} holds {row!r}, expected a list of numbers as declared")
     flat = [
         entry for part in row for entry in (part if hasattr(part, "__len__") and not isinstance(part, str) else [part])
     ]
@@ -137,15 +141,15 @@ def _entries(table: str, column: str, row: Any) -> list[float | None]:
 
 
 def _undeclared_array(table: str, column: str, values: Any) -> pa.Array:
-    """Return a task's own column as float64, text or list<float64>: types that every reader can bring together."""
+    """Convert a custom column to float64, str or list<float64>: types that every reader can combine."""
     # tensors of one number have a __len__ too
     values = [value.item() if getattr(value, "shape", None) == () else value for value in values]
-    known = [value for value in values if value is not None]
-    if not known:
-        return pa.nulls(len(values))  # takes on the column's type in the other trials of its file
-    if all(isinstance(value, str) for value in known):
+    not_none = [value for value in values if value is not None]
+    if not not_none:
+        return pa.nulls(len(values))  # gets the column's type in the other trials of its file
+    if all(isinstance(value, str) for value in not_none):
         return _array(table, column, values, pa.string())
-    if all(hasattr(value, "__len__") and not isinstance(value, str) for value in known):
+    if all(hasattr(value, "__len__") and not isinstance(value, str) for value in not_none):
         rows = [None if row is None else [_real(table, column, value) for value in row] for row in values]
         return pa.array(rows, pa.list_(pa.float64()))
     return _array(table, column, list(values), pa.float64())
@@ -156,13 +160,15 @@ def _feature_table(columns: dict[str, Any]) -> pa.Table:
 
     missing = {"layer", "kind", "feature"} - columns.keys()
     if missing:
-        raise TableError(f"table 'features' lacks the columns {', '.join(sorted(missing))}")
+        raise TableError(f"table 'features' is missing columns {', '.join(sorted(missing))}")
     num_rows = len(columns["kind"])
     feature = np.asarray(columns["feature"])
     if feature.dtype not in (np.float16, np.float32):
         feature = feature.astype(np.float32)
     if feature.ndim != 2:
-        raise TableError(f"table 'features': feature has shape {feature.shape}; give one vector of one length a row")
+        raise TableError(
+            f"table 'features': feature has shape {feature.shape}, expected one vector per row, all of one length"
+        )
     flat = pa.array(feature.reshape(-1))
     value_field = pa.field("item", flat.type, nullable=False)
     arrays = {

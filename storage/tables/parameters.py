@@ -1,4 +1,4 @@
-"""The trials' parameters, kept as JSON, as typed columns."""
+"""The trials' parameters, stored as JSON, as typed columns."""
 
 from __future__ import annotations
 
@@ -8,65 +8,66 @@ from typing import Any
 
 import pyarrow as pa
 
-from depthrate.storage.files.json_objects import object_of
+from depthrate.storage.files.json_objects import parse_object
 from depthrate.storage.tables.schema import TRIALS
 
-Added = Callable[[str, int], Mapping[str, Any]]
-"""Gives of a (task, version) parameter -> value of trials from before, of those that it gained after its first trials."""
+AddedParameters = Callable[[str, int], Mapping[str, Any]]
+"""Function (task, version) -> parameter -> its value in earlier trials, of parameters that the task gained later."""
 
 
 def nothing_added(task: str, version: int) -> Mapping[str, Any]:
-    """Return what a task gained where nobody says that it did."""
+    """Return no parameters: no task gained any."""
     return {}
 
 
-def with_parameter_columns(trials: pa.Table, added: Added = nothing_added) -> pa.Table:
-    """Return the trials with every parameter as a column; one named like a standard column, or like another parameter but for
-    its capitals, becomes param_<name>.
+def with_parameter_columns(trials: pa.Table, added: AddedParameters = nothing_added) -> pa.Table:
+    """Append every parameter as a column.
 
-    A trial from before a task gained a parameter shows the value that `added` has for it, else null.
+    A parameter named like a standard column, or like another parameter except for case, becomes param_<name>. A trial
+    from before a task gained a parameter has the value from `added`, else null.
     """
     columns = parameter_columns(_completed(trials, added))
     taken = {name.casefold() for name in TRIALS.names}  # SQL sees no difference between n and N
     for name, column in columns.items():
-        shown = f"param_{name}" if name.casefold() in taken else name
+        column_name = f"param_{name}" if name.casefold() in taken else name
         taken.add(name.casefold())
-        trials = trials.append_column(shown, column)
+        trials = trials.append_column(column_name, column)
     return trials
 
 
-def _completed(trials: pa.Table, added: Added) -> list[str]:
-    """Return each trial's JSON object with what its task gained later."""
+def _completed(trials: pa.Table, added: AddedParameters) -> list[str]:
+    """Return each trial's JSON object with the parameters that its task gained later."""
     texts: list[str] = trials["params"].to_pylist()
     missing: dict[str, str] = {}  # one attempt's trials have the same parameters
     keys = zip(*(trials[name].to_pylist() for name in ("attempt_id", "task", "task_version")), strict=True)
     for index, (attempt_id, task, version) in enumerate(keys):
         if attempt_id not in missing:
             of_task = added(task, version)
-            # quotes inside of a text are escaped, so that this can only be a key
-            lacking = {name: value for name, value in of_task.items() if f"{json.dumps(name)}:" not in texts[index]}
-            missing[attempt_id] = json.dumps(lacking)[1:-1]
+            # quotes inside a str are escaped, so this can only be a key
+            added_later = {name: value for name, value in of_task.items() if f"{json.dumps(name)}:" not in texts[index]}
+            missing[attempt_id] = json.dumps(added_later)[1:-1]
         if missing[attempt_id]:
-            own = texts[index].rstrip()[:-1].rstrip()
-            texts[index] = f"{own}{'' if own.endswith('{') else ', '}{missing[attempt_id]}}}"
+            fields = texts[index].rstrip()[:-1].rstrip()
+            texts[index] = f"{fields}{'' if fields.endswith('{') else ', '}{missing[attempt_id]}}}"
     return texts
 
 
 def parameter_columns(texts: list[str]) -> dict[str, pa.Array]:
-    """Return parameter -> values, from one JSON object a trial.
+    """Return parameter -> values, from one JSON object per trial.
 
-    Integers and reals together become reals; what has no common type, or no type of its own here, becomes JSON text.
+    Ints and floats together become floats. Values without a common type, or of a type not supported here, become JSON
+    text.
     """
     return _parsed_by_arrow(texts) or _parsed_by_python(texts)
 
 
 def _parsed_by_arrow(texts: list[str]) -> dict[str, pa.Array] | None:
-    """Return the columns where Arrow's reader and Python's agree, else None: ten times as fast, and without pandas."""
+    """Return the columns if Arrow's and Python's readers agree, else None: ten times as fast, and without pandas."""
     if not texts:
         return None
     import pyarrow.json
 
-    # one block, so that a column has one type; some bytes more for objects that are cut in two otherwise
+    # one block, so that a column has one type, and one byte more, so that no object is cut in two
     content = "\n".join(texts).encode()
     options = pyarrow.json.ReadOptions(use_threads=False, block_size=len(content) + 1)
     try:
@@ -77,7 +78,7 @@ def _parsed_by_arrow(texts: list[str]) -> dict[str, pa.Array] | None:
         return None
     columns = {}
     for name in table.column_names:
-        column = table[name].chunk(0)  # of one block there is one
+        column = table[name].chunk(0)  # one block, one chunk
         if pa.types.is_null(column.type):
             column = pa.nulls(len(column), pa.string())
         elif pa.types.is_list(column.type) and pa.types.is_null(column.type.value_type):
@@ -91,9 +92,10 @@ def _parsed_by_arrow(texts: list[str]) -> dict[str, pa.Array] | None:
 
 
 def _as_lists_of_numbers(column: pa.ListArray) -> pa.Array:
-    """Return lists that are empty or hold nulls as lists of float64.
+    """Convert lists that are empty or hold nulls to lists of float64.
 
-    `cast` would import pyarrow.compute, in 40 ms, and refuse what Arrow's reader makes of several nulls: it counts one.
+    `cast` would import pyarrow.compute, in 40 ms, and reject the output of Arrow's reader for several nulls, since that
+    counts one.
     """
     nulls = pa.nulls(column.offsets[-1].as_py(), pa.float64())
     return pa.Array.from_buffers(
@@ -105,7 +107,7 @@ _ARROW_AGREES = (pa.int64(), pa.float64(), pa.bool_(), pa.string(), pa.list_(pa.
 
 
 def _parsed_by_python(texts: list[str]) -> dict[str, pa.Array]:
-    rows = [object_of(text) for text in texts]
+    rows = [parse_object(text) for text in texts]
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: _parameter_array([row.get(name) for row in rows]) for name in names}
 
@@ -115,7 +117,7 @@ def _parameter_array(values: list[Any]) -> pa.Array:
     if kinds == {int} and all(value is None or -(2**63) <= value < 2**63 for value in values):
         return pa.array(values, pa.int64())
     if kinds and kinds <= {int, float}:
-        # as Arrow's reader does with integers that 64 bits do not hold
+        # as Arrow's reader does with integers that exceed 64 bits
         return pa.array([None if value is None else float(value) for value in values], pa.float64())
     if len(kinds) <= 1 and kinds != {list}:
         return pa.array(values, pa.string() if not kinds else None)

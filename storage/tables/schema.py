@@ -1,7 +1,7 @@
-"""The tables' columns: those that are always there, and those that tasks declare, which the store is told.
+"""The tables' columns: standard ones, and those that tasks declare, which the caller passes.
 
-No metric has its name here: the caller passes the measured columns as `Columns`. Every file has the standard ones, and those
-that its task declares or returned besides.
+This module names no metric: the caller passes the measured columns as `Columns`. Every file has the standard columns,
+and those that its task declares or returned.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ TRIALS = pa.schema(
         ("code_hash", _TEXT),
     ]
 )
-LATER = frozenset({"code_hash"})
-"""Columns of the trials that files of before do not have: null there."""
+OPTIONAL_TRIALS_COLUMNS = frozenset({"code_hash"})
+"""Columns of trials that files of older versions lack: null there."""
 STATE_COLUMNS = ("trial_id", "attempt_id", "committed_at", "status", "wall_s", "code_hash")
-"""What planning and watching need of the trials: at 100,000 trials the parameters alone are 50 MB."""
+"""Columns of trials for planning and watching: for 100,000 trials the parameters alone are 50 MB."""
 _KEY = [("trial_id", _TEXT), ("attempt_id", _TEXT), ("step", pa.int64())]
 METRICS = pa.schema([*_KEY, ("split", _TEXT), ("layer", pa.int64()), ("is_last", pa.bool_())])
+"""Columns of metrics without the measured ones, which are in `Columns`."""
 CURVES = pa.schema([*_KEY, ("split", _TEXT)])
-"""Metrics and curves without what is measured: `Columns` holds that."""
+"""Columns of curves without the measured ones, which are in `Columns`."""
 FEATURES = pa.schema(
     [
         *_KEY,
@@ -56,7 +57,8 @@ FEATURES = pa.schema(
         ("feature", pa.list_(pa.float32())),
     ]
 )
-"""As readers see it; a file holds `feature` as a fixed-size list of float or halffloat, whose width is its networks' own."""
+"""Columns as readers see them. In files, `feature` is a fixed-size list of float or halffloat, of the network's
+width."""
 FITS = pa.schema(
     [
         ("sweep", _TEXT),
@@ -136,21 +138,21 @@ ATTEMPTS = pa.schema(
         ("gpu_share", _REAL),
     ]
 )
-LATER_OF_ATTEMPTS = ("engine", "compile_s", "checkpoints", "cpu_s", "gpu_share")
-"""Columns of the attempts that files of before do not have: null there."""
+OPTIONAL_ATTEMPTS_COLUMNS = ("engine", "compile_s", "checkpoints", "cpu_s", "gpu_share")
+"""Columns of attempts that files of older versions lack: null there."""
 ARROW_TYPE_BY_KIND = {"scalar": pa.float64(), "vector": pa.list_(pa.float64()), "matrix": pa.list_(pa.float32())}
-"""How a measured column is kept: a number, a list of numbers, or the rows of a matrix one after the other."""
+"""Stored type of a measured column: a number, a list of numbers, or the concatenated rows of a matrix."""
 MEASURED_TABLES = ("metrics", "curves")
-"""The tables that have measured columns."""
+"""Tables with measured columns."""
 _STRUCTURE = {"trials": TRIALS, "metrics": METRICS, "curves": CURVES, "features": FEATURES}
 
 
 class TableError(ValueError):
-    """A task returned or declared something that the tables do not hold."""
+    """A task returned or declared a value that the tables do not support."""
 
 
 Kinds = Mapping[str, Mapping[str, str]]
-"""Table (metrics, curves) -> measured column -> kind, one of KINDS."""
+"""Table (metrics, curves) -> measured column -> kind, a key of ARROW_TYPE_BY_KIND."""
 
 
 @dataclass(frozen=True)
@@ -158,50 +160,50 @@ class Columns:
     """The measured columns of a store's tables."""
 
     standard: Kinds = field(default_factory=dict)
-    """Columns of every file, null where a trial has none."""
+    """Columns of every file, null where a trial has no value."""
     own: Kinds = field(default_factory=dict)
-    """Columns that a task declares: in its files."""
+    """Columns that a task declares, only in its files."""
     former: Callable[[], Kinds] = dict
-    """Returns the columns that were standard in earlier versions: files of theirs have these without naming them."""
+    """Function that returns the former standard columns, which files of earlier versions have without naming them."""
     always_last: Collection[str] = ()
-    """Curves that are last_<name> in `results` of every store: the plain name is a parameter's."""
+    """Curves named last_<name> in `results` of every store, since a parameter has the plain name."""
     complete: Collection[str] = ()
     """Tasks that log a row of all their curves at each step where they measure."""
 
     def __post_init__(self) -> None:
-        """Check that no column stands for two things.
+        """Check that no column has two meanings.
 
         Raises:
-            TableError: naming the column.
+            TableError: One has. The message names the column.
         """
         for table, columns in self.own.items():
             for name, kind in columns.items():
                 if name in (*TRIALS.names, *METRICS.names):
-                    raise TableError(f"column {name!r} is one that every table has; give the measurement another name")
+                    raise TableError(f"column {name!r} exists in every table. Rename the metric.")
                 kinds = self.standard if any(name in names for names in self.standard.values()) else self.former()
-                known = {of: known[name] for of, known in kinds.items() if name in known}
-                if known and known != {table: kind}:
-                    ((of, is_kind),) = known.items()
+                builtin = {of: measured[name] for of, measured in kinds.items() if name in measured}
+                if builtin and builtin != {table: kind}:
+                    ((of, is_kind),) = builtin.items()
                     raise TableError(
-                        f"column {name!r} of {table} is declared as a {kind}; in {of} it is a {is_kind} of a task that "
-                        "comes with depthrate; give the measurement another name"
+                        f"column {name!r} of {table} is declared as a {kind}, but in {of} it is a {is_kind} of a built-in "
+                        "task. Rename the metric."
                     )
 
     @cached_property
     def schemas(self) -> dict[str, pa.Schema]:
-        """Table -> the columns that each of its files has."""
+        """Table -> the columns of each of its files."""
         added = {
-            table: [(name, ARROW_TYPE_BY_KIND[kind]) for name, kind in of.items()]
-            for table, of in self.standard.items()
+            table: [(name, ARROW_TYPE_BY_KIND[kind]) for name, kind in kinds.items()]
+            for table, kinds in self.standard.items()
         }
         return {table: pa.schema([*always, *added.get(table, ())]) for table, always in _STRUCTURE.items()}
 
     def missing(self, table: str, num_rows: int) -> Mapping[str, pa.Array]:
-        """Return column -> nulls of all columns that a file of this task has."""
+        """Return column -> nulls for all columns of this task's files."""
         length, nulls = self._missing.get(table, (-1, {}))
-        if length != num_rows:  # most trials have as many rows as the one before
-            types = {each.name: each.type for each in self.schemas[table]} | self.own_types(table)
-            nulls = {name: pa.nulls(num_rows, each) for name, each in types.items()}
+        if length != num_rows:  # most trials have as many rows as the previous one
+            types = {column.name: column.type for column in self.schemas[table]} | self.custom_types(table)
+            nulls = {name: pa.nulls(num_rows, kind) for name, kind in types.items()}
             self._missing[table] = num_rows, nulls
         return nulls
 
@@ -213,13 +215,13 @@ class Columns:
         """Return the columns of a table that files of earlier versions have without naming them, with their types."""
         return {name: ARROW_TYPE_BY_KIND[kind] for name, kind in self.former().get(table, {}).items()}
 
-    def own_types(self, table: str) -> dict[str, pa.DataType]:
-        """Return the declared columns of a table that not every file has, with their types."""
+    def custom_types(self, table: str) -> dict[str, pa.DataType]:
+        """Return the declared columns of a table that are not in every file, with their types."""
         names = self.schemas[table].names
         return {name: ARROW_TYPE_BY_KIND[kind] for name, kind in self.own.get(table, {}).items() if name not in names}
 
     def not_standard(self, table: str, columns: pa.Schema) -> dict[str, str]:
-        """Return those of some columns that not every file has, with their types' names.
+        """Return the columns that are not in every file, with their types' names.
 
         Raises:
             TableError: One was standard in an earlier version, with another type.
@@ -230,8 +232,8 @@ class Columns:
         for name, kind in types.items():
             if former.get(name, kind) != kind:
                 raise TableError(
-                    f"table {table!r}, column {name!r} holds {kind}; it is a column of a task that comes with depthrate, which "
-                    f"holds {former[name]}; give the new column another name"
+                    f"table {table!r}, column {name!r} holds {kind}, but a built-in task has it as {former[name]}. "
+                    "Rename the new column."
                 )
         return {name: str(kind) for name, kind in types.items()}
 
@@ -242,36 +244,39 @@ def empty_trials(columns: Sequence[str] = TRIALS.names) -> pa.Table:
 
 
 def concat_rows(parts: Sequence[pa.Table]) -> pa.Table:
-    """Return the rows of several tables; what only some of them have, columns of newer versions, is null in the others.
+    """Concatenate tables. A column that only some of them have, as from newer versions, is null in the others.
 
     Raises:
-        pa.ArrowException: a column has two types.
+        pa.ArrowException: A column has two types.
     """
     alike = all(part.schema.equals(parts[0].schema) for part in parts)
     return pa.concat_tables(parts, promote_options="none" if alike else "default")
 
 
 def as_attempts(table: pa.Table) -> pa.Table:
-    """Return a file's rows with the columns of `ATTEMPTS`, and those of its own behind them.
+    """Return a file's rows with the columns of `ATTEMPTS`, followed by its other columns.
 
     Raises:
-        KeyError, pa.ArrowException: it lacks one that all files have.
+        KeyError, pa.ArrowException: A required column is missing.
     """
-    for name in LATER_OF_ATTEMPTS:
+    for name in OPTIONAL_ATTEMPTS_COLUMNS:
         if name not in table.column_names:
             table = table.append_column(ATTEMPTS.field(name), pa.nulls(table.num_rows, ATTEMPTS.field(name).type))
     return table.select([*ATTEMPTS.names, *(name for name in table.column_names if name not in ATTEMPTS.names)])
 
 
 def as_trials(table: pa.Table, columns: Sequence[str] = TRIALS.names, *, newer: bool = False) -> pa.Table:
-    """Return a file's rows with some of the columns of `TRIALS`, and with `newer` those behind them that are not among these.
+    """Return a file's rows with some columns of `TRIALS`.
+
+    Args:
+        newer: Whether to append the columns that are not in `TRIALS`.
 
     Raises:
-        KeyError, pa.ArrowException: it lacks one that all files have, or holds another type.
+        KeyError, pa.ArrowException: A required column is missing or has another type.
     """
-    for name in LATER.intersection(columns).difference(table.column_names):
+    for name in OPTIONAL_TRIALS_COLUMNS.intersection(columns).difference(table.column_names):
         table = table.append_column(TRIALS.field(name), pa.nulls(table.num_rows, TRIALS.field(name).type))
-    more = [field for field in table.schema if field.name not in TRIALS.names] if newer else []
-    table = table.select([*columns, *(field.name for field in more)]).replace_schema_metadata(None)
-    wanted = pa.schema([*empty_trials(columns).schema, *more])
+    unknown = [field for field in table.schema if field.name not in TRIALS.names] if newer else []
+    table = table.select([*columns, *(field.name for field in unknown)]).replace_schema_metadata(None)
+    wanted = pa.schema([*empty_trials(columns).schema, *unknown])
     return table if table.schema.equals(wanted) else table.cast(wanted)  # cast costs an import

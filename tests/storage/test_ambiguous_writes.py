@@ -102,7 +102,7 @@ def test_parts_of_one_attempt_may_hold_the_same_trial(store: Store) -> None:
 def test_a_commit_is_never_written_over(store: Store) -> None:
     commit(store, A, ["t1", "t2"], part=3)
     before = store.list_many(["trials", "metrics"])
-    with pytest.raises(FileExistsError, match="never written over"):
+    with pytest.raises(FileExistsError, match="commits are never overwritten"):
         commit(store, A, ["t9"], part=3)
     assert store.list_many(["trials", "metrics"]) == before
 
@@ -120,5 +120,5 @@ def test_a_commit_whose_files_were_taken_away_meanwhile_has_failed(
         plain(self, path, content, durable=durable)
 
     monkeypatch.setattr(Store, "write", write)
-    with pytest.raises(FileNotFoundError, match="stood still too long"):
+    with pytest.raises(FileNotFoundError, match="was suspended too long"):
         commit(folder, A, ["t1"])

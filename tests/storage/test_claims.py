@@ -33,7 +33,7 @@ class Clock:
 
 
 def held(claims: Claims) -> set[str]:
-    return {trial_id for trial_id in TRIALS if claims.has([trial_id])}
+    return {trial_id for trial_id in TRIALS if claims.holds([trial_id])}
 
 
 def entered(store: Store, launch_id: str, sweep: str = "s") -> Claims:
@@ -47,7 +47,7 @@ def test_who_comes_later_leaves_what_is_claimed(store: Store) -> None:
     first.acquire(TRIALS[:2])
     later.enter()
     later.acquire(TRIALS)
-    assert held(first) == {"t0", "t1"} and held(later) == {"t2", "t3"} and later.others == {"t0", "t1"}
+    assert held(first) == {"t0", "t1"} and held(later) == {"t2", "t3"} and later.peer_trials == {"t0", "t1"}
     first.release_all()
     later.refresh()
     later.acquire(TRIALS)
@@ -62,7 +62,7 @@ def test_what_is_done_is_given_back(store: Store) -> None:
     first.acquire(TRIALS[:2])
     first.acquire([TRIALS[2]], keep=[TRIALS[1]])
     second.refresh()
-    assert second.others == {"t1", "t2"} and len(store.list()) == 2, "a launch keeps one file"
+    assert second.peer_trials == {"t1", "t2"} and len(store.list()) == 2, "a launch keeps one file"
 
 
 def test_of_launches_at_the_same_moment_one_gets_each_trial(store: Store) -> None:
@@ -76,7 +76,7 @@ def test_of_launches_at_the_same_moment_one_gets_each_trial(store: Store) -> Non
         claims.enter()
         claims.acquire([f"{race}{trial_id}" for trial_id in TRIALS])
         for trial_id in TRIALS:
-            if claims.has([f"{race}{trial_id}"]):
+            if claims.holds([f"{race}{trial_id}"]):
                 winners[race, trial_id].append(name)
 
     threads = [threading.Thread(target=launch, args=(race, name)) for race in range(6) for name in "abcd"]
@@ -107,7 +107,7 @@ def test_of_two_that_see_each_other_the_earlier_wins(folder: Store) -> None:
     real_look = early.refresh
     early.refresh = lambda: (setattr(early, "refresh", real_look), clock.sleep(0.1), late.acquire(["t0"]), real_look())  # type: ignore[method-assign]
     early.acquire(["t0"])
-    assert early.has(["t0"]) and not late.has(["t0"])
+    assert early.holds(["t0"]) and not late.holds(["t0"])
 
 
 def test_a_claim_ends_with_its_lease_or_its_process(folder: Store) -> None:
@@ -116,23 +116,23 @@ def test_a_claim_ends_with_its_lease_or_its_process(folder: Store) -> None:
     first.enter()
     first.acquire(TRIALS)
     second.enter()
-    assert second.others == set(TRIALS)
+    assert second.peer_trials == set(TRIALS)
     clock.sleep(LEASE_S - 1)
     first.renew(TRIALS)
     clock.sleep(2)
     second.refresh()
-    assert second.others == set(TRIALS), "it was renewed"
+    assert second.peer_trials == set(TRIALS), "it was renewed"
     clock.sleep(LEASE_S)
     second.refresh()
-    assert not second.others
+    assert not second.peer_trials
     (path,) = [path for path in folder.list("claims") if "/a-" in path]
     content = json.loads(folder.read(path)) | {"renewed_at": clock(), "pid": 2**22 + 1}
     folder.write(path, json.dumps(content).encode())
     second.refresh()
-    assert not second.others, "its process runs no more"
+    assert not second.peer_trials, "its process runs no more"
     folder.write(path, json.dumps(content | {"host": "elsewhere"}).encode())
     second.refresh()
-    assert second.others == set(TRIALS), "of another machine's processes nothing is known"
+    assert second.peer_trials == set(TRIALS), "of another machine's processes nothing is known"
     clock.sleep(11 * LEASE_S)
     second.refresh()
     assert path not in folder.list("claims"), "what nobody renews for long is taken away"
@@ -144,7 +144,7 @@ def test_what_is_no_claim_and_a_store_that_refuses_stop_nothing(
     for number, content in enumerate((b"{", b"[]", b'{"x": 1}', b'{"launch_id": "x"}')):
         folder.write(f"claims/x{number}-00000001.json", content)
     claims = entered(folder, "a")
-    assert claims.others == set()
+    assert claims.peer_trials == set()
 
     def refuse(*arguments: Any) -> None:
         raise OSError("quota")
@@ -153,7 +153,7 @@ def test_what_is_no_claim_and_a_store_that_refuses_stop_nothing(
     claims.acquire(TRIALS)
     claims.renew(TRIALS)
     claims.release_all()
-    assert claims.has(TRIALS) and caplog.text.count("claims not written or read: quota") == 1
+    assert claims.holds(TRIALS) and caplog.text.count("claims not written or read: quota") == 1
 
 
 @pytest.mark.parametrize(
@@ -176,10 +176,10 @@ def test_a_claim_that_nobody_can_have_written_holds_nothing(key: str, value: Any
     path = "claims/b-00000001.json"
     folder.write(path, json.dumps(claim).encode())
     claims = entered(folder, "a")
-    assert claims.others == {"t1"}
+    assert claims.peer_trials == {"t1"}
     folder.write(path, json.dumps(claim | {key: value}).encode())
     claims.refresh()
-    assert claims.others == set()
+    assert claims.peer_trials == set()
 
 
 def test_a_clock_that_is_set_back_is_not_waited_for(store: Store) -> None:

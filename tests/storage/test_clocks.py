@@ -133,7 +133,7 @@ def test_a_small_difference_is_said_and_taken_off_ages(
     shift(monkeypatch, 40)
     with caplog.at_level(logging.WARNING):
         require_clock(folder)
-    assert "40 s ahead of that of store" in caplog.text and age_s(folder, "x", time.time() - 3600) < 5
+    assert "40 s ahead of the clock of store" in caplog.text and age_s(folder, "x", time.time() - 3600) < 5
 
 
 def test_what_a_repair_moved_aside_meanwhile_makes_the_commit_fail(
@@ -148,7 +148,7 @@ def test_what_a_repair_moved_aside_meanwhile_makes_the_commit_fail(
         plain(self, path, content, durable=durable)
 
     monkeypatch.setattr(Store, "write", write)
-    with pytest.raises(FileNotFoundError, match="vanished before it was committed"):
+    with pytest.raises(FileNotFoundError, match="vanished before its commit"):
         commit(folder, A, ["t1"])
     monkeypatch.undo()
     assert take_snapshot(folder).trial_ids() == set() and not folder.list("trials")

@@ -16,7 +16,7 @@ from depthrate.storage.maintenance.repair import repair
 from depthrate.storage.maintenance.verify import verify
 from depthrate.storage.query.results import Results
 from depthrate.storage.tables import custom_columns as own_columns_module
-from depthrate.storage.tables.custom_columns import check_own_columns, custom_columns
+from depthrate.storage.tables.custom_columns import claim_columns, custom_columns
 from depthrate.storage.tables.schema import TableError
 from tests.support.tests_rows import tables_of
 
@@ -42,7 +42,7 @@ def both_types(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make what two workers left that wrote 0.5 and "none" first, before claims were told apart."""
     commit(store, A, "t1", 0.5)
     with monkeypatch.context() as patch:
-        patch.setattr("depthrate.storage.commits.commit.check_own_columns", lambda *_: None)
+        patch.setattr("depthrate.storage.commits.commit.claim_columns", lambda *_: None)
         commit(store, B, "t2", "none")
     store.write("columns/metrics/string=note", b"")
     commit(store, C, "t3", 0.25)
@@ -87,12 +87,12 @@ def test_of_two_writers_at_once_one_is_refused(store: Store, monkeypatch: pytest
 
 
 def test_a_claim_is_not_written_over(folder: Store) -> None:
-    check_own_columns(folder, "metrics", {"note": "double"})
+    claim_columns(folder, "metrics", {"note": "double"})
     before = folder.list("columns")
-    check_own_columns(folder, "metrics", {"note": "double"})
+    claim_columns(folder, "metrics", {"note": "double"})
     assert folder.list("columns") == before and len(before) == 1
-    with pytest.raises(TableError, match="holds text; in store .* it holds numbers since an earlier commit"):
-        check_own_columns(folder, "metrics", {"note": "string"})
+    with pytest.raises(TableError, match="holds text, but in store .* it holds numbers since an earlier commit"):
+        claim_columns(folder, "metrics", {"note": "string"})
 
 
 def test_a_store_with_both_is_compacted_named_and_mended(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,10 +102,10 @@ def test_a_store_with_both_is_compacted_named_and_mended(folder: Store, monkeypa
     results = Results(folder, builtin_columns())
     assert results.sql("select count(*) from trials").fetchall() == [(3,)]
     results.sql("select nc1 from results").fetchall()
-    assert any("verify --repair renames one of them" in problem.reason for problem in results.problems)
+    assert any("verify --repair renames one" in problem.reason for problem in results.problems)
     found = verify(folder, builtin_columns())
     assert {finding.kind for finding in found.findings} == {"two types"} and len(found.findings) == 2
-    assert any("'note' is a text here and a number since" in finding.what for finding in found.findings)
+    assert any("'note' is a text, but a number since" in finding.what for finding in found.findings)
     mended = repair(folder, found)
     assert mended.pending == set() and mended.saved == 1
     results = Results(folder, builtin_columns())

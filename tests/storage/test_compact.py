@@ -112,7 +112,7 @@ def test_who_looks_often_keeps_nothing_of_what_a_compaction_replaced(folder: Sto
 def test_commits_that_are_kept_as_slices_of_several_tables_keep_their_rows(
     folder: Store, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    monkeypatch.setattr("depthrate.storage.commits.cache.COMMITS_A_TABLE", 2)
+    monkeypatch.setattr("depthrate.storage.commits.cache.COMMITS_PER_TABLE", 2)
     trials = [[f"t{index}", f"u{index}"][: 1 + index % 2] for index in range(number)]
     for index, trial_ids in enumerate(trials):
         commit(folder, f"20260101T000000_{index:012x}", trial_ids)

@@ -35,7 +35,7 @@ def test_damaged_data_file(store: Store, table: str, damage: str) -> None:
     else:
         store.write(path, content[: len(content) // 2] if damage == "truncated" else b"")
     trials, problems = answers(store)
-    assert trials == ["t3"] and path in problems and "trials in it do not count (2)" in problems
+    assert trials == ["t3"] and path in problems and "trials (2) are not visible" in problems
 
 
 def test_truncated_trials_file(store: Store) -> None:
@@ -52,7 +52,7 @@ def test_a_byte_changed_in_every_page_is_found_by_the_query(store: Store) -> Non
         content[position] ^= 255
     store.write(path, bytes(content))
     trials, problems = answers(store)
-    assert trials == ["t3"] and f"{path}: its content is damaged" in problems
+    assert trials == ["t3"] and f"{path}: its content is corrupt" in problems
 
 
 @pytest.mark.parametrize("compacted", [False, True])
@@ -86,7 +86,7 @@ def test_foreign_files(store: Store) -> None:
     store.write("trials/notes.txt", b"hello")
     trials, problems = answers(store)
     assert trials == ["t1", "t2", "t3"]
-    assert "trials/sweep=s/own.parquet: is Parquet, but not written by depthrate" in problems
+    assert "trials/sweep=s/own.parquet: is Parquet, but was not written by depthrate" in problems
     assert "metrics/sweep=s/own.parquet: was not written by depthrate" in problems
     assert "metrics/sweep=s/an own (1).parquet: was not written by depthrate" in problems
     assert "trials/notes.txt: is not a Parquet file" in problems

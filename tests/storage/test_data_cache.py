@@ -74,11 +74,11 @@ def test_a_cache_that_cannot_be_used_costs_time_only(
 ) -> None:
     (tmp_path / "file").touch()
     assert CachedDataFolder(str(source), str(tmp_path / "file")).read("mnist/images") == b"first"
-    assert "the cache cannot be used" in caplog.text
+    assert "data cache unusable" in caplog.text
     caplog.clear()
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     assert CachedDataFolder(str(source), str(tmp_path / "node")).read("mnist/images") == b"first"
-    assert "belongs to somebody else" in caplog.text, "what others put there may be anything"
+    assert "belongs to another user" in caplog.text, "what others put there may be anything"
 
 
 def test_workers_read_through_the_cache_where_one_is_set(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ def test_no_path_is_made_of_a_name_that_leads_elsewhere(name: Any) -> None:
         lambda: paths.trial_ids_path("s", name),
         lambda: paths.manifest_path("s", name),
     ):
-        with pytest.raises(ForeignNameError, match="is no name of ours"):
+        with pytest.raises(ForeignNameError, match="is invalid, expected letters"):
             make()
 
 
@@ -79,7 +79,7 @@ def test_a_link_out_of_the_store_is_never_written_or_deleted_through(folder: Sto
         "move from": lambda: folder.move("checkpoints/p1/pack.ckpt", "b"),
         "move to": lambda: folder.move("a", "checkpoints/p1/pack.ckpt"),
     }
-    with pytest.raises(OSError, match="leads out of store .* through a link"):
+    with pytest.raises(OSError, match="a link leads out of store"):
         acts[act]()
     assert (outside / "p1" / "pack.ckpt").read_bytes() == b"mine"
 
@@ -114,7 +114,7 @@ def test_a_link_to_a_file_of_mine_is_not_copied_into_what_others_read(folder: St
         if path.endswith((".parquet", ".json")) and path != "tags/20260101T000000_0.json"
     )
     for path in (log, tagged):
-        with pytest.raises(InvalidFileError, match="link out of .*id_ed25519.* where a file belongs"):
+        with pytest.raises(InvalidFileError, match="link out of .*id_ed25519.* expected a file"):
             folder.read(str(path.relative_to(folder.root)))
     assert take_snapshot(folder).trial_ids() == {"t1", "t2"} and secret.read_text() == "a private key"
 
@@ -146,7 +146,9 @@ def test_a_commit_that_names_files_of_others_is_damage_and_repair_moves_none_of_
     folder.write(path, with_metadata(folder.read(path), point_elsewhere))
     assert take_snapshot(folder).trial_ids() == {"t2"}
     found = verify(folder, builtin_columns())
-    assert [finding.path for finding in found.findings] == [path] and "not its own" in found.findings[0].what
+    assert [finding.path for finding in found.findings] == [path] and "is not a file of this commit" in found.findings[
+        0
+    ].what
     done = repair(folder, found)
     assert done.moved == [path] and keys.read_text() == "secret" and take_snapshot(folder).trial_ids() == {"t2"}
 
@@ -222,7 +224,7 @@ def test_a_pack_of_checkpoints_is_named_by_its_folder(folder: Store, tiny_sweep:
     plan = make_plan(check_sweep(load_sweep(str(tiny_sweep))), folder)
     assert plan.num_pending == 4 and not plan.stale_checkpoints
     (finding,) = verify(folder, builtin_columns()).findings
-    assert finding.path == "checkpoints/p1/pack.json" and "whose checkpoint" in finding.what
+    assert finding.path == "checkpoints/p1/pack.json" and "does not name the trials of its checkpoint" in finding.what
 
 
 def test_a_spec_is_of_the_sweep_in_whose_folder_it_stands(folder: Store) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from depthrate.storage.commits.await_commits import await_commits
-from depthrate.storage.commits.snapshot import UNSETTLED, take_snapshot
+from depthrate.storage.commits.snapshot import UNSTABLE_LISTING, take_snapshot
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
 from tests.support.tests_rows import commit
@@ -52,7 +52,7 @@ def test_a_store_that_never_comes_to_rest_is_said_to_be_so(folder: Store, monkey
 
     monkeypatch.setattr(Store, "list_many", list_many)
     snapshot = take_snapshot(folder)
-    assert UNSETTLED in {problem.reason for problem in snapshot.problems}
+    assert UNSTABLE_LISTING in {problem.reason for problem in snapshot.problems}
 
 
 def test_new_commits_are_no_reason_to_look_again(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:

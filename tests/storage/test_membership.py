@@ -46,7 +46,7 @@ def test_queries_scoped_to_each_of_two_sweeps_that_share_trials_are_right(store:
             assert scoped.sql(f"select distinct trial_id from {table} order by 1").fetchall() == [("t2",), ("t3",)]
         assert [trial_id for trial_id, _, _ in scoped.iter_features(1)] == ["t2", "t3"]
         compact(store, grace_s=0)
-    with pytest.raises(QueryError, match="no committed trial of .* belongs to a sweep 'd'; there are: a, b"):
+    with pytest.raises(QueryError, match="no committed trials of sweep 'd' in .*Sweeps: a, b"):
         Results(store, builtin_columns()).of("d")
 
 
@@ -83,7 +83,7 @@ def test_tags_stand_beside_the_trials(store: Store) -> None:
 def test_a_renamed_column_is_said_and_the_views_are_listed(folder: Store) -> None:
     commit(folder, A, ["t1"], params={"depth": 2, "nc1": 3})
     commit(folder, B, ["t2"], params={"depth": 2, "steps": 60})
-    with pytest.raises(QueryError, match="the parameter steps is called param_steps here"):
+    with pytest.raises(QueryError, match="Parameter steps is column param_steps here"):
         counted(folder, "select steps from results")
     assert [row[0] for row in counted(folder, "show tables")] == [
         *("trials", "metrics", "curves", "features", "live", "attempts", "fits", "results")

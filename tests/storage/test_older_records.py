@@ -3,12 +3,12 @@
 import pyarrow as pa
 import pytest
 
-from depthrate.storage.tables.schema import ATTEMPTS, LATER_OF_ATTEMPTS, as_attempts
+from depthrate.storage.tables.schema import ATTEMPTS, OPTIONAL_ATTEMPTS_COLUMNS, as_attempts
 
 
 def test_what_they_did_not_write_is_null():
     table = pa.Table.from_pylist([{"attempt_id": "a", "step": 3}], ATTEMPTS).append_column("log", pa.array([b"x"]))
-    older = table.drop_columns(list(LATER_OF_ATTEMPTS))
+    older = table.drop_columns(list(OPTIONAL_ATTEMPTS_COLUMNS))
     assert as_attempts(older) == table
     assert as_attempts(table) == table
 

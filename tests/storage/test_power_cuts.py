@@ -29,7 +29,7 @@ SAMPLE = 8
 def state_without_hints(store: Store) -> dict[str, Any]:
     """Return what a store says; a record of an attempt may be torn, which is a hint that a repair moves aside."""
     said = state(store)
-    said["findings"] = [finding for finding in said["findings"] if "is no record of an attempt" not in finding]
+    said["findings"] = [finding for finding in said["findings"] if "is not an attempt record" not in finding]
     return said
 
 

@@ -75,11 +75,11 @@ def test_the_last_loss_is_there_for_every_sweep_and_errors_name_it(folder: Store
         (results.of("s"), "select avg(loss) from results"),
         (results.of("s"), "select loss from results"),
     ):
-        with pytest.raises(QueryError, match="the last value of the curve loss is called last_loss here"):
+        with pytest.raises(QueryError, match="The last value of curve loss is column last_loss here"):
             chosen.sql(query)
     with pytest.raises(QueryError) as error:
         results.sql("select avg(nothing) from results")
-    assert "last_loss" not in str(error.value).split("Candidate")[0].split("did you mean")[0]
+    assert "last_loss" not in str(error.value).split("Candidate")[0].split("Did you mean")[0]
 
 
 def test_a_loss_that_is_measured_and_not_logged_is_the_last_loss_too(folder: Store) -> None:
@@ -152,14 +152,14 @@ def test_an_error_names_the_views(store: Store) -> None:
 
 def test_an_error_names_the_column_that_may_have_been_meant(store: Store) -> None:
     commit(store, "a1", ["t1"], params={"depth": 2})
-    with pytest.raises(QueryError, match='did you mean "depth"'):
+    with pytest.raises(QueryError, match='Did you mean "depth"'):
         results_of(store).sql("select dept from results")
 
 
 def test_parameters_are_beside_layers_by_the_join_that_the_docs_show_and_the_error_names(store: Store) -> None:
     commit(store, "a1", ["t1", "t2"], params={"depth": 2})
     with pytest.raises(
-        QueryError, match=r"depth is a column of trials and results: add `join trials using \(trial_id\)`; views"
+        QueryError, match=r"depth is a column of trials and results. Add `join trials using \(trial_id\)`. Views"
     ):
         results_of(store).sql("select depth, avg(nc1) from metrics group by depth")
     page = (Path(__file__).parents[2] / "docs/store.md").read_text()
@@ -192,7 +192,7 @@ def test_refresh_sees_later_commits(store: Store) -> None:
 
 
 def test_no_store_is_said(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="there is no store at .*nowhere.*--store"):
+    with pytest.raises(StoreError, match="no store at .*nowhere.*--store"):
         open_results(str(tmp_path / "nowhere"))
 
 
@@ -240,9 +240,7 @@ def commit_own_column(store: Store, attempt: str, value: object) -> None:
 def test_a_column_that_changes_its_type_is_refused_at_the_write(store: Store) -> None:
     commit_own_column(store, "a1", 1.5)
     before = store.list()
-    with pytest.raises(
-        TableError, match=r"column 'mine' holds text; in store .* it holds numbers since .*name of its own"
-    ):
+    with pytest.raises(TableError, match=r"column 'mine' holds text, but in store .* it holds numbers since .*Rename"):
         commit_own_column(store, "a2", "text")
     assert store.list().keys() - before.keys() == {"attempts/sweep=s/a2.json"}, "nothing else was written"
     assert results_of(store).sql("select mine from metrics").fetchall() == [(1.5,)]
@@ -277,11 +275,11 @@ def test_own_columns_stand_beside_the_standard_ones(store: Store) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("metric", [], "unknown|returned a table 'metric'; allowed: metrics, curves, features"),
-        ("metrics", 3, "is a int; return a list of dicts"),
-        ("metrics", [{"nc1": "high"}], "column 'nc1' holds 'high'; give numbers or null"),
+        ("metric", [], "unknown|returned table 'metric', expected metrics, curves or features"),
+        ("metrics", 3, "is a int, expected a list of dicts"),
+        ("metrics", [{"nc1": "high"}], "column 'nc1' holds 'high', expected a number or None"),
         ("metrics", {"nc1": [1, 2], "layer": [1]}, "different lengths"),
-        ("features", [{"layer": 1}], "lacks the columns feature, kind"),
+        ("features", [{"layer": 1}], "is missing columns feature, kind"),
     ],
 )
 def test_bad_tables_are_refused(name: str, content: object, message: str) -> None:
@@ -323,8 +321,8 @@ def test_results_whose_files_are_gone_say_that_the_store_moved_on(
     folder.delete_many([f"trials/sweep=s/{B}.parquet", f"metrics/sweep=s/{B}.parquet"])
     rows = results.sql("select distinct trial_id from metrics order by 1").fetchall()
     assert rows == [("t1",), ("t3",)] and results.sql("select count(*) from trials").fetchall() == [(2,)]
-    assert "1 of 3 trials are gone" in caplog.text
-    assert any("moved on" in problem.reason for problem in results.problems)
+    assert "1 of 3 trials are deleted" in caplog.text
+    assert any("the store has changed" in problem.reason for problem in results.problems)
 
 
 def test_a_query_ends_though_something_comes_and_vanishes_each_time_it_looks(
@@ -361,9 +359,9 @@ ENDLESS = "select count(*) from range(1000000000) a, range(1000000) b where hash
 def test_a_query_is_ended_at_its_time_and_refused_beyond_its_memory(folder: Store) -> None:
     commit(folder, A, ["t1"])
     results = results_of(folder)
-    with pytest.raises(QueryError, match=r"took longer than 0.2 s and was ended; allow more \(--timeout"):
+    with pytest.raises(QueryError, match=r"timed out after 0.2 s. Raise --timeout-seconds"):
         results.sql(ENDLESS, timeout_s=0.2)
-    with pytest.raises(QueryError, match=r"takes more memory than it may .*allow more \(--memory"):
+    with pytest.raises(QueryError, match=r"exceeds its memory limit .*Raise --memory-gb"):
         results.sql("select list(range) from range(100000000)", memory_gb=0.1)
     assert results.sql("select count(*) from trials", timeout_s=60, memory_gb=0.1).fetchall() == [(1,)]
 

@@ -13,7 +13,7 @@ import pytest
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
-from depthrate.storage.attempts.clocks import TOLERANCE_S
+from depthrate.storage.attempts.clocks import MAX_SKEW_S
 from depthrate.storage.commits.commit import SUSPENDED_S
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.parquet import write_table
@@ -94,10 +94,10 @@ def test_what_a_compaction_replaced_meanwhile_is_not_missing(folder: Store, monk
     commit(folder, B, ["t2"])
     plain, left = Store.read, [1]
 
-    def read(self: Store, path: str, most_bytes: int | None = None) -> bytes:
+    def read(self: Store, path: str, max_bytes: int | None = None) -> bytes:
         if path.startswith("metrics/") and left and left.pop():
             compact(folder, grace_s=0)
-        return plain(self, path, most_bytes)
+        return plain(self, path, max_bytes)
 
     monkeypatch.setattr(Store, "read", read)
     found = verify(folder, builtin_columns())
@@ -108,7 +108,7 @@ def test_what_a_compaction_replaced_meanwhile_is_not_missing(folder: Store, monk
 
 def test_what_a_commit_of_the_last_minute_wrote_is_young_in_every_store(store: Store) -> None:
     """So a commit need not look again at what it wrote within `SUSPENDED_S`, which in a bucket costs a request a file."""
-    assert SUSPENDED_S + TOLERANCE_S < YOUNG_S
+    assert SUSPENDED_S + MAX_SKEW_S < YOUNG_S
     record = {"attempt_id": B, "sweep": "s", "trial_ids": ["t2"], "state": "lost", "started_at": 1, "ended_at": 2}
     store.write(f"attempts/sweep=s/{B}.json", json.dumps(record).encode())
     orphan = f"metrics/sweep=s/{B}.parquet"

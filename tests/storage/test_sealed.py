@@ -50,4 +50,4 @@ def test_whose_checkpoint_it_is_counts_only_as_it_was_written(store: Store) -> N
     store.write("checkpoints/p1/pack.json", content.replace(b"1.0", b"2.0"))
     assert ids[:3] not in [pack.trial_ids for pack in make_plan(checked, store).packs]
     (finding,) = verify(store, builtin_columns()).findings
-    assert "does not say whose checkpoint this is (was changed after it was written)" in finding.what
+    assert "does not name the trials of its checkpoint (was changed after it was written)" in finding.what

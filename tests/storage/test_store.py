@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from depthrate.storage.files.data_folder import DataFolder
-from depthrate.storage.files.leftovers import remove_unfinished, unfinished_writes
+from depthrate.storage.files.leftovers import list_unfinished_writes, remove_unfinished
 from depthrate.storage.files.regular import InvalidFileError
 from depthrate.storage.files.store import Store, StoreError
 
@@ -45,7 +45,7 @@ def test_unknown_protocol_is_named() -> None:
 
 def test_a_store_below_a_file_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match=r"cannot be written.*--store or DEPTHRATE_STORE"):
+    with pytest.raises(StoreError, match=r"cannot write to store.*--store or DEPTHRATE_STORE"):
         Store(str(tmp_path / "file" / "store")).check_writable()
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
@@ -118,11 +118,11 @@ def test_what_a_killed_writer_left_is_found_when_it_is_old(folder: Store) -> Non
     folder.write("metrics/a", b"whole")
     left = Path(folder.root, "metrics", ".b.parquet.0123.tmp")
     left.write_bytes(b"half")
-    assert unfinished_writes(folder, older_than_s=60) == [], "it may be under way"
+    assert list_unfinished_writes(folder, older_than_s=60) == [], "it may be under way"
     os.utime(left, (1, 1))
-    assert unfinished_writes(folder, older_than_s=60) == ["metrics/.b.parquet.0123.tmp"]
+    assert list_unfinished_writes(folder, older_than_s=60) == ["metrics/.b.parquet.0123.tmp"]
     remove_unfinished(folder, "metrics/.b.parquet.0123.tmp")
-    assert not left.exists() and unfinished_writes(folder, older_than_s=60) == []
+    assert not left.exists() and list_unfinished_writes(folder, older_than_s=60) == []
 
 
 def test_data_folder_finds_the_first_name(tmp_path: Path) -> None:
@@ -139,11 +139,9 @@ def test_what_is_far_larger_than_a_file_of_its_kind_is_not_read(folder: Store) -
         folder.write(path, b"")
         with Path(folder.root, path).open("wb") as file:
             file.truncate(10 * 2**30)
-        with pytest.raises(
-            InvalidFileError, match=r"has 10\.7 GB, where such a file has at most .*; it was not read: move it"
-        ):
+        with pytest.raises(InvalidFileError, match=r"it has 10\.7 GB, expected at most .*Move it away"):
             folder.read(path)
     folder.write("checkpoints/p/a.ckpt", b"x" * 100)
     assert len(folder.read("checkpoints/p/a.ckpt", 100)) == 100
-    with pytest.raises(InvalidFileError, match="has 100 B, where such a file has at most 99 B"):
+    with pytest.raises(InvalidFileError, match="has 100 B, expected at most 99 B"):
         folder.read("checkpoints/p/a.ckpt", 99)

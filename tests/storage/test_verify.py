@@ -163,7 +163,7 @@ def test_an_incomplete_trial_is_found_and_its_pack_is_kept(store: Store) -> None
     (finding,) = found.findings
     assert (
         finding.kind == "incomplete"
-        and "trial t2 lacks 2 of 8 measurements, the first at step 0, layer 3" in finding.what
+        and "trial t2 is missing 2 of 8 measurements, the first at step 0, layer 3" in finding.what
     )
     assert not verify(store, builtin_columns(), measured=lambda row: ((0, 5), range(3))).findings
     done = repair(store, found)
@@ -277,7 +277,7 @@ def test_a_manifest_that_is_gone_with_its_trials_is_named(store: Store, monkeypa
     store.delete(manifest)
     assert answers(store) == []
     (finding,) = [finding for finding in verify(store, builtin_columns()).findings if finding.trial_ids]
-    assert f"its manifest {manifest} is gone; 4 of its trials stand nowhere else" in finding.what
+    assert f"its manifest {manifest} is gone. 4 of its trials are committed nowhere else" in finding.what
     assert list(finding.trial_ids) == ["t1", "t2", "t3", "t4"]
 
 
@@ -295,7 +295,7 @@ def test_a_commit_that_has_vanished_with_all_its_files_is_named(folder: Store) -
     folder.delete_many([path for path in folder.list("") if A in path and not path.startswith("attempts/")])
     (finding,) = verify(folder, builtin_columns()).findings
     assert (finding.kind, finding.path) == ("missing", f"attempts/sweep=s/{A}.json")
-    assert finding.trial_ids == ("t1", "t2") and "2 of its 2 trials stand in no commit" in finding.what
+    assert finding.trial_ids == ("t1", "t2") and "2 of its 2 trials are in no commit" in finding.what
     repair(folder, verify(folder, builtin_columns()))
     assert not verify(folder, builtin_columns()).findings and take_snapshot(folder).trial_ids() == {"t3"}
 
@@ -315,7 +315,7 @@ def test_a_commit_that_vanished_from_beside_its_data_is_said_to_have_been_there(
     in_parts(folder, A, ["t1", "t2"])
     folder.delete(f"trials/sweep=s/{A}-0001.parquet")
     found = verify(folder, builtin_columns()).findings
-    gone = [finding for finding in found if "and its commit trials/" in finding.what]
+    gone = [finding for finding in found if "but its commit trials/" in finding.what]
     assert len(gone) == len(found) == 3
 
 

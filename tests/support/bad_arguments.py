@@ -67,7 +67,7 @@ def bad_arguments(store: str) -> Iterator[Row]:
         yield f"{verb} alone", [verb], "Missing argument"
     yield "another verb", ["rnu"], "No such command"
     for verb, words in ABOUT_A_STORE.items():
-        yield f"{verb} nowhere", [verb, *words, "--store", "nowhere"], "there is no store at"
+        yield f"{verb} nowhere", [verb, *words, "--store", "nowhere"], "no store at"
         yield from ((f"{verb} {url!r}", [verb, *words, "--store", url], "cannot open") for url in NO_PLACES)
     for verb in ("run", "plan"):
         yield from ((f"{verb} {url!r}", [verb, "quickstart", "--store", url], "cannot open") for url in NO_PLACES)
@@ -116,20 +116,20 @@ def _of_runs() -> Iterator[Said]:
         (["--stall-minutes", "-1"], "for '--stall-minutes'"),
         (["--stall-minutes", "soon"], "for '--stall-minutes'"),
         (["--rerun", "--accept-code"], "contradict"),
-        (["--store", "memory://x"], "exists in one process only"),
-        (["--store", "/proc/nowhere"], "cannot be written"),
-        (["--store", "bad.yaml/x"], "cannot be written"),
+        (["--store", "memory://x"], "exists only in this process"),
+        (["--store", "/proc/nowhere"], "cannot write to store"),
+        (["--store", "bad.yaml/x"], "cannot write to store"),
     ):
         yield ["run", "quickstart", *words], piece
 
 
 def _of_queries() -> Iterator[Said]:
-    pieces = {"give one SELECT; the store is read-only": NO_SELECT, "views: trials, metrics": NO_VALUE}
+    pieces = {"the store is read-only. Pass one SELECT": NO_SELECT, "Views: trials, metrics": NO_VALUE}
     pieces |= {"file system operations are disabled": NO_FILES}
     for piece, statements in pieces.items():
         yield from ((["query", sql], piece) for sql in statements.strip().splitlines())
-    yield ["query", ""], "give one SELECT"
-    yield ["query", "select '\ud800'"], "characters that are none"
+    yield ["query", ""], "Pass one SELECT"
+    yield ["query", "select '\ud800'"], "contains invalid characters"
     yield ["query", "select 1", "--format", "xml"], "is not one of"
     yield ["query", "select 1", "--json", "--format", "csv"], "contradict"
     yield ["query", "select 1", "-o", "rows.xml"], "what is .xml"
@@ -149,7 +149,7 @@ def _of_a_store() -> Iterator[Said]:
     yield ["logs", "nothing"], "no attempt in"
     yield ["debug", "nothing"], "0 trials"
     yield ["diff", "nothing", "t1"], "0 committed trials"
-    yield ["diff", "t1", ""], "begin with ''"
+    yield ["diff", "t1", ""], "start with ''"
     yield ["run", "quickstart", "--code", "abc"], "abc"
     yield ["report", "nothing"], "does not exist"
     yield ["report", "quickstart", "-o", "."], "it is a folder"

@@ -174,7 +174,7 @@ _SEARCHES: dict[str, tuple[list[Any], str]] = {
     "params.rl": ([{"rl": [1]}], "unknown parameter 'rl' in search.params; did you mean 'lr'?"),
     "objective": ([3, None, "", [], ["nc1", 3]], "Give a string or a list of strings"),
     "objective in SQL": (["nc11", "nc1 >", "a\0b"], "is not an SQL expression over results"),
-    "objective of letters": (["\ud800"], "characters that are none"),
+    "objective of letters": (["\ud800"], "contains invalid characters"),
     "direction": (["down", 3, []], "search.direction is"),
     "direction for each": ([["minimize", "maximize"]], "1 objectives and 2 directions"),
     "sampler": (["tpee", 3, None, True], "allowed: tpe, random"),

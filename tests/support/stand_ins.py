@@ -397,9 +397,9 @@ class Matrix:
             return Outcome(kind, stand_in, name, what, time.process_time() - began, detail)
 
         try:
-            with watched() as most_bytes:
+            with watched() as max_bytes:
                 code, said = self._call(name)
-                taken = most_bytes()
+                taken = max_bytes()
         except TooLongError:
             return outcome("hang")
         except Exception as error:

@@ -175,7 +175,11 @@ def compact_on(store: str, journal: Path) -> None:
 
     while True:
         result = compact(
-            store, grace_s=GRACE_S, at_least=8, group_bytes=400_000, tell=lambda result, num_groups: note("group", 1)
+            store,
+            grace_s=GRACE_S,
+            at_least=8,
+            group_bytes=400_000,
+            on_progress=lambda result, num_groups: note("group", 1),
         )
         note("finished", 1)
         note("deleted", result.deleted)
@@ -237,7 +241,7 @@ def read_on(store: str, index: int, journal: Path) -> None:
                 f"problem: {problem}"
                 for problem in results.problems
                 # the sweeps that are removed are missed, by their files or as trials that are gone; losses are seen above
-                if "sweep=foreign" not in str(problem) and "has moved on" not in str(problem)
+                if "sweep=foreign" not in str(problem) and "the store has changed" not in str(problem)
             ]
             (joined,) = results.sql(JOINED).fetchall()
             if len(set(joined)) != 1:

@@ -203,9 +203,9 @@ class SteppedStore(Store):
         super().__init__(url)
         self._simulation = simulation
 
-    def read(self, path: str, most_bytes: int | None = None) -> bytes:
+    def read(self, path: str, max_bytes: int | None = None) -> bytes:
         self._simulation.step(f"read {path}")
-        return super().read(path, most_bytes)
+        return super().read(path, max_bytes)
 
     def write(self, path: str, content: bytes, *, durable: bool = False) -> None:
         actor = self._simulation.step(f"write {path}")

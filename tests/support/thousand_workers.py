@@ -31,7 +31,7 @@ from depthrate.orchestrator.launch.launch_plan import Plan, check_sweep
 from depthrate.orchestrator.worker.attempt_runner import AttemptRunner
 from depthrate.orchestrator.worker.context import StopFlag
 from depthrate.slurm.job_states import JobState
-from depthrate.storage.attempts.heartbeats import BEAT_FIELDS, write_heartbeats
+from depthrate.storage.attempts.heartbeats import HEARTBEAT_FIELDS, write_heartbeats
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.paths import log_path
 from depthrate.storage.files.store import Store
@@ -192,7 +192,7 @@ class SimulatedWorkers(Executor):
         if not here:
             self._beating.discard(node)
             return
-        words = {w.attempt.attempt_id: {n: getattr(w.attempt, n) for n in BEAT_FIELDS} for w in here if w.attempt}
+        words = {w.attempt.attempt_id: {n: getattr(w.attempt, n) for n in HEARTBEAT_FIELDS} for w in here if w.attempt}
         for beat in words.values():
             beat["heartbeat_at"] = self._clock()
         with self._store.fs.acting("beats"):

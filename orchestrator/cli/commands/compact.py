@@ -22,7 +22,7 @@ def run_compaction(store: Store, grace_s: float, console: Console) -> bool:
         def show_progress(result: CompactionResult, num_groups: int) -> None:
             progress.update(bar, total=num_groups, completed=result.groups)
 
-        result = compact(store, grace_s=grace_s, tell=show_progress)
+        result = compact(store, grace_s=grace_s, on_progress=show_progress)
     if result.groups:
         text = (
             f"{result.commits} commits and {result.records} records of attempts put together in {result.groups} groups"

@@ -14,7 +14,7 @@ from depthrate.orchestrator.code.diff import unified_diff
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.console.tables import make_console, print_json, print_table
 from depthrate.storage.catalog.code import read_code
-from depthrate.storage.files.json_objects import object_of
+from depthrate.storage.files.json_objects import parse_object
 from depthrate.storage.files.store import Store, existing_store
 
 _COLUMNS = (
@@ -44,7 +44,9 @@ def show_difference(store: Store, prefixes: tuple[str, str], as_json: bool, cons
     results = results_of(store)
     rows = results.sql(f"select {', '.join(_COLUMNS)} from trials").to_arrow_table().to_pylist()
     first, second = (_the_trial(rows, prefix, store) for prefix in prefixes)
-    params, versions = (_differing(object_of(first[name]), object_of(second[name])) for name in ("params", "versions"))
+    params, versions = (
+        _differing(parse_object(first[name]), parse_object(second[name])) for name in ("params", "versions")
+    )
     rest = _differing(
         *({n: row[n] for n in _COLUMNS[1:] if n not in ("params", "versions")} for row in (first, second))
     )

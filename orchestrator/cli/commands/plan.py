@@ -64,7 +64,7 @@ def show_plan(options: LaunchOptions, as_json: bool, *, wide: bool = False) -> N
         return
     checked = check_launch(options, data)
     store = open_store(options.store)
-    store.require_place()
+    store.check_location()
     checked, view = with_search(checked, store)
     machines = machines_of(options, checked.sweep, store)
     plan = plan_on(machines, checked, store)

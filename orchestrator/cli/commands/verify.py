@@ -17,7 +17,7 @@ from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.cli.options import declared, json_option, store_option
 from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_table
 from depthrate.storage.attempts.clocks import require_clock
-from depthrate.storage.files.json_objects import object_of
+from depthrate.storage.files.json_objects import parse_object
 from depthrate.storage.files.store import Store, existing_store
 from depthrate.storage.maintenance.findings import Verification
 from depthrate.storage.maintenance.repair import repair
@@ -39,7 +39,7 @@ def run_verification(store: Store, with_repair: bool, as_json: bool, console: Co
         def show_progress(done: int, of: int) -> None:
             progress.update(bar, completed=done, total=of)
 
-        found = verify(store, builtin_columns(), measured=_measured, hash_of=_hash_of, tell=show_progress)
+        found = verify(store, builtin_columns(), measured=_measured, hash_of=_hash_of, on_progress=show_progress)
     done = repair(store, found) if with_repair and found.findings else None
     if as_json:
         print_json(_as_json(found, done))
@@ -98,7 +98,7 @@ def _measured(row: Mapping[str, Any]) -> tuple[Sequence[int], Sequence[int]] | N
     if task is None or task.version != row["task_version"] or row["steps"] is None:
         return None
     try:
-        return task.measured(task.schema.completed(object_of(row["params"])), row["steps"])
+        return task.measured(task.schema.completed(parse_object(row["params"])), row["steps"])
     except (ValueError, KeyError, TypeError, AttributeError):
         return None  # parameters that the task never had: the commit was not written by us
 

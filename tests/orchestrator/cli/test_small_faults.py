@@ -34,7 +34,7 @@ OWN_TASKS = Path(__file__).parents[2] / "support/own_tasks.py"
     ("where", "message"),
     [
         ("nc1 >", "is not an SQL expression over results"),
-        ("nc11 > 0", 'did you mean "nc1"'),
+        ("nc11 > 0", 'Did you mean "nc1"'),
         ("true; drop table trials", "is not an SQL expression over results"),
         ("true) as value from results; select (1", "is not an SQL expression"),
     ],

@@ -243,7 +243,7 @@ def test_code_in_the_store_that_was_changed_is_not_executed(tmp_path: Path) -> N
 def test_a_decision_that_is_none_is_named_and_ignored(lab: Lab) -> None:
     lab.store.write("decisions/sweep=s/000007-0123456789ab.json", b'{"kind": "rerun", "trial_ids": [[]]}')
     assert len(lab.nc1()) == 3
-    assert "is no decision" in lab.call("plan")[1]
+    assert "is not a decision" in lab.call("plan")[1]
     code, output = lab.call("verify", "--repair")
     assert code == 0 and "decisions/sweep=s/000007" in output and lab.store.list("decisions") == {}
 

@@ -140,8 +140,8 @@ class LaggingStore(Store):
             raise answer
         return answer
 
-    def read(self, path: str, most_bytes: int | None = None) -> bytes:
-        return bytes(self._as_seen("read", path, lambda: Store.read(self, path, most_bytes)))
+    def read(self, path: str, max_bytes: int | None = None) -> bytes:
+        return bytes(self._as_seen("read", path, lambda: Store.read(self, path, max_bytes)))
 
     def list(self, folder: str = "") -> dict[str, int]:
         return dict(self._as_seen("list", folder, lambda: Store.list(self, folder)))

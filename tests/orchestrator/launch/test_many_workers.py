@@ -21,7 +21,7 @@ from depthrate.orchestrator.executors.base import JobCounts, SchedulerAnswer
 from depthrate.orchestrator.worker.node_heartbeat import NodeHeartbeat
 from depthrate.storage.attempts.heartbeats import NodeHeartbeats, write_heartbeats
 from depthrate.storage.attempts.records import RecordReader, read_loose_records
-from depthrate.storage.files.paths import attempt_path, beat_path
+from depthrate.storage.files.paths import attempt_path, heartbeat_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState
 from tests.support.counted_files import CountedFileSystem
@@ -77,7 +77,7 @@ def test_a_beat_says_how_a_running_attempt_is_and_nothing_of_one_that_has_ended(
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"at": "x", "attempts": {}}', b'{"at": 1, "attempts": {"a": 3}}'])
 def test_what_is_no_beat_is_left_out(folder: Store, content: bytes) -> None:
     _attempt("a").write(folder)
-    folder.write(beat_path("s", "n"), content)
+    folder.write(heartbeat_path("s", "n"), content)
     ((_, record),) = read_loose_records(folder, folder.list("attempts"))
     assert record["step"] == 0 and NodeHeartbeats(folder, "s").poll() == {}
 
@@ -85,7 +85,7 @@ def test_what_is_no_beat_is_left_out(folder: Store, content: bytes) -> None:
 def test_a_nodes_clock_that_is_wrong_is_set_right_by_the_stores(folder: Store) -> None:
     wrong = time.time() - 7200
     beat = {"at": wrong, "attempts": {"a": {"heartbeat_at": wrong - 3, "step": 1}}}
-    folder.write(beat_path("s", "n"), json.dumps(beat).encode())
+    folder.write(heartbeat_path("s", "n"), json.dumps(beat).encode())
     assert abs(NodeHeartbeats(folder, "s").poll()["a"]["heartbeat_at"] - (time.time() - 3)) < 2
 
 
@@ -169,7 +169,7 @@ def test_old_beats_are_taken_away(folder: Store) -> None:
     beats = NodeHeartbeats(folder, "s")
     beats.poll()
     beats.delete_ended({"a"})
-    assert list(folder.list("beats")) == [beat_path("s", "alive")]
+    assert list(folder.list("beats")) == [heartbeat_path("s", "alive")]
 
 
 def test_a_watch_shares_one_answer_of_the_controller_and_backs_off(folder: Store) -> None:

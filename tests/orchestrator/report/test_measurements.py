@@ -116,7 +116,7 @@ def test_fits_check_their_metric_before_anything_runs(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_searches_check_their_objective_before_anything_runs(tmp_path: Path) -> None:
     search = {"sampler": "random", "trials": 3, "params": {"rate": {"low": 0.2, "high": 1.0}}}
-    for objective, message in (("bendd", 'did you mean "bend"'), ("log(score) + nc9", "(task 'own_law:law' measures")):
+    for objective, message in (("bendd", 'Did you mean "bend"'), ("log(score) + nc9", "(task 'own_law:law' measures")):
         sweep = write(tmp_path, search=search | {"objective": objective})
         code, output = cli(tmp_path, "run", sweep, "--store", "store")
         assert code == 2 and message in output, output
@@ -156,9 +156,9 @@ def own_task(*measurements: Measurement) -> Task:
 @pytest.mark.parametrize(
     ("measurement", "message"),
     [
-        (Measurement("layer"), "'layer' is one that every table has"),
-        (Measurement("nc1", per="step"), "'nc1' of curves is declared as a scalar; in metrics it is a scalar"),
-        (Measurement("nc1", kind="vector"), "declared as a vector; in metrics it is a scalar"),
+        (Measurement("layer"), "'layer' exists in every table"),
+        (Measurement("nc1", per="step"), "'nc1' of curves is declared as a scalar, but in metrics it is a scalar"),
+        (Measurement("nc1", kind="vector"), "declared as a vector, but in metrics it is a scalar"),
     ],
 )
 def test_columns_that_stand_for_something_else_are_refused(measurement: Measurement, message: str) -> None:
@@ -172,7 +172,7 @@ def test_matrices_come_as_rows_or_flat() -> None:
     column = task_table("metrics", rows, columns, trial_id="t", attempt_id="a")["m"]
     assert str(column.type) == "list<item: float>"
     assert column.to_pylist() == [[1, 2, 3, None], [1, 2, 3, 4], None]
-    with pytest.raises(TableError, match="column 'm' is declared as a list of numbers and holds 3"):
+    with pytest.raises(TableError, match="column 'm' holds 3, expected a list of numbers as declared"):
         task_table("metrics", [{"m": 3}], columns, trial_id="t", attempt_id="a")
 
 

@@ -19,7 +19,7 @@ from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.cli.app import app
 from depthrate.slurm.command import SlurmError
 from depthrate.slurm.profile import load_profile
-from depthrate.storage.catalog.code import code_hash_of, read_code
+from depthrate.storage.catalog.code import hash_index, read_code
 from depthrate.storage.commits.commit import METADATA_KEY
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.parquet import DECODED_BYTES, read_parquet, trials_bytes
@@ -105,8 +105,8 @@ def test_a_cluster_file_without_an_end_or_nested_without_one_is_refused(tmp_path
 def test_an_index_of_code_that_is_nested_too_deeply_is_damage(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
     for index in (b"[" * DEEP, b"[]", b'{"files": 3, "main": ""}', b'{"files": {"a": 1}}'):
-        store.write(code_index_path(code_hash_of(index)), index)
-        assert read_code(store, code_hash_of(index)) is None
+        store.write(code_index_path(hash_index(index)), index)
+        assert read_code(store, hash_index(index)) is None
     assert {finding.kind for finding in verify(store, builtin_columns()).findings} == {"damaged"}
 
 
@@ -149,7 +149,7 @@ def long_texts(store: Store) -> bytes:
 def test_a_small_file_of_trials_that_stands_for_gigabytes_is_not_decoded(tmp_path: Path, make: object) -> None:
     content = make(Store(str(tmp_path / "made")))  # type: ignore[operator]
     assert len(content) < 500_000
-    with pytest.raises(pa.ArrowInvalid, match="at most .* are read"):
+    with pytest.raises(pa.ArrowInvalid, match="decode to .* more than the limit"):
         read_parquet(content)
     store = Store(str(tmp_path / "store"))
     commit(store, B, ["t2"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from depthrate.storage.files import paths
-from depthrate.storage.files.paths import FILE_KINDS, is_place_of_a_file, kind_of
+from depthrate.storage.files.paths import FILE_KINDS, is_file_path, kind_of
 from tests.support.stand_ins import COSTLY, STAND_INS, Matrix, make_place
 
 NAMES = [kind.name for kind in FILE_KINDS]
@@ -69,7 +69,7 @@ def test_no_command_hangs_or_fills_memory_whatever_stands_in_place_of_a_file(mat
     for stand_in, command in sample.items():
         (outcome,) = matrix.outcomes(kind, stand_in, [command])
         assert not outcome.is_fault, outcome
-        if command == "verify" and is_place_of_a_file(matrix.paths[kind]):
+        if command == "verify" and is_file_path(matrix.paths[kind]):
             assert outcome.what in ("named", "refused"), outcome
 
 
