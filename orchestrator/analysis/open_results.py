@@ -34,7 +34,7 @@ def results_of(store: Store, task: Task | None = None, snapshot: Snapshot | None
     return Results(store, *declared_by(task), snapshot)
 
 
-def declared_by(task: Task | None = None) -> tuple[Columns, Added]:
+def declared_by(task: Task | None = None) -> tuple[Columns, AddedParameters]:
     """Return the columns of depthrate's tasks and of one other task, and the lookup of parameters added later."""
 
     def added(name: str, version: int) -> Mapping[str, Any]:

@@ -43,7 +43,7 @@ def export_studies(view: SearchView, url: str) -> list[str]:
         exported.set_user_attr("sweep", view.checked.sweep.name)
         exported.set_user_attr("study_id", study.study_id)
         exported.set_user_attr("objective", list(study.search.objective))
-        for proposal, outcome in zip(state.proposals, state.told, strict=True):
+        for proposal, outcome in zip(state.proposals, state.outcomes, strict=True):
             if outcome.state is not ProposalState.OPEN:
                 ids = [trial.trial_id for trial in proposal.trials]
                 exported.add_trial(frozen_trial(proposal.values, outcome, study.dimensions, ids))

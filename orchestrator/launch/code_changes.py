@@ -82,13 +82,13 @@ def find_code_mismatch(checked: CheckedSweep, snapshot: Snapshot) -> CodeMismatc
 
 def counts_as(decisions: Decisions, trial_id: str, code: str, version: str) -> bool:
     """Return whether the user decided that a trial's results of version `code` count as results of `version`."""
-    decision = decisions.of_trial.get(trial_id)
+    decision = decisions.by_trial.get(trial_id)
     return decision is not None and decision.kind is DecisionKind.ACCEPT and {code, version} <= decision.counting
 
 
 def _is_to_rerun(decisions: Decisions, trial_id: str, version: str) -> bool:
     """Return whether the user decided that only results of `version` count for this trial."""
-    decision = decisions.of_trial.get(trial_id)
+    decision = decisions.by_trial.get(trial_id)
     return decision is not None and decision.kind is DecisionKind.RERUN and version in decision.counting
 
 

@@ -158,7 +158,7 @@ class LaunchWatcher:
         done = self._work - left
         return elapsed * left / done if done > 0.01 * self._work and left > 0 else None
 
-    def _share_done(self, pack: Pack, state: Beat) -> float:
+    def _share_done(self, pack: Pack, state: Heartbeat) -> float:
         """Return the completed share of a running pack. If trials run in turn, steps are those of the current trial."""
         share = (state.get("step") or 0) / state["num_steps"] if state.get("num_steps") else 0.0
         if self._plan.checked.task.fused:

@@ -159,8 +159,8 @@ class Driver:
         try:
             self.executor.submit(jobs)
         except QueueFullError as error:
-            self._queue.put_back([running.pop(job.attempt_id) for job in error.left])
-            log_event("pack", f"waiting for submission: {error}", count=len(error.left), is_state=True)
+            self._queue.put_back([running.pop(job.attempt_id) for job in error.unsubmitted])
+            log_event("pack", f"waiting for submission: {error}", count=len(error.unsubmitted), is_state=True)
             self._backoff.wait()
             self._waits_for_rate = isinstance(error, SubmitRateError)
         except SubmitError as error:

@@ -154,12 +154,12 @@ def _overhead_s(task: Task, num_trials: int) -> float:
 
 def _estimate_s(task: Task, row: Mapping[str, Any]) -> float | None:
     with suppress(*FOREIGN_TRIAL_ERRORS):
-        return task.estimate_s(task.schema.completed(object_of(row["params"])))
+        return task.estimate_s(task.schema.completed(parse_object(row["params"])))
     return None
 
 
 def _estimate_pack_s(task: Task, rows: Sequence[Mapping[str, Any]], engine: Engine) -> float:
-    trials = [Trial("", task.name, task.version, task.schema.completed(object_of(row["params"]))) for row in rows]
+    trials = [Trial("", task.name, task.version, task.schema.completed(parse_object(row["params"]))) for row in rows]
     return estimated_wall_s(Pack("", tuple(trials)), task, engine)
 
 

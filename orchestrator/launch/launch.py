@@ -167,7 +167,7 @@ def write_launch(store: Store, checked: CheckedSweep) -> None:
 
 def _prepare(plan: Plan, store: Store, executor: Executor, options: LaunchOptions) -> JobOptions:
     """Check the store, record the launch in it, and return the options that all its attempts share."""
-    store.require_place()
+    store.require_writer()
     require_clock(store)
     if not plan.snapshot.listing and store.format == Format():
         store.write_format(Format(FORMAT))
@@ -187,7 +187,7 @@ def _prepare(plan: Plan, store: Store, executor: Executor, options: LaunchOption
         "device": executor.device,
         "engine": engine,
         "code": keep_source(store, plan.checked.task),
-        "shares_libraries": not executor.is_here,
+        "shares_libraries": not executor.is_local,
         "notify": None,  # the URL may contain a key
     }
     return JobOptions(

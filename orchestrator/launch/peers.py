@@ -40,7 +40,7 @@ class PeerLaunches:
     @property
     def busy(self) -> set[str]:
         """Trials that peers were running or had claimed at the last poll."""
-        return self.running | self._claims.others
+        return self.running | self._claims.peer_trials
 
     @property
     def had_peers(self) -> bool:
@@ -50,7 +50,7 @@ class PeerLaunches:
     @property
     def is_alone(self) -> bool:
         """Whether the last poll found no attempts, claims or launches of peers."""
-        return not self.live_records and not self._claims.has_peers and not self._claims.others
+        return not self.live_records and not self._claims.has_peers and not self._claims.peer_trials
 
     def detect_peers(self) -> None:
         """Check for new peer launches, at the cost of one request."""
@@ -70,7 +70,7 @@ class PeerLaunches:
 
     def is_claimed(self, pack: Pack) -> bool:
         """Return whether this launch has claimed all trials of a pack."""
-        return self._claims.has(pack.trial_ids)
+        return self._claims.holds(pack.trial_ids)
 
     def renew(self, running_ids: Collection[str]) -> None:
         """Renew the claims of running trials if due."""
@@ -88,7 +88,7 @@ class PeerLaunches:
         Raises:
             OSError: If the store cannot be listed.
         """
-        previous = self._claims.others
+        previous = self._claims.peer_trials
         self._claims.refresh()
         records = self._records.refresh(lambda path: path not in self._seen)
         now = time.time()
@@ -109,4 +109,4 @@ class PeerLaunches:
                         error=error,
                     )
             self._seen.add(path)
-        return previous - self._claims.others
+        return previous - self._claims.peer_trials

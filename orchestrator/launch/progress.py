@@ -17,7 +17,7 @@ class Progress:
     """The state of a running launch."""
 
     trials_done: int
-    packs_running: list[tuple[Pack, Beat]]
+    packs_running: list[tuple[Pack, Heartbeat]]
     """(pack, last heartbeat) of each running pack. The heartbeat is empty before the first."""
     packs_queued: list[Pack]
     packs_submitted: list[Pack]

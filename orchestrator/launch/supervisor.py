@@ -53,8 +53,8 @@ class AttemptSupervisor:
         """Attempt, as this launch or an adopted one submitted it -> entry."""
         self.is_store_full = False
         """Whether the store was full at the last update, so that no more packs should start."""
-        self._heartbeats = NodeHeartbeats(store, sweep, most=MAX_NODES_PER_POLL)
-        self._latest_heartbeats: Mapping[str, Beat] = {}
+        self._heartbeats = NodeHeartbeats(store, sweep, max_files=MAX_NODES_PER_POLL)
+        self._latest_heartbeats: Mapping[str, Heartbeat] = {}
         self._next_poll = float("-inf")
         self._ended: set[str] = set()
         """Ended attempts, under the ids under which they ran."""
@@ -195,7 +195,10 @@ class AttemptSupervisor:
                 **end.scheduler_facts,
             }
             packs = {"pack_id": entry.pack.pack_id, "trial_ids": entry.trial_ids}
-            times = {"heartbeat_at": end.known.get("ended_at"), "started_at": end.known.get("started_at")}
+            times = {
+                "heartbeat_at": end.scheduler_facts.get("ended_at"),
+                "started_at": end.scheduler_facts.get("started_at"),
+            }
             with contextlib.suppress(OSError):  # the record is informative only
                 write_lost(self._store, identity, packs, record or {}, times, kind=kind, error=error)
         node = self._node_of(end, record)
@@ -219,5 +222,5 @@ class AttemptSupervisor:
 
 def _seconds_since(end: AttemptEnd) -> float:
     """Return the seconds since the end of an attempt, or 0.0 if the scheduler does not report it."""
-    ended_at = end.known.get("ended_at")
+    ended_at = end.scheduler_facts.get("ended_at")
     return 0.0 if ended_at is None else max(0.0, time.time() - ended_at)

@@ -172,5 +172,5 @@ def find_params(trials: Sequence[Trial], snapshot: Snapshot, prefix: str) -> lis
     """Return (trial_id, task, params) of the planned and committed trials whose id starts with `prefix`."""
     entries = {trial.trial_id: (trial.trial_id, trial.task, dict(trial.params)) for trial in trials}
     for row in snapshot.trials.select(["trial_id", "task", "params"]).to_pylist():
-        entries.setdefault(row["trial_id"], (row["trial_id"], row["task"], object_of(row["params"])))
+        entries.setdefault(row["trial_id"], (row["trial_id"], row["task"], parse_object(row["params"])))
     return [entry for trial_id, entry in sorted(entries.items()) if trial_id.startswith(prefix)]

@@ -66,7 +66,7 @@ def read_report(
     logged = {name: fitted[f"last_{name}"] for name in ALWAYS_LAST if name not in fitted}
     fitted = fitted.assign(**logged)  # panels of tasks without that parameter use the curve's own name
     if search is not None:
-        fitted = fitted[fitted["trial_id"].isin([trial.trial_id for trial in search.chosen()])]
+        fitted = fitted[fitted["trial_id"].isin([trial.trial_id for trial in search.trials_to_fit()])]
     metrics = read_rows(
         "select * exclude (attempt_id) from metrics qualify is_last or step = max(step) over (partition by trial_id)",
         order=", step, layer",

@@ -63,7 +63,7 @@ class _Rendezvous:
     """Two files in the job's folder, by which the other nodes find the first and learn that all is over."""
 
     def __init__(self, folder: Path):
-        self._address_file = folder / f"ray-{in_job.job_id()}-{in_job.restarts()}.json"
+        self._address_file = folder / f"ray-{in_job.job_id()}-{in_job.restart_count()}.json"
         self._end_file = self._address_file.with_suffix(".over")
 
     def publish(self, address: str, token: str, folder: str) -> None:

@@ -178,11 +178,11 @@ class SlurmExecutor(Executor):
     def summary(self) -> str:
         """Return the cluster, the resources per job and the number of adopted packs as text."""
         profile, partition = self.profile, self.limits.partition_of(self.profile)
-        resources = f"{profile.asked()}, {profile.walltime_min} min"
+        resources = f"{profile.resources_text()}, {profile.walltime_min} min"
         partition_name = profile.partition or partition.name
         text = f"SLURM cluster {self.limits.cluster}, partition {partition_name}; per job: {resources}; packs on {self.device}"
         text += f"; {counted(len(self._adopted), 'pack')} already submitted" if self._adopted else ""
-        return "; ".join([text, *filter(None, (ignored_variables(), expiring_keys(profile)))])
+        return "; ".join([text, *filter(None, (ignored_variables_message(), expiring_keys_message(profile)))])
 
     def details(self, packs: Sequence[Pack], estimate_s: Estimate) -> dict[str, Any]:
         """Return the number of jobs, their cost in hours, the share of slot time in use, and the batch script."""
@@ -310,7 +310,7 @@ class SlurmExecutor(Executor):
                 bundles = bundle(members, seconds, self._profile_within_limits())
                 for submission in self._submitter.submit(bundles, self._excluded(failed_nodes), self._alive):
                     self._failed_nodes_by_array |= {
-                        array_of(job_id): list(failed_nodes) for job_id in submission.job_ids if failed_nodes
+                        parse_array_id(job_id): list(failed_nodes) for job_id in submission.job_ids if failed_nodes
                     }
                     for job_id, packs in submission.jobs():
                         self._queue.jobs[job_id] = WatchedJob(job_id, submission, list(packs))
@@ -399,7 +399,7 @@ class SlurmExecutor(Executor):
             return []
         before = self._queue.states()
         self._queue.poll_if_due(is_news_due=self._expects_change())
-        started = own_time()
+        started = time_outside_slurm()
         ends = self._collect_ends()
         if ends or before != self._queue.states():
             self._poll_interval_s = MIN_RECORD_POLL_INTERVAL_S
@@ -408,7 +408,9 @@ class SlurmExecutor(Executor):
                 MAX_RECORD_POLL_INTERVAL_S if self.store.is_local else MAX_REMOTE_RECORD_POLL_INTERVAL_S,
                 self._poll_interval_s * 1.3,
             )
-        self._next_poll = self._clock() + max(self._poll_interval_s, POLL_BACKOFF_FACTOR * (own_time() - started))
+        self._next_poll = self._clock() + max(
+            self._poll_interval_s, POLL_BACKOFF_FACTOR * (time_outside_slurm() - started)
+        )
         return ends
 
     def _collect_ends(self) -> list[AttemptEnd]:
@@ -469,7 +471,7 @@ class SlurmExecutor(Executor):
         if (excluded := self._excluded()) == self._excluded_from_waiting or self._queue.is_away:
             return
         self._excluded_from_waiting = excluded
-        for array in sorted({array_of(job_id) for job_id, job in self._queue.jobs.items() if job.is_waiting}):
+        for array in sorted({parse_array_id(job_id) for job_id, job in self._queue.jobs.items() if job.is_waiting}):
             nodes = self._excluded(self._failed_nodes_by_array.get(array, ()))
             exclude_nodes([array], sorted({*self.profile.exclude, *nodes}))
 

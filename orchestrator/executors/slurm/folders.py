@@ -49,7 +49,7 @@ def remove_finished_folders(store: Store, sweep: str, roots: Iterable[Path]) -> 
         if not pending:
             return
         time.sleep(delay_s)
-        over = {name for name in pending if all_have_ended(folders[name])}
+        over = {name for name in pending if all_jobs_ended(folders[name])}
         if over != pending and remaining_s > 0:
             started = time.monotonic()
             try:

@@ -155,7 +155,7 @@ class JobQueue:
             if job is None:
                 continue
             state = query.states.get(job_id)
-            if state is None and job.is_waiting and not job.state.restarts and array_of(job_id) in arrays:
+            if state is None and job.is_waiting and not job.state.restarts and parse_array_id(job_id) in arrays:
                 state = JobState("CANCELLED")  # a single element cancelled while waiting is not listed anywhere
             if state is None:
                 job.unknown_since = now if job.unknown_since is None else job.unknown_since

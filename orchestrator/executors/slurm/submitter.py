@@ -56,7 +56,7 @@ class SubmitQuota:
     def _current_limits(self) -> dict[JobGroup, int]:
         if self._clock() - self._learnt_at > LEARNT_LIMIT_TTL_S:
             self._learnt_limits = {}
-        return {**self._limits.most, **self._learnt_limits}
+        return {**self._limits.max_jobs, **self._learnt_limits}
 
     @property
     def max_jobs(self) -> int | None:
@@ -136,7 +136,7 @@ class ConcurrencySlots:
         """Assign slots to the jobs of one array."""
         num_slots = len(self._tails)
         if len(job_ids) > num_slots:
-            self._tails = [array_of(job_ids[0])] * num_slots
+            self._tails = [parse_array_id(job_ids[0])] * num_slots
         else:
             self._tails = [*self._tails[len(job_ids) :], *job_ids]
 

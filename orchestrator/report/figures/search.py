@@ -61,6 +61,6 @@ def _points(state: StudyState, name: str) -> list[tuple[float, float, int]]:
     """Return (parameter, first objective, number) of the complete proposals."""
     return [
         (float(proposal.values[name]), outcome.values[0], proposal.number)
-        for proposal, outcome in zip(state.proposals, state.told, strict=True)
+        for proposal, outcome in zip(state.proposals, state.outcomes, strict=True)
         if outcome.state is ProposalState.COMPLETE and name in proposal.values
     ]
