@@ -64,7 +64,7 @@ class Driver:
         self._cancel_mark = read_cancel_mark(store, self._sweep.name)
         self._backoff = Backoff(clock)
         self._waits_for_rate = False
-        """Whether the last submission was refused only by the limit on requests to the scheduler."""
+        """True if the last submission was refused only by the limit on requests to the scheduler."""
         self._next_tick = float("-inf")
 
     def stop(self) -> None:
@@ -113,7 +113,7 @@ class Driver:
 
     @property
     def _is_draining(self) -> bool:
-        """Whether no more packs start: the launch is stopping, or jobs were cancelled while the others continue."""
+        """True if no more packs start: the launch is stopping, or jobs were cancelled while the others continue."""
         return self.stopping or self._supervisor.failed.is_cancelled
 
     def _stop_if_cancelled(self) -> None:

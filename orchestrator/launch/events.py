@@ -53,7 +53,7 @@ class LaunchEvent:
     where: str = ""
     """Node."""
     is_state: bool = False
-    """Whether `count` is the current number, not an increment."""
+    """True if `count` is the current number, not an increment."""
     outcome: str = ""
     """Action taken, such as retried or given up. Events of one kind share a line, whatever their outcomes."""
 

@@ -44,12 +44,12 @@ class PeerLaunches:
 
     @property
     def had_peers(self) -> bool:
-        """Whether a peer launch was seen at any time."""
+        """True if a peer launch was seen at any time."""
         return self._claims.has_peers
 
     @property
     def is_alone(self) -> bool:
-        """Whether the last poll found no attempts, claims or launches of peers."""
+        """True if the last poll found no attempts, claims or launches of peers."""
         return not self.live_records and not self._claims.has_peers and not self._claims.others
 
     def detect_peers(self) -> None:
