@@ -221,4 +221,5 @@ def mixed_code_message(checked: CheckedSweep, snapshot: Snapshot) -> str | None:
 
 def unknown_code_message(num_unknown: int) -> str:
     """Describe committed trials without a recorded code version."""
-    return f"{num_unknown} committed trials have no recorded code version. A change of code since then is not detected."
+    trials = counted(num_unknown, "committed trial has", "committed trials have")
+    return f"{trials} no recorded code version. A change of code since then is not detected."

@@ -10,6 +10,7 @@ from depthrate.orchestrator.attempts.cancellation import forced_attempts, read_c
 from depthrate.orchestrator.attempts.liveness import heartbeat_s
 from depthrate.orchestrator.attempts.record import new_attempt_id
 from depthrate.orchestrator.attempts.retry import Backoff
+from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import (
     AttemptEnd,
     AttemptSpec,
@@ -167,9 +168,8 @@ class Driver:
             entries = [running.pop(job.attempt_id) for job in error.left]
             if not running and not self._has_submitted:
                 raise
-            log.warning(
-                "submission of %d packs failed, retrying in %g s: %s", len(entries), SUBMIT_RETRY_DELAY_S, error
-            )
+            packs = counted(len(entries), "pack")
+            log.warning("submission of %s failed, retrying in %g s: %s", packs, SUBMIT_RETRY_DELAY_S, error)
             for entry in entries:
                 entry.not_before = self._clock() + SUBMIT_RETRY_DELAY_S
             self._queue.entries.extend(entries)
