@@ -287,7 +287,5 @@ def _extra(value: Any, where: str) -> dict[str, str | bool]:
     else:
         raise SlurmError(f"{where}: extra is {value!r}, expected a list such as ['--mail-type=FAIL'] or a table.")
     if owned := sorted(_OWNED.intersection(options)):
-        raise SlurmError(
-            f"{where}: extra sets --{owned[0]}, which depthrate sets itself. Use its key in the cluster file."
-        )
+        raise SlurmError(f"{where}: extra sets --{owned[0]}, which depthrate sets itself. Remove it or set its key.")
     return options

@@ -105,7 +105,7 @@ def run_sweep(options: LaunchOptions, loaded: SweepSpec | None = None) -> RunSta
     machines = machines_of(options, checked.sweep, store)
     with_all, view, feed = _see_search(checked, store, machines, options)
     plan = plan_on(machines, with_all, store)
-    if resolve_code_change(plan, store, machines.submitted_codes, options, again=resume_command(options)):
+    if resolve_code_change(plan, store, machines.submitted_codes, options, command=resume_command(options)):
         with_all, view, feed = _see_search(checked, store, machines, options)
         plan = plan_on(machines, with_all, store)
     check_contents(plan, data)

@@ -48,18 +48,13 @@ def group_entries(entries: Iterable[QueuedPack], size: int, max_groups: int) -> 
     """Form at most `max_groups` groups of at most `size` from the first packs. A pack that failed is alone in its group."""
     groups: list[list[QueuedPack]] = []
     for entry in entries:
-        may_join = groups and len(groups[-1]) < size and not any(map(_runs_alone, (entry, groups[-1][0])))
-        if may_join:
+        if groups and len(groups[-1]) < size and not any(e.runs_alone or e.failures for e in (entry, groups[-1][0])):
             groups[-1].append(entry)
         elif len(groups) < max_groups:
             groups.append([entry])
         else:
             break
     return groups
-
-
-def _runs_alone(entry: QueuedPack) -> bool:
-    return entry.runs_alone or bool(entry.failures)
 
 
 def to_pack_trials(pack: Pack) -> PackTrials:

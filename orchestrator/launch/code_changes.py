@@ -104,7 +104,7 @@ def find_launch_mismatch(plan: Plan, store: Store, submitted: Mapping[str, str |
     version, decisions = mismatch.version, plan.snapshot.decisions
     open_trials = {trial.trial_id for trial in plan.checked.trials} - plan.done
 
-    def others(code: object, trial_ids: Sequence[str]) -> list[str]:
+    def with_other_code(code: object, trial_ids: Sequence[str]) -> list[str]:
         """Return the pending trials for which `code` is not the current version."""
         if not isinstance(code, str) or code == version:
             return []
@@ -113,17 +113,17 @@ def find_launch_mismatch(plan: Plan, store: Store, submitted: Mapping[str, str |
     checkpointed: dict[str, list[str]] = {}
     for members in _checkpoints(store):
         trial_ids, code = members.get("trial_ids"), members.get("code_hash")
-        other_ids = others(code, trial_ids) if isinstance(trial_ids, list) else []
+        other_ids = with_other_code(code, trial_ids) if isinstance(trial_ids, list) else []
         if other_ids := [trial_id for trial_id in other_ids if not _is_to_rerun(decisions, trial_id, version)]:
             checkpointed.setdefault(str(code), []).extend(other_ids)
     in_flight: dict[str, str] = {}
     for attempt_id, pack in plan.in_flight.items():
-        if others(submitted.get(attempt_id), pack.trial_ids):
+        if with_other_code(submitted.get(attempt_id), pack.trial_ids):
             in_flight[f"submitted pack {pack.pack_id}"] = str(submitted[attempt_id])
     paths = [path for path in plan.snapshot.attempts if sweep_of_path(path) == plan.checked.sweep.name]
     now = time.time()
     for _, record in read_loose_records(store, paths) if open_trials else ():
-        if is_live(record, now) and others(record["code_hash"], record["trial_ids"]):
+        if is_live(record, now) and with_other_code(record["code_hash"], record["trial_ids"]):
             description = f"attempt {record['attempt_id']} on {record['host']}, pid {record['pid']}"
             in_flight[description] = str(record["code_hash"])
     return replace(mismatch, checkpointed=checkpointed, in_flight=in_flight)
@@ -141,13 +141,13 @@ def _checkpoints(store: Store) -> list[dict[str, object]]:
 
 
 def resolve_code_change(
-    plan: Plan, store: Store, submitted: Mapping[str, str | None], options: LaunchOptions, *, again: str
+    plan: Plan, store: Store, submitted: Mapping[str, str | None], options: LaunchOptions, *, command: str
 ) -> bool:
     """Check that the code has not changed, or write the user's decision from `options`.
 
     Args:
         submitted: Attempt -> code version of the jobs that a scheduler still has.
-        again: The command that repeats this launch.
+        command: The command that repeats this launch.
     Returns:
         Whether a decision was written, so that the plan must be made again.
     Raises:
@@ -160,7 +160,7 @@ def resolve_code_change(
     if not mismatch.versions and not (rerun and (mismatch.num_unknown or mismatch.accepted)):
         return False
     if not (rerun or options.accept_code) or (rerun and mismatch.in_flight):
-        raise CodeChangedError(mismatch_message(mismatch, plan.checked, store, again, "nothing was started"))
+        raise CodeChangedError(mismatch_message(mismatch, plan.checked, store, command, "nothing was started"))
     planned = [trial.trial_id for trial in plan.checked.trials]
     others: set[str | None] = {*mismatch.versions, *mismatch.accepted, *([None] if mismatch.num_unknown else [])}
     kind = DecisionKind.RERUN if rerun else DecisionKind.ACCEPT
@@ -169,35 +169,37 @@ def resolve_code_change(
     return True
 
 
-def mismatch_message(found: CodeMismatch, checked: CheckedSweep, store: Store, again: str, before: str) -> str:
+def mismatch_message(
+    mismatch: CodeMismatch, checked: CheckedSweep, store: Store, command: str, consequence: str
+) -> str:
     """Describe the results of other code versions, the changes since, and the user's choices.
 
     Args:
-        again: The command that repeats the launch.
-        before: The consequence for the command that fails, such as "nothing was started".
+        command: The command that repeats the launch.
+        consequence: The effect on the failing command, such as "nothing was started".
     """
     assert checked.task.code is not None
     task, now = checked.task, checked.task.code.contents
-    num_committed = sum(map(len, found.committed.values()))
-    num_checkpointed = sum(map(len, found.checkpointed.values()))
+    num_committed = sum(map(len, mismatch.committed.values()))
+    num_checkpointed = sum(map(len, mismatch.checkpointed.values()))
     parts = [f"{num_committed} of {counted(len(checked.trials), 'trial')} committed"] if num_committed else []
     parts += [f"{counted(num_checkpointed, 'trial')} checkpointed"] if num_checkpointed else []
-    parts += [f"{counted(len(found.in_flight), 'pack')} in flight"] if found.in_flight else []
+    parts += [f"{counted(len(mismatch.in_flight), 'pack')} in flight"] if mismatch.in_flight else []
     lines = [f"the code of task {task.name!r} has changed. Done with other versions: {', '.join(parts)}."]
-    for version in found.versions[:3]:
+    for version in mismatch.versions[:3]:
         old = read_code(store, version)
         if old is None:
             lines.append(f"  version {version[:12]}: its code is not in the store")
             continue
         lines.append(f"  since version {version[:12]}: {', '.join(changed_files(old, now))}")
         lines += [f"    {line}" for line in short_diff(old, now)]
-    lines += [f"  {description}" for description in list(found.in_flight)[:5]]
-    lines.append(f"{before}. Choose one:")
-    if found.in_flight:
+    lines += [f"  {description}" for description in list(mismatch.in_flight)[:5]]
+    lines.append(f"{consequence}. Choose one:")
+    if mismatch.in_flight:
         lines.append(f"  wait for the packs in flight, or cancel them: depthrate cancel {checked.sweep.name}")
     else:
-        lines.append(f"  rerun these trials with the new code: {again} --rerun")
-    lines.append(f"  keep these results (the change does not affect them): {again} --accept-code")
+        lines.append(f"  rerun these trials with the new code: {command} --rerun")
+    lines.append(f"  keep these results (the change does not affect them): {command} --accept-code")
     raise_version = f"raise the version, @depthrate.task(version={task.version + 1}) in {task.defined_at}"
     lines.append(f"  keep both, as different trials: {task.distinguished_by or raise_version}")
     return "\n".join(lines)
@@ -219,4 +221,5 @@ def mixed_code_message(checked: CheckedSweep, snapshot: Snapshot) -> str | None:
 
 def unknown_code_message(num_unknown: int) -> str:
     """Describe committed trials without a recorded code version."""
-    return f"{num_unknown} committed trials have no recorded code version. A change of code since then is not detected."
+    trials = counted(num_unknown, "committed trial has", "committed trials have")
+    return f"{trials} no recorded code version. A change of code since then is not detected."

@@ -10,6 +10,7 @@ from depthrate.orchestrator.attempts.cancellation import forced_attempts, read_c
 from depthrate.orchestrator.attempts.liveness import heartbeat_s
 from depthrate.orchestrator.attempts.record import new_attempt_id
 from depthrate.orchestrator.attempts.retry import Backoff
+from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import (
     AttemptEnd,
     AttemptSpec,
@@ -64,7 +65,7 @@ class Driver:
         self._cancel_mark = read_cancel_mark(store, self._sweep.name)
         self._backoff = Backoff(clock)
         self._waits_for_rate = False
-        """Whether the last submission was refused only by the limit on requests to the scheduler."""
+        """True if the last submission was refused only by the limit on requests to the scheduler."""
         self._next_tick = float("-inf")
 
     def stop(self) -> None:
@@ -113,7 +114,7 @@ class Driver:
 
     @property
     def _is_draining(self) -> bool:
-        """Whether no more packs start: the launch is stopping, or jobs were cancelled while the others continue."""
+        """True if no more packs start: the launch is stopping, or jobs were cancelled while the others continue."""
         return self.stopping or self._supervisor.failed.is_cancelled
 
     def _stop_if_cancelled(self) -> None:
@@ -167,9 +168,8 @@ class Driver:
             entries = [running.pop(job.attempt_id) for job in error.unsubmitted]
             if not running and not self._has_submitted:
                 raise
-            log.warning(
-                "submission of %d packs failed, retrying in %g s: %s", len(entries), SUBMIT_RETRY_DELAY_S, error
-            )
+            packs = counted(len(entries), "pack")
+            log.warning("submission of %s failed, retrying in %g s: %s", packs, SUBMIT_RETRY_DELAY_S, error)
             for entry in entries:
                 entry.not_before = self._clock() + SUBMIT_RETRY_DELAY_S
             self._queue.entries.extend(entries)

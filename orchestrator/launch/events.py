@@ -53,7 +53,7 @@ class LaunchEvent:
     where: str = ""
     """Node."""
     is_state: bool = False
-    """Whether `count` is the current number, not an increment."""
+    """True if `count` is the current number, not an increment."""
     outcome: str = ""
     """Action taken, such as retried or given up. Events of one kind share a line, whatever their outcomes."""
 
@@ -131,11 +131,11 @@ class EventLog(logging.Handler):
             self._add(event)
 
     def _add(self, event: LaunchEvent) -> None:
-        merged = self._kinds.setdefault((event.noun, error_pattern(event.kind)), _EventGroup(event))
-        merged.event = event
-        merged.counts[event.outcome] = event.count + (0 if event.is_state else merged.counts[event.outcome])
+        group = self._kinds.setdefault((event.noun, error_pattern(event.kind)), _EventGroup(event))
+        group.event = event
+        group.counts[event.outcome] = event.count + (0 if event.is_state else group.counts[event.outcome])
         if event.where:
-            merged.nodes[event.where] = None
+            group.nodes[event.where] = None
 
     def publish(self, *, is_last: bool = False) -> None:
         """Print new events, and write them to the store if a heartbeat interval has passed."""
@@ -144,18 +144,18 @@ class EventLog(logging.Handler):
 
     def _publish(self, is_last: bool) -> None:
         now = self._clock()
-        for merged in list(self._kinds.values()):
-            if not merged.counts or (now - merged.published_at < EVENT_REPEAT_INTERVAL_S and not is_last):
+        for group in list(self._kinds.values()):
+            if not group.counts or (now - group.published_at < EVENT_REPEAT_INTERVAL_S and not is_last):
                 continue
-            line = _line(merged.event, merged.counts, list(merged.nodes))
-            if not (merged.event.is_state and line == merged.published):
+            line = _line(group.event, group.counts, list(group.nodes))
+            if not (group.event.is_state and line == group.published):
                 self._lines.append({"at": time.time(), "text": line})
-                is_summed_up = GIVEN_UP in merged.counts or (merged.published and merged.event.outcome)
+                is_summed_up = GIVEN_UP in group.counts or (group.published and group.event.outcome)
                 if not (is_last and is_summed_up):  # a launch ends with a list of the packs it gave up
-                    self._show(line, is_warning=not (merged.event.noun or merged.event.is_state))
-            merged.published, merged.published_at = line, now
-            merged.counts.clear()
-            merged.nodes.clear()
+                    self._show(line, is_warning=not (group.event.noun or group.event.is_state))
+            group.published, group.published_at = line, now
+            group.counts.clear()
+            group.nodes.clear()
         if is_last or now - self._written_at >= heartbeat_s(self._store):
             self._write(now)
 

@@ -50,7 +50,7 @@ class FailedPacks:
         self._has_other_nodes = has_other_nodes
         self.given_up: list[PackFailure] = []
         self.is_cancelled = False
-        """Whether an attempt ended because its job was cancelled."""
+        """True if an attempt ended because its job was cancelled."""
         self._given_up_by_error = Counter[str]()
         self._retried_by_error = defaultdict[str, list[_Failed]](list)
         """Error pattern -> packs that failed with it before any trial was committed."""

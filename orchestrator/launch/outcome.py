@@ -43,11 +43,11 @@ class Outcome:
 
     failures: list[PackFailure]
     interrupted: bool
-    """Whether a signal or a cancellation stopped the launch."""
+    """True if a signal or a cancellation stopped the launch."""
     stopped_early: bool
-    """Whether the launch stopped because the remaining packs would fail alike."""
+    """True if the launch stopped because the remaining packs would fail alike."""
     cancelled: bool = False
-    """Whether `depthrate cancel`, or a user or administrator of the scheduler, cancelled the launch."""
+    """True if `depthrate cancel`, or a user or administrator of the scheduler, cancelled the launch."""
 
 
 @dataclass(frozen=True)

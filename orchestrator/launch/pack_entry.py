@@ -24,7 +24,7 @@ class QueuedPack:
     then: list[QueuedPack] = field(default_factory=list)
     """Short packs that the same attempt runs after this one."""
     runs_alone: bool = False
-    """Whether the pack must not be batched, because its last batched attempt was lost."""
+    """True if the pack must not be batched, because its last batched attempt was lost."""
 
     @property
     def trial_ids(self) -> list[str]:

@@ -37,7 +37,7 @@ class Feed(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Whether no more packs will come."""
+        """True if no more packs will come."""
         ...
 
     def next_packs(self, given_up: Collection[str]) -> list[Pack]:
@@ -105,12 +105,12 @@ class PackQueue:
 
     @property
     def has_more(self) -> bool:
-        """Whether packs are queued, or the search may add some now."""
+        """True if packs are queued, or the search may add some now."""
         return bool(self.entries) or (self._feed is not None and self._is_search_due and not self._feed.is_over)
 
     @property
     def has_progressed(self) -> bool:
-        """Whether any trial was committed since the launch started."""
+        """True if any trial was committed since the launch started."""
         return self.trials_done > self._initial_done
 
     def add_proposals(self, given_up: Iterable[Pack]) -> None:

@@ -44,13 +44,13 @@ class PeerLaunches:
 
     @property
     def had_peers(self) -> bool:
-        """Whether a peer launch was seen at any time."""
+        """True if a peer launch was seen at any time."""
         return self._claims.has_peers
 
     @property
     def is_alone(self) -> bool:
-        """Whether the last poll found no attempts, claims or launches of peers."""
-        return not self.live_records and not self._claims.has_peers and not self._claims.peer_trials
+        """True if the last poll found no attempts, claims or launches of peers."""
+        return not self.live_records and not self._claims.has_peers and not self._claims.others
 
     def detect_peers(self) -> None:
         """Check for new peer launches, at the cost of one request."""

@@ -4,10 +4,10 @@ An attempt occupies one slot (a core, a GPU or a GPU share) from its start to it
 The sum of these times is *used*. Its parts are:
 
 - *committed* (printed as "useful"): time of the visible trials as recorded in their commits, including earlier attempts up to
-  the checkpoint;
-- *failed*: time of attempts that failed without a visible trial or a checkpoint;
+  the checkpoint.
+- *failed*: time of attempts that failed without a visible trial or a checkpoint.
 - *repeated*: time of attempts that were interrupted from outside (node lost, job cancelled or preempted) without a visible
-  trial or a checkpoint, and of attempts whose trials another attempt committed first;
+  trial or a checkpoint, and of attempts whose trials another attempt committed first.
 - *around* (printed as "overhead"): the rest, which is starting, loading, saving, committing, and training after the last
   checkpoint.
 

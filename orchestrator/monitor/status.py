@@ -33,7 +33,7 @@ class TrialState(StrEnum):
     DIVERGED = ResultStatus.DIVERGED.value
     """Committed, with a loss that became infinite or NaN."""
     RUNNING = "running"
-    """In a live attempt."""
+    """Part of a live attempt."""
     FAILED = "failed"
     """Not committed, and its newest attempt failed for a reason that may recur."""
     PENDING = "pending"

@@ -39,6 +39,6 @@ def check_search(checked: CheckedSweep, source: DataSource) -> None:
     by_step = scalars(checked.task.measurable, "step")
     if search.prune is not None and by_step and search.prune.metric not in by_step:
         raise SweepError(
-            f"search.prune.metric is {search.prune.metric!r}{nearest(search.prune.metric, by_step)}, "
-            f"expected a metric that task {checked.task.name!r} reports: {', '.join(by_step)}"
+            f"search.prune.metric is {search.prune.metric!r}, expected a metric that task {checked.task.name!r} reports: "
+            f"{', '.join(by_step)}{nearest(search.prune.metric, by_step)}"
         )

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -335,8 +335,9 @@ def run_job(job: AttemptSpec, stop: StopFlag, judge: Judge | None = None) -> Att
     initial_cpu_s = sum(os.times()[:4])
     with captured_output() as output:
         try:
-            _write_first_record(attempt, store, stop)
-            task = _load_task(job, store)
+            with _store_errors():
+                retry_while_full(lambda: attempt.beat(store), stop, attempt)
+                task = load_stored_task(job.task, store, job.options.code)
             attempt.code_hash = code_hash(task)
             runner = AttemptRunner(job, task, store, attempt, stop, judge)
             with Heartbeat(runner, output, stop):
@@ -358,16 +359,11 @@ def run_job(job: AttemptSpec, stop: StopFlag, judge: Judge | None = None) -> Att
     return attempt
 
 
-def _load_task(job: AttemptSpec, store: Store) -> Task:
+@contextlib.contextmanager
+def _store_errors() -> Iterator[None]:
+    """Raise an OSError of the store as a `CommitError`, after which the pack is retried."""
     try:
-        return load_stored_task(job.task, store, job.options.code)
-    except OSError as error:
-        raise CommitError(f"{type(error).__name__}: {error}") from error
-
-
-def _write_first_record(attempt: Attempt, store: Store, stop: StopFlag) -> None:
-    try:
-        retry_while_full(lambda: attempt.beat(store), stop, attempt)
+        yield
     except OSError as error:
         raise CommitError(f"{type(error).__name__}: {error}") from error
 

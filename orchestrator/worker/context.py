@@ -57,7 +57,7 @@ def node_scratch_store() -> Store | None:
 
 @dataclass
 class CheckpointIndex:
-    """Result of the search for a pack's checkpoints, shared by its trials so that the store is asked once."""
+    """Result of the search for a pack's checkpoints, shared by its trials so that the store is read once."""
 
     is_empty: bool = False
     """True if no trial of the pack has a checkpoint."""

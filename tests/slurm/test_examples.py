@@ -1,4 +1,4 @@
-"""The example cluster files are files that `depthrate plan` takes, on a cluster that has what they name."""
+"""`depthrate plan` accepts the example cluster files on a cluster with the resources that they name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ NODES = {
 }
 CLUSTER = {
     "config": "ClusterName = big\nMaxArraySize = 1001\nMaxJobCount = 10000\n",
-    "node": "\n".join(f"NodeName=n{i} {what} Partitions={of}" for i, (of, what) in enumerate(NODES.items())),
+    "node": "\n".join(
+        f"NodeName=n{i} {resources} Partitions={partition}" for i, (partition, resources) in enumerate(NODES.items())
+    ),
     "partition": "\n".join(
         f"PartitionName={name} Default=NO State=UP MaxTime=2-00:00:00" for name in ("cpu", "cpu-long", "gpu")
     ),
@@ -29,7 +31,7 @@ CLUSTER = {
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs that answer as a large cluster would."""
+    """Install programs that answer like a large cluster."""
     pytest.importorskip("submitit")
     folder = tmp_path / "bin"
     folder.mkdir()

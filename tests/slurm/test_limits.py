@@ -1,4 +1,4 @@
-"""Which jobs count toward a limit on submitted jobs, with programs that print what a cluster would."""
+"""Jobs that count toward a submit limit, with programs that print like a cluster."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def accounting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
 def test_limits_are_those_of_the_jobs_account_and_qos(
     accounting: Callable[[str], None], profile: Profile, limits: dict[JobGroup, int]
 ) -> None:
-    """Not the least of all accounts and QOS that the user has."""
+    """The limit is not the minimum over all accounts and QOS of the user."""
     accounting(ASSOCIATIONS)
     assert read_submit_limits(profile, "lab").max_jobs == limits
 
@@ -99,6 +99,6 @@ def test_jobs_are_counted_by_user(
     ],
 )
 def test_a_refusal_names_whose_jobs_fill_the_limit(refusal: str, group: JobGroup) -> None:
-    said = f"sbatch refused the jobs: {refusal} / Batch job submission failed: Job violates accounting/QOS policy"
-    assert SubmitLimits(account="theory", qos="few").refused_group(said) == group
-    assert SubmitLimits().refused_group(said) == JobGroup(), "without names all jobs of the user count"
+    message = f"sbatch refused the jobs: {refusal} / Batch job submission failed: Job violates accounting/QOS policy"
+    assert SubmitLimits(account="theory", qos="few").refused_group(message) == group
+    assert SubmitLimits().refused_group(message) == JobGroup(), "without names all jobs of the user count"

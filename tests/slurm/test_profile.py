@@ -1,4 +1,4 @@
-"""Cluster files, limits, states, bundles and the batch script; no SLURM is needed."""
+"""Cluster files, limits, job states, bundles and the batch script, without SLURM."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ LIMITS = Limits(
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Put scripts in front of the PATH that print what is given."""
+    """Put scripts that print the given outputs at the front of the PATH."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder), prepend=":")
@@ -125,9 +125,9 @@ def test_what_sbatch_is_asked_for(programs: Any, tmp_path: Path, content: dict[s
     pytest.importorskip("submitit")
     programs("srun", "")
     script = batch_script(make_profile(content, "x.toml"), "x", 1, tmp_path)
-    asked = [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH")]
+    requested = [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH")]
     always = ("cpus-per-task", "error", "job-name", "nodes", "open-mode", "output", "requeue", "signal", "time")
-    assert [line for line in asked if line[2:].partition("=")[0] not in always] == lines
+    assert [line for line in requested if line[2:].partition("=")[0] not in always] == lines
 
 
 def test_keys_that_expire_are_spoken_of(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,9 +326,9 @@ def test_states_of_an_array(programs: Any) -> None:
         "sacct",
         "7_0|CANCELLED by 0|None assigned|0:15|Unknown|Unknown\n7_1|TIMEOUT|n2|0:0|Unknown|2026-01-02T03:04:05\n",
     )
-    found = sacct_states(["7"])
-    assert [(s.phase, s.kind) for s in found.values()] == [("over", "cancelled"), ("over", "timeout")]
-    assert [s.node for s in found.values()] == ["", "n2"]
+    states = sacct_states(["7"])
+    assert [(s.phase, s.kind) for s in states.values()] == [("over", "cancelled"), ("over", "timeout")]
+    assert [s.node for s in states.values()] == ["", "n2"]
     assert JobState("NEW_IN_25").phase == "running", "what we do not know is not given up"
 
 
@@ -362,7 +362,7 @@ def test_small_packs_share_few_jobs_but_all_machines_work() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "code", "said"),
+    ("lines", "code", "message"),
     [
         (["true", 'if [ -n "$NOPE" ]; then', "  false", "fi", '[ -n "$NOPE" ] && false'], 0, ""),
         (["nonesuch --load", "echo not reached"], 113, "a setup line ended with code 127: nonesuch --load"),
@@ -371,7 +371,9 @@ def test_small_packs_share_few_jobs_but_all_machines_work() -> None:
         (["f() { false; true; }", "f", "g() { return 4; }", "g"], 113, "a setup line ended with code 4: return 4"),
     ],
 )
-def test_the_first_setup_line_that_fails_ends_the_job(tmp_path: Path, lines: list[str], code: int, said: str) -> None:
+def test_the_first_setup_line_that_fails_ends_the_job(
+    tmp_path: Path, lines: list[str], code: int, message: str
+) -> None:
     (tmp_path / "ends_well.sh").write_text("false\ntrue\n")
     (tmp_path / "ends_badly.sh").write_text("true\n(exit 3)\n")
     script = "\n".join(
@@ -383,7 +385,7 @@ def test_the_first_setup_line_that_fails_ends_the_job(tmp_path: Path, lines: lis
     )
     (tmp_path / "job.sh").write_text(script)
     done = subprocess.run(["bash", "job.sh"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == code and said in done.stderr and "not reached" not in done.stdout
+    assert done.returncode == code and message in done.stderr and "not reached" not in done.stdout
     assert (done.stdout == "reached\n") == (code == 0), "what follows the setup lines is not held to that"
 
 
@@ -401,7 +403,7 @@ def test_the_first_setup_line_that_fails_ends_the_job(tmp_path: Path, lines: lis
 def test_a_job_that_fails_at_once_keeps_its_node_busy_for_a_while(
     programs: Any, tmp_path: Path, setup: tuple[str, ...], code: int, seconds: int, pauses: bool
 ) -> None:
-    """A setup line, Python or a file system that is missing; not a job that is told to end."""
+    """The cause is a setup line, Python or a missing file system, not a job that receives SIGTERM."""
     pytest.importorskip("submitit")
     programs("srun", "")
     programs("sleep", "")
@@ -413,18 +415,18 @@ def test_a_job_that_fails_at_once_keeps_its_node_busy_for_a_while(
     (tmp_path / "jobs" / work_file("0")).touch()
     done = subprocess.run(["bash", tmp_path / "job.sh"], check=False)
     assert (done.returncode != 0) == bool(setup or code)
-    assert all_jobs_ended(tmp_path / "jobs") == (done.returncode == 0), "what was killed may be put back into the queue"
+    assert all_jobs_ended(tmp_path / "jobs") == (done.returncode == 0), "a killed job may be requeued"
     assert (tmp_path / "pause").exists() == pauses
     if pauses:
         assert 15 <= int((tmp_path / "pause").read_text()) <= 20
 
 
 @pytest.mark.parametrize(
-    ("code", "state", "asked"),
+    ("code", "state", "requested"),
     [(114, "RUNNING", ["requeue 5_3"]), (114, "CANCELLED", []), (0, "RUNNING", []), (1, "RUNNING", [])],
 )
 def test_the_batch_script_queues_a_container_again(
-    programs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, state: str, asked: list[str]
+    programs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, state: str, requested: list[str]
 ) -> None:
     pytest.importorskip("submitit")
     for name, script in {
@@ -442,9 +444,9 @@ def test_the_batch_script_queues_a_container_again(
     )
     done = subprocess.run(["bash", tmp_path / "job.sh"], capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
-    assert ((tmp_path / "asked").read_text().splitlines() if asked else []) == asked and (
+    assert ((tmp_path / "asked").read_text().splitlines() if requested else []) == requested and (
         tmp_path / "asked"
-    ).exists() == bool(asked)
+    ).exists() == bool(requested)
 
 
 @pytest.mark.parametrize("setup_fails", [True, False])

@@ -1,4 +1,4 @@
-"""The lines of squeue and sacct that stand for many elements of an array, as SLURM 22.05 prints them."""
+"""Lines of squeue and sacct that represent many elements of an array, as SLURM 22.05 prints them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Programs = Callable[[str, str], None]
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
-    """Put programs in front of the PATH that print a text."""
+    """Put programs that print a text at the front of the PATH."""
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
 
     def add(name: str, text: str) -> None:
@@ -38,9 +38,9 @@ def squeue_line(task: str, job_id: str, state: str, node: str = "") -> str:
 
 def test_waiting_elements_that_were_cancelled_have_one_line_in_squeue(programs: Programs) -> None:
     programs("squeue", "\n".join([squeue_line("N/A", "7", "CANCELLED"), squeue_line("0", "8", "COMPLETING", "n1")]))
-    found = squeue_states(ARRAY)
-    assert [found[job].state for job in ARRAY] == ["COMPLETING", *["CANCELLED"] * 11]
-    assert squeue_states(["9_0"]).get("9_0") is None, "another array's line says nothing"
+    states = squeue_states(ARRAY)
+    assert [states[job].state for job in ARRAY] == ["COMPLETING", *["CANCELLED"] * 11]
+    assert squeue_states(["9_0"]).get("9_0") is None, "a line of another array is ignored"
 
 
 @pytest.mark.parametrize(
@@ -57,10 +57,10 @@ def test_waiting_elements_that_were_cancelled_have_one_line_in_squeue(programs: 
 def test_waiting_elements_share_a_line_of_the_accounting(
     programs: Programs, name: str, covered: tuple[int, ...]
 ) -> None:
-    own = "7_0|COMPLETED|n1|0:0|2026-11-23T23:58:09|2026-11-23T23:58:12\n"
-    programs("sacct", f"{own}{name}|CANCELLED by 0|None assigned|0:0|None|2026-11-23T23:58:16\n")
-    found = sacct_states(ARRAY)
-    assert found["7_0"].state == "COMPLETED"
-    assert [job for job in ARRAY[1:] if job in found] == [f"7_{index}" for index in covered]
-    assert {found[f"7_{index}"].kind for index in covered} == {"cancelled"}
-    assert {found[f"7_{index}"].node for index in covered} == {""}
+    line = "7_0|COMPLETED|n1|0:0|2026-11-23T23:58:09|2026-11-23T23:58:12\n"
+    programs("sacct", f"{line}{name}|CANCELLED by 0|None assigned|0:0|None|2026-11-23T23:58:16\n")
+    states = sacct_states(ARRAY)
+    assert states["7_0"].state == "COMPLETED"
+    assert [job for job in ARRAY[1:] if job in states] == [f"7_{index}" for index in covered]
+    assert {states[f"7_{index}"].kind for index in covered} == {"cancelled"}
+    assert {states[f"7_{index}"].node for index in covered} == {""}

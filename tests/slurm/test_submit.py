@@ -1,4 +1,4 @@
-"""What is made of sbatch's answers, with programs that answer as they are told."""
+"""Handling of sbatch's answers, with programs that give prepared answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Programs = Callable[..., None]
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
-    """Put bash scripts in front of the PATH."""
+    """Put bash scripts at the front of the PATH."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder), prepend=":")
@@ -101,9 +101,9 @@ def test_what_surrounds_a_launch_is_not_passed_on(monkeypatch: pytest.MonkeyPatc
     assert ignored_variables_message() == ""
     for name in ("SLURM_CONF", "SLURM_MEM_PER_CPU", "SBATCH_PARTITION", "SQUEUE_FORMAT", "SLURMD_NODENAME"):
         monkeypatch.setenv(name, "1")
-    kept = {name for name in command_environment() if re.match("S[A-Z]*_", name)}
-    assert {"SLURM_CONF", "SLURMD_NODENAME"} <= kept
-    assert not kept & {"SLURM_MEM_PER_CPU", "SBATCH_PARTITION", "SQUEUE_FORMAT"}
+    passed = {name for name in command_environment() if re.match("S[A-Z]*_", name)}
+    assert {"SLURM_CONF", "SLURMD_NODENAME"} <= passed
+    assert not passed & {"SLURM_MEM_PER_CPU", "SBATCH_PARTITION", "SQUEUE_FORMAT"}
     assert ignored_variables_message().startswith("ignored: SBATCH_PARTITION, SLURM_MEM_PER_CPU, SQUEUE_FORMAT.")
     monkeypatch.setenv("SLURM_JOB_ID", "12")
     assert ignored_variables_message() == "this launch runs inside SLURM job 12. New jobs do not inherit its settings."

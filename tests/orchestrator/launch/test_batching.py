@@ -1,4 +1,4 @@
-"""Several short packs in one attempt: nothing is lost or doubled when it dies anywhere, and a failure stays its pack's own."""
+"""Batched attempts: no trial is lost or doubled wherever one is killed, and a failure counts only against its pack."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SHORT_TASKS = Path(__file__).parents[2] / "support/short_tasks.py"
 
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An attempt takes all of its packs, however long that takes here."""
+    """Let an attempt run all of its packs, however slow this machine is."""
     monkeypatch.setattr("depthrate.orchestrator.worker.attempt_runner.BATCH_S", 60.0)
 
 
@@ -47,7 +47,7 @@ def drive_short(store: Store, task: str, workers: int = 1, **spec: Any) -> Outco
 
 
 def job_of(store: Store, plan: Plan) -> AttemptSpec:
-    """One job of all packs of a plan, the shallowest first."""
+    """Return one batched attempt of all packs of a plan, the shallowest first."""
     packs = sorted(plan.packs, key=lambda pack: pack.trials[0].params["depth"])
     first, *then = [to_pack_trials(pack) for pack in packs]
     task, options = plan.checked.sweep.loaded_task, job_options(store)
@@ -72,7 +72,7 @@ def test_an_attempt_gives_back_what_it_has_no_time_for(folder: Store, monkeypatc
     attempt = run_job(job, StopFlag())
     assert attempt.state == "done" and attempt.trial_ids == job.trial_ids and raw_rows(folder) == 1
     drive_short(folder, "hop", grid={"depth": [2, 3, 4]})
-    assert raw_rows(folder) == 3, "what it did is not done again"
+    assert raw_rows(folder) == 3, "committed packs are not run again"
 
 
 def test_features_of_several_widths_go_into_files_of_their_own(folder: Store, unhurried: None) -> None:
@@ -80,8 +80,8 @@ def test_features_of_several_widths_go_into_files_of_their_own(folder: Store, un
     assert run_job(job, StopFlag()).state == "done"
     results = results_of(folder)
     widths = [
-        len(results.features(each.trial_ids[0], layer=depth)[1][0])
-        for depth, each in zip((2, 3, 4), job.packs(), strict=True)
+        len(results.features(pack_spec.trial_ids[0], layer=depth)[1][0])
+        for depth, pack_spec in zip((2, 3, 4), job.packs(), strict=True)
     ]
     assert widths == [2, 3, 2] and len(folder.list("features")) == len(folder.list("trials")) == 3
 
@@ -99,7 +99,7 @@ def test_features_of_a_trial_that_fails_are_not_committed_with_those_before(fold
     assert attempt.state == "failed" and [depth for depth, _ in committed(folder)] == [d for d in (2, 3) if d < bad]
     rows = results_of(folder).sql("select trial_id, count(*) from features group by all order by all").fetchall()
     assert rows == sorted((t.trial_id, t.params["depth"]) for t in trials if t.params["depth"] < bad)
-    assert not [found for found in verify(folder, builtin_columns()).findings if found.kind != "leftover"]
+    assert not [finding for finding in verify(folder, builtin_columns()).findings if finding.kind != "leftover"]
 
 
 def test_what_was_done_before_a_failure_is_committed(folder: Store, unhurried: None) -> None:
@@ -145,7 +145,7 @@ def test_a_failure_counts_for_the_pack_whose_it_is() -> None:
     guilty, others = split_failed(entries(), FailureKind.TASK, failed)
     assert [e.pack.pack_id for e in guilty] == ["b"] and [e.pack.pack_id for e in others] == ["a", "c"]
     guilty, others = split_failed(entries(), FailureKind.WORKER_LOST, {"state": AttemptState.RUNNING, "pack_id": "a"})
-    assert not guilty and all(entry.runs_alone for entry in others), "nobody knows which it was"
+    assert not guilty and all(entry.runs_alone for entry in others), "the failing pack is unknown"
     guilty, _ = split_failed(entries(), FailureKind.STORE, failed)
     assert len(guilty) == 3, "the store refused all of them"
 
@@ -156,7 +156,9 @@ def test_a_failure_in_a_pack_that_others_committed_is_not_the_next_ones(failed: 
     record = {"state": AttemptState.FAILED, "pack_id": failed}
     guilty, others = split_failed(left, FailureKind.TABLE, record)
     assert not guilty and others == left and left[0].runs_alone
-    assert split_failed(left, FailureKind.TABLE, record) == (left, []), "alone it is nobody else's"
+    assert split_failed(left, FailureKind.TABLE, record) == (left, []), (
+        "an attempt of one pack has only that pack's failures"
+    )
     alone = [QueuedPack(Pack("b", ()))]
     assert split_failed(alone, FailureKind.TASK, {"state": AttemptState.FAILED, "pack_id": "b"}) == (alone, [])
     assert split_failed(alone, FailureKind.WORKER_LOST, None) == (alone, [])
@@ -173,8 +175,8 @@ def test_a_worker_killed_anywhere_loses_and_doubles_nothing(folder: Store, tmp_p
     assert ended["lost"] == 1 and ended["done"] < 55, "several packs went together"
     ran = Counter((tmp_path / "ran").read_text().split())
     assert max(ran.values()) == (1 if where == "trials after" else 2) and len(ran) == 60
-    found = verify(folder, builtin_columns()).findings
-    assert {finding.kind for finding in found} <= {"leftover"}, found
+    findings = verify(folder, builtin_columns()).findings
+    assert {finding.kind for finding in findings} <= {"leftover"}, findings
 
 
 @pytest.mark.slow

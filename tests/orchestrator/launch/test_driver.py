@@ -1,4 +1,4 @@
-"""The driver with real worker processes: retries, halving, deaths, other launches, partial packs."""
+"""The driver with real worker processes: retries, splits, killed workers, peer launches, partial packs."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_killed_worker_resumes_from_its_checkpoint(folder: Store, tmp_path: Pa
 @pytest.mark.slow
 def test_a_task_that_returns_no_table_is_not_retried(folder: Store) -> None:
     outcome = drive_task(folder, "wrong", params={"depth": 2})
-    assert "task returned list for a trial; return a mapping" in outcome.failures[0].error
+    assert "task returned list for a trial, expected a mapping" in outcome.failures[0].error
     assert states(folder) == ["failed"]
 
 
@@ -149,7 +149,7 @@ def test_many_small_trials_are_committed_in_few_files(folder: Store, workers: in
 
 
 def test_a_worker_that_leaves_no_trace_is_the_stores_doing(folder: Store) -> None:
-    """So there is a pause before each new try, and the message names what to look at."""
+    """Each retry is delayed, and the message names the possible causes."""
     executor, clock = IdleExecutor(), clock_of(0.5)
     outcome = drive(plan_of_depths(folder, 1), folder, executor, clock=clock)
     assert "its node could not write to the store, or has another store at this path" in outcome.failures[0].error
@@ -158,7 +158,7 @@ def test_a_worker_that_leaves_no_trace_is_the_stores_doing(folder: Store) -> Non
 
 @pytest.mark.parametrize("is_first", [True, False])
 def test_an_attempt_that_was_given_up_commits_late(folder: Store, is_first: bool) -> None:
-    """Its node was cut off, and it computed on: the earlier commit counts, whole, and the trial once."""
+    """The attempt's node was cut off and kept computing: the earlier commit is visible and each trial appears once."""
 
     class CutOff(IdleExecutor):
         def submit(self, jobs: Sequence[AttemptSpec]) -> None:
@@ -184,13 +184,11 @@ def test_an_attempt_that_was_given_up_commits_late(folder: Store, is_first: bool
     assert not outcome.failures and len(executor.submitted_ids) == 2
     late, again = executor.submitted_ids
     counts = late if is_first else again
-    found = results_of(folder)
-    assert found.sql("select attempt_id from trials").fetchall() == [(counts,)]
-    assert found.sql("select distinct attempt_id from metrics").fetchall() == [(counts,)]
+    results = results_of(folder)
+    assert results.sql("select attempt_id from trials").fetchall() == [(counts,)]
+    assert results.sql("select distinct attempt_id from metrics").fetchall() == [(counts,)]
     assert raw_rows(folder) == 2, "both are there, and one is seen"
-    assert set(found.sql("select state from attempts").fetchall()) == {("done",)}, (
-        "it is no longer on the books as lost"
-    )
+    assert set(results.sql("select state from attempts").fetchall()) == {("done",)}, "it is no longer recorded as lost"
     assert not plan_of_depths(folder, 1).packs
 
 
@@ -211,8 +209,8 @@ def test_after_a_cancellation_nothing_is_submitted_and_what_runs_goes_on(folder:
     outcome = drive(plan, folder, executor)
     assert outcome.cancelled and outcome.interrupted and not outcome.failures and not outcome.stopped_early
     assert len(executor.submitted_ids) == 2 and raw_rows(folder) == 1
-    assert len(make_plan(check_sweep(plan.checked.sweep), folder, workers=4).packs) == 3, "another launch goes on"
-    assert states(folder) == ["done"], "what had not begun is no attempt"
+    assert len(make_plan(check_sweep(plan.checked.sweep), folder, workers=4).packs) == 3, "the peer launch continues"
+    assert states(folder) == ["done"], "a pack that was not started is no attempt"
 
 
 def test_a_detached_launch_waits_until_it_may_submit_the_rest(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +232,7 @@ def test_a_detached_launch_waits_until_it_may_submit_the_rest(folder: Store, mon
 
 
 def test_what_ends_but_is_not_of_the_plan_is_nobodys_business(folder: Store) -> None:
-    """A scheduler still has jobs of an earlier launch whose packs are committed, or were submitted once more."""
+    """A scheduler still has jobs of an earlier launch whose packs are committed or were submitted again."""
 
     class Talkative(IdleExecutor):
         def poll(self, timeout_s: float) -> list[AttemptEnd]:
@@ -245,7 +243,7 @@ def test_what_ends_but_is_not_of_the_plan_is_nobodys_business(folder: Store) -> 
 
 
 def test_each_of_many_failures_is_compared_once(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With those before it, a hundred thousand of them would keep the driver busy for days."""
+    """With quadratic cost, a hundred thousand attempts would keep the driver busy for days."""
 
     class Odd(IdleExecutor):
         def poll(self, timeout_s: float) -> list[AttemptEnd]:

@@ -1,4 +1,4 @@
-"""What a plan says packs will take: the task's reckoning, or that corrected by what was measured."""
+"""Estimated durations of packs: the task's estimate, alone or corrected by measured packs."""
 
 import dataclasses
 import json
@@ -38,7 +38,7 @@ def sweep_of(seeds: int) -> SweepSpec:
 
 
 def store_with(url: str, cpu_s: float | None) -> Store:
-    """A store in which the sweep's first seeds took a minute a pack, of which so many seconds on a core."""
+    """Make a store in which each pack of the sweep's first seeds took one minute and `cpu_s` CPU seconds."""
     store, checked = Store(url), check_sweep(sweep_of(2))
     for number, pack in enumerate(pack_trials(checked.trials, checked.task)):
         write_pack(store, "measured", number, pack)
@@ -49,7 +49,7 @@ def store_with(url: str, cpu_s: float | None) -> Store:
 
 
 def whole_s(pack: Pack, task: Task, engine: Engine = Engine.EAGER) -> float:
-    """What is reckoned of a pack, with what is beside its training."""
+    """Return the task's estimate of a pack, including the overhead besides training."""
     return PACK_OVERHEAD_S + TRIAL_OVERHEAD_S * len(pack.trials) + estimated_wall_s(pack, task, engine)
 
 
@@ -64,16 +64,18 @@ def test_processor_seconds_of_measured_packs_correct_it_and_wall_time_does_not(t
     slow, reckoned, corrected = estimates_of(store_with(str(tmp_path / "a"), cpu_s=PACK_S / 4))
     quick, _, of_quick = estimates_of(store_with(str(tmp_path / "b"), cpu_s=PACK_S / 8))
     assert len(slow.measured) == len(quick.measured) == 2
-    assert corrected == pytest.approx([2 * each for each in of_quick])
-    factor = statistics.median(PACK_S / 4 / each for each in reckoned)  # packs of the same trials as were measured
-    assert corrected == pytest.approx([factor * each for each in reckoned])
+    assert corrected == pytest.approx([2 * estimated for estimated in of_quick])
+    factor = statistics.median(
+        PACK_S / 4 / estimated for estimated in reckoned
+    )  # packs of the same trials as were measured
+    assert corrected == pytest.approx([factor * estimated for estimated in reckoned])
 
 
 def test_packs_without_processor_seconds_or_on_another_device_say_nothing(tmp_path: Path) -> None:
     store = store_with(str(tmp_path / "a"), cpu_s=None)
     estimates, reckoned, same = estimates_of(store)
-    beside_s = PACK_OVERHEAD_S + TRIAL_OVERHEAD_S * 2  # what is left of a pack
-    assert same == pytest.approx([beside_s + (each - beside_s) / estimates.speed for each in reckoned])
+    overhead_s = PACK_OVERHEAD_S + TRIAL_OVERHEAD_S * 2  # what is left of a pack
+    assert same == pytest.approx([overhead_s + (estimated - overhead_s) / estimates.speed for estimated in reckoned])
     assert estimates.remark == "" and not estimates.measured
     assert not estimates_of(store_with(str(tmp_path / "b"), cpu_s=1.0), "cuda")[0].measured
 
@@ -93,15 +95,15 @@ def test_table_and_sentence_of_a_plan_agree(tmp_path: Path) -> None:
         "params: {arch: rn1, depth: 34, samples_per_class: 20, steps: 100, measure_steps: []}\n"
     )
     call = ["plan", str(tmp_path / "measured.yaml"), "--store", str(tmp_path / "store")]
-    said = json.loads(CliRunner().invoke(app, [*call, "--json"]).output)
-    each = [pack["estimated_core_s"] for pack in said["packs"]]
-    assert said["estimated_core_hours"] == pytest.approx(
-        (sum(each) + WORKER_START_S * min(said["workers"], len(each))) / 3600
+    plan_json = json.loads(CliRunner().invoke(app, [*call, "--json"]).output)
+    estimated = [pack["estimated_core_s"] for pack in plan_json["packs"]]
+    assert plan_json["estimated_core_hours"] == pytest.approx(
+        (sum(estimated) + WORKER_START_S * min(plan_json["workers"], len(estimated))) / 3600
     )
-    assert said["estimate_rests_on_packs"] == 2
-    shown = CliRunner().invoke(app, call).output
-    assert "based on the last 2 measured packs of task collapse" in " ".join(shown.split())
-    assert f" {float(f'{each[0]:.2g}'):g}" in shown
+    assert plan_json["estimate_rests_on_packs"] == 2
+    output = CliRunner().invoke(app, call).output
+    assert "based on the last 2 measured packs of task collapse" in " ".join(output.split())
+    assert f" {float(f'{estimated[0]:.2g}'):g}" in output
 
 
 def test_packs_that_one_attempt_ran_are_measured_each_by_itself(tmp_path: Path) -> None:
@@ -119,7 +121,7 @@ def test_packs_that_one_attempt_ran_are_measured_each_by_itself(tmp_path: Path) 
     )
     estimates, reckoned, corrected = estimates_of(store, "cuda")
     assert [factor for _, factor in estimates.measured] == pytest.approx([3.0, 3.0])
-    assert corrected == pytest.approx([3 * each for each in reckoned])
+    assert corrected == pytest.approx([3 * estimated for estimated in reckoned])
 
 
 def test_packs_are_reckoned_and_corrected_for_the_engine_that_will_run_them(tmp_path: Path) -> None:

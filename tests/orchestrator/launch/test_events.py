@@ -1,4 +1,4 @@
-"""What a launch tells of what happens: a line a kind, counted, in `run`, in the store and in `status`."""
+"""Events of a launch: one counted line per kind, in `run`, in the store and in `status`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def broken(*, depth: int, context):
 
 
 class Follower:
-    """Keeps the lines that it is told."""
+    """Collects the published lines."""
 
     def __init__(self, store: Store) -> None:
         self.now, self.lines = 0.0, list[str]()
@@ -33,51 +33,55 @@ class Follower:
         self.log = EventLog(store, "s", self.lines.append, clock=lambda: self.now, calls=lambda: self.calls)
 
     def after(self, seconds: float) -> list[str]:
-        """Return what is told after so many seconds."""
+        """Advance the clock and return the lines published then."""
         before, self.now = len(self.lines), self.now + seconds
         self.log.publish()
         return self.lines[before:]
 
 
 def test_events_of_a_kind_are_one_line_with_their_number_and_nodes(folder: Store) -> None:
-    told = Follower(folder)
-    with told.log:
+    follower = Follower(folder)
+    with follower.log:
         for job, node in (("17_0", "n1"), ("17_4", "n1"), ("18_1", "n2")):
-            log_event("pack", f"halved: job {job} out of memory at 3.8 of 4 GB", where=node)
-        log_event("pack", "tried again: ValueError: boom", where="n1")
-        assert told.after(0) == [
-            "3 packs on n1, n2 halved: job 18_1 out of memory at 3.8 of 4 GB",
-            "1 pack on n1 tried again: ValueError: boom",
+            log_event("pack", f"split in two: job {job} out of memory at 3.8 of 4 GB", where=node)
+        log_event("pack", "retried: ValueError: boom", where="n1")
+        assert follower.after(0) == [
+            "3 packs on n1, n2 split in two: job 18_1 out of memory at 3.8 of 4 GB",
+            "1 pack on n1 retried: ValueError: boom",
         ]
-        log_event("pack", "halved: job 19_0 out of memory at 3.8 of 4 GB", where="n1")
-        assert told.after(1) == [], "counted until its kind may be told again"
-        log_event("pack", "halved: job 19_1 out of memory at 3.8 of 4 GB", where="n1")
-        assert told.after(EVENT_REPEAT_INTERVAL_S) == ["2 packs on n1 halved: job 19_1 out of memory at 3.8 of 4 GB"]
-        assert told.after(EVENT_REPEAT_INTERVAL_S) == []
+        log_event("pack", "split in two: job 19_0 out of memory at 3.8 of 4 GB", where="n1")
+        assert follower.after(1) == [], "counted until its kind may be published again"
+        log_event("pack", "split in two: job 19_1 out of memory at 3.8 of 4 GB", where="n1")
+        assert follower.after(EVENT_REPEAT_INTERVAL_S) == [
+            "2 packs on n1 split in two: job 19_1 out of memory at 3.8 of 4 GB"
+        ]
+        assert follower.after(EVENT_REPEAT_INTERVAL_S) == []
 
 
 def test_an_error_is_one_line_whatever_becomes_of_its_packs(folder: Store) -> None:
-    told = Follower(folder)
-    with told.log:
-        for node, outcome in (("n1", "tried again"), ("n2", "tried again"), ("n2", "given up")):
+    follower = Follower(folder)
+    with follower.log:
+        for node, outcome in (("n1", "retried"), ("n2", "retried"), ("n2", "given up")):
             log_event("pack", "RuntimeError: a bug", where=node, outcome=outcome)
-        assert told.after(0) == ["2 packs tried again, 1 given up on n1, n2: RuntimeError: a bug"]
+        assert follower.after(0) == ["2 packs retried, 1 given up on n1, n2: RuntimeError: a bug"]
         log_event("pack", "RuntimeError: a bug", where="n3", outcome="given up")
-        log_event("pack", "RuntimeError: another", where="n3", outcome="tried again")
+        log_event("pack", "RuntimeError: another", where="n3", outcome="retried")
         log_event("pack", "RuntimeError: a third", where="n3", outcome="given up")
-    assert told.lines[1:] == ["1 pack on n3 tried again: RuntimeError: another"], "the end lists what was given up"
-    found = read_last_launch(folder, "s")
-    assert found is not None
-    assert [event["text"] for event in found["events"]][1] == "1 pack on n3 given up: RuntimeError: a bug"
+    assert follower.lines[1:] == ["1 pack on n3 retried: RuntimeError: another"], (
+        "the summary at the end lists the packs given up"
+    )
+    launch = read_last_launch(folder, "s")
+    assert launch is not None
+    assert [event["text"] for event in launch["events"]][1] == "1 pack on n3 given up: RuntimeError: a bug"
 
 
 def test_what_is_so_is_told_when_it_changes(folder: Store) -> None:
-    told = Follower(folder)
-    with told.log:
+    follower = Follower(folder)
+    with follower.log:
         lines = []
         for count in (8, 8, 8, 7):
             log_event("job", "waiting: PartitionDown", count=count, is_state=True)
-            lines.append(told.after(EVENT_REPEAT_INTERVAL_S))
+            lines.append(follower.after(EVENT_REPEAT_INTERVAL_S))
     assert lines == [["8 jobs waiting: PartitionDown"], [], [], ["7 jobs waiting: PartitionDown"]]
 
 
@@ -85,21 +89,21 @@ def test_warnings_are_events_too_and_what_is_left_is_told_at_the_end(
     folder: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
-    told = Follower(folder)
-    with told.log:
+    follower = Follower(folder)
+    with follower.log:
         for tried in range(3):
             log.warning("store not read: error %d", 100 + tried)
-        told.after(0)
+        follower.after(0)
         log.warning("store not read: error 200")
     assert capsys.readouterr().err == "store not read: error 102 (3 times)\nstore not read: error 200\n"
     assert log.level == logging.NOTSET or not log.handlers, "nothing is left of it"
-    found = read_last_launch(folder, "s")
-    assert found is not None and found["scheduler_calls"] == {"squeue": 3}
-    assert [event["text"] for event in found["events"]][-1] == "store not read: error 200"
+    launch = read_last_launch(folder, "s")
+    assert launch is not None and launch["scheduler_calls"] == {"squeue": 3}
+    assert [event["text"] for event in launch["events"]][-1] == "store not read: error 200"
     (path,) = [path for path in folder.list("launches/sweep=s") if path.endswith(".log")]
     assert folder.read(path).decode().count("\n") == 2
     folder.write("launches/sweep=s/99990101T000000_000000000000.json", b'{"events": 3}')
-    assert read_last_launch(folder, "s") == found, "a damaged file is passed over"
+    assert read_last_launch(folder, "s") == launch, "a damaged file is passed over"
 
 
 def test_equal_errors_are_listed_once_and_status_has_what_happened(tmp_path: Path) -> None:
@@ -113,8 +117,8 @@ def test_equal_errors_are_listed_once_and_status_has_what_happened(tmp_path: Pat
         "as it happens, and at the end"
     )
     (state,) = json.loads(runner.invoke(app, ["status", "--store", store, "--json"]).output)
-    told = " ".join(event["text"] for event in state["events"])
-    assert "ValueError: no such depth" in told and "given up" in told
+    text = " ".join(event["text"] for event in state["events"])
+    assert "ValueError: no such depth" in text and "given up" in text
     assert state["scheduler_calls"] == {}
 
 

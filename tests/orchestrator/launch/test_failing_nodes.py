@@ -1,4 +1,4 @@
-"""Which nodes are avoided: those that fail where others do not, and not those on which a task with a bug fails too."""
+"""Excluded nodes: a node that fails where others do not is excluded, a node on which a buggy task fails is not."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def test_a_suspect_is_told_of_once_and_only_where_others_work(folder: Store, cap
         return None
 
     outcome, _ = drive_cluster(folder, fails, tick_s=1.0)
-    told = [text for text in caplog.messages if "failed on n2" in text]
-    assert not outcome.failures and len(told) == 1
-    assert "1 of 1 attempts failed on n2 (elsewhere 0 of " in told[0] and ECC in told[0]
-    assert told[0].endswith("Excluded for 2 min.")
+    messages = [text for text in caplog.messages if "failed on n2" in text]
+    assert not outcome.failures and len(messages) == 1
+    assert "1 of 1 attempts failed on n2, 0 of " in messages[0] and ECC in messages[0]
+    assert messages[0].endswith("nothing new begins there for 2 min")
 
 
 def test_nodes_says_which_are_suspects(folder: Store) -> None:
@@ -68,7 +68,7 @@ def test_nodes_says_which_are_suspects(folder: Store) -> None:
 
 
 class Cluster(IdleExecutor):
-    """Four nodes that run a pack each, at once and without workers; some of them fail."""
+    """Four simulated nodes that run one pack each. Some of them fail."""
 
     workers, capacity, num_nodes = 4, 4, 4
 
@@ -78,7 +78,7 @@ class Cluster(IdleExecutor):
         self._open: dict[str, tuple[AttemptSpec, str]] = {}
         self._avoided: list[str] = []
         self.ran: list[tuple[str, str, bool]] = []
-        """Of each attempt the pack, the node, and whether it failed."""
+        """(pack, node, whether it failed) of each attempt."""
 
     def running(self) -> dict[str, str]:
         return {name: name for name in self._open}
@@ -122,9 +122,9 @@ def drive_cluster(folder: Store, fails: Any, num_trials: int = 24, tick_s: float
     return drive(plan_of_depths(folder, num_trials), folder, executor, clock=clock), executor
 
 
-@pytest.mark.parametrize("said", ["it is broken here", ECC])
-def test_a_sick_node_costs_three_attempts_and_no_trial(folder: Store, said: str) -> None:
-    outcome, cluster = drive_cluster(folder, lambda job, node: said if node == "n2" else None)
+@pytest.mark.parametrize("error", ["it is broken here", ECC])
+def test_a_sick_node_costs_three_attempts_and_no_trial(folder: Store, error: str) -> None:
+    outcome, cluster = drive_cluster(folder, lambda job, node: error if node == "n2" else None)
     assert not outcome.failures and not outcome.stopped_early
     failed = Counter(node for _, node, has_failed in cluster.ran if has_failed)
     assert set(failed) == {"n2"} and failed["n2"] <= 3
@@ -148,8 +148,8 @@ def test_a_bug_that_every_node_has_shown_is_not_tried_again(folder: Store, caplo
     outcome, cluster = drive_cluster(folder, lambda job, node: "it is broken everywhere")
     assert outcome.stopped_early and len(cluster.ran) == len(outcome.failures) == 4
     assert len({node for _, node, _ in cluster.ran}) == 4
-    told = [text for text in caplog.messages if "it is broken everywhere" in text]
-    assert len(told) == 4 and all("given up" in text for text in told)
+    messages = [text for text in caplog.messages if "it is broken everywhere" in text]
+    assert len(messages) == 4 and all("given up" in text for text in messages)
 
 
 @pytest.mark.parametrize("works", ["another node", "another trial"])
@@ -171,7 +171,7 @@ def test_hardware_that_fails_everywhere_ends_too(folder: Store) -> None:
 
 
 def test_a_lost_attempt_is_on_the_books_of_its_node(folder: Store) -> None:
-    """And with the id of its job, though its driver writes it down."""
+    """The record also has the job's id, although the driver writes it."""
 
     class Lost(Cluster):
         def _end(self, job: AttemptSpec, node: str) -> AttemptEnd:
@@ -189,7 +189,7 @@ def test_a_lost_attempt_is_on_the_books_of_its_node(folder: Store) -> None:
 
 
 def test_a_gpu_that_fails_gets_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a pack that has failed on one goes to another first."""
+    """A pack that has failed on one node is first retried on another."""
     executor = LocalExecutor(3, ("0", "1", "2"), device="cuda")
     executor.start(None)
     started: list[int] = []

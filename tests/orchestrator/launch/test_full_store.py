@@ -1,4 +1,4 @@
-"""A store that is full for a while: nothing trained is thrown away, what is missing is said, and it goes on by itself."""
+"""A temporarily full store: no result is lost, the needed space is reported, and the launch continues by itself."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def wide(*, depth: int, rows: int, trace: str, context):
 
 
 class SmallDisk:
-    """Refuses files whose path has a word in it, so many times."""
+    """Disk that refuses files whose path contains a word, a given number of times."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, word: str, times: int) -> None:
         self.word, self.left, self.refused = word, times, 0
@@ -76,7 +76,7 @@ def test_finished_rows_are_kept_until_there_is_room(
     assert disk.refused == 3 and attempt.state == "done", attempt.error
     assert take_snapshot(folder).trial_ids() == {"t2", "t3"}
     assert len((tmp_path / "trace").read_text().split()) == 2, "each was trained once"
-    assert len(folder.list("metrics")) == len(folder.list("trials")), "nothing is left of what was refused"
+    assert len(folder.list("metrics")) == len(folder.list("trials")), "the refused commit leaves no files"
     record = read_attempt(folder, "s", attempt.attempt_id)
     assert record is not None and record["state"] == "done"
 
@@ -114,7 +114,7 @@ def test_a_checkpoint_that_the_store_has_no_room_for_is_kept_on_the_node(
     (tmp_path / f"depthrate-kept-{os.getuid()}").chmod(0o777)
     assert opened().load_checkpoint() == b"at step 1", "a folder that others may write to is not believed"
     os.truncate(folder.full_path("checkpoints/p/pack.ckpt"), 10 * 2**30)
-    assert opened().load_checkpoint() is None, "far larger than what was saved"
+    assert opened().load_checkpoint() is None, "far larger than the saved checkpoint"
 
 
 def test_an_error_names_the_file_what_is_free_and_what_is_needed(
@@ -132,7 +132,7 @@ def test_an_error_names_the_file_what_is_free_and_what_is_needed(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MB."""
+    """Mount a file system of 1 MB."""
     place = tmp_path / "disk"
     place.mkdir()
     if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]).returncode:
@@ -143,7 +143,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.slow
 def test_a_store_that_fills_and_is_enlarged(small_disk: Path, tmp_path: Path) -> None:
-    """One launch, exit code 0, every trial trained once."""
+    """Check that one launch exits with code 0 and trains every trial once."""
     (tmp_path / "wide.py").write_text(TASK)
     trace = tmp_path / "trace"
     lines = ["name: s", f"task: {tmp_path}/wide.py:wide", f"params: {{rows: 12000, trace: {trace}}}"]
@@ -153,10 +153,10 @@ def test_a_store_that_fills_and_is_enlarged(small_disk: Path, tmp_path: Path) ->
     with (tmp_path / "out").open("wb") as out:
         run = subprocess.Popen([sys.executable, "-m", "depthrate", *words], stdout=out, stderr=subprocess.STDOUT)
     until = time.monotonic() + 120
-    while " is full" not in (said := (tmp_path / "out").read_text()) and time.monotonic() < until:
-        assert run.poll() is None, said
+    while " is full" not in (output := (tmp_path / "out").read_text()) and time.monotonic() < until:
+        assert run.poll() is None, output
         time.sleep(0.2)
-    assert f"store {store} is full" in said and "Nothing is lost. Free some space to continue." in said
+    assert f"store {store} is full" in output and "Nothing is lost. Free some space to continue." in output
     subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
     assert run.wait(timeout=240) == 0, (tmp_path / "out").read_text()
     assert results_of(Store(str(store))).sql("select count(*) from trials").fetchall() == [(16,)]

@@ -1,4 +1,4 @@
-"""A task that hangs: named with its host and process, ended by force or by --stall-minutes, and never in the way for ever."""
+"""A hanging task: reported with host and process, terminated by --force or --stall-minutes, never blocking a launch forever."""
 
 from __future__ import annotations
 
@@ -94,11 +94,11 @@ def test_a_hung_worker_without_a_driver_is_named_and_ended_by_force(lab: Lab) ->
     assert code == 0 and f"pid {pid}, since 20" in output and "if it hangs: --force" in output
     again = lab.start()
     assert again.stdout is not None
-    told = ""
-    while "waiting for" not in told:
-        told = again.stdout.readline()
-        assert told, "the launch that waits says for whom"
-    assert f"pid {pid}, since 20" in told and "depthrate cancel s --force" in told
+    line = ""
+    while "waiting for" not in line:
+        line = again.stdout.readline()
+        assert line, "the waiting launch prints the blocking attempt"
+    assert f"pid {pid}, since 20" in line and "depthrate cancel s --force" in line
     code, output = lab.call("cancel", "s", "--force")
     assert code == 0 and "ends itself within seconds" in output
     # the new launch may have begun other trials by then
@@ -106,7 +106,7 @@ def test_a_hung_worker_without_a_driver_is_named_and_ended_by_force(lab: Lab) ->
     again.communicate(timeout=120)
     deadline = time.monotonic() + 60
     while Path(f"/proc/{pid}").exists():
-        assert time.monotonic() < deadline, "the hung worker goes on"
+        assert time.monotonic() < deadline, "the hanging worker continues"
         time.sleep(0.1)
     assert any(record["error"] == "terminated by depthrate cancel --force" for record in lab.records())
     last = lab.start()
@@ -122,7 +122,7 @@ def test_force_ends_a_launch_whose_worker_hears_nothing(lab: Lab) -> None:
     assert driver.returncode in (130, 1), output
     deadline = time.monotonic() + 30
     while Path(f"/proc/{pid}").exists():
-        assert time.monotonic() < deadline, "the hung worker goes on"
+        assert time.monotonic() < deadline, "the hanging worker continues"
         time.sleep(0.1)
 
 
@@ -140,7 +140,7 @@ def test_a_pack_without_progress_is_ended_and_tried_again(lab: Lab) -> None:
 
 
 def test_a_worker_that_is_stopped_is_ended_by_its_driver(lab: Lab) -> None:
-    """It cannot end itself; another launch, which waits for its trial, gets on as well."""
+    """The worker cannot terminate itself. A peer launch that waits for its trial continues too."""
     driver = lab.start("--stall-minutes", "0.2")
     pid = lab.await_hang()
     os.kill(pid, signal.SIGSTOP)
@@ -180,7 +180,7 @@ def test_the_mark_says_who_is_to_end_at_once(folder: Store) -> None:
 def test_features_that_do_not_come_stop_neither_signs_of_life_nor_its_end(
     folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stall_s: float | None
 ) -> None:
-    """The trial before them waits for its commit meanwhile."""
+    """Meanwhile the previous trial waits for its commit."""
     ended = threading.Event()
     monkeypatch.setattr("depthrate.orchestrator.worker.heartbeat.os._exit", lambda code: ended.set())
     for name in ("MAX_COMMIT_DELAY_S", "COMMIT_LOCK_TIMEOUT_S"):
@@ -193,9 +193,9 @@ def test_features_that_do_not_come_stop_neither_signs_of_life_nor_its_end(
     runs.start()
     try:
         if stall_s is None:
-            began, deadline = time.time(), time.monotonic() + 20
-            while NodeHeartbeats(folder, "s").poll().get("a", {"heartbeat_at": 0.0})["heartbeat_at"] < began + 4:
-                assert time.monotonic() < deadline, "no sign of life while it waits"
+            started, deadline = time.time(), time.monotonic() + 20
+            while NodeHeartbeats(folder, "s").poll().get("a", {"heartbeat_at": 0.0})["heartbeat_at"] < started + 4:
+                assert time.monotonic() < deadline, "no heartbeat while it waits"
                 time.sleep(0.1)
         else:
             assert ended.wait(20), "it is not ended"

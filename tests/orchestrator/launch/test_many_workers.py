@@ -1,4 +1,4 @@
-"""What a large sweep costs: requests a pack, signs of life a node, looks that read only what changed."""
+"""Costs of a large sweep: requests per pack, heartbeats per node, polls that read only changes."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def test_a_beat_says_how_a_running_attempt_is_and_nothing_of_one_that_has_ended(
     write_heartbeats(folder, "s", "n", {name: {"heartbeat_at": later, "step": 9, "num_steps": 10} for name in "ab"})
     records = {r["attempt_id"]: r for _, r in read_loose_records(folder, folder.list("attempts"))}
     assert (records["a"]["step"], records["a"]["heartbeat_at"]) == (9, later) and records["b"]["step"] == 3
-    found = read_attempt(folder, "s", "a")
-    assert found is not None and found["num_steps"] == 10
+    record = read_attempt(folder, "s", "a")
+    assert record is not None and record["num_steps"] == 10
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"at": "x", "attempts": {}}', b'{"at": 1, "attempts": {"a": 3}}'])
@@ -91,7 +91,7 @@ def test_a_nodes_clock_that_is_wrong_is_set_right_by_the_stores(folder: Store) -
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """This machine's folder for what its workers tell each other."""
+    """The node's folder in which its workers share heartbeats."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     yield tmp_path / "tmp"
@@ -112,7 +112,9 @@ def test_one_worker_tells_of_all_and_another_goes_on_when_it_dies(folder: Store,
     assert ready.wait(20)
     second = NodeHeartbeat(folder, _attempt("b", step=6), 30.0)
     second.beat()
-    assert NodeHeartbeats(folder, "s").poll().keys() == {"a"}, "the first one tells, and has not since"
+    assert NodeHeartbeats(folder, "s").poll().keys() == {"a"}, (
+        "the first worker is the reporter, and has not reported since"
+    )
     first.kill()
     first.join()
     second.beat()
@@ -143,12 +145,15 @@ def test_who_tells_is_heard_though_its_machine_has_no_room(
     before = time.time()
     node.beat()
     node.close()
-    heard = [*NodeHeartbeats(folder, "s").poll().values(), *RecordReader(folder).refresh(lambda path: True).values()]
-    assert [said["heartbeat_at"] >= before for said in heard] == [True]
+    heartbeats = [
+        *NodeHeartbeats(folder, "s").poll().values(),
+        *RecordReader(folder).refresh(lambda path: True).values(),
+    ]
+    assert [heartbeat["heartbeat_at"] >= before for heartbeat in heartbeats] == [True]
 
 
 def test_who_is_not_spoken_of_speaks_for_itself(folder: Store, here: Path) -> None:
-    """The one that should tell stands still, as under SIGSTOP."""
+    """The reporting worker is stopped, as by SIGSTOP."""
     context = multiprocessing.get_context("fork")
     ready, go_on = context.Event(), context.Event()
     still = context.Process(target=_beat_once, args=(folder.root, "a", ready, go_on))
@@ -173,19 +178,19 @@ def test_old_beats_are_taken_away(folder: Store) -> None:
 
 
 def test_a_watch_shares_one_answer_of_the_controller_and_backs_off(folder: Store) -> None:
-    now, asked = [0.0], []
+    now, poll_times = [0.0], []
     waiting = [5]
 
     def ask(store: Store, sweep: str) -> dict[str, SchedulerAnswer | None]:
-        asked.append(now[0])
+        poll_times.append(now[0])
         return {"slurm": SchedulerAnswer(JobCounts(waiting[0], 1), [])}
 
     controllers = SchedulerPoller(folder, ask, lambda: now[0])
     for now[0] in range(0, 300, 2):
         seen = controllers.poll("s")["slurm"]
-    assert len(asked) == 7 and asked[1] == 16 and asked[-1] - asked[-2] >= 60, asked
+    assert len(poll_times) == 7 and poll_times[1] == 16 and poll_times[-1] - poll_times[-2] >= 60, poll_times
     waiting[0] = 3
     for now[0] in range(300, 400, 2):
         seen = controllers.poll("s")["slurm"]
     assert seen is not None and seen.counts.waiting == 3
-    assert asked[-1] - asked[-2] < 40, "soon again after something changed"
+    assert poll_times[-1] - poll_times[-2] < 40, "soon again after something changed"

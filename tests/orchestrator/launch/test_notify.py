@@ -1,4 +1,4 @@
-"""Somebody is told of a launch's first failure and of its end, by a command or a webhook; that nobody hears it ends nothing."""
+"""--notify: a command or webhook receives a launch's first failure and its end, and its own failure stops nothing."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_webhook_gets_json_and_silence_is_no_error() -> None:
             Notifier(f"http://127.0.0.1:{server.server_port}/hook", "s").notify_end(lambda: RunState.COMPLETE)
             is RunState.COMPLETE
         )
-    said = {"event": "end", "sweep": "s", "message": "s is complete", "text": "s is complete"}
-    assert got == [said]
+    payload = {"event": "end", "sweep": "s", "message": "s is complete", "text": "s is complete"}
+    assert got == [payload]
     assert Notifier("http://127.0.0.1:9/nobody", "s").notify_end(lambda: RunState.COMPLETE) is RunState.COMPLETE
     assert Notifier("exit 3", "s").notify_end(lambda: RunState.INCOMPLETE) is RunState.INCOMPLETE

@@ -1,4 +1,4 @@
-"""Kill it, stop it, launch it twice: nothing is lost, nothing is doubled, and the numbers are those of a quiet run.
+"""Killed, stopped and concurrent launches: no trial is lost or doubled, and results equal an uninterrupted run's.
 
 `python -m tests.support.kill_rounds --rounds 300` is the long form of the kills.
 """
@@ -26,7 +26,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def quiet(sweep: Path) -> Results:
-    """The results of an uninterrupted run."""
+    """Return the results of an uninterrupted run."""
     store = str(sweep.parent / "quiet")
     launch = start(sweep, store)
     output = launch.communicate()[0]
@@ -96,7 +96,7 @@ def test_workers_stop_when_their_driver_is_killed(sweep: Path, quiet: Results, t
     launch.communicate()
     deadline = time.monotonic() + 30
     while any(Path(f"/proc/{pid}").exists() for pid in workers):
-        assert time.monotonic() < deadline, "an orphaned worker goes on"
+        assert time.monotonic() < deadline, "an orphaned worker continues"
         time.sleep(0.1)
     again = start(sweep, store)
     assert again.communicate() and again.returncode == 0

@@ -1,4 +1,4 @@
-"""What a sweep has cost: the arithmetic on constructed records, and what the commands say of a sweep that was run."""
+"""Cost of a sweep: the arithmetic on constructed records, and the commands' output after a run."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_each_hour_is_counted_once() -> None:
         record("d", "interrupted", 4, 5, checkpoints=2),
         record("e", "done", 5, 6),
     ]
-    found = cpu(records, [row("a", 1.5), row("e", 1.75)])
-    assert found == {"used": 6, "committed": 3.25, "failed": 1, "repeated": 1, "around": 0.75, "idle": 0}
+    cost = cpu(records, [row("a", 1.5), row("e", 1.75)])
+    assert cost == {"used": 6, "committed": 3.25, "failed": 1, "repeated": 1, "around": 0.75, "idle": 0}
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_each_hour_is_counted_once() -> None:
     ],
 )
 def test_what_is_wasted(fields: dict[str, Any], kind: str | None) -> None:
-    """The last two: trials that a search left out, and trials that another attempt had committed first."""
+    """The last two cases: pruned trials, and trials that another attempt committed first."""
     state = fields.pop("state")
     records = [record("x", state, 0, 1, **fields), record("other", "done", 1, 2)]
     hours = compute_cost(records, [row("other", 1)], NOW).devices["cpu"]
@@ -85,14 +85,14 @@ def test_slots_of_a_job_are_idle_while_others_of_it_run() -> None:
     long, short, later = record("a", "done", 0, 4), record("b", "done", 0, 1), record("c", "done", 2, 3)
     assert idle_hours([long, short, later], NOW) == {"cpu": 2.0}
     assert idle_hours([long, short, later | {"job_id": "2"}], NOW) == {"cpu": 3.0}
-    assert idle_hours([short, later], NOW) == {"cpu": 0.0}, "nobody held it between them"
+    assert idle_hours([short, later], NOW) == {"cpu": 0.0}, "not allocated between them"
 
 
 def test_spans_and_waits() -> None:
     assert span_s(record("a", "running", 1, None, heartbeat_at=3 * HOUR), NOW) == 2 * HOUR
     assert span_s(record("a", "running", 1, None), NOW) == 0
     submitted = record("19700101T010000_000000000000", "done", 1.5, 2)
-    assert wait_s(submitted) == HOUR / 2 - 1, "names tell whole seconds"
+    assert wait_s(submitted) == HOUR / 2 - 1, "ids contain whole seconds"
     assert wait_s(record("a", "done", 1, 2)) is None
 
 
@@ -103,11 +103,11 @@ def test_nodes_and_kinds_of_failures() -> None:
         record("b", "lost", 1, 3, **lost, error="node bad is gone"),
         record("c", "failed", 3, 4, host="bad", error_kind=FailureKind.TASK, error="RuntimeError: x"),
     ]
-    found = compute_cost(records, [row("a", 1)], NOW)
-    bad = found.nodes["bad"]
+    cost = compute_cost(records, [row("a", 1)], NOW)
+    bad = cost.nodes["bad"]
     assert (bad.attempts, bad.done, bad.hours, bad.wasted_hours) == (2, 0, 3.0, 3.0)
     assert dict(bad.failures) == {"node_lost": 1, "task": 1} and bad.last_error == "RuntimeError: x"
-    assert found.failures == {"node_lost": (1, 2.0), "task": (1, 1.0)} and found.nodes["n1"].done == 1
+    assert cost.failures == {"node_lost": (1, 2.0), "task": (1, 1.0)} and cost.nodes["n1"].done == 1
 
 
 def test_words_fit_into_80_columns() -> None:
@@ -133,7 +133,7 @@ def test_the_textfile_is_as_prometheus_reads_it() -> None:
     assert value("device_hours", sweep="s", device="cpu", **{"for": "repeated"}) == 1
     assert value("failed_attempts", sweep="s", node='n"1\\', kind="node_lost") == 1
     assert value("written_timestamp_seconds") == 12 and value("attempts_stalled", sweep="s") == 0
-    assert "depthrate_trials" not in textfile([], {}, 1.0), "what has no samples is left out"
+    assert "depthrate_trials" not in textfile([], {}, 1.0), "families without samples are omitted"
 
 
 def test_nothing_has_cost_nothing() -> None:
@@ -149,9 +149,9 @@ def test_a_sweep_that_was_run(tiny_sweep: Path, tmp_path: Path) -> None:
     broken |= {"started_at": 1767225600.0, "heartbeat_at": 1767229200.0, "ended_at": 1767229200.0}
     Store(store).write(f"attempts/sweep=tiny/{broken['attempt_id']}.json", json.dumps(broken).encode())
     prom = tmp_path / "depthrate.prom"
-    shown = runner.invoke(app, ["status", "tiny", "--store", store, "--prometheus", str(prom)])
-    assert shown.exit_code == 0, shown.output
-    assert "core-hours allocated" in shown.output and "failures: task 1 (1 h)" in shown.output
+    result = runner.invoke(app, ["status", "tiny", "--store", store, "--prometheus", str(prom)])
+    assert result.exit_code == 0, result.output
+    assert "core-hours allocated" in result.output and "failures: task 1 (1 h)" in result.output
     assert 'depthrate_failed_attempts{kind="task",node="bad",sweep="tiny"} 1.0' in prom.read_text()
     cost = json.loads(runner.invoke(app, ["status", "tiny", "--store", store, "--json"]).output)[0]["cost"]
     hours = cost["hours"]["cpu"]
@@ -162,4 +162,4 @@ def test_a_sweep_that_was_run(tiny_sweep: Path, tmp_path: Path) -> None:
     assert first["node"] == "bad" and second["done"] > 0
     assert runner.invoke(app, ["compact", "--store", store, "--grace", "0"]).exit_code == 0
     again = json.loads(runner.invoke(app, ["status", "tiny", "--store", store, "--json"]).output)[0]["cost"]
-    assert again["hours"]["cpu"]["used"] == pytest.approx(hours["used"]), "also of what a compaction holds"
+    assert again["hours"]["cpu"]["used"] == pytest.approx(hours["used"]), "also for compacted records"

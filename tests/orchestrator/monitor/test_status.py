@@ -1,4 +1,4 @@
-"""What attempts say of themselves is a hint: whatever stands in their records, a sweep's status is told, and right."""
+"""Attempt records are informative only: whatever they contain, a sweep's status is correct."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ NO_RECORDS: dict[str, bytes] = {
             "state of another type": {"state": ["running"]},
             "no start": {"started_at": None},
             "start in words": {"started_at": "now"},
-            "start that is no number": {"started_at": float("nan")},
+            "start that is not a number": {"started_at": float("nan")},
             "start too large": {"started_at": 10**400},
             "trials of another type": {"trial_ids": "t1"},
-            "trials that are no texts": {"trial_ids": [1, None]},
+            "trials that are not strings": {"trial_ids": [1, None]},
             "another attempt": {"attempt_id": "b"},
             "no attempt": {"attempt_id": None},
             "another sweep": {"sweep": "../../x"},

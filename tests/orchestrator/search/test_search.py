@@ -1,4 +1,4 @@
-"""Searches: what they propose, what they make of results, and that no death loses or doubles a proposal."""
+"""Searches: proposals, their dependence on results, and that no kill loses or doubles a proposal."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def height(values: dict[str, Any]) -> float:
 
 
 def space(ranges: dict[str, Any]) -> str:
-    """A task file's text whose parameters are those of the ranges."""
+    """Return the text of a task file with the parameters of the ranges."""
     return "import depthrate\n@depthrate.task(version=1)\ndef f(*, x: float, y: float): return {}\n"
 
 
@@ -58,9 +58,9 @@ def make_sampler(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Stud
     path = tmp_path_factory.mktemp("task") / "f.py"
     path.write_text(space(RANGES))
 
-    def make(**given: Any) -> StudySampler:
-        ranges = STEPPED if given.get("sampler") == "grid" else RANGES
-        spec = {"name": "s", "task": f"{path}:f", "search": {"params": ranges, "objective": "nc1"} | given}
+    def make(**options: Any) -> StudySampler:
+        ranges = STEPPED if options.get("sampler") == "grid" else RANGES
+        spec = {"name": "s", "task": f"{path}:f", "search": {"params": ranges, "objective": "nc1"} | options}
         sweep = sweep_of_spec(spec)
         (study,) = make_studies(sweep, sweep.load_task())
         return StudySampler(study.search, study.dimensions)
@@ -74,8 +74,8 @@ def drive(
     """Run a study to its end in this process, batch by batch."""
     batches: list[list[Any]] = []
     for size in sizes:
-        told = [outcome(values) for batch in batches for values in batch]
-        sampler.replay(batches, told)
+        outcomes = [outcome(values) for batch in batches for values in batch]
+        sampler.replay(batches, outcomes)
         batches.append(sampler.ask(size))
     return batches
 
@@ -104,7 +104,7 @@ def test_one_at_a_time_it_proposes_what_plain_optuna_proposes(sampler: str, make
 
 @pytest.mark.slow
 def test_tpe_in_batches_reaches_what_plain_optuna_reaches(make_sampler: Any) -> None:
-    """Over 10 seeds the best of 40, in batches of 5, beside plain TPE and random search."""
+    """Compare the best of 40 proposals in batches of 5 with plain TPE and random search, over 10 seeds."""
 
     def best_of(sampler: Any) -> float:
         study = optuna.create_study(sampler=sampler)
@@ -122,7 +122,7 @@ def test_tpe_in_batches_reaches_what_plain_optuna_reaches(make_sampler: Any) -> 
     plain = [best_of(optuna.samplers.TPESampler(seed=seed)) for seed in seeds]
     chance = [best_of(optuna.samplers.RandomSampler(seed=seed)) for seed in seeds]
     middle = {
-        name: statistics.median(found) for name, found in (("ours", batched), ("plain", plain), ("chance", chance))
+        name: statistics.median(values) for name, values in (("ours", batched), ("plain", plain), ("chance", chance))
     }
     print(middle)
     # sign test over seeds: were batches as good as one by one, ours would win half; 1 of 10 or fewer has p = 0.011
@@ -147,7 +147,7 @@ def test_a_new_process_proposes_what_the_old_one_would_have(sampler: str, make_s
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_what_the_store_says_was_proposed_counts(sampler: str, make_sampler: Any) -> None:
-    """Another version of Optuna proposed something else: it is told all the same, and is not proposed again."""
+    """Another version of Optuna made other proposals: they are reported too, and not made again."""
     foreign = [[{"x": 0.5, "y": 1.0}, {"x": 1.0, "y": 0.0}]]
     resumed = make_sampler(sampler=sampler)
     resumed.replay(foreign, [complete(values) for values in foreign[0]])
@@ -177,29 +177,31 @@ def test_several_objectives(make_sampler: Any) -> None:
     assert sum(map(len, batches)) == 24
 
 
-def prune(rule: str, told: list[ProposalOutcome], direction: str = "minimize", **more: Any) -> dict[str, float]:
+def prune(rule: str, outcomes: list[ProposalOutcome], direction: str = "minimize", **more: Any) -> dict[str, float]:
     settings = Prune(rule, "loss", **({"startup": 3} | more))
-    return thresholds(Search({}, ("nc1",), (direction,), prune=settings), told)
+    return thresholds(Search({}, ("nc1",), (direction,), prune=settings), outcomes)
 
 
 def reporting(state: str, *values: float) -> ProposalOutcome:
-    """A proposal that reported these at steps 1, 2, 4, 8, ..."""
+    """Return a proposal that reported these values at steps 1, 2, 4, 8, ..."""
     return ProposalOutcome(ProposalState(state), (), (Report({2**place: value for place, value in enumerate(values)}),))
 
 
 def test_median_thresholds() -> None:
-    told = [reporting("complete", 9, 8, 7), reporting("complete", 5, 4, 3), reporting("complete", 7, 5, 6)]
-    assert prune("median", told) == {"1": 7, "2": 5, "4": 6}
-    assert prune("median", told, from_step=2) == {"2": 5, "4": 6}
-    assert prune("median", told[:2]) == {}, "too few have been there"
-    assert prune("median", [*told, reporting("pruned", 100)]) == {"1": 7, "2": 5, "4": 6}, "the pruned do not count"
+    outcomes = [reporting("complete", 9, 8, 7), reporting("complete", 5, 4, 3), reporting("complete", 7, 5, 6)]
+    assert prune("median", outcomes) == {"1": 7, "2": 5, "4": 6}
+    assert prune("median", outcomes, from_step=2) == {"2": 5, "4": 6}
+    assert prune("median", outcomes[:2]) == {}, "too few have been there"
+    assert prune("median", [*outcomes, reporting("pruned", 100)]) == {"1": 7, "2": 5, "4": 6}, "the pruned do not count"
 
 
 def test_halving_thresholds() -> None:
     values = [9, 1, 8, 2, 7, 3, 6, 4, 5]
-    told = [reporting("pruned" if v > 3 else "complete", v, v, *([v, v] if v <= 3 else [])) for v in values]
-    assert prune("halving", told) == {"1": 3, "4": 1}, "rungs 1, 3, 9: reported at 1 and 4; the best third stays"
-    assert prune("halving", told, "maximize")["1"] == 7
+    outcomes = [reporting("pruned" if v > 3 else "complete", v, v, *([v, v] if v <= 3 else [])) for v in values]
+    assert prune("halving", outcomes) == {"1": 3, "4": 1}, (
+        "rungs 1, 3, 9: reported at 1 and 4, the best third continues"
+    )
+    assert prune("halving", outcomes, "maximize")["1"] == 7
 
 
 # end to end
@@ -223,12 +225,13 @@ def run(path: Path, store: Store, *arguments: str, code: int = 0) -> Result:
 
 
 def proposals(store: Store) -> dict[str, list[list[dict[str, Any]]]]:
-    """Study -> batches -> values, as the store has them."""
+    """Return study -> batches -> values from the store."""
     records = SearchRecords(store, "s")
     records.refresh()
     studies = sorted({batch.study_id for batch in records._batches.values()})
     return {
-        study: [[dict(v) for b in found for v in b.values] for found in records.batches(study)] for study in studies
+        study: [[dict(v) for b in round_batches for v in b.values] for round_batches in records.batches(study)]
+        for study in studies
     }
 
 
@@ -247,7 +250,7 @@ BOWL = {
 
 @pytest.fixture(scope="module")
 def bowl(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Store, str]:
-    """A quiet run of BOWL: its file, its store, and what it printed."""
+    """An uninterrupted run of BOWL: its file, its store and its output."""
     folder = tmp_path_factory.mktemp("bowl")
     path, store = write(folder, **BOWL), Store(str(folder / "store"))
     return path, store, run(path, store).output
@@ -306,7 +309,7 @@ def test_divergence_is_told_and_a_failure_does_not_stop_the_search(folder: Store
     before = proposals(folder)
     flag.unlink()
     assert "6 complete" in run(path, folder).output
-    assert proposals(folder) == before, "what failed is run again; nothing else is proposed"
+    assert proposals(folder) == before, "the failed trial is run again, and no other is proposed"
 
 
 @pytest.mark.slow
@@ -350,15 +353,17 @@ def test_a_pruned_trial_leaves_and_is_nowhere_a_result(folder: Store, tmp_path: 
     run(path, folder, "--workers", "1")
     (batches,) = proposals(folder).values()
     first, second, third = [[proposal["x"] for proposal in batch] for batch in batches]
-    kept = [*first, *(x for x in second if x >= statistics.median(first))]
-    kept += [x for x in third if x >= statistics.median(kept)]
-    assert len(kept) < 12, "this seed prunes something"
-    assert results_of(folder).sql("select x from results order by x").fetchall() == [(x,) for x in sorted(kept)]
+    remaining = [*first, *(x for x in second if x >= statistics.median(first))]
+    remaining += [x for x in third if x >= statistics.median(remaining)]
+    assert len(remaining) < 12, "this seed prunes something"
+    assert results_of(folder).sql("select x from results order by x").fetchall() == [(x,) for x in sorted(remaining)]
     steps = Counter(float(line.split()[0]) for line in log.read_text().splitlines())
-    assert {x: count for x, count in steps.items() if x not in kept} == {x: 2 for x in values if x not in kept}
+    assert {x: count for x, count in steps.items() if x not in remaining} == {
+        x: 2 for x in values if x not in remaining
+    }
     before = log.read_text()
     assert "12 proposed" in run(path, folder).output and log.read_text() == before
-    assert f'"num_trials": {len(kept)}' in invoke("status", "--store", folder.root, "--json").output
+    assert f'"num_trials": {len(remaining)}' in invoke("status", "--store", folder.root, "--json").output
 
 
 @pytest.mark.slow
@@ -379,8 +384,8 @@ def test_pruning_in_a_fused_pack_leaves_the_others_bitwise_as_they_were(folder: 
     spec["search"]["prune"] = {"rule": "halving", "metric": "objective", "from_step": 4, "factor": 2}
     path.write_text(yaml.safe_dump(spec))
     run(path, pruned_store, "--workers", "1")
-    kept = results_of(pruned_store).sql("select trial_id from trials").fetchall()
-    assert 6 <= len(kept) < 12
+    remaining = results_of(pruned_store).sql("select trial_id from trials").fetchall()
+    assert 6 <= len(remaining) < 12
     del spec["search"]["prune"]
     spec["search"] |= {
         "sampler": "grid",
@@ -390,7 +395,7 @@ def test_pruning_in_a_fused_pack_leaves_the_others_bitwise_as_they_were(folder: 
     run(path, whole_store, "--workers", "1")
     query = "select * exclude (attempt_id) from metrics order by trial_id, step, layer"
     pruned, whole = [results_of(store).sql(query).to_arrow_table().to_pylist() for store in (pruned_store, whole_store)]
-    ours = {trial_id for (trial_id,) in kept}
+    ours = {trial_id for (trial_id,) in remaining}
     assert pruned == [row for row in whole if row["trial_id"] in ours]
 
 
@@ -442,8 +447,8 @@ def test_export_to_an_optuna_storage(bowl: tuple[Path, Store, str], tmp_path: Pa
     assert result.exit_code == 0 and "wrote study 's depth = 8'" in result.output
     study = optuna.load_study(study_name="s depth = 2", storage=url)
     query = "select x, nc1 from results where seed = 0 and depth = 2 and nc1 is not null order by nc1 limit 1"
-    (mine,) = results_of(folder).sql(query).fetchall()
-    assert len(study.trials) == 12 and (study.best_params["x"], study.best_value) == mine
+    (best_result,) = results_of(folder).sql(query).fetchall()
+    assert len(study.trials) == 12 and (study.best_params["x"], study.best_value) == best_result
     assert study.trials[0].user_attrs["trial_ids"]
     again = invoke("export", "s", url, "--store", folder.root)
     assert again.exit_code == 2 and "is in" in again.output
@@ -477,7 +482,7 @@ def test_the_report_shows_the_search(bowl: tuple[Path, Store, str], tmp_path: Pa
 
 @pytest.mark.slow
 def test_the_reports_results_are_those_that_were_chosen(bowl: tuple[Path, Store, str]) -> None:
-    """Of 12 proposals a depth, most were bad ones on the way: the objective against depth is not about them."""
+    """Most of the 12 proposals per depth were bad, and the curve of the objective over depth excludes them."""
     _, folder, _ = bowl
     checked, _ = find_sweep("s", folder)
     _, view = with_search(checked, folder)

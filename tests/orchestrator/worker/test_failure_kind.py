@@ -1,4 +1,4 @@
-"""Kinds of failure by the class of an exception."""
+"""Failure kinds by the class of an exception."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from depthrate.tasks.measures.labelled import FeaturesError
 
 
 class CustomError(Exception):
-    """An exception class of a user's."""
+    """A user's exception class."""
 
 
 class CustomMemoryError(MemoryError):
-    """A class below a builtin one, under a name that says nothing."""
+    """A subclass of a builtin exception with an uninformative name."""
 
 
 def caused(error: Exception, cause: Exception) -> Exception:

@@ -1,4 +1,4 @@
-"""A pack's curves on their way to the store while it trains: soon, small, and never in the way of the training."""
+"""Live curves: written soon, small, and without delaying the training."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ATTEMPT = "20260101T000000_00000000000a"
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write whenever asked."""
+    """Write at every call."""
     monkeypatch.setattr(live_curve_writer, "MIN_WRITE_INTERVAL_S", 0.0)
 
 
@@ -159,7 +159,7 @@ def test_after_the_end_nothing_comes_back(folder: Store, soon: None) -> None:
 def test_a_store_that_refuses_is_said_once_and_harms_nothing(
     folder: Store, soon: None, wrong: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(*given: object, **more: object) -> None:
+    def refuse(*inputs: object, **more: object) -> None:
         raise wrong
 
     rows = [{"step": 0, "loss": 1.0}]
@@ -208,13 +208,13 @@ def slow(*, depth: int, hold: str, seed: int = 0, steps: int = 120, context):
 
 
 def await_live(store: Path, launch: subprocess.Popen[str], not_of: str = "") -> tuple[Any, ...]:
-    """Wait until the store has 81 rows of one attempt that runs, and return what it has."""
+    """Wait until the store has 81 rows of one running attempt, and return its live curves."""
     deadline = time.monotonic() + 150
     query = "select trial_id, attempt_id, max(step), count(*), min(depth) from live group by all"
     while time.monotonic() < deadline:
-        found = results_of(Store(str(store))).sql(query).fetchall() if (store / "live").exists() else []
-        if found and found[0][1] != not_of and found[0][2] == 80:
-            (row,) = found
+        rows = results_of(Store(str(store))).sql(query).fetchall() if (store / "live").exists() else []
+        if rows and rows[0][1] != not_of and rows[0][2] == 80:
+            (row,) = rows
             return row
         assert launch.poll() is None, launch.communicate()[0]
         time.sleep(0.5)
@@ -250,8 +250,8 @@ def test_asked_while_it_runs_killed_and_run_again(tmp_path: Path) -> None:
     launch = subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     trial_id, first, _, rows, depth = await_live(store, launch)
     assert (rows, depth) == (81, 3)
-    shown = subprocess.run([*command, "status", "s", "--store", str(store)], capture_output=True, text=True).stdout
-    assert trial_id in shown and "accuracy" in shown
+    output = subprocess.run([*command, "status", "s", "--store", str(store)], capture_output=True, text=True).stdout
+    assert trial_id in output and "accuracy" in output
     report = [*command, "report", "s", "--store", str(store), "-o", str(tmp_path / "r.html")]
     assert subprocess.run(report, capture_output=True).returncode == 0
     assert "No training curves yet" not in (tmp_path / "r.html").read_text()
@@ -263,7 +263,7 @@ def test_asked_while_it_runs_killed_and_run_again(tmp_path: Path) -> None:
     files = Store(str(store))
     compact(files)
     assert not verify(files, builtin_columns()).findings
-    assert LiveReader(files).refresh(), "a compaction leaves what is going on"
+    assert LiveReader(files).refresh(), "a compaction does not touch running attempts"
     hold.unlink()
     output = launch.communicate(timeout=200)[0]
     assert launch.returncode == 0, output
@@ -277,8 +277,8 @@ def test_asked_while_it_runs_killed_and_run_again(tmp_path: Path) -> None:
 
 def test_trials_of_several_sweeps_show_what_differs_within_a_sweep():
     last = {"train": {"step": 3, "loss": 0.5}}
-    given = [("a", {"depth": 2, "width": 8}), ("a", {"depth": 3, "width": 8}), ("b", {"width": 9, "epochs": 5})]
-    trials = [RunningTrial(sweep, f"t{place}", params, 0.0, last) for place, (sweep, params) in enumerate(given)]
+    inputs = [("a", {"depth": 2, "width": 8}), ("a", {"depth": 3, "width": 8}), ("b", {"width": 9, "epochs": 5})]
+    trials = [RunningTrial(sweep, f"t{place}", params, 0.0, last) for place, (sweep, params) in enumerate(inputs)]
     assert running_table(trials) == (
         ["running", "sweep", "step", "loss", "depth"],
         [["t0", "a", 3, 0.5, 2], ["t1", "a", 3, 0.5, 3], ["t2", "b", 3, 0.5, None]],

@@ -1,4 +1,4 @@
-"""Kernels that one node built train on another that has no compiler: from a store of one's own, and as they were built."""
+"""Kernel libraries that one node built are used on another without a compiler, unmodified and only from a private store."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ GIVEN = {"depth": 2, "num_classes": 2, "samples_per_class": 3, "width": 7, "step
 
 
 class Node:
-    """A node: an environment of its own, in which workers start."""
+    """A simulated node: a separate environment in which workers start."""
 
     def __init__(self, folder: Path, store: Store, *, has_compiler: bool):
         folder.mkdir()
@@ -34,7 +34,7 @@ class Node:
             self._environment |= {"PATH": str(folder)}
 
     def run(self) -> Record:
-        """Run a pack, as jobs of a cluster do, and return its record."""
+        """Run a pack as a cluster's job does, and return its record."""
         options = job_options(self._store, engine="native", shares_libraries=True)
         named = new_attempt_id()
         pack = {"pack_id": f"p{named}", "trial_ids": [f"t{named}"], "params": [DUFM.schema.fill(GIVEN)]}
@@ -56,22 +56,22 @@ def store(tmp_path: Path) -> Store:
 def test_a_node_without_a_compiler_trains_natively_by_what_another_built(store: Store, tmp_path: Path) -> None:
     first, bare = (Node(tmp_path / name, store, has_compiler=name == "first") for name in ("first", "bare"))
     assert first.run()["state"] == AttemptState.DONE
-    (own,) = first.cache.glob("*.so")
-    assert list(store.list("libraries")) == [f"libraries/{own.name}"]
+    (library,) = first.cache.glob("*.so")
+    assert list(store.list("libraries")) == [f"libraries/{library.name}"]
     done = bare.run()
     assert (done["state"], done["engine"]) == (AttemptState.DONE, "native"), done["error"]
-    assert [path.name for path in bare.cache.glob("*.so")] == [own.name]
+    assert [path.name for path in bare.cache.glob("*.so")] == [library.name]
     losses = results_of(store).sql("select list(loss order by step) from curves group by trial_id").fetchall()
     assert len(losses) == 2 and losses[0] == losses[1]
     shutil.rmtree(bare.cache)
-    store.write(f"libraries/{own.name}", own.read_bytes()[:-1] + b"?")
+    store.write(f"libraries/{library.name}", library.read_bytes()[:-1] + b"?")
     failed = bare.run()
     assert (failed["state"], failed["error_kind"]) == (AttemptState.FAILED, FailureKind.NOT_HERE)
     assert "not on PATH" in failed["error"] and "is not what its name says" in failed["error"]
 
 
 class Machine:
-    """Takes libraries in this process, with a cache of its own and perhaps without a compiler."""
+    """Loads libraries in this process, with a separate cache and optionally without a compiler."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch):
         self._folder, self._patch = folder, patch
@@ -80,16 +80,16 @@ class Machine:
         return [path.name for path in (self._folder / name / "depthrate" / "native").glob("*.so")]
 
     def take(self, store: Store, name: str) -> None:
-        with self._patch.context() as there:
-            there.setenv("XDG_CACHE_HOME", str(self._folder / name))
+        with self._patch.context() as patch:
+            patch.setenv("XDG_CACHE_HOME", str(self._folder / name))
             if name == "bare":
-                there.setenv("PATH", "")
+                patch.setenv("PATH", "")
             constants = {"NUMBER": "float", "WIDTH": 3, "CLASSES": 2, "RELU": 1}
             flags = ("-O0", *(flag for flag in build.FLAGS if flag != "-O3"))
             build.load_library("products", constants, lambda: False, StoredLibraries(store), flags)
 
     def refusal(self, store: Store) -> str:
-        """Why one without a compiler loads nothing: the pack goes elsewhere."""
+        """Return the error of a node without a compiler that loads no library."""
         with pytest.raises(NoCompilerError, match="'g..' is not on PATH") as failed:
             self.take(store, "bare")
         assert self.cached("bare") == []
@@ -103,7 +103,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 @pytest.fixture
 def left(store: Store, machine: Machine) -> Path:
-    """What a machine with a compiler left in the store."""
+    """Libraries that a node with a compiler has stored."""
     machine.take(store, "first")
     (name,) = machine.cached("first")
     return Path(store.full_path(f"libraries/{name}"))
