@@ -683,7 +683,7 @@ def test_what_is_left_out_or_in_doubt_is_named() -> None:
     text = words(page_without_plotly(page))
     assert "feed0001" in text and f"included, but unconverged: {UNCONVERGED_RULE}" in text
     names = [trace["name"] for trace in figures(page)[0]["data"]]
-    assert "left out" in names
+    assert "excluded" in names
     ringed = [t for t in figures(page)[0]["data"] if t.get("marker", {}).get("symbol") == "circle-open"]
     assert [len(trace["x"]) for trace in ringed] == [1]
 
