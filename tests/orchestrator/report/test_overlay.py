@@ -1,4 +1,4 @@
-"""Two sweeps in one report: drawn into each other, each trial once in the tables, what they share said."""
+"""Two sweeps in one report: common figures, each trial once in the tables, common facts named."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.report_data import make_data, plain_data
 
 
 def steeper() -> ReportData:
-    """A sweep whose first trials are also those of the plain one, and whose fits are steeper."""
+    """A sweep that shares its first trials with the plain one, with steeper fits."""
     data = make_data(name="steeper", depths=(2, 3, 5, 8))
     return replace(data, trials=data.trials.assign(width=32), fits=[steeper_curve(curve) for curve in data.fits])
 
