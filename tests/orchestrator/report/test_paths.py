@@ -25,7 +25,7 @@ MEASUREMENTS = by_name(
 
 
 def make_data(panels=(PATH, MAP, TRADE)):
-    """Two rates and seeds, layers 2 to 4 at steps 0 and 8: sizes 1 / layer, twice that for the second seed, three times each."""
+    """Two rates and seeds, layers 2 to 4 at steps 0 and 8: size 1 / layer, twice that for the second seed, three times each."""
     trials, metrics = [], []
     for rate in (0.1, 0.2):
         for seed in (0, 1):
