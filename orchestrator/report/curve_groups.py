@@ -104,6 +104,11 @@ def thin_indices(length: int, limit: int) -> list[int]:
     return sorted(set(np.linspace(0, length - 1, max(limit, 2)).round().astype(int).tolist()))
 
 
+def mean_array(arrays: list[np.ndarray]) -> np.ndarray:
+    """Return the mean of the arrays with the shape of the first."""
+    return np.mean([array for array in arrays if array.shape == arrays[0].shape], axis=0)
+
+
 def finite_arrays(trials: pd.DataFrame, lists: pd.DataFrame, column: str) -> list[tuple[str, np.ndarray]]:
     """Return (trial_id, values) of the trials with finite lists."""
     if column not in lists:

@@ -52,10 +52,11 @@ def read_figures(results: Results, requests: Sequence[FigureRequest], trial_ids:
 
 def _query(request: FigureRequest) -> str:
     selected = f"select trial_id from results where status = 'ok' and ({request.where or 'true'})"
+    height = f"({request.lowest})" if request.lowest else "0"
     lines = "".join(f", ({text}) as line_{number}" for number, text in enumerate(request.lines.values()))
     return (
         f"select v.*, l.* exclude (trial_id) from ({_values(request)}) v semi join ({selected}) using (trial_id) "
-        f"join (select trial_id{lines}, {_height(request)} as height from results) l using (trial_id) order by v.trial_id"
+        f"join (select trial_id{lines}, {height} as height from results) l using (trial_id) order by v.trial_id"
     )
 
 
@@ -71,7 +72,3 @@ def _values(request: FigureRequest) -> str:
     deepest = "select *, max(layer) over (partition by trial_id, step, split) as deepest from metrics"
     layer = str(request.layer) if request.layer >= 0 else f"deepest + 1 {request.layer}"
     return f"select {columns} from ({deepest}) semi join {_LAST} using (trial_id, step, split) where layer = {layer}"
-
-
-def _height(request: FigureRequest) -> str:
-    return f"({request.lowest})" if request.lowest else "0"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import shlex
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -71,7 +71,8 @@ def read_report(
         "select * exclude (attempt_id) from metrics qualify is_last or step = max(step) over (partition by trial_id)",
         order=", step, layer",
     )
-    newest = _newest(committed[trial.trial_id] for trial in planned if trial.trial_id in committed)
+    sweep_rows = [committed[trial.trial_id] for trial in planned if trial.trial_id in committed]
+    newest = max(sweep_rows, key=lambda row: row["committed_at"], default=None)
     figures = read_figures(results, sweep.figures, list(trials["trial_id"]))
     return ReportData(
         name=sweep.name,
@@ -200,10 +201,6 @@ def _trial_row(trial: Trial, status: SweepStatus, row: Mapping[str, Any]) -> dic
         "committed_at": None if committed is None else f"{committed:%Y-%m-%d %H:%M:%S}",
         "error": status.error_of(trial.trial_id),
     }
-
-
-def _newest(rows: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    return max(rows, key=lambda row: row["committed_at"], default=None)
 
 
 def _git(row: Mapping[str, Any] | None) -> str | None:

@@ -11,7 +11,7 @@ from depthrate.orchestrator.report.curve_groups import group_trials
 from depthrate.orchestrator.report.html_table import Cell, long_cell, table
 from depthrate.orchestrator.report.report_data import ReportData, SearchContent
 from depthrate.orchestrator.report.text import escape, is_finite, number_text, value_text
-from depthrate.orchestrator.report.trial_tables import MAX_ERROR, MAX_TABLE_ROWS, trial_cell
+from depthrate.orchestrator.report.trial_tables import MAX_TABLE_ROWS, cut_error, trial_cell
 from depthrate.tasks.panel import VerdictPanel
 
 HOUR_COLUMNS = {
@@ -35,9 +35,8 @@ def failure_table(data: ReportData) -> str:
     rows = []
     for error, part in groups[:MAX_TABLE_ROWS]:
         first = str(part["trial_id"].iloc[0])
-        text = error if len(error) <= MAX_ERROR else f"{error[:MAX_ERROR]} …"
         command = f"<code>depthrate logs {escape(first)} --store {escape(data.store)}</code>"
-        rows.append([Cell(str(len(part)), is_number=True), long_cell(text), Cell(command)])
+        rows.append([Cell(str(len(part)), is_number=True), long_cell(cut_error(error)), Cell(command)])
     return f"<h3>Failures</h3>{table(['trials', 'error', 'logs'], rows)}"
 
 
@@ -59,9 +58,8 @@ def cost_tables(cost: SweepCost) -> str:
 def _node_row(node: NodeCost) -> list[Cell]:
     kinds = ", ".join(f"{kind} {number}" for kind, number in node.failures.most_common())
     numbers = (Cell(str(number), str(number), is_number=True) for number in (node.attempts, node.done))
-    error = node.last_error if len(node.last_error) <= MAX_ERROR else f"{node.last_error[:MAX_ERROR]} …"
     hours = _hours(node.hours), _hours(node.wasted_hours)
-    return [Cell(escape(node.node)), *numbers, *hours, Cell(escape(kinds)), long_cell(error)]
+    return [Cell(escape(node.node)), *numbers, *hours, Cell(escape(kinds)), long_cell(cut_error(node.last_error))]
 
 
 def _hours(hours: float) -> Cell:

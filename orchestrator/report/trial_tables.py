@@ -124,13 +124,14 @@ def trial_cell(name: str, value: Any) -> Cell:
     text = value_text(value)
     is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if name == "error":
-        return Cell(long_cell(_cut(text)).content, text)
+        return Cell(long_cell(cut_error(text)).content, text)
     if name == "wall_s" and is_number:
         return Cell(f"{value:.1f}", text, is_number)
     return Cell(escape(text), text, is_number)
 
 
-def _cut(text: str) -> str:
+def cut_error(text: str) -> str:
+    """Cut an error to MAX_ERROR characters."""
     return text if len(text) <= MAX_ERROR else f"{text[:MAX_ERROR]} …"
 
 
@@ -265,7 +266,7 @@ def _attempt_text(record: Mapping[str, Any]) -> str:
     places += [f"({record['device']})"] if record.get("device") else []
     places += [f"job {record['job_id']}"] if record.get("job_id") else []
     pack = f", a pack of {len(record['trial_ids'])}" if len(record["trial_ids"]) > 1 else ""
-    error = f": {_cut(str(record['error']))}" if record.get("error") else ""
+    error = f": {cut_error(str(record['error']))}" if record.get("error") else ""
     location = f" {' '.join(places)}" if places else ""
     time = f"started {started:%Y-%m-%d %H:%M:%S} UTC{duration}"
     return f"{record['attempt_id']} {record['state']}{location}, {time}{pack}{error}"

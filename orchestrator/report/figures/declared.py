@@ -10,6 +10,7 @@ import pandas as pd
 from depthrate.orchestrator.report.curve_groups import (
     finite_arrays,
     group_trials,
+    mean_array,
     setting_text,
     spread,
     thin_indices,
@@ -123,11 +124,11 @@ def _profile_plot(data: ReportData, panel: ProfilePanel) -> Plot | None:
         name = escape_for_plotly(setting_text(data.settings, key) or "measured")
         for trial_id in spread(ids, MAX_GROUPS) if len(ids) > 1 else []:
             traces.append(_profile(measured[trial_id], name, line={"color": colour, "width": 1}, opacity=0.3))
-        mean = _mean([measured[trial_id] for trial_id in ids])
+        mean = mean_array([measured[trial_id] for trial_id in ids])
         traces.append(_profile(mean, name, label=name, line={"color": colour, "width": 2}, hoverinfo="x+y"))
         theory = [predicted[trial_id] for trial_id in ids if trial_id in predicted]
         if theory:
-            traces.append(_profile(_mean(theory), name, line={"color": colour, "width": 2, "dash": "dash"}))
+            traces.append(_profile(mean_array(theory), name, line={"color": colour, "width": 2, "dash": "dash"}))
     if predicted:
         traces.append(make_trace([None], [None], "theory", name="predicted", line={"color": "#777777", "dash": "dash"}))
     values = [value for trace in traces for value in trace["y"] if value]
@@ -194,11 +195,6 @@ def _profile(values: np.ndarray, group: str, *, label: str | None = None, **styl
     places = unique(int(place) for place in np.geomspace(1, len(values), 120).round())
     y = [float(values[place - 1]) if values[place - 1] > 0 else None for place in places]
     return make_trace(places, y, group, name=label, **style)
-
-
-def _mean(vectors: list[np.ndarray]) -> np.ndarray:
-    """Return the mean of the vectors as long as the first."""
-    return np.mean([vector for vector in vectors if len(vector) == len(vectors[0])], axis=0)
 
 
 def _tables(data: ReportData) -> str:

@@ -216,7 +216,7 @@ def _left_out_traces(curves: Sequence[FittedCurve], y_range: list[float]) -> lis
     marker = {"color": "#b35900", "size": 8, "symbol": "triangle-up"}
     style = {"mode": "markers", "marker": marker, "text": hover, "hoverinfo": "text", "cliponaxis": False}
     x = [point["x"] for point in excluded[:MAX_POINTS]]
-    return [make_trace(x, [bottom] * len(x), "lost", name="left out", **style)]
+    return [make_trace(x, [bottom] * len(x), "lost", name="excluded", **style)]
 
 
 def _mean_table(points: pd.DataFrame) -> pd.DataFrame:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from depthrate.orchestrator.console.tables import counted
+from depthrate.orchestrator.report.curve_groups import mean_array
 from depthrate.orchestrator.report.figure_data import FigureContent
 from depthrate.orchestrator.report.figures.requested_points import is_log, metric_label_for, with_positions
 from depthrate.orchestrator.report.plot import Axes, Plot, heat_map_trace, make_layout, make_trace, viridis
@@ -48,9 +49,7 @@ def spectrum_plot(data: ReportData, content: FigureContent) -> Plot | None:
     layers = sorted({layer for layer, _ in vectors})
     if not layers:
         return None
-    by_layer = [
-        np.stack(_same_length([vector for index, vector in vectors if index == layer])).mean(0) for layer in layers
-    ]
+    by_layer = [mean_array([vector for index, vector in vectors if index == layer]) for layer in layers]
     positive = [value for values in by_layer for value in values if value > 0]
     y_log = is_log(request.y_axis, positive)
     label = metric_label_for(data, request.metric)
@@ -70,10 +69,6 @@ def spectrum_plot(data: ReportData, content: FigureContent) -> Plot | None:
 def _is_list(value: Any) -> bool:
     """Return whether a value is a vector or matrix. pandas has several nulls for missing ones."""
     return isinstance(value, list | np.ndarray)
-
-
-def _same_length(values: list[np.ndarray]) -> list[np.ndarray]:
-    return [value for value in values if len(value) == len(values[0])]
 
 
 def matrix_plots(data: ReportData, content: FigureContent) -> list[Plot]:

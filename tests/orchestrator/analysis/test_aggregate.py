@@ -1,4 +1,4 @@
-"""From committed rows to fits: which values are used, how they are grouped, what is left out."""
+"""Fits from committed rows: values used, groups and exclusions."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_two_values_of_x_are_no_rate(store: Store, capsys: pytest.CaptureFixture
     grid = [{"depth": d, "seed": s} for d in (2, 4) for s in (0, 1, 2)]
     trials = stored(store, grid, lambda p: [{"layer": p["depth"], "nc1": (1 + 0.1 * p["seed"]) / p["depth"]}])
     (curve,) = fit_curves(results_of(store), [FitRequest("nc1")], trials)
-    assert not curve.fits and curve.power is None and len(curve.rows) == 6, "its points are drawn all the same"
+    assert not curve.fits and curve.power is None and len(curve.rows) == 6, "its points are still shown"
     assert curve.note == ("2 values of depth, at least 3 needed")
     print_fits(Console(width=200), [curve])
     assert "no fit" in (said := capsys.readouterr().out) and "at least 3 needed" in said
@@ -253,7 +253,7 @@ def test_x_may_be_arithmetic_and_intervals_are_over_whole_seeds(folder: Store) -
     (curve,) = fit_curves(results_of(folder), [FitRequest("nc1", x="depth - 1")], trials)
     assert curve.excluded == {"depth - 1 not positive": 3} and curve.draws == "3 seeds"
     assert curve.power is not None and curve.power.exponent == pytest.approx(0.5)
-    assert curve.power.ci_high == pytest.approx(0.5), "a shift of a whole seed says nothing of its slope"
+    assert curve.power.ci_high == pytest.approx(0.5), "a shift of a whole seed does not affect its slope"
     row = curve.table_rows("s")[0]
     assert (row["x"], row["over"], row["n_seeds"], row["ci_method"]) == ("depth - 1", "3 seeds", 3, "seeds")
 
@@ -277,7 +277,7 @@ def test_other_draws_are_named_and_may_be_what_the_interval_is_over(folder: Stor
 
 def test_a_chain_s_depths_belong_together_though_each_trial_is_said_to_draw_its_own() -> None:
     trials = [{"seed": 0, "seed_scope": "trial", "depth": depth, "continuation": [2, 3]} for depth in (2, 3)]
-    assert interval_text(FitRequest("nc1"), trials, []) == "1 seed", "each depth begins where the one before ended"
+    assert interval_text(FitRequest("nc1"), trials, []) == "1 seed", "each depth starts where the previous one ended"
 
 
 def test_a_theorem_on_the_last_layer_says_nothing_of_the_others(folder: Store) -> None:

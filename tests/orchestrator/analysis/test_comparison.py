@@ -1,4 +1,4 @@
-"""`depthrate.compare` says what `depthrate compare` says; `run --quiet` says nothing while all goes well."""
+"""`depthrate.compare` returns the results of `depthrate compare`. `run --quiet` prints nothing without problems."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How a trial's training ended: what its curve and shallower networks say of it."""
+"""Convergence of a trial, judged by its curve and by shallower networks."""
 
 from __future__ import annotations
 
@@ -68,4 +68,4 @@ def test_a_deeper_network_that_stays_where_the_shallower_one_ended_is_not_above_
     trials = [Trial(f"t{depth}", "collapse", 3, {"arch": "rn1", "depth": depth}) for depth in (2, 3, 5)]
     heights = (0.03, 0.03 * (1 + 4e-16), 0.03 * (1 + 1e-6))
     found = {trial.trial_id: (0.0, 1.0, height, 0.01) for trial, height in zip(trials, heights, strict=True)}
-    assert set(_above_shallower(found, trials, OBJECTIVE)) == {"t5"}, "rounding is no height"
+    assert set(_above_shallower(found, trials, OBJECTIVE)) == {"t5"}, "rounding does not count"

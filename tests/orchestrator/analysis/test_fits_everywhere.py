@@ -1,4 +1,4 @@
-"""A sweep's fits are the same ones wherever they are asked for: the command line, a notebook, beside another sweep."""
+"""A sweep's fits are identical on the command line, in a notebook and next to another sweep."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_picture_leaves_out_the_trials_that_the_fit_leaves_out(
     assert "nc1 against depth" in repr(depthrate.open(folder.url).plot("nc1"))
     depthrate.open(folder.url).plot("nc1").save(tmp_path / "nc1.PNG")
     assert (tmp_path / "nc1.PNG").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(ValueError, match=r"nc1.gif: a figure is written as .svg, .pdf, .png or .csv"):
+    with pytest.raises(ValueError, match=r"nc1.gif: the suffix must be .svg, .pdf, .png or .csv"):
         depthrate.open(folder.url).plot("nc1").save(tmp_path / "nc1.gif")
     with pytest.raises(QueryError, match="no committed trial has a positive nc1"):
         depthrate.open(folder.url).plot("nc1", unconverged="drop")

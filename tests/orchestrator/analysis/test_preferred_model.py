@@ -1,4 +1,4 @@
-"""The rule by which a curve is stated: what is adequate, and that terminal, report and LaTeX state the same."""
+"""The preferred model: adequacy, and agreement of terminal, report and LaTeX."""
 
 import io
 import math

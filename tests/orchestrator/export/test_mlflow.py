@@ -1,4 +1,4 @@
-"""What `depthrate export --mlflow` writes is read by MLflow itself as what the store holds."""
+"""MLflow reads the store's values from `depthrate export --mlflow`."""
 
 from __future__ import annotations
 

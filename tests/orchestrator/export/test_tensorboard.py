@@ -1,4 +1,4 @@
-"""What is written for TensorBoard is what the store holds."""
+"""TensorBoard files hold the store's values."""
 
 from __future__ import annotations
 

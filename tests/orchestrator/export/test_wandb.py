@@ -1,4 +1,4 @@
-"""What `depthrate export --wandb` writes is, read with W&B's own records, what the store holds."""
+"""W&B's records hold the store's values after `depthrate export --wandb`."""
 
 from __future__ import annotations
 

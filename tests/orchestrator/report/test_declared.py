@@ -36,7 +36,7 @@ STEPS = [0, *(2**power for power in range(16))]
 
 
 def make_data(steps=STEPS):
-    """Two settings of two seeds; the measured sizes are the predicted ones times 2."""
+    """Two settings with two seeds. The measured sizes are twice the predicted ones."""
     trials, results, lists, points = [], [], [], []
     rng = np.random.default_rng(0)
     for rate in (0.1, 0.2):

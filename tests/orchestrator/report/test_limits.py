@@ -1,4 +1,4 @@
-"""The objective's figure: its limit and the construction's line stand where the theory puts them."""
+"""The objective's figure shows its limit and the construction's line at the theory's values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMIT = 0.02
 
 
 def data_of(matrices: int, weight_decay: dict[int, float], arch: str | None = None, **columns: Any) -> ReportData:
-    """Return trials whose objective is the limit plus exactly what the construction costs."""
+    """Return trials whose objective is exactly the limit plus the construction's cost."""
     rows = [
         {"trial_id": f"t{depth}", "depth": depth, "arch": arch or f"rn{matrices}", "state": "ok", "dataset": "digits"}
         | {"weight_decay": weight_decay[depth]}

@@ -1,4 +1,4 @@
-"""A measurement is declared once, in its task: columns, checks, labels, figures and what is printed follow from that."""
+"""A task declares each metric once; columns, checks, labels, figures and output follow."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_tasks_prints_what_a_task_measures(done: Path) -> None:
 
 
 def test_stores_keep_the_columns_and_types_that_they_have_always_had() -> None:
-    """Their order too; columns that came later may stand between them."""
+    """The order is checked too. Newer columns may be in between."""
     schemas = builtin_columns().schemas
     numbers = "nc1 nc1_pinv nc2a nc2b nc3 ncc_accuracy pfc2 rank stable_rank condition_number relative_position".split()  # noqa: SIM905
     first = [*METRICS.names, *numbers, "singular_values", "class_gram"]

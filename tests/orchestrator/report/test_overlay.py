@@ -1,4 +1,4 @@
-"""Two sweeps in one report: drawn into each other, each trial once in the tables, what they share said."""
+"""Two sweeps in one report: common figures, each trial once in the tables, common facts named."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.report_data import make_data, plain_data
 
 
 def steeper() -> ReportData:
-    """A sweep whose first trials are also those of the plain one, and whose fits are steeper."""
+    """A sweep that shares its first trials with the plain one, with steeper fits."""
     data = make_data(name="steeper", depths=(2, 3, 5, 8))
     return replace(data, trials=data.trials.assign(width=32), fits=[steeper_curve(curve) for curve in data.fits])
 
@@ -68,7 +68,7 @@ def test_two_sweeps_of_four_groups_have_a_hue_a_group_and_a_line_a_sweep() -> No
     assert [len(own) for own in colours.values()] == [1, 1, 1, 1] and len(set.union(*colours.values())) == 4
     means = [t for t in residuals.traces if t["mode"] == "lines+markers"]
     assert len({(t["line"]["color"], t["marker"]["symbol"]) for t in means}) == 8
-    assert "the second diamonds and dashed ones" in render_report(both)
+    assert "Diamonds and dashes: second sweep" in render_report(both)
     plain = [t["line"] for t in fit_plots(make_data(by=by))[0].traces if t.get("meta") == "fit"]
     assert {line["dash"] for line in plain} == {"solid"} and len({line["color"] for line in plain}) == 4
 

@@ -59,7 +59,7 @@ def test_a_paper_s_figure_has_its_width_and_its_text_as_text() -> None:
     raised = re.search(r'<tspan dy="-[\d.]+" style="font-size: 4.9px[^"]*"[^>]*>−0.41</tspan>', svg)
     assert raised and "^" not in "".join(words)
     assert {"0.02", "0.05", "0.1", "0.2"} <= set(words), "ticks are plain numbers"
-    assert "Times New Roman" in svg, "who has no STIX sees Times"
+    assert "Times New Roman" in svg, "Times is the fallback for STIX"
     pdf = files["pdf"]
     assert re.search(rb"/MediaBox \[ 0 0 234 ", pdf) and b"/FontFile2" in pdf and b"/ToUnicode" in pdf
     assert b"/Type3" not in pdf
@@ -163,7 +163,7 @@ def test_latex_compiles_whatever_things_are_called(tmp_path: Path) -> None:
 
 
 def test_a_narrow_log_axis_below_a_thousandth_has_ticks() -> None:
-    """Round numbers around it may begin at 0, which has no logarithm."""
+    """Round numbers around it may start at 0, which has no logarithm."""
     figure, axes = plt.subplots()
     axes.set_yscale("log")
     axes.set_ylim(1e-8, 4.5e-8)

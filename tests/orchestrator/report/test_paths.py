@@ -1,4 +1,4 @@
-"""Panels of layers: along a path beside a prediction, over steps and layers, and one measurement against another."""
+"""Panels of layers: along a path with a prediction, over steps and layers, and one metric against another."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ MEASUREMENTS = by_name(
 
 
 def make_data(panels=(PATH, MAP, TRADE)):
-    """Two rates, two seeds, layers 2 to 4 at steps 0 and 8: sizes are 1 / layer, the second seed's twice that, told thrice."""
+    """Two rates and seeds, layers 2 to 4 at steps 0 and 8: size 1 / layer, twice that for the second seed, three times each."""
     trials, metrics = [], []
     for rate in (0.1, 0.2):
         for seed in (0, 1):

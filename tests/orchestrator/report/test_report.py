@@ -1,4 +1,4 @@
-"""The report: its words equal the fits, users' text stays text, nothing missing breaks it, and a browser draws it."""
+"""The report: sentences match the fits, users' text is escaped, missing data is no error, and a browser renders it."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_one_seed_prefers_no_other_model() -> None:
     )
 
 
-def test_models_that_are_not_told_apart_are_said_to_be() -> None:
+def test_indistinguishable_models_are_named() -> None:
     curve = make_curve(make_fit(), make_fit("log_linear", aicc=-41.0))
     assert supported(curve)[-1] == "log-linear indistinguishable, ΔAICc 1.0"
 
@@ -289,8 +289,8 @@ def test_groups_of_one_metric_share_a_figure() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("power", "has_slopes"), [(0.5, True), (0.3, True), (0.01, False), (-0.5, False)])
 def test_reference_slopes_stand_beside_what_falls_alone(power: float, has_slopes: bool) -> None:
-    """Of effective ranks, say, which stay or grow with depth, they would say nothing."""
-    (curve,) = [each for each in plain_data().fits if each.metric == "nc1"]
+    """They are meaningless for metrics that stay or grow with depth, such as effective ranks."""
+    (curve,) = [fit for fit in plain_data().fits if fit.metric == "nc1"]
     rows = [row | {"y": 8 * row["x"] ** -power * (1 + 0.01 * (index % 3))} for index, row in enumerate(curve.rows)]
     values = np.array([[row["x"], row["y"]] for row in rows], float)
     curve = replace(curve, rows=rows, fits=fit_rates(values[:, 0], values[:, 1]))
@@ -323,14 +323,14 @@ def test_each_trial_stands_once_with_its_numbers() -> None:
     assert (
         f">{trial['nc1']:.3g}<" in row and f">{trial['objective_gap']:.3g}<" in row and f">{trial['loss']:.3g}<" in row
     )
-    falling = frozenset(str(each) for each in data.trials["trial_id"][1:3])
+    falling = frozenset(str(trial_id) for trial_id in data.trials["trial_id"][1:3])
     told = render_report(replace(data, fits=[replace(curve, unconverged=falling) for curve in data.fits]))
     doubts = re.findall('<section id="excluded-and-unconverged-trials">.*?</section>', told, re.DOTALL)[0]
     assert doubts.count("included, but unconverged") == 1, "one line a reason, however many curves"
     assert "NC1, NC2A, NC3, Objective gap" in words(doubts)
     links = re.findall('<a href="#trial-([^"]*)">([^<]*)</a>', doubts)
     assert [name for _, name in links] == ["depth 2, seed 1", "depth 2, seed 2"] and {
-        each for each, _ in links
+        link for link, _ in links
     } == falling
 
 
@@ -510,7 +510,7 @@ def pages(chromium: str) -> dict[str, str]:
 
 
 def _open(chromium: str, page: str, folder: Path) -> tuple[str, str]:
-    """Return the page as it stands after its scripts ran, and the browser's log."""
+    """Return the page after its scripts ran, and the browser's log."""
     path = folder / "report.html"
     path.write_text(page, encoding="utf-8")
     flags = (
@@ -683,7 +683,7 @@ def test_what_is_left_out_or_in_doubt_is_named() -> None:
     text = words(page_without_plotly(page))
     assert "feed0001" in text and f"included, but unconverged: {UNCONVERGED_RULE}" in text
     names = [trace["name"] for trace in figures(page)[0]["data"]]
-    assert "left out" in names
+    assert "excluded" in names
     ringed = [t for t in figures(page)[0]["data"] if t.get("marker", {}).get("symbol") == "circle-open"]
     assert [len(trace["x"]) for trace in ringed] == [1]
 
@@ -729,12 +729,12 @@ def test_gram_maps_and_spectra_are_those_of_the_class_means() -> None:
 def test_a_depth_without_a_map_of_cosines_is_said_to_have_none() -> None:
     data = plain_data()
     (name,) = [
-        each.name for each in data.panel_metrics("layer", ("cosines",), kind="matrix") if each.name in data.lists
+        metric.name for metric in data.panel_metrics("layer", ("cosines",), kind="matrix") if metric.name in data.lists
     ]
     lists = data.lists.copy()
     of_depth = data.trials.set_index("trial_id")["depth"].loc[lists["trial_id"]].to_numpy()
     lists[name] = [
-        np.zeros_like(each) if depth == 5 else each for each, depth in zip(lists[name], of_depth, strict=True)
+        np.zeros_like(gram) if depth == 5 else gram for gram, depth in zip(lists[name], of_depth, strict=True)
     ]
     notes = [note for plot in matrix_plots(replace(data, lists=lists)) for note in plot.notes]
     assert "No figure, since a vector is zero and has no direction: depth = 5." in notes
@@ -813,7 +813,7 @@ def test_printed_figures_are_not_broken_over_pages(chromium: str, pages: dict[st
 
 
 @pytest.mark.slow
-def test_a_figure_is_a_theme_in_a_file_and_a_line_in_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_section_is_a_module_and_an_entry_of_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = all_plots(plain_data())[0]
     mine = ReportSection("My section", lambda data: [replace(drawn, title="Mine")], lambda data: "How to read it.")
     monkeypatch.setattr(report_figures, "SECTIONS", [*report_figures.SECTIONS, mine])

@@ -1,4 +1,4 @@
-"""Figures that a sweep asks for: their values read from a store by SQL, and drawn."""
+"""Requested figures: values read from a store by SQL, and plots."""
 
 import re
 from dataclasses import replace
@@ -147,8 +147,8 @@ def test_values_are_read_by_sql_and_faults_are_said(tmp_path):
     commit(store, "a1", ["x", "y", "z"])
     results = Results(Store(str(tmp_path)), builtin_columns())
     requests = [
-        figure_request(each)
-        for each in (
+        figure_request(request)
+        for request in (
             {
                 "kind": "curve",
                 "metric": "nc1 * 2",

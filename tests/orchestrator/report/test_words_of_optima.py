@@ -1,4 +1,4 @@
-"""No output says stationary, converged or optimum of trials that their solver did not bring there."""
+"""No output calls trials stationary, converged or optimal unless their solver reports it."""
 
 import io
 import re
