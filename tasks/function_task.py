@@ -53,7 +53,7 @@ class FunctionTask(Task):
 
     @property
     def measurable(self) -> tuple[Measurement, ...]:
-        """Declared metrics and those of `probe` and `measure`; empty if none are declared."""
+        """Declared metrics, then the metrics of `probe` and `measure`. Empty if none are declared."""
         declared = {measurement.name for measurement in self.measurements}
         others = [measurement for measurement in core_measurements() if measurement.name not in declared]
         return (*self.measurements, *others) if declared else ()
@@ -182,7 +182,7 @@ def schema_of_function(
             continue
         if argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD):
             raise ParameterError(
-                f"task {function.__name__!r} takes *{argument.name}; every parameter needs a name and a type, "
+                f"task {function.__name__!r} takes *{argument.name}, but every parameter needs a name and a type, "
                 "as in `depth: int`"
             )
         kind, nullable, choices = kind_of_hint(hints.get(argument.name), argument.name, function.__name__)

@@ -51,7 +51,7 @@ def _is_installed(folder: Path) -> bool:
 
 
 def distrust_of_paths(paths: Sequence[Path], homes: Collection[Path] = (), *, check_owner: bool = True) -> list[str]:
-    """Return the ways in which others can change these files; `homes` are folders to which others must not add files."""
+    """List the ways in which others can change these files. Others must not add files to the folders `homes`."""
     problems: dict[str, None] = {}
     for path in paths:
         try:

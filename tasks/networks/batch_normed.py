@@ -2,8 +2,8 @@
 
 The features between measured blocks have one shape, so that they form a path. Shapes: T trials, N samples, I numbers per image,
 D = width, C channels, K classes.
-Sources: He et al., Deep Residual Learning for Image Recognition (the basic block); P3 Progressive Feedforward Collapse of
-ResNet Training, Table I (the sizes; the docstrings state the choices that it leaves open).
+Sources: He et al., Deep Residual Learning for Image Recognition (the basic block). P3 Progressive Feedforward Collapse of
+ResNet Training, Table I (the sizes). The docstrings state the choices that it leaves open.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class ResidualNetwork(Network):
         return dataclasses.replace(self, relu=relu)
 
     def neutral_block(self) -> Mapping[str, float] | None:
-        """Return W = 0 and one bias for all coordinates, which the next LayerNorm removes; None for RN2.
+        """Return W = 0 and one bias for all coordinates, which the next LayerNorm removes, or None for RN2.
 
         With two matrices at zero, neither has a gradient. With one of them nonzero, the block costs something.
         """

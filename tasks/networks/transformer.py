@@ -119,7 +119,7 @@ class Transformer(Network):
         )
 
     def kernels(self) -> Kernels | None:
-        """Return the kernels of `tasks/native/transformer.cpp`; None with another ReLU or other free parameters than P1's."""
+        """Return the kernels of `tasks/native/transformer.cpp`, or None if ReLU or the free parameters differ from P1."""
         if self.relu is not None or self.free != AS_IN_P1:
             return None
         constants = {
@@ -169,7 +169,7 @@ class Transformer(Network):
         return dataclasses.replace(self, relu=relu)
 
     def neutral_block(self) -> Mapping[str, float] | None:
-        """Return zero weights and one bias for all coordinates, which the next LayerNorm removes; None except for T11.
+        """Return zero weights and one bias for all coordinates, which the next LayerNorm removes. None except for T11.
 
         With two matrices at zero, neither has a gradient. With one of them nonzero, the block costs something.
         """

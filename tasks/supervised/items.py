@@ -1,4 +1,4 @@
-"""A user's samples by index: a map-style data set or a pair of arrays, of which only requested samples are read.
+"""A user's samples by index: a map-style data set or a pair of arrays. Only requested samples are read.
 
 Shapes: N samples, B samples read together.
 """
@@ -101,7 +101,7 @@ class ArrayItems(Items):
 
     @cached_property
     def _mapping(self) -> mmap.mmap | None:
-        """Read-only mapping of the samples from a file, advised of random access; None: in memory."""
+        """Read-only mapping of the samples from a file, advised of random access, or None if in memory."""
         part: Any = self.x
         while part is not None and not (isinstance(part, np.memmap) and part.mode == "r"):
             part = getattr(part, "base", None)

@@ -47,7 +47,7 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
         None,
         pattern=r"\d+x\d+x\d+\*\d+( \d+x\d+x\d+\*\d+)*",
         added_later=True,
-        doc="stages of resnet_conv as channels x rows x columns, times blocks, e.g. 64x16x16*2 128x8x8*3 (null: those of P3's "
+        doc="stages of resnet_conv as channels x rows x columns, times blocks, e.g. 64x16x16*2 128x8x8*3 (null: from P3's "
         "Table I)",
     )
     dataset: str = parameter(

@@ -49,7 +49,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
         data: CustomData | None = None,
         code: TaskCode | None = None,
     ):
-        """Build a task from a custom network, custom data, or both; None: built-in.
+        """Build a task from a custom network, custom data, or both. None: built-in.
 
         Raises:
             ParameterError: A callable takes arguments with the names of parameters.
@@ -326,5 +326,5 @@ def _sizes(data: DataShape) -> dict[str, int]:
 
 
 def _patterns(text: str | None) -> tuple[str, ...] | None:
-    """Split the comma-separated patterns of a parameter; None for None."""
+    """Split the comma-separated patterns of a parameter. None stays None."""
     return None if text is None else tuple(part.strip() for part in text.split(",") if part.strip())

@@ -74,7 +74,7 @@ class Target(ABC):
         network_arguments: Sequence[Parameter] = (),
         data_arguments: Sequence[Parameter] = (),
     ) -> ParameterSchema:
-        """Return the parameters of trials with a custom network or custom data of these names; None: built-in.
+        """Return the parameters of trials with a custom network or custom data of these names, or built-in ones (None).
 
         Raises:
             ParameterError: An argument has the name of a parameter or of another argument.
@@ -191,7 +191,7 @@ class Target(ABC):
         """
 
     def check(self, trial: SupervisedParameters, whole: Dataset | Streamed | None) -> None:
-        """Reject combinations that cannot run; `whole` is the custom data.
+        """Reject combinations that cannot run. `whole` is the custom data.
 
         Raises:
             ParameterError: Names the parameters that exclude each other.
