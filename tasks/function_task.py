@@ -169,10 +169,10 @@ def task(
 def schema_of_function(
     function: Callable[..., Any], fusible: Iterable[str] = ("seed",), added_later: Iterable[str] = ()
 ) -> ParameterSchema:
-    """Read a parameter schema off the keyword arguments of a user's task function (types: see `kind_of_hint`).
+    """Build a parameter schema from the keyword arguments of a user's task function (types: see `kind_of_hint`).
 
     Raises:
-        ParameterError: an argument has no annotation or one that is not understood, or an added one has no default.
+        ParameterError: An argument has no usable annotation, or an added one has no default.
     """
     hints = typing.get_type_hints(function)
     fusible, added_later = set(fusible), set(added_later)

@@ -127,7 +127,7 @@ class FreeParameters:
         return ParameterSpec(name, (size,), fan_in, "biases" if self.decays_biases else None)
 
 
-AS_IN_P1 = FreeParameters()
+P1_PARAMETERS = FreeParameters()
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from depthrate.tasks.networks.network import (
-    AS_IN_P1,
     NO_STATE,
+    P1_PARAMETERS,
     FreeParameters,
     Kernels,
     Layer,
@@ -49,7 +49,7 @@ class ResidualNetwork(Network):
     ln_eps: float = LAYER_NORM_EPS
     relu: Relu | None = None
     """Replacement of ReLU, or None."""
-    free: FreeParameters = AS_IN_P1
+    free: FreeParameters = P1_PARAMETERS
     last_weight = "W_L"
 
     def parameter_specs(self) -> list[ParameterSpec]:
