@@ -17,7 +17,7 @@ from depthrate.sweeps.spec import FIGURE_KEYS, FigureRequest, FitRequest, Grid, 
 from depthrate.tasks.interface import Task
 from depthrate.tasks.metric import scalars
 from depthrate.tasks.parameters import Parameter
-from depthrate.tasks.supervised.parameters import OF_TEXTS
+from depthrate.tasks.supervised.parameters import TEXT_PARAMETERS
 from depthrate.tasks.supervised.references import CUSTOM, CUSTOM_PATTERNS, HOSTS, REFERENCES
 from depthrate.tasks.supervised.task import TARGETS
 
@@ -72,7 +72,7 @@ def _own_parts(task: Task, of_host: Schema) -> tuple[dict[str, Schema], list[Sch
         {
             name: {"$ref": f"#/$defs/{host}.params/properties/{name}"} if name in of_host else _value(parameter)
             for name, parameter in network.items()
-            if name not in OF_TEXTS  # an argument of the network may have these names
+            if name not in TEXT_PARAMETERS  # an argument of the network may have these names
         },
     )
     return definitions, [_rule(host, f"{host} network", REFERENCES[:1]), _rule(host, host, REFERENCES[1:])]

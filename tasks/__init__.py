@@ -1,1 +1,1 @@
-"""The science: parameters in, tables out. Torch lives here; no store and no cluster do."""
+"""Tasks: functions from parameters to tables. Torch is imported here only, stores and clusters never."""

@@ -53,7 +53,7 @@ class FunctionTask(Task):
 
     @property
     def measurable(self) -> tuple[Measurement, ...]:
-        """Declared metrics and those of `probe` and `measure`; empty if none are declared."""
+        """Declared metrics, then the metrics of `probe` and `measure`. Empty if none are declared."""
         declared = {measurement.name for measurement in self.measurements}
         others = [measurement for measurement in core_measurements() if measurement.name not in declared]
         return (*self.measurements, *others) if declared else ()
@@ -169,10 +169,10 @@ def task(
 def schema_of_function(
     function: Callable[..., Any], fusible: Iterable[str] = ("seed",), added_later: Iterable[str] = ()
 ) -> ParameterSchema:
-    """Read a parameter schema off the keyword arguments of a user's task function (types: see `kind_of_hint`).
+    """Build a parameter schema from the keyword arguments of a user's task function (types: see `kind_of_hint`).
 
     Raises:
-        ParameterError: an argument has no annotation or one that is not understood, or an added one has no default.
+        ParameterError: An argument has no usable annotation, or an added one has no default.
     """
     hints = typing.get_type_hints(function)
     fusible, added_later = set(fusible), set(added_later)
@@ -182,7 +182,7 @@ def schema_of_function(
             continue
         if argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD):
             raise ParameterError(
-                f"task {function.__name__!r} takes *{argument.name}; every parameter needs a name and a type, "
+                f"task {function.__name__!r} takes *{argument.name}, but every parameter needs a name and a type, "
                 "as in `depth: int`"
             )
         kind, nullable, choices = kind_of_hint(hints.get(argument.name), argument.name, function.__name__)

@@ -102,7 +102,7 @@ class TaskContext(Protocol):
         ...
 
     def report_engine(self, engine: Engine, compile_s: float | None = None) -> None:
-        """Report the engine in use and the seconds its compilation took; None while it compiles."""
+        """Report the engine in use and the seconds its compilation took (None while it compiles)."""
         ...
 
     def should_stop(self) -> bool:
@@ -121,7 +121,7 @@ class TaskContext(Protocol):
         ...
 
     def report(self, step: int, values: Mapping[int, Mapping[str, float | None]]) -> set[int]:
-        """Report metrics during training (position in the pack -> name -> value); return the positions pruned now.
+        """Report metrics during training (position in the pack -> name -> value), and return the positions to prune.
 
         A pruned trial has no result. A task that runs its trials in turn reports position 0 and raises `Pruned`.
         """
@@ -155,7 +155,7 @@ class ResultStatus(StrEnum):
 
 
 def has_diverged(rows: Iterable[tuple[int | None, str | None, Any]]) -> bool:
-    """Return whether the last training loss in rows of (step, split, loss) is NaN or infinite; None is no loss."""
+    """Return whether the last training loss in rows of (step, split, loss) is NaN or infinite (None is skipped)."""
     losses = [(step or 0, float(loss)) for step, split, loss in rows if loss is not None and split in (None, "train")]
     end = max((step for step, _ in losses), default=0)
     # All rows of the step: in a frame, a row without a loss has NaN too.
@@ -196,13 +196,13 @@ class Task(ABC):
     code: TaskCode | None = None
     """Source of a custom task, or None for a built-in one, which its version identifies."""
     distinguished_by: str = ""
-    """How users separate trials of changed code, if not by raising the version."""
+    """Instruction to keep trials of changed code apart, if not by raising the version."""
     defined_at: str = ""
     """File and line of a custom task."""
 
     @property
     def measurable(self) -> tuple[Measurement, ...]:
-        """All metrics that its trials may have, for fits, figures and searches; empty if unknown."""
+        """All metrics that its trials may have, for fits, figures and searches. Empty if unknown."""
         return self.measurements
 
     @abstractmethod
@@ -254,7 +254,7 @@ class Task(ABC):
         return None
 
     def estimate_s(self, params: Params, engine: Engine = Engine.EAGER) -> float | None:
-        """Return the rough seconds per trial on one CPU core, equal for all trials of a fused pack; None if unknown.
+        """Return the rough seconds per trial on one CPU core, equal for all trials of a fused pack, or None if unknown.
 
         Args:
             params: Parameters of the trial.

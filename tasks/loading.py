@@ -26,7 +26,7 @@ def load_task(name: str, folder: Path | None = None, files: Mapping[str, bytes] 
         PluginError: A registered task is faulty.
     """
     _check_text(name)
-    if _is_registered(name):
+    if ":" not in name and name in task_names():  # in this order: a file's task needs no scan of installed packages
         return registered_task(name)
     if is_custom_task_text(name):
         from depthrate.tasks.supervised.task import load_custom_task  # imports numpy, which most commands do not need
@@ -68,10 +68,6 @@ def code_of_task(name: str) -> TaskCode | None:
         return parse_references(name).code()
     location = name.rpartition(":")[0]
     return code_of_file(task_file(Path(location))) if location.endswith(".py") else code_of_installed(location)
-
-
-def _is_registered(name: str) -> bool:
-    return ":" not in name and name in task_names()  # in this order: a file's task needs no scan of installed packages
 
 
 def absolute_task_name(name: str, folder: Path) -> str:

@@ -14,7 +14,7 @@ Panel = Literal["always", "fitted", "spectrum", "cosines"]
 Excess = Callable[[Sequence[Mapping[str, Any]]], Sequence[float] | None]
 """Parameters of trials -> predicted gap of each, up to a common factor, or None without a prediction."""
 Bound = Callable[[Sequence[Mapping[str, Any]]], Sequence[float | None] | None]
-"""Parameters of trials -> upper bound of each, up to a common factor; None for a trial without one."""
+"""Parameters of trials -> upper bound of each, up to a common factor, or None for a trial without one."""
 
 
 class MeasurementError(ValueError):
@@ -34,7 +34,7 @@ class Optimum:
     """Whether the theory covers a trial with these parameters. None: always."""
     reached_where: str = ""
     """Name of the metric that is 1 if the solver ended at a stationary point, 0 if not, None if no solver ran. Theory covers
-    only the first. Empty: there is no solver."""
+    only the first. Empty: no solver exists."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Measurement:
     axis: Axis = "log"
     """Axis scale in figures over steps and layers."""
     per: Per = "layer"
-    """`layer`: a column of the table metrics; `step`: of the table curves."""
+    """Table of the column: metrics (`layer`) or curves (`step`)."""
     kind: Kind = "scalar"
     """A number, or a list of numbers stored as float64 (vector) or float32 (matrix, row by row)."""
     panel: Panel = "always"
@@ -67,7 +67,7 @@ class Measurement:
     bound: Bound | None = None
     """Upper bound from a theorem, up to a common factor. Reports compare how fast it falls."""
     reaches_limit: Callable[[Sequence[Mapping[str, Any]]], bool] | None = None
-    """Whether trials with these parameters reach the limit at infinite depth; otherwise it is a lower bound. None: always."""
+    """Whether trials with these parameters reach the limit at infinite depth (otherwise it is a lower bound). None: always."""
     gap_bound: str = ""
     """Name of the metric that holds a theorem's bound on the gap, with its constant. It holds for optima."""
     at_zero: Callable[[Sequence[Mapping[str, Any]]], Sequence[float | None]] | None = None
@@ -105,7 +105,7 @@ class Measurement:
 
 
 def scalars(measurements: Iterable[Measurement], per: Per | None = None) -> list[str]:
-    """Return the names of the scalar metrics, per layer, per step or both: those that fits and searches accept."""
+    """Return the names of the scalar metrics, per layer, per step or both, which fits and searches accept."""
     return [
         measurement.name
         for measurement in measurements

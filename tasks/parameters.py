@@ -247,7 +247,7 @@ class ParameterSchema(Mapping[str, Parameter]):
         return {name: parameter.default for name, parameter in self.items() if parameter.added_later}
 
     def completed(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a stored trial's parameters together with those that the task gained later."""
+        """Return a stored trial's parameters, completed by those added later."""
         return {**self.added_later, **params}
 
     def require_known(self, name: str, where: str) -> Parameter:
@@ -263,7 +263,7 @@ class ParameterSchema(Mapping[str, Parameter]):
         return self[name]
 
     def fill(self, params: Mapping[str, Any], later: Collection[str] = ()) -> dict[str, Any]:
-        """Return all parameters of one trial, checked, converted and with defaults; those in `later` may be missing.
+        """Return all parameters of one trial, checked, converted and with defaults. Parameters in `later` may be missing.
 
         Raises:
             ParameterError: A parameter is unknown, missing, of the wrong type or out of range.
@@ -275,7 +275,7 @@ class Filler:
     """Fills in the parameters of many trials, checking each repeated value once."""
 
     def __init__(self, schema: ParameterSchema, later: Collection[str] = ()):
-        """Fill in parameters of `schema`. Those in `later` may be missing and then get a placeholder."""
+        """Fill in parameters of `schema`. Parameters in `later` may be missing and then get a placeholder."""
         self._schema, self._later = schema, later
         self._defaults = {name: parameter.default for name, parameter in schema.items()}
         self._lists = [name for name, parameter in schema.items() if parameter.kind.startswith("list")]

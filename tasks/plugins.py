@@ -118,7 +118,7 @@ _installed = cache(importlib.metadata.entry_points)
 
 @cache
 def _source_tree_entries() -> Mapping[str, Mapping[str, str]] | None:
-    """Return the entry points declared in a source tree: group -> name -> value; None in an installed package.
+    """Return the entry points declared in a source tree: group -> name -> value, or None in an installed package.
 
     They take precedence over the metadata, which may be absent or older than the tree.
     """

@@ -91,8 +91,12 @@ def code_of_module(module_file: str, name: str) -> TaskCode | None:
         return None
     parts = len(name.split(".")) + (path.name == "__init__.py")
     root = path.parents[parts - 1]
-    installed = {Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib", "stdlib", "platstdlib")}
-    return collect_code(path, root, siblings=root not in installed)
+    return collect_code(path, root, siblings=not is_installed(root))
+
+
+def is_installed(folder: Path) -> bool:
+    """Return whether a folder holds this Python's installed packages, which are trusted like Python itself."""
+    return folder in {Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib", "stdlib", "platstdlib")}
 
 
 class _Collector:

@@ -97,7 +97,7 @@ def code_of_installed(name: str) -> TaskCode | None:
 
 
 def require_trust(code: TaskCode, main: Path) -> None:
-    """Check that only this user can change the code, or that its hash is accepted; `main` is its file before resolving links.
+    """Check that only this user can change the code, or that its hash is accepted. `main` is its file, with links.
 
     Raises:
         TaskError: Others can write to it. Names the path and the ways to proceed.
@@ -204,8 +204,8 @@ def _is_from(folder: Path, module: ModuleType | None) -> bool:
 def _position(code: TaskCode, has_more: bool) -> int:
     """Return the position of unpacked code on the import path.
 
-    It comes first, since only the task's own file can share its name with a standard library module; then it comes after the
-    standard library. Code of an installed package comes just before that package.
+    It comes first, since only the task's own file can share its name with a standard library module. In that case it comes
+    after the standard library. Code of an installed package comes just before that package.
     """
     if has_more:
         return sys.path.index(str(code.root)) if str(code.root) in sys.path else 0

@@ -17,11 +17,10 @@ import os
 import pwd
 import re
 import stat
-import sysconfig
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from depthrate.tasks.code.collect import TaskCode
+from depthrate.tasks.code.collect import TaskCode, is_installed
 
 ROOT = 0
 STRICT_MODES = "DEPTHRATE_STRICT_MODES"
@@ -37,7 +36,7 @@ def untrusted_reason(code: TaskCode, main: Path, *, named: bool) -> list[str]:
     `main` is the task's file before links are resolved. For code `named` on the command line, root may run files of any owner:
     in a container they belong to the user outside it.
     """
-    if _is_installed(code.root) or (named and os.environ.get(STRICT_MODES) == "off"):
+    if is_installed(code.root) or (named and os.environ.get(STRICT_MODES) == "off"):
         return []
     files = [main, *(code.root / relative for relative, _ in code.files)]
     homes = {code.root.resolve()}
@@ -45,13 +44,8 @@ def untrusted_reason(code: TaskCode, main: Path, *, named: bool) -> list[str]:
     return distrust_of_paths(files, homes, check_owner=not (named and os.geteuid() == ROOT))
 
 
-def _is_installed(folder: Path) -> bool:
-    """Return whether a folder holds this Python's installed packages, which are trusted like Python itself."""
-    return folder in {Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib", "stdlib", "platstdlib")}
-
-
 def distrust_of_paths(paths: Sequence[Path], homes: Collection[Path] = (), *, check_owner: bool = True) -> list[str]:
-    """Return the ways in which others can change these files; `homes` are folders to which others must not add files."""
+    """List the ways in which others can change these files. Others must not add files to the folders `homes`."""
     problems: dict[str, None] = {}
     for path in paths:
         try:

@@ -2,8 +2,8 @@
 
 The features between measured blocks have one shape, so that they form a path. Shapes: T trials, N samples, I numbers per image,
 D = width, C channels, K classes.
-Sources: He et al., Deep Residual Learning for Image Recognition (the basic block); P3 Progressive Feedforward Collapse of
-ResNet Training, Table I (the sizes; the docstrings state the choices that it leaves open).
+Sources: He et al., Deep Residual Learning for Image Recognition (the basic block). P3 Progressive Feedforward Collapse of
+ResNet Training, Table I (the sizes). The docstrings state the choices that it leaves open.
 """
 
 from __future__ import annotations
@@ -302,16 +302,6 @@ class StagedResNet(BatchNormed):
                     yield by_trial(maps)
 
 
-def parse_stages(text: str) -> tuple[Stage, ...]:
-    """Parse a text such as "64x16x16*2 128x8x8*3": channels x rows x columns, times blocks."""
-    stages = []
-    for part in text.split():
-        shape, _, blocks = part.partition("*")
-        channels, rows, _ = map(int, shape.split("x"))
-        stages.append(Stage(channels, rows, int(blocks)))
-    return tuple(stages)
-
-
 STAGES = {
     "fashion_mnist": "32x14x14*5 64x7x7*4",
     "cifar10": "64x16x16*2 128x8x8*3 256x4x4*4",
@@ -319,14 +309,19 @@ STAGES = {
     "cifar100": "64x32x32*3 128x16x16*3 256x8x8*4 512x4x4*4",
 }
 """Stages of P3's Table I, by data set."""
-SAME_STAGES = {"mnist": "fashion_mnist", "kmnist": "fashion_mnist", "cifar10_batch1": "cifar10"}
+EQUAL_SIZES = {"mnist": "fashion_mnist", "kmnist": "fashion_mnist", "cifar10_batch1": "cifar10"}
 """Data sets with images of the size of another's."""
 
 
-def stages_of(stages: str | None, dataset: str) -> tuple[Stage, ...]:
-    """Return a trial's stages: those it sets, else Table I's for its data set.
+def stages_of(text: str | None, dataset: str) -> tuple[Stage, ...]:
+    """Parse a trial's stages, channels x rows x columns, times blocks. None: those of Table I for its data set.
 
     Raises:
         KeyError: The trial sets none, and Table I has none.
     """
-    return parse_stages(STAGES[SAME_STAGES.get(dataset, dataset)] if stages is None else stages)
+    stages = []
+    for part in (STAGES[EQUAL_SIZES.get(dataset, dataset)] if text is None else text).split():
+        shape, _, blocks = part.partition("*")
+        channels, rows, _ = map(int, shape.split("x"))
+        stages.append(Stage(channels, rows, int(blocks)))
+    return tuple(stages)

@@ -77,7 +77,7 @@ def start_trials(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the initial parameters [T, P] and state of trials, each drawn from a separate stream, on the CPU.
 
-    fixed_streams: Streams for the untrained parameters; None: the same streams.
+    fixed_streams: Streams for the untrained parameters. None: the same streams.
     """
     starts = [network.start(stream.initial_seed(), dtype) for stream in streams]
     if module_starts := [start for start in starts if start is not None]:

@@ -260,7 +260,8 @@ def _unfused_reason(module: nn.Module, x: Tensor, is_random: bool, changed: Sequ
         return f"{owner or 'it'} ({kind}) updates running statistics, which round differently over a trial axis"
     for key, part in module.named_modules():
         if isinstance(part, _CONVOLUTIONS) and (part.kernel_size != part.stride and math.prod(part.kernel_size) > 1):
-            return f"{key} ({type(part).__name__}) is a convolution, which a trial axis makes no faster and rounds differently"
+            kind = type(part).__name__
+            return f"{key} ({kind}) is a convolution, which is no faster over a trial axis and rounds differently there"
     tensors = {
         key: torch.stack([t.detach(), t.detach()]) for key, t in [*module.named_parameters(), *module.named_buffers()]
     }

@@ -44,7 +44,7 @@ class ParameterSpec:
     fan_in: int
     """Number of inputs summed by one output: the scale of a random initialisation."""
     decay: str | None
-    """Decay group, any name; trials give each group a weight decay. None: never regularised."""
+    """Name of the decay group. Trials give each group a weight decay. None: never regularised."""
     initial: float | None = None
     """Initial value of all its numbers. None: drawn by the trial's `init`."""
     is_trained: bool = True
@@ -127,7 +127,7 @@ class FreeParameters:
         return ParameterSpec(name, (size,), fan_in, "biases" if self.decays_biases else None)
 
 
-AS_IN_P1 = FreeParameters()
+P1_PARAMETERS = FreeParameters()
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class Network(ABC):
         """Return the cost of a training step per row, on which predictions of memory and time depend."""
 
     def step_s(self, num_samples: int) -> float | None:
-        """Return the measured seconds of a step on `num_samples` samples on one core; None: estimated from `step_cost`."""
+        """Return the measured seconds of a step on one core, or None to estimate them from `step_cost`."""
         return None
 
     @property
@@ -215,7 +215,7 @@ class Network(ABC):
         return None
 
     def start(self, seed: int, dtype: torch.dtype) -> tuple[Tensor, Tensors] | None:
-        """Return a trial's initial parameters [P], flat, and its state; None: drawn by the trial's `init`."""
+        """Return a trial's initial parameters [P], flat, and its state, or None if `init` draws them."""
         return None
 
     def kernels(self) -> Kernels | None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from depthrate.tasks.networks.network import (
-    AS_IN_P1,
     NO_STATE,
+    P1_PARAMETERS,
     FreeParameters,
     Kernels,
     Layer,
@@ -49,7 +49,7 @@ class ResidualNetwork(Network):
     ln_eps: float = LAYER_NORM_EPS
     relu: Relu | None = None
     """Replacement of ReLU, or None."""
-    free: FreeParameters = AS_IN_P1
+    free: FreeParameters = P1_PARAMETERS
     last_weight = "W_L"
 
     def parameter_specs(self) -> list[ParameterSpec]:
@@ -132,7 +132,7 @@ class ResidualNetwork(Network):
         return dataclasses.replace(self, relu=relu)
 
     def neutral_block(self) -> Mapping[str, float] | None:
-        """Return W = 0 and one bias for all coordinates, which the next LayerNorm removes; None for RN2.
+        """Return W = 0 and one bias for all coordinates, which the next LayerNorm removes, or None for RN2.
 
         With two matrices at zero, neither has a gradient. With one of them nonzero, the block costs something.
         """

@@ -73,7 +73,7 @@ class KinkSlopes:
         self._calls = 0
 
     def begin(self, slopes: list[Tensor] | None) -> None:
-        """Start a pass; None for the first one."""
+        """Start a pass, the first one with None."""
         self.slopes, self._calls = slopes, 0
 
     def __call__(self, z_TND: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from depthrate.tasks.networks.network import (
-    AS_IN_P1,
     NO_STATE,
+    P1_PARAMETERS,
     FreeParameters,
     Kernels,
     Layer,
@@ -64,7 +64,7 @@ class Transformer(Network):
     ln_eps: float = LAYER_NORM_EPS
     relu: Relu | None = None
     """Replacement of ReLU, or None."""
-    free: FreeParameters = AS_IN_P1
+    free: FreeParameters = P1_PARAMETERS
     last_weight = "W_L"
 
     def parameter_specs(self) -> list[ParameterSpec]:
@@ -119,8 +119,8 @@ class Transformer(Network):
         )
 
     def kernels(self) -> Kernels | None:
-        """Return the kernels of `tasks/native/transformer.cpp`; None with another ReLU or other free parameters than P1's."""
-        if self.relu is not None or self.free != AS_IN_P1:
+        """Return the kernels of `tasks/native/transformer.cpp`, or None if ReLU or the free parameters differ from P1."""
+        if self.relu is not None or self.free != P1_PARAMETERS:
             return None
         constants = {
             "WIDTH": self.width,
@@ -169,7 +169,7 @@ class Transformer(Network):
         return dataclasses.replace(self, relu=relu)
 
     def neutral_block(self) -> Mapping[str, float] | None:
-        """Return zero weights and one bias for all coordinates, which the next LayerNorm removes; None except for T11.
+        """Return zero weights and one bias for all coordinates, which the next LayerNorm removes. None except for T11.
 
         With two matrices at zero, neither has a gradient. With one of them nonzero, the block costs something.
         """

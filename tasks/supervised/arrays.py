@@ -30,11 +30,11 @@ class Splits:
     training: Items
     test: Items | None = None
     vocabulary_size: int | None = None
-    """Number of tokens if samples are texts [N, tokens]; None: samples are numbers."""
+    """Number of tokens, if samples are texts [N, tokens]. None: samples are numbers."""
     is_indexed: bool = True
     """Whether single samples can be read. Otherwise all are in memory."""
     is_from_loader: bool = False
-    """Whether they came in torch loaders, of which only the data sets are used."""
+    """Whether they came in torch loaders, from which only the data sets are used."""
 
     @property
     def is_large(self) -> bool:

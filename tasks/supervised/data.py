@@ -46,7 +46,7 @@ class CustomData:
 
         Args:
             arguments: Arguments of a trial.
-            stream: Whether the samples are streamed; None: if they are large (`items.STREAMED_BYTES`).
+            stream: Whether the samples are streamed. None: if they are large (`items.STREAMED_BYTES`).
         Raises:
             DatasetError: The samples cannot be read, have different forms, or cannot be streamed.
         """
@@ -63,7 +63,7 @@ class CustomData:
         return False if self._opened(arguments).is_large else None
 
     def is_from_loader(self, arguments: Mapping[str, Any]) -> bool:
-        """Return whether the function returned torch loaders, of which only the data sets are used."""
+        """Return whether the function returned torch loaders, from which only the data sets are used."""
         return self._opened(arguments).is_from_loader
 
     def _opened(self, arguments: Mapping[str, Any]) -> _Opened:

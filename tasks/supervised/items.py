@@ -1,4 +1,4 @@
-"""A user's samples by index: a map-style data set or a pair of arrays, of which only requested samples are read.
+"""A user's samples by index: a map-style data set or a pair of arrays. Only requested samples are read.
 
 Shapes: N samples, B samples read together.
 """
@@ -24,7 +24,7 @@ STREAMED_BYTES = 4e9
 """Size from which data are streamed by default, since reading them at plan takes minutes. Part of a trial's identity."""
 STREAMED_ITEMS = 1_000_000
 """Number of items from which a data set read item by item is streamed by default."""
-USABLE_SHARE = 0.5
+MAX_MEMORY_SHARE = 0.5
 """Maximal share of this machine's memory for unprepared data. Training needs a second copy."""
 ITEMS_PER_READ = 1024
 """Items read together."""
@@ -101,7 +101,7 @@ class ArrayItems(Items):
 
     @cached_property
     def _mapping(self) -> mmap.mmap | None:
-        """Read-only mapping of the samples from a file, advised of random access; None: in memory."""
+        """Read-only mapping of the samples from a file, advised of random access, or None if in memory."""
         part: Any = self.x
         while part is not None and not (isinstance(part, np.memmap) and part.mode == "r"):
             part = getattr(part, "base", None)
@@ -251,7 +251,7 @@ def check_size(path: Path | str, num_bytes: float) -> None:
         DatasetError: Names both sizes.
     """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if num_bytes > USABLE_SHARE * memory:
+    if num_bytes > MAX_MEMORY_SHARE * memory:
         raise DatasetError(
             f"{path} takes {num_bytes / 1e9:.1f} GB unpacked, but this machine has {memory / 1e9:.1f} GB of memory, and "
             "training needs a second copy. Set stream: true with a folder of x.npy and y.npy or a function that returns a "

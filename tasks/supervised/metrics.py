@@ -15,21 +15,10 @@ from depthrate.tasks.measures.path_columns import GEODESIC
 from depthrate.tasks.metric import Measurement, Optimum, by_name
 from depthrate.tasks.supervised import theory
 
-HOW_ONE_TRAINS = frozenset(
+NEUTRAL_PARAMETERS = frozenset(
     [
-        *(
-            "seed",
-            "seed_scope",
-            "optimizer",
-            "lr",
-            "momentum",
-            "schedule",
-            "steps",
-            "epochs",
-            "batch_size",
-            "clip_norm",
-        ),
-        *("polish", "polish_to", "polish_tolerance", "polish_smoothing", "polish_memory", "polish_solver"),
+        *("seed", "seed_scope", "optimizer", "lr", "momentum", "schedule", "steps", "epochs", "batch_size"),
+        *("clip_norm", "polish", "polish_to", "polish_tolerance", "polish_smoothing", "polish_memory", "polish_solver"),
         *("polish_barrier", "continuation", "init", "dtype", "features", "feature_dtype", "measure_steps", "rank_tol"),
         *("measure", "geodesic", "epsilon", "measure_epochs", "milestones"),
     ]
@@ -154,7 +143,7 @@ _PER_STEP = (
         reaches_limit=theory.reaches_limit,
         gap_bound="objective_bound",
         at_zero=theory.objective_at_zero,
-        optimum=Optimum("depth", HOW_ONE_TRAINS, theory.may_idle, reached_where="stationary"),
+        optimum=Optimum("depth", NEUTRAL_PARAMETERS, theory.may_idle, reached_where="stationary"),
     ),
     _fitted(
         "objective_gap",
@@ -222,7 +211,7 @@ NUMBERS = (
         "Objective",
         "loss plus regularisation: the minimised quantity",
         per="step",
-        optimum=Optimum("depth", HOW_ONE_TRAINS, theory.may_idle),
+        optimum=Optimum("depth", NEUTRAL_PARAMETERS, theory.may_idle),
     ),
     Measurement(
         "r_squared",

@@ -47,7 +47,7 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
         None,
         pattern=r"\d+x\d+x\d+\*\d+( \d+x\d+x\d+\*\d+)*",
         added_later=True,
-        doc="stages of resnet_conv as channels x rows x columns, times blocks, e.g. 64x16x16*2 128x8x8*3 (null: those of P3's "
+        doc="stages of resnet_conv as channels x rows x columns, times blocks, e.g. 64x16x16*2 128x8x8*3 (null: from P3's "
         "Table I)",
     )
     dataset: str = parameter(
@@ -258,29 +258,22 @@ _NEXT_TOKENS = (
     *("context_length", "vocabulary_size", "samples", "order", "zipf", "sharpness", "positions", "min_class_count"),
 )
 _THEORY = (
-    *(
-        "seed_scope",
-        "polish",
-        "polish_tolerance",
-        "polish_smoothing",
-        "polish_memory",
-        "polish_barrier",
-        "continuation",
-    ),
+    *("seed_scope", "polish", "polish_tolerance", "polish_smoothing", "polish_memory", "polish_barrier"),
+    "continuation",
 )
-OF_TARGETS = {
+TARGET_PARAMETERS = {
     "collapse": (*_CLASSES, *_THEORY),
     "own": _CLASSES,
     "regression": _NUMBERS,
     "next_token": _NEXT_TOKENS,
 }
 """Task -> its parameters among those that only some tasks have."""
-OF_BUILTIN_NETWORKS = (
+BUILTIN_NETWORK_PARAMETERS = (
     *("norm", "depth", "width", "patch_size", "last_bias", "regularise", "weight_decay_features", "init", "ln_eps"),
 )
-OF_CUSTOM_NETWORKS = ("layers", "maps", "flat_inputs", "decayed")
-OF_CUSTOM_DATA = ("dataset_hash", "stream", "measure_samples")
-OF_TEXTS = ("context_length", "vocabulary_size")
+CUSTOM_NETWORK_PARAMETERS = ("layers", "maps", "flat_inputs", "decayed")
+CUSTOM_DATA_PARAMETERS = ("dataset_hash", "stream", "measure_samples")
+TEXT_PARAMETERS = ("context_length", "vocabulary_size")
 """Parameters of texts. A network argument with such a name is the same parameter."""
 
 

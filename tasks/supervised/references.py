@@ -30,7 +30,7 @@ CUSTOM_PATTERNS = {"arch": ":", "dataset": rf"[:/]|({'|'.join(map(re.escape, DAT
 
 @dataclass(frozen=True)
 class CustomReferences:
-    """Custom network and data of a sweep, each by an absolute path; None: built-in."""
+    """Custom network and data of a sweep, each by an absolute path, or None for built-in."""
 
     arch: str | None = None
     dataset: str | None = None

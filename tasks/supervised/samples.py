@@ -24,7 +24,7 @@ def check_not_empty(x: np.ndarray, name: str, split: str) -> None:
 
 
 def check_numbers(x: np.ndarray, name: str, split: str) -> None:
-    """Reject samples that are not numbers [N, ...]; NaN and infinity are accepted.
+    """Reject samples that are not numbers [N, ...]. NaN and infinity are accepted.
 
     Raises:
         DatasetError: Names the split.

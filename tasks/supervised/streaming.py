@@ -28,7 +28,7 @@ NUM_EXAMINED = 32
 
 
 class Streamed(ABC):
-    """Custom data by index, of which a few samples per split were read."""
+    """Custom data by index, known from a few samples per split."""
 
     has_targets = False
     """Whether labels are numbers."""

@@ -21,7 +21,7 @@ from depthrate.tasks.networks.module import ModuleNetwork
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised.data import CustomData
-from depthrate.tasks.supervised.parameters import OF_TEXTS, SupervisedParameters
+from depthrate.tasks.supervised.parameters import TEXT_PARAMETERS, SupervisedParameters
 from depthrate.tasks.supervised.references import CUSTOM, parse_references
 from depthrate.tasks.supervised.streaming import Streamed
 from depthrate.tasks.supervised.targets.classes import Classes
@@ -49,7 +49,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
         data: CustomData | None = None,
         code: TaskCode | None = None,
     ):
-        """Build a task from a custom network, custom data, or both; None: built-in.
+        """Build a task from a custom network, custom data, or both. None: built-in.
 
         Raises:
             ParameterError: A callable takes arguments with the names of parameters.
@@ -73,7 +73,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
         """Return a trial's parameters as attributes, with those of the user's callables in `arguments`."""
         if self.custom_network is None and self.data is None:
             return self.parameters.from_params({**self.target.fixed, **params})
-        others = self._arguments.difference(OF_TEXTS)
+        others = self._arguments.difference(TEXT_PARAMETERS)
         declared = {name: value for name, value in params.items() if name not in others}
         return self.parameters.from_params({**self.target.fixed, **declared, "arguments": params})
 
@@ -104,7 +104,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
         if self.custom_network is None:
             return
         sizes = _sizes(self.data_shape(self.read(params)))
-        for name in self._network_arguments.intersection((*self.target.from_data, *OF_TEXTS)):
+        for name in self._network_arguments.intersection((*self.target.from_data, *TEXT_PARAMETERS)):
             if params[name] is None:
                 params[name] = sizes.get(name)
 
@@ -225,7 +225,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
     def _check_texts(self, trial: SupervisedParameters) -> None:
         """Reject parameters of texts for other data, so that no two trials differ in name only."""
         is_text = self.data is None and (trial.dataset == MARKOV or PUBLISHED[trial.dataset].is_text)
-        for name in OF_TEXTS:
+        for name in TEXT_PARAMETERS:
             value, minimum = getattr(trial, name, None), self.parameters.schema[name].minimum or 0
             if value is None:
                 continue
@@ -326,5 +326,5 @@ def _sizes(data: DataShape) -> dict[str, int]:
 
 
 def _patterns(text: str | None) -> tuple[str, ...] | None:
-    """Split the comma-separated patterns of a parameter; None for None."""
+    """Split the comma-separated patterns of a parameter. None stays None."""
     return None if text is None else tuple(part.strip() for part in text.split(",") if part.strip())

@@ -118,7 +118,7 @@ def reaches_limit(trials: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def theorem_bound(blocks: int, *, num_samples: int, width: int, weight_decay: float, closest: float) -> float | None:
-    """Return P1's bound on the objective above its limit, for residual blocks of one matrix; None below two blocks.
+    """Return P1's bound on the objective above its limit, for residual blocks of one matrix, or None below two blocks.
 
     32 pi^2 d lambda N / (L_1 m^2) + 2^7 N d lambda log^2 L_2 / (m^2 L_2), with m (`closest`) the smallest distance between
     normalised samples. The theorem leaves the division of the blocks into L_1 and L_2 open. Here both are half.
@@ -131,7 +131,7 @@ def theorem_bound(blocks: int, *, num_samples: int, width: int, weight_decay: fl
 
 
 def may_idle(params: Mapping[str, Any]) -> bool:
-    """Return whether an additional block can leave a trial's network unchanged at no cost; False for custom networks."""
+    """Return whether an additional block can leave a trial's network unchanged at no cost (False for custom networks)."""
     from depthrate.tasks.networks.builtin import ARCHITECTURES  # here: see construction_excess
 
     architecture = ARCHITECTURES.get(str(params.get("arch")))
@@ -139,7 +139,7 @@ def may_idle(params: Mapping[str, Any]) -> bool:
 
 
 def objective_at_zero(trials: Sequence[Mapping[str, Any]]) -> list[float | None]:
-    """Return the objective of networks with all weights and biases 0, for balanced classes; None for custom data.
+    """Return the objective of networks with all weights and biases 0, for balanced classes, or None for custom data.
 
     It is log K for cross-entropy and 1/2 for the squared error.
     """

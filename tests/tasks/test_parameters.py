@@ -253,7 +253,7 @@ def test_catch_all_arguments_are_refused():
     def loose(**anything: int):
         return anything
 
-    with pytest.raises(ParameterError, match=r"'loose' takes .*anything; every parameter needs a name and a type"):
+    with pytest.raises(ParameterError, match=r"'loose' takes .*anything, but every parameter needs a name and a type"):
         schema_of_function(loose)
 
 

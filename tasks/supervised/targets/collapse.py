@@ -91,7 +91,7 @@ def draw_seed(trial: SupervisedParameters) -> int:
 
 
 def objective_bound(trial: SupervisedParameters, num_samples: int, closest: float) -> float | None:
-    """Return the theorem's bound on the objective above its limit; None for other networks and problems.
+    """Return the theorem's bound on the objective above its limit, or None for other networks and problems.
 
     closest: Smallest distance between two samples of norm 1.
     """
@@ -108,7 +108,7 @@ def objective_bound(trial: SupervisedParameters, num_samples: int, closest: floa
 
 
 def objective_limit(trial: SupervisedParameters, num_classes: int) -> float | None:
-    """Return the objective's limit at infinite depth, for balanced classes; None with BatchNorm or smoothed labels."""
+    """Return the objective's limit at infinite depth, for balanced classes, or None with BatchNorm or smoothed labels."""
     if not ARCHITECTURES[trial.arch].has_limit or trial.label_smoothing:
         return None
     return gufm_limit(

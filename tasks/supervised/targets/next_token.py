@@ -28,13 +28,13 @@ from depthrate.tasks.supervised.targets.target import Fields, Target, check_draw
 if TYPE_CHECKING:
     from depthrate.tasks.training.held_out import Measure
 
-READING = {MARKOV: (16, 32), "imdb": (32, 1000)}
+TEXT_SIZES = {MARKOV: (16, 32), "imdb": (32, 1000)}
 """Data set -> default context length and vocabulary size."""
 _NO_SIZE = "does not declare its number of distinct tokens. Add vocabulary_size next to x and y."
-_OF_CHAIN = ("order", "zipf", "sharpness")
-_OF_CLASSES = (
+_CHAIN_PARAMETERS = ("order", "zipf", "sharpness")
+_CLASS_PARAMETERS = (
     *("dataset", "dataset_hash", "stream", "measure_samples", "samples", "data_seed", "test", "context_length"),
-    *("vocabulary_size", *_OF_CHAIN, "positions", "min_class_count"),
+    *("vocabulary_size", *_CHAIN_PARAMETERS, "positions", "min_class_count"),
 )
 """Parameters that decide which tokens are classes."""
 
@@ -84,7 +84,7 @@ class NextToken(Target):
         "width": {"doc": "feature dimension d"},
         "dataset": {
             "default": MARKOV,
-            "choices": tuple(READING),
+            "choices": tuple(TEXT_SIZES),
             "doc": "markov: sequences drawn from a chain of known entropy, or imdb: sections of reviews, read from "
             "DEPTHRATE_DATA",
         },
@@ -92,20 +92,20 @@ class NextToken(Target):
         "data_seed": {"doc": "seed of the sequences and of the chain, shared by all trials unless varied"},
         "context_length": {
             "doc": "tokens per sequence, each trained on the next one (null: "
-            + ", ".join(f"{length} for {name}" for name, (length, _) in READING.items())
+            + ", ".join(f"{length} for {name}" for name, (length, _) in TEXT_SIZES.items())
             + ")",
         },
         "vocabulary_size": {
             "doc": "number of tokens, for imdb the most frequent ones and one for all others (null: "
-            + ", ".join(f"{size:,} for {name}" for name, (_, size) in READING.items())
+            + ", ".join(f"{size:,} for {name}" for name, (_, size) in TEXT_SIZES.items())
             + ")",
         },
         "test": {"added_later": False},
     }
     fixed: ClassVar[Mapping[str, Any]] = {"loss": "ce", "maps": "flatten", "flat_inputs": False}
-    published_only = (*_OF_CHAIN, "context_length", "vocabulary_size")
+    published_only = (*_CHAIN_PARAMETERS, "context_length", "vocabulary_size")
     has_test_files = False
-    measurable_by = _OF_CLASSES
+    measurable_by = _CLASS_PARAMETERS
     streamed = StreamedTokens
 
     def split(
@@ -183,7 +183,7 @@ class NextToken(Target):
         if whole is not None:
             check_drawn(trial, whole.num_samples)
         elif trial.dataset != MARKOV:
-            for name in _OF_CHAIN:
+            for name in _CHAIN_PARAMETERS:
                 default = trial.schema[name].default
                 if getattr(trial, name) != default:
                     raise ParameterError(
@@ -251,7 +251,7 @@ def _token_dataset(x_NS: np.ndarray, y_NS: np.ndarray, size: int, test: Dataset 
 
 def _text_sizes(trial: SupervisedParameters) -> tuple[int, int]:
     """Return the context length and the vocabulary size of built-in data."""
-    length, size = READING[trial.dataset]
+    length, size = TEXT_SIZES[trial.dataset]
     return trial.context_length or length, trial.vocabulary_size or size
 
 

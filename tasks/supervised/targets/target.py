@@ -1,7 +1,7 @@
 """Contract of a target: what a network predicts per sample, how data are prepared for it, its checks and its metrics.
 
-To add one, write a class below `Target`, its parameters in `OF_TARGETS` (`parameters.py`), its metrics in `metrics.py`, and an
-entry in `TARGETS` (`task.py`). Importable without torch.
+To add one, write a class below `Target`, its parameters in `TARGET_PARAMETERS` (`parameters.py`), its metrics in `metrics.py`,
+and an entry in `TARGETS` (`task.py`). Importable without torch.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from depthrate.tasks.panel import Panel
 from depthrate.tasks.parameters import REQUIRED, Parameter, ParameterError, ParameterSchema
 from depthrate.tasks.supervised.arrays import Splits
 from depthrate.tasks.supervised.parameters import (
-    OF_BUILTIN_NETWORKS,
-    OF_CUSTOM_DATA,
-    OF_CUSTOM_NETWORKS,
-    OF_TARGETS,
-    OF_TEXTS,
+    BUILTIN_NETWORK_PARAMETERS,
+    CUSTOM_DATA_PARAMETERS,
+    CUSTOM_NETWORK_PARAMETERS,
+    TARGET_PARAMETERS,
+    TEXT_PARAMETERS,
     SupervisedParameters,
     weight_decays,
 )
@@ -57,7 +57,7 @@ class Target(ABC):
     published_only: tuple[str, ...] = ()
     """Parameters of built-in data only."""
     from_data: tuple[str, ...] = ("num_classes", "num_inputs", "in_channels", "image_size")
-    """Arguments of a custom network that default to sizes of the data, like those of `OF_TEXTS` without a default."""
+    """Arguments of a custom network that default to sizes of the data, like those of `TEXT_PARAMETERS` without a default."""
     draw = "samples"
     """Parameter that limits the number of samples."""
     has_test_files = True
@@ -74,14 +74,16 @@ class Target(ABC):
         network_arguments: Sequence[Parameter] = (),
         data_arguments: Sequence[Parameter] = (),
     ) -> ParameterSchema:
-        """Return the parameters of trials with a custom network or custom data of these names; None: built-in.
+        """Return the parameters of trials with a custom network or custom data of these names, or built-in ones (None).
 
         Raises:
             ParameterError: An argument has the name of a parameter or of another argument.
         """
-        absent = {name for names in OF_TARGETS.values() for name in names}.difference(OF_TARGETS[self.name])
-        absent.update(OF_CUSTOM_NETWORKS if network is None else OF_BUILTIN_NETWORKS)
-        absent.update(OF_CUSTOM_DATA if data is None else self.published_only)
+        absent = {name for names in TARGET_PARAMETERS.values() for name in names}.difference(
+            TARGET_PARAMETERS[self.name]
+        )
+        absent.update(CUSTOM_NETWORK_PARAMETERS if network is None else BUILTIN_NETWORK_PARAMETERS)
+        absent.update(CUSTOM_DATA_PARAMETERS if data is None else self.published_only)
         declared = {
             name: replace(parameter, **self.declares.get(name, {}))
             for name, parameter in SupervisedParameters.schema.items()
@@ -95,10 +97,10 @@ class Target(ABC):
             declared["weight_decay_last"] = replace(
                 last, doc="lambda of the last linear map's weight (null: weight_decay)"
             )
-            for name in set(OF_TEXTS).intersection(declared):
+            for name in set(TEXT_PARAMETERS).intersection(declared):
                 declared[name] = replace(declared[name], added_later=True)
             for argument in network_arguments:
-                if argument.name in OF_TEXTS:
+                if argument.name in TEXT_PARAMETERS:
                     declared.pop(argument.name, None)
         if data is not None:
             declared["dataset"] = _CustomName(name="dataset", kind="str", choices=(data,), doc="custom data")
@@ -125,7 +127,7 @@ class Target(ABC):
                     f"have an argument {name!r}. Rename one of them."
                 )
             is_from_data = name in self.from_data and not argument.nullable
-            if is_from_data or (name in OF_TEXTS and argument.default is REQUIRED):
+            if is_from_data or (name in TEXT_PARAMETERS and argument.default is REQUIRED):
                 argument = replace(argument, nullable=True, default=None, doc=f"{argument.doc} (null: from the data)")
             checked[name] = argument
         return list(checked.values())
@@ -191,7 +193,7 @@ class Target(ABC):
         """
 
     def check(self, trial: SupervisedParameters, whole: Dataset | Streamed | None) -> None:
-        """Reject combinations that cannot run; `whole` is the custom data.
+        """Reject combinations that cannot run. `whole` is the custom data.
 
         Raises:
             ParameterError: Names the parameters that exclude each other.

@@ -79,7 +79,7 @@ def test_what_torch_does_not_fuse_trains_alone_and_is_no_warning_to_a_user():
         warnings.simplefilter("always")  # as a user has them, not errors as here
         reason = network(Attending, patterns=("blocks.*",)).unfused_reason
     assert not said and reason is not None
-    assert reason.startswith("torch has no form over a trial axis of an operation in it (_scaled_dot_product")
+    assert reason.startswith("torch cannot batch an operation in it over a trial axis (_scaled_dot_product")
 
 
 @pytest.mark.slow
