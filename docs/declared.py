@@ -44,6 +44,34 @@ FOLDERS = ("orchestrator", "tasks", "sweeps", "storage", "slurm")
 
 GENERATED = "reference/generated"
 """The folder of the generated pages, below docs/."""
+NAVIGATION = {
+    "Tutorials": ("tutorials/first-sweep", "tutorials/own-model"),
+    "How-to guides": (
+        "how-to/write-sweeps",
+        "how-to/custom-tasks",
+        "how-to/search",
+        "how-to/clusters",
+        "how-to/analyse",
+        "how-to/operate",
+        "how-to/plugins",
+    ),
+    "Explanation": ("explanation/concepts", "explanation/store", "explanation/engines", "explanation/fits"),
+    "Reference": (
+        *(
+            f"{GENERATED}/{name}"
+            for name in ("commands", "python", "sweep-keys", "tasks", "metrics", "tables", "failures")
+        ),
+        *("reference/clusters", f"{GENERATED}/security-tests", f"{GENERATED}/modules", "reference/changelog"),
+    ),
+    "Gallery": (
+        "atlas/index",
+        f"{GENERATED}/shipped-sweeps",
+        "gallery/progressive",
+        "gallery/words",
+        "gallery/infimum",
+    ),
+}
+"""Caption -> its pages in the navigation of docs/index.md."""
 NETWORKS = {
     "rn1": "L-RN1 of P1: residual blocks of one linear layer, LN(x + relu(W x + b)).",
     "rn2": "L-RN2 of P1: residual blocks of two linear layers.",
@@ -52,15 +80,15 @@ NETWORKS = {
     "t21": "L-T21 of P1: as t11, with two linear layers in attention.",
     "t22": "L-T22 of P1: as t11, with two linear layers in both.",
     "mlp": "`depth` linear layers with ReLU and biases, without LayerNorm, and the last layer.",
-    "resnet20_mlp": "ResNet20 in its CIFAR form without augmentation, and an MLP of `depth` layers on its 64 features (layer 1).",
+    "resnet20_mlp": "ResNet20 in its CIFAR form without augmentation, and an MLP of `depth` layers on its 64 features.",
     "resnet_dense": "Residual network of linear layers with BatchNorm (P3): h = relu(h + BN(W_2 relu(BN(W_1 h)))).",
     "resnet_conv": "Its convolutional form in `stages` (P3, Table I); measured are the last stage's blocks.",
 }
 """Architecture of `collapse` -> description."""
-DATA = """`digits` comes with depthrate (source and licence: `tasks/data/digits.txt`). The others are read below `DEPTHRATE_DATA` as
-published, compressed or not: `mnist`, `fashion_mnist` and `kmnist` as IDX, `cifar10` and `cifar100` binary or Python, `stl10`
-binary, `imdb` as the aclImdb archive. `cifar10_batch1` is the first training batch alone. `samples_per_class` selects a balanced
-subset by `data_seed`, never by the trial's seed."""
+DATA = """`digits` comes with depthrate (source and licence: `tasks/data/digits.txt`). The others are read below
+`DEPTHRATE_DATA` as published, compressed or not: `mnist`, `fashion_mnist` and `kmnist` as IDX, `cifar10` and `cifar100` binary
+or Python, `stl10` binary, `imdb` as the aclImdb archive. `cifar10_batch1` is the first training batch alone.
+`samples_per_class` selects a balanced subset by `data_seed`, never by the trial's seed."""
 GROUPS = {
     "Sweeps": ("sweeps.", "orchestrator.notebook.sweep"),
     "Results": ("storage.", "orchestrator.notebook."),
@@ -75,7 +103,7 @@ def commands_page() -> str:
     """The command line: every command with its arguments and options."""
     summary = [[f"[`depthrate {' '.join(path)}`](#{'-'.join(path)})", command.help] for path, command in _leaves(app)]
     sections = "\n".join(_section(path, command) for path, command in _leaves(app))
-    return f"# Commands\n\nOptions of one executor are shown with `run` and `plan`.\n\n{_table(['command', 'effect'], summary)}\n{sections}"
+    return f"# Commands\n\n{_table(['command', 'effect'], summary)}\n{sections}"
 
 
 def python_page() -> str:
@@ -91,15 +119,26 @@ def python_page() -> str:
 def sweep_keys_page() -> str:
     """Every key of a sweep file, from its JSON schema."""
     contents = sweep_schema(registered_tasks())
-    parts = {"Sweep": contents, **{name: part for name, part in contents["$defs"].items() if part.get("title") == name and "properties" in part}}
+    parts = {"Sweep": contents} | {
+        name: part
+        for name, part in contents["$defs"].items()
+        if part.get("title") == name and "properties" in part  # not the parameters of tasks, nor enumerations
+    }
     sections = []
     for name, part in parts.items():
         required = part.get("required", [])
         rows = [
-            [f"`{key}`", value.get("description", ""), _json_type(value, contents["$defs"]), _json_default(value, key in required)]
+            [
+                f"`{key}`",
+                value.get("description", ""),
+                _json_type(value, contents["$defs"]),
+                _json_default(value, key in required),
+            ]
             for key, value in part["properties"].items()
         ]
-        sections.append(f"## {name}\n\n{part.get('description', '')}\n\n{_table(['key', 'meaning', 'type', 'default'], rows)}")
+        sections.append(
+            f"## {name}\n\n{part.get('description', '')}\n\n{_table(['key', 'meaning', 'type', 'default'], rows)}"
+        )
     kinds = [[f"`{kind}`", _names(needed), _names(more)] for kind, (needed, more) in FIGURE_KEYS.items()]
     figures = "## Keys of each kind of figure\n\n" + _table(["kind", "required", "optional"], kinds)
     intro = "The keys of a sweep file, and of its parts. `depthrate schema` prints the same as JSON schema for editors."
@@ -109,12 +148,14 @@ def sweep_keys_page() -> str:
 def tasks_page() -> str:
     """Every task with its parameters, the networks of `collapse`, and the data sets."""
     tasks = registered_tasks().values()
-    head = _table(["task", "version", "purpose"], [[f"[`{t.name}`](#{t.name.replace('_', '-')})", t.version, t.doc] for t in tasks])
+    rows = [[f"[`{t.name}`](#{t.name})", t.version, t.doc] for t in tasks]
+    head = _table(["task", "version", "purpose"], rows)
     sections = [f"## {t.name}\n\n{t.doc}\n\n{_parameters(t)}" for t in tasks]
     networks = _table(["`arch`", "network"], [[f"`{name}`", NETWORKS[name]] for name in ARCHITECTURES])
     intro = "*Fusible* parameters may differ within a pack. `depthrate tasks NAME` prints the same."
     data = f"## Data sets\n\n{DATA}\n\n{_datasets()}"
-    return "\n".join([f"# Tasks and parameters\n\n{intro}\n\n{head}", f"## Networks\n\n{networks}\n{_cited()}", *sections, data])
+    head = f"# Tasks and parameters\n\n{intro}\n\n{head}"
+    return "\n".join([head, f"## Networks\n\n{networks}\n{_cited()}", *sections, data])
 
 
 def metrics_page() -> str:
@@ -124,10 +165,11 @@ def metrics_page() -> str:
         rows = [
             [f"`{m.name}`", m.label, m.doc, f"`{MEASURED_TABLES[m.per]}`", m.kind, m.axis] for m in task.measurements
         ]
-        sections.append(f"## Metrics of {task.name}\n\n" + _table(["metric", "label", "formula", "table", "kind", "axis"], rows))
+        table = _table(["metric", "label", "formula", "table", "kind", "axis"], rows)
+        sections.append(f"## Metrics of {task.name}\n\n{table}")
     intro = (
-        "Every layer is measured in float64. Layer 0 is the network's input, in a transformer its embedding, and layer = depth the "
-        "last feature."
+        "Every layer is measured in float64. Layer 0 is the network's input, in a transformer its embedding, and layer = depth "
+        "the last feature."
     )
     return "\n".join([f"# Metrics\n\n{intro}\n\n{_cited()}", *sections])
 
@@ -160,12 +202,14 @@ def failures_page() -> str:
         rule = RULES[kind]
         retries = f"up to {MAX_FAILURES_PER_PACK}" if rule.retries > MAX_FAILURES_PER_PACK else str(rule.retries)
         causes = ", ".join(str(cause.name).lower() for cause in rule.causes)
-        rows.append([f"`{kind.value}`", texts.get(kind.name, ""), retries, causes, "yes" if rule.only_elsewhere else ""])
+        rows.append(
+            [f"`{kind.value}`", texts.get(kind.name, ""), retries, causes, "yes" if rule.only_elsewhere else ""]
+        )
     return (
         "# Attempt states and failures\n\nThe columns `state` and `error_kind` of `attempts`.\n\n"
         + _table(["state", "meaning"], state_rows)
-        + "\nAfter a failure the pack is retried as often as its kind allows. A pack of several trials that runs out of memory is "
-        "split instead. Failures on an unhealthy node are not counted.\n\n"
+        + "\nAfter a failure the pack is retried as often as its kind allows. A pack of several trials that runs out of memory "
+        "is split instead. Failures on an unhealthy node are not counted.\n\n"
         + _table(["failure kind", "meaning", "retries", "possible causes", "only on another node"], rows)
     )
 
@@ -174,7 +218,9 @@ def security_page() -> str:
     """Each attack with its defence and the test that checks it, from docs/security.toml."""
     rows = tomllib.loads((ROOT / "docs" / "security.toml").read_text())["check"]
     table = _table(["attack", "defence", "test"], [[row["attack"], row["defence"], f"`{row['test']}`"] for row in rows])
-    return f"# Security tests\n\n[Trusted code](../../explanation/store.md#trusted-code) has the trust model.\n\n{table}"
+    return (
+        f"# Security tests\n\n[Trusted code](../../explanation/store.md#trusted-code) has the trust model.\n\n{table}"
+    )
 
 
 def modules_page() -> str:
@@ -195,10 +241,18 @@ def shipped_sweeps_page() -> str:
     rows = [[f"`{file.relative_to(ROOT / 'sweeps').with_suffix('')}`", _comment(file), _axes(file)] for file in files]
     intro = (
         "These sweeps come with depthrate and run by name: `depthrate run papers/mnist-rn1-small`. `depthrate plan papers/` "
-        "estimates each and checks its data. Variants named `-small` take minutes, `-medium` ones about half a core-hour. The full "
-        "ones in `papers/` need a GPU and have not been run, except for `words/` and `lowrank/figure2-top`."
+        "estimates each and checks its data. Variants named `-small` take minutes, `-medium` ones about half a core-hour. The "
+        "full ones in `papers/` need a GPU and have not been run, except for `words/` and `lowrank/figure2-top`."
     )
     return f"# Shipped sweeps\n\n{intro}\n\n{_table(['sweep', 'purpose', 'grid'], rows)}"
+
+
+def navigation() -> str:
+    """The navigation of the site, one table of contents per caption."""
+    return "\n\n".join(
+        "\n".join(["```{toctree}", f":caption: {caption}", ":hidden:", "", *pages, "```"])
+        for caption, pages in NAVIGATION.items()
+    )
 
 
 def fit_models() -> str:
@@ -234,6 +288,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "shipped-sweeps": shipped_sweeps_page,
 }
 TABLES: dict[str, Callable[[], str]] = {
+    "navigation": navigation,
     "fit-models": fit_models,
     "executors": executors,
     "store-layout": store_layout,
@@ -251,7 +306,7 @@ def expand(page: str) -> str:
 
 
 def write_pages(docs: Path) -> None:
-    """Write the generated pages below a folder of documentation; leave unchanged ones alone, which Sphinx then does not reread."""
+    """Write the generated pages below a folder of documentation, except unchanged ones, which Sphinx then does not reread."""
     (docs / GENERATED).mkdir(parents=True, exist_ok=True)
     for name, page in PAGES.items():
         path, text = docs / GENERATED / f"{name}.md", page()
@@ -308,7 +363,9 @@ def _json_default(value: Mapping[str, Any], is_required: bool) -> str:
     if is_required:
         return "required"
     default = value.get("default")
-    return "" if default in (None, "", [], {}) else f"`{str(default).lower() if isinstance(default, bool) else default}`"
+    return (
+        "" if default in (None, "", [], {}) else f"`{str(default).lower() if isinstance(default, bool) else default}`"
+    )
 
 
 def _attribute_docs(file: Path) -> dict[str, str]:
@@ -317,7 +374,11 @@ def _attribute_docs(file: Path) -> dict[str, str]:
     for definition in ast.parse(file.read_text()).body:
         if isinstance(definition, ast.ClassDef):
             for assignment, text in zip(definition.body, definition.body[1:], strict=False):
-                if isinstance(assignment, ast.Assign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                if (
+                    isinstance(assignment, ast.Assign)
+                    and isinstance(text, ast.Expr)
+                    and isinstance(text.value, ast.Constant)
+                ):
                     docs[ast.unparse(assignment.targets[0])] = " ".join(str(text.value.value).split())
     return docs
 
