@@ -28,7 +28,7 @@ def blocks(language: str, page: str = PAGE) -> list[str]:
 def listing(name: str) -> str:
     """Return the Python or YAML listing of a file or sweep on one of the two pages."""
     listings = [code for page in (TUTORIAL, PAGE) for language in ("python", "yaml") for code in blocks(language, page)]
-    (match,) = (code for code in listings if re.match(rf"(# {re.escape(name)}\b|name: {re.escape(name)}\n)", code))
+    (match,) = (code for code in listings if re.match(rf"(# {re.escape(name)}[\s,]|name: {re.escape(name)}\n)", code))
     return match
 
 
