@@ -200,16 +200,16 @@ def failures_page() -> str:
     rows = []
     for kind in FailureKind:
         rule = RULES[kind]
-        retries = f"up to {MAX_FAILURES_PER_PACK}" if rule.retries > MAX_FAILURES_PER_PACK else str(rule.retries)
         causes = ", ".join(str(cause.name).lower() for cause in rule.causes)
         rows.append(
-            [f"`{kind.value}`", texts.get(kind.name, ""), retries, causes, "yes" if rule.only_elsewhere else ""]
+            [f"`{kind.value}`", texts.get(kind.name, ""), rule.retries, causes, "yes" if rule.only_elsewhere else ""]
         )
     return (
         "# Attempt states and failures\n\nThe columns `state` and `error_kind` of `attempts`.\n\n"
         + _table(["state", "meaning"], state_rows)
         + "\nAfter a failure the pack is retried as often as its kind allows. A pack of several trials that runs out of memory "
-        "is split instead. Failures on an unhealthy node are not counted.\n\n"
+        "is split instead. Failures on an unhealthy node are not counted. A pack is also given up after "
+        f"{MAX_FAILURES_PER_PACK} failures of kinds with fewer retries than that.\n\n"
         + _table(["failure kind", "meaning", "retries", "possible causes", "only on another node"], rows)
     )
 
@@ -351,8 +351,9 @@ def _json_type(value: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     if "enum" in value:
         return _names(map(str, value["enum"]))
     if value.get("type") == "array":
-        items = value.get("items", {})
-        return f"list of {_json_type(items, definitions)}" if "$ref" in items or "type" in items else "list of mappings"
+        item = _json_type(value.get("items", {}), definitions)
+        kind, comma, rest = item.partition(",")
+        return f"list of {kind if kind.startswith('`') or kind == 'any' else kind + 's'}{comma}{rest}"
     if "type" in value:
         return "mapping" if value["type"] == "object" else str(value["type"])
     choices = [_json_type(choice, definitions) for choice in value.get("anyOf", ()) if "pattern" not in choice]
