@@ -12,7 +12,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 import click
 import pyarrow as pa
@@ -75,10 +75,10 @@ NAVIGATION = {
 NETWORKS = {
     "rn1": "L-RN1 of P1: residual blocks of one linear layer, LN(x + relu(W x + b)).",
     "rn2": "L-RN2 of P1: residual blocks of two linear layers.",
-    "t11": "L-T11 of P1: causal transformer, one linear layer each in attention and MLP, read out at the last position.",
+    "t11": "L-T11 of P1: causal transformer, one matrix each for scores, values and MLP, read out at the last position.",
     "t12": "L-T12 of P1: as t11, with two linear layers in the MLP.",
-    "t21": "L-T21 of P1: as t11, with two linear layers in attention.",
-    "t22": "L-T22 of P1: as t11, with two linear layers in both.",
+    "t21": "L-T21 of P1: as t11, with two matrices each for scores and values.",
+    "t22": "L-T22 of P1: as t21, with two linear layers in the MLP.",
     "mlp": "`depth` linear layers with ReLU and biases, without LayerNorm, and the last layer.",
     "resnet20_mlp": "ResNet20 in its CIFAR form without augmentation, and an MLP of `depth` layers on its 64 features.",
     "resnet_dense": "Residual network of linear layers with BatchNorm (P3): h = relu(h + BN(W_2 relu(BN(W_1 h)))).",
@@ -462,7 +462,7 @@ def _documented(name: str) -> str:
     members = [(key, member) for key, member in vars(value).items() if not key.startswith("_")]
     members = [(key, member) for key, member in members if inspect.getdoc(member) != inspect.getdoc(type(member))]
     rows = [
-        [f"`{key}{_signature(member)}`", _prose(member).partition("\n\n")[0]]
+        [f"`{key}{' '.join(_signature(member).split())}`", _prose(member).partition("\n\n")[0]]
         for key, member in members
         if _prose(member)
     ]
@@ -470,15 +470,38 @@ def _documented(name: str) -> str:
 
 
 def _signature(value: Any) -> str:
-    """Return the signature of a function or class as written, or an empty string for anything else."""
+    """Return the signature of a function or class, or an empty string. Long ones have a line per parameter."""
     if not callable(value) or (isinstance(value, type) and issubclass(value, Exception)):
         return ""
-    text = str(inspect.signature(value))
-    return re.sub(
-        r"'([^']*)'",
-        lambda quoted: quoted[1],
-        re.sub(r"\bself, |\(self\)", lambda m: "()" if m[0] == "(self)" else "", text),
-    )
+    signature = inspect.signature(value)
+    parameters, stars = [], {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    for parameter in signature.parameters.values():
+        if parameter.name == "self":
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in "".join(text[0] for text in parameters):
+            parameters.append("*")
+        kind = _annotation(parameter.annotation)
+        text = stars.get(parameter.kind, "") + parameter.name + (f": {kind}" if kind else "")
+        if parameter.default is not parameter.empty:
+            default = repr(parameter.default) if isinstance(parameter.default, str) else str(parameter.default)
+            text += f" = {'...' if default == '<factory>' else default}"
+        parameters.append(text)
+    kind = "" if isinstance(value, type) else _annotation(signature.return_annotation)
+    returned = f" -> {kind}" if kind else ""
+    one_line = f"({', '.join(parameters)}){returned}"
+    return one_line if len(one_line) < 90 else "(\n    " + ",\n    ".join(parameters) + f",\n){returned}"
+
+
+def _annotation(annotation: Any) -> str:
+    """Return a type as written in code, without the modules of its parts and without constraints."""
+    if annotation is inspect.Parameter.empty:
+        return ""
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    if isinstance(annotation, type) and not hasattr(annotation, "__args__"):
+        return annotation.__name__
+    text = re.sub(r"Annotated\[([\w.]+), [^\[\]]*(?:\([^()]*\))?\]", r"\1", str(annotation))
+    return re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Za-z])", "", text).strip("'")
 
 
 def _prose(value: Any) -> str:
