@@ -474,7 +474,8 @@ def _signature(value: Any) -> str:
     if not callable(value) or (isinstance(value, type) and issubclass(value, Exception)):
         return ""
     signature = inspect.signature(value)
-    parameters, stars = [], {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    parameters: list[str] = []
+    stars: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
     for parameter in signature.parameters.values():
         if parameter.name == "self":
             continue
