@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ import depthrate
 from depthrate.orchestrator.cli import app as app_module
 from depthrate.orchestrator.cli.app import app
 from depthrate.tasks.registry import registered_tasks
+from tests.support.browser import browser
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -175,15 +177,34 @@ def test_contributing_has_a_line_for_every_room() -> None:
     assert rooms == named - {"tests"}
 
 
-@pytest.mark.slow
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+def build_site(site: Path) -> None:
     pytest.importorskip("sphinx", reason="needs pip install 'depthrate[docs]'")
-    site = tmp_path / "site"
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", str(DOCS), str(site)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=250, cwd=ROOT)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    build_site(site)
     for name, page in _expected(site).items():
         assert name in page, f"{name} is missing from the site"
+
+
+@pytest.mark.browser
+def test_no_page_is_wider_than_its_window(tmp_path: Path) -> None:
+    driver = shutil.which("chromedriver")
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if driver is None or chromium is None:
+        pytest.skip("needs chromium and chromedriver")
+    build_site(tmp_path / "site")
+    with browser(driver, chromium) as window:
+        for page in sorted((tmp_path / "site").rglob("*.html")):
+            for width in (390, 1280):
+                window.open(page, width)
+                measured = window.run("return document.documentElement.scrollWidth")
+                assert measured <= width, f"{page.name} is {measured} px wide in a window of {width}"
 
 
 def _expected(site: Path) -> dict[str, str]:

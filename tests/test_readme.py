@@ -60,7 +60,9 @@ def test_sweeps_that_the_prose_runs_exist() -> None:
     calls = {
         (page.name, name)
         for page in pages
-        for name in re.findall(r"depthrate (?:run|plan|show) ([a-z][\w./-]*\w)", page.read_text().replace("atlas/FIGURE", "FIGURE"))
+        for name in re.findall(
+            r"depthrate (?:run|plan|show) ([a-z][\w./-]*\w)", page.read_text().replace("atlas/FIGURE", "FIGURE")
+        )
         if not name.endswith((".yaml", ".py")) and name.partition(".")[0] not in written and not sweeps_in_folder(name)
     }
     assert len(calls) > 15
