@@ -21,7 +21,11 @@ from tests.support.browser import browser
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = sorted(page for page in (*DOCS.rglob("*.md"), *ROOT.glob("*.md")) if page.parent.name != "generated")
+PAGES = sorted(
+    page
+    for page in (*DOCS.rglob("*.md"), *ROOT.glob("*.md"), ROOT / "benchmarks/README.md")
+    if page.parent.name != "generated"
+)
 
 
 def blocks(page: str, language: str) -> list[str]:
