@@ -178,7 +178,7 @@ def tables_page() -> str:
     """Every view of a store with its columns."""
     builtin = builtin_columns()
     fields = {"attempts": schema.ATTEMPTS, "fits": schema.FITS, "live": live_schema(builtin), **builtin.schemas}
-    head = _table(["view", "a row is"], [[f"`{view}`", text] for view, text in VIEWS.items()])
+    head = _table(["view", "one row per"], [[f"`{view}`", text.removeprefix("a ")] for view, text in VIEWS.items()])
     notes = {
         "trials": "Every parameter of a task is a further column.",
         "metrics": "Metrics that other tasks declare or return are further columns once one of their trials is committed.",
