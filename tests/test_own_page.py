@@ -62,7 +62,9 @@ def test_a_network_of_ones_own_is_measured_block_by_block_and_fitted() -> None:
     assert list(results.sql("select distinct task, arch from results").fetchall()) == [("own", "model:Net")]
     Path("model.py").write_text(Path("model.py").read_text().replace("x = x +", "x = 0.5 * x +"))
     refused = CliRunner().invoke(app, ["run", "net.yaml", "--workers", "1"])
-    assert refused.exit_code == 2 and "0.5 * x +" in refused.stderr and "give model:Net another name" in refused.stderr
+    assert (
+        refused.exit_code == 2 and "0.5 * x +" in refused.stderr and "keep both, as different trials" in refused.stderr
+    )
     assert "12 trials, 0 done" not in invoke("plan", "net.yaml")
 
 
