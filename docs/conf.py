@@ -1,4 +1,4 @@
-"""The site of these pages: `sphinx-build -W docs build/docs`."""
+"""Configuration of the documentation site: `sphinx-build -W docs build/docs`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import declared
 
 project = "depthrate"
 release = version_of("depthrate")
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx_copybutton", "sphinx_design"]
 IMAGES = ("images", "atlas/images")
-"""Folders of pictures that pages name in HTML, which says which is for dark pages; Sphinx does not copy these by itself."""
+"""Folders of images that pages use in HTML elements, one for dark and one for light pages. Sphinx does not copy them itself."""
 exclude_patterns = [*IMAGES, "atlas/store"]
 
 myst_heading_anchors = 3
-myst_enable_extensions = ["attrs_block"]
+myst_enable_extensions = ["attrs_block", "colon_fence"]
 smartquotes = False  # --option stays --option
 
 html_theme = "furo"
@@ -31,15 +31,16 @@ html_css_files = ["tables.css"]
 
 
 def setup(app: Any) -> None:
-    """Register the generated tables and the copying of pictures."""
+    """Write the generated pages, and register the generated tables and the copying of images."""
+    declared.write_pages(Path(__file__).parent)
     app.connect("source-read", _insert_tables)
-    app.connect("build-finished", _copy_pictures)
+    app.connect("build-finished", _copy_images)
 
 
 def _insert_tables(app: Any, page: str, source: list[str]) -> None:
     source[0] = declared.expand(source[0])
 
 
-def _copy_pictures(app: Any, error: Exception | None) -> None:
+def _copy_images(app: Any, error: Exception | None) -> None:
     for folder in IMAGES if error is None else ():
         shutil.copytree(Path(__file__).parent / folder, Path(app.outdir) / folder, dirs_exist_ok=True)

@@ -1,6 +1,7 @@
-"""Tables generated from the code's declarations. `conf.py` inserts them into the pages when the site is built.
+"""Reference pages and tables generated from the code's declarations when the site is built.
 
-A page holds `<!-- declared: NAME [ARGUMENT] -->`. `TABLES` has a function for each name that returns Markdown.
+`PAGES` maps the name of each page below reference/generated/ to a function that returns its Markdown. A hand-written page
+holds `<!-- declared: NAME -->` for a table of `TABLES`.
 """
 
 from __future__ import annotations
@@ -8,9 +9,10 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 import click
 import pyarrow as pa
@@ -19,13 +21,20 @@ import yaml
 import depthrate
 from depthrate.orchestrator.analysis.columns import TABLES as MEASURED_TABLES
 from depthrate.orchestrator.analysis.columns import builtin_columns
+from depthrate.orchestrator.attempts.retry import MAX_FAILURES_PER_PACK, RULES
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors.registry import executors as registered_executors
 from depthrate.storage.attempts.live_curves import live_schema
 from depthrate.storage.files import paths
-from depthrate.storage.tables import schema
+from depthrate.storage.query.views import VIEWS
+from depthrate.storage.tables import schema, states
+from depthrate.storage.tables.states import AttemptState, FailureKind
+from depthrate.sweeps.json_schema import sweep_schema
+from depthrate.sweeps.spec import FIGURE_KEYS
+from depthrate.tasks.citations import PAPERS
 from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.fits.models import MODELS
+from depthrate.tasks.networks.builtin import ARCHITECTURES
 from depthrate.tasks.parameters import REQUIRED
 from depthrate.tasks.registry import registered_tasks
 
@@ -33,59 +42,286 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("orchestrator", "tasks", "sweeps", "storage", "slurm")
 
 
-def parameters(task: str) -> str:
-    """A row a parameter of a task."""
-    rows = [
-        [f"`{p.name}`", p.doc, p.allowed, _default(p.default), "yes" if p.fusible else ""]
-        for p in registered_tasks()[task].schema.values()
+GENERATED = "reference/generated"
+"""The folder of the generated pages, below docs/."""
+NAVIGATION = {
+    "Tutorials": ("tutorials/first-sweep", "tutorials/own-model"),
+    "How-to guides": (
+        "how-to/write-sweeps",
+        "how-to/custom-tasks",
+        "how-to/search",
+        "how-to/clusters",
+        "how-to/analyse",
+        "how-to/operate",
+        "how-to/plugins",
+    ),
+    "Explanation": ("explanation/concepts", "explanation/store", "explanation/engines", "explanation/fits"),
+    "Reference": (
+        *(
+            f"{GENERATED}/{name}"
+            for name in ("commands", "python", "sweep-keys", "tasks", "metrics", "tables", "failures")
+        ),
+        *("reference/clusters", f"{GENERATED}/security-tests", f"{GENERATED}/modules", "reference/changelog"),
+    ),
+    "Gallery": (
+        "atlas/index",
+        f"{GENERATED}/shipped-sweeps",
+        "gallery/progressive",
+        "gallery/words",
+        "gallery/infimum",
+    ),
+}
+"""Caption -> its pages in the navigation of docs/index.md."""
+NETWORKS = {
+    "rn1": "L-RN1 of P1: residual blocks of one linear layer, LN(x + relu(W x + b)).",
+    "rn2": "L-RN2 of P1: residual blocks of two linear layers.",
+    "t11": "L-T11 of P1: causal transformer, one matrix each for scores, values and MLP, read out at the last position.",
+    "t12": "L-T12 of P1: as t11, with two linear layers in the MLP.",
+    "t21": "L-T21 of P1: as t11, with two matrices each for scores and values.",
+    "t22": "L-T22 of P1: as t21, with two linear layers in the MLP.",
+    "mlp": "`depth` linear layers with ReLU and biases, without LayerNorm, and the last layer.",
+    "resnet20_mlp": "ResNet20 in its CIFAR form without augmentation, and an MLP of `depth` layers on its 64 features.",
+    "resnet_dense": "Residual network of linear layers with BatchNorm (P3): h = relu(h + BN(W_2 relu(BN(W_1 h)))).",
+    "resnet_conv": "Its convolutional form in `stages` (P3, Table I); measured are the last stage's blocks.",
+}
+"""Architecture of `collapse` -> description."""
+DATA = """`digits` comes with depthrate (source and licence: `tasks/data/digits.txt`). The others are read below
+`DEPTHRATE_DATA` as published, compressed or not: `mnist`, `fashion_mnist` and `kmnist` as IDX, `cifar10` and `cifar100` binary
+or Python, `stl10` binary, `imdb` as the aclImdb archive. `cifar10_batch1` is the first training batch alone.
+`samples_per_class` selects a balanced subset by `data_seed`, never by the trial's seed."""
+GROUPS = {
+    "Sweeps": ("sweeps.", "orchestrator.notebook.sweep"),
+    "Results": ("storage.", "orchestrator.notebook."),
+    "Fits": ("tasks.fits.",),
+    "Tasks": ("tasks.function_task", "tasks.interface"),
+    "Metrics": ("tasks.",),
+}
+"""Group of public names -> beginnings of the modules that define them; the first group that matches counts."""
+
+
+def commands_page() -> str:
+    """The command line: every command with its arguments and options."""
+    summary = [[f"[`depthrate {' '.join(path)}`](#{'-'.join(path)})", command.help] for path, command in _leaves(app)]
+    sections = "\n".join(_section(path, command) for path, command in _leaves(app))
+    return f"# Commands\n\n{_table(['command', 'effect'], summary)}\n{sections}"
+
+
+def python_page() -> str:
+    """The public names in groups, with signatures and docstrings."""
+    groups: dict[str, list[str]] = {title: [] for title in GROUPS}
+    for name in sorted(depthrate.__all__, key=str.lower):
+        module = getattr(depthrate, name).__module__.removeprefix("depthrate.")
+        groups[next(title for title, starts in GROUPS.items() if module.startswith(starts))].append(name)
+    sections = [f"## {title}\n\n" + "\n".join(map(_documented, names)) for title, names in groups.items()]
+    return "# Python API\n\nAll public names are imported from `depthrate`.\n\n" + "\n".join(sections)
+
+
+def sweep_keys_page() -> str:
+    """Every key of a sweep file, from its JSON schema."""
+    contents = sweep_schema(registered_tasks())
+    parts = {"Sweep": contents} | {
+        name: part
+        for name, part in contents["$defs"].items()
+        if part.get("title") == name and "properties" in part  # not the parameters of tasks, nor enumerations
+    }
+    sections = []
+    for name, part in parts.items():
+        required = part.get("required", [])
+        rows = [
+            [
+                f"`{key}`",
+                value.get("description", ""),
+                _json_type(value, contents["$defs"]),
+                _json_default(value, key in required),
+            ]
+            for key, value in part["properties"].items()
+        ]
+        sections.append(
+            f"## {name}\n\n{part.get('description', '')}\n\n{_table(['key', 'meaning', 'type', 'default'], rows)}"
+        )
+    kinds = [[f"`{kind}`", _names(needed), _names(more)] for kind, (needed, more) in FIGURE_KEYS.items()]
+    figures = "## Keys of each kind of figure\n\n" + _table(["kind", "required", "optional"], kinds)
+    intro = "The keys of a sweep file, and of its parts. `depthrate schema` prints the same as JSON schema for editors."
+    return "\n".join([f"# Sweep keys\n\n{intro}\n", *sections, figures])
+
+
+def tasks_page() -> str:
+    """Every task with its parameters, the networks of `collapse`, and the data sets."""
+    tasks = registered_tasks().values()
+    rows = [[f"[`{t.name}`](#{t.name})", t.version, t.doc] for t in tasks]
+    head = _table(["task", "version", "purpose"], rows)
+    sections = [f"## {t.name}\n\n{t.doc}\n\n{_parameters(t)}" for t in tasks]
+    networks = _table(["`arch`", "network"], [[f"`{name}`", NETWORKS[name]] for name in ARCHITECTURES])
+    intro = "*Fusible* parameters may differ within a pack. `depthrate tasks NAME` prints the same."
+    data = f"## Data sets\n\n{DATA}\n\n{_datasets()}"
+    head = f"# Tasks and parameters\n\n{intro}\n\n{head}"
+    return "\n".join([head, f"## Networks\n\n{networks}\n{_cited()}", *sections, data])
+
+
+def metrics_page() -> str:
+    """Every metric of every task, with its formula."""
+    sections = []
+    for task in registered_tasks().values():
+        rows = [
+            [f"`{m.name}`", m.label, m.doc, f"`{MEASURED_TABLES[m.per]}`", m.kind, m.axis] for m in task.measurements
+        ]
+        table = _table(["metric", "label", "formula", "table", "kind", "axis"], rows)
+        sections.append(f"## Metrics of {task.name}\n\n{table}")
+    intro = (
+        "Every layer is measured in float64. Layer 0 is the network's input, in a transformer its embedding, and layer = depth "
+        "the last feature."
+    )
+    return "\n".join([f"# Metrics\n\n{intro}\n\n{_cited()}", *sections])
+
+
+def tables_page() -> str:
+    """Every view of a store with its columns."""
+    builtin = builtin_columns()
+    fields = {"attempts": schema.ATTEMPTS, "fits": schema.FITS, "live": live_schema(builtin), **builtin.schemas}
+    head = _table(["view", "one row per"], [[f"`{view}`", text.removeprefix("a ")] for view, text in VIEWS.items()])
+    notes = {
+        "trials": "Every parameter of a task is a further column.",
+        "metrics": "Metrics that other tasks declare or return are further columns once one of their trials is committed.",
+        "attempts": "Times are seconds since 1970: `select state, to_timestamp(started_at) from attempts`.",
+    }
+    sections = [
+        f"## {view}\n\n{notes.get(view, '')}\n\n"
+        + _table(["column", "type"], [[f"`{field.name}`", _type(field.type)] for field in fields[view]])
+        for view in VIEWS
+        if view in fields
     ]
-    return _table(["parameter", "meaning", "allowed", "default", "fusible"], rows)
+    return "\n".join([f"# Tables and columns\n\nThe views of `depthrate query`.\n\n{head}", *sections])
 
 
-def tasks() -> str:
-    """A row a task."""
-    return _table(["task", "version", "what"], [[f"`{t.name}`", t.version, t.doc] for t in registered_tasks().values()])
+def failures_page() -> str:
+    """The states of an attempt, and what follows from each kind of failure."""
+    texts = _attribute_docs(Path(states.__file__))
+    state_rows = [[f"`{state.value}`", texts.get(state.name, "")] for state in AttemptState]
+    rows = []
+    for kind in FailureKind:
+        rule = RULES[kind]
+        causes = ", ".join(str(cause.name).lower() for cause in rule.causes)
+        rows.append(
+            [f"`{kind.value}`", texts.get(kind.name, ""), rule.retries, causes, "yes" if rule.only_elsewhere else ""]
+        )
+    return (
+        "# Attempt states and failures\n\nThe columns `state` and `error_kind` of `attempts`.\n\n"
+        + _table(["state", "meaning"], state_rows)
+        + "\nAfter a failure the pack is retried as often as its kind allows. A pack of several trials that runs out of memory "
+        "is split instead. Failures on an unhealthy node are not counted. A pack is also given up after "
+        f"{MAX_FAILURES_PER_PACK} failures of kinds with fewer retries than that.\n\n"
+        + _table(["failure kind", "meaning", "retries", "possible causes", "only on another node"], rows)
+    )
 
 
-def measurements(task: str) -> str:
-    """A row a measurement of a task, in the order readers see them."""
-    rows = [
-        [f"`{m.name}`", m.label, m.doc, f"`{MEASURED_TABLES[m.per]}`", m.kind, m.axis]
-        for m in registered_tasks()[task].measurements
-    ]
-    return _table(["measurement", "label", "what, with its source", "table", "kind", "axis"], rows)
+def security_page() -> str:
+    """Each attack with its defence and the test that checks it, from docs/security.toml."""
+    rows = tomllib.loads((ROOT / "docs" / "security.toml").read_text())["check"]
+    table = _table(["attack", "defence", "test"], [[row["attack"], row["defence"], f"`{row['test']}`"] for row in rows])
+    return (
+        f"# Security tests\n\n[Trusted code](../../explanation/store.md#trusted-code) has the trust model.\n\n{table}"
+    )
+
+
+def modules_page() -> str:
+    """Every module with the first sentence of its docstring."""
+    sections = []
+    for folder in FOLDERS:
+        for package in sorted({file.parent for file in (ROOT / folder).rglob("*.py")}):
+            rows = [[f"`{file.name}`", _first_sentence(file)] for file in sorted(package.glob("*.py"))]
+            rows = [row for row in rows if row[0] != "`__init__.py`"]
+            title = f"## {package.relative_to(ROOT)}/\n\n{_first_sentence(package / '__init__.py')}\n"
+            sections.append(title + ("\n" + _table(["module", "purpose"], rows) if rows else ""))
+    return "\n".join(["# Modules\n\n`CONTRIBUTING.md` explains how to add to each package.\n", *sections])
+
+
+def shipped_sweeps_page() -> str:
+    """Every shipped sweep with the comment of its file."""
+    files = sorted((ROOT / "sweeps").rglob("*.yaml"))
+    rows = [[f"`{file.relative_to(ROOT / 'sweeps').with_suffix('')}`", _comment(file), _axes(file)] for file in files]
+    intro = (
+        "These sweeps come with depthrate and run by name: `depthrate run papers/mnist-rn1-small`. `depthrate plan papers/` "
+        "estimates each and checks its data. Variants named `-small` take minutes, `-medium` ones about half a core-hour. The "
+        "full ones in `papers/` need a GPU and have not been run, except for `words/` and `lowrank/figure2-top`."
+    )
+    return f"# Shipped sweeps\n\n{intro}\n\n{_table(['sweep', 'purpose', 'grid'], rows)}"
+
+
+def navigation() -> str:
+    """The navigation of the site, one table of contents per caption."""
+    return "\n\n".join(
+        "\n".join(["```{toctree}", f":caption: {caption}", ":hidden:", "", *pages, "```"])
+        for caption, pages in NAVIGATION.items()
+    )
 
 
 def fit_models() -> str:
-    """A row a model of a curve."""
+    """One row per model of a curve."""
     rows = [[f"`{m.name}`", m.words, f"`{_plain(m.formula)}`", m.num_parameters] for m in MODELS.values()]
-    return _table(["model", "in words", "y", "parameters"], rows)
+    return _table(["model", "name", "y", "parameters"], rows)
 
 
 def executors() -> str:
-    """A row an executor: its options, and what goes on without its launch."""
+    """One row per executor: its options, and what continues without its launch."""
     rows = [
         [f"`{e.name}`", ", ".join(f"`{option.flag}`" for option in e.options), f"`{e.detach}`" if e.detach else "no"]
         for e in registered_executors().values()
     ]
-    return _table(["`--executor`", "options of its own", "`--detach`"], rows)
+    return _table(["`--executor`", "options", "`--detach`"], rows)
 
 
-def command_summary() -> str:
-    """A row a command."""
-    rows = [[f"`depthrate {' '.join(path)}`", command.help] for path, command in _leaves(app)]
-    return _table(["command", "what"], rows)
+def store_layout() -> str:
+    """Every path of a store."""
+    return f"```text\n{(paths.__doc__ or '').split(chr(10) * 2)[1].strip()}\n```"
 
 
-def columns(table: str) -> str:
-    """A row a column of a table of the store."""
-    known = builtin_columns()
-    fields = {"attempts": schema.ATTEMPTS, "fits": schema.FITS, "live": live_schema(known), **known.schemas}[table]
-    return _table(["column", "type"], [[f"`{field.name}`", _type(field.type)] for field in fields])
+PAGES: dict[str, Callable[[], str]] = {
+    "commands": commands_page,
+    "python": python_page,
+    "sweep-keys": sweep_keys_page,
+    "tasks": tasks_page,
+    "metrics": metrics_page,
+    "tables": tables_page,
+    "failures": failures_page,
+    "security-tests": security_page,
+    "modules": modules_page,
+    "shipped-sweeps": shipped_sweeps_page,
+}
+TABLES: dict[str, Callable[[], str]] = {
+    "navigation": navigation,
+    "fit-models": fit_models,
+    "executors": executors,
+    "store-layout": store_layout,
+}
+MARKER = re.compile(r"<!-- declared: ([\w-]+) -->")
 
 
-def datasets() -> str:
-    """A row a data set that is read as its publisher gives it."""
+def expand(page: str) -> str:
+    """Return a page with the generated table in place of each marker.
+
+    Raises:
+        KeyError: A marker names an unknown table.
+    """
+    return MARKER.sub(lambda match: TABLES[match[1]]().strip(), page)
+
+
+def write_pages(docs: Path) -> None:
+    """Write the generated pages below a folder of documentation, except unchanged ones, which Sphinx then does not reread."""
+    (docs / GENERATED).mkdir(parents=True, exist_ok=True)
+    for name, page in PAGES.items():
+        path, text = docs / GENERATED / f"{name}.md", page()
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+
+
+def _parameters(task: Any) -> str:
+    rows = [
+        [f"`{p.name}`", p.doc, p.allowed, _default(p.default), "yes" if p.fusible else ""] for p in task.schema.values()
+    ]
+    return _table(["parameter", "meaning", "allowed", "default", "fusible"], rows)
+
+
+def _datasets() -> str:
     rows = [
         [
             f"`{name}`",
@@ -98,74 +334,54 @@ def datasets() -> str:
     return _table(["data set", "classes", "training samples", "shape"], rows)
 
 
-def modules() -> str:
-    """A section a folder, a row a module: the first sentence of its docstring."""
-    sections = []
-    for folder in FOLDERS:
-        for room in sorted({file.parent for file in (ROOT / folder).rglob("*.py")}):
-            rows = [[f"`{file.name}`", _first_sentence(file)] for file in sorted(room.glob("*.py"))]
-            rows = [row for row in rows if row[0] != "`__init__.py`"]
-            title = f"## {room.relative_to(ROOT)}/\n\n{_first_sentence(room / '__init__.py')}\n"
-            sections.append(title + ("\n" + _table(["module", "what"], rows) if rows else ""))
-    return "\n".join(sections)
+def _cited() -> str:
+    return "\n".join(f"- {name}: *{title}*" for name, title in PAPERS.items()) + "\n"
 
 
-def papers() -> str:
-    """A row a shipped sweep, with the comment its file begins with."""
-    files = sorted((ROOT / "sweeps").rglob("*.yaml"))
-    rows = [[f"`{file.relative_to(ROOT / 'sweeps').with_suffix('')}`", _comment(file), _axes(file)] for file in files]
-    return _table(["sweep", "what", "grid"], rows)
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
-def commands() -> str:
-    """A section a command: what it does, its arguments and its options."""
-    return "\n".join(_section(path, command) for path, command in _leaves(app))
+def _json_type(value: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+    """Return the type of a key in the words of a sweep file."""
+    if "$ref" in value:
+        name = value["$ref"].rpartition("/")[2]
+        part = definitions.get(name, {})
+        return f"mapping, see [{name}](#{name.lower()})" if "properties" in part else _json_type(part, definitions)
+    if "enum" in value:
+        return _names(map(str, value["enum"]))
+    if value.get("type") == "array":
+        item = _json_type(value.get("items", {}), definitions)
+        kind, comma, rest = item.partition(",")
+        return f"list of {kind if kind.startswith('`') or kind == 'any' else kind + 's'}{comma}{rest}"
+    if "type" in value:
+        return "mapping" if value["type"] == "object" else str(value["type"])
+    choices = [_json_type(choice, definitions) for choice in value.get("anyOf", ()) if "pattern" not in choice]
+    return " or ".join(dict.fromkeys(choices)) or "any"
 
 
-def store_layout() -> str:
-    """Every path of a store."""
-    return f"```text\n{(paths.__doc__ or '').partition(chr(10) * 2)[2].strip()}\n```"
+def _json_default(value: Mapping[str, Any], is_required: bool) -> str:
+    if is_required:
+        return "required"
+    default = value.get("default")
+    return (
+        "" if default in (None, "", [], {}) else f"`{str(default).lower() if isinstance(default, bool) else default}`"
+    )
 
 
-def public_names() -> str:
-    """The signature and the docstring of every public name, functions first."""
-    kinds: dict[str, list[str]] = {"Functions": [], "Classes": [], "Exceptions": []}
-    for name in depthrate.__all__:
-        value = getattr(depthrate, name)
-        is_class = isinstance(value, type)
-        kinds[
-            "Exceptions" if is_class and issubclass(value, Exception) else "Classes" if is_class else "Functions"
-        ].append(name)
-    return "\n".join(f"## {title}\n\n" + "\n".join(map(_documented, names)) for title, names in kinds.items())
-
-
-TABLES: dict[str, Callable[..., str]] = {
-    "parameters": parameters,
-    "tasks": tasks,
-    "measurements": measurements,
-    "fit-models": fit_models,
-    "executors": executors,
-    "columns": columns,
-    "datasets": datasets,
-    "modules": modules,
-    "papers": papers,
-    "command-summary": command_summary,
-    "commands": commands,
-    "store-layout": store_layout,
-    "public-names": public_names,
-}
-
-
-MARKER = re.compile(r"<!-- declared: ([\w-]+)(?: (\w+))? -->")
-
-
-def expand(page: str) -> str:
-    """Return a page with the generated table in place of each marker.
-
-    Raises:
-        KeyError: A marker names an unknown table.
-    """
-    return MARKER.sub(lambda match: TABLES[match[1]](*filter(None, [match[2]])).strip(), page)
+def _attribute_docs(file: Path) -> dict[str, str]:
+    """Return the docstrings below the assignments of a module's classes: name -> text."""
+    docs = {}
+    for definition in ast.parse(file.read_text()).body:
+        if isinstance(definition, ast.ClassDef):
+            for assignment, text in zip(definition.body, definition.body[1:], strict=False):
+                if (
+                    isinstance(assignment, ast.Assign)
+                    and isinstance(text, ast.Expr)
+                    and isinstance(text.value, ast.Constant)
+                ):
+                    docs[ast.unparse(assignment.targets[0])] = " ".join(str(text.value.value).split())
+    return docs
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -184,8 +400,8 @@ def _default(value: Any) -> str:
 
 
 def _plain(formula: str) -> str:
-    """A formula without TeX's braces: c e^(-a x)."""
-    return re.sub(r"\^\{(.*?)\}", lambda found: f"^({found[1]})" if " " in found[1] else f"^{found[1]}", formula)
+    """Return a formula without TeX's braces: c e^(-a x)."""
+    return re.sub(r"\^\{(.*?)\}", lambda match: f"^({match[1]})" if " " in match[1] else f"^{match[1]}", formula)
 
 
 def _type(kind: pa.DataType) -> str:
@@ -238,7 +454,7 @@ def _option_default(option: Any) -> str:
 
 
 def _documented(name: str) -> str:
-    """Return a public name as Markdown: signature, docstring, and of a class its public members."""
+    """Return a public name as Markdown: signature, docstring, and the public members of a class."""
     value = getattr(depthrate, name)
     text = f"### {name}\n\n```text\n{name}{_signature(value)}\n```\n\n{_prose(value)}\n"
     if not isinstance(value, type) or issubclass(value, Exception):
@@ -246,29 +462,53 @@ def _documented(name: str) -> str:
     members = [(key, member) for key, member in vars(value).items() if not key.startswith("_")]
     members = [(key, member) for key, member in members if inspect.getdoc(member) != inspect.getdoc(type(member))]
     rows = [
-        [f"`{key}{_signature(member)}`", _prose(member).partition("\n\n")[0]]
+        [f"`{key}{' '.join(_signature(member).split())}`", _prose(member).partition("\n\n")[0]]
         for key, member in members
         if _prose(member)
     ]
-    return text + ("\n" + _table(["member", "what"], rows) if rows else "")
+    return text + ("\n" + _table(["member", "purpose"], rows) if rows else "")
 
 
 def _signature(value: Any) -> str:
-    """Return the signature of a function or a class as it is written, nothing for anything else."""
+    """Return the signature of a function or class, or an empty string. Long ones have a line per parameter."""
     if not callable(value) or (isinstance(value, type) and issubclass(value, Exception)):
         return ""
-    text = str(inspect.signature(value))
-    return re.sub(
-        r"'([^']*)'",
-        lambda quoted: quoted[1],
-        re.sub(r"\bself, |\(self\)", lambda m: "()" if m[0] == "(self)" else "", text),
-    )
+    signature = inspect.signature(value)
+    parameters: list[str] = []
+    stars: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    for parameter in signature.parameters.values():
+        if parameter.name == "self":
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in "".join(text[0] for text in parameters):
+            parameters.append("*")
+        kind = _annotation(parameter.annotation)
+        text = stars.get(parameter.kind, "") + parameter.name + (f": {kind}" if kind else "")
+        if parameter.default is not parameter.empty:
+            default = repr(parameter.default) if isinstance(parameter.default, str) else str(parameter.default)
+            text += f" = {'...' if default == '<factory>' else default}"
+        parameters.append(text)
+    kind = "" if isinstance(value, type) else _annotation(signature.return_annotation)
+    returned = f" -> {kind}" if kind else ""
+    one_line = f"({', '.join(parameters)}){returned}"
+    return one_line if len(one_line) < 90 else "(\n    " + ",\n    ".join(parameters) + f",\n){returned}"
+
+
+def _annotation(annotation: Any) -> str:
+    """Return a type as written in code, without the modules of its parts and without constraints."""
+    if annotation is inspect.Parameter.empty:
+        return ""
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    if isinstance(annotation, type) and not hasattr(annotation, "__args__"):
+        return annotation.__name__
+    text = re.sub(r"Annotated\[([\w.]+), [^\[\]]*(?:\([^()]*\))?\]", r"\1", str(annotation))
+    return re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Za-z])", "", text).strip("'")
 
 
 def _prose(value: Any) -> str:
-    """Return a docstring as Markdown: its sections as lists."""
+    """Return a docstring as Markdown, with its sections as lists."""
     lines = (inspect.getdoc(value) or "").split("\n")
     return "\n".join(
-        re.sub(r"^    (?=\S)", "- ", line) + ("\n" if line in ("Raises:", "Returns:", "Yields:") else "")
+        re.sub(r"^    (?=\S)", "- ", line) + ("\n" if line in ("Args:", "Raises:", "Returns:", "Yields:") else "")
         for line in lines
     )

@@ -1,4 +1,4 @@
-"""Draw the picture of infimum.md from the networks it speaks of: `python docs/infimum.py`."""
+"""Draw the picture of gallery/infimum.md from the networks that it describes: `python docs/infimum.py`."""
 
 from __future__ import annotations
 

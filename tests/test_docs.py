@@ -1,9 +1,10 @@
-"""The pages of docs/: what they show runs, their links lead somewhere, and the site builds without a warning."""
+"""The pages of docs/: their listings run, their links resolve, and the site builds without a warning."""
 
 from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,10 +17,15 @@ import depthrate
 from depthrate.orchestrator.cli import app as app_module
 from depthrate.orchestrator.cli.app import app
 from depthrate.tasks.registry import registered_tasks
+from tests.support.browser import browser
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = sorted([*DOCS.glob("*.md"), *DOCS.glob("atlas/*.md"), *ROOT.glob("*.md")])
+PAGES = sorted(
+    page
+    for page in (*DOCS.rglob("*.md"), *ROOT.glob("*.md"), ROOT / "benchmarks/README.md")
+    if page.parent.name != "generated"
+)
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -40,8 +46,11 @@ def load_declared() -> ModuleType:
     return module
 
 
+DECLARED = load_declared()
+
+
 def anchor(heading: str) -> str:
-    """The name that GitHub and MyST give a heading."""
+    """Return the anchor that GitHub and MyST give a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
 
 
@@ -51,49 +60,90 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_sweeps_are_valid() -> None:
-    Path("wd.yaml").write_text(blocks("sweeps.md", "yaml")[0])
+    whole, several, _variant = blocks("how-to/write-sweeps.md", "yaml")
+    Path("wd.yaml").write_text(whole)
     assert "wd: 75 trials" in invoke("plan", "wd.yaml")
-    Path("my_sweep.py").write_text(blocks("sweeps.md", "python")[0])
+    Path("two.yaml").write_text(several)
+    assert "two: 5 trials" in invoke("plan", "two.yaml")
+    Path("my_sweep.py").write_text(blocks("how-to/write-sweeps.md", "python")[0])
     assert "50 trials" in invoke("plan", "my_sweep.py:wd")
-    Path("tuned.yaml").write_text(blocks("searches.md", "yaml")[0])
+    Path("tuned.yaml").write_text(blocks("how-to/search.md", "yaml")[0])
     assert "search: 5 studies of 20 proposals" in invoke("plan", "tuned.yaml")
     grid = "name: f\ntask: collapse\nparams: {arch: rn1}\ngrid: {depth: [2, 3], width: [16, 32]}\n"
-    Path("fit.yaml").write_text(grid + blocks("fits.md", "yaml")[0])
+    Path("fit.yaml").write_text(grid + blocks("how-to/analyse.md", "yaml")[0])
     assert "f: 4 trials" in invoke("plan", "fit.yaml")
 
 
 @pytest.mark.slow
-def test_tasks_of_ones_own_and_the_store_in_python() -> None:
-    for name, code in zip(("my_task", "spread"), blocks("tasks.md", "python"), strict=True):
-        Path(f"{name}.py").write_text(code)
+def test_custom_tasks_and_the_store_in_python() -> None:
+    listings = {
+        code.split()[1].strip(","): code for code in blocks("how-to/custom-tasks.md", "python") if code[0] == "#"
+    }
+    for name in ("my_task.py", "spread.py"):
+        Path(name).write_text(listings[name])
     sweep = "name: {0}\ntask: ./{1}\ngrid: {{depth: [2, 4]}}\nseeds: 2\nfit: [{{metric: {2}}}]\n"
-    Path("own.yaml").write_text(sweep.format("own", "my_task.py:power_law", "nc1"))
+    Path("custom.yaml").write_text(sweep.format("custom", "my_task.py:power_law", "nc1"))
     Path("spread.yaml").write_text(sweep.format("spread", "spread.py:spread", "spread"))
-    assert "nc1" in invoke("run", "own.yaml", "--workers", "1")
+    assert "nc1" in invoke("run", "custom.yaml", "--workers", "1")
     assert "spread" in invoke("run", "spread.yaml", "--workers", "1")
-    namespace: dict[str, object] = {}
-    exec(blocks("store.md", "python")[0].replace("results.sql(", "frame = results.sql("), namespace)
-    assert list(namespace["frame"]["depth"]) == [2, 4]  # type: ignore[index]
+    for page, number in (("how-to/analyse.md", 0), ("tutorials/first-sweep.md", 0)):
+        namespace: dict[str, object] = {}
+        code = blocks(page, "python")[number]
+        exec(code if "frame" in code else code.replace("results.sql(", "frame = results.sql("), namespace)
+        assert list(namespace["frame"]["depth"]) == [2, 4]  # type: ignore[index]
+    query = re.findall(r'depthrate query "(.*?)" --sweep wd', (DOCS / "how-to/analyse.md").read_text())[0]
+    assert "depth" in invoke("query", query, "--sweep", "custom")
+
+
+@pytest.mark.slow
+def test_the_tutorial_of_the_first_sweep_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its commands in their order, on a smaller grid of the same name."""
+    text = (DOCS / "tutorials/first-sweep.md").read_text()
+    commands = re.findall(r"^depthrate (.*)$", "\n".join(blocks("tutorials/first-sweep.md", "bash")), re.MULTILINE)
+    assert [command.split()[0] for command in commands] == ["run", "report", "query", "run", "compare"]
+    small = ["--set", "depth=[2,3,5]", "--set", "width=8", "--set", "name=quickstart", "--set", "seeds=2"]
+    assert "all 6 trials are committed" in invoke("run", "quickstart", *small, "--set", "steps=20", "--workers", "1")
+    invoke("report", "quickstart")
+    assert Path("report.html").exists()
+    assert "depth" in invoke("query", re.findall(r'query "(.*?)"', text)[0])
+    assert "all 6 trials are committed" in invoke(
+        "run", "quickstart", *small, "--set", "steps=10", "--set", "name=quickstart.steps-2000", "--workers", "1"
+    )
+    compared = invoke("compare", "quickstart", "quickstart.steps-2000")
+    assert "p(equal)" in compared and "exponent of first" in compared
+    invoke("status")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_resolve(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
-    links = re.findall(r"\]\(([^)\s]+)\)", text)
-    for link in links:
-        assert "://" not in link, f"{page.name} links to {link}: nothing here checks that it is still there"
-        name, _, wanted = link.partition("#")
-        target = page.parent / name if name else page
-        assert target.exists(), f"{page.name} links to {link}"
-        if wanted:
-            headings = re.findall(r"^#+ (.*)$", load_declared().expand(target.read_text()), re.MULTILINE)
-            assert wanted in map(anchor, headings), f"{page.name} links to {link}"
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        assert "://" not in link, f"{page.name} links to {link}, which no test checks"
+        name, _, heading = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        if target.parent == DOCS / DECLARED.GENERATED:
+            assert target.stem in DECLARED.PAGES, f"{page.name} links to {link}"
+            content = DECLARED.PAGES[target.stem]() if heading else ""
+        else:
+            assert target.exists(), f"{page.name} links to {link}"
+            content = DECLARED.expand(target.read_text()) if heading else ""
+        headings = re.findall(r"^#+ (.*)$", content, re.MULTILINE)
+        assert not heading or heading in map(anchor, headings), f"{page.name} links to {link}"
 
 
-def test_no_page_types_what_is_declared() -> None:
-    """A parameter that stands in the first column of a table was typed; `features` is a table as well."""
+def test_every_page_is_in_the_navigation() -> None:
+    listed = [page for pages in DECLARED.NAVIGATION.values() for page in pages]
+    pages = {str(page.relative_to(DOCS).with_suffix("")) for page in PAGES if page.is_relative_to(DOCS)}
+    written = {name for name in pages if not re.fullmatch(r"index|atlas/p\d", name)}
+    assert sorted(listed) == sorted(written | {f"{DECLARED.GENERATED}/{name}" for name in DECLARED.PAGES})
+
+
+def test_no_page_copies_a_declaration() -> None:
+    """A parameter in the first column of a table was copied from its declaration; `features` is a table as well."""
     names = {name for task in registered_tasks().values() for name in task.schema} - {"features"}
-    for page in DOCS.glob("*.md"):
+    for page in DOCS.glob("[!a]*/*.md"):
+        if page.parent.name == "generated":
+            continue
         assert not names & set(re.findall(r"^\| `(\w+)`", page.read_text(), re.MULTILINE)), page.name
 
 
@@ -131,24 +181,50 @@ def test_contributing_has_a_line_for_every_room() -> None:
     assert rooms == named - {"tests"}
 
 
-@pytest.mark.slow
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+def build_site(site: Path) -> None:
     pytest.importorskip("sphinx", reason="needs pip install 'depthrate[docs]'")
-    site = tmp_path / "site"
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", str(DOCS), str(site)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=250, cwd=ROOT)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    build_site(site)
     for name, page in _expected(site).items():
         assert name in page, f"{name} is missing from the site"
 
 
+@pytest.mark.browser
+def test_no_page_is_wider_than_its_window(tmp_path: Path) -> None:
+    driver = shutil.which("chromedriver")
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if driver is None or chromium is None:
+        pytest.skip("needs chromium and chromedriver")
+    build_site(tmp_path / "site")
+    with browser(driver, chromium) as window:
+        for page in sorted((tmp_path / "site").rglob("*.html")):
+            for width in (390, 1280):
+                window.open(page, width)
+                measured = window.run("return document.documentElement.scrollWidth")
+                assert measured <= width, f"{page.name} is {measured} px wide in a window of {width}"
+
+
 def _expected(site: Path) -> dict[str, str]:
-    """Text -> the page that must have it: every parameter, command and public name there is."""
-    tasks, words, features, commands, python = (
-        re.sub("<[^>]*>", "", (site / f"{page}.html").read_text())
-        for page in ("tasks", "words", "progressive", "commands", "python")
+    """Return each parameter, command and public name with the page that must have it."""
+    tasks, commands, python, metrics = (
+        re.sub("<[^>]*>", "", (site / f"{DECLARED.GENERATED}/{page}.html").read_text())
+        for page in ("tasks", "commands", "python", "metrics")
     )
-    expected = {name: tasks + words + features for task in registered_tasks().values() for name in task.schema}
-    names = app_module.COMMANDS
-    expected |= {f"depthrate {name}": commands for name in names}
+    expected = {name: tasks for task in registered_tasks().values() for name in task.schema}
+    expected |= {metric.name: metrics for task in registered_tasks().values() for metric in task.measurements}
+    expected |= {f"depthrate {name}": commands for name in app_module.COMMANDS}
     return expected | dict.fromkeys(depthrate.__all__, python)
+
+
+def test_hand_written_pages_are_short() -> None:
+    pages = [page for page in PAGES if page.is_relative_to(DOCS) and page.parent.name not in ("atlas", "gallery")]
+    assert sum(len(page.read_text().splitlines()) for page in pages) <= 2200
+    assert len((DOCS / "index.md").read_text().splitlines()) <= 65
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120

@@ -1,4 +1,4 @@
-"""Every snippet of docs/own.md runs; a loop of one's own that is killed goes on, and measures as probe does."""
+"""Every listing of the pages on custom code runs; a killed training loop resumes, and measures as probe does."""
 
 import os
 import re
@@ -16,11 +16,20 @@ from click.testing import CliRunner
 import depthrate
 from depthrate.orchestrator.cli.app import app
 
-PAGE = Path(__file__).parents[1] / "docs" / "own.md"
+DOCS = Path(__file__).parents[1] / "docs"
+TUTORIAL = (DOCS / "tutorials" / "own-model.md").read_text()
+PAGE = (DOCS / "how-to" / "custom-tasks.md").read_text()
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(), re.DOTALL)
+def blocks(language: str, page: str = PAGE) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
+
+
+def listing(name: str) -> str:
+    """Return the Python or YAML listing of a file or sweep on one of the two pages."""
+    listings = [code for page in (TUTORIAL, PAGE) for language in ("python", "yaml") for code in blocks(language, page)]
+    (match,) = (code for code in listings if re.match(rf"(# {re.escape(name)}[\s,]|name: {re.escape(name)}\n)", code))
+    return match
 
 
 def invoke(*arguments: str) -> str:
@@ -32,14 +41,13 @@ def invoke(*arguments: str) -> str:
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    model, data, *_ = blocks("python")
-    Path("model.py").write_text(model)
-    Path("data.py").write_text(data)
+    for name in ("model.py", "data.py"):
+        Path(name).write_text(listing(name))
 
 
 @pytest.mark.slow
 def test_a_network_of_ones_own_is_measured_block_by_block_and_fitted() -> None:
-    sweep = blocks("yaml")[0]
+    sweep = listing("net")
     assert len(sweep.splitlines()) <= 15
     Path("net.yaml").write_text(sweep)
     planned = invoke("plan", "net.yaml")
@@ -54,21 +62,23 @@ def test_a_network_of_ones_own_is_measured_block_by_block_and_fitted() -> None:
     assert list(results.sql("select distinct task, arch from results").fetchall()) == [("own", "model:Net")]
     Path("model.py").write_text(Path("model.py").read_text().replace("x = x +", "x = 0.5 * x +"))
     refused = CliRunner().invoke(app, ["run", "net.yaml", "--workers", "1"])
-    assert refused.exit_code == 2 and "0.5 * x +" in refused.stderr and "give model:Net another name" in refused.stderr
+    assert (
+        refused.exit_code == 2 and "0.5 * x +" in refused.stderr and "keep both, as different trials" in refused.stderr
+    )
     assert "12 trials, 0 done" not in invoke("plan", "net.yaml")
 
 
 @pytest.mark.slow
 def test_data_of_ones_own() -> None:
-    Path("noise.yaml").write_text(blocks("yaml")[1])
-    invoke("run", "noise.yaml", "--workers", "1")
+    Path("noise.yaml").write_text(listing("noise"))
+    invoke("run", "noise.yaml", "--workers", "1", "--set", "name=noise", "--set", "depth=[2,3]", "--set", "seeds=1")
     found = depthrate.open("results").sql("select noise, dataset_hash, avg(nc1) as nc1 from results group by all").df()
     assert len(found) == 2 and found["dataset_hash"].nunique() == 2 and (found["nc1"] > 0).all()
 
 
 @pytest.mark.slow
 def test_next_tokens_come_from_twenty_lines_to_a_fit_and_a_picture() -> None:
-    chain, sweep = blocks("python")[2], blocks("yaml")[2]
+    chain, sweep = listing("chain.py"), listing("chain")
     assert len((chain + sweep).splitlines()) <= 20
     Path("chain.py").write_text(chain)
     Path("chain.yaml").write_text(sweep)
@@ -84,7 +94,7 @@ def test_next_tokens_come_from_twenty_lines_to_a_fit_and_a_picture() -> None:
 
 @pytest.mark.slow
 def test_targets_that_are_numbers_come_from_twenty_lines_to_a_fit_and_a_picture() -> None:
-    targets, sweep = blocks("python")[3], blocks("yaml")[3]
+    targets, sweep = listing("targets.py"), listing("sines")
     assert len((targets + sweep).splitlines()) <= 20
     Path("targets.py").write_text(targets)
     Path("sines.yaml").write_text(sweep)
@@ -103,7 +113,7 @@ def test_targets_that_are_numbers_come_from_twenty_lines_to_a_fit_and_a_picture(
 
 @pytest.mark.slow
 def test_five_million_samples_come_from_twenty_lines_to_a_fit_and_a_picture() -> None:
-    vast, sweep = blocks("python")[4], blocks("yaml")[4]
+    vast, sweep = listing("vast.py"), listing("vast")
     assert len((vast + sweep).splitlines()) <= 20
     Path("vast.py").write_text(vast)
     Path("vast.yaml").write_text(sweep)
@@ -123,7 +133,7 @@ def test_five_million_samples_come_from_twenty_lines_to_a_fit_and_a_picture() ->
 
 @pytest.mark.slow
 def test_what_is_asked_for_by_name_is_measured_of_a_network_of_ones_own_and_fitted() -> None:
-    Path("dimensions.yaml").write_text(blocks("yaml")[5])
+    Path("dimensions.yaml").write_text(listing("dimensions"))
     assert "intrinsic_dimension" in invoke("run", "dimensions.yaml", "--workers", "1")
     found = (
         depthrate.open("results")
@@ -146,14 +156,14 @@ def test_features_are_measured_whole_in_batches_and_of_a_module() -> None:
     x, y = namespace["make"]()  # type: ignore[operator]
     model = namespace["Net"](2, 8, 16, 4)  # type: ignore[operator]
     features, weight = torch.relu(model.first(torch.as_tensor(x).float())).detach(), model.head.weight
-    whole, streamed, probed, compared = blocks("python")[5:]
+    whole, streamed, probed, compared = (code for code in blocks("python") if not code.startswith("# "))
     own = {"features": features, "labels": y, "weight": weight, "depthrate": depthrate}
     exec(whole, own)
-    expected = own["found"]
+    expected = own["values"]
     own["batches"] = lambda: zip(np.array_split(features.numpy(), 5), np.array_split(y, 5), strict=True)
     exec(streamed, own)
     for name, value in expected.items():  # type: ignore[attr-defined]
-        given, wanted = (np.asarray(each, float) for each in (own["found"][name], value))  # type: ignore[index]
+        given, wanted = (np.asarray(each, float) for each in (own["values"][name], value))  # type: ignore[index]
         np.testing.assert_allclose(given, wanted, rtol=1e-10, err_msg=name)  # null is nan
     own |= {"model": model, "loader": DataLoader(TensorDataset(torch.as_tensor(x).float(), torch.as_tensor(y)), 32)}
     exec(probed, own)

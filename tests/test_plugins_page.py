@@ -1,4 +1,4 @@
-"""The package of docs/plugins.md, with a task, an exporter and an executor, works where it is installed."""
+"""The package of docs/how-to/plugins.md, with a task, an exporter and an executor, works where it is installed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.packages import write_metadata
 
-PAGE = (Path(__file__).parents[1] / "docs/plugins.md").read_text()
+PAGE = (Path(__file__).parents[1] / "docs/how-to/plugins.md").read_text()
 (PROJECT,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 MODULES = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE, re.DOTALL))
 SWEEP = "name: swings\ntask: pendulum\ngrid: {depth: [1, 2, 3]}\nfit: [{metric: period_error, x: depth}]\n"

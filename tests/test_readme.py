@@ -1,4 +1,4 @@
-"""The README tells the truth: its sweep, its Python, its commands and its queries work, and it fits on few screens."""
+"""The README is true: its sweep, Python, commands and queries work."""
 
 from __future__ import annotations
 
@@ -48,21 +48,21 @@ def test_the_sweep_file_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "wd: 75 trials" in invoke("plan", "wd.yaml")
 
 
-def test_it_begins_with_whom_it_is_for_and_two_commands() -> None:
-    commands = [block.strip() for block in blocks("bash")]
-    assert commands[0].endswith("depthrate run quickstart") and "&& pytest" in commands[1]
-    assert all("\n" not in command for command in commands[:2])
-    before = README.partition("```")[0]
-    assert all(name in before for name in ("It is for", "It\nis not for", "submitit", "Ray Tune", "Hydra"))
+def test_ci_finds_one_test_command() -> None:
+    commands = [line for block in blocks("bash") for line in block.splitlines()]
+    assert len([command for command in commands if command.startswith("pip install") and "pytest" in command]) == 1
+    assert "depthrate run quickstart" in blocks("bash")[0]
 
 
 def test_sweeps_that_the_prose_runs_exist() -> None:
-    pages = [*(ROOT / name for name in ("README.md", "LOG.md", "CONTRIBUTING.md")), *(ROOT / "docs").glob("*.md")]
+    pages = [*(ROOT / name for name in ("README.md", "LOG.md", "CONTRIBUTING.md")), *(ROOT / "docs").rglob("*.md")]
     written = {name for page in pages for name in re.findall(r"^name: (\S+)", page.read_text(), re.MULTILINE)}
     calls = {
         (page.name, name)
         for page in pages
-        for name in re.findall(r"depthrate (?:run|plan|show) ([a-z][\w./-]*\w)", page.read_text())
+        for name in re.findall(
+            r"depthrate (?:run|plan|show) ([a-z][\w./-]*\w)", page.read_text().replace("atlas/FIGURE", "FIGURE")
+        )
         if not name.endswith((".yaml", ".py")) and name.partition(".")[0] not in written and not sweeps_in_folder(name)
     }
     assert len(calls) > 15
@@ -85,14 +85,16 @@ def test_the_rates_of_quickstart_are_the_same_wherever_they_are_shown() -> None:
     )
     logged = dict(re.findall(r"([\w ]+?) (\d\.\d+ \[[\d., ]+\])", log))
     assert {name.strip().lower().replace(" ", "_"): value for name, value in logged.items()} == printed
-    latex = re.findall(r"^NC1 .*? \$(\d\.\d+)\$ & \$(\[.*?\])\$", (ROOT / "docs/report.md").read_text(), re.MULTILINE)
+    latex = re.findall(
+        r"^NC1 .*? \$(\d\.\d+)\$ & \$(\[.*?\])\$", (ROOT / "docs/how-to/analyse.md").read_text(), re.MULTILINE
+    )
     assert len(latex) == 2 and all(f"{rate} {interval}" in README for rate, interval in latex)
 
 
 def test_each_picture_is_there_for_light_and_dark() -> None:
     pictures = re.findall(r'(?:src|srcset)="([^"]+)"', README)
     light = [picture for picture in pictures if not picture.endswith("-dark.svg")]
-    assert len(light) == 2 == README.count("prefers-color-scheme: dark")
+    assert len(light) == 1 == README.count("prefers-color-scheme: dark")
     assert sorted(pictures) == sorted([*light, *(f"{picture[:-4]}-dark.svg" for picture in light)])
     for picture in pictures:
         assert (ROOT / picture).read_text().startswith("<?xml"), picture

@@ -162,7 +162,7 @@ def test_parameters_are_beside_layers_by_the_join_that_the_docs_show_and_the_err
         QueryError, match=r"depth is a column of trials and results. Add `join trials using \(trial_id\)`. Views"
     ):
         results_of(store).sql("select depth, avg(nc1) from metrics group by depth")
-    page = (Path(__file__).parents[2] / "docs/store.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/how-to/analyse.md").read_text()
     (documented,) = re.findall(r"```sql\n(select.*?)```", page, re.DOTALL)
     rows = results_of(store).sql(documented).fetchall()
     assert rows and all(row[:2] == (2, "train") for row in rows)

@@ -86,8 +86,8 @@ def test_a_stored_spec_names_no_file_to_be_read() -> None:
 
 
 def test_the_variant_of_the_page_is_what_the_page_says() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text()
-    whole, variant = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[:2]
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "write-sweeps.md").read_text()
+    whole, _, variant = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     written(whole, "wd.yaml")
     wide = load_sweep(written(variant, "wide.yaml"))
     trials = expand(wide)

@@ -167,7 +167,7 @@ def test_a_detached_launch_that_may_leave_no_job_says_what_is_not_submitted(limi
 
 
 def test_how_often_slurm_is_asked(bench: Bench) -> None:
-    """As docs/cluster.md tells administrators; jobs are counted too, since they inherit the PATH."""
+    """As docs/reference/clusters.md tells administrators; jobs are counted too, since they inherit the PATH."""
     calls = bench.folder / "calls"
     for program in ("sbatch", "squeue", "sacct", "scancel", "scontrol", "sacctmgr"):
         bench.wrap(program, f'echo "{program} $*" >> {calls}; exec $REAL "$@"')

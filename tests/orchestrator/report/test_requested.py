@@ -184,7 +184,7 @@ def test_the_page_has_the_section_only_where_it_is_asked_for(monkeypatch):
     assert REQUESTED.section in page and "<b> over" not in page
 
 
-PAGE = (Path(__file__).parents[3] / "docs/report.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/how-to/analyse.md").read_text()
 DOCUMENTED = yaml.safe_load(re.search(r"```yaml\n(figures:.*?)```", PAGE, re.DOTALL)[1])["figures"]
 
 

@@ -362,7 +362,7 @@ def test_what_is_no_question_is_refused(server: Server, body: str) -> None:
 
 
 def test_a_program_asks_as_the_docs_show(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    page = (Path(__file__).parents[3] / "docs/serve.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/how-to/analyse.md").read_text()
     (code,) = re.findall(r"```python\n(import json\n.*?)```", page, re.DOTALL)
     names: dict[str, Any] = {}
     exec(code.replace("127.0.0.1:8377", f"127.0.0.1:{server.port}"), names)
@@ -562,7 +562,8 @@ def test_a_notebook_goes_on_while_its_store_is_shown(folder: Store, monkeypatch:
     second.stop()
     monkeypatch.chdir(folder.root + "/..")
     os.rename(folder.root, "results")
-    documented, _ = re.findall(r"```python\n(.*?)```", (DOCS / "serve.md").read_text(), re.DOTALL)
+    page = (DOCS / "how-to" / "analyse.md").read_text()
+    (documented,) = re.findall(r"```python\n(import depthrate\n\npage = .*?)```", page, re.DOTALL)
     exec(documented, {})
     with pytest.raises(depthrate.StoreError, match="no store at"):
         depthrate.serve(folder.url)
