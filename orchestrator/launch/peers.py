@@ -50,7 +50,7 @@ class PeerLaunches:
     @property
     def is_alone(self) -> bool:
         """True if the last poll found no attempts, claims or launches of peers."""
-        return not self.live_records and not self._claims.has_peers and not self._claims.others
+        return not self.live_records and not self._claims.has_peers and not self._claims.peer_trials
 
     def detect_peers(self) -> None:
         """Check for new peer launches, at the cost of one request."""

@@ -53,8 +53,8 @@ class AttemptSupervisor:
         """Attempt, as this launch or an adopted one submitted it -> entry."""
         self.is_store_full = False
         """True if the store was full at the last update, so that no more packs should start."""
-        self._heartbeats = NodeHeartbeats(store, sweep, most=MAX_NODES_PER_POLL)
-        self._latest_heartbeats: Mapping[str, Beat] = {}
+        self._heartbeats = NodeHeartbeats(store, sweep, max_files=MAX_NODES_PER_POLL)
+        self._latest_heartbeats: Mapping[str, Heartbeat] = {}
         self._next_poll = float("-inf")
         self._ended: set[str] = set()
         """Ended attempts, under the ids under which they ran."""
