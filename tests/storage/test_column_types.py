@@ -1,4 +1,5 @@
-"""A column that tasks add has one type in a store: of two writers at once one wins, and a store that has both is mended."""
+"""A custom column has one type per store: of two concurrent writers one wins, and a store with both types is
+repaired."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def commit(store: Store, attempt_id: str, trial_id: str, note: object, sweep: st
 
 
 def both_types(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make what two workers left that wrote 0.5 and "none" first, before claims were told apart."""
+    """Create the store of two workers that were first to write 0.5 and "none", before claims were unique."""
     commit(store, A, "t1", 0.5)
     with monkeypatch.context() as patch:
         patch.setattr("depthrate.storage.commits.commit.claim_columns", lambda *_: None)
@@ -49,7 +50,7 @@ def both_types(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_of_two_writers_at_once_one_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both look before either writes; then each claims its type."""
+    """Both read the claims before either writes. Then each claims its type."""
     meet, failures = threading.Barrier(2), []
     look = custom_columns
     looked = threading.local()

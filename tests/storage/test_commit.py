@@ -1,4 +1,4 @@
-"""A trial is visible once, whole, or not at all."""
+"""A trial is visible once and completely, or not visible."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_committed_rows_are_read_back(store: Store) -> None:
 
 
 def test_every_crash_point_leaves_nothing_or_all(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fail at the n-th write of a commit, for every n: readers see the trial only when the last write happened."""
+    """Fail at the n-th write of a commit, for every n: readers see the trial only after the last write."""
     write = Store.write
     for crash_at in range(6):
         count = 0

@@ -1,4 +1,4 @@
-"""Compaction changes nothing that a reader sees, whoever else is at work and wherever it is killed."""
+"""Compaction changes nothing for readers, whatever runs at the same time and wherever it is killed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from tests.support.tests_rows import commit
 
 
 def fill(store: Store, packs: int = 6) -> None:
-    """Commit packs of three trials; the first of each pack but one is also in the pack before, which came earlier."""
+    """Commit packs of three trials. The first trial of each pack but the first is also in the previous pack, committed
+    earlier."""
     for number in range(packs):
         trials = [f"t{number}a", f"t{number}b", f"t{number + 1}a"]
         commit(
@@ -39,7 +40,7 @@ def fill(store: Store, packs: int = 6) -> None:
 
 
 def answers(store: Store) -> dict[str, Any]:
-    """Everything a reader can see."""
+    """Return everything that a reader can see."""
     results = results_of(store)
     assert not results.problems
     seen: dict[str, Any] = {
@@ -100,7 +101,7 @@ def test_who_looks_often_keeps_nothing_of_what_a_compaction_replaced(folder: Sto
         for number in range(2):
             commit(folder, f"20260101T000000_{2 * turn + number:012x}", [f"t{turn}{number}"])
         assert len(take_snapshot(folder, cache=cache).trial_ids()) == 2 * turn + 2
-        compact(folder, grace_s=3600 if turn < 2 else 0)  # within the grace the files are still there
+        compact(folder, grace_s=3600 if turn < 2 else 0)  # within the retention the files still exist
         assert len(take_snapshot(folder, cache=cache).trial_ids()) == 2 * turn + 2
         assert len(cache.commits) == len(take_snapshot(folder).manifests)
     compact(folder, grace_s=0)
@@ -145,7 +146,7 @@ def test_large_features_stay_in_their_files(store: Store, monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 def test_two_compactions_at_once(store: Store) -> None:
-    """Both saw the same commits; one of them also a later one."""
+    """Both read the same commits, and one of them a later one as well."""
     fill(store)
     first = take_snapshot(store)
     commit(store, "20260101T000009_aaaaaaaaaaaa", ["t9a", "t9b"], hour=9)
@@ -160,7 +161,8 @@ def test_two_compactions_at_once(store: Store) -> None:
 
 
 def test_a_compaction_holds_every_trial_of_what_it_replaces(folder: Store) -> None:
-    """Else two compactions that each leave a double to the other lose it: the long chaos run did that once."""
+    """Otherwise two compactions that each leave a duplicate to the other lose it, as happened once in the long chaos
+    run."""
     fill(folder)
     snapshot = take_snapshot(folder)
     for number in range(2):
@@ -178,7 +180,7 @@ def test_a_compaction_holds_every_trial_of_what_it_replaces(folder: Store) -> No
 
 
 def test_a_commit_with_an_earlier_clock_still_wins_after_a_compaction(store: Store) -> None:
-    """Which of two commits counts must not depend on whether one of them was compacted."""
+    """Compacting one of two commits must not change which of them is visible."""
     fill(store, packs=4)
     compact(store, grace_s=0)
     commit(store, "20251231T000000_aaaaaaaaaaaa", ["t2b"], value=99.0)
@@ -192,7 +194,7 @@ def test_a_commit_with_an_earlier_clock_still_wins_after_a_compaction(store: Sto
 
 
 class Stop(BaseException):
-    """The process is killed here."""
+    """Simulated kill of the process."""
 
 
 @pytest.mark.parametrize("point", range(14))
@@ -272,7 +274,7 @@ def test_records_and_logs_of_attempts_go_along(store: Store) -> None:
     assert sorted(record["attempt_id"] for record in read_records(store, snapshot)) == before and len(before) == 8
     assert len(snapshot.attempts) == 2, "one runs, and one ended just now"
     assert compacted_log(store, snapshot, "20260101T000003_aaaaaaaaaaaa") == b"it printed this\n"
-    fill(store, packs=2)  # written again by a late worker: newer than what was compacted
+    fill(store, packs=2)  # rewritten by a late worker: newer than the compacted rows
     assert len(read_records(store, take_snapshot(store))) == 8
 
 

@@ -1,4 +1,4 @@
-"""Nothing that stands in a store chooses a path: what would lead elsewhere is named, and nobody follows it."""
+"""The content of a store never determines a path: entries that lead elsewhere are reported and not followed."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_links_and_pipes_in_a_store_are_not_looked_into(folder: Store, tmp_path:
     (Path(folder.root) / "metrics" / "up").symlink_to(folder.root)
     os.mkfifo(Path(folder.root) / "curves" / "sweep=s" / "notes")
     assert folder.list() == before and not verify(folder, builtin_columns()).findings
-    os.mkfifo(Path(folder.root) / "curves" / "sweep=s" / "pipe.parquet")  # where a file of a store belongs
+    os.mkfifo(Path(folder.root) / "curves" / "sweep=s" / "pipe.parquet")  # at the path of a store's file
     (finding,) = verify(folder, builtin_columns()).findings
     assert (finding.path, finding.kind) == ("curves/sweep=s/pipe.parquet", "damaged") and "named pipe" in finding.what
 
@@ -120,7 +120,7 @@ def test_a_link_to_a_file_of_mine_is_not_copied_into_what_others_read(folder: St
 
 
 def with_metadata(content: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
-    """Change what a commit says of its files, with everything else as it should be."""
+    """Change a commit's entries for its files, leaving everything else intact."""
     table = pq.read_table(io.BytesIO(content))
     metadata = json.loads(table.schema.metadata[METADATA_KEY])
     change(metadata["files"])
@@ -179,7 +179,7 @@ def test_a_manifest_that_speaks_of_what_is_not_its_own_does_not_count(folder: St
     compact(folder)
     path, fields = manifest_of(folder)
     CHANGES[change](fields)
-    fields.pop("sha256")  # as whoever wants to be believed would
+    fields.pop("sha256")  # as an attacker would
     folder.write(path, json.dumps(fields).encode())
     assert take_snapshot(folder).trial_ids() == {"t1", "t2"}, "what it replaced is still there"
     assert path in {finding.path for finding in verify(folder, builtin_columns()).findings}

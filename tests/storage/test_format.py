@@ -1,4 +1,5 @@
-"""A store says which versions may read it and which may write to it; what newer versions add is carried on, never dropped."""
+"""A store declares the versions that may read and write it. Data added by newer versions are carried along, never
+dropped."""
 
 from __future__ import annotations
 
@@ -103,7 +104,7 @@ def test_a_format_that_cannot_be_believed_stops_writers_and_no_reader(folder: St
 
 
 def test_a_store_without_the_file_is_of_format_1_and_is_upgraded(folder: Store) -> None:
-    """A launch of an early version has no list of its trials: its sweep is expanded, its place among the launches stays."""
+    """A launch of an early version has no list of its trials: its sweep is expanded, and its launch number stays."""
     spec = {"name": "s", "task": "collapse", "params": {"arch": "rn1"}, "grid": {"depth": [2]}, "seeds": 2}
     write_spec(folder, "s", "aaaa", {"name": "s", **spec})
     before = newest_specs(folder)["s"]
@@ -122,7 +123,7 @@ def test_a_store_without_the_file_is_of_format_1_and_is_upgraded(folder: Store) 
 
 
 def newer_commit(store: Store, attempt_id: str, trial_id: str, schema_version: int = 1) -> None:
-    """Commit a trial as a later version might: with columns, of any type, that this one has never heard of."""
+    """Commit a trial as a later version might: with columns, of any type, that this version does not know."""
     metrics = tables_of(trial_id, attempt_id)["metrics"]
     metrics = metrics.append_column("later", pa.array([trial_id.encode()] * metrics.num_rows, pa.binary()))
     content = table_bytes(metrics)
@@ -151,7 +152,7 @@ def test_columns_of_newer_versions_are_carried_on(folder: Store) -> None:
     found = verify(folder, builtin_columns())
     assert found.findings == [] and found.newer == {"metrics.later"}
     assert repair(folder, found).moved == []
-    for _ in range(2):  # what a compaction has written is compacted again
+    for _ in range(2):  # the output of a compaction is compacted again
         compact(folder, grace_s=0)
         compact(folder, grace_s=0)
         trials, metrics = compacted(folder, "trials"), compacted(folder, "metrics")

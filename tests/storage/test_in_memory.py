@@ -1,4 +1,4 @@
-"""Results in memory answer as the store does."""
+"""Results in memory are the same as from the store."""
 
 import pytest
 

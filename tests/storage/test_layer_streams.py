@@ -1,4 +1,4 @@
-"""Features that come layer by layer: the same file as all at once, and one layer of it in a request."""
+"""Features written layer by layer: the same file as when written at once, and one layer read per request."""
 
 import itertools
 from unittest import mock

@@ -1,4 +1,4 @@
-"""Listings that are no moment, and listings that lag: readers see neither a gap nor call done what is not."""
+"""Listings that are not atomic, and listings that lag: readers see no gaps and no trials that are not committed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ A, B, C = (f"20260101T000000_{letter * 12}" for letter in "abc")
 
 
 def after_listing(monkeypatch: pytest.MonkeyPatch, folder: str, act: Callable[[], object], times: int = 1) -> None:
-    """Have something happen right after a folder was listed, the first times."""
+    """Call a function right after a folder was listed, the first times."""
     plain, left = Store.list, times
 
     def listing(self: Store, listed: str = "") -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""What running trials have logged: there while they run, never beside their results, gone with what left it behind."""
+"""Live curves: visible while trials run, never together with their results, deleted with their attempts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task calls its columns and what its texts hold: refused at the border, or written so that everybody can read it."""
+"""Names of columns and contents of strings from tasks: rejected, or written so that every reader can read them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_layer_that_is_no_whole_number_is_not_cut_to_one(column: str, value: f
 
 
 def write_as_before(store: Store, name: str) -> None:
-    """Commit a trial with a column of this name, as versions did that let it pass."""
+    """Commit a trial with a column of this name, as versions did that accepted it."""
     metrics = tables_of("t1", A)["metrics"].append_column(name, pa.array([7.0] * 6))
     row = {
         "trial_id": "t1",

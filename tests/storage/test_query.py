@@ -1,4 +1,4 @@
-"""SQL over the views, and nothing but reading."""
+"""SQL over the views, read-only."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def types_of(results: Results) -> dict[str, str]:
     ids=str,
 )
 def test_no_column_changes_its_type_when_another_task_enters_the_store(folder: Store, others: dict[str, Any]) -> None:
-    """Before this, `loss` was a number until a trial came that has a parameter of that name, a text from then on."""
+    """Before, `loss` was a number until the first trial with a parameter of that name, and text from then on."""
     commit(folder, A, ["t1"], params={"depth": 2, "samples": 8})
     before = types_of(results_of(folder))
     commit(folder, B, ["t2"], params=others, sweep="other")
@@ -197,7 +197,7 @@ def test_no_store_is_said(tmp_path: Path) -> None:
 
 
 def commit_loop(store: Store, attempt: str, metrics: list[dict[str, object]], status: str = "ok") -> None:
-    """Commit what a loop of one's own logged at its steps 0 to 3, with an accuracy every other step."""
+    """Commit the log of a custom loop at its steps 0 to 3, with an accuracy every other step."""
     store.write(f"attempts/sweep=s/{attempt}.json", b"{}")
     curves = [{"step": step, "loss": 4.0 - step, "accuracy": None if step % 2 else step / 4} for step in range(4)]
     tables = {
@@ -247,7 +247,7 @@ def test_a_column_that_changes_its_type_is_refused_at_the_write(store: Store) ->
 
 
 def test_a_column_with_two_types_is_left_out_and_named(store: Store) -> None:
-    """As two launches that began at the same moment can bring about, or a store of an older version."""
+    """As two concurrent launches or a store of an older version can cause."""
     for attempt, value in (("a1", 1.5), ("a2", "text")):
         commit_own_column(store, attempt, value)
         store.delete("columns")

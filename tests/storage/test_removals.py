@@ -1,4 +1,4 @@
-"""What is removed is hidden at once, may be restored until a compaction goes past its grace, and goes then."""
+"""Removed rows are hidden at once, restorable until a compaction after the retention, and purged by it."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_damaged_removals_hide_nothing_and_are_named(shared: Store) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_nothing_that_a_sweep_asks_for_is_lost_in_any_interleaving(monkeypatch: pytest.MonkeyPatch) -> None:
-    """DEPTHRATE_INTERLEAVINGS=1000 tries more; a failure names its seed and prints the schedule."""
+    """DEPTHRATE_INTERLEAVINGS=1000 tries more. A failure reports its seed and prints the schedule."""
     for seed in range(INTERLEAVINGS):
         simulate_desk(seed)
 

@@ -1,4 +1,4 @@
-"""A repair beside a running sweep never takes away what is committed, nor what is on its way to a commit."""
+"""A repair during a running sweep never moves committed files, nor files about to be committed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def no_file_is_young(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_verify_and_repair_beside_running_writers(
     folder: Store, tmp_path: Path, no_file_is_young: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Short packs, one after another; without a grace for young files, so that what decides is what was looked at when."""
+    """Short packs, one after another, without a grace period for young files, so that only the order of the scans
+    protects them."""
     journals = tmp_path / "journals"
     journals.mkdir()
     command = [sys.executable, storage_chaos.__file__, "--store", folder.url, "--journals", str(journals)]
@@ -107,7 +108,7 @@ def test_what_a_compaction_replaced_meanwhile_is_not_missing(folder: Store, monk
 
 
 def test_what_a_commit_of_the_last_minute_wrote_is_young_in_every_store(store: Store) -> None:
-    """So a commit need not look again at what it wrote within `SUSPENDED_S`, which in a bucket costs a request a file."""
+    """So a commit need not check its files again within `SUSPENDED_S`, which costs one request per file in a bucket."""
     assert SUSPENDED_S + MAX_SKEW_S < YOUNG_S
     record = {"attempt_id": B, "sweep": "s", "trial_ids": ["t2"], "state": "lost", "started_at": 1, "ended_at": 2}
     store.write(f"attempts/sweep=s/{B}.json", json.dumps(record).encode())

@@ -1,4 +1,4 @@
-"""Whole reads, whole writes, one listing."""
+"""Bounded reads, atomic writes, one listing."""
 
 from __future__ import annotations
 

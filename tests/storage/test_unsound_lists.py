@@ -1,4 +1,4 @@
-"""What cannot be believed stops whatever purges, deletes or moves, and says what mends it."""
+"""Corrupt lists stop every purge, deletion and move, and the message gives the fix."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def launch(store: Store, sweep: str, *trial_ids: str) -> None:
 
 @pytest.fixture
 def shared(folder: Store) -> Store:
-    """Sweep `a` was removed; then `c` was launched, which asks for its t1; `b` has t2."""
+    """Sweep `a` was removed. Then `c` was launched, which requests its t1. `b` has t2."""
     launch(folder, "a", "t1")
     commit(folder, A, ["t1"], sweep="a")
     launch(folder, "b", "t2")
@@ -121,7 +121,7 @@ def test_what_a_worker_wrote_stays_while_its_record_cannot_be_read(
 ) -> None:
     monkeypatch.setattr("depthrate.storage.maintenance.verify.YOUNG_S", -10.0)
     commit(folder, A, ["t1"])
-    folder.delete(f"trials/sweep=s/{A}.parquet")  # it is about to be written
+    folder.delete(f"trials/sweep=s/{A}.parquet")  # not written yet
     folder.write(f"attempts/sweep=s/{A}.json", b"")
     found = verify(folder, builtin_columns())
     assert [finding.path for finding in found.findings] == [f"attempts/sweep=s/{A}.json"]
@@ -131,7 +131,7 @@ def test_what_a_worker_wrote_stays_while_its_record_cannot_be_read(
 def test_lists_specs_and_batches_are_on_the_disk_when_they_are_written(
     folder: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files and the folders that name them: a power cut may else leave a list of no trials, or none."""
+    """Files and their folders are synced: otherwise a power cut may leave an empty list, or none."""
     synced: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda opened: synced.append(os.readlink(f"/proc/self/fd/{opened}")))
     launch(folder, "a", "t1")

@@ -1,4 +1,5 @@
-"""Each kind of damage is found, named, survived by queries, and repaired; what stood beside it is kept."""
+"""Each kind of damage is found, reported, tolerated by queries, and repaired. Intact rows of the same commits are
+kept."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def parquet_of(table: pa.Table) -> bytes:
 
 
 def flip(content: bytes, group: int = 0) -> bytes:
-    """Change one bit of the numbers in a row group's first real column."""
+    """Flip one bit of the numbers in a row group's first float column."""
     rows = pq.ParquetFile(io.BytesIO(content)).metadata.row_group(group)
     columns = [rows.column(index) for index in range(rows.num_columns)]
     column = next(c for c in columns if c.physical_type in ("FLOAT", "DOUBLE"))
@@ -74,10 +75,10 @@ DAMAGES = {
 
 
 def answers(store: Store) -> list[str]:
-    """Trials of which every view answers."""
+    """Return the trials that appear in every view."""
     results = results_of(store)
     for view in ("metrics", "curves", "features"):
-        results.sql(f"select * from {view}").fetchall()  # finds what is damaged
+        results.sql(f"select * from {view}").fetchall()  # finds corrupt files
     found = results.sql(
         "select trial_id from results where nc1 is not null and trial_id in (select trial_id from curves) order by 1"
     )
@@ -285,7 +286,7 @@ def test_a_compaction_on_its_way_is_no_finding(store: Store, monkeypatch: pytest
     monkeypatch.setattr("depthrate.storage.maintenance.verify.YOUNG_S", -10.0)
     compact(store)
     (manifest,) = store.list("manifest")
-    store.delete(manifest)  # as before it was written: what it replaces is still there
+    store.delete(manifest)  # as before it was written: the replaced files still exist
     assert not verify(store, builtin_columns()).findings and answers(store) == ["t1", "t2", "t3", "t4"]
 
 
@@ -301,7 +302,7 @@ def test_a_commit_that_has_vanished_with_all_its_files_is_named(folder: Store) -
 
 
 def in_parts(store: Store, attempt_id: str, trial_ids: list[str]) -> None:
-    """Commit each trial in a part of its own, as packs do whose trials run one after another."""
+    """Commit each trial in a separate part, like packs whose trials run one after another."""
     for part, trial_id in enumerate(trial_ids):
         commit(store, attempt_id, [trial_id], part=part)
     path = f"attempts/sweep=s/{attempt_id}.json"
@@ -321,7 +322,7 @@ def test_a_commit_that_vanished_from_beside_its_data_is_said_to_have_been_there(
 
 def test_parts_that_users_removed_for_good_are_not_missed(folder: Store) -> None:
     in_parts(folder, A, ["t1", "t2"])
-    in_parts(folder, B, ["t1", "t2", "t3"])  # resumed: its record names what the first had committed, too
+    in_parts(folder, B, ["t1", "t2", "t3"])  # resumed: its record also names the trials committed by the first
     folder.delete_many([p for p in folder.list("") if f"{B}-0000" in p or f"{B}-0001" in p])
     assert not verify(folder, builtin_columns()).findings
     remove(folder, RemovalKind.TRIALS, "", rows_of_trials(take_snapshot(folder), ["t1"]))
@@ -352,5 +353,5 @@ def test_what_was_removed_for_good_is_not_missed(folder: Store) -> None:
     remove(folder, RemovalKind.TRIALS, "", rows_of_trials(take_snapshot(folder), ["t1", "t3"]))
     for _ in range(3):
         compact(folder, grace_s=0)
-    folder.delete("removals")  # as when their seals have grown old
+    folder.delete("removals")  # as after the deletion of old seals
     assert take_snapshot(folder).trial_ids() == {"t2"} and not verify(folder, builtin_columns()).findings
