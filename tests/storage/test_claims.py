@@ -37,9 +37,9 @@ def held(claims: Claims) -> set[str]:
 
 
 def entered(store: Store, launch_id: str, sweep: str = "s") -> Claims:
-    made = Claims(store, sweep, launch_id)
-    made.enter()
-    return made
+    claims = Claims(store, sweep, launch_id)
+    claims.enter()
+    return claims
 
 
 def test_who_comes_later_leaves_what_is_claimed(store: Store) -> None:

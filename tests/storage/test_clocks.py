@@ -101,9 +101,9 @@ def test_whatever_deletes_moves_or_launches_refuses_a_wrong_clock(
     before = {path: folder.read(path) for path in folder.list("")}
     shift(monkeypatch, ahead_s)
     for words in (*COMMANDS, f"run {tiny_sweep}"):
-        done = CliRunner().invoke(app, [*words.split(), "--store", folder.url])
+        result = CliRunner().invoke(app, [*words.split(), "--store", folder.url])
         side = "7200 s ahead of" if ahead_s > 0 else "7200 s behind"
-        assert done.exit_code == 2 and side in done.output and "NTP" in done.output, (words, done.output)
+        assert result.exit_code == 2 and side in result.output and "NTP" in result.output, (words, result.output)
         assert {path: folder.read(path) for path in folder.list("")} == before, words
     monkeypatch.undo()
     for words in COMMANDS[:2]:
@@ -116,12 +116,19 @@ def test_a_cancellation_by_a_wrong_clock_is_done_and_spares_nobody_who_lives(
     folder: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ahead_s: float
 ) -> None:
     write_spec(folder, "s", "1", {"name": "s", "task": "t"}, ["t"])
-    said = time.time() - ahead_s  # by the clock of its node, which is the store's
-    record = {"attempt_id": A, "sweep": "s", "trial_ids": ["t"], "state": "running", "started_at": said, "host": "h"}
-    folder.write(f"attempts/sweep=s/{A}.json", json.dumps(record | {"heartbeat_at": said, "pid": 1}).encode())
+    heartbeat_at = time.time() - ahead_s  # by the clock of its node, which is the store's
+    record = {
+        "attempt_id": A,
+        "sweep": "s",
+        "trial_ids": ["t"],
+        "state": "running",
+        "started_at": heartbeat_at,
+        "host": "h",
+    }
+    folder.write(f"attempts/sweep=s/{A}.json", json.dumps(record | {"heartbeat_at": heartbeat_at, "pid": 1}).encode())
     shift(monkeypatch, ahead_s)
-    done = CliRunner().invoke(app, ["cancel", "s", "--force", "--store", folder.url])
-    assert done.exit_code == 0 and "7200 s" in caplog.text, done.output
+    result = CliRunner().invoke(app, ["cancel", "s", "--force", "--store", folder.url])
+    assert result.exit_code == 0 and "7200 s" in caplog.text, result.output
     assert A in folder.read("sweeps/s/cancel").decode()
 
 

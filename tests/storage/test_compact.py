@@ -63,8 +63,12 @@ def test_readers_see_the_same_before_and_after(store: Store) -> None:
     assert answers(store) == before, "the replaced files are still there"
     assert compact(store, grace_s=0).deleted == 30
     assert answers(store) == before
-    left = [path for path in store.list() if path.startswith(("trials", "metrics", "curves", "features", "attempts"))]
-    assert all(is_compacted(path) for path in left) and len(left) == 6, "features of two widths are two files"
+    remaining_files = [
+        path for path in store.list() if path.startswith(("trials", "metrics", "curves", "features", "attempts"))
+    ]
+    assert all(is_compacted(path) for path in remaining_files) and len(remaining_files) == 6, (
+        "features of two widths are two files"
+    )
     again = compact(store, grace_s=0)
     assert (again.groups, again.deleted) == (0, 0), "nothing left to do"
     commit(store, "20260101T000009_aaaaaaaaaaaa", ["t9x"])
@@ -173,10 +177,10 @@ def test_a_compaction_holds_every_trial_of_what_it_replaces(folder: Store) -> No
     everything = [*snapshot.sources, *snapshot.superseded_commits]
     assert len(everything) == 3 and len(snapshot.superseded_commits) == 1
     for number, sources in enumerate((everything[:1], everything[1:], everything[::2], everything)):
-        held = {trial for source in sources for trial in source.all_trials["trial_id"].to_pylist()}
+        stored = {trial for source in sources for trial in source.all_trials["trial_id"].to_pylist()}
         written = write_group(folder, Group("s", sources, []), snapshot, f"20260103T00000{number}_cccccccccccc")
         (file,) = written.files["trials"]
-        assert set(pq.read_table(io.BytesIO(folder.read(file.path)))["trial_id"].to_pylist()) == held
+        assert set(pq.read_table(io.BytesIO(folder.read(file.path)))["trial_id"].to_pylist()) == stored
 
 
 def test_a_commit_with_an_earlier_clock_still_wins_after_a_compaction(store: Store) -> None:
@@ -184,13 +188,13 @@ def test_a_commit_with_an_earlier_clock_still_wins_after_a_compaction(store: Sto
     fill(store, packs=4)
     compact(store, grace_s=0)
     commit(store, "20251231T000000_aaaaaaaaaaaa", ["t2b"], value=99.0)
-    found = results_of(store).sql("select min(nc1), count(*) from metrics where trial_id = 't2b'").fetchall()
+    rows = results_of(store).sql("select min(nc1), count(*) from metrics where trial_id = 't2b'").fetchall()
     plain = Store(f"memory://{id(store)}-{time.time_ns()}")
     fill(plain, packs=4)
     commit(plain, "20251231T000000_aaaaaaaaaaaa", ["t2b"], value=99.0)
-    assert found == results_of(plain).sql("select min(nc1), count(*) from metrics where trial_id = 't2b'").fetchall()
+    assert rows == results_of(plain).sql("select min(nc1), count(*) from metrics where trial_id = 't2b'").fetchall()
     compact(store, grace_s=0)
-    assert found == results_of(store).sql("select min(nc1), count(*) from metrics where trial_id = 't2b'").fetchall()
+    assert rows == results_of(store).sql("select min(nc1), count(*) from metrics where trial_id = 't2b'").fetchall()
 
 
 class Stop(BaseException):
@@ -204,15 +208,15 @@ def test_killed_anywhere_it_leaves_the_store_as_it_was_and_can_go_on(
 ) -> None:
     fill(folder)
     before = answers(folder)
-    left = point
+    remaining_calls = point
     with monkeypatch.context() as patch:
         for name in ("write", "delete", "delete_many"):
             plain = getattr(Store, name)
 
             def counted(self: Store, *args: Any, _plain: Any = plain, **options: Any) -> None:
-                nonlocal left
-                left -= 1
-                if left < 0:
+                nonlocal remaining_calls
+                remaining_calls -= 1
+                if remaining_calls < 0:
                     if args and isinstance(args[0], list):
                         _plain(self, args[0][: len(args[0]) // 2])
                     raise Stop

@@ -60,22 +60,22 @@ def test_a_verb_killed_at_a_call_is_ended_by_calling_it_again(name: str, tmp_pat
     verb.call(place)
     after = state(place.store)
     shutil.rmtree(work)
-    chosen = points(deadline.count)
-    for point in chosen:
+    selected = points(deadline.count)
+    for point in selected:
         shutil.copytree(template, work)
         with on_folder(work, point), contextlib.suppress(Killed):  # heartbeats make the calls differ between runs
             verb.call(Place(work))
-        kept = before - verb.removes
-        assert counting_trials(Place(work).store) >= kept, f"lost at call {point} of {deadline.count}"
+        retained = before - verb.removes
+        assert counting_trials(Place(work).store) >= retained, f"lost at call {point} of {deadline.count}"
         verb.call(Place(work))
         assert state(Place(work).store) == after, f"after call {point} of {deadline.count}"
         shutil.rmtree(work)
-    print(f"{name}: killed at {len(chosen)} of {deadline.count} calls: {dict(deadline.calls)}")
+    print(f"{name}: killed at {len(selected)} of {deadline.count} calls: {dict(deadline.calls)}")
 
 
 def init(folder: Path) -> None:
-    done = CliRunner().invoke(app, ["init", str(folder / "store")], catch_exceptions=False)
-    assert done.exit_code in (0, 2), done.output
+    result = CliRunner().invoke(app, ["init", str(folder / "store")], catch_exceptions=False)
+    assert result.exit_code in (0, 2), result.output
 
 
 @pytest.mark.slow
@@ -117,9 +117,9 @@ def test_a_verb_killed_at_a_request_is_ended_by_calling_it_again(
     count = s3.counts().total()
     verb.call(whole)
     after = state(as_folder(whole.url).store)
-    chosen = points(count)
+    selected = points(count)
     for answer_lost in (False, True):
-        for point in chosen:
+        for point in selected:
             url = s3.copy(template.url)
             with on_bucket(s3, point, answer_lost=answer_lost), contextlib.suppress(Killed):
                 verb.call(Place(tmp_path, url))
@@ -129,4 +129,4 @@ def test_a_verb_killed_at_a_request_is_ended_by_calling_it_again(
             verb.call(place)
             assert state(place.store) == after, where
             s3.drop(url)
-    print(f"{name}: killed at {len(chosen)} of {count} requests, before it and with its answer lost")
+    print(f"{name}: killed at {len(selected)} of {count} requests, before it and with its answer lost")

@@ -68,9 +68,9 @@ def test_a_changed_byte_anywhere_in_the_trials_is_noticed_by_all_readers_alike(s
         changed = bytearray(content)
         changed[position] ^= 16
         store.write(path, bytes(changed))
-        planned, asked = take_snapshot(store), results_of(store)
-        assert planned.trial_ids() == asked.snapshot.trial_ids()
-        assert position >= pages or (len(planned.trial_ids()) < 3 and planned.problems and asked.problems)
+        planned, results = take_snapshot(store), results_of(store)
+        assert planned.trial_ids() == results.snapshot.trial_ids()
+        assert position >= pages or (len(planned.trial_ids()) < 3 and planned.problems and results.problems)
 
 
 def test_foreign_files(store: Store) -> None:

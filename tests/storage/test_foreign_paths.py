@@ -145,12 +145,11 @@ def test_a_commit_that_names_files_of_others_is_damage_and_repair_moves_none_of_
 
     folder.write(path, with_metadata(folder.read(path), point_elsewhere))
     assert take_snapshot(folder).trial_ids() == {"t2"}
-    found = verify(folder, builtin_columns())
-    assert [finding.path for finding in found.findings] == [path] and "is not a file of this commit" in found.findings[
-        0
-    ].what
-    done = repair(folder, found)
-    assert done.moved == [path] and keys.read_text() == "secret" and take_snapshot(folder).trial_ids() == {"t2"}
+    verification = verify(folder, builtin_columns())
+    (finding,) = verification.findings
+    assert finding.path == path and "is not a file of this commit" in finding.what
+    result = repair(folder, verification)
+    assert result.moved == [path] and keys.read_text() == "secret" and take_snapshot(folder).trial_ids() == {"t2"}
 
 
 def manifest_of(store: Store) -> tuple[str, dict[str, Any]]:
@@ -240,10 +239,10 @@ def test_foreign_keys_of_a_bucket_are_named_and_never_touched() -> None:
     store.fs.store["/foreign-keys/checkpoints/../x/pack.json"] = store.fs.store[
         f"/foreign-keys/trials/sweep=s/{A}.parquet"
     ]
-    found = verify(store, builtin_columns())
-    assert [f.kind for f in found.findings] == ["foreign"] and "leads elsewhere" in found.findings[0].what
+    verification = verify(store, builtin_columns())
+    assert [f.kind for f in verification.findings] == ["foreign"] and "leads elsewhere" in verification.findings[0].what
     before = dict(store.fs.store)
-    assert repair(store, found).moved == [] and dict(store.fs.store) == before
+    assert repair(store, verification).moved == [] and dict(store.fs.store) == before
     assert results_of(store).sql("select count(*) from trials").fetchall() == [(1,)]
     store.fs.store.clear()
 

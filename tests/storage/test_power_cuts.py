@@ -29,9 +29,9 @@ SAMPLE = 8
 
 def state_without_hints(store: Store) -> dict[str, Any]:
     """Return a store's state without torn attempt records, which are hints that a repair moves aside."""
-    said = state(store)
-    said["findings"] = [finding for finding in said["findings"] if "is not an attempt record" not in finding]
-    return said
+    content = state(store)
+    content["findings"] = [finding for finding in content["findings"] if "is not an attempt record" not in finding]
+    return content
 
 
 @pytest.mark.slow
@@ -56,17 +56,17 @@ def test_after_a_power_cut_nothing_is_lost_and_calling_the_verb_again_ends_it(
     verb.call(place)
     after = state_without_hints(place.store)
     disks = list(disks_after_power_cuts(before, trace.steps, random.Random(0), DRAWS))
-    chosen = disks if IS_ALL else random.Random(1).sample(disks, min(SAMPLE, len(disks)))
-    for count, disk in chosen:
+    selected = disks if IS_ALL else random.Random(1).sample(disks, min(SAMPLE, len(disks)))
+    for count, disk in selected:
         shutil.rmtree(work)
         write_disk(disk, work)
         place = Place(work)
-        kept = committed if count == len(trace.steps) else trials - verb.removes
+        retained = committed if count == len(trace.steps) else trials - verb.removes
         where = f"after {count} of {len(trace.steps)} calls"
-        assert counting_trials(place.store) >= kept, f"lost {where}"
+        assert counting_trials(place.store) >= retained, f"lost {where}"
         verb.call(place)
         assert state_without_hints(place.store) == after, where
-    print(f"{name}: {len(chosen)} of {len(disks)} disks after {len(trace.steps)} calls")
+    print(f"{name}: {len(selected)} of {len(disks)} disks after {len(trace.steps)} calls")
 
 
 def test_what_was_written_durably_stays_in_folders_that_a_hint_has_made(tmp_path: Path) -> None:

@@ -67,16 +67,16 @@ def test_the_last_loss_is_there_for_every_sweep_and_errors_name_it(folder: Store
     commit(folder, A, ["t1"], params={"depth": 2})
     commit(folder, B, ["t2"], params={"depth": 2, "loss": "ce"}, sweep="other")
     results = results_of(folder)
-    for chosen in (results, results.of("s"), results.of("other")):
-        assert {value for (value,) in chosen.sql("select last_loss from results").fetchall()} == {2.0}
-    for chosen, query in (
+    for scoped in (results, results.of("s"), results.of("other")):
+        assert {value for (value,) in scoped.sql("select last_loss from results").fetchall()} == {2.0}
+    for scoped, query in (
         (results, "select avg(loss) from results"),
         (results, "select trial_id from results where loss < 0.5"),
         (results.of("s"), "select avg(loss) from results"),
         (results.of("s"), "select loss from results"),
     ):
         with pytest.raises(QueryError, match="The last value of curve loss is column last_loss here"):
-            chosen.sql(query)
+            scoped.sql(query)
     with pytest.raises(QueryError) as error:
         results.sql("select avg(nothing) from results")
     assert "last_loss" not in str(error.value).split("Candidate")[0].split("Did you mean")[0]
@@ -216,8 +216,8 @@ def test_curves_of_a_loop_are_in_results_with_what_was_logged_last(store: Store)
     commit_loop(store, "a2", [])
     commit_loop(store, "a3", [{"step": 2, "nc1": 0.5}])
     commit_loop(store, "a4", [], status="diverged")
-    found = results_of(store).sql("select last_loss, accuracy, nc1 from results order by trial_id").fetchall()
-    assert found == [(1.0, 0.5, 0.5), (1.0, 0.5, None), (2.0, 0.5, 0.5), (None, None, None)]
+    rows = results_of(store).sql("select last_loss, accuracy, nc1 from results order by trial_id").fetchall()
+    assert rows == [(1.0, 0.5, 0.5), (1.0, 0.5, None), (2.0, 0.5, 0.5), (None, None, None)]
 
 
 def commit_own_column(store: Store, attempt: str, value: object) -> None:
@@ -260,8 +260,8 @@ def test_a_new_column_is_null_in_older_files(store: Store) -> None:
     commit(store, "a1", ["t1"])
     commit_own_column(store, "a2", 2.5)
     commit_own_column(store, "a3", None)
-    found = results_of(store).sql("select distinct trial_id, mine from metrics order by all").fetchall()
-    assert found == [("a2", 2.5), ("a3", None), ("t1", None)]
+    rows = results_of(store).sql("select distinct trial_id, mine from metrics order by all").fetchall()
+    assert rows == [("a2", 2.5), ("a3", None), ("t1", None)]
 
 
 def test_own_columns_stand_beside_the_standard_ones(store: Store) -> None:

@@ -35,5 +35,5 @@ def test_no_process_aborts_that_ends_while_arrow_reads_ahead(s3: S3Server) -> No
     for number in range(40):
         commit(store, f"20260101T000000_0000000000{number:02d}", [f"t{number}"])
     call = [sys.executable, "-c", SCRIPT, store.url]
-    done = subprocess.run(call, env={**os.environ, **s3.environment}, capture_output=True, text=True, timeout=240)
-    assert done.stdout == f"{[0] * 5}\n", done.stdout + done.stderr[-2000:]
+    result = subprocess.run(call, env={**os.environ, **s3.environment}, capture_output=True, text=True, timeout=240)
+    assert result.stdout == f"{[0] * 5}\n", result.stdout + result.stderr[-2000:]

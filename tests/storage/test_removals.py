@@ -51,8 +51,8 @@ def test_the_removal_of_a_sweep_keeps_what_another_asks_for(shared: Store) -> No
     compact(shared, grace_s=0)
     compact(shared, grace_s=0)
     assert there(shared) == {"t2", "t3"}
-    held = [t for source in take_snapshot(shared).sources for t in source.all_trials["trial_id"].to_pylist()]
-    assert sorted(held) == ["t2", "t3"], "the row itself is gone"
+    stored = [t for source in take_snapshot(shared).sources for t in source.all_trials["trial_id"].to_pylist()]
+    assert sorted(stored) == ["t2", "t3"], "the row itself is gone"
     assert not shared.list("removed") and verify(shared, builtin_columns()).findings == []
 
 

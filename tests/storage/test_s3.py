@@ -92,9 +92,9 @@ def test_an_upload_that_was_never_completed_is_found_and_removed(s3: S3Server, s
     bucket, _, prefix = store.root.partition("/")
     store.fs.call_s3("create_multipart_upload", Bucket=bucket, Key=f"{prefix}/features/half")
     store.fs.call_s3("create_multipart_upload", Bucket=bucket, Key="somebody/elses")
-    (left,) = list_unfinished_writes(store, older_than_s=3600)  # moto reports 2010 as the start of all uploads
-    assert left.startswith("features/half?uploadId=") and is_unfinished(left)
-    remove_unfinished(store, left)
+    (upload,) = list_unfinished_writes(store, older_than_s=3600)  # moto reports 2010 as the start of all uploads
+    assert upload.startswith("features/half?uploadId=") and is_unfinished(upload)
+    remove_unfinished(store, upload)
     assert list_unfinished_writes(store, older_than_s=3600) == []
     assert len(store.fs.call_s3("list_multipart_uploads", Bucket=bucket)["Uploads"]) == 1, "not ours"
 

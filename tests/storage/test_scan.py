@@ -41,8 +41,8 @@ def test_one_trials_rows_open_its_file_alone(store: Store, opened: list[int]) ->
     for number in range(20):
         commit(store, f"a{number:02d}", [f"t{number:02d}{letter}" for letter in "abcd"], value=number)
     results = results_of(store)
-    found = results.sql("select min(nc1), count(*) from metrics where trial_id = 't07c'").fetchall()
-    assert found == [(7.0, 6)] and opened == [1]
+    rows = results.sql("select min(nc1), count(*) from metrics where trial_id = 't07c'").fetchall()
+    assert rows == [(7.0, 6)] and opened == [1]
     opened.clear()
     assert results.sql("select count(*) from metrics where trial_id = 'none'").fetchall() == [(0,)] and opened == [0]
 

@@ -80,9 +80,10 @@ def test_nothing_is_purged_while_a_list_cannot_be_believed(shared: Store, damage
 
 def test_the_command_says_so_and_ends_with_1(shared: Store) -> None:
     shared.write(LIST, b"")
-    done = CliRunner().invoke(app, ["compact", "--grace", "0", "--store", shared.url])
+    result = CliRunner().invoke(app, ["compact", "--grace", "0", "--store", shared.url])
     assert (
-        done.exit_code == 1 and "nothing was purged: sweeps/c/t1.trials was changed after it was written" in done.output
+        result.exit_code == 1
+        and "nothing was purged: sweeps/c/t1.trials was changed after it was written" in result.output
     )
 
 
@@ -123,9 +124,9 @@ def test_what_a_worker_wrote_stays_while_its_record_cannot_be_read(
     commit(folder, A, ["t1"])
     folder.delete(f"trials/sweep=s/{A}.parquet")  # not written yet
     folder.write(f"attempts/sweep=s/{A}.json", b"")
-    found = verify(folder, builtin_columns())
-    assert [finding.path for finding in found.findings] == [f"attempts/sweep=s/{A}.json"]
-    assert repair(folder, found).moved == [f"attempts/sweep=s/{A}.json"] and len(folder.list("metrics")) == 1
+    verification = verify(folder, builtin_columns())
+    assert [finding.path for finding in verification.findings] == [f"attempts/sweep=s/{A}.json"]
+    assert repair(folder, verification).moved == [f"attempts/sweep=s/{A}.json"] and len(folder.list("metrics")) == 1
 
 
 def test_lists_specs_and_batches_are_on_the_disk_when_they_are_written(
