@@ -189,7 +189,9 @@ class Results:
         raise QueryError(failed)
 
     def features(self, trial_id: str, layer: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return (labels [N], features [N, d]) of one trial at one layer, reading only that layer.
+        """Return (labels [N], features [N, d]) of one trial at one layer.
+
+        Reads only that layer.
 
         Raises:
             KeyError: The trial has no features there (its sweep did not request them, or it is not committed).
@@ -207,7 +209,10 @@ class Results:
         )
 
     def iter_features(self, layer: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-        """Yield (trial_id, labels [N], features [N, d]) of every trial with features at a layer, reading no others."""
+        """Yield (trial_id, labels [N], features [N, d]) of every trial with features at `layer`.
+
+        Reads only that layer.
+        """
         for source in self.snapshot.sources:
             for of_trial in self._layer_of(source, layer):
                 if self._scope is None or of_trial[0] in self._scope[1]:
