@@ -27,6 +27,7 @@ from depthrate.storage.files.paths import (
     removed_path,
 )
 from depthrate.storage.files.store import Store
+from depthrate.storage.tables.schema import row_keys
 
 Row = tuple[str, str]
 """A committed trial: (trial, attempt)."""
@@ -158,8 +159,7 @@ class Removals:
 def _not_in(trials: pa.Table, rows: frozenset[Row]) -> pa.Array | None:
     if not rows:
         return None
-    pairs = zip(trials["trial_id"].to_pylist(), trials["attempt_id"].to_pylist(), strict=True)
-    return pa.array([pair not in rows for pair in pairs], pa.bool_())
+    return pa.array([key not in rows for key in row_keys(trials)], pa.bool_())
 
 
 def remove(store: Store, kind: RemovalKind, sweep: str, rows: Iterable[Row]) -> Removal:

@@ -32,7 +32,7 @@ from depthrate.storage.tables.schema import (
 METADATA_KEY = b"depthrate"
 """Footer key of a commit's metadata: schema version and data files."""
 SUSPENDED_S = 60.0
-"""Duration in seconds after which a commit checks that its files still exist, before and after its last write."""
+"""Duration in seconds after which a commit also checks before its last write that its files still exist."""
 
 
 def commit_trials(

@@ -14,7 +14,7 @@ from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.files.parquet import SLACK_BYTES, DataFile, read_parquet
 from depthrate.storage.files.paths import attempt_of_path, data_path
 from depthrate.storage.files.store import Store
-from depthrate.storage.tables.schema import TRIALS, as_trials, concat_rows, empty_trials
+from depthrate.storage.tables.schema import TRIALS, as_trials, concat_rows, empty_trials, row_keys
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,7 @@ def _both(first: pa.Array | None, second: pa.Array | None) -> pa.Array | None:
 
 def without_rows(source: VisibleCommit, rows: Set[tuple[str, str]]) -> VisibleCommit:
     """Return a source without some of its (trial, attempt)."""
-    pairs = zip(source.trials["trial_id"].to_pylist(), source.trials["attempt_id"].to_pylist(), strict=True)
-    selected = [pair not in rows for pair in pairs]
+    selected = [key not in rows for key in row_keys(source.trials)]
     if all(selected):
         return source
     return replace(source, trials=source.trials.filter(pa.array(selected)), is_fully_visible=False)

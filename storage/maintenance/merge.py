@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from depthrate.storage.files.paths import attempt_of_path, compacted_path, log_p
 from depthrate.storage.files.regular import InvalidFileError
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compaction_groups import MERGE_FEATURES_BELOW, Group
-from depthrate.storage.tables.schema import ATTEMPTS, as_attempts, concat_rows, empty_trials
+from depthrate.storage.tables.schema import ATTEMPTS, as_attempts, concat_rows, empty_trials, row_keys
 
 _RECORDS = ATTEMPTS.append(pa.field("log", pa.binary()))
 ReadRows = Callable[[Store, VisibleCommit, DataFile], pa.Table]
@@ -39,7 +39,8 @@ def write_group(store: Store, group: Group, snapshot: Snapshot, compaction_id: s
     """
     resolved = _resolved(store, group, snapshot)
     written = write_tables(store, group.sweep, resolved, compaction_id, read_rows)
-    left_out = _rows(source.all_trials for source in resolved) - _rows(source.trials for source in resolved)
+    left_out = {key for source in resolved for key in row_keys(source.all_trials)}
+    left_out -= {key for source in resolved for key in row_keys(source.trials)}
     replaced = [source.manifest for source in group.sources if source.manifest is not None]
     records, sizes, logs = _joined_records(store, group, replaced, snapshot)
     if records is not None:
@@ -58,12 +59,6 @@ def write_group(store: Store, group: Group, snapshot: Snapshot, compaction_id: s
     )
     manifest.write(store)
     return manifest
-
-
-def _rows(tables: Iterable[pa.Table]) -> set[tuple[str, str]]:
-    """Return the (trial, attempt) of some tables."""
-    columns = ((table[name].to_pylist() for name in ("trial_id", "attempt_id")) for table in tables)
-    return {row for pair in columns for row in zip(*pair, strict=True)}
 
 
 def _gone(attempts: set[str], replaced: Sequence[Manifest]) -> list[str] | None:

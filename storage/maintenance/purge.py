@@ -19,6 +19,7 @@ from depthrate.storage.catalog.requested_trials import verified_requested_ids
 from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.files.paths import new_name, removal_path, removed_path
 from depthrate.storage.files.store import Store
+from depthrate.storage.tables.schema import row_keys
 
 EMPTY_S = 86_400.0
 """Minimum age in seconds of a deleted seal: a compaction that started before the seal may still write its rows."""
@@ -74,13 +75,8 @@ def _rows_of(removals: Iterable[Removal], kind: RemovalKind) -> frozenset[Row]:
 
 def delete_empty_seals(store: Store, snapshot: Snapshot) -> None:
     """Delete the seals whose rows are in no file any more."""
-    stored = {
-        pair
-        for source in (*snapshot.sources, *snapshot.superseded_commits)
-        for pair in zip(
-            source.all_trials["trial_id"].to_pylist(), source.all_trials["attempt_id"].to_pylist(), strict=True
-        )
-    }
+    sources = (*snapshot.sources, *snapshot.superseded_commits)
+    stored = {key for source in sources for key in row_keys(source.all_trials)}
     for seal in snapshot.removals.seals:
         if seal.is_final and not seal.rows & stored and age_s(store, seal.path, seal.sealed_at) >= EMPTY_S:
             store.delete(seal.path)

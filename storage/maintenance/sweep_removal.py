@@ -13,7 +13,6 @@ from depthrate.storage.catalog.removals import Removal, RemovalKind, Row, archiv
 from depthrate.storage.catalog.requested_trials import verified_requested_ids
 from depthrate.storage.catalog.specs import read_specs
 from depthrate.storage.commits.snapshot import Snapshot, require_intact
-from depthrate.storage.commits.source import VisibleCommit
 from depthrate.storage.files.paths import (
     fits_path,
     launches_folder,
@@ -23,6 +22,7 @@ from depthrate.storage.files.paths import (
     sweep_of_path,
 )
 from depthrate.storage.files.store import Store
+from depthrate.storage.tables.schema import row_keys
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,8 @@ def plan_removal(store: Store, snapshot: Snapshot, sweep: str) -> RemovalPlan:
     specs = list(read_specs(store))
     unlisted = {spec.sweep for spec in specs if spec.trials_sha256 is None or "search" in spec.spec} - {sweep}
     wanted = {t for spec in specs if spec.sweep == sweep for t in spec.trial_ids(store) or ()}
-    stored = [(source, row) for source in (*snapshot.sources, *snapshot.superseded_commits) for row in _rows(source)]
+    sources = (*snapshot.sources, *snapshot.superseded_commits)
+    stored = [(source, row) for source in sources for row in row_keys(source.all_trials)]
     wanted |= {row[0] for source, row in stored if sweep_of_path(source.path) == sweep}
     kept = wanted & verified_requested_ids(store, without=sweep, all_listed=False)
     kept |= {row[0] for source, row in stored if sweep_of_path(source.path) in unlisted} & wanted
@@ -90,8 +91,5 @@ def rows_of_trials(snapshot: Snapshot, trial_ids: Iterable[str]) -> frozenset[Ro
     require_intact(snapshot)
     wanted = set(trial_ids)
     sources = (*snapshot.sources, *snapshot.superseded_commits)
-    return frozenset(row for source in sources for row in _rows(source) if row[0] in wanted) - snapshot.removals.gone
-
-
-def _rows(source: VisibleCommit) -> Iterable[Row]:
-    return zip(source.all_trials["trial_id"].to_pylist(), source.all_trials["attempt_id"].to_pylist(), strict=True)
+    rows = frozenset(row for source in sources for row in row_keys(source.all_trials) if row[0] in wanted)
+    return rows - snapshot.removals.gone

@@ -62,9 +62,9 @@ def check_metadata_files(store: Store, committed: Set[str], hash_of: HashOf) -> 
         for path, (column, kind, valid_kind) in late_claims(store, table).items():
             fault = f"column {column!r} of {table} is a {TYPE_WORDS.get(valid_kind, valid_kind)} in this store"
             yield Finding(path, "two types", f"{fault}, but a {TYPE_WORDS.get(kind, kind)} was claimed later")
-    yield from _check_folder(store, "decisions", _check_decision)
+    yield from _check_folder(store, "decisions", Decision.from_bytes)
     yield from _check_folder(store, "removals", _check_removal)
-    yield from _check_folder(store, "tags", _check_tagging)
+    yield from _check_folder(store, "tags", Tagging.from_bytes)
     yield from (Finding(path, "damaged", fault) for path, fault in iter_corrupt_code(store))
     yield from _checkpoints(store, committed)
     for path in store.list_unsafe_paths():
@@ -73,7 +73,7 @@ def check_metadata_files(store: Store, committed: Set[str], hash_of: HashOf) -> 
         yield Finding(path, "leftover", "its writer was killed before the write was complete")
 
 
-def _check_folder(store: Store, folder: str, check: Callable[[str, bytes], None]) -> Iterator[Finding]:
+def _check_folder(store: Store, folder: str, check: Callable[[str, bytes], object]) -> Iterator[Finding]:
     """Check the files of a folder. `check` raises an error for an invalid file."""
     for path, content in store.read_many(store.list(folder)):
         try:
@@ -105,16 +105,8 @@ def _check_search(path: str, content: bytes) -> None:
         raise ValueError("it was changed after it was written")
 
 
-def _check_decision(path: str, content: bytes) -> None:
-    Decision.from_bytes(path, content)
-
-
 def _check_removal(path: str, content: bytes) -> None:
     (PurgeRecord if is_purge_record(path) else Removal).from_bytes(path, content)
-
-
-def _check_tagging(path: str, content: bytes) -> None:
-    Tagging.from_bytes(path, content)
 
 
 def _check_fits(path: str, content: bytes) -> None:

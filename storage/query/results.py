@@ -32,18 +32,13 @@ from depthrate.storage.query.sql_checks import QueryError, QueryMemoryError, can
 from depthrate.storage.query.views import VIEWS, elsewhere_hint, is_show_tables, named_views, names_sweep, renamed_hint
 from depthrate.storage.tables.custom_columns import CUSTOM_TYPES, quoted
 from depthrate.storage.tables.parameters import AddedParameters, nothing_added, with_parameter_columns
-from depthrate.storage.tables.schema import ATTEMPTS, FITS, MEASURED_TABLES, TRIALS, Columns
+from depthrate.storage.tables.schema import ATTEMPTS, FITS, MEASURED_TABLES, TRIALS, Columns, row_keys
 
 if TYPE_CHECKING:
     import numpy as np
 
 
 log = logging.getLogger("depthrate")
-
-
-def _rows_of(snapshot: Snapshot) -> set[tuple[str, str]]:
-    """Return the visible (trial, attempt)."""
-    return set(zip(*(snapshot.trials[name].to_pylist() for name in ("trial_id", "attempt_id")), strict=True))
 
 
 class Results:
@@ -189,7 +184,9 @@ class Results:
         raise QueryError(failed)
 
     def features(self, trial_id: str, layer: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return (labels [N], features [N, d]) of one trial at one layer, reading only that layer.
+        """Return (labels [N], features [N, d]) of one trial at one layer.
+
+        Reads only that layer.
 
         Raises:
             KeyError: The trial has no features there (its sweep did not request them, or it is not committed).
@@ -207,7 +204,10 @@ class Results:
         )
 
     def iter_features(self, layer: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-        """Yield (trial_id, labels [N], features [N, d]) of every trial with features at a layer, reading no others."""
+        """Yield (trial_id, labels [N], features [N, d]) of every trial with features at `layer`.
+
+        Reads only that layer.
+        """
         for source in self.snapshot.sources:
             for of_trial in self._layer_of(source, layer):
                 if self._scope is None or of_trial[0] in self._scope[1]:
@@ -216,8 +216,7 @@ class Results:
     def _layer_of(
         self, source: VisibleCommit, layer: int, trial_id: str | None = None
     ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-        columns = (source.trials[name].to_pylist() for name in ("trial_id", "attempt_id"))
-        attempts = {trial: attempt for trial, attempt in zip(*columns, strict=True) if trial_id in (None, trial)}
+        attempts = {trial: attempt for trial, attempt in row_keys(source.trials) if trial_id in (None, trial)}
         for file in source.files.get("features", ()):
             yield from read_layer(self.store, file, layer, attempts)
 
@@ -244,7 +243,7 @@ class Results:
 
         If some of its rows are gone, warn that the store has changed.
         """
-        before, now = _rows_of(previous), _rows_of(self.snapshot)
+        before, now = set(row_keys(previous.trials)), set(row_keys(self.snapshot.trials))
         gone, new = before - now, now - before
         if gone:
             trial_ids = {trial_id for trial_id, _ in gone}

@@ -47,7 +47,7 @@ def results_view(
     curves = [name for name in (*curves, *custom_curves) if not _is_in(name, (*metrics, *_FIRST, *_LAST))]
     hidden = [*always_last, *(name for name in custom_curves if _is_in(name, parameters))]
     columns = [f"t.{name}" for name in _FIRST]
-    columns += [_column("t", name, "param", taken) for name in parameters]
+    columns += [f"t.{quoted(name)} as {_named(name, 'param', taken)}" for name in parameters]
     columns += [f"m.{quoted(name)}" for name in metrics]
     join = ""
     if _may_name(query, curves):
@@ -84,10 +84,6 @@ def _trials_to_fill(complete: Iterable[str]) -> str:
 def _is_in(name: str, names: Iterable[str]) -> bool:
     """Return whether SQL, which ignores case, equates this with one of the names."""
     return name.casefold() in {name.casefold() for name in names}
-
-
-def _column(table: str, name: str, prefix: str, taken: Sequence[str]) -> str:
-    return f"{table}.{quoted(name)} as {_named(name, prefix, taken)}"
 
 
 def _named(name: str, prefix: str, taken: Sequence[str]) -> str:

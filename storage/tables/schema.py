@@ -6,7 +6,7 @@ and those that its task declares or returned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -241,6 +241,11 @@ class Columns:
 def empty_trials(columns: Sequence[str] = TRIALS.names) -> pa.Table:
     """Return an empty table of trials (schema.empty_table() would import pandas)."""
     return pa.Table.from_batches([], pa.schema([TRIALS.field(name) for name in columns]))
+
+
+def row_keys(trials: pa.Table) -> Iterator[tuple[str, str]]:
+    """Yield the (trial, attempt) of each row."""
+    return zip(trials["trial_id"].to_pylist(), trials["attempt_id"].to_pylist(), strict=True)
 
 
 def concat_rows(parts: Sequence[pa.Table]) -> pa.Table:

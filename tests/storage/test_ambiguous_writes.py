@@ -1,4 +1,4 @@
-"""A write that was stored although its writer saw an error is never written over, and costs no trial."""
+"""A write that was stored although its writer saw an error is never overwritten, and loses no trial."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def job(store: Store, depths: list[int]) -> AttemptSpec:
 def test_a_part_number_is_not_used_again_after_a_failed_commit(
     folder: Store, monkeypatch: pytest.MonkeyPatch, stored: bool
 ) -> None:
-    """With a compaction in between, what is written over would hide and then delete a trial whose commit had returned."""
+    """With a compaction in between, overwriting would hide and then delete a trial whose commit had returned."""
     writes, plain, plain_commit = Counter[str](), Store.write, AttemptRunner.commit_if_due
 
     def write(self: Store, path: str, content: bytes, *, durable: bool = False) -> None:
@@ -89,7 +89,7 @@ def test_parts_go_on_after_a_failure_within_an_attempt(folder: Store, monkeypatc
 
 
 def test_parts_of_one_attempt_may_hold_the_same_trial(store: Store) -> None:
-    """Each of them also holds a trial that another attempt committed earlier, so that none of them counts as a whole."""
+    """Each part also holds a trial that another attempt committed earlier, so that no part is fully visible."""
     commit(store, B, ["t0", "t3"], hour=1)
     commit(store, A, ["t0", "t1"], hour=2, part=0)
     commit(store, A, ["t3", "t1", "t2"], hour=3, part=1)
@@ -110,7 +110,7 @@ def test_a_commit_is_never_written_over(store: Store) -> None:
 def test_a_commit_whose_files_were_taken_away_meanwhile_has_failed(
     folder: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its process stood still until it was taken for dead, and a repair moved aside what it had left."""
+    """The process was suspended until it seemed lost, and a repair moved its files aside."""
     monkeypatch.setattr("depthrate.storage.commits.commit.SUSPENDED_S", -1.0)
     plain = Store.write
 

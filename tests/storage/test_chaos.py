@@ -1,4 +1,4 @@
-"""A short form of storage_chaos.py; DEPTHRATE_CHAOS_S=600 makes it the long one."""
+"""A short form of storage_chaos.py. DEPTHRATE_CHAOS_S=600 runs the long one."""
 
 from __future__ import annotations
 

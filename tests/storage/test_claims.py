@@ -1,4 +1,4 @@
-"""Claims: of launches that want the same trials at the same moment, one gets each."""
+"""Claims: if several launches want the same trials at the same moment, one launch gets each trial."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TRIALS = [f"t{index}" for index in range(4)]
 
 
 class Clock:
-    """A time that passes only while somebody waits."""
+    """A clock that advances only while a process waits."""
 
     def __init__(self, now: float) -> None:
         self.now = now
@@ -37,9 +37,9 @@ def held(claims: Claims) -> set[str]:
 
 
 def entered(store: Store, launch_id: str, sweep: str = "s") -> Claims:
-    made = Claims(store, sweep, launch_id)
-    made.enter()
-    return made
+    claims = Claims(store, sweep, launch_id)
+    claims.enter()
+    return claims
 
 
 def test_who_comes_later_leaves_what_is_claimed(store: Store) -> None:
@@ -66,7 +66,7 @@ def test_what_is_done_is_given_back(store: Store) -> None:
 
 
 def test_of_launches_at_the_same_moment_one_gets_each_trial(store: Store) -> None:
-    """Several races at once, each of four launches whose requests take random times."""
+    """Several parallel races of four launches each, whose requests take random times."""
     chance = random.Random(0)
     delays = [chance.uniform(0, 0.3) * chance.randrange(2) for _ in range(1000)]
     winners: dict[tuple[int, str], list[str]] = defaultdict(list)
@@ -88,7 +88,7 @@ def test_of_launches_at_the_same_moment_one_gets_each_trial(store: Store) -> Non
 
 
 class Slow:
-    """A store whose requests take a while before they are done."""
+    """A store whose requests are delayed."""
 
     def __init__(self, store: Store, delays: list[float]):
         self._store, self._delays = store, delays
@@ -100,7 +100,7 @@ class Slow:
 
 
 def test_of_two_that_see_each_other_the_earlier_wins(folder: Store) -> None:
-    """Both have written before either looks; which is earlier is told by their times, then by their names."""
+    """Both write before either scans. The order is decided by their times, then by their names."""
     clock = Clock(time.time())
     early, late = (Claims(folder, "s", name, clock, clock.sleep) for name in ("b", "a"))
     early.enter(), late.enter()

@@ -1,4 +1,4 @@
-"""Clocks that are hours off: nothing counts as live for ever, and the launch of today is not hidden by one of tomorrow."""
+"""Clocks that are hours off: no attempt is live forever, and a claim from the future hides no current launch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ HOUR = 3600.0
 
 
 def heartbeat(store: Store, said: float, received: float) -> float:
-    """Return what readers take for the heartbeat of an attempt that says one time, whose record the store got at another."""
+    """Return the heartbeat that readers compute for an attempt with this time, whose record the store received at
+    another time."""
     record = {"attempt_id": A, "sweep": "s", "trial_ids": ["t"], "state": "running", "started_at": said - 5}
     path = f"attempts/sweep=s/{A}.json"
     store.write(path, json.dumps(record | {"heartbeat_at": said}).encode())
@@ -63,7 +64,7 @@ def test_specs_of_older_versions_go_by_their_time(folder: Store) -> None:
 
 
 def shift(monkeypatch: pytest.MonkeyPatch, ahead_s: float) -> None:
-    """Have the store's clock be so far behind ours."""
+    """Set the store's clock back against the local one."""
     plain = Store.modified
 
     def modified(self: Store, path: str) -> float | None:
@@ -100,9 +101,9 @@ def test_whatever_deletes_moves_or_launches_refuses_a_wrong_clock(
     before = {path: folder.read(path) for path in folder.list("")}
     shift(monkeypatch, ahead_s)
     for words in (*COMMANDS, f"run {tiny_sweep}"):
-        done = CliRunner().invoke(app, [*words.split(), "--store", folder.url])
+        result = CliRunner().invoke(app, [*words.split(), "--store", folder.url])
         side = "7200 s ahead of" if ahead_s > 0 else "7200 s behind"
-        assert done.exit_code == 2 and side in done.output and "NTP" in done.output, (words, done.output)
+        assert result.exit_code == 2 and side in result.output and "NTP" in result.output, (words, result.output)
         assert {path: folder.read(path) for path in folder.list("")} == before, words
     monkeypatch.undo()
     for words in COMMANDS[:2]:
@@ -115,12 +116,19 @@ def test_a_cancellation_by_a_wrong_clock_is_done_and_spares_nobody_who_lives(
     folder: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ahead_s: float
 ) -> None:
     write_spec(folder, "s", "1", {"name": "s", "task": "t"}, ["t"])
-    said = time.time() - ahead_s  # by the clock of its own machine, which is the store's
-    record = {"attempt_id": A, "sweep": "s", "trial_ids": ["t"], "state": "running", "started_at": said, "host": "h"}
-    folder.write(f"attempts/sweep=s/{A}.json", json.dumps(record | {"heartbeat_at": said, "pid": 1}).encode())
+    heartbeat_at = time.time() - ahead_s  # by the clock of its node, which is the store's
+    record = {
+        "attempt_id": A,
+        "sweep": "s",
+        "trial_ids": ["t"],
+        "state": "running",
+        "started_at": heartbeat_at,
+        "host": "h",
+    }
+    folder.write(f"attempts/sweep=s/{A}.json", json.dumps(record | {"heartbeat_at": heartbeat_at, "pid": 1}).encode())
     shift(monkeypatch, ahead_s)
-    done = CliRunner().invoke(app, ["cancel", "s", "--force", "--store", folder.url])
-    assert done.exit_code == 0 and "7200 s" in caplog.text, done.output
+    result = CliRunner().invoke(app, ["cancel", "s", "--force", "--store", folder.url])
+    assert result.exit_code == 0 and "7200 s" in caplog.text, result.output
     assert A in folder.read("sweeps/s/cancel").decode()
 
 
@@ -139,7 +147,8 @@ def test_a_small_difference_is_said_and_taken_off_ages(
 def test_what_a_repair_moved_aside_meanwhile_makes_the_commit_fail(
     folder: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of an older version, say, on a machine whose clock is hours ahead: it takes what a living worker wrote for left over."""
+    """The repair is an older version on a node whose clock is hours ahead: it takes files of a live worker for orphaned
+    ones."""
     plain = Store.write
 
     def write(self: Store, path: str, content: bytes, *, durable: bool = False) -> None:

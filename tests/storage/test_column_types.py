@@ -1,4 +1,5 @@
-"""A column that tasks add has one type in a store: of two writers at once one wins, and a store that has both is mended."""
+"""A custom column has one type per store: of two concurrent writers one wins, and a store with both types is
+repaired."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def commit(store: Store, attempt_id: str, trial_id: str, note: object, sweep: st
 
 
 def both_types(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make what two workers left that wrote 0.5 and "none" first, before claims were told apart."""
+    """Create the store of two workers that were first to write 0.5 and "none", before claims were unique."""
     commit(store, A, "t1", 0.5)
     with monkeypatch.context() as patch:
         patch.setattr("depthrate.storage.commits.commit.claim_columns", lambda *_: None)
@@ -49,17 +50,17 @@ def both_types(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_of_two_writers_at_once_one_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both look before either writes; then each claims its type."""
+    """Both read the claims before either writes. Then each claims its type."""
     meet, failures = threading.Barrier(2), []
     look = custom_columns
     looked = threading.local()
 
     def look_together(store: Store, table: str) -> dict[str, str]:
-        found = look(store, table)
+        claims = look(store, table)
         if not getattr(looked, "once", False):
             looked.once = True
             meet.wait(timeout=30)
-        return found
+        return claims
 
     monkeypatch.setattr(own_columns_module, "custom_columns", look_together)
 
@@ -69,7 +70,7 @@ def test_of_two_writers_at_once_one_is_refused(store: Store, monkeypatch: pytest
         except TableError as error:
             failures.append(str(error))
 
-    threads = [threading.Thread(target=write, args=each) for each in ((0.5, A, "t1"), ("none", B, "t2"))]
+    threads = [threading.Thread(target=write, args=values) for values in ((0.5, A, "t1"), ("none", B, "t2"))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -97,16 +98,16 @@ def test_a_claim_is_not_written_over(folder: Store) -> None:
 
 def test_a_store_with_both_is_compacted_named_and_mended(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     both_types(folder, monkeypatch)
-    done = compact(folder, grace_s=0)
-    assert done.damaged == (f"trials/sweep=s/{B}.parquet",) and done.commits == 2, "it does not refuse the others"
+    result = compact(folder, grace_s=0)
+    assert result.damaged == (f"trials/sweep=s/{B}.parquet",) and result.commits == 2, "it does not refuse the others"
     results = Results(folder, builtin_columns())
     assert results.sql("select count(*) from trials").fetchall() == [(3,)]
     results.sql("select nc1 from results").fetchall()
     assert any("verify --repair renames one" in problem.reason for problem in results.problems)
-    found = verify(folder, builtin_columns())
-    assert {finding.kind for finding in found.findings} == {"two types"} and len(found.findings) == 2
-    assert any("'note' is a text, but a number since" in finding.what for finding in found.findings)
-    mended = repair(folder, found)
+    verification = verify(folder, builtin_columns())
+    assert {finding.kind for finding in verification.findings} == {"two types"} and len(verification.findings) == 2
+    assert any("'note' is a text, but a number since" in finding.what for finding in verification.findings)
+    mended = repair(folder, verification)
     assert mended.pending == set() and mended.saved == 1
     results = Results(folder, builtin_columns())
     rows = results.sql("select trial_id, note, note_text, nc1 is not null from results order by 1").fetchall()

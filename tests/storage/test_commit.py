@@ -1,4 +1,4 @@
-"""A trial is visible once, whole, or not at all."""
+"""A trial is visible once and completely, or not visible."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_committed_rows_are_read_back(store: Store) -> None:
 
 
 def test_every_crash_point_leaves_nothing_or_all(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fail at the n-th write of a commit, for every n: readers see the trial only when the last write happened."""
+    """Fail at the n-th write of a commit, for every n: readers see the trial only after the last write."""
     write = Store.write
     for crash_at in range(6):
         count = 0
@@ -56,10 +56,10 @@ def test_the_earliest_commit_wins_whole(store: Store) -> None:
     commit(store, "late", ["t1", "t2"], hour=2, value=200.0)
     commit(store, "early", ["t2", "t3"], hour=1, value=100.0)
     results = results_of(store)
-    found = results.sql(
+    rows = results.sql(
         "select trial_id, attempt_id, min(nc1), count(*) from metrics group by all order by 1"
     ).fetchall()
-    assert found == [("t1", "late", 200.0, 6), ("t2", "early", 100.0, 6), ("t3", "early", 100.0, 6)]
+    assert rows == [("t1", "late", 200.0, 6), ("t2", "early", 100.0, 6), ("t3", "early", 100.0, 6)]
     assert results.sql("select count(*), count(distinct trial_id) from results").fetchall() == [(3, 3)]
 
 

@@ -1,4 +1,4 @@
-"""Compaction changes nothing that a reader sees, whoever else is at work and wherever it is killed."""
+"""Compaction changes nothing for readers, whatever runs at the same time and wherever it is killed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from tests.support.tests_rows import commit
 
 
 def fill(store: Store, packs: int = 6) -> None:
-    """Commit packs of three trials; the first of each pack but one is also in the pack before, which came earlier."""
+    """Commit packs of three trials. The first trial of each pack but the first is also in the previous pack, committed
+    earlier."""
     for number in range(packs):
         trials = [f"t{number}a", f"t{number}b", f"t{number + 1}a"]
         commit(
@@ -39,7 +40,7 @@ def fill(store: Store, packs: int = 6) -> None:
 
 
 def answers(store: Store) -> dict[str, Any]:
-    """Everything a reader can see."""
+    """Return everything that a reader can see."""
     results = results_of(store)
     assert not results.problems
     seen: dict[str, Any] = {
@@ -62,8 +63,12 @@ def test_readers_see_the_same_before_and_after(store: Store) -> None:
     assert answers(store) == before, "the replaced files are still there"
     assert compact(store, grace_s=0).deleted == 30
     assert answers(store) == before
-    left = [path for path in store.list() if path.startswith(("trials", "metrics", "curves", "features", "attempts"))]
-    assert all(is_compacted(path) for path in left) and len(left) == 6, "features of two widths are two files"
+    remaining_files = [
+        path for path in store.list() if path.startswith(("trials", "metrics", "curves", "features", "attempts"))
+    ]
+    assert all(is_compacted(path) for path in remaining_files) and len(remaining_files) == 6, (
+        "features of two widths are two files"
+    )
     again = compact(store, grace_s=0)
     assert (again.groups, again.deleted) == (0, 0), "nothing left to do"
     commit(store, "20260101T000009_aaaaaaaaaaaa", ["t9x"])
@@ -100,7 +105,7 @@ def test_who_looks_often_keeps_nothing_of_what_a_compaction_replaced(folder: Sto
         for number in range(2):
             commit(folder, f"20260101T000000_{2 * turn + number:012x}", [f"t{turn}{number}"])
         assert len(take_snapshot(folder, cache=cache).trial_ids()) == 2 * turn + 2
-        compact(folder, grace_s=3600 if turn < 2 else 0)  # within the grace the files are still there
+        compact(folder, grace_s=3600 if turn < 2 else 0)  # within the retention the files still exist
         assert len(take_snapshot(folder, cache=cache).trial_ids()) == 2 * turn + 2
         assert len(cache.commits) == len(take_snapshot(folder).manifests)
     compact(folder, grace_s=0)
@@ -145,7 +150,7 @@ def test_large_features_stay_in_their_files(store: Store, monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 def test_two_compactions_at_once(store: Store) -> None:
-    """Both saw the same commits; one of them also a later one."""
+    """Both read the same commits, and one of them a later one as well."""
     fill(store)
     first = take_snapshot(store)
     commit(store, "20260101T000009_aaaaaaaaaaaa", ["t9a", "t9b"], hour=9)
@@ -160,7 +165,8 @@ def test_two_compactions_at_once(store: Store) -> None:
 
 
 def test_a_compaction_holds_every_trial_of_what_it_replaces(folder: Store) -> None:
-    """Else two compactions that each leave a double to the other lose it: the long chaos run did that once."""
+    """Otherwise two compactions that each leave a duplicate to the other lose it, as happened once in the long chaos
+    run."""
     fill(folder)
     snapshot = take_snapshot(folder)
     for number in range(2):
@@ -171,28 +177,28 @@ def test_a_compaction_holds_every_trial_of_what_it_replaces(folder: Store) -> No
     everything = [*snapshot.sources, *snapshot.superseded_commits]
     assert len(everything) == 3 and len(snapshot.superseded_commits) == 1
     for number, sources in enumerate((everything[:1], everything[1:], everything[::2], everything)):
-        held = {trial for source in sources for trial in source.all_trials["trial_id"].to_pylist()}
+        stored = {trial for source in sources for trial in source.all_trials["trial_id"].to_pylist()}
         written = write_group(folder, Group("s", sources, []), snapshot, f"20260103T00000{number}_cccccccccccc")
         (file,) = written.files["trials"]
-        assert set(pq.read_table(io.BytesIO(folder.read(file.path)))["trial_id"].to_pylist()) == held
+        assert set(pq.read_table(io.BytesIO(folder.read(file.path)))["trial_id"].to_pylist()) == stored
 
 
 def test_a_commit_with_an_earlier_clock_still_wins_after_a_compaction(store: Store) -> None:
-    """Which of two commits counts must not depend on whether one of them was compacted."""
+    """Compacting one of two commits must not change which of them is visible."""
     fill(store, packs=4)
     compact(store, grace_s=0)
     commit(store, "20251231T000000_aaaaaaaaaaaa", ["t2b"], value=99.0)
-    found = results_of(store).sql("select min(nc1), count(*) from metrics where trial_id = 't2b'").fetchall()
+    rows = results_of(store).sql("select min(nc1), count(*) from metrics where trial_id = 't2b'").fetchall()
     plain = Store(f"memory://{id(store)}-{time.time_ns()}")
     fill(plain, packs=4)
     commit(plain, "20251231T000000_aaaaaaaaaaaa", ["t2b"], value=99.0)
-    assert found == results_of(plain).sql("select min(nc1), count(*) from metrics where trial_id = 't2b'").fetchall()
+    assert rows == results_of(plain).sql("select min(nc1), count(*) from metrics where trial_id = 't2b'").fetchall()
     compact(store, grace_s=0)
-    assert found == results_of(store).sql("select min(nc1), count(*) from metrics where trial_id = 't2b'").fetchall()
+    assert rows == results_of(store).sql("select min(nc1), count(*) from metrics where trial_id = 't2b'").fetchall()
 
 
 class Stop(BaseException):
-    """The process is killed here."""
+    """Simulated kill of the process."""
 
 
 @pytest.mark.parametrize("point", range(14))
@@ -202,15 +208,15 @@ def test_killed_anywhere_it_leaves_the_store_as_it_was_and_can_go_on(
 ) -> None:
     fill(folder)
     before = answers(folder)
-    left = point
+    remaining_calls = point
     with monkeypatch.context() as patch:
         for name in ("write", "delete", "delete_many"):
             plain = getattr(Store, name)
 
             def counted(self: Store, *args: Any, _plain: Any = plain, **options: Any) -> None:
-                nonlocal left
-                left -= 1
-                if left < 0:
+                nonlocal remaining_calls
+                remaining_calls -= 1
+                if remaining_calls < 0:
                     if args and isinstance(args[0], list):
                         _plain(self, args[0][: len(args[0]) // 2])
                     raise Stop
@@ -272,7 +278,7 @@ def test_records_and_logs_of_attempts_go_along(store: Store) -> None:
     assert sorted(record["attempt_id"] for record in read_records(store, snapshot)) == before and len(before) == 8
     assert len(snapshot.attempts) == 2, "one runs, and one ended just now"
     assert compacted_log(store, snapshot, "20260101T000003_aaaaaaaaaaaa") == b"it printed this\n"
-    fill(store, packs=2)  # written again by a late worker: newer than what was compacted
+    fill(store, packs=2)  # rewritten by a late worker: newer than the compacted rows
     assert len(read_records(store, take_snapshot(store))) == 8
 
 

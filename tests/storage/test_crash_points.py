@@ -1,6 +1,7 @@
-"""Every verb that writes, killed at its calls and requests: nothing is lost, nothing doubled, and calling it again ends it.
+"""Every writing verb, killed at its calls and requests: nothing is lost or duplicated, and calling it again completes
+it.
 
-DEPTHRATE_ALL_POINTS=1 kills each at every call and every request; without it at a few, spread over the whole.
+DEPTHRATE_ALL_POINTS=1 kills each verb at every call and request. Without it, a sample is used.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from tests.support.verbs import VERBS, Place, counting_trials, state
 IS_ALL = bool(os.environ.get("DEPTHRATE_ALL_POINTS"))
 SAMPLE = 3
 QUICK = ("compact", "upgrade")
-"""Verbs of the fast lane."""
+"""Verbs in the fast tests."""
 ON_BUCKET = ("commit", "compact", "run", "verify --repair")
-"""Verbs that are killed at a few requests; the others only where all points are asked for."""
+"""Verbs that are killed at a few requests. The others only if all points are requested."""
 
 
 def points(count: int) -> list[int]:
-    """Return the calls of so many at which a verb is killed: all where the environment says so, else a sample."""
+    """Return the calls at which a verb is killed: all if the environment requests it, else a sample."""
     if IS_ALL:
         return list(range(1, count + 1))
     return sorted({1 + round((count - 1) * part / (SAMPLE + 1)) for part in range(1, SAMPLE + 1)})
@@ -39,7 +40,7 @@ def points(count: int) -> list[int]:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry.executors(), "toy", TOY)
     monkeypatch.setattr("depthrate.storage.catalog.requested_trials.LIST_RETRY_DELAYS_S", (None,))
-    for module in ("storage.attempts.claims", "orchestrator.attempts.liveness"):  # who was killed is no more
+    for module in ("storage.attempts.claims", "orchestrator.attempts.liveness"):  # killed processes no longer exist
         monkeypatch.setattr(f"depthrate.{module}.is_process_gone", lambda host, pid: True)
 
 
@@ -59,22 +60,22 @@ def test_a_verb_killed_at_a_call_is_ended_by_calling_it_again(name: str, tmp_pat
     verb.call(place)
     after = state(place.store)
     shutil.rmtree(work)
-    chosen = points(deadline.count)
-    for point in chosen:
+    selected = points(deadline.count)
+    for point in selected:
         shutil.copytree(template, work)
-        with on_folder(work, point), contextlib.suppress(Killed):  # a heartbeat makes the calls of a run differ
+        with on_folder(work, point), contextlib.suppress(Killed):  # heartbeats make the calls differ between runs
             verb.call(Place(work))
-        kept = before - verb.removes
-        assert counting_trials(Place(work).store) >= kept, f"lost at call {point} of {deadline.count}"
+        retained = before - verb.removes
+        assert counting_trials(Place(work).store) >= retained, f"lost at call {point} of {deadline.count}"
         verb.call(Place(work))
         assert state(Place(work).store) == after, f"after call {point} of {deadline.count}"
         shutil.rmtree(work)
-    print(f"{name}: killed at {len(chosen)} of {deadline.count} calls: {dict(deadline.calls)}")
+    print(f"{name}: killed at {len(selected)} of {deadline.count} calls: {dict(deadline.calls)}")
 
 
 def init(folder: Path) -> None:
-    done = CliRunner().invoke(app, ["init", str(folder / "store")], catch_exceptions=False)
-    assert done.exit_code in (0, 2), done.output
+    result = CliRunner().invoke(app, ["init", str(folder / "store")], catch_exceptions=False)
+    assert result.exit_code in (0, 2), result.output
 
 
 @pytest.mark.slow
@@ -98,8 +99,8 @@ def test_init_killed_at_any_call_leaves_no_half_a_file(tmp_path: Path) -> None:
 def test_a_verb_killed_at_a_request_is_ended_by_calling_it_again(
     name: str, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a bucket holds then is looked at as a folder, and the verb called again there: that takes no requests."""
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")  # who is killed tries nothing again
+    """The bucket's content is then copied to a folder, and the verb is called again there: that needs no requests."""
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")  # a killed process does not retry
     verb, template = VERBS[name], Place(tmp_path, s3.new_url())
 
     def as_folder(url: str) -> Place:
@@ -116,9 +117,9 @@ def test_a_verb_killed_at_a_request_is_ended_by_calling_it_again(
     count = s3.counts().total()
     verb.call(whole)
     after = state(as_folder(whole.url).store)
-    chosen = points(count)
+    selected = points(count)
     for answer_lost in (False, True):
-        for point in chosen:
+        for point in selected:
             url = s3.copy(template.url)
             with on_bucket(s3, point, answer_lost=answer_lost), contextlib.suppress(Killed):
                 verb.call(Place(tmp_path, url))
@@ -128,4 +129,4 @@ def test_a_verb_killed_at_a_request_is_ended_by_calling_it_again(
             verb.call(place)
             assert state(place.store) == after, where
             s3.drop(url)
-    print(f"{name}: killed at {len(chosen)} of {count} requests, before it and with its answer lost")
+    print(f"{name}: killed at {len(selected)} of {count} requests, before it and with its answer lost")

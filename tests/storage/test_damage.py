@@ -1,4 +1,4 @@
-"""Damaged and foreign files are named, never counted, and the rest still answers."""
+"""Corrupt and foreign files are reported, are never visible, and do not affect queries of the rest."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_byte_changed_in_every_page_is_found_by_the_query(store: Store) -> Non
 
 @pytest.mark.parametrize("compacted", [False, True])
 def test_a_changed_byte_anywhere_in_the_trials_is_noticed_by_all_readers_alike(store: Store, compacted: bool) -> None:
-    """Planning reads few of the columns; it must not count trials that a query leaves out."""
+    """Planning reads few of the columns. It must not count trials that a query leaves out."""
     if compacted:
         compact(store, grace_s=0)
     (path, *_) = store.list("trials")
@@ -68,9 +68,9 @@ def test_a_changed_byte_anywhere_in_the_trials_is_noticed_by_all_readers_alike(s
         changed = bytearray(content)
         changed[position] ^= 16
         store.write(path, bytes(changed))
-        planned, asked = take_snapshot(store), results_of(store)
-        assert planned.trial_ids() == asked.snapshot.trial_ids()
-        assert position >= pages or (len(planned.trial_ids()) < 3 and planned.problems and asked.problems)
+        planned, results = take_snapshot(store), results_of(store)
+        assert planned.trial_ids() == results.snapshot.trial_ids()
+        assert position >= pages or (len(planned.trial_ids()) < 3 and planned.problems and results.problems)
 
 
 def test_foreign_files(store: Store) -> None:

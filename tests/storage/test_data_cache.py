@@ -1,4 +1,4 @@
-"""Data sets kept on a node: copied once however many want them, anew when they change, and never a reason to fail."""
+"""Data sets cached on a node: copied once for all readers, again after a change, and never a reason to fail."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was read at the place itself."""
+    """Record the reads of the original files."""
     paths: list[str] = []
 
     def note(self: Any, path: str, really: Any = DataFolder.open) -> IO[bytes]:
@@ -36,7 +36,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_a_file_is_copied_once_however_many_want_it(source: Path, tmp_path: Path, opened: list[str]) -> None:
     cache = str(tmp_path / "node")
-    with ThreadPoolExecutor(8) as pool:  # each with a lock of its own, as processes have
+    with ThreadPoolExecutor(8) as pool:  # each with its own lock, like processes
         jobs = [pool.submit(CachedDataFolder(str(source), cache).read, "mnist/images") for _ in range(32)]
     assert {job.result() for job in jobs} == {b"first"} and opened == ["mnist/images"]
     with CachedDataFolder(str(source), cache).open("mnist/images") as file:

@@ -1,4 +1,4 @@
-"""Which version of a task's code counts: readers, compactions and repairs keep to what was decided last."""
+"""Visible versions of a task's code: readers, compactions and repairs follow the last decision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A query's rows as CSV, JSON and Parquet, whatever their types are."""
+"""Export of a query's rows of any type as CSV, JSON and Parquet."""
 
 from __future__ import annotations
 

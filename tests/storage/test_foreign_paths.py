@@ -1,4 +1,4 @@
-"""Nothing that stands in a store chooses a path: what would lead elsewhere is named, and nobody follows it."""
+"""The content of a store never determines a path: entries that lead elsewhere are reported and not followed."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_links_and_pipes_in_a_store_are_not_looked_into(folder: Store, tmp_path:
     (Path(folder.root) / "metrics" / "up").symlink_to(folder.root)
     os.mkfifo(Path(folder.root) / "curves" / "sweep=s" / "notes")
     assert folder.list() == before and not verify(folder, builtin_columns()).findings
-    os.mkfifo(Path(folder.root) / "curves" / "sweep=s" / "pipe.parquet")  # where a file of a store belongs
+    os.mkfifo(Path(folder.root) / "curves" / "sweep=s" / "pipe.parquet")  # at the path of a store's file
     (finding,) = verify(folder, builtin_columns()).findings
     assert (finding.path, finding.kind) == ("curves/sweep=s/pipe.parquet", "damaged") and "named pipe" in finding.what
 
@@ -120,7 +120,7 @@ def test_a_link_to_a_file_of_mine_is_not_copied_into_what_others_read(folder: St
 
 
 def with_metadata(content: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
-    """Change what a commit says of its files, with everything else as it should be."""
+    """Change a commit's entries for its files, leaving everything else intact."""
     table = pq.read_table(io.BytesIO(content))
     metadata = json.loads(table.schema.metadata[METADATA_KEY])
     change(metadata["files"])
@@ -145,12 +145,11 @@ def test_a_commit_that_names_files_of_others_is_damage_and_repair_moves_none_of_
 
     folder.write(path, with_metadata(folder.read(path), point_elsewhere))
     assert take_snapshot(folder).trial_ids() == {"t2"}
-    found = verify(folder, builtin_columns())
-    assert [finding.path for finding in found.findings] == [path] and "is not a file of this commit" in found.findings[
-        0
-    ].what
-    done = repair(folder, found)
-    assert done.moved == [path] and keys.read_text() == "secret" and take_snapshot(folder).trial_ids() == {"t2"}
+    verification = verify(folder, builtin_columns())
+    (finding,) = verification.findings
+    assert finding.path == path and "is not a file of this commit" in finding.what
+    result = repair(folder, verification)
+    assert result.moved == [path] and keys.read_text() == "secret" and take_snapshot(folder).trial_ids() == {"t2"}
 
 
 def manifest_of(store: Store) -> tuple[str, dict[str, Any]]:
@@ -179,7 +178,7 @@ def test_a_manifest_that_speaks_of_what_is_not_its_own_does_not_count(folder: St
     compact(folder)
     path, fields = manifest_of(folder)
     CHANGES[change](fields)
-    fields.pop("sha256")  # as whoever wants to be believed would
+    fields.pop("sha256")  # as an attacker would
     folder.write(path, json.dumps(fields).encode())
     assert take_snapshot(folder).trial_ids() == {"t1", "t2"}, "what it replaced is still there"
     assert path in {finding.path for finding in verify(folder, builtin_columns()).findings}
@@ -240,10 +239,10 @@ def test_foreign_keys_of_a_bucket_are_named_and_never_touched() -> None:
     store.fs.store["/foreign-keys/checkpoints/../x/pack.json"] = store.fs.store[
         f"/foreign-keys/trials/sweep=s/{A}.parquet"
     ]
-    found = verify(store, builtin_columns())
-    assert [f.kind for f in found.findings] == ["foreign"] and "leads elsewhere" in found.findings[0].what
+    verification = verify(store, builtin_columns())
+    assert [f.kind for f in verification.findings] == ["foreign"] and "leads elsewhere" in verification.findings[0].what
     before = dict(store.fs.store)
-    assert repair(store, found).moved == [] and dict(store.fs.store) == before
+    assert repair(store, verification).moved == [] and dict(store.fs.store) == before
     assert results_of(store).sql("select count(*) from trials").fetchall() == [(1,)]
     store.fs.store.clear()
 

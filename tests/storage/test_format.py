@@ -1,4 +1,5 @@
-"""A store says which versions may read it and which may write to it; what newer versions add is carried on, never dropped."""
+"""A store declares the versions that may read and write it. Data added by newer versions are carried along, never
+dropped."""
 
 from __future__ import annotations
 
@@ -49,8 +50,8 @@ READERS = (("query", "select 1"), ("status",), ("verify",), ("sweeps", "list"), 
 
 
 def call(store: Store, *words: str) -> tuple[int, str]:
-    done = CliRunner().invoke(app, [*words, "--store", store.url])
-    return done.exit_code, done.output
+    result = CliRunner().invoke(app, [*words, "--store", store.url])
+    return result.exit_code, result.output
 
 
 def files(store: Store) -> dict[str, bytes]:
@@ -62,8 +63,8 @@ def test_a_store_that_needs_a_newer_version_is_refused_by_every_command(folder: 
     commit(folder, A, ["t1"])
     folder.write_format(Format(7, min_reader=5, min_writer=7, needs="0.9"))
     before = files(folder)
-    code, said = call(folder, *words)
-    assert code == 2 and "Install depthrate 0.9 or newer" in said and "pip install --upgrade" in said, said
+    code, output = call(folder, *words)
+    assert code == 2 and "Install depthrate 0.9 or newer" in output and "pip install --upgrade" in output, output
     assert files(folder) == before
 
 
@@ -72,8 +73,8 @@ def test_one_that_only_newer_versions_may_write_to_is_read(folder: Store, words:
     commit(folder, A, ["t1"])
     folder.write_format(Format(7, min_reader=1, min_writer=7, needs="0.9"))
     before = files(folder)
-    code, said = call(folder, *words)
-    assert code == 2 and "cannot write to store" in said and "Install depthrate 0.9 or newer" in said
+    code, output = call(folder, *words)
+    assert code == 2 and "cannot write to store" in output and "Install depthrate 0.9 or newer" in output
     assert files(folder) == before
     assert open_results(folder.url).sql("select trial_id from trials").fetchall() == [("t1",)]
 
@@ -97,19 +98,19 @@ def test_whatever_would_write_after_all_is_refused_too(folder: Store) -> None:
 def test_a_format_that_cannot_be_believed_stops_writers_and_no_reader(folder: Store, content: bytes) -> None:
     commit(folder, A, ["t1"])
     folder.write(FORMAT_FILE, content)
-    code, said = call(folder, "compact")
-    assert code == 2 and "format.json is corrupt" in said and "backup" in said
+    code, output = call(folder, "compact")
+    assert code == 2 and "format.json is corrupt" in output and "backup" in output
     assert open_results(folder.url).sql("select trial_id from trials").fetchall() == [("t1",)]
 
 
 def test_a_store_without_the_file_is_of_format_1_and_is_upgraded(folder: Store) -> None:
-    """A launch of an early version has no list of its trials: its sweep is expanded, its place among the launches stays."""
+    """A launch of an early version has no list of its trials: its sweep is expanded, and its launch number stays."""
     spec = {"name": "s", "task": "collapse", "params": {"arch": "rn1"}, "grid": {"depth": [2]}, "seeds": 2}
     write_spec(folder, "s", "aaaa", {"name": "s", **spec})
     before = newest_specs(folder)["s"]
     assert existing_store(folder.url).format == Format() and before.trial_ids(folder) is None
-    code, said = call(folder, "upgrade")
-    assert code == 0 and "is of format 1" in said and "1 launches that have none" in said
+    code, output = call(folder, "upgrade")
+    assert code == 0 and "is of format 1" in output and "1 launches that have none" in output
     after = newest_specs(folder)["s"]
     assert len(after.trial_ids(folder) or ()) == 2 and (after.number, after.launched_at) == (
         before.number,
@@ -117,12 +118,12 @@ def test_a_store_without_the_file_is_of_format_1_and_is_upgraded(folder: Store) 
     )
     assert existing_store(folder.url).format == Format(FORMAT)
     there = files(folder)
-    code, said = call(folder, "upgrade")
-    assert code == 0 and "nothing to do" in said and files(folder) == there
+    code, output = call(folder, "upgrade")
+    assert code == 0 and "nothing to do" in output and files(folder) == there
 
 
 def newer_commit(store: Store, attempt_id: str, trial_id: str, schema_version: int = 1) -> None:
-    """Commit a trial as a later version might: with columns, of any type, that this one has never heard of."""
+    """Commit a trial as a later version might: with columns, of any type, that this version does not know."""
     metrics = tables_of(trial_id, attempt_id)["metrics"]
     metrics = metrics.append_column("later", pa.array([trial_id.encode()] * metrics.num_rows, pa.binary()))
     content = table_bytes(metrics)
@@ -148,20 +149,20 @@ def compacted(store: Store, table: str) -> pa.Table:
 def test_columns_of_newer_versions_are_carried_on(folder: Store) -> None:
     commit(folder, A, ["t1"])
     newer_commit(folder, B, "t2")
-    found = verify(folder, builtin_columns())
-    assert found.findings == [] and found.newer == {"metrics.later"}
-    assert repair(folder, found).moved == []
-    for _ in range(2):  # what a compaction has written is compacted again
+    verification = verify(folder, builtin_columns())
+    assert verification.findings == [] and verification.newer == {"metrics.later"}
+    assert repair(folder, verification).moved == []
+    for _ in range(2):  # the output of a compaction is compacted again
         compact(folder, grace_s=0)
         compact(folder, grace_s=0)
         trials, metrics = compacted(folder, "trials"), compacted(folder, "metrics")
-        kept = dict(zip(trials["trial_id"].to_pylist(), trials["energy_kwh"].to_pylist(), strict=True))
-        assert kept["t1"] is None and kept["t2"] == 1.5
+        energies = dict(zip(trials["trial_id"].to_pylist(), trials["energy_kwh"].to_pylist(), strict=True))
+        assert energies["t1"] is None and energies["t2"] == 1.5
         later = {*zip(metrics["trial_id"].to_pylist(), metrics["later"].to_pylist(), strict=True)}
         assert later >= {("t1", None), ("t2", b"t2")}
         assert folder.read(f"attempts/sweep=s/{B}.json"), "a record that says more than the table has columns for stays"
-        found = verify(folder, builtin_columns())
-        assert found.findings == [] and "metrics.later" in found.newer
+        verification = verify(folder, builtin_columns())
+        assert verification.findings == [] and "metrics.later" in verification.newer
         commit(folder, C, ["t3"])
     assert results_of(folder).sql("select count(*) from trials").fetchall() == [(3,)]
     assert results_of(folder).sql("select count(*) from metrics where trial_id = 't2'").fetchall() == [(6,)]
@@ -177,9 +178,9 @@ def test_verify_tolerates_a_column_more_in_every_table_and_a_key_more_in_every_f
     assert age(Path(folder.root)) == len(files(folder)) - 1, "all but the list of trials, which is plain text"
     every = {f"{table}.{COLUMN}" for table in ("trials", "metrics", "curves", "features")}
     for _ in range(2):
-        found = verify(folder, builtin_columns())
-        assert found.findings == [] and found.newer >= every - {f"trials.{COLUMN}"}
-        assert repair(folder, found).moved == [] and take_snapshot(folder).trial_ids() == {"t1", "t2", "t3"}
+        verification = verify(folder, builtin_columns())
+        assert verification.findings == [] and verification.newer >= every - {f"trials.{COLUMN}"}
+        assert repair(folder, verification).moved == [] and take_snapshot(folder).trial_ids() == {"t1", "t2", "t3"}
         compact(folder, grace_s=0)
     assert compacted(folder, "features")[COLUMN].to_pylist() == [b"x"] * 12
 
@@ -187,8 +188,8 @@ def test_verify_tolerates_a_column_more_in_every_table_and_a_key_more_in_every_f
 def test_upgrade_warns_of_versions_that_take_new_columns_for_damage(folder: Store) -> None:
     commit(folder, A, ["t1"])
     for _ in range(2):
-        code, said = call(folder, "upgrade")
-        assert code == 0 and OLD_VERIFY in " ".join(said.split())
+        code, output = call(folder, "upgrade")
+        assert code == 0 and OLD_VERIFY in " ".join(output.split())
 
 
 def test_columns_of_newer_versions_are_saved_beside_a_damaged_trial(folder: Store) -> None:
@@ -196,8 +197,8 @@ def test_columns_of_newer_versions_are_saved_beside_a_damaged_trial(folder: Stor
     newer_commit(folder, B, "t2")
     compact(folder, grace_s=0)
     (source,) = take_snapshot(folder).sources
-    done = repair(folder, Verification(lost={source.path: {"t2"}}, sources={source.path: source}))
-    assert done.saved == 1 and take_snapshot(folder).trial_ids() == {"t1"}
+    result = repair(folder, Verification(lost={source.path: {"t2"}}, sources={source.path: source}))
+    assert result.saved == 1 and take_snapshot(folder).trial_ids() == {"t1"}
     assert compacted(folder, "trials")["energy_kwh"].to_pylist() == [1.5]
 
 
@@ -208,9 +209,11 @@ def test_what_only_newer_versions_can_read_is_left_as_it_is(folder: Store) -> No
     results = results_of(folder)
     assert results.sql("select trial_id from trials").fetchall() == [("t1",)]
     assert any("written by a newer version of depthrate (schema 9" in problem.reason for problem in results.problems)
-    found = verify(folder, builtin_columns())
-    assert [(finding.kind, finding.path) for finding in found.findings] == [("newer", f"trials/sweep=s/{B}.parquet")]
-    assert repair(folder, found).moved == [] and files(folder) == before
+    verification = verify(folder, builtin_columns())
+    assert [(finding.kind, finding.path) for finding in verification.findings] == [
+        ("newer", f"trials/sweep=s/{B}.parquet")
+    ]
+    assert repair(folder, verification).moved == [] and files(folder) == before
     compact(folder, grace_s=0)
-    left = files(folder)
-    assert all(left[path] == content for path, content in before.items() if B in path)
+    remaining_files = files(folder)
+    assert all(remaining_files[path] == content for path, content in before.items() if B in path)

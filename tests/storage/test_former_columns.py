@@ -1,4 +1,4 @@
-"""Columns of tasks beyond the core's are in the files of these tasks alone; files of earlier versions keep showing theirs."""
+"""Columns of tasks outside the core are only in the files of these tasks. Files of earlier versions keep theirs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def write(store: Store, attempt_id: str, columns: Columns, **row: Any) -> None:
 
 
 def write_as_before(store: Store, attempt_id: str, monkeypatch: pytest.MonkeyPatch, **row: Any) -> None:
-    """Commit as versions did to which the former columns were standard."""
+    """Commit as versions did in which the former columns were standard."""
     with monkeypatch.context() as patch:
         named = lambda file: {name: value for name, value in asdict(file).items() if name != "names_all"}  # noqa: E731
         patch.setattr(DataFile, "to_json", named)
@@ -53,7 +53,7 @@ def columns(store: Store, table: str = "metrics") -> set[str]:
 def test_a_store_has_the_columns_of_the_tasks_that_are_in_it(folder: Store) -> None:
     write(folder, A, NOW, nc1=0.5)
     assert "nc1" in columns(folder) and not columns(folder) & FORMER["metrics"].keys()
-    write(folder, B, NOW, nc1=0.5, tilt=0.25)  # a task that returns such a column without declaring it
+    write(folder, B, NOW, nc1=0.5, tilt=0.25)  # a task that returns a former column without declaring it
     assert columns(folder) & FORMER["metrics"].keys() == {"tilt"}
     assert Results(folder, NOW).sql("select tilt from metrics order by trial_id").fetchall() == [(None,), (0.25,)]
 

@@ -1,4 +1,4 @@
-"""Results in memory answer as the store does."""
+"""Results in memory are the same as from the store."""
 
 import pytest
 
@@ -46,17 +46,17 @@ def store(sweep: SweepSpec, tmp_path_factory: pytest.TempPathFactory) -> Store:
 def test_a_query_gives_the_same_rows(sweep: SweepSpec, store: Store, query: str) -> None:
     results = results_of(store, check_sweep(sweep).task)
     ids = results.snapshot.trials["trial_id"].to_pylist()
-    held = results.in_memory(ids, ["singular_values", "class_gram"])
-    assert held.sql(query).fetchall() == results.sql(query).fetchall() != []
+    loaded = results.in_memory(ids, ["singular_values", "class_gram"])
+    assert loaded.sql(query).fetchall() == results.sql(query).fetchall() != []
 
 
 def test_a_column_left_out_is_not_known_and_other_trials_have_no_rows(sweep: SweepSpec, store: Store) -> None:
     results = results_of(store, check_sweep(sweep).task)
     first = results.snapshot.trials["trial_id"].to_pylist()[:1]
-    held = results.in_memory(first, ["class_gram"])
-    assert {trial_id for (trial_id,) in held.sql("select trial_id from metrics").fetchall()} == set(first)
+    loaded = results.in_memory(first, ["class_gram"])
+    assert {trial_id for (trial_id,) in loaded.sql("select trial_id from metrics").fetchall()} == set(first)
     with pytest.raises(QueryError, match="class_gram"):
-        held.sql("select class_gram from metrics")
+        loaded.sql("select class_gram from metrics")
 
 
 def test_fits_are_the_same_to_the_last_bit(sweep: SweepSpec, store: Store) -> None:

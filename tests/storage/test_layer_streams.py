@@ -1,4 +1,4 @@
-"""Features that come layer by layer: the same file as all at once, and one layer of it in a request."""
+"""Features written layer by layer: the same file as when written at once, and one layer read per request."""
 
 import itertools
 from unittest import mock
@@ -95,16 +95,16 @@ def test_a_layer_takes_two_requests_and_one_more_where_the_file_is_large(tmp_pat
         file.add(part("x", layer, 5000))
     written = file.write(store, "features/sweep=s/a.parquet")
     file.close()
-    asked = []
+    requests = []
     read_range = Store.read_range
-    monkeypatch.setattr(Store, "read_range", lambda self, *given: asked.append(given) or read_range(self, *given))
+    monkeypatch.setattr(Store, "read_range", lambda self, *given: requests.append(given) or read_range(self, *given))
     for layer in (0, 5, 11):
-        asked.clear()
+        requests.clear()
         ((trial, labels, features),) = read_layer(store, written, layer, {"x": "a"})
         expected = part("x", layer, 5000)
         assert trial == "x" and labels.tolist() == expected["label"].to_pylist()
         np.testing.assert_array_equal(features, np.stack(expected["feature"].to_pylist()))
-        footer, *others = asked
+        footer, *others = requests
         assert footer[2] == written.size and len(others) <= 2
         assert sum(stop - start for _, start, stop in others) < 1.5 * written.size / 12
-    assert all(one != other for one, other in itertools.pairwise(asked))
+    assert all(one != other for one, other in itertools.pairwise(requests))

@@ -1,4 +1,4 @@
-"""Listings that are no moment, and listings that lag: readers see neither a gap nor call done what is not."""
+"""Listings that are not atomic, and listings that lag: readers see no gaps and no trials that are not committed."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ A, B, C = (f"20260101T000000_{letter * 12}" for letter in "abc")
 
 
 def after_listing(monkeypatch: pytest.MonkeyPatch, folder: str, act: Callable[[], object], times: int = 1) -> None:
-    """Have something happen right after a folder was listed, the first times."""
-    plain, left = Store.list, times
+    """Call a function right after a folder was listed, the first times."""
+    plain, remaining = Store.list, times
 
     def listing(self: Store, listed: str = "") -> dict[str, int]:
-        nonlocal left
+        nonlocal remaining
         found = plain(self, listed)
-        if listed == folder and left:
-            left -= 1
+        if listed == folder and remaining:
+            remaining -= 1
             act()
         return found
 
@@ -46,9 +46,9 @@ def test_a_store_that_never_comes_to_rest_is_said_to_be_so(folder: Store, monkey
     plain = Store.list_many
 
     def list_many(self: Store, folders: Sequence[str]) -> dict[str, int]:
-        found = plain(self, folders)
+        listing = plain(self, folders)
         folder.write(f"manifest/sweep=s/20260102T000000_{next(numbers):012d}.json", b"{}")
-        return found
+        return listing
 
     monkeypatch.setattr(Store, "list_many", list_many)
     snapshot = take_snapshot(folder)
@@ -63,9 +63,9 @@ def test_new_commits_are_no_reason_to_look_again(folder: Store, monkeypatch: pyt
     def list_many(self: Store, folders: Sequence[str]) -> dict[str, int]:
         nonlocal looks
         looks += 1
-        found = plain(self, folders)
+        listing = plain(self, folders)
         commit(folder, f"20260101T000001_{looks:012d}", [f"n{looks}"])
-        return found
+        return listing
 
     monkeypatch.setattr(Store, "list_many", list_many)
     assert "t1" in take_snapshot(folder).trial_ids() and looks == 2

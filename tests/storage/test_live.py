@@ -1,4 +1,4 @@
-"""What running trials have logged: there while they run, never beside their results, gone with what left it behind."""
+"""Live curves: visible while trials run, never together with their results, deleted with their attempts."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def ask(store: Store, query: str) -> list:
 
 def test_rows_stand_beside_their_parameters(store: Store) -> None:
     log(store, "p", "t2", "t3")
-    found = ask(store, "select trial_id, depth, step, split, loss, sweep, attempt_id from live order by all")
+    rows = ask(store, "select trial_id, depth, step, split, loss, sweep, attempt_id from live order by all")
     expected = [(f"t{d}", d, step, "train", 1 / (step + 1), "s", A) for d in (2, 3) for step in range(3)]
-    assert found == expected
+    assert rows == expected
     assert ask(store, "select distinct lr, param_lr, arch from live") == [(None, 0.1, "rn1")]
 
 
@@ -59,8 +59,8 @@ def test_before_the_first_log_it_has_the_parameters_that_sweeps_name(store: Stor
     spec = {"name": "s", "task": "t", "params": {"steps": 9}, "grid": {"depth": [1]}, "zip": {"lr": [1], "width": [2]}}
     spec |= {"grids": [{"params": {"norm": "pre"}, "grid": {"heads": [1]}}], "include": [{"extra": 1}], "seeds": 2}
     write_spec(store, "s", "spec", spec | {"search": {"params": {"decay": {"from": 1, "to": 2}}}}, ["t1"])
-    asked = "select depth, max(step), min(loss), any_value(seed) from live group by depth"
-    assert ask(store, asked) == []
+    query = "select depth, max(step), min(loss), any_value(seed) from live group by depth"
+    assert ask(store, query) == []
     names = "steps, depth, param_lr, width, norm, heads, extra, seed, decay"
     assert ask(store, f"select {names} from live") == []
     log(store, "p", "t1")
@@ -77,8 +77,8 @@ def test_a_committed_trial_has_no_row(store: Store) -> None:
 def test_of_several_attempts_the_newest_counts(store: Store) -> None:
     log(store, "before", "t2", "t3", steps=9)
     log(store, "now", "t2", attempt=LATER)
-    found = ask(store, "select trial_id, attempt_id, count(*) from live group by all order by all")
-    assert found == [("t2", LATER, 3), ("t3", A, 9)]
+    rows = ask(store, "select trial_id, attempt_id, count(*) from live group by all order by all")
+    assert rows == [("t2", LATER, 3), ("t3", A, 9)]
 
 
 def test_scoped_to_a_sweep_also_where_another_launch_runs_its_trial(store: Store) -> None:
@@ -111,9 +111,9 @@ def test_what_is_no_such_file_is_left_out_and_harms_nothing(store: Store) -> Non
     store.write("live/sweep=s/empty.parquet", b"")
     commit(store, A, ["t1"])
     assert ask(store, "select distinct trial_id from live") == [("t2",)]
-    found = verify(store, builtin_columns())
-    assert not found.findings
-    repair(store, found)
+    verification = verify(store, builtin_columns())
+    assert not verification.findings
+    repair(store, verification)
     assert ask(store, "select count(*) from live") == [(3,)]
 
 

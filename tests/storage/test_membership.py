@@ -1,4 +1,4 @@
-"""A trial belongs to every sweep whose newest launch asks for it, whoever ran it first, before and after compactions."""
+"""A trial belongs to every sweep whose newest launch requests it, whichever ran it, before and after compactions."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_what_an_earlier_launch_asked_for_is_not_mixed_with_what_the_sweep_is_no
     commit(store, B, ["t3"], sweep="a")
     by_sweep = counted(store, "select sweep, list(trial_id order by trial_id) from trials group by sweep order by 1")
     assert by_sweep == [("a", ["t2", "t3"]), ("a@1", ["t1"])]
-    launch(store, "a", "1", "t1", "t2")  # back to what it was
+    launch(store, "a", "1", "t1", "t2")  # the first list again
     assert ("a", ["t1", "t2"]) in counted(store, "select sweep, list(trial_id order by 1) from trials group by sweep")
 
 

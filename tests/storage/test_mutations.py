@@ -1,4 +1,4 @@
-"""A short form of store_mutations.py; DEPTHRATE_MUTATIONS=2000 makes it the long one."""
+"""A short form of store_mutations.py. DEPTHRATE_MUTATIONS=2000 runs the long one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task calls its columns and what its texts hold: refused at the border, or written so that everybody can read it."""
+"""Names of columns and contents of strings from tasks: rejected, or written so that every reader can read them."""
 
 from __future__ import annotations
 
@@ -51,8 +51,10 @@ def test_two_own_columns_may_not_differ_in_capitals_alone() -> None:
 
 
 def test_texts_that_no_file_can_hold_are_written_out() -> None:
-    made = table([{"layer": 1, "note": "half \ud800 of a pair", "split": "tr\udcffain"}])
-    assert made["note"].to_pylist() == ["half \\ud800 of a pair"] and made["split"].to_pylist() == ["tr\\udcffain"]
+    converted = table([{"layer": 1, "note": "half \ud800 of a pair", "split": "tr\udcffain"}])
+    assert converted["note"].to_pylist() == ["half \\ud800 of a pair"] and converted["split"].to_pylist() == [
+        "tr\\udcffain"
+    ]
 
 
 @pytest.mark.parametrize(("column", "value"), [("layer", 1.5), ("step", 0.1), ("layer", float("nan"))])
@@ -63,7 +65,7 @@ def test_a_layer_that_is_no_whole_number_is_not_cut_to_one(column: str, value: f
 
 
 def write_as_before(store: Store, name: str) -> None:
-    """Commit a trial with a column of this name, as versions did that let it pass."""
+    """Commit a trial with a column of this name, as versions did that accepted it."""
     metrics = tables_of("t1", A)["metrics"].append_column(name, pa.array([7.0] * 6))
     row = {
         "trial_id": "t1",

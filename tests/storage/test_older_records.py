@@ -1,4 +1,4 @@
-"""Records of attempts that older versions have put together lack columns that came later."""
+"""Attempt records compacted by older versions lack newer columns."""
 
 import pyarrow as pa
 import pytest

@@ -1,4 +1,4 @@
-"""Parameters become columns, with what a task gained after its first trials."""
+"""Parameters become columns, including those that a task gained after its first trials."""
 
 import json
 
@@ -12,7 +12,7 @@ ADDED = {("law", 1): {"eps": 0.5, "sizes": [1, 2], "mode": "a"}, ("other", 1): {
 
 
 def columns(*rows, added=ADDED):
-    """Each row is (task, version, attempt, parameters)."""
+    """Return the columns of rows (task, version, attempt, parameters)."""
     fields = {name: [None] * len(rows) for name in TRIALS.names}
     for name, values in zip(("task", "task_version", "attempt_id", "params"), zip(*rows, strict=True), strict=True):
         fields[name] = [json.dumps(value) for value in values] if name == "params" else list(values)
@@ -20,11 +20,11 @@ def columns(*rows, added=ADDED):
     return {name: table[name].to_pylist() for name in table.column_names[len(TRIALS) :]}
 
 
-@pytest.mark.parametrize("times", [1, 600])  # many are read by another reader
+@pytest.mark.parametrize("times", [1, 600])  # large numbers use another reader
 def test_trials_from_before_show_the_value_of_before(times):
-    found = columns(*[("law", 1, "a1", {"depth": 2}), ("law", 1, "a2", {"depth": 3, "eps": 1.5, "mode": "b"})] * times)
+    table = columns(*[("law", 1, "a1", {"depth": 2}), ("law", 1, "a2", {"depth": 3, "eps": 1.5, "mode": "b"})] * times)
     expected = {"depth": [2, 3], "eps": [0.5, 1.5], "mode": ["a", "b"], "sizes": [[1.0, 2.0]] * 2}
-    assert found == {name: values * times for name, values in expected.items()}
+    assert table == {name: values * times for name, values in expected.items()}
 
 
 def test_a_column_that_no_trial_has_is_there():
@@ -33,8 +33,8 @@ def test_a_column_that_no_trial_has_is_there():
 
 def test_null_is_a_value_and_other_tasks_and_versions_stay_as_they_are():
     rows = [("law", 1, "a1", {"eps": None}), ("law", 2, "a2", {"depth": 1}), ("other", 1, "a3", {"depth": 2})]
-    found = columns(*rows, added={("law", 1): {"eps": 0.5}, ("other", 1): {}})
-    assert found == {"eps": [None, None, None], "depth": [None, 1, 2]}
+    table = columns(*rows, added={("law", 1): {"eps": 0.5}, ("other", 1): {}})
+    assert table == {"eps": [None, None, None], "depth": [None, 1, 2]}
 
 
 def test_a_text_that_looks_like_the_key_is_none():

@@ -1,6 +1,7 @@
-"""What a disk may hold after a power cut in the midst of a verb: nothing is lost, nothing doubled, calling it again ends it.
+"""Possible disk states after a power cut during a verb: nothing is lost or duplicated, and calling it again completes
+it.
 
-DEPTHRATE_ALL_POINTS=1 looks at every such disk; without it at a few.
+DEPTHRATE_ALL_POINTS=1 checks every disk state. Without it, a sample is used.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from tests.support.verbs import VERBS, Place, counting_trials, state
 IS_ALL = bool(os.environ.get("DEPTHRATE_ALL_POINTS"))
 DRAWS = 3
 SAMPLE = 8
-"""Disks of a verb that are looked at where not all are."""
+"""Number of disk states checked per verb in a sample."""
 
 
 def state_without_hints(store: Store) -> dict[str, Any]:
-    """Return what a store says; a record of an attempt may be torn, which is a hint that a repair moves aside."""
-    said = state(store)
-    said["findings"] = [finding for finding in said["findings"] if "is not an attempt record" not in finding]
-    return said
+    """Return a store's state without torn attempt records, which are hints that a repair moves aside."""
+    content = state(store)
+    content["findings"] = [finding for finding in content["findings"] if "is not an attempt record" not in finding]
+    return content
 
 
 @pytest.mark.slow
@@ -40,7 +41,7 @@ def test_after_a_power_cut_nothing_is_lost_and_calling_the_verb_again_ends_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(registry.executors(), "toy", TOY)
-    for module in ("storage.attempts.claims", "orchestrator.attempts.liveness"):  # after a power cut nobody is left
+    for module in ("storage.attempts.claims", "orchestrator.attempts.liveness"):  # after a power cut no process is left
         monkeypatch.setattr(f"depthrate.{module}.is_process_gone", lambda host, pid: True)
     verb, work = VERBS[name], tmp_path / "work"
     place = Place(work)
@@ -55,17 +56,17 @@ def test_after_a_power_cut_nothing_is_lost_and_calling_the_verb_again_ends_it(
     verb.call(place)
     after = state_without_hints(place.store)
     disks = list(disks_after_power_cuts(before, trace.steps, random.Random(0), DRAWS))
-    chosen = disks if IS_ALL else random.Random(1).sample(disks, min(SAMPLE, len(disks)))
-    for count, disk in chosen:
+    selected = disks if IS_ALL else random.Random(1).sample(disks, min(SAMPLE, len(disks)))
+    for count, disk in selected:
         shutil.rmtree(work)
         write_disk(disk, work)
         place = Place(work)
-        kept = committed if count == len(trace.steps) else trials - verb.removes
+        retained = committed if count == len(trace.steps) else trials - verb.removes
         where = f"after {count} of {len(trace.steps)} calls"
-        assert counting_trials(place.store) >= kept, f"lost {where}"
+        assert counting_trials(place.store) >= retained, f"lost {where}"
         verb.call(place)
         assert state_without_hints(place.store) == after, where
-    print(f"{name}: {len(chosen)} of {len(disks)} disks after {len(trace.steps)} calls")
+    print(f"{name}: {len(selected)} of {len(disks)} disks after {len(trace.steps)} calls")
 
 
 def test_what_was_written_durably_stays_in_folders_that_a_hint_has_made(tmp_path: Path) -> None:

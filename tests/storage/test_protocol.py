@@ -1,6 +1,6 @@
-"""Random schedules of writers, compactions and readers with deaths, lagging listings and clocks that disagree.
+"""Random schedules of writers, compactions and readers, with kills, lagging listings and clocks that disagree.
 
-DEPTHRATE_SEEDS=5000 tries more of them; a failure names its seed and prints the schedule.
+DEPTHRATE_SEEDS=5000 tries more. A failure reports its seed and prints the schedule.
 """
 
 from __future__ import annotations

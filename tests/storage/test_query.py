@@ -1,4 +1,4 @@
-"""SQL over the views, and nothing but reading."""
+"""SQL over the views, read-only."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def types_of(results: Results) -> dict[str, str]:
     ids=str,
 )
 def test_no_column_changes_its_type_when_another_task_enters_the_store(folder: Store, others: dict[str, Any]) -> None:
-    """Before this, `loss` was a number until a trial came that has a parameter of that name, a text from then on."""
+    """Before, `loss` was a number until the first trial with a parameter of that name, and text from then on."""
     commit(folder, A, ["t1"], params={"depth": 2, "samples": 8})
     before = types_of(results_of(folder))
     commit(folder, B, ["t2"], params=others, sweep="other")
@@ -67,16 +67,16 @@ def test_the_last_loss_is_there_for_every_sweep_and_errors_name_it(folder: Store
     commit(folder, A, ["t1"], params={"depth": 2})
     commit(folder, B, ["t2"], params={"depth": 2, "loss": "ce"}, sweep="other")
     results = results_of(folder)
-    for chosen in (results, results.of("s"), results.of("other")):
-        assert {value for (value,) in chosen.sql("select last_loss from results").fetchall()} == {2.0}
-    for chosen, query in (
+    for scoped in (results, results.of("s"), results.of("other")):
+        assert {value for (value,) in scoped.sql("select last_loss from results").fetchall()} == {2.0}
+    for scoped, query in (
         (results, "select avg(loss) from results"),
         (results, "select trial_id from results where loss < 0.5"),
         (results.of("s"), "select avg(loss) from results"),
         (results.of("s"), "select loss from results"),
     ):
         with pytest.raises(QueryError, match="The last value of curve loss is column last_loss here"):
-            chosen.sql(query)
+            scoped.sql(query)
     with pytest.raises(QueryError) as error:
         results.sql("select avg(nothing) from results")
     assert "last_loss" not in str(error.value).split("Candidate")[0].split("Did you mean")[0]
@@ -197,7 +197,7 @@ def test_no_store_is_said(tmp_path: Path) -> None:
 
 
 def commit_loop(store: Store, attempt: str, metrics: list[dict[str, object]], status: str = "ok") -> None:
-    """Commit what a loop of one's own logged at its steps 0 to 3, with an accuracy every other step."""
+    """Commit the log of a custom loop at its steps 0 to 3, with an accuracy every other step."""
     store.write(f"attempts/sweep=s/{attempt}.json", b"{}")
     curves = [{"step": step, "loss": 4.0 - step, "accuracy": None if step % 2 else step / 4} for step in range(4)]
     tables = {
@@ -216,8 +216,8 @@ def test_curves_of_a_loop_are_in_results_with_what_was_logged_last(store: Store)
     commit_loop(store, "a2", [])
     commit_loop(store, "a3", [{"step": 2, "nc1": 0.5}])
     commit_loop(store, "a4", [], status="diverged")
-    found = results_of(store).sql("select last_loss, accuracy, nc1 from results order by trial_id").fetchall()
-    assert found == [(1.0, 0.5, 0.5), (1.0, 0.5, None), (2.0, 0.5, 0.5), (None, None, None)]
+    rows = results_of(store).sql("select last_loss, accuracy, nc1 from results order by trial_id").fetchall()
+    assert rows == [(1.0, 0.5, 0.5), (1.0, 0.5, None), (2.0, 0.5, 0.5), (None, None, None)]
 
 
 def commit_own_column(store: Store, attempt: str, value: object) -> None:
@@ -247,7 +247,7 @@ def test_a_column_that_changes_its_type_is_refused_at_the_write(store: Store) ->
 
 
 def test_a_column_with_two_types_is_left_out_and_named(store: Store) -> None:
-    """As two launches that began at the same moment can bring about, or a store of an older version."""
+    """As two concurrent launches or a store of an older version can cause."""
     for attempt, value in (("a1", 1.5), ("a2", "text")):
         commit_own_column(store, attempt, value)
         store.delete("columns")
@@ -260,8 +260,8 @@ def test_a_new_column_is_null_in_older_files(store: Store) -> None:
     commit(store, "a1", ["t1"])
     commit_own_column(store, "a2", 2.5)
     commit_own_column(store, "a3", None)
-    found = results_of(store).sql("select distinct trial_id, mine from metrics order by all").fetchall()
-    assert found == [("a2", 2.5), ("a3", None), ("t1", None)]
+    rows = results_of(store).sql("select distinct trial_id, mine from metrics order by all").fetchall()
+    assert rows == [("a2", 2.5), ("a3", None), ("t1", None)]
 
 
 def test_own_columns_stand_beside_the_standard_ones(store: Store) -> None:

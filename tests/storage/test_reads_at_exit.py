@@ -1,4 +1,4 @@
-"""A script may end while Arrow still reads ahead of a query that was answered."""
+"""A script may end while Arrow still reads ahead for a query that has returned."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import depthrate, s3fs
 import depthrate.storage.query.results, depthrate.storage.query.scan as scan
 
 def end(url):
-    scan.FETCH_BELOW = 0  # as files of a compaction, which are read in parts
+    scan.FETCH_BELOW = 0  # like files of a compaction, which are read in parts
     depthrate.open(url).sql("select * from metrics limit 1").fetchall()
     sys.exit(0)
 
 ends = []
 for _ in range(5):
-    child = os.fork()  # has imported everything, and talked to no store
+    child = os.fork()  # with all imports, and without store access
     if child == 0:
         end(sys.argv[1])
     ends.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
@@ -35,5 +35,5 @@ def test_no_process_aborts_that_ends_while_arrow_reads_ahead(s3: S3Server) -> No
     for number in range(40):
         commit(store, f"20260101T000000_0000000000{number:02d}", [f"t{number}"])
     call = [sys.executable, "-c", SCRIPT, store.url]
-    done = subprocess.run(call, env={**os.environ, **s3.environment}, capture_output=True, text=True, timeout=240)
-    assert done.stdout == f"{[0] * 5}\n", done.stdout + done.stderr[-2000:]
+    result = subprocess.run(call, env={**os.environ, **s3.environment}, capture_output=True, text=True, timeout=240)
+    assert result.stdout == f"{[0] * 5}\n", result.stdout + result.stderr[-2000:]

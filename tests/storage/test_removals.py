@@ -1,4 +1,4 @@
-"""What is removed is hidden at once, may be restored until a compaction goes past its grace, and goes then."""
+"""Removed rows are hidden at once, restorable until a compaction after the retention, and purged by it."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def test_the_removal_of_a_sweep_keeps_what_another_asks_for(shared: Store) -> No
     compact(shared, grace_s=0)
     compact(shared, grace_s=0)
     assert there(shared) == {"t2", "t3"}
-    held = [t for source in take_snapshot(shared).sources for t in source.all_trials["trial_id"].to_pylist()]
-    assert sorted(held) == ["t2", "t3"], "the row itself is gone"
+    stored = [t for source in take_snapshot(shared).sources for t in source.all_trials["trial_id"].to_pylist()]
+    assert sorted(stored) == ["t2", "t3"], "the row itself is gone"
     assert not shared.list("removed") and verify(shared, builtin_columns()).findings == []
 
 
@@ -99,7 +99,7 @@ def test_damaged_removals_hide_nothing_and_are_named(shared: Store) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_nothing_that_a_sweep_asks_for_is_lost_in_any_interleaving(monkeypatch: pytest.MonkeyPatch) -> None:
-    """DEPTHRATE_INTERLEAVINGS=1000 tries more; a failure names its seed and prints the schedule."""
+    """DEPTHRATE_INTERLEAVINGS=1000 tries more. A failure reports its seed and prints the schedule."""
     for seed in range(INTERLEAVINGS):
         simulate_desk(seed)
 

@@ -1,4 +1,4 @@
-"""A repair beside a running sweep never takes away what is committed, nor what is on its way to a commit."""
+"""A repair during a running sweep never moves committed files, nor files about to be committed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def no_file_is_young(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_verify_and_repair_beside_running_writers(
     folder: Store, tmp_path: Path, no_file_is_young: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Short packs, one after another; without a grace for young files, so that what decides is what was looked at when."""
+    """Short packs, one after another, without a grace period for young files, so that only the order of the scans
+    protects them."""
     journals = tmp_path / "journals"
     journals.mkdir()
     command = [sys.executable, storage_chaos.__file__, "--store", folder.url, "--journals", str(journals)]
@@ -46,8 +47,8 @@ def test_verify_and_repair_beside_running_writers(
     moved, repairs, started = [], 0, time.monotonic()
     try:
         while time.monotonic() - started < 8 or repairs < 5 or len(journalled(journals)) < 60:
-            found = verify(folder, builtin_columns())
-            moved += repair(folder, found).moved if found.findings else []
+            verification = verify(folder, builtin_columns())
+            moved += repair(folder, verification).moved if verification.findings else []
             repairs += 1
     finally:
         for writer in writers:
@@ -64,16 +65,16 @@ def test_a_commit_between_two_listings_is_no_leftover(
 ) -> None:
     """The commits are listed, then an attempt commits and ends, then its data are listed."""
     commit(folder, A, ["t1"])
-    plain, left = Store.list, [1]
+    plain, remaining = Store.list, [1]
 
     def listing(self: Store, listed: str = "") -> dict[str, int]:
-        if listed == "metrics" and left and left.pop():
+        if listed == "metrics" and remaining and remaining.pop():
             commit(folder, B, ["t2"])
         return plain(self, listed)
 
     monkeypatch.setattr(Store, "list", listing)
-    found = verify(folder, builtin_columns())
-    assert not found.findings and not left
+    verification = verify(folder, builtin_columns())
+    assert not verification.findings and not remaining
 
 
 def test_what_was_committed_after_it_was_looked_at_stays(folder: Store, no_file_is_young: None) -> None:
@@ -82,39 +83,39 @@ def test_what_was_committed_after_it_was_looked_at_stays(folder: Store, no_file_
     folder.write(f"attempts/sweep=s/{B}.json", json.dumps(record).encode())
     orphan = f"metrics/sweep=s/{B}.parquet"
     write_table(folder, orphan, "metrics", tables_of("t2", B)["metrics"])
-    found = verify(folder, builtin_columns())
-    assert [finding.path for finding in found.findings] == [orphan]
+    verification = verify(folder, builtin_columns())
+    assert [finding.path for finding in verification.findings] == [orphan]
     folder.delete(orphan)
     commit(folder, B, ["t2"])
-    assert repair(folder, found).moved == [] and take_snapshot(folder).trial_ids() == {"t1", "t2"}
+    assert repair(folder, verification).moved == [] and take_snapshot(folder).trial_ids() == {"t1", "t2"}
 
 
 def test_what_a_compaction_replaced_meanwhile_is_not_missing(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     commit(folder, A, ["t1"])
     commit(folder, B, ["t2"])
-    plain, left = Store.read, [1]
+    plain, remaining = Store.read, [1]
 
     def read(self: Store, path: str, max_bytes: int | None = None) -> bytes:
-        if path.startswith("metrics/") and left and left.pop():
+        if path.startswith("metrics/") and remaining and remaining.pop():
             compact(folder, grace_s=0)
         return plain(self, path, max_bytes)
 
     monkeypatch.setattr(Store, "read", read)
-    found = verify(folder, builtin_columns())
-    assert not found.findings and not found.lost and not left
+    verification = verify(folder, builtin_columns())
+    assert not verification.findings and not verification.lost and not remaining
     monkeypatch.undo()
     assert not verify(folder, builtin_columns()).findings
 
 
 def test_what_a_commit_of_the_last_minute_wrote_is_young_in_every_store(store: Store) -> None:
-    """So a commit need not look again at what it wrote within `SUSPENDED_S`, which in a bucket costs a request a file."""
+    """So a commit need not check its files again within `SUSPENDED_S`, which costs one request per file in a bucket."""
     assert SUSPENDED_S + MAX_SKEW_S < YOUNG_S
     record = {"attempt_id": B, "sweep": "s", "trial_ids": ["t2"], "state": "lost", "started_at": 1, "ended_at": 2}
     store.write(f"attempts/sweep=s/{B}.json", json.dumps(record).encode())
     orphan = f"metrics/sweep=s/{B}.parquet"
     write_table(store, orphan, "metrics", tables_of("t2", B)["metrics"])
-    done = repair(store, verify(store, builtin_columns()))
-    assert not done.moved and orphan in store.list("metrics")
+    result = repair(store, verify(store, builtin_columns()))
+    assert not result.moved and orphan in store.list("metrics")
 
 
 def test_young_files_are_left_alone(folder: Store) -> None:

@@ -1,4 +1,4 @@
-"""What object storage asks of us: few requests, patience with a server that stutters, clear words when it refuses."""
+"""Object storage: few requests, retries of server errors, and clear messages when it refuses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.tests_rows import commit
 
 @pytest.fixture(autouse=True)
 def fresh_clients() -> Iterator[None]:
-    """Tests here change what a client reads from the environment, or count its requests."""
+    """Create new clients: tests here change the environment that clients read, or count their requests."""
     forget_s3_clients()
     yield
     forget_s3_clients()
@@ -53,7 +53,7 @@ def test_large_files_go_up_in_parts(s3: S3Server, store: Store) -> None:
 
 
 def test_a_folder_is_no_file(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Web consoles make folders as empty objects; s3fs itself lists a folder that fills while it looks."""
+    """Web consoles create folders as empty objects, and s3fs itself lists a folder that fills during the listing."""
     store.fs.call_s3("put_object", Bucket=BUCKET, Key=f"{store.root.partition('/')[2]}/metrics/", Body=b"")
     store.write("a/b", b"x")
     assert store.list() == {"a/b": 1} and store.list("metrics") == {}
@@ -79,7 +79,7 @@ def test_a_stuttering_server_is_asked_again(s3: S3Server, store: Store, status: 
 def test_a_server_that_stays_down_is_an_error_that_names_the_store(
     s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")  # the user's own setting counts
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")  # the user's setting takes precedence
     store = Store(s3.new_url())
     s3.fail("any", 10_000)
     with pytest.raises(OSError, match="asked for by the test"):
@@ -92,9 +92,9 @@ def test_an_upload_that_was_never_completed_is_found_and_removed(s3: S3Server, s
     bucket, _, prefix = store.root.partition("/")
     store.fs.call_s3("create_multipart_upload", Bucket=bucket, Key=f"{prefix}/features/half")
     store.fs.call_s3("create_multipart_upload", Bucket=bucket, Key="somebody/elses")
-    (left,) = list_unfinished_writes(store, older_than_s=3600)  # moto says that all uploads began in 2010
-    assert left.startswith("features/half?uploadId=") and is_unfinished(left)
-    remove_unfinished(store, left)
+    (upload,) = list_unfinished_writes(store, older_than_s=3600)  # moto reports 2010 as the start of all uploads
+    assert upload.startswith("features/half?uploadId=") and is_unfinished(upload)
+    remove_unfinished(store, upload)
     assert list_unfinished_writes(store, older_than_s=3600) == []
     assert len(store.fs.call_s3("list_multipart_uploads", Bucket=bucket)["Uploads"]) == 1, "not ours"
 

@@ -1,4 +1,4 @@
-"""Queries open the files that can matter and no others; features of one layer are read without the rest."""
+"""Queries open only the files that can match. Features of one layer are read without the others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.tests_rows import commit
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many files each scan looked at."""
+    """Record the number of files that each scan opened."""
     counts: list[int] = []
     matching = TableDataset._matching
 
@@ -41,8 +41,8 @@ def test_one_trials_rows_open_its_file_alone(store: Store, opened: list[int]) ->
     for number in range(20):
         commit(store, f"a{number:02d}", [f"t{number:02d}{letter}" for letter in "abcd"], value=number)
     results = results_of(store)
-    found = results.sql("select min(nc1), count(*) from metrics where trial_id = 't07c'").fetchall()
-    assert found == [(7.0, 6)] and opened == [1]
+    rows = results.sql("select min(nc1), count(*) from metrics where trial_id = 't07c'").fetchall()
+    assert rows == [(7.0, 6)] and opened == [1]
     opened.clear()
     assert results.sql("select count(*) from metrics where trial_id = 'none'").fetchall() == [(0,)] and opened == [0]
 
@@ -161,7 +161,7 @@ def test_a_scan_of_many_files_does_not_hold_their_footers(folder: Store) -> None
     for number in range(120):
         commit(folder, f"20260101T000000_{number:012x}", [f"t{number}"])
     results = results_of(folder)
-    results.sql("select nc1 from metrics where trial_id = 't1'").fetchall()  # what is imported and started
+    results.sql("select nc1 from metrics where trial_id = 't1'").fetchall()  # imports and start-up
     before = _resident_bytes()
     assert results.sql("select count(trial_id) from metrics").fetchall() != [(0,)]
     assert (_resident_bytes() - before) / 120 < 150_000

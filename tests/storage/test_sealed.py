@@ -1,4 +1,4 @@
-"""Small files that say by their digest whether they are as they were written."""
+"""Small files with a digest, by which readers detect changes."""
 
 from __future__ import annotations
 

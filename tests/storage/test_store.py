@@ -1,4 +1,4 @@
-"""Whole reads, whole writes, one listing."""
+"""Bounded reads, atomic writes, one listing."""
 
 from __future__ import annotations
 
@@ -90,9 +90,9 @@ def test_many_at_once(store: Store) -> None:
     for number in range(40):
         store.write(f"a/{number:02d}", str(number).encode())
     store.write("b/x", b"other")
-    found = list(store.read_many([*(f"a/{number:02d}" for number in range(40)), "a/none"]))
-    assert [content for _, content in found[:-1]] == [str(number).encode() for number in range(40)]
-    assert found[-1][0] == "a/none" and isinstance(found[-1][1], FileNotFoundError)
+    contents = list(store.read_many([*(f"a/{number:02d}" for number in range(40)), "a/none"]))
+    assert [content for _, content in contents[:-1]] == [str(number).encode() for number in range(40)]
+    assert contents[-1][0] == "a/none" and isinstance(contents[-1][1], FileNotFoundError)
     assert len(store.list_many(["a", "b", "none"])) == 41
     store.delete_many([f"a/{number:02d}" for number in range(1, 50)])
     store.delete_many([])
@@ -116,13 +116,13 @@ def test_modified_is_the_time_of_the_write(store: Store) -> None:
 
 def test_what_a_killed_writer_left_is_found_when_it_is_old(folder: Store) -> None:
     folder.write("metrics/a", b"whole")
-    left = Path(folder.root, "metrics", ".b.parquet.0123.tmp")
-    left.write_bytes(b"half")
+    draft = Path(folder.root, "metrics", ".b.parquet.0123.tmp")
+    draft.write_bytes(b"half")
     assert list_unfinished_writes(folder, older_than_s=60) == [], "it may be under way"
-    os.utime(left, (1, 1))
+    os.utime(draft, (1, 1))
     assert list_unfinished_writes(folder, older_than_s=60) == ["metrics/.b.parquet.0123.tmp"]
     remove_unfinished(folder, "metrics/.b.parquet.0123.tmp")
-    assert not left.exists() and list_unfinished_writes(folder, older_than_s=60) == []
+    assert not draft.exists() and list_unfinished_writes(folder, older_than_s=60) == []
 
 
 def test_data_folder_finds_the_first_name(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What names a store: a URL, a path, and nothing that is written and never found again."""
+"""Store URLs and paths. URLs under which written files could not be found again are rejected."""
 
 from __future__ import annotations
 

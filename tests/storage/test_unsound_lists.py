@@ -1,4 +1,4 @@
-"""What cannot be believed stops whatever purges, deletes or moves, and says what mends it."""
+"""Corrupt lists stop every purge, deletion and move, and the message gives the fix."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def launch(store: Store, sweep: str, *trial_ids: str) -> None:
 
 @pytest.fixture
 def shared(folder: Store) -> Store:
-    """Sweep `a` was removed; then `c` was launched, which asks for its t1; `b` has t2."""
+    """Sweep `a` was removed. Then `c` was launched, which requests its t1. `b` has t2."""
     launch(folder, "a", "t1")
     commit(folder, A, ["t1"], sweep="a")
     launch(folder, "b", "t2")
@@ -80,9 +80,10 @@ def test_nothing_is_purged_while_a_list_cannot_be_believed(shared: Store, damage
 
 def test_the_command_says_so_and_ends_with_1(shared: Store) -> None:
     shared.write(LIST, b"")
-    done = CliRunner().invoke(app, ["compact", "--grace", "0", "--store", shared.url])
+    result = CliRunner().invoke(app, ["compact", "--grace", "0", "--store", shared.url])
     assert (
-        done.exit_code == 1 and "nothing was purged: sweeps/c/t1.trials was changed after it was written" in done.output
+        result.exit_code == 1
+        and "nothing was purged: sweeps/c/t1.trials was changed after it was written" in result.output
     )
 
 
@@ -121,17 +122,17 @@ def test_what_a_worker_wrote_stays_while_its_record_cannot_be_read(
 ) -> None:
     monkeypatch.setattr("depthrate.storage.maintenance.verify.YOUNG_S", -10.0)
     commit(folder, A, ["t1"])
-    folder.delete(f"trials/sweep=s/{A}.parquet")  # it is about to be written
+    folder.delete(f"trials/sweep=s/{A}.parquet")  # not written yet
     folder.write(f"attempts/sweep=s/{A}.json", b"")
-    found = verify(folder, builtin_columns())
-    assert [finding.path for finding in found.findings] == [f"attempts/sweep=s/{A}.json"]
-    assert repair(folder, found).moved == [f"attempts/sweep=s/{A}.json"] and len(folder.list("metrics")) == 1
+    verification = verify(folder, builtin_columns())
+    assert [finding.path for finding in verification.findings] == [f"attempts/sweep=s/{A}.json"]
+    assert repair(folder, verification).moved == [f"attempts/sweep=s/{A}.json"] and len(folder.list("metrics")) == 1
 
 
 def test_lists_specs_and_batches_are_on_the_disk_when_they_are_written(
     folder: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files and the folders that name them: a power cut may else leave a list of no trials, or none."""
+    """Files and their folders are synced: otherwise a power cut may leave an empty list, or none."""
     synced: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda opened: synced.append(os.readlink(f"/proc/self/fd/{opened}")))
     launch(folder, "a", "t1")

@@ -1,4 +1,5 @@
-"""Each kind of damage is found, named, survived by queries, and repaired; what stood beside it is kept."""
+"""Each kind of damage is found, reported, tolerated by queries, and repaired. Intact rows of the same commits are
+kept."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def parquet_of(table: pa.Table) -> bytes:
 
 
 def flip(content: bytes, group: int = 0) -> bytes:
-    """Change one bit of the numbers in a row group's first real column."""
+    """Flip one bit of the numbers in a row group's first float column."""
     rows = pq.ParquetFile(io.BytesIO(content)).metadata.row_group(group)
     columns = [rows.column(index) for index in range(rows.num_columns)]
     column = next(c for c in columns if c.physical_type in ("FLOAT", "DOUBLE"))
@@ -74,14 +75,14 @@ DAMAGES = {
 
 
 def answers(store: Store) -> list[str]:
-    """Trials of which every view answers."""
+    """Return the trials that appear in every view."""
     results = results_of(store)
     for view in ("metrics", "curves", "features"):
-        results.sql(f"select * from {view}").fetchall()  # finds what is damaged
-    found = results.sql(
+        results.sql(f"select * from {view}").fetchall()  # finds corrupt files
+    rows = results.sql(
         "select trial_id from results where nc1 is not null and trial_id in (select trial_id from curves) order by 1"
     )
-    return [row[0] for row in found.fetchall()]
+    return [row[0] for row in rows.fetchall()]
 
 
 def kinds(found: Verification) -> set[tuple[str, str]]:
@@ -89,11 +90,11 @@ def kinds(found: Verification) -> set[tuple[str, str]]:
 
 
 def test_a_sound_store_has_no_findings(store: Store) -> None:
-    found = verify(store, builtin_columns())
-    assert not found.findings and found.num_trials == 4 and found.num_files == 8
+    verification = verify(store, builtin_columns())
+    assert not verification.findings and verification.num_trials == 4 and verification.num_files == 8
     compact(store, grace_s=0)
-    found = verify(store, builtin_columns())
-    assert not found.findings and found.num_trials == 4
+    verification = verify(store, builtin_columns())
+    assert not verification.findings and verification.num_trials == 4
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -107,13 +108,13 @@ def test_damage_is_found_survived_and_repaired(store: Store, table: str, damage:
     problems = results_of(store)
     for view in ("metrics", "curves", "features"):
         problems.sql(f"select * from {view}").fetchall()
-    found = verify(store, builtin_columns())
-    (finding,) = [finding for finding in found.findings if finding.path == path]
+    verification = verify(store, builtin_columns())
+    (finding,) = [finding for finding in verification.findings if finding.path == path]
     assert finding.kind == ("wrong schema" if damage == "schema" else "damaged"), finding
     if table != "trials":
         assert finding.trial_ids == ("t1", "t2") and problems.problems[0].path == path
-    done = repair(store, found)
-    assert path in done.moved and store.size(f"{done.quarantine}/{path}") == before[path], "nothing is deleted"
+    result = repair(store, verification)
+    assert path in result.moved and store.size(f"{result.quarantine}/{path}") == before[path], "nothing is deleted"
     assert len(store.list()) == len(before)
     assert (
         not verify(store, builtin_columns()).findings
@@ -126,10 +127,10 @@ def test_damage_is_found_survived_and_repaired(store: Store, table: str, damage:
 
 def test_missing_metrics_beside_a_commit(store: Store) -> None:
     store.delete(f"metrics/sweep=s/{A}.parquet")
-    found = verify(store, builtin_columns())
-    assert kinds(found) == {("missing", "metrics")} and found.findings[0].trial_ids == ("t1", "t2")
-    done = repair(store, found)
-    assert done.pending == {"t1", "t2"} and f"trials/sweep=s/{A}.parquet" in done.moved
+    verification = verify(store, builtin_columns())
+    assert kinds(verification) == {("missing", "metrics")} and verification.findings[0].trial_ids == ("t1", "t2")
+    result = repair(store, verification)
+    assert result.pending == {"t1", "t2"} and f"trials/sweep=s/{A}.parquet" in result.moved
     assert not verify(store, builtin_columns()).findings and answers(store) == ["t3", "t4"]
 
 
@@ -146,10 +147,10 @@ def test_foreign_files(store: Store) -> None:
         store.write(path, content)
     store.write("my own report.html", b"not looked at: a store may lie in a folder with other things")
     assert answers(store) == ["t1", "t2", "t3", "t4"]
-    found = verify(store, builtin_columns())
-    assert {finding.path for finding in found.findings} == foreign.keys()
-    done = repair(store, found)
-    assert set(done.moved) == foreign.keys() and not done.pending
+    verification = verify(store, builtin_columns())
+    assert {finding.path for finding in verification.findings} == foreign.keys()
+    result = repair(store, verification)
+    assert set(result.moved) == foreign.keys() and not result.pending
     assert not verify(store, builtin_columns()).findings and answers(store) == ["t1", "t2", "t3", "t4"]
     assert store.size("my own report.html") is not None
 
@@ -159,15 +160,15 @@ def declared(row: Mapping[str, Any]) -> tuple[Sequence[int], Sequence[int]] | No
 
 
 def test_an_incomplete_trial_is_found_and_its_pack_is_kept(store: Store) -> None:
-    found = verify(store, builtin_columns(), measured=declared)
-    (finding,) = found.findings
+    verification = verify(store, builtin_columns(), measured=declared)
+    (finding,) = verification.findings
     assert (
         finding.kind == "incomplete"
         and "trial t2 is missing 2 of 8 measurements, the first at step 0, layer 3" in finding.what
     )
     assert not verify(store, builtin_columns(), measured=lambda row: ((0, 5), range(3))).findings
-    done = repair(store, found)
-    assert done.pending == {"t2"} and done.saved == 1
+    result = repair(store, verification)
+    assert result.pending == {"t2"} and result.saved == 1
     assert answers(store) == ["t1", "t3", "t4"] and not verify(store, builtin_columns(), measured=declared).findings
     labels, features = results_of(store).features("t1", layer=2)
     assert labels.tolist() == [0, 1] and features.shape == (2, 3)
@@ -181,16 +182,16 @@ def test_what_can_be_read_of_a_damaged_compaction_is_kept(folder: Store, monkeyp
     compact(folder, grace_s=0)
     (path,) = [path for path in folder.list("metrics") if is_compacted(path)]
     folder.write(path, flip(folder.read(path), group=6))
-    found = verify(folder, builtin_columns())
-    (finding,) = found.findings
+    verification = verify(folder, builtin_columns())
+    (finding,) = verification.findings
     assert finding.path == path and "1 of 10 row groups cannot be read" in finding.what
     lost = set(finding.trial_ids)
     assert 0 < len(lost) < 8
-    done = repair(folder, found)
-    assert done.pending == lost and done.saved == 20 - len(lost)
+    result = repair(folder, verification)
+    assert result.pending == lost and result.saved == 20 - len(lost)
     assert set(answers(folder)) == set(trials) - lost and not verify(folder, builtin_columns()).findings
-    kept = results_of(folder).sql("select count(*) from metrics").fetchall()
-    assert kept == [(6 * (20 - len(lost)),)]
+    rows = results_of(folder).sql("select count(*) from metrics").fetchall()
+    assert rows == [(6 * (20 - len(lost)),)]
 
 
 def test_a_damaged_compaction_gives_way_to_what_it_replaced(store: Store) -> None:
@@ -198,10 +199,10 @@ def test_a_damaged_compaction_gives_way_to_what_it_replaced(store: Store) -> Non
     (path,) = [path for path in store.list("curves") if is_compacted(path)]
     store.write(path, b"")
     assert answers(store) == ["t1", "t2", "t3", "t4"], "the replaced files are still there"
-    found = verify(store, builtin_columns())
-    done = repair(store, found)
+    verification = verify(store, builtin_columns())
+    result = repair(store, verification)
     assert (
-        not done.pending
+        not result.pending
         and answers(store) == ["t1", "t2", "t3", "t4"]
         and not verify(store, builtin_columns()).findings
     )
@@ -213,9 +214,9 @@ def test_a_changed_byte_in_the_trials_of_a_compaction_is_found(store: Store) -> 
     content = bytearray(store.read(path))
     content[40] ^= 1
     store.write(path, bytes(content))
-    found = verify(store, builtin_columns())
-    assert ("damaged", "trials") in kinds(found)
-    repair(store, found)
+    verification = verify(store, builtin_columns())
+    assert ("damaged", "trials") in kinds(verification)
+    repair(store, verification)
     assert not verify(store, builtin_columns()).findings
 
 
@@ -225,11 +226,11 @@ def test_a_commit_that_no_longer_names_its_metrics_is_found(store: Store) -> Non
     metadata = json.loads(table.schema.metadata[METADATA_KEY])
     del metadata["files"]["metrics"]
     store.write(path, trials_bytes(table.replace_schema_metadata({METADATA_KEY: json.dumps(metadata)})))
-    found = verify(store, builtin_columns())
-    (finding,) = found.findings
+    verification = verify(store, builtin_columns())
+    (finding,) = verification.findings
     assert finding.path == path and f"does not name metrics/sweep=s/{A}.parquet" in finding.what
-    done = repair(store, found)
-    assert done.pending == {"t1", "t2"} and answers(store) == ["t3", "t4"]
+    result = repair(store, verification)
+    assert result.pending == {"t1", "t2"} and answers(store) == ["t3", "t4"]
 
 
 def test_leftovers_of_dead_attempts_and_killed_writers(folder: Store) -> None:
@@ -249,13 +250,13 @@ def test_leftovers_of_dead_attempts_and_killed_writers(folder: Store) -> None:
     folder.write("checkpoints/p1/pack.json", b'{"trial_ids": ["t1"], "wall_s": 1}')
     folder.write("checkpoints/p1/pack.ckpt", b"weights")
     folder.write("checkpoints/p2/pack.json", b'{"trial_ids": ["t1", "t9"], "wall_s": 1}')
-    found = verify(folder, builtin_columns())
-    assert {(f.kind, f.path) for f in found.findings} == {
+    verification = verify(folder, builtin_columns())
+    assert {(f.kind, f.path) for f in verification.findings} == {
         ("leftover", f"metrics/sweep=s/{dead}.parquet"),
         ("leftover", "metrics/sweep=s/.x.parquet.1.tmp"),
         ("leftover", "checkpoints/p1/pack.json"),
     }
-    repair(folder, found)
+    repair(folder, verification)
     assert not verify(folder, builtin_columns()).findings and "checkpoints/p2/pack.json" in folder.list()
     assert not folder.list("checkpoints/p1") and not temporary.exists()
 
@@ -264,9 +265,9 @@ def test_small_files_are_checked(store: Store) -> None:
     store.write("sweeps/s/0123.json", b"{half")
     store.write("fits/sweep=s/fits.parquet", b"nonsense")
     store.write(f"attempts/sweep=s/{B}.json", b"[]")
-    found = verify(store, builtin_columns())
-    assert kinds(found) == {("damaged", "sweeps"), ("damaged", "fits"), ("damaged", "attempts")}
-    repair(store, found)
+    verification = verify(store, builtin_columns())
+    assert kinds(verification) == {("damaged", "sweeps"), ("damaged", "fits"), ("damaged", "attempts")}
+    repair(store, verification)
     assert not verify(store, builtin_columns()).findings and answers(store) == ["t1", "t2", "t3", "t4"]
 
 
@@ -285,7 +286,7 @@ def test_a_compaction_on_its_way_is_no_finding(store: Store, monkeypatch: pytest
     monkeypatch.setattr("depthrate.storage.maintenance.verify.YOUNG_S", -10.0)
     compact(store)
     (manifest,) = store.list("manifest")
-    store.delete(manifest)  # as before it was written: what it replaces is still there
+    store.delete(manifest)  # as before it was written: the replaced files still exist
     assert not verify(store, builtin_columns()).findings and answers(store) == ["t1", "t2", "t3", "t4"]
 
 
@@ -301,7 +302,7 @@ def test_a_commit_that_has_vanished_with_all_its_files_is_named(folder: Store) -
 
 
 def in_parts(store: Store, attempt_id: str, trial_ids: list[str]) -> None:
-    """Commit each trial in a part of its own, as packs do whose trials run one after another."""
+    """Commit each trial in a separate part, like packs whose trials run one after another."""
     for part, trial_id in enumerate(trial_ids):
         commit(store, attempt_id, [trial_id], part=part)
     path = f"attempts/sweep=s/{attempt_id}.json"
@@ -314,14 +315,14 @@ def test_a_commit_that_vanished_from_beside_its_data_is_said_to_have_been_there(
     monkeypatch.setattr("depthrate.storage.maintenance.verify.YOUNG_S", -10.0)
     in_parts(folder, A, ["t1", "t2"])
     folder.delete(f"trials/sweep=s/{A}-0001.parquet")
-    found = verify(folder, builtin_columns()).findings
-    gone = [finding for finding in found if "but its commit trials/" in finding.what]
-    assert len(gone) == len(found) == 3
+    findings = verify(folder, builtin_columns()).findings
+    gone = [finding for finding in findings if "but its commit trials/" in finding.what]
+    assert len(gone) == len(findings) == 3
 
 
 def test_parts_that_users_removed_for_good_are_not_missed(folder: Store) -> None:
     in_parts(folder, A, ["t1", "t2"])
-    in_parts(folder, B, ["t1", "t2", "t3"])  # resumed: its record names what the first had committed, too
+    in_parts(folder, B, ["t1", "t2", "t3"])  # resumed: its record also names the trials committed by the first
     folder.delete_many([p for p in folder.list("") if f"{B}-0000" in p or f"{B}-0001" in p])
     assert not verify(folder, builtin_columns()).findings
     remove(folder, RemovalKind.TRIALS, "", rows_of_trials(take_snapshot(folder), ["t1"]))
@@ -336,14 +337,14 @@ def test_so_is_a_compaction_whose_manifest_and_trials_are_gone(folder: Store) ->
     compact(folder, grace_s=0, at_least=1)
     compact(folder, grace_s=0)
     folder.delete_many([p for p in folder.list("") if not p.startswith(("attempts/", "manifest/"))])
-    kept = {path: folder.read(path) for path in folder.list("")}
+    contents = {path: folder.read(path) for path in folder.list("")}
     assert verify(folder, builtin_columns()).findings
-    for path in [path for path in kept if path.startswith("manifest/")]:
+    for path in [path for path in contents if path.startswith("manifest/")]:
         folder.delete(path)
     record = {"attempt_id": B, "sweep": "s", "trial_ids": ["t9"], "state": "done", "started_at": 1, "ended_at": 2}
     folder.write(f"attempts/sweep=s/{B}.json", json.dumps(record).encode())
-    found = {finding.path: finding for finding in verify(folder, builtin_columns()).findings}
-    assert found[f"attempts/sweep=s/{B}.json"].trial_ids == ("t9",)
+    findings = {finding.path: finding for finding in verify(folder, builtin_columns()).findings}
+    assert findings[f"attempts/sweep=s/{B}.json"].trial_ids == ("t9",)
 
 
 def test_what_was_removed_for_good_is_not_missed(folder: Store) -> None:
@@ -352,5 +353,5 @@ def test_what_was_removed_for_good_is_not_missed(folder: Store) -> None:
     remove(folder, RemovalKind.TRIALS, "", rows_of_trials(take_snapshot(folder), ["t1", "t3"]))
     for _ in range(3):
         compact(folder, grace_s=0)
-    folder.delete("removals")  # as when their seals have grown old
+    folder.delete("removals")  # as after the deletion of old seals
     assert take_snapshot(folder).trial_ids() == {"t2"} and not verify(folder, builtin_columns()).findings
