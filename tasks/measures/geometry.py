@@ -15,7 +15,7 @@ from depthrate.tasks.measures.labelled import FeaturesError, as_features, as_tar
 
 DISTANCE_BLOCK_ROWS = 2048
 """Samples whose distances to all others are held at once."""
-KEPT = 0.9
+FITTED_SHARE = 0.9
 """Share of the ratios that TwoNN fits; the largest are left out, as its authors do."""
 
 
@@ -124,7 +124,7 @@ def intrinsic_dimension(features: Any) -> float:
         nearest.append(distances.topk(3, largest=False).values[:, 1:])  # the first is the sample itself
     one_two = torch.cat(nearest)
     ratios = (one_two[:, 1] / one_two[:, 0]).log().sort().values
-    num, kept = len(ratios), int(KEPT * len(ratios))
+    num, kept = len(ratios), int(FITTED_SHARE * len(ratios))
     rank = torch.arange(1, kept + 1, dtype=torch.float64, device=ratios.device)
     x, y = ratios[:kept], -torch.log1p(-rank / num)
     if not x.square().sum() > 0:

@@ -48,7 +48,7 @@ def as_labels(labels: Any, num_samples: int) -> np.ndarray:
     return given
 
 
-def numbered(labels_N: np.ndarray, num_classes: int | None = None) -> tuple[Tensor, Tensor]:
+def sort_by_class(labels_N: np.ndarray, num_classes: int | None = None) -> tuple[Tensor, Tensor]:
     """Return (the order that sorts samples by class, samples of each class); with `num_classes` labels are 0 to K - 1.
 
     Raises:

@@ -16,8 +16,8 @@ from depthrate.tasks.measures.labelled import (
     as_features,
     as_labels,
     as_targets,
-    numbered,
     require_variation,
+    sort_by_class,
 )
 
 RIDGE = 1e-3
@@ -34,7 +34,7 @@ def probe_accuracy(features: Any, labels: Any) -> float:
         FeaturesError: lengths differ, labels are no classes, a number is not finite, or all features are one and the same.
     """
     h_ND = as_features(features).double()
-    order_N, counts_K = numbered(as_labels(labels, len(h_ND)))
+    order_N, counts_K = sort_by_class(as_labels(labels, len(h_ND)))
     classes_N = torch.repeat_interleave(counts_K)
     one_hot_NK = F.one_hot(classes_N).double().to(h_ND.device)
     scores_MK, held_MK = _held_out(h_ND[order_N.to(h_ND.device)], one_hot_NK)

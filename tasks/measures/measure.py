@@ -13,7 +13,7 @@ from torch import Tensor
 
 from depthrate.tasks.measures.alignment import weight_alignment
 from depthrate.tasks.measures.class_means import class_collapse, class_means
-from depthrate.tasks.measures.labelled import as_features, as_labels, as_weight, numbered
+from depthrate.tasks.measures.labelled import as_features, as_labels, as_weight, sort_by_class
 from depthrate.tasks.measures.spectra import spectrum
 
 
@@ -29,7 +29,7 @@ def measure(features: Any, labels: Any, weight: Any = None, *, rank_tol: float =
     """
     h_ND = as_features(features)
     labels_N, weight_KD = as_labels(labels, len(h_ND)), as_weight(weight, h_ND.shape[1])
-    order_N, counts_K = numbered(labels_N, None if weight_KD is None else len(weight_KD))
+    order_N, counts_K = sort_by_class(labels_N, None if weight_KD is None else len(weight_KD))
     h_1ND, counts_K = h_ND[order_N.to(h_ND.device)].double().unsqueeze(0), counts_K.to(h_ND.device)
     means_1KD = class_means(h_1ND, counts_K)
     measured = class_collapse(h_1ND, counts_K, means_1KD) | spectrum(means_1KD, rank_tol, h_ND.dtype)

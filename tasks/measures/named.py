@@ -15,7 +15,7 @@ from depthrate.tasks.measures.geometry import effective_rank, intrinsic_dimensio
 from depthrate.tasks.measures.labelled import FeaturesError
 from depthrate.tasks.measures.named_columns import CKA_LAST, INPUT
 
-MOST_COMPARED = 1000
+MAX_TWONN_SAMPLES = 1000
 """Samples whose distances TwoNN compares; of more, so many at even distances."""
 
 
@@ -32,26 +32,28 @@ class NamedMeasurements:
         self._pairs = {name for name in (INPUT, CKA_LAST) if name in names}
 
     @property
-    def compares(self) -> bool:
+    def needs_other_layers(self) -> bool:
         """Whether layers are compared with others, for which they are asked a second time."""
         return bool(self._pairs)
 
-    def alone(self, h_TND: Tensor) -> dict[str, Tensor]:
+    def measure_alone(self, h_TND: Tensor) -> dict[str, Tensor]:
         """Return what features tell alone, each [T]."""
-        return {name: of_each(measure, h_TND) for name, measure in self._alone.items()}
+        return {name: measure_per_trial(measure, h_TND) for name, measure in self._alone.items()}
 
-    def compared(self, h_TND: Tensor, last_TNE: Tensor, x_NI: Tensor | None) -> dict[str, Tensor]:
+    def measure_against_others(self, h_TND: Tensor, last_TNE: Tensor, x_NI: Tensor | None) -> dict[str, Tensor]:
         """Return what features tell beside the last layer's and the input, which is null where it is no numbers; each [T]."""
         found, h_TND = {}, h_TND.expand(len(last_TNE), *h_TND.shape[1:])  # the input is the same for all trials
         if INPUT in self._pairs:
             inputs = None if x_NI is None else x_NI.flatten(1)
-            found[INPUT] = of_each(lambda h_ND: float("nan") if inputs is None else linear_cka(inputs, h_ND), h_TND)
+            found[INPUT] = measure_per_trial(
+                lambda h_ND: float("nan") if inputs is None else linear_cka(inputs, h_ND), h_TND
+            )
         if CKA_LAST in self._pairs:
-            found[CKA_LAST] = of_each(linear_cka, h_TND, last_TNE)
+            found[CKA_LAST] = measure_per_trial(linear_cka, h_TND, last_TNE)
         return found
 
 
-def of_each(measure: Callable[..., float | None], *tensors: Tensor) -> Tensor:
+def measure_per_trial(measure: Callable[..., float | None], *tensors: Tensor) -> Tensor:
     """Return a measurement of each trial's slice of these tensors [T, ...]: NaN where it is not defined."""
 
     def number(*slices: Any) -> float:
@@ -65,5 +67,5 @@ def of_each(measure: Callable[..., float | None], *tensors: Tensor) -> Tensor:
 
 
 def _dimension(h_ND: Tensor) -> float:
-    stride = -(-len(h_ND) // MOST_COMPARED)
+    stride = -(-len(h_ND) // MAX_TWONN_SAMPLES)
     return intrinsic_dimension(h_ND[::stride])

@@ -75,7 +75,7 @@ class Measurer:
         """
         h_ND, labels_N = self._batch(features, labels)
         if self._scatter_KK is None:
-            self._begin_revisit()
+            self._start_revisit()
         assert self._scatter_KK is not None
         unknown = [label for label in np.unique(labels_N).tolist() if label not in self._classes]
         if unknown:
@@ -106,7 +106,7 @@ class Measurer:
                 f"the second pass had {self._revisited} samples, the first {total}; give the same batches"
             )
         if self._scatter_KK is None:
-            self._begin_revisit()
+            self._start_revisit()
         assert self._scatter_KK is not None
         order = torch.tensor([self._classes[label] for label in sorted(self._classes)])
         means_1KD, centred_1KD = self._means_KD[order].unsqueeze(0), self._centred_KD[order].unsqueeze(0)
@@ -157,7 +157,7 @@ class Measurer:
         alignment = weight_alignment(sorted_1ND, torch.from_numpy(counts_B).to(sorted_1ND.device), weight_1BD)
         self._distance += alignment["nc3"].item() * sorted_1ND.shape[1]
 
-    def _begin_revisit(self) -> None:
+    def _start_revisit(self) -> None:
         self._global_mean_D = self._means_KD.mean(0)
         self._centred_KD = self._means_KD - self._global_mean_D
         self._root_KD = self._centred_KD / len(self._means_KD) ** 0.5

@@ -14,7 +14,7 @@ from torch import Tensor
 from depthrate.tasks.measures.class_means import PINV_TOLERANCE
 from depthrate.tasks.measures.finite_matrices import zero_unless_finite
 
-PAIRED_AT_ONCE = 2**20
+PAIRS_PER_BLOCK = 2**20
 """Pairs of classes that are compared at once."""
 
 
@@ -74,7 +74,7 @@ class ClassMoments:
         found = {
             "nc1": self._within_K.sum() / num_samples / between_DD.trace(),
             "nc1_pinv": _pinv_trace(self._scatter_DD / num_samples, between_DD, num_classes),
-            **self._of_pairs(centred_KD / norms_K1),
+            **self._measure_pairs(centred_KD / norms_K1),
             "nc2_norms": norms_K1.log().std(correction=0),
         }
         if weight_KD is not None:
@@ -85,12 +85,12 @@ class ClassMoments:
         shares = {"ncc_accuracy": self._nearest_own / num_samples, "nc4": self._nearest_predicted / num_samples}
         return {name: value.item() for name, value in found.items()} | shares
 
-    def _of_pairs(self, unit_KD: Tensor) -> dict[str, Tensor]:
+    def _measure_pairs(self, unit_KD: Tensor) -> dict[str, Tensor]:
         """Return what is said of pairs of classes, some rows of the pairs at a time."""
         _, centred_KD = self._means
         variances_K = self._within_K / self._counts_K
         sums = {name: _Spread() for name in ("cdnv", "nc2_angles", "gnc2")}
-        at_once = max(1, PAIRED_AT_ONCE // len(unit_KD))
+        at_once = max(1, PAIRS_PER_BLOCK // len(unit_KD))
         for start in range(0, len(unit_KD), at_once):
             rows = slice(start, start + at_once)
             distances_RK, apart_RK = (

@@ -33,7 +33,7 @@ OTHERS_S, LOOK_S = 20.0, 1.0
 """How long a machine without a compiler waits for a library of others, who may just be building it, and between two looks."""
 ERROR_HEAD = 2000
 MAX_BYTES = 2**26
-MODE = 0o700
+LIBRARY_MODE = 0o700
 """Of a library, whatever the umask allows: nobody else may write to it."""
 
 
@@ -83,19 +83,19 @@ def _find_or_build(
     shared: SharedLibraries | None,
     flags: tuple[str, ...],
 ) -> Path:
-    path = _kept(folder, name)
+    path = _find_cached(folder, name)
     if path is not None:
         return path
     try:
         compiler()
     except NoCompilerError as missing:
         return _library_from_store(folder, name, shared, missing, should_stop)
-    with locked(folder / f"{name}.lock", should_stop):
-        return _kept(folder, name) or _build(folder, name, family, constants, flags, should_stop)
+    with hold_lock(folder / f"{name}.lock", should_stop):
+        return _find_cached(folder, name) or _build(folder, name, family, constants, flags, should_stop)
 
 
 @contextmanager
-def locked(path: Path, should_stop: Callable[[], bool]) -> Iterator[None]:
+def hold_lock(path: Path, should_stop: Callable[[], bool]) -> Iterator[None]:
     """Hold a lock that ends with this process; waits for whoever holds it.
 
     Raises:
@@ -131,18 +131,18 @@ def _name(family: str, constants: Mapping[str, object], flags: tuple[str, ...]) 
     return f"{family}-{_digest(chr(0).join(parts).encode())}"
 
 
-def _kept(folder: Path, name: str) -> Path | None:
+def _find_cached(folder: Path, name: str) -> Path | None:
     """Return a library that is whole: of the compiler that is here, or of any where there is none."""
     with suppress(EngineError):
         name = f"{name}-{_compiler_digest()}"
     for path in sorted(folder.glob(f"{name}-*.so")):
-        if is_private_file(path) and _is_whole(path.name, read_regular(path, MAX_BYTES)):
+        if is_private_file(path) and _is_intact(path.name, read_regular(path, MAX_BYTES)):
             return path
         path.unlink(missing_ok=True)
     return None
 
 
-def _is_whole(file_name: str, content: bytes) -> bool:
+def _is_intact(file_name: str, content: bytes) -> bool:
     """Whether a library is what its name says."""
     return Path(file_name).stem.rpartition("-")[2] == _digest(content)
 
@@ -166,11 +166,11 @@ def _library_from_store(
     while why is None:
         try:
             for file_name, content in shared.iter_matching(f"{name}-"):
-                if _is_whole(file_name, content):
+                if _is_intact(file_name, content):
                     with tempfile.TemporaryDirectory(dir=folder, prefix="taking-") as work:
                         copy = Path(work) / "library.so"
                         copy.write_bytes(content)
-                        copy.chmod(MODE)
+                        copy.chmod(LIBRARY_MODE)
                         return copy.replace(folder / file_name)
                 why = f"{file_name} in the store is not what its name says and was not loaded: delete it"
         except OSError as error:
@@ -215,7 +215,7 @@ def _build(
                     f"the compiler's first words: {words}"
                 )
         path = folder / f"{name}-{_compiler_digest()}-{_digest(made.read_bytes())}.so"
-        made.chmod(MODE)
+        made.chmod(LIBRARY_MODE)
         os.replace(made, path)
         return path
 

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 CHECKPOINT_FORMAT = 2
 
 
-def packed(content: Mapping[str, Any]) -> bytes:
+def serialise(content: Mapping[str, Any]) -> bytes:
     """Return the content as bytes."""
     buffer = io.BytesIO()
     torch.save({"format": CHECKPOINT_FORMAT, **content}, buffer)
@@ -24,7 +24,7 @@ def packed(content: Mapping[str, Any]) -> bytes:
     return hashlib.sha256(payload).digest() + payload
 
 
-def unpacked(content: bytes) -> dict[str, Any]:
+def deserialise(content: bytes) -> dict[str, Any]:
     """Return what `packed` packed; torch notices most damage itself, but not a changed bit in a tensor.
 
     Raises:
@@ -39,13 +39,13 @@ def unpacked(content: bytes) -> dict[str, Any]:
     return saved
 
 
-def loaded(context: TaskContext) -> dict[str, Any] | None:
+def load_checkpoint(context: TaskContext) -> dict[str, Any] | None:
     """Return the checkpoint of an earlier attempt; null where there is none, or none that can be read."""
     content = context.load_checkpoint()
     if content is None:
         return None
     try:
-        return unpacked(content)
+        return deserialise(content)
     except Exception as error:  # damaged in any way: training anew costs time, never results
         log.warning("checkpoint cannot be read (%s); training starts anew", error)
         return None
@@ -56,7 +56,7 @@ def load_previous(context: TaskContext) -> tuple[dict[str, Any], list[int]] | No
 
     None where nothing was saved, where it cannot be read, or where one of this pack's trials was not among them.
     """
-    saved = loaded(context)
+    saved = load_checkpoint(context)
     if saved is None:
         return None
     places = {trial_id: place for place, trial_id in enumerate(saved["trial_ids"])}

@@ -14,7 +14,7 @@ from depthrate.tasks.training.engines.choice import check_precision
 
 
 @functools.cache
-def keep_products_reproducible() -> None:
+def make_products_reproducible() -> None:
     """Have MKL form each matrix of a batched product as it forms it alone; to be called before the process's first product.
 
     On Intel's processors it does so by itself. On others it picks its way by the size of the batch unless told otherwise:
@@ -38,7 +38,7 @@ def computing(device: str, matmul_precision: str = "full") -> Iterator[None]:
         RuntimeError: there is no GPU.
     """
     check_precision(matmul_precision, device)
-    keep_products_reproducible()
+    make_products_reproducible()
     torch.set_num_threads(1)  # bitwise results need one thread, and packs run one a core anyway
     if device == "cuda":
         if not torch.cuda.is_available():
@@ -46,12 +46,12 @@ def computing(device: str, matmul_precision: str = "full") -> Iterator[None]:
         torch.cuda.reset_peak_memory_stats()
         # TF32 is asked for by a trial's matmul_precision; convolutions would use it unasked
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    with _denormals_flushed():
+    with _flush_denormals():
         yield
 
 
 @contextlib.contextmanager
-def _denormals_flushed() -> Iterator[None]:
+def _flush_denormals() -> Iterator[None]:
     """Take numbers too small for a normal float for zero: they make matrix products up to 180 times slower."""
     torch.set_flush_denormal(True)
     try:

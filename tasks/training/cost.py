@@ -42,7 +42,7 @@ class PackShape:
     polish: PolishPlan | None = None
 
     @classmethod
-    def of_plan(cls, plan: TrainingPlan, network: Network, data: DataShape, num_measured_steps: int) -> PackShape:
+    def from_plan(cls, plan: TrainingPlan, network: Network, data: DataShape, num_measured_steps: int) -> PackShape:
         """Return the shape of a pack that trains as planned; polish is left out."""
         return cls(
             network=network,

@@ -23,7 +23,7 @@ class Divergence:
         """Note which of these losses [T], all of one step, are the first that are not finite."""
         self.step_T.masked_fill_(~torch.isfinite(loss_T) & (self.step_T == NEVER), step)
 
-    def look_when_due(self, loss_T: Tensor, step: int) -> bool:
+    def check_if_due(self, loss_T: Tensor, step: int) -> bool:
         """Look at the losses of a step where it is one of those looked at, and return whether it is."""
         is_due = (step + 1) % CHECK_STEPS == 0
         if is_due:
@@ -34,6 +34,6 @@ class Divergence:
         """Return position -> step of those that have diverged."""
         return {position: step for position, step in enumerate(self.step_T.tolist()) if step != NEVER}
 
-    def keep(self, positions: Sequence[int]) -> None:
+    def select(self, positions: Sequence[int]) -> None:
         """Go on with the trials at these positions only."""
         self.step_T = self.step_T[list(positions)]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from depthrate.tasks.data.dataset import Dataset
-from depthrate.tasks.training.layers import defined
+from depthrate.tasks.training.layers import null_if_not_finite
 from depthrate.tasks.training.trainer import FusedTrainer
 
 Rows = list[dict[str, Any]]
@@ -38,10 +38,10 @@ class HeldOut:
         """
         if self._x_NI.is_floating_point():
             self._x_NI = self._x_NI.to(trainer.plan.dtype)  # once: polish goes on in float64
-        over_test = trainer.on(self._x_NI, self._labels_N)
+        over_test = trainer.on_samples(self._x_NI, self._labels_N)
         scores = {name: each_T.tolist() for name, each_T in over_test.scores().items()}
         for position, (_, curves) in tables.items():
             row = {name: each_T[position] for name, each_T in scores.items()}
-            curves.append({"step": step, "split": "test", **defined(row)})
+            curves.append({"step": step, "split": "test", **null_if_not_finite(row)})
         for position, rows in zip(measured, self._measure(over_test, measured, step), strict=True):
             tables[position][0].extend(rows)

@@ -70,10 +70,10 @@ class LayerMeasurements:
         rows_of_trials = []
         with torch.no_grad():  # which features that are read by turns would not restore
             for start in range(0, len(positions), at_once):
-                rows_of_trials += self._together(trainer, list(positions[start : start + at_once]), step)
+                rows_of_trials += self._measure_together(trainer, list(positions[start : start + at_once]), step)
         return rows_of_trials
 
-    def _together(self, trainer: FusedTrainer, positions: list[int], step: int) -> list[list[dict[str, Any]]]:
+    def _measure_together(self, trainer: FusedTrainer, positions: list[int], step: int) -> list[list[dict[str, Any]]]:
         network = trainer.network
         weight_TKD = None
         if network.last_weight is not None:
@@ -110,7 +110,7 @@ class LayerMeasurements:
         start = path_start([layer.shape for layer in layers[:end]])
         for index, (layer, feature) in enumerate(zip(layers, features(), strict=True)):
             h_TND = feature.flatten(2)
-            rows_of_layers.append(_rows(step, layer, self.of_features(h_TND), self._alignment(h_TND, weight_TKD)))
+            rows_of_layers.append(_rows(step, layer, self.of_features(h_TND), self._measure_weights(h_TND, weight_TKD)))
             if start < index < end:
                 assert previous_TND is not None
                 steps.append(step_length(previous_TND, h_TND))
@@ -123,9 +123,9 @@ class LayerMeasurements:
         if self._of_pair is not None:
             assert previous_TND is not None
             for rows_of_layer, feature in zip(rows_of_layers, features(), strict=True):
-                _add(rows_of_layer, self._of_pair(feature.flatten(2), previous_TND, x_NI))
+                _add_columns(rows_of_layer, self._of_pair(feature.flatten(2), previous_TND, x_NI))
             if input_rows and x_NI is not None:
-                _add(input_rows, self._of_pair(x_NI.flatten(1).unsqueeze(0), previous_TND, x_NI))
+                _add_columns(input_rows, self._of_pair(x_NI.flatten(1).unsqueeze(0), previous_TND, x_NI))
         of_trials = [list(rows) for rows in zip(*rows_of_layers, strict=True)]
         for trial, rows in enumerate(of_trials):
             path = rows[start:end]
@@ -141,17 +141,17 @@ class LayerMeasurements:
                 row["split"] = self._split
         return of_trials
 
-    def _alignment(self, h_TND: Tensor, weight_TKD: Tensor | None) -> Columns:
+    def _measure_weights(self, h_TND: Tensor, weight_TKD: Tensor | None) -> Columns:
         if weight_TKD is None or h_TND.shape[-1] != weight_TKD.shape[-1]:
             return {}
         return self.of_weights(h_TND, weight_TKD)
 
 
-def _add(rows: Sequence[dict[str, Any]], columns: Columns) -> None:
+def _add_columns(rows: Sequence[dict[str, Any]], columns: Columns) -> None:
     """Add numbers [T] to the rows of T trials."""
     for name, values_T in columns.items():
         for row, value in zip(rows, values_T.tolist(), strict=True):
-            row |= defined({name: value})
+            row |= null_if_not_finite({name: value})
 
 
 def _rows(step: int, layer: Layer, *measured: Columns) -> list[dict[str, Any]]:
@@ -165,15 +165,15 @@ def _rows(step: int, layer: Layer, *measured: Columns) -> list[dict[str, Any]]:
     place = {"step": step, "split": "train", "layer": layer.number, "is_last": False}
     rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     numbers = [name for columns_of_one in measured for name, values in columns_of_one.items() if values.ndim == 1]
-    return [{**place, **row, **defined({name: row[name] for name in numbers})} for row in rows]
+    return [{**place, **row, **null_if_not_finite({name: row[name] for name in numbers})} for row in rows]
 
 
-def defined(row: dict[str, Any]) -> dict[str, Any]:
+def null_if_not_finite(row: dict[str, Any]) -> dict[str, Any]:
     """Return the row with null for numbers that are not finite: they are not defined."""
     return {name: value if value is not None and math.isfinite(value) else None for name, value in row.items()}
 
 
-class KeptFeatures(Mapping[str, Any]):
+class LazyFeatures(Mapping[str, Any]):
     """Features that a trial keeps, as columns, layer after layer; `parts` gives one layer at a time, and holds no other."""
 
     def __init__(self, parts: Callable[[], Iterator[dict[str, Any]]]):
@@ -194,9 +194,9 @@ class KeptFeatures(Mapping[str, Any]):
         return len(self._whole)
 
 
-def kept_features(
+def stored_features(
     trainer: FusedTrainer, position: int, class_counts_K: np.ndarray, step: int, kept: str, dtype: str
-) -> KeptFeatures:
+) -> LazyFeatures:
     """Return the features that one trial keeps (class_means, sample:<n> or all) as columns, layer after layer.
 
     Kept are the layers of the last one's width: a file of features holds vectors of one length. They are computed when they
@@ -207,7 +207,7 @@ def kept_features(
         kind, chosen = "class_mean", classes_K
         labels, sample_index = classes_K, np.full(len(classes_K), -1)
     else:
-        kind, chosen = "sample", _chosen_samples(kept, class_counts_K)
+        kind, chosen = "sample", _stored_samples(kept, class_counts_K)
         labels, sample_index = np.repeat(classes_K, class_counts_K)[chosen], chosen
 
     def parts() -> Iterator[dict[str, Any]]:
@@ -229,10 +229,10 @@ def kept_features(
                 "feature": values.to("cpu", getattr(torch, dtype)).numpy(),  # beyond the type's range: infinite
             }
 
-    return KeptFeatures(parts)
+    return LazyFeatures(parts)
 
 
-def _chosen_samples(kept: str, class_counts_K: np.ndarray) -> np.ndarray:
+def _stored_samples(kept: str, class_counts_K: np.ndarray) -> np.ndarray:
     """Return the indices of the kept samples in the class-sorted training set: the first n of each class, or all."""
     if kept == "all":
         return np.arange(class_counts_K.sum())

@@ -31,7 +31,7 @@ class Rates:
         For Adam the rate is divided by the first.
         """
         if not self._start <= step < self._stop:
-            self._form(step)
+            self._compute_block(step)
         position = step - self._start
         return self._rate_ST1[position], self._correction_S[position]
 
@@ -41,13 +41,13 @@ class Rates:
         factor = learning_rate_factor(plan.schedule, step, plan.num_steps, plan.milestones)
         return (self._lr_T * factor).to(plan.dtype).unsqueeze(1).to(self._device)
 
-    def of_steps(self, start: int, most: int) -> tuple[Tensor, Tensor]:
+    def block(self, start: int, most: int) -> tuple[Tensor, Tensor]:
         """Return the same of some steps from `start` on, [S, T, 1] and [S]: of `most` at most, of one at least."""
         self.at(start)
         steps = slice(start - self._start, min(start + most, self._stop) - self._start)
         return self._rate_ST1[steps], self._correction_S[steps]
 
-    def _form(self, start: int) -> None:
+    def _compute_block(self, start: int) -> None:
         plan, stop = self._plan, max(start + 1, min(start + STEPS_PER_BLOCK, self._plan.num_steps))
         steps = range(start, stop)
         factor_S1 = _column([learning_rate_factor(plan.schedule, s, plan.num_steps, plan.milestones) for s in steps])

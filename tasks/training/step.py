@@ -59,7 +59,7 @@ def losses(kind: str, logits_TBK: Tensor, labels_TB: Tensor, label_smoothing: fl
 
 
 @contextmanager
-def lowered(precision: str, device: str) -> Iterator[None]:
+def lowered_precision(precision: str, device: str) -> Iterator[None]:
     """Form matrix products as `TrainingPlan.matmul_precision` says while this lasts: at most as exactly as float32 has them."""
     if precision == "full":
         yield
@@ -83,20 +83,20 @@ def gradients(
 ) -> tuple[Tensor, tuple[Tensor, ...], Tensors]:
     """Return the loss [T] of each trial's batch, its gradient with respect to each parameter, and the untrained state after."""
     leaves: Mapping[str, Tensor] = leaves_of(parameters, network.fixed_parameters)
-    with lowered(plan.matmul_precision, x_TBI.device.type):
+    with lowered_precision(plan.matmul_precision, x_TBI.device.type):
         logits_TBK, after = network.training_logits(leaves, x_TBI, untrained)
         loss_T = losses(plan.loss, logits_TBK.to(plan.dtype), labels_TB, plan.label_smoothing)
         found = gradients_of(loss_T.sum(), leaves)
     return loss_T.detach(), found, {name: tensor.detach().to(untrained[name].dtype) for name, tensor in after.items()}
 
 
-def agree(one: Tensor, other: Tensor, rtol: float) -> bool:
+def nearly_equal(one: Tensor, other: Tensor, rtol: float) -> bool:
     """Say whether two tensors are equal but for this share of a number or of the largest finite one; NaN is equal to NaN."""
     largest = one.abs().where(one.isfinite(), 0.0).max().item()
     return torch.allclose(one, other, rtol=rtol, atol=rtol * largest, equal_nan=True)
 
 
-def clipping(clip_norm: float, squared_norm: Tensor) -> Tensor:
+def clip_factor(clip_norm: float, squared_norm: Tensor) -> Tensor:
     """Return the factor that brings a gradient of such a squared norm down to the norm `clip_norm`."""
     return (clip_norm / (squared_norm.sqrt() + 1e-6)).clamp(max=1.0)
 

@@ -40,7 +40,7 @@ class StreamedBatches:
             DatasetError: a sample cannot be read, or is not of the form of the others.
         """
         if not self._orders or self._position + self._batch_size > self._samples.num_samples:
-            self._draw()
+            self._draw_orders()
         rows = slice(self._position, self._position + self._batch_size)
         self._position += self._batch_size
         read = {seed: self._samples.read(order[rows].long().numpy()) for seed, order in self._orders.items()}
@@ -49,7 +49,7 @@ class StreamedBatches:
         )
         return x_TBI, labels_TB
 
-    def keep(self, trials: Sequence[int]) -> None:
+    def select(self, trials: Sequence[int]) -> None:
         """Go on with these trials only."""
         self._seeds = [self._seeds[trial] for trial in trials]
         self._orders = {seed: order for seed, order in self._orders.items() if seed in self._seeds}
@@ -64,10 +64,10 @@ class StreamedBatches:
             return
         for seed in set(self._seeds):
             self._generators[seed].set_state(state["begun"][seed])
-        self._draw()
+        self._draw_orders()
         self._position = state["position"]
 
-    def _draw(self) -> None:
+    def _draw_orders(self) -> None:
         count = self._samples.num_samples
         kept_as = torch.int32 if order_bytes(count) < 8 * count else torch.int64
         self._begun, self._orders, self._position = {}, {}, 0

@@ -33,7 +33,16 @@ from depthrate.tasks.training.engines.native import NativeSteps, StepState
 from depthrate.tasks.training.engines.native_evaluation import NativeEvaluation
 from depthrate.tasks.training.engines.step_program import StepProgram
 from depthrate.tasks.training.learning_rates import Rates
-from depthrate.tasks.training.step import Moments, StepNumbers, agree, clipping, gradients, losses, lowered, optimise
+from depthrate.tasks.training.step import (
+    Moments,
+    StepNumbers,
+    clip_factor,
+    gradients,
+    losses,
+    lowered_precision,
+    nearly_equal,
+    optimise,
+)
 from depthrate.tasks.training.streamed_batches import StreamedBatches
 from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan, evaluation_rows, learning_rate_factor
 
@@ -42,13 +51,13 @@ STEP_RTOL = {"full": 1e-3, "tf32": 1e-2}
 than rounding, far less than a fault."""
 
 
-CHECKED_STARTS = 12
+MAX_CHECKED_STARTS = 12
 """From how many starts another engine may take its first step before it is refused. Of millions of values that go through a
 ReLU one may lie so near to 0 that rounding decides its side, and with it a sample's part of the gradient; and where a start is
 an optimum its gradient is what rounding leaves. That happens at single starts, a fault at all."""
-BESIDE = 0.01
+START_NOISE = 0.01
 """Share by which the parameters of other starts differ from the first."""
-EXACTNESS = 30
+MAX_ERROR_RATIO = 30
 """How many times as far from float64 as the eager step another engine's may be, where the two differ by more than that."""
 
 
@@ -62,13 +71,13 @@ class Evaluation:
     grad_norm: Tensor
 
 
-def stream(seed: int, purpose: str) -> torch.Generator:
+def random_stream(seed: int, purpose: str) -> torch.Generator:
     """Return a CPU generator for one purpose of one trial; streams of other seeds and purposes are unrelated."""
     digest = hashlib.sha256(f"depthrate/{purpose}/{seed}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
-def _doubled(tensor: Tensor) -> Tensor:
+def _to_float64(tensor: Tensor) -> Tensor:
     return tensor.to(torch.float64, copy=True)
 
 
@@ -86,7 +95,7 @@ class FusedTrainer:
         self.network, self.plan = network, plan
         self._compiled: CompiledStep | None = None
         self._native: NativeSteps | None = None
-        self._by_kernels: NativeEvaluation | None = None
+        self._native_evaluation: NativeEvaluation | None = None
         self._streamed: StreamedBatches | None = None
         self.specs = network.parameter_specs()
         self.hyperparameters = list(hyperparameters)
@@ -101,20 +110,20 @@ class FusedTrainer:
         assert self.plan.batch_size is not None and self.step_count == 0
         seeds = [h.seed for h in self.hyperparameters]
         self._streamed = StreamedBatches(
-            samples, self.plan.batch_size, seeds, {seed: stream(seed, "data order") for seed in seeds}
+            samples, self.plan.batch_size, seeds, {seed: random_stream(seed, "data order") for seed in seeds}
         )
 
     def _start(self) -> Tensors:
         """Bring the trials to where they are before their first step, and return what their networks then hold untrained."""
         self.step_count = 0
-        streams, fixed = [stream(h.seed, "init") for h in self.hyperparameters], None
+        streams, fixed = [random_stream(h.seed, "init") for h in self.hyperparameters], None
         if self.network.fixed_parameters:
-            fixed = [stream(h.fixed_seed, "init") for h in self.hyperparameters]
+            fixed = [random_stream(h.fixed_seed, "init") for h in self.hyperparameters]
         theta_TP, state = started(self.network, self.plan.init, streams, self.plan.dtype, fixed)
         self.theta_TP = theta_TP.to(self.device)
         self.moment_TP = torch.zeros_like(self.theta_TP)
         self.square_TP = torch.zeros_like(self.theta_TP) if self.plan.keeps_squares else None
-        self._generators = [stream(h.seed, "data order") for h in self.hyperparameters]
+        self._generators = [random_stream(h.seed, "data order") for h in self.hyperparameters]
         self._order_TN: Tensor | None = None
         self._position = 0
         return {name: tensor.to(self.device) for name, tensor in state.items()}
@@ -173,38 +182,38 @@ class FusedTrainer:
         self._native = steps
         kernels = self.network.kernels()
         if kernels is not None and kernels.gives_layers:
-            self._by_kernels = NativeEvaluation(library, self.network, self.plan, self.x_NI, self.labels_N)
+            self._native_evaluation = NativeEvaluation(library, self.network, self.plan, self.x_NI, self.labels_N)
 
     def _check_first_step(self, engine: Engine, **steps: CompiledStep | NativeSteps) -> None:
         rtol = STEP_RTOL[self.plan.matmul_precision]
-        for start in range(CHECKED_STARTS):
-            eager, other = (self._first_alone(start) for _ in range(2))
+        for start in range(MAX_CHECKED_STARTS):
+            eager, other = (self._restart_first(start) for _ in range(2))
             vars(other).update(steps)
             losses_T = torch.stack([eager.step(), other.step()])
             for taken in steps.values():
                 taken.release()
             gradients = eager.first_gradient(), other.first_gradient()
-            if agree(*gradients, rtol) and torch.allclose(losses_T[0], losses_T[1], rtol=rtol, equal_nan=True):
+            if nearly_equal(*gradients, rtol) and torch.allclose(losses_T[0], losses_T[1], rtol=rtol, equal_nan=True):
                 return
-            if self._as_exact(start, losses_T, *gradients):
+            if self._is_as_exact(start, losses_T, *gradients):
                 return
         raise EngineError(
             f"the {engine} step of {type(self.network).__name__} gives loss {losses_T[1].item():.6g} where the eager one "
             f"gives {losses_T[0].item():.6g}, or another gradient; train with --engine eager, and report this"
         )
 
-    def _first_alone(self, start: int) -> Self:
+    def _restart_first(self, start: int) -> Self:
         """Return the first trial before its first step; from another start than 0, beside where it begins."""
-        other = self._restarted(1, self.plan, torch.Tensor.clone)
+        other = self._restart(1, self.plan, torch.Tensor.clone)
         if start:
             noise = torch.randn(other.theta_TP.shape, generator=torch.Generator().manual_seed(start))
-            other.theta_TP *= 1 + BESIDE * noise.to(other.theta_TP)
+            other.theta_TP *= 1 + START_NOISE * noise.to(other.theta_TP)
         return other
 
-    def _restarted(self, num_trials: int, plan: TrainingPlan, copied: Callable[[Tensor], Tensor]) -> Self:
+    def _restart(self, num_trials: int, plan: TrainingPlan, copied: Callable[[Tensor], Tensor]) -> Self:
         """Return the first so many trials before their first step, with another plan; what they hold untrained is copied."""
         other = copy.copy(self)
-        other._compiled = other._native = other._by_kernels = None
+        other._compiled = other._native = other._native_evaluation = None
         other.plan, other.hyperparameters = plan, self.hyperparameters[:num_trials]
         other.x_NI = self.x_NI.to(plan.dtype) if self.x_NI.is_floating_point() else self.x_NI
         other._start()
@@ -216,25 +225,26 @@ class FusedTrainer:
         """Return, after the first step, its gradient [T, P], up to a factor."""
         return self.moment_TP
 
-    def _as_exact(self, start: int, losses: Tensor, eager_TP: Tensor, other_TP: Tensor) -> bool:
+    def _is_as_exact(self, start: int, losses: Tensor, eager_TP: Tensor, other_TP: Tensor) -> bool:
         """Say whether another engine's first step is about as near to float64's as the eager one, by its loss and its gradient.
 
         In a network of hundreds of layers rounding alone moves both by more than a fault might.
         """
-        exact = self._first_alone(start).in_float64()
+        exact = self._restart_first(start).to_float64()
         loss = exact.step()
         eager_off, other_off = (
             (gradient_TP - exact.first_gradient()).norm() for gradient_TP in (eager_TP.double(), other_TP.double())
         )
         eager_loss_off, other_loss_off = (losses.double().squeeze(1) - loss).abs()
         return bool(
-            other_off <= EXACTNESS * eager_off and other_loss_off <= EXACTNESS * eager_loss_off + STEP_RTOL["full"]
+            other_off <= MAX_ERROR_RATIO * eager_off
+            and other_loss_off <= MAX_ERROR_RATIO * eager_loss_off + STEP_RTOL["full"]
         )
 
     def step(self) -> Tensor:
         """Advance every trial by one step and return the loss of its batch before the step, [T]."""
         if self._native is not None:
-            return self._native_steps(self._native, 1, None)
+            return self._take_native_steps(self._native, 1, None)
         loss_T = self._eager_step() if self._compiled is None else self._compiled_step(self._compiled)
         self.step_count += 1
         return loss_T
@@ -243,14 +253,14 @@ class FusedTrainer:
         """Take a step, or native ones for a fraction of a second, up to step `until`; return whether it looked who diverges."""
         step = self.step_count
         if self._native is not None:
-            self._native_steps(self._native, until - step, divergence)
+            self._take_native_steps(self._native, until - step, divergence)
             return True
-        return divergence.look_when_due(self.step(), step)
+        return divergence.check_if_due(self.step(), step)
 
     def _eager_step(self) -> Tensor:
         x_TBI, labels_TB = self._next_batch()
         if self.shares_batches:
-            x_TBI, labels_TB = self._expanded(x_TBI, labels_TB)
+            x_TBI, labels_TB = self._expand(x_TBI, labels_TB)
         loss_T, found, self.untrained = gradients(
             self.network, self.plan, self.parameters(), x_TBI, labels_TB, self.untrained
         )
@@ -261,7 +271,7 @@ class FusedTrainer:
                 gradient_TP += torch.mul(self._decay_TP, self.theta_TP, out=scratch_TP)
             if self.plan.clip_norm is not None:
                 squares_T1 = torch.mul(gradient_TP, gradient_TP, out=scratch_TP).sum(1, keepdim=True)
-                gradient_TP *= clipping(self.plan.clip_norm, squares_T1)
+                gradient_TP *= clip_factor(self.plan.clip_norm, squares_T1)
             if not self.plan.decays_by_gradient:
                 shrunk_TP = torch.mul(self._decay_TP, self.theta_TP, out=scratch_TP)
                 self.theta_TP -= shrunk_TP.mul_(self._schedule.learning_rates(self.step_count))
@@ -276,10 +286,10 @@ class FusedTrainer:
             untrained = [self.untrained[spec.name] for spec in self.network.state_specs()]
             compiled.bind([*chain.from_iterable(pieces), *untrained, *self._decays.values(), self._momentum_T1])
         numbers = self._step_numbers()
-        with lowered(self.plan.matmul_precision, self.device.type):
+        with lowered_precision(self.plan.matmul_precision, self.device.type):
             return compiled(numbers.rate, numbers.correction, *self._next_batch())
 
-    def _native_steps(self, native: NativeSteps, most: int, divergence: Divergence | None) -> Tensor:
+    def _take_native_steps(self, native: NativeSteps, most: int, divergence: Divergence | None) -> Tensor:
         """Take some steps, at least one, without one that begins another pass over the data; return the losses of the last."""
         batch = len(self.x_NI) if self.shares_batches else self.plan.batch_size or 0
         if not native.is_bound:
@@ -294,11 +304,11 @@ class FusedTrainer:
                 self._momentum_T1,
                 self._native_decays(),
             )
-        order_TN, most = None, min(most, native.pace.steps_at_once)
+        order_TN, most = None, min(most, native.pace.steps_per_call)
         if not self.shares_batches:
             order_TN = self._order()[:, self._position :]
             most = min(most, order_TN.shape[1] // batch)
-        rate_ST1, correction_S = self._schedule.of_steps(self.step_count, most)
+        rate_ST1, correction_S = self._schedule.block(self.step_count, most)
         loss_T = native(self.step_count, rate_ST1, correction_S, order_TN, divergence)
         self.step_count += len(rate_ST1)
         self._position += 0 if order_TN is None else batch * len(rate_ST1)
@@ -319,7 +329,9 @@ class FusedTrainer:
 
     def evaluate(self) -> Evaluation:
         """Return loss, objective, accuracy and the objective's gradient norm over the whole training set."""
-        given = self._losses_and_gradients() if self._by_kernels is None else self._by_kernels(self.theta_TP)
+        given = (
+            self._losses_and_gradients() if self._native_evaluation is None else self._native_evaluation(self.theta_TP)
+        )
         loss_T, correct_T, gradient_TP = given
         theta_TP, decay_TP = self.theta_TP.double(), self._decay_TP.double()
         gradient_TP += decay_TP * theta_TP
@@ -331,47 +343,47 @@ class FusedTrainer:
         """Return over the whole training set loss [T], samples whose class is found [T] and the loss's gradient [T, P]."""
         leaves = leaves_of(self.parameters(), self.network.fixed_parameters)
         num_samples = len(self.x_NI)
-        chunk = self.samples_at_once()
+        chunk = self.samples_per_evaluation()
         loss_T = torch.zeros(self.num_trials, dtype=torch.float64, device=self.device)
         correct_T = torch.zeros_like(loss_T)
         gradient_TP = torch.zeros_like(self.theta_TP, dtype=torch.float64)
         for start in range(0, num_samples, chunk):
             rows = slice(start, start + chunk)
-            x_TBI, labels_TB = self._expanded(self.x_NI[rows], self.labels_N[rows])
+            x_TBI, labels_TB = self._expand(self.x_NI[rows], self.labels_N[rows])
             logits_TBK = self.network.logits(leaves, x_TBI, self.untrained)
             weight = x_TBI.shape[1] / num_samples
             chunk_loss_T = self._losses(logits_TBK, labels_TB) * weight
             found = gradients_of(chunk_loss_T.sum(), leaves)
             gradient_TP += torch.cat([g.flatten(1) for g in found], dim=1)
             loss_T += chunk_loss_T.detach().double()
-            correct_T += self.num_right(logits_TBK.detach(), labels_TB)
+            correct_T += self.num_correct(logits_TBK.detach(), labels_TB)
         return loss_T, correct_T, gradient_TP
 
     def _losses(self, logits_TBK: Tensor, labels_TB: Tensor) -> Tensor:
         return losses(self.plan.loss, logits_TBK, labels_TB, self.plan.label_smoothing)
 
-    def num_right(self, logits_TBK: Tensor, labels_TB: Tensor) -> Tensor:
+    def num_correct(self, logits_TBK: Tensor, labels_TB: Tensor) -> Tensor:
         """Return the number of samples whose class is found, [T] in float64."""
         return (logits_TBK.argmax(-1) == labels_TB).double().sum(1)
 
-    def on(self, x_NI: Tensor, labels_N: Tensor) -> FusedTrainer:
+    def on_samples(self, x_NI: Tensor, labels_N: Tensor) -> FusedTrainer:
         """Return this trainer as it is now, over other samples: to evaluate and measure it there, not to train on."""
         other = copy.copy(self)
-        other.x_NI, other.labels_N, other._by_kernels = x_NI, labels_N, None
+        other.x_NI, other.labels_N, other._native_evaluation = x_NI, labels_N, None
         return other
 
     def scores(self) -> dict[str, Tensor]:
         """Return loss and accuracy over all samples, by column, each [T] in float64, without a gradient."""
-        parameters, chunk = self.parameters(), self.samples_at_once()
+        parameters, chunk = self.parameters(), self.samples_per_evaluation()
         loss_T = torch.zeros(self.num_trials, dtype=torch.float64, device=self.device)
         correct_T = torch.zeros_like(loss_T)
         with torch.no_grad():
             for start in range(0, len(self.x_NI), chunk):
                 rows = slice(start, start + chunk)
-                x_TBI, labels_TB = self._expanded(self.x_NI[rows], self.labels_N[rows])
+                x_TBI, labels_TB = self._expand(self.x_NI[rows], self.labels_N[rows])
                 logits_TBK = self.network.logits(parameters, x_TBI, self.untrained)
                 loss_T += self._losses(logits_TBK, labels_TB).double() * x_TBI.shape[1]
-                correct_T += self.num_right(logits_TBK, labels_TB)
+                correct_T += self.num_correct(logits_TBK, labels_TB)
         return {"loss": loss_T / len(self.x_NI), "accuracy": correct_T / len(self.x_NI)}
 
     def features(self, trial: int) -> Iterator[Tensor]:
@@ -379,16 +391,16 @@ class FusedTrainer:
 
         A network with several rows a sample is asked in parts: what it holds of a sample is larger than what it yields.
         """
-        if self._by_kernels is not None and self._by_kernels.holds_layers:
-            yield from self._by_kernels.layers(self.theta_TP[trial : trial + 1])
+        if self._native_evaluation is not None and self._native_evaluation.can_hold_layers:
+            yield from self._native_evaluation.layers(self.theta_TP[trial : trial + 1])
             return
-        parameters, untrained = self._alone(trial)
+        parameters, untrained = self._state_of_trial(trial)
         x_1NI = self.x_NI.unsqueeze(0)
         with torch.no_grad():
             if self.network.rows_per_sample == 1:
                 yield from self.network.features(parameters, x_1NI, untrained)
                 return
-            chunk = self.samples_at_once()
+            chunk = self.samples_per_evaluation()
             inputs = [x_1NI[:, start : start + chunk] for start in range(0, x_1NI.shape[1], chunk)]
             parts: list[Iterable[Tensor]] = [self.network.features(parameters, part, untrained) for part in inputs]
             if not self.network.holds_only_features:
@@ -397,11 +409,11 @@ class FusedTrainer:
 
     def outputs(self, trial: int) -> Tensor:
         """Return the outputs [1, N, ...] of one trial for all samples at once, without a gradient."""
-        parameters, untrained = self._alone(trial)
+        parameters, untrained = self._state_of_trial(trial)
         with torch.no_grad():
             return self.network.logits(parameters, self.x_NI.unsqueeze(0), untrained)
 
-    def _alone(self, trial: int) -> tuple[Tensors, Tensors]:
+    def _state_of_trial(self, trial: int) -> tuple[Tensors, Tensors]:
         """Return parameters and untrained state of one trial, each [1, ...]."""
         rows = slice(trial, trial + 1)
         untrained = {name: tensor[rows] for name, tensor in self.untrained.items()}
@@ -410,7 +422,9 @@ class FusedTrainer:
     def smallest_variance(self, trial: int) -> float | None:
         """Return the smallest variance of a row that a LayerNorm of one trial reads, where kernels can tell; else null."""
         return (
-            None if self._by_kernels is None else self._by_kernels.smallest_variance(self.theta_TP[trial : trial + 1])
+            None
+            if self._native_evaluation is None
+            else self._native_evaluation.smallest_variance(self.theta_TP[trial : trial + 1])
         )
 
     def lr_at(self, step: int) -> list[float]:
@@ -418,14 +432,14 @@ class FusedTrainer:
         factor = learning_rate_factor(self.plan.schedule, step, self.plan.num_steps, self.plan.milestones)
         return [h.lr * factor for h in self.hyperparameters]
 
-    def in_float64(self) -> Self:
+    def to_float64(self) -> Self:
         """Return a trainer of the same trials with the same parameters, which computes in float64, eagerly."""
         plan = dataclasses.replace(self.plan, dtype=torch.float64, matmul_precision="full")
-        other = self._restarted(self.num_trials, plan, _doubled)
-        other.step_count, other.theta_TP = self.step_count, _doubled(self.theta_TP)
+        other = self._restart(self.num_trials, plan, _to_float64)
+        other.step_count, other.theta_TP = self.step_count, _to_float64(self.theta_TP)
         return other
 
-    def keep(self, trials: Sequence[int]) -> None:
+    def select(self, trials: Sequence[int]) -> None:
         """Go on with these trials only; those that stay are not changed by a bit."""
         index = torch.tensor(list(trials), dtype=torch.int64)
         self.theta_TP = self.theta_TP[index]
@@ -435,7 +449,7 @@ class FusedTrainer:
         self.untrained = {name: tensor[index] for name, tensor in self.untrained.items()}
         self._generators = [self._generators[trial] for trial in trials]
         if self._streamed is not None:
-            self._streamed.keep(trials)
+            self._streamed.select(trials)
         self.hyperparameters = [self.hyperparameters[trial] for trial in trials]
         self._prepare()
 
@@ -501,14 +515,14 @@ class FusedTrainer:
                     f"for {sorted(h.weight_decays)}; give one for {sorted(missing)} too"
                 )
 
-    def samples_at_once(self) -> int:
+    def samples_per_evaluation(self) -> int:
         """Return the samples evaluated at once, the same for every pack so that sums round alike."""
         return max(1, evaluation_rows() // self.network.rows_per_sample)
 
     def _column(self, values: Sequence[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float64).to(self.plan.dtype).unsqueeze(1).to(self.device)
 
-    def _expanded(self, x_NI: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
+    def _expand(self, x_NI: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
         """Return samples that all trials share as each of them sees them, [T, N, ...]."""
         return x_NI.expand(self.num_trials, *x_NI.shape), labels_N.expand(self.num_trials, *labels_N.shape)
 

@@ -21,14 +21,14 @@ from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engines.choice import select_engine
 from depthrate.tasks.training.engines.native import native_library
 from depthrate.tasks.training.held_out import HeldOut, Measure, Rows
-from depthrate.tasks.training.layers import kept_features
+from depthrate.tasks.training.layers import stored_features
 from depthrate.tasks.training.parameters import TrainingParameters, learning_rate, milestone_steps
 from depthrate.tasks.training.polish.polish_parameters import curve_steps, marked_steps, polish_plan, training_steps
 from depthrate.tasks.training.trainer import Evaluation, FusedTrainer
 from depthrate.tasks.training.training_plan import Hyperparameters, PolishPlan, TrainingPlan
 
 Row = Mapping[str, Any]
-OwnCurves = Callable[[int, Row, Sequence[Row]], dict[str, float | None]]
+ExtraCurves = Callable[[int, Row, Sequence[Row]], dict[str, float | None]]
 """From a trial's index in the pack, a row of its curves and those before it to the columns that the task adds to that row."""
 
 
@@ -54,7 +54,7 @@ class Trainer(Protocol):
         """Return the learning rate of each trial at a step."""
         ...
 
-    def keep(self, trials: Sequence[int]) -> None:
+    def select(self, trials: Sequence[int]) -> None:
         """Go on with these trials only."""
         ...
 
@@ -90,7 +90,7 @@ class Training(ABC):
     curve_steps: Sequence[Collection[int]]
     """Of each trial those that have a row of curves, those measured among them."""
     measure: Measure
-    own_curves: OwnCurves = _no_columns
+    extra_curves: ExtraCurves = _no_columns
     matmul_precision: str = "full"
     polish: PolishPlan | None = None
     """What brings the trials towards a stationary point after training; its evaluations count as steps."""
@@ -125,11 +125,11 @@ class Training(ABC):
         """Return what measures the trials on a test split; null: nothing does."""
         return None
 
-    def kept_on_the_way(self, trainer: Any, position: int, index: int, step: int) -> dict[str, Any] | None:
+    def intermediate_features(self, trainer: Any, position: int, index: int, step: int) -> dict[str, Any] | None:
         """Return the features that a trial keeps at a step at which it is measured, tensors and lists by column; null: none."""
         return None
 
-    def kept_at_end(self, trainer: Any, position: int, index: int, step: int) -> Mapping[str, Any] | None:
+    def final_features(self, trainer: Any, position: int, index: int, step: int) -> Mapping[str, Any] | None:
         """Return the features that a trial keeps which trained to its end; null: none."""
         return None
 
@@ -178,7 +178,7 @@ class NetworkTraining(Training):
 
     def shape(self) -> PackShape:
         """Return what the time of its steps depends on."""
-        return PackShape.of_plan(self.plan, self.network, self.dataset.shape, len(self.measured_steps[0]))
+        return PackShape.from_plan(self.plan, self.network, self.dataset.shape, len(self.measured_steps[0]))
 
     def evaluate(self, trainer: FusedTrainer, positions: Sequence[int]) -> Evaluation:
         """Return the numbers of all trials, whose rows are due at the same steps."""
@@ -191,15 +191,15 @@ class NetworkTraining(Training):
             return None
         return HeldOut(self.dataset.test, self.measure_test, device, self.plan.dtype)
 
-    def kept_at_end(self, trainer: FusedTrainer, position: int, index: int, step: int) -> Mapping[str, Any] | None:
+    def final_features(self, trainer: FusedTrainer, position: int, index: int, step: int) -> Mapping[str, Any] | None:
         """Return the features that a trial keeps; they are computed when they are read."""
         kept, dtype = self.kept[index] if self.kept else ("none", "")
         if kept == "none":
             return None
-        return kept_features(trainer, position, self.dataset.class_counts_K, step, kept, dtype)
+        return stored_features(trainer, position, self.dataset.class_counts_K, step, kept, dtype)
 
 
-def training_of(
+def make_training(
     trials: Sequence[TrainingParameters],
     network: Network,
     dataset: Dataset,
@@ -223,7 +223,7 @@ def training_of(
         dataset,
         x_NI=network.arranged(dataset.x_NI),
         test=None if test is None else dataclasses.replace(test, x_NI=network.arranged(test.x_NI)),
-        stream=None if dataset.stream is None else _arranged(dataset.stream, network),
+        stream=None if dataset.stream is None else _arrange_stream(dataset.stream, network),
     )
     return NetworkTraining(
         network=network,
@@ -255,7 +255,7 @@ def training_of(
     )
 
 
-def _arranged(stream: SampleStream, network: Network) -> SampleStream:
+def _arrange_stream(stream: SampleStream, network: Network) -> SampleStream:
     def read(indices_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         x_BI, labels_B = stream.read(indices_B)
         return network.arranged(x_BI), labels_B

@@ -18,13 +18,13 @@ from torch import Tensor
 
 from depthrate.tasks.interface import Engine, Interrupted, ResultStatus, TaskContext, TrialResult
 from depthrate.tasks.native.library import Library
-from depthrate.tasks.training.checkpoint import at_positions, load_previous, packed
+from depthrate.tasks.training.checkpoint import at_positions, load_previous, serialise
 from depthrate.tasks.training.computing import computing
 from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engines.choice import EngineError
 from depthrate.tasks.training.engines.native import smoothed_library
 from depthrate.tasks.training.engines.step_cache import compiled_step
-from depthrate.tasks.training.layers import defined
+from depthrate.tasks.training.layers import null_if_not_finite
 from depthrate.tasks.training.polish.native_objective import NativeObjective
 from depthrate.tasks.training.polish.polisher import Polisher
 from depthrate.tasks.training.trainer import FusedTrainer
@@ -40,12 +40,12 @@ def run_training(training: Training, context: TaskContext) -> Iterator[TrialResu
         Interrupted: it was asked to stop and has saved a checkpoint.
     """
     with computing(context.device, training.matmul_precision):
-        pack = ready_pack(training, context)
+        pack = prepare_pack(training, context)
         pack.train()
         yield from pack.results()
 
 
-def ready_pack(training: Training, context: TaskContext) -> TrainingPack:
+def prepare_pack(training: Training, context: TaskContext) -> TrainingPack:
     """Return the pack as far as an earlier attempt brought it, with the engine that it began with.
 
     Raises:
@@ -150,11 +150,11 @@ class TrainingPack:
         """Train to the end, and polish where that is asked for, measuring on the way."""
         self.context.show_curves(dict(zip(self.context.trial_ids, self.curves, strict=True)))
         if self.polisher is None:
-            self._descend()
+            self._take_steps()
         if self.training.polish is not None and self.alive:
             self._polish()
 
-    def _descend(self) -> None:
+    def _take_steps(self) -> None:
         trainer = self.trainer
         while True:
             step = trainer.step_count
@@ -169,10 +169,10 @@ class TrainingPack:
                 looked and not self._on_gpu
             ):  # which would wait for it here; what diverged there disturbs nobody meanwhile
                 self._drop_diverged()
-            self._tell_progress(trainer.step_count)
+            self._report_progress(trainer.step_count)
 
     def _polish(self) -> None:
-        polisher = self.polisher or self._begin_polish()
+        polisher = self.polisher or self._start_polish()
         if self._polish_library is not None:
             assert isinstance(self.trainer, FusedTrainer)
             polisher.objective = NativeObjective(self._polish_library, self.trainer, polisher.plan)
@@ -181,23 +181,23 @@ class TrainingPack:
             step, done = self.num_steps + polisher.num_evaluations, set(positions) - set(polisher.active)
             if step in self.curve_steps or done:
                 self._record_polished(step, positions if step in self.curve_steps else sorted(done), done)
-            self._tell_progress(step)
+            self._report_progress(step)
         assert isinstance(self.trainer, FusedTrainer)
         self.trainer.theta_TP = polisher.theta_TP
 
-    def _begin_polish(self) -> Polisher:
+    def _start_polish(self) -> Polisher:
         assert self.training.polish is not None and isinstance(self.trainer, FusedTrainer)
-        self.trainer = self.trainer.in_float64()
+        self.trainer = self.trainer.to_float64()
         self.polisher = Polisher(self.training.polish, self.trainer)
         return self.polisher
 
-    def _tell_progress(self, step: int) -> None:
+    def _report_progress(self, step: int) -> None:
         polish = self.training.polish
         self.context.progress(step, self.num_steps + (0 if polish is None else polish.num_evaluations))
         is_over = self.context.should_stop()
         if is_over or self.context.checkpoint_due():
             self._drop_diverged()
-            self.context.save_checkpoint(self.saved())
+            self.context.save_checkpoint(self.dump_checkpoint())
         if is_over:
             raise Interrupted
 
@@ -229,10 +229,10 @@ class TrainingPack:
         tables: dict[str, Any] = {"metrics": metrics, "curves": self.curves[index]}
         kept: Mapping[str, Any] | None = None
         if self.features[index]:
-            kept = _joined(self.features[index])
+            kept = _join_tables(self.features[index])
         elif index in self.alive:
             position, last = self.alive.index(index), self._steps_taken(index)
-            kept = self.training.kept_at_end(self.trainer, position, index, last)
+            kept = self.training.final_features(self.trainer, position, index, last)
         return tables if kept is None else {**tables, "features": kept}
 
     def resume(self) -> Engine | None:
@@ -253,17 +253,17 @@ class TrainingPack:
         self.features = [saved["features"][position] if "features" in saved else [] for position in positions]
         gone = self.diverged_at.keys() | self.pruned_at.keys() | self.finished_at.keys()
         alive = [index for index in range(len(positions)) if index not in gone]
-        self._keep([self.alive.index(index) for index in alive])
+        self._select([self.alive.index(index) for index in alive])
         rows = [saved["alive"].index(positions[index]) for index in alive]
         polished = saved.get("polisher")  # checkpoints of older versions have none
         if polished is not None:
-            self._begin_polish().load_state(polished, rows)
+            self._start_polish().load_state(polished, rows)
         self.trainer.load_state(saved["trainer"], rows)
         return Engine(saved.get("engine", Engine.EAGER))  # checkpoints of older versions do not say
 
-    def saved(self) -> bytes:
+    def dump_checkpoint(self) -> bytes:
         """Return all that `resume` needs, with a checksum in front."""
-        return packed(
+        return serialise(
             {
                 "engine": self.engine.value,
                 "trial_ids": list(self.context.trial_ids),
@@ -279,28 +279,28 @@ class TrainingPack:
             }
         )
 
-    def _keep(self, positions: list[int]) -> None:
+    def _select(self, positions: list[int]) -> None:
         if len(positions) < len(self.alive):
-            self.trainer.keep(positions)
-            self._divergence.keep(positions)
+            self.trainer.select(positions)
+            self._divergence.select(positions)
             self.alive = [self.alive[position] for position in positions]
 
     def _drop_pruned(self, step: int, reported: dict[int, dict[str, float | None]]) -> None:
         """Tell how the trials do, and leave out those that their search has seen enough of."""
         left_out = self.context.report(step, reported)
         self.pruned_at |= {index: step for index in left_out}
-        self._keep([position for position, index in enumerate(self.alive) if index not in left_out])
+        self._select([position for position, index in enumerate(self.alive) if index not in left_out])
 
     def _drop_diverged(self) -> None:
         diverged = self._divergence.diverged_steps()
         self.diverged_at |= {self.alive[position]: step for position, step in diverged.items()}
-        self._keep([position for position in range(len(self.alive)) if position not in diverged])
+        self._select([position for position in range(len(self.alive)) if position not in diverged])
 
     def _drop_finished(self, step: int) -> None:
         """Let those leave whose steps are over."""
         finished = [index for index in self.alive if self.training.num_steps[index] == step]
         self.finished_at |= {index: step for index in finished}
-        self._keep([position for position, index in enumerate(self.alive) if index not in finished])
+        self._select([position for position, index in enumerate(self.alive) if index not in finished])
 
     def _record(self, step: int) -> None:
         """Append the curves of the trials that have them at this step, and the measurements where they are due."""
@@ -320,8 +320,8 @@ class TrainingPack:
         positions = [self.alive.index(index) for index in indices]
         reported = {}
         for index, position, row in zip(indices, positions, rows, strict=True):
-            columns = self.training.own_curves(index, row, self.curves[index])
-            values = defined({**row, **columns, "lr": rates[position]})
+            columns = self.training.extra_curves(index, row, self.curves[index])
+            values = null_if_not_finite({**row, **columns, "lr": rates[position]})
             self.curves[index].append({"step": step, "split": "train", **values})
             if 0 < step < self.training.num_steps[index]:
                 reported[index] = values
@@ -335,10 +335,10 @@ class TrainingPack:
         rows = _rows(self.polisher.compare(positions), list(positions))
         for position, row in zip(positions, rows, strict=True):
             index = self.alive[position]
-            row |= self.training.own_curves(index, row, self.curves[index])
+            row |= self.training.extra_curves(index, row, self.curves[index])
             row["smoothed_grad_norm"] = self.polisher.gradient_norms[position]
-            row |= self.polisher.ends(position) if position in done else {}
-            self.curves[index].append({"step": step, "split": "train", **defined(row)})
+            row |= self.polisher.final_columns(position) if position in done else {}
+            self.curves[index].append({"step": step, "split": "train", **null_if_not_finite(row)})
         self._measure(step, positions, done)
 
     def _measure(self, step: int, positions: Sequence[int], done: Collection[int] = ()) -> None:
@@ -350,7 +350,7 @@ class TrainingPack:
         for position, rows in zip(measured, training.measure(self.trainer, measured, step), strict=True):
             index = self.alive[position]
             self.metrics[index] += rows
-            kept = training.kept_on_the_way(self.trainer, position, index, step)
+            kept = training.intermediate_features(self.trainer, position, index, step)
             if kept is not None:
                 self.features[index].append(kept)
         if self.test_split is not None:
@@ -364,6 +364,6 @@ def _rows(evaluation: Any, chosen: Any) -> list[dict[str, Any]]:
     return [dict(zip(columns, numbers, strict=True)) for numbers in zip(*columns.values(), strict=True)]
 
 
-def _joined(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _join_tables(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return tables of columns, tensors and lists, as one of arrays."""
     return {name: np.concatenate([np.asarray(table[name]) for table in tables]) for name in tables[0]}

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-WARM_UP = 0.05
+WARM_UP_SHARE = 0.05
 """Share of the steps over which the schedule `warmup_cosine` rises."""
 RISE, START, END = 0.3, 1 / 25, 1 / 250_000
 """Of the schedule `one_cycle`: the share of the steps that rise, and the factors that it begins and ends with."""
-BY_ENGINES = ("sgd", "adam")
+ENGINE_OPTIMIZERS = ("sgd", "adam")
 """Optimisers that native and compiled steps have; the others train eagerly."""
 EVALUATION_ROWS = 8192
 """Rows (samples x positions) evaluated at once: a bound on memory, and the same for every pack so that sums round alike."""
@@ -110,15 +110,15 @@ def learning_rate_factor(schedule: str, step: int, num_steps: int, milestones: t
     if schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * step / num_steps))
     if schedule == "warmup_cosine":
-        rising = max(1, round(WARM_UP * num_steps))
+        rising = max(1, round(WARM_UP_SHARE * num_steps))
         if step < rising:
             return (step + 1) / (rising + 1)
-        return _eased(1.0, 0.0, (step - rising) / (num_steps - rising) if num_steps > rising else 1.0)
+        return _ease(1.0, 0.0, (step - rising) / (num_steps - rising) if num_steps > rising else 1.0)
     if schedule == "one_cycle":
         top = RISE * num_steps - 1
         if step <= top:
-            return _eased(START, 1.0, step / top)
-        return _eased(1.0, END, (step - top) / max(1.0, num_steps - 1 - top))
+            return _ease(START, 1.0, step / top)
+        return _ease(1.0, END, (step - top) / max(1.0, num_steps - 1 - top))
     if schedule == "step":
         return 0.1 ** (
             min(2, 3 * step // num_steps) if milestones is None else sum(step >= milestone for milestone in milestones)
@@ -126,6 +126,6 @@ def learning_rate_factor(schedule: str, step: int, num_steps: int, milestones: t
     return 1.0
 
 
-def _eased(start: float, end: float, share: float) -> float:
+def _ease(start: float, end: float, share: float) -> float:
     """Return a value on the way from one to another, half a wave of the cosine."""
     return end + (start - end) * 0.5 * (1 + math.cos(math.pi * share))

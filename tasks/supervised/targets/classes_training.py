@@ -23,7 +23,7 @@ from depthrate.tasks.measures.spectra import spectrum
 from depthrate.tasks.networks.network import Tensors
 from depthrate.tasks.supervised.parameters import SupervisedParameters
 from depthrate.tasks.training.held_out import Measure
-from depthrate.tasks.training.layers import LayerMeasurements, defined
+from depthrate.tasks.training.layers import LayerMeasurements, null_if_not_finite
 from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training_plan import EVALUATION_ROWS
 
@@ -49,7 +49,7 @@ def layer_measurements(
         counts_K, h_TND = on_cpu_K.to(h_TND.device), h_TND.double()
         means_TKD = class_means(h_TND, counts_K)
         of_classes = class_collapse(h_TND, counts_K, means_TKD) | spectrum(means_TKD, rank_tol, precision)
-        return of_classes | named.alone(h_TND)
+        return of_classes | named.measure_alone(h_TND)
 
     def of_weights(h_TND: Tensor, weight_TKD: Tensor) -> dict[str, Tensor]:
         return weight_alignment(h_TND, on_cpu_K.to(h_TND.device), weight_TKD)
@@ -60,7 +60,11 @@ def layer_measurements(
         add_geodesic(rows, line, ends, layers, epsilon)
 
     return LayerMeasurements(
-        of_features, of_weights, None if epsilon is None else of_path, split, named.compared if named.compares else None
+        of_features,
+        of_weights,
+        None if epsilon is None else of_path,
+        split,
+        named.measure_against_others if named.needs_other_layers else None,
     )
 
 
@@ -95,7 +99,7 @@ class _WithWeights:
             variance = None if self._of_each_norm else trainer.smallest_variance(position)
             deviations = _deviations(trainer, alone) if variance is None else [float(variance**0.5)]
             smallest = float(np.min(deviations)) if deviations else None  # NaN stays NaN
-            rows[-1] |= defined({"hidden_square_norm": hidden, "smallest_deviation": smallest, **costs})
+            rows[-1] |= null_if_not_finite({"hidden_square_norm": hidden, "smallest_deviation": smallest, **costs})
             if self._of_each_norm and deviations:
                 rows[-1]["deviations"] = deviations
             if norms is not None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from depthrate.tasks.measures.token_classes import ClassMoments
-from depthrate.tasks.training.layers import defined
+from depthrate.tasks.training.layers import null_if_not_finite
 from depthrate.tasks.training.trainer import Evaluation, FusedTrainer
 from depthrate.tasks.training.training_plan import evaluation_rows
 
@@ -35,7 +35,7 @@ class NextTokenTrainer(FusedTrainer):
         super().__init__(*inputs)
         self._vocabulary_size, self._floor = vocabulary_size, floor
 
-    def num_right(self, logits_TBSV: Tensor, labels_TBS: Tensor) -> Tensor:
+    def num_correct(self, logits_TBSV: Tensor, labels_TBS: Tensor) -> Tensor:
         """Return the share of tokens that are found, summed over sequences, [T] in float64."""
         return (logits_TBSV.argmax(-1) == labels_TBS).double().mean(-1).sum(1)
 
@@ -49,7 +49,7 @@ class NextTokenTrainer(FusedTrainer):
         scores = super().scores()
         return scores | self._of_loss(scores["loss"])
 
-    def samples_at_once(self) -> int:
+    def samples_per_evaluation(self) -> int:
         """Return the sequences evaluated at once: each token has an output."""
         return max(1, evaluation_rows(self._vocabulary_size) // self.network.rows_per_sample)
 
@@ -103,16 +103,16 @@ class TokenMeasurements:
             is_alike = weight_KD is not None and weight_KD.shape[1] == layer.shape[-1]
             place = {"step": step, "split": self._split, "layer": layer.number, "is_last": index == end}
             counted = {"measured_classes": float(len(self._classes_K)), "measured_share": self._measured_share}
-            rows.append(place | defined(of_layer.result(weight_KD if is_alike else None) | counted))
+            rows.append(place | null_if_not_finite(of_layer.result(weight_KD if is_alike else None) | counted))
         return rows
 
     def _parts(self, trainer: FusedTrainer) -> Iterator[tuple[FusedTrainer, Tensor, Tensor]]:
         """Yield the trainer over some sequences at a time, the classes of their measured positions [M], and which these are
         [n, S]."""
-        at_once, number_V = trainer.samples_at_once(), self._number_V.to(trainer.device)
+        at_once, number_V = trainer.samples_per_evaluation(), self._number_V.to(trainer.device)
         for start in range(0, len(trainer.x_NI), at_once):
             rows = slice(start, start + at_once)
-            part = trainer.on(trainer.x_NI[rows], trainer.labels_N[rows])
+            part = trainer.on_samples(trainer.x_NI[rows], trainer.labels_N[rows])
             classes_nS = number_V[part.labels_N[:, self._places]]
             is_measured = classes_nS >= 0
             yield part, classes_nS[is_measured], is_measured

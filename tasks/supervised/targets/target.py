@@ -220,10 +220,10 @@ class Target(ABC):
 
     def training(self, trials: Sequence[SupervisedParameters], dataset: Dataset, network: Network) -> NetworkTraining:
         """Return the training of a pack of trials on a data set."""
-        from depthrate.tasks.training.training import training_of
+        from depthrate.tasks.training.training import make_training
 
         shared, test = trials[0], dataset.test
-        return training_of(
+        return make_training(
             trials,
             network,
             dataset,
@@ -238,7 +238,7 @@ class Target(ABC):
         """Return the function that measures trials on a split."""
 
     def training_options(self, trials: Sequence[SupervisedParameters], dataset: Dataset) -> dict[str, Any]:
-        """Return what else `training_of` takes for this target."""
+        """Return what else `make_training` takes for this target."""
         return {}
 
 

@@ -12,7 +12,7 @@ import shutil
 from depthrate.tasks.interface import Engine
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.training.cost import SPEED_UP, PackShape, steps_s
-from depthrate.tasks.training.training_plan import BY_ENGINES
+from depthrate.tasks.training.training_plan import ENGINE_OPTIMIZERS
 
 COMPILE_S, COMPILE_S_PER_PRODUCT = 15.0, 2.5
 """Processor seconds that compiling a step takes: importing the compiler, and each matrix product (measured, see LOG.md)."""
@@ -57,7 +57,7 @@ def select_engine(asked: Engine, shape: PackShape, device: str) -> Engine:
         return Engine.NATIVE
     if shape.network.has_step_by_hand:
         return Engine.EAGER
-    if (reason := _only_eager(shape)) is not None:
+    if (reason := _eager_only_reason(shape)) is not None:
         if asked is Engine.COMPILED:
             raise EngineError(f"{reason}, for which there are no compiled steps; train with --engine auto")
         return Engine.EAGER
@@ -75,13 +75,13 @@ def select_engine(asked: Engine, shape: PackShape, device: str) -> Engine:
     return Engine.COMPILED if device == "cpu" and saved_s > compile_s(shape.network) else Engine.EAGER
 
 
-def engine_by_hand(asked: Engine, device: str) -> Engine:
+def select_engine_by_hand(asked: Engine, device: str) -> Engine:
     """Return, as `chosen_engine`, that of trials which have kernels and whose eager step is written by hand: no other.
 
     Raises:
         EngineError: native steps were asked for on another device.
     """
-    return Engine.NATIVE if _is_native(asked, _not_here(device)) else Engine.EAGER
+    return Engine.NATIVE if _is_native(asked, _device_reason(device)) else Engine.EAGER
 
 
 def _is_native(asked: Engine, why_not: str | None) -> bool:
@@ -90,7 +90,7 @@ def _is_native(asked: Engine, why_not: str | None) -> bool:
     return asked in (Engine.AUTO, Engine.NATIVE) and why_not is None
 
 
-def _not_here(device: str) -> str | None:
+def _device_reason(device: str) -> str | None:
     return None if device == "cpu" else f"kernels are there for CPUs, and the device is {device}"
 
 
@@ -111,14 +111,14 @@ def native_unsupported_reason(shape: PackShape, device: str) -> str | None:
             "kernels are there for residual networks (arch rn1 and rn2), transformers (t11 to t22), unconstrained features "
             f"(dufm, ufm, mufm) and words, not for {type(shape.network).__name__}"
         )
-    if (reason := _only_eager(shape)) is not None:
-        return f"{reason}, and kernels have {' and '.join(BY_ENGINES)} on classes, one a sample, that are held"
+    if (reason := _eager_only_reason(shape)) is not None:
+        return f"{reason}, and kernels have {' and '.join(ENGINE_OPTIMIZERS)} on classes, one a sample, that are held"
     if shape.matmul_precision != "full":
         return f"matmul_precision is {shape.matmul_precision}, and kernels form products in full"
-    return _not_here(device)
+    return _device_reason(device)
 
 
-def _only_eager(shape: PackShape) -> str | None:
+def _eager_only_reason(shape: PackShape) -> str | None:
     """Return what such trials have that eager steps alone know; null: nothing."""
     if shape.data.has_targets:
         return "targets are numbers"
@@ -128,7 +128,7 @@ def _only_eager(shape: PackShape) -> str | None:
         return "each token has a label"
     if shape.label_smoothing:
         return f"label_smoothing is {shape.label_smoothing}"
-    return None if shape.optimizer in BY_ENGINES else f"optimizer is {shape.optimizer}"
+    return None if shape.optimizer in ENGINE_OPTIMIZERS else f"optimizer is {shape.optimizer}"
 
 
 def compiler() -> str:

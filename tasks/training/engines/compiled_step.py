@@ -37,7 +37,7 @@ class CompiledStep:
         self._parts: list[tuple[slice, list[Tensor]]] = []
         self.size: int | None = None
         """Trials at a time; null until it is found."""
-        self._tried: dict[int, list[float]] = {}
+        self._timings: dict[int, list[float]] = {}
 
     @property
     def is_bound(self) -> bool:
@@ -51,12 +51,12 @@ class CompiledStep:
 
     def release(self) -> None:
         """Forget the tensors, and what was tried on them."""
-        self._state, self._parts, self._tried, self._replayed = [], [], {}, None
+        self._state, self._parts, self._timings, self._replayed = [], [], {}, None
 
     def __call__(self, rate_T1: Tensor, correction: Tensor, x: Tensor, labels: Tensor) -> Tensor:
         """Advance all trials by one step and return their losses [T]."""
         if self.size is None:
-            return self._try(rate_T1, correction, x, labels)
+            return self._time_next_size(rate_T1, correction, x, labels)
         if self._replays:
             return self._replay(rate_T1, correction, x, labels)
         return self._run(rate_T1, correction, x, labels)
@@ -83,15 +83,15 @@ class CompiledStep:
             losses += self._program.boxed_run([*state, rate_T1[rows], correction, *batch])
         return losses[0] if len(losses) == 1 else torch.cat(losses)
 
-    def _try(self, rate_T1: Tensor, correction: Tensor, x: Tensor, labels: Tensor) -> Tensor:
+    def _time_next_size(self, rate_T1: Tensor, correction: Tensor, x: Tensor, labels: Tensor) -> Tensor:
         """Run a step with the size that was tried least, and settle on the fastest once all were tried."""
-        size = min(self._sizes(), key=lambda each: len(self._tried.get(each, ())))
+        size = min(self._sizes(), key=lambda each: len(self._timings.get(each, ())))
         self._split(size)
         started = time.thread_time()
         loss_T = self._run(rate_T1, correction, x, labels)
-        self._tried.setdefault(size, []).append(time.thread_time() - started)
-        if all(len(self._tried.get(size, ())) >= TRIES for size in self._sizes()):
-            self.size = min(self._sizes(), key=lambda each: min(self._tried[each]))
+        self._timings.setdefault(size, []).append(time.thread_time() - started)
+        if all(len(self._timings.get(size, ())) >= TRIES for size in self._sizes()):
+            self.size = min(self._sizes(), key=lambda each: min(self._timings[each]))
             self._split(self.size)
         return loss_T
 

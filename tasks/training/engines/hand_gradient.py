@@ -40,16 +40,16 @@ class HandGradientTrainer(FusedTrainer):
         self.theta_TP = self._start_TP[: self.num_trials].to(self.theta_TP, copy=True)
         return state
 
-    def keep(self, trials: Sequence[int]) -> None:
+    def select(self, trials: Sequence[int]) -> None:
         """Go on with these trials only; those that stay are not changed by a bit."""
         self._start_TP = self._start_TP[list(trials)]
-        super().keep(trials)
+        super().select(trials)
 
     def step(self) -> Tensor:
         """Advance every trial by one step and return its loss before the step, [T]."""
         if self._native is not None:
             return super().step()
-        self._see_parameters()
+        self._bind_parameters()
         rates = self.lr_at(self.step_count)
         if rates != self._rates:
             self._rates = rates
@@ -62,7 +62,7 @@ class HandGradientTrainer(FusedTrainer):
         """Return, after the first step, the way it went, [T, P]: a step by hand keeps no gradient."""
         return self._start_TP.to(self.theta_TP) - self.theta_TP
 
-    def _see_parameters(self) -> None:
+    def _bind_parameters(self) -> None:
         """See the parameters by name, where they are others than before."""
         if self._laid_out is self.theta_TP:
             return

@@ -128,7 +128,7 @@ class NativeSteps:
         """
         assert self._call is not None
         num_steps = len(rate_ST1)
-        self._call.give(
+        self._call.set_fields(
             num_steps=num_steps,
             first_step=first_step,
             rate_ST=rate_ST1,

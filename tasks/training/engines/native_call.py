@@ -18,17 +18,17 @@ CALL_S = 0.2
 Field = Tensor | float | None
 
 
-class HeldCall:
+class BoundCall:
     """A call with the tensors that it points to."""
 
     def __init__(self, library: Library, fields: AnyCall, **given: Field):
         """Give it besides the library all that its memory depends on."""
         self._library, self.fields = library, fields
         self._held: dict[str, Tensor] = {}
-        self.give(**given)
-        self.give(scratch=torch.zeros(library.scratch_bytes(fields), dtype=torch.uint8))
+        self.set_fields(**given)
+        self.set_fields(scratch=torch.zeros(library.scratch_bytes(fields), dtype=torch.uint8))
 
-    def give(self, **given: Field) -> None:
+    def set_fields(self, **given: Field) -> None:
         """Set fields; of a tensor its address, and it is held until another value takes its place."""
         for name, value in given.items():
             self._held.pop(name, None)
@@ -42,7 +42,7 @@ class HeldCall:
         self._library.run(self.fields)
 
 
-class NativeCall(HeldCall):
+class NativeCall(BoundCall):
     """A call with a network's arguments on some samples: what steps, evaluation and polish give it alike."""
 
     fields: Call
@@ -60,11 +60,11 @@ class Pace:
     depends on it."""
 
     def __init__(self) -> None:
-        self.steps_at_once = 1
+        self.steps_per_call = 1
 
-    def run(self, call: HeldCall, num_steps: int) -> None:
+    def run(self, call: BoundCall, num_steps: int) -> None:
         """Run a call of so many steps, and learn from the time it took."""
         started = time.perf_counter()
         call.run()
         fitting = num_steps * CALL_S / max(time.perf_counter() - started, 1e-6)
-        self.steps_at_once = max(1, min(2 * self.steps_at_once, int(fitting)))
+        self.steps_per_call = max(1, min(2 * self.steps_per_call, int(fitting)))

@@ -35,7 +35,7 @@ class NativeEvaluation:
         """What a pass through a trial's layers has told of them, by a digest of its parameters, until it is asked for."""
 
     @property
-    def holds_layers(self) -> bool:
+    def can_hold_layers(self) -> bool:
         """Whether it gives a trial's features of all layers."""
         num_bytes = self._depth * self._num_samples * self._width * self._dtype.itemsize
         return num_bytes <= MAX_BUFFER_BYTES
@@ -50,15 +50,15 @@ class NativeEvaluation:
     def layers(self, theta_1P: Tensor) -> Iterator[Tensor]:
         """Yield the features [1, N, D] of a trial, layer by layer."""
         features_LND = torch.empty(self._depth, self._num_samples, self._width, dtype=self._dtype)
-        self._variances[_digest(theta_1P)] = self._pass(theta_1P, features_LND)
+        self._variances[_digest(theta_1P)] = self._run_layers(theta_1P, features_LND)
         yield from features_LND.unsqueeze(1)
 
     def smallest_variance(self, theta_1P: Tensor) -> float | None:
         """Return the smallest variance of a row that a LayerNorm of a trial reads; null where eps hides it."""
         digest = _digest(theta_1P)
-        return self._variances.pop(digest) if digest in self._variances else self._pass(theta_1P)
+        return self._variances.pop(digest) if digest in self._variances else self._run_layers(theta_1P)
 
-    def _pass(self, theta_1P: Tensor, features_LND: Tensor | None = None) -> float | None:
+    def _run_layers(self, theta_1P: Tensor, features_LND: Tensor | None = None) -> float | None:
         """Go through the layers of a trial, keep their features where that is asked for, and return the smallest variance."""
         scales_MN = torch.zeros(self._depth + 1, self._num_samples, dtype=self._dtype)  # post-LN has one fewer
         self._run(theta_1P, features_LND=features_LND, scales_MN=scales_MN, loss_T=theta_1P.new_empty(1))
@@ -67,8 +67,8 @@ class NativeEvaluation:
 
     def _run(self, theta_TP: Tensor, **given: Tensor | None) -> None:
         num_trials, num_parameters = theta_TP.shape
-        self._call.give(num_trials=num_trials, num_parameters=num_parameters, theta_TP=theta_TP.contiguous())
-        self._call.give(**dict.fromkeys(("gradient_TP", "correct_T", "features_LND", "scales_MN")) | given)
+        self._call.set_fields(num_trials=num_trials, num_parameters=num_parameters, theta_TP=theta_TP.contiguous())
+        self._call.set_fields(**dict.fromkeys(("gradient_TP", "correct_T", "features_LND", "scales_MN")) | given)
         self._library.evaluate(self._call.fields)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from depthrate.tasks.training.step import agree
+from depthrate.tasks.training.step import nearly_equal
 
 CHECK_RTOL = 1e-4
 """What a replayed step may differ from a plain one: far more than rounding, far less than a fault."""
@@ -52,25 +52,25 @@ class ReplayedStep:
         try:
             self._loss_T, self._replay = record(lambda: run(*self._inputs))
             replayed = [self(*inputs), *(each.clone() for each in state)]
-            _set(state, before)
+            _copy_into(state, before)
             plain = [run(*inputs), *state]
         except RuntimeError as error:
-            _set(state, before)
+            _copy_into(state, before)
             raise ReplayError(f"a step cannot be recorded: {error}") from error
         # a GPU may add up in another order
-        if not all(agree(one, other, CHECK_RTOL) for one, other in zip(plain, replayed, strict=True)):
-            _set(state, before)
+        if not all(nearly_equal(one, other, CHECK_RTOL) for one, other in zip(plain, replayed, strict=True)):
+            _copy_into(state, before)
             raise ReplayError("a step that is replayed does not give the numbers of the one that was recorded")
         self.first_T = plain[0]
         """The losses of the step that was taken."""
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         """Take a step from these inputs and return its losses, [T]."""
-        _set(self._inputs, inputs)
+        _copy_into(self._inputs, inputs)
         self._replay()
         return self._loss_T.clone()
 
 
-def _set(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+def _copy_into(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
     for tensor, value in zip(tensors, values, strict=True):
         tensor.copy_(value)

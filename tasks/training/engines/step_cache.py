@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from depthrate.tasks.interface import Interrupted
-from depthrate.tasks.native.build import locked, processor
+from depthrate.tasks.native.build import hold_lock, processor
 from depthrate.tasks.networks import flat_parameters, operations
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.private_cache import is_private_file, private_cache
@@ -65,7 +65,7 @@ def compiled_program(program: StepProgram, should_stop: Callable[[], bool]) -> t
     if not is_private_file(path):
         compiler()
         try:
-            with locked(path.with_suffix(".lock"), should_stop):
+            with hold_lock(path.with_suffix(".lock"), should_stop):
                 if not is_private_file(path):
                     _compile(program, path, should_stop)
         except OSError as error:

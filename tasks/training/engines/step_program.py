@@ -26,7 +26,7 @@ from torch import Tensor
 
 from depthrate.tasks.networks.flat_parameters import decay_groups
 from depthrate.tasks.networks.network import Network
-from depthrate.tasks.training.step import Moments, StepNumbers, clipping, gradients, optimise
+from depthrate.tasks.training.step import Moments, StepNumbers, clip_factor, gradients, optimise
 from depthrate.tasks.training.training_plan import TrainingPlan
 
 EXAMPLE_TRIALS = 4
@@ -76,16 +76,18 @@ class StepProgram:
         with torch.no_grad():
             decay_T1 = dict(zip(decay_groups(specs), decays, strict=True))
             pieces = [
-                g.clone() if spec.decay is None else g + _over(decay_T1[spec.decay], p) * p
+                g.clone() if spec.decay is None else g + _broadcast(decay_T1[spec.decay], p) * p
                 for spec, p, g in zip(specs, theta, found, strict=True)
             ]
             if plan.clip_norm is not None:
                 squares_T1 = torch.stack([(g * g).flatten(1).sum(1) for g in pieces], dim=1).sum(1, keepdim=True)
-                factor_T1 = clipping(plan.clip_norm, squares_T1)
-                pieces = [g * _over(factor_T1, g) for g in pieces]
+                factor_T1 = clip_factor(plan.clip_norm, squares_T1)
+                pieces = [g * _broadcast(factor_T1, g) for g in pieces]
             for index, (p, g) in enumerate(zip(theta, pieces, strict=True)):
                 moments = Moments(first[index], second[index] if second else None)
-                optimise(plan, p, moments, g, StepNumbers(_over(momentum_T1, p), _over(rate_T1, p), correction))
+                optimise(
+                    plan, p, moments, g, StepNumbers(_broadcast(momentum_T1, p), _broadcast(rate_T1, p), correction)
+                )
             for name in names:
                 before[name].copy_(after[name])
         return loss_T
@@ -115,7 +117,7 @@ class StepProgram:
         return (pieces(), pieces(), second, untrained, decays, *columns, *batch)
 
 
-def _over(column_T1: Tensor, piece: Tensor) -> Tensor:
+def _broadcast(column_T1: Tensor, piece: Tensor) -> Tensor:
     """Return a column [T, 1] in a shape that broadcasts over a parameter [T, *shape]."""
     return column_T1.view(-1, *[1] * (piece.dim() - 1))
 
@@ -128,19 +130,19 @@ def compile_program(program: StepProgram, path: str) -> None:
 
     torch.set_num_threads(1)  # the program is made for as many threads as there are now
     inputs = program.examples()
-    graph = _traced(program, inputs)
+    graph = _trace(program, inputs)
 
     class Whole(torch.nn.Module):
         def forward(self, inputs: Any) -> Any:
             return graph(*inputs)
 
     trials = Dim("T", min=1, max=MAX_TRIALS)
-    dynamic = pytree.tree_map(lambda along: {0: trials} if along else None, _along_trials(program, inputs))
+    dynamic = pytree.tree_map(lambda along: {0: trials} if along else None, _has_trial_axis(program, inputs))
     exported = export(Whole(), (inputs,), dynamic_shapes=(dynamic,), strict=False)
     torch._inductor.aoti_compile_and_package(exported, package_path=path)
 
 
-def _along_trials(program: StepProgram, inputs: tuple[object, ...]) -> tuple[object, ...]:
+def _has_trial_axis(program: StepProgram, inputs: tuple[object, ...]) -> tuple[object, ...]:
     """Return for each tensor of a step's inputs whether its first axis is the trials'."""
     from torch.utils import _pytree as pytree
 
@@ -149,7 +151,7 @@ def _along_trials(program: StepProgram, inputs: tuple[object, ...]) -> tuple[obj
     return (*flags, False, not program.shares_batches, not program.shares_batches)
 
 
-def _traced(program: StepProgram, inputs: tuple[object, ...]) -> torch.fx.GraphModule:
+def _trace(program: StepProgram, inputs: tuple[object, ...]) -> torch.fx.GraphModule:
     """Return the graph of a step, gradient included, with a symbol for the number of trials.
 
     `torch.export` traces no gradients by itself. That 1 is a number of trials like any other has to be said, or one trial alone
@@ -163,7 +165,7 @@ def _traced(program: StepProgram, inputs: tuple[object, ...]) -> torch.fx.GraphM
 
     fake = FakeTensorMode(shape_env=ShapeEnv(specialize_zero_one=False))
     leaves, structure = pytree.tree_flatten(inputs)
-    flags = pytree.tree_leaves(_along_trials(program, inputs))
+    flags = pytree.tree_leaves(_has_trial_axis(program, inputs))
     fakes = []
     for index, (tensor, along) in enumerate(zip(leaves, flags, strict=True)):
         kinds = [DimDynamic.DUCK if along and axis == 0 else DimDynamic.STATIC for axis in range(tensor.dim())]
@@ -177,7 +179,7 @@ def _traced(program: StepProgram, inputs: tuple[object, ...]) -> torch.fx.GraphM
         return make_fx(run, tracing_mode="symbolic")(*pytree.tree_unflatten(fakes, structure))
 
 
-def _end_with_parent(parent: int) -> None:
+def _exit_with_parent(parent: int) -> None:
     """End this process and the compiler that it runs once the worker that started it is gone."""
     while os.getppid() == parent:
         time.sleep(1.0)
@@ -185,5 +187,5 @@ def _end_with_parent(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
     compile_program(*pickle.load(sys.stdin.buffer))  # from the worker that started us

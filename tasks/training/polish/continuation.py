@@ -28,7 +28,7 @@ from depthrate.tasks.training.parameters import TrainingParameters
 from depthrate.tasks.training.polish.polish_parameters import chain
 from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training import NetworkTraining
-from depthrate.tasks.training.training_pack import ready_pack
+from depthrate.tasks.training.training_pack import prepare_pack
 
 MakeTraining = Callable[[Sequence[Any]], NetworkTraining]
 """From the parameters of trials of one depth to what they train on and how."""
@@ -64,7 +64,7 @@ class _Chain:
         """Go as deep in each lane as its deepest trial; `wanted` is (lane, depth) -> the trial's index in the pack."""
         self._lanes, self._wanted, self._make, self.context = lanes, wanted, make, context
         self._depths = chain(max(lanes.values(), key=lambda trial: trial.depth))
-        self.saved = _separated(context.load_checkpoint())
+        self.saved = _split_checkpoints(context.load_checkpoint())
         """The checkpoint of each depth that has one."""
         self.steps_before = 0
         self.all_steps = sum(_budget(self._training(depth, list(lanes))) for depth in self._depths)
@@ -83,13 +83,13 @@ class _Chain:
                 continue
             training = self._training(depth, going)
             if network is not None:
-                start_TP = deepened(network, training.network, torch.stack([ends[lane] for lane in going]))
+                start_TP = deepen(network, training.network, torch.stack([ends[lane] for lane in going]))
                 plan = dataclasses.replace(training.plan, dtype=start_TP.dtype)
                 training = dataclasses.replace(training, plan=plan, start_TP=start_TP)
-            pack = ready_pack(training, StageContext(self, stage, going))
+            pack = prepare_pack(training, StageContext(self, stage, going))
             pack.train()
             network, self.steps_before = training.network, self.steps_before + _budget(training)
-            self.saved[stage:] = [pack.saved(), *self.saved[stage + 1 :]]
+            self.saved[stage:] = [pack.dump_checkpoint(), *self.saved[stage + 1 :]]
             assert isinstance(pack.trainer, FusedTrainer)
             ends = {going[index]: pack.trainer.theta_TP[position] for position, index in enumerate(pack.alive)}
             for result in pack.results():
@@ -162,7 +162,7 @@ class StageContext:
 
     def save_checkpoint(self, content: bytes) -> None:
         """Keep the ends of the depths before, and where this one is."""
-        self.chain.context.save_checkpoint(_joined([*self.chain.saved[: self.stage], content]))
+        self.chain.context.save_checkpoint(_join_checkpoints([*self.chain.saved[: self.stage], content]))
 
     def load_checkpoint(self) -> bytes | None:
         """Return what this depth saved, or None."""
@@ -178,12 +178,12 @@ def _budget(training: NetworkTraining) -> int:
     return training.plan.num_steps + (0 if training.polish is None else training.polish.num_evaluations)
 
 
-def _joined(parts: Sequence[bytes]) -> bytes:
+def _join_checkpoints(parts: Sequence[bytes]) -> bytes:
     """Return the checkpoints of several depths as one: each with its length in front."""
     return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
 
 
-def _separated(content: bytes | None) -> list[bytes]:
+def _split_checkpoints(content: bytes | None) -> list[bytes]:
     """Return what `_joined` joined; what is cut off at the end is found out by the checksum of its part."""
     parts, rest = [], content or b""
     while rest:
@@ -193,7 +193,7 @@ def _separated(content: bytes | None) -> list[bytes]:
     return parts
 
 
-def deepened(shallow: Network, deep: Network, theta_TP: Tensor) -> Tensor:
+def deepen(shallow: Network, deep: Network, theta_TP: Tensor) -> Tensor:
     """Return the parameters [T, Q] with which the deeper network computes what the shallower one does with [T, P].
 
     The blocks there are stand evenly among the new ones, each before those that follow it. Both are networks of one kind that

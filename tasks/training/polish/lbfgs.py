@@ -44,7 +44,7 @@ class Lbfgs:
         self._products_M = np.zeros(2 * memory)
         self._slope, self._step, self._low, self._high, self._tries = 0.0, 1.0, 0.0, math.inf, 0
 
-    def tell(self, value: float, gradient_P: Tensor) -> bool:
+    def update(self, value: float, gradient_P: Tensor) -> bool:
         """Take value and gradient at `point_P`, name the next point, and return whether this one became the iterate.
 
         The gradient is kept, and has memory of its own: products may round by where a row begins.
@@ -54,7 +54,7 @@ class Lbfgs:
             return True
         if not self._has_fallen(value, gradient_P):  # also where it is not a number
             self._high = self._step
-            self._step = self._between(value)
+            self._step = self._shorter_step(value)
         elif float(gradient_P.dot(self._direction_P)) < CURVATURE * self._slope:
             self._low = self._step
             self._step = 2 * self._step if math.isinf(self._high) else (self._low + self._high) / 2
@@ -65,7 +65,7 @@ class Lbfgs:
         if self._tries > MAX_TRIES:
             self._give_up()
         else:
-            self._aim()
+            self._place_point()
         return False
 
     def _has_fallen(self, value: float, gradient_P: Tensor) -> bool:
@@ -82,7 +82,7 @@ class Lbfgs:
         self.point_P, self._direction_P, self.is_stalled = self.iterate_P, None, False
         self.value = math.inf
 
-    def _between(self, value: float) -> float:
+    def _shorter_step(self, value: float) -> float:
         """Return where to try next below a step that was too long: the parabola's minimum at first, then the middle."""
         middle = (self._low + self._high) / 2
         if self._low > 0 or not math.isfinite(value):
@@ -98,7 +98,7 @@ class Lbfgs:
         self.gradient_norm = float(self.gradient_P.norm())
         if moved_P is None or not self._remember(moved_P, change_P):
             self._products_M = torch.mv(self._pairs_MP, self.gradient_P).numpy(force=True)
-        self._turn()
+        self._choose_direction()
 
     def _remember(self, moved_P: Tensor, change_P: Tensor) -> bool:
         """Keep a pair unless the function bends down between, with all products that the next direction is made of."""
@@ -114,7 +114,7 @@ class Lbfgs:
         self._yy_MM[:, slot] = self._yy_MM[slot, :] = products[memory:]
         return True
 
-    def _turn(self) -> None:
+    def _choose_direction(self) -> None:
         """Choose a new direction from the iterate, and aim at a first point on it."""
         direction_P = self._quasi_newton()
         slope = float(direction_P.dot(self.gradient_P))
@@ -126,7 +126,7 @@ class Lbfgs:
         self._low, self._high, self._tries = 0.0, math.inf, 0
         self._step = 1.0 if self._order else min(1.0, 0.1 / max(self.gradient_norm, 1e-300))
         self.is_stalled = slope == 0
-        self._aim()
+        self._place_point()
 
     def _quasi_newton(self) -> Tensor:
         """Return -H g, H the inverse Hessian that the pairs stand for, in its compact form."""
@@ -144,7 +144,7 @@ class Lbfgs:
         weights_M = torch.from_numpy(weights).to(self._pairs_MP)
         return torch.addmv(self.gradient_P, self._pairs_MP.T, weights_M, beta=-scale)
 
-    def _aim(self) -> None:
+    def _place_point(self) -> None:
         assert self._direction_P is not None
         self.point_P = torch.add(self.iterate_P, self._direction_P, alpha=self._step)
 
@@ -152,7 +152,7 @@ class Lbfgs:
         """Begin anew with the steepest descent; where that was it already, rounding leaves nothing to gain."""
         if self._order:
             self._order.clear()
-            self._turn()
+            self._choose_direction()
         else:
             self.is_stalled = True
 

@@ -53,7 +53,7 @@ class NativeObjective:
     def __call__(self, trials: Sequence[int], theta_TP: Tensor, widths: Sequence[float]) -> tuple[Tensor, Tensor]:
         """Return the values [T] and gradients [T, P] of these trials at these parameters, with these smoothing widths."""
         gradient_TP, loss_T = torch.empty_like(theta_TP), theta_TP.new_empty(len(theta_TP))
-        self._call.give(
+        self._call.set_fields(
             num_trials=len(theta_TP),
             theta_TP=theta_TP.contiguous(),
             gradient_TP=gradient_TP,

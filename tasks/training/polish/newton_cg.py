@@ -17,18 +17,18 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-DIFFERENCE = 1e-6
+DIFFERENCE_LENGTH = 1e-6
 """Length of the step over which gradients are compared: rounding and the third derivative both stay below 1e-5 of a product."""
 FIRST_RADIUS, LARGEST_RADIUS, SMALLEST_RADIUS = 0.1, 1e3, 1e-12
 """Of the trust region, in the parameters' own units; below the smallest nothing is to be gained."""
 MAX_PRODUCTS = 300
 """Of one Newton step."""
-LOOSEST = 0.1
+MAX_RESIDUAL_SHARE = 0.1
 """Share of the gradient that conjugate gradients may leave, far from the end."""
-BEND = 1e-10
+MIN_CURVATURE = 1e-10
 """Curvature that counts as none."""
 
-Asked = Literal["product", "step"]
+Requested = Literal["product", "step"]
 
 
 class NewtonCg:
@@ -43,14 +43,14 @@ class NewtonCg:
         self.iterate_P, self.value, self.gradient_P = start_P.clone(), value, gradient_P
         self.gradient_norm = float(gradient_P.norm())
         self.is_stalled = False
-        self._begin()
+        self._start_step()
 
-    def tell(self, value: float, gradient_P: Tensor) -> bool:
+    def update(self, value: float, gradient_P: Tensor) -> bool:
         """Take value and gradient at `point_P`, name the next point, and return whether this one became the iterate."""
-        if self._asked == "product":
-            self._conjugate(gradient_P)
+        if self._requested == "product":
+            self._cg_step(gradient_P)
             return False
-        fallen = self._share_of_promise(value, gradient_P)
+        fallen = self._reduction_ratio(value, gradient_P)
         if fallen < 0.25:
             self._radius = min(self._radius, float(self._step_P.norm())) / 4
         elif fallen > 0.75 and self._is_at_edge:
@@ -59,10 +59,10 @@ class NewtonCg:
             self.iterate_P, self.value, self.gradient_P = self.point_P, value, gradient_P
             self.gradient_norm = float(gradient_P.norm())
         self.is_stalled = self._radius < SMALLEST_RADIUS
-        self._begin()
+        self._start_step()
         return is_better
 
-    def _share_of_promise(self, value: float, gradient_P: Tensor) -> float:
+    def _reduction_ratio(self, value: float, gradient_P: Tensor) -> float:
         """Return which share of the fall that the quadratic model promised there was; -1 where there is no number."""
         promised = -float(self.gradient_P.dot(self._step_P) + self._bent_P.dot(self._step_P) / 2)
         fallen = self.value - value
@@ -71,54 +71,58 @@ class NewtonCg:
         share = fallen / promised if promised > 0 else -1.0
         return share if math.isfinite(share) else -1.0
 
-    def _begin(self) -> None:
+    def _start_step(self) -> None:
         """Begin the conjugate gradients of a Newton step."""
         self._step_P, self._bent_P = torch.zeros_like(self.iterate_P), torch.zeros_like(self.iterate_P)
         self._residual_P, self._direction_P = self.gradient_P.clone(), -self.gradient_P
         self._square, self._num_products, self._is_at_edge = self.gradient_norm**2, 0, False
-        share = min(LOOSEST, math.sqrt(self.gradient_norm / abs(self.value))) if self.value else LOOSEST
-        self._enough = share * self.gradient_norm
-        self._ask_product()
+        share = (
+            min(MAX_RESIDUAL_SHARE, math.sqrt(self.gradient_norm / abs(self.value)))
+            if self.value
+            else MAX_RESIDUAL_SHARE
+        )
+        self._residual_tolerance = share * self.gradient_norm
+        self._request_product()
 
-    def _ask_product(self) -> None:
-        length = DIFFERENCE / max(float(self._direction_P.norm()), 1e-300)
-        self._asked: Asked = "product"
+    def _request_product(self) -> None:
+        length = DIFFERENCE_LENGTH / max(float(self._direction_P.norm()), 1e-300)
+        self._requested: Requested = "product"
         self.point_P, self._length = torch.add(self.iterate_P, self._direction_P, alpha=length), length
 
-    def _conjugate(self, gradient_P: Tensor) -> None:
+    def _cg_step(self, gradient_P: Tensor) -> None:
         """Go one step of conjugate gradients with the gradient a little along the direction."""
         product_P = (gradient_P - self.gradient_P) / self._length
         bend, size = float(self._direction_P.dot(product_P)), float(self._direction_P.square().sum())
         self._num_products += 1
-        length = self._square / bend if bend > BEND * size else math.inf
-        to_edge = self._to_edge(size)
+        length = self._square / bend if bend > MIN_CURVATURE * size else math.inf
+        to_edge = self._distance_to_edge(size)
         if not length < to_edge:
-            self._go(to_edge, product_P)
+            self._move(to_edge, product_P)
             self._is_at_edge = True
-            self._try()
+            self._request_step()
             return
-        self._go(length, product_P)
+        self._move(length, product_P)
         self._residual_P = torch.add(self._residual_P, product_P, alpha=length)
         square = float(self._residual_P.square().sum())
-        if math.sqrt(square) < self._enough or self._num_products == MAX_PRODUCTS:
-            self._try()
+        if math.sqrt(square) < self._residual_tolerance or self._num_products == MAX_PRODUCTS:
+            self._request_step()
             return
         self._direction_P = torch.add(-self._residual_P, self._direction_P, alpha=square / self._square)
         self._square = square
-        self._ask_product()
+        self._request_product()
 
-    def _to_edge(self, size: float) -> float:
+    def _distance_to_edge(self, size: float) -> float:
         """Return how many directions it is from the step so far to the region's edge; size: the direction's square."""
         along = float(self._step_P.dot(self._direction_P))
         left = self._radius**2 - float(self._step_P.square().sum())
         return (math.sqrt(max(along**2 + size * left, 0.0)) - along) / size
 
-    def _go(self, length: float, product_P: Tensor) -> None:
+    def _move(self, length: float, product_P: Tensor) -> None:
         self._step_P = torch.add(self._step_P, self._direction_P, alpha=length)
         self._bent_P = torch.add(self._bent_P, product_P, alpha=length)
 
-    def _try(self) -> None:
-        self._asked, self.point_P = "step", self.iterate_P + self._step_P
+    def _request_step(self) -> None:
+        self._requested, self.point_P = "step", self.iterate_P + self._step_P
 
     def state(self) -> dict[str, Any]:
         """Return all that it needs to go on from its iterate, as tensors and numbers."""
@@ -126,8 +130,8 @@ class NewtonCg:
             "newton": [
                 self.point_P, self.gradient_P, self._step_P, self._bent_P, self._residual_P, self._direction_P,
             ],
-            "numbers": [self._radius, self._square, self._num_products, self._enough, self._length],
-            "asked": self._asked,
+            "numbers": [self._radius, self._square, self._num_products, self._residual_tolerance, self._length],
+            "asked": self._requested,
             "flags": [self._is_at_edge, self.is_stalled],
         }  # fmt: skip
 
@@ -138,7 +142,9 @@ class NewtonCg:
         value, _ = state["ends"]
         search = cls(state["iterate_P"].to(device), value, tensors[1], rounding=rounding)
         search.point_P, _, search._step_P, search._bent_P, search._residual_P, search._direction_P = tensors
-        search._radius, search._square, search._num_products, search._enough, search._length = state["numbers"]
-        search._asked = state["asked"]
+        search._radius, search._square, search._num_products, search._residual_tolerance, search._length = state[
+            "numbers"
+        ]
+        search._requested = state["asked"]
         search._is_at_edge, search.is_stalled = state["flags"]
         return search

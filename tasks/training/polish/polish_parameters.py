@@ -89,7 +89,7 @@ Continuation = Annotated[
         "solution of the one before, with blocks inserted that change nothing; empty: the trial starts anew",
     ),
 ]
-_OF_POLISH = (
+_POLISH_NAMES = (
     "polish_to",
     "polish_tolerance",
     "polish_smoothing",
@@ -145,14 +145,14 @@ def curve_steps(schedule: str, trained: int, budget: int) -> list[int]:
 
     trained: steps of training. budget: evaluations of polish. The ends of both are among them.
     """
-    steps = {*_eight_a_decade(trained), *log_spaced_steps(trained), *judged_steps(schedule, trained)}
+    steps = {*_eight_per_decade(trained), *log_spaced_steps(trained), *judged_steps(schedule, trained)}
     if budget:
-        polish = {*_eight_a_decade(budget), *log_spaced_steps(budget), *range(0, budget, max(1, budget // 20))}
+        polish = {*_eight_per_decade(budget), *log_spaced_steps(budget), *range(0, budget, max(1, budget // 20))}
         steps |= {*(trained + step for step in polish), *judged_steps("constant", trained + budget)}
     return sorted(steps)
 
 
-def _eight_a_decade(last: int) -> list[int]:
+def _eight_per_decade(last: int) -> list[int]:
     exponents = range(int(8 * math.log10(last)) + 1) if last > 1 else range(last)
     return [0, last, *(round(10 ** (exponent / 8)) for exponent in exponents)]
 
@@ -169,7 +169,7 @@ def check_polish(trial: TrainingParameters, *, is_deepenable: bool) -> None:
         ParameterError: naming them.
     """
     if not trial.polish:
-        for name in _OF_POLISH:
+        for name in _POLISH_NAMES:
             if getattr(trial, name) != trial.schema[name].default:
                 raise ParameterError(
                     f"{name} is {getattr(trial, name)}, but polish is 0; give polish a number of evaluations"

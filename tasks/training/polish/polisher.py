@@ -22,7 +22,7 @@ from torch import Tensor
 from depthrate.tasks.training.polish.lbfgs import Lbfgs
 from depthrate.tasks.training.polish.newton_cg import NewtonCg
 from depthrate.tasks.training.polish.smoothed_objective import Objective, SmoothedObjective
-from depthrate.tasks.training.polish.subgradient import least_subgradient
+from depthrate.tasks.training.polish.subgradient import min_subgradient_norm
 from depthrate.tasks.training.trainer import Evaluation, FusedTrainer
 from depthrate.tasks.training.training_plan import PolishPlan
 
@@ -114,10 +114,10 @@ class Polisher:
         value_T, gradient_TP = self.objective(positions, point_TP, [self.plan.smoothing[t.stage] for t in trials])
         self.num_evaluations += 1
         for trial, value, gradient_P in zip(trials, value_T.tolist(), gradient_TP, strict=True):
-            trial.search.tell(value, gradient_P.clone())
-            self._judge(trial)
+            trial.search.update(value, gradient_P.clone())
+            self._advance_stage(trial)
 
-    def _judge(self, trial: _Trial) -> None:
+    def _advance_stage(self, trial: _Trial) -> None:
         """Go on to the next width where this one is done with, or has had its share; after the last the trial is done."""
         plan, search, stages = self.plan, trial.search, len(self.plan.smoothing)
         is_last = trial.stage + 1 == stages
@@ -143,19 +143,19 @@ class Polisher:
         else:
             trial.finished_at, trial.is_stationary = self.num_evaluations, is_reached and is_last
 
-    def ends(self, position: int) -> dict[str, float]:
+    def final_columns(self, position: int) -> dict[str, float]:
         """Return what is said of a trial that is done, where the plan wants stationary points."""
         trial = self._trials[position]
         if not self.plan.to_stationary or trial.finished_at is None:
             return {}
-        least = least_subgradient(self._trainer, position, trial.best_P, self.plan.smoothing[-1])
+        least = min_subgradient_norm(self._trainer, position, trial.best_P, self.plan.smoothing[-1])
         return {"stationary": float(trial.is_stationary), "subgradient_norm": least}
 
     def state(self) -> dict[str, Any]:
         """Return all that is needed to go on, as tensors and numbers."""
         trials = [
             [
-                _end_of(trial.search) | (trial.search.state() if trial.finished_at is None else {}),
+                _search_end(trial.search) | (trial.search.state() if trial.finished_at is None else {}),
                 trial.stage,
                 trial.finished_at,
                 [trial.best_P, trial.lowest, trial.best_gradient_norm, trial.is_stationary],
@@ -180,6 +180,6 @@ class Polisher:
             trial.best_P = trial.best_P.to(trial.search.iterate_P.device)
 
 
-def _end_of(search: Lbfgs | NewtonCg) -> dict[str, Any]:
+def _search_end(search: Lbfgs | NewtonCg) -> dict[str, Any]:
     """Return where a search is: all that is kept of one that is over."""
     return {"iterate_P": search.iterate_P, "ends": [search.value, search.gradient_norm]}

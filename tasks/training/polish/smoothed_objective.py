@@ -57,23 +57,23 @@ class SmoothedObjective:
         num_samples = len(self._x_NI)
         chunk = max(1, EVALUATION_ROWS // network.rows_per_sample)
         for start in range(0, num_samples, chunk):
-            x_TBI, labels_TB = self._shared(slice(start, start + chunk), len(trials))
+            x_TBI, labels_TB = self._share_samples(slice(start, start + chunk), len(trials))
             logits_TBK = network.logits(leaves, x_TBI, untrained)
             loss_T = losses(self._loss, logits_TBK, labels_TB) * (x_TBI.shape[1] / num_samples)
-            self._add(loss_T, leaves, value_T, gradient_TP)
+            self._add_term(loss_T, leaves, value_T, gradient_TP)
         if self._barrier:
-            first = next(network.norm_inputs(leaves, self._shared(slice(None), len(trials))[0]), None)
+            first = next(network.norm_inputs(leaves, self._share_samples(slice(None), len(trials))[0]), None)
             if first is not None:
-                self._add(self._barrier * _variance_ratio(first), leaves, value_T, gradient_TP)
+                self._add_term(self._barrier * _variance_ratio(first), leaves, value_T, gradient_TP)
         return value_T, gradient_TP
 
-    def _add(self, term_T: Tensor, leaves: Tensors, value_T: Tensor, gradient_TP: Tensor) -> None:
+    def _add_term(self, term_T: Tensor, leaves: Tensors, value_T: Tensor, gradient_TP: Tensor) -> None:
         if term_T.requires_grad:  # the barrier of an embedding that is not trained is a constant
             gradients = gradients_of(term_T.sum(), leaves, some_unused=True)
             gradient_TP += torch.cat([g.flatten(1) for g in gradients], dim=1)
         value_T += term_T.detach()
 
-    def _shared(self, rows: slice, num_trials: int) -> tuple[Tensor, Tensor]:
+    def _share_samples(self, rows: slice, num_trials: int) -> tuple[Tensor, Tensor]:
         x_NI, labels_N = self._x_NI[rows], self._labels_N[rows]
         return x_NI.expand(num_trials, *x_NI.shape), labels_N.expand(num_trials, len(labels_N))
 

@@ -14,11 +14,11 @@ from depthrate.tasks.networks.smooth_relu import KinkSlopes
 from depthrate.tasks.training.step import losses
 from depthrate.tasks.training.trainer import FusedTrainer
 
-EVALUATIONS = 40
+MAX_EVALUATIONS = 40
 """Of the norm and its gradient, at most."""
 
 
-def least_subgradient(trainer: FusedTrainer, position: int, theta_P: Tensor, width: float) -> float:
+def min_subgradient_norm(trainer: FusedTrainer, position: int, theta_P: Tensor, width: float) -> float:
     """Return the least norm found of one trial's gradient when the slopes at kinks may be anything from 0 to 1.
 
     ReLU's value is the true one. Its kinks are where |z| is small beside the width that polish ended with; each has a slope of
@@ -55,7 +55,7 @@ def least_subgradient(trainer: FusedTrainer, position: int, theta_P: Tensor, wid
         (gradient,) = torch.autograd.grad(value, slopes)
         return value.item(), gradient.numpy(force=True).astype(float)
 
-    options = {"maxfun": EVALUATIONS, "maxiter": EVALUATIONS, "ftol": 0.0, "gtol": 1e-12}
+    options = {"maxfun": MAX_EVALUATIONS, "maxiter": MAX_EVALUATIONS, "ftol": 0.0, "gtol": 1e-12}
     found = minimize(
         scaled, start.numpy(force=True), jac=True, method="L-BFGS-B", bounds=[(0, 1)] * len(start), options=options
     )

@@ -10,7 +10,7 @@ from depthrate.sweeps.load import sweep_of_spec
 from depthrate.sweeps.spec import check_figures, check_fits
 from depthrate.tasks.data.dataset import Dataset
 from depthrate.tasks.measures.geometry import component_collapse
-from depthrate.tasks.measures.named import of_each
+from depthrate.tasks.measures.named import measure_per_trial
 from depthrate.tasks.measures.named_columns import NAMES
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised.task import COLLAPSE
@@ -24,7 +24,7 @@ DATA = Dataset.from_arrays(np.random.default_rng(0).normal(size=(75, 12)).astype
 def test_features_too_large_for_their_squares_have_nothing_that_is_not_defined(largest):
     h_TND = torch.randn(2, 75, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     h_TND[0, 0] = largest
-    found = of_each(lambda h_ND: component_collapse(h_ND, 2), h_TND)
+    found = measure_per_trial(lambda h_ND: component_collapse(h_ND, 2), h_TND)
     assert not 0 <= found[0] <= 1 or np.isfinite(largest)
     assert 0 < found[1] < 1
 

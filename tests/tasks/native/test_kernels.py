@@ -45,7 +45,7 @@ def test_the_first_gradient_is_as_near_to_float64_as_the_eager_one(family, seeds
     for seed in seeds:
         network, plan, samples = random_case(seed, family)
         made = [make(network, plan, trials_of(2), samples) for make in (trainer_of, native_trainer)]
-        trainers = [made[0].in_float64(), *made]
+        trainers = [made[0].to_float64(), *made]
         losses = [trainer.step().double() for trainer in trainers]
         exact, eager, native = (gradient(trainer) for trainer in trainers)
         assert error(native, exact) <= 2 * error(eager, exact) + 2e-7, (network, plan, samples)
@@ -102,7 +102,7 @@ def test_trials_that_leave_change_nothing_for_the_others():
     together = taken(native_trainer(network, plan, trials, 70), 30, most=30)
     trainer = native_trainer(network, plan, trials, 70)
     taken(trainer, 10, most=30)
-    trainer.keep([0, 3])
+    trainer.select([0, 3])
     assert torch.equal(taken(trainer, 30, most=30), together[[0, 3]])
 
 
@@ -134,7 +134,7 @@ def test_who_diverges_is_noted_at_the_step_at_which_it_is_eagerly_and_disturbs_n
         divergence = Divergence(4, trainer.device)
         while trainer.step_count < 60:
             if most is not None:
-                trainer._native.pace.steps_at_once = most
+                trainer._native.pace.steps_per_call = most
             trainer.advance(60, divergence)
         noted.append(divergence.diverged_steps())
     assert noted[0][1] == 9 and set(noted[0]) == {1, 2} and noted[0][2] > 9

@@ -12,7 +12,7 @@ from depthrate.tasks.parameters import parameter
 from depthrate.tasks.supervised.targets.classes_training import layer_measurements
 from depthrate.tasks.training.fused_task import NetworkTask
 from depthrate.tasks.training.parameters import BatchSize, Seed, TrainingParameters, check_training
-from depthrate.tasks.training.training import training_of
+from depthrate.tasks.training.training import make_training
 from tests.support.training_context import Context, assert_same, ids_of, run_resumed
 
 SAMPLES, CLASSES = 40, 4
@@ -53,7 +53,7 @@ class Blobs(NetworkTask[BlobParameters]):
         dataset = Dataset.from_arrays(x, np.arange(SAMPLES) % CLASSES)
         decays = [{"hidden": trial.weight_decay, "last": trial.weight_decay} for trial in trials]
         network = self.network(trials[0], dataset.shape)
-        return training_of(trials, network, dataset, decays, measure=layer_measurements(dataset.class_counts_K, 0.01))
+        return make_training(trials, network, dataset, decays, measure=layer_measurements(dataset.class_counts_K, 0.01))
 
 
 def trials_of(**params):

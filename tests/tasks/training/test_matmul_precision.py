@@ -9,7 +9,7 @@ from depthrate.tasks.registry import registered_task
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training.computing import computing
 from depthrate.tasks.training.engines.choice import EngineError
-from depthrate.tasks.training.step import lowered
+from depthrate.tasks.training.step import lowered_precision
 from tests.support.training_context import Context, assert_same, ids_of, run_resumed
 
 SHAPES = [
@@ -91,10 +91,10 @@ def test_tf32_is_allowed_for_as_long_as_a_step_takes():
     try:
         for each in backends:
             each.allow_tf32 = False
-        with lowered("tf32", "cuda"):
+        with lowered_precision("tf32", "cuda"):
             assert all(backend.allow_tf32 for backend in backends)
         assert not any(backend.allow_tf32 for backend in backends)
-        with pytest.raises(KeyError), lowered("tf32", "cuda"):
+        with pytest.raises(KeyError), lowered_precision("tf32", "cuda"):
             raise KeyError
         assert not any(backend.allow_tf32 for backend in backends)
     finally:
@@ -103,7 +103,7 @@ def test_tf32_is_allowed_for_as_long_as_a_step_takes():
 
 
 def test_nothing_is_lowered_outside_of_steps():
-    with computing("cpu", "bf16"), lowered("bf16", "cpu"):
+    with computing("cpu", "bf16"), lowered_precision("bf16", "cpu"):
         assert torch.ones(2, 2).mm(torch.ones(2, 2)).dtype == torch.bfloat16
     assert not torch.is_autocast_enabled("cpu")
 

@@ -74,7 +74,7 @@ def weights(trainer):
 def taken(trainer, num_steps, most):
     divergence = Divergence(trainer.num_trials, trainer.device)
     while trainer.step_count < num_steps:
-        trainer._native.pace.steps_at_once = most
+        trainer._native.pace.steps_per_call = most
         trainer.advance(num_steps, divergence)
     assert divergence.diverged_steps() == {}
     return torch.cat([weights(trainer), trainer._epoch_T3], dim=1)
@@ -122,7 +122,7 @@ def test_a_trial_is_the_same_in_every_pack_with_any_steps_a_call_and_after_an_in
         second = trainer_of([trials[2], trials[0]], native=True)
         second.load_state(state, [2, 0])
         assert torch.equal(taken(second, 25, most=25), together[[2, 0]]), trials[0]
-        first.keep([1, 3])
+        first.select([1, 3])
         assert torch.equal(taken(first, 25, most=3), together[[1, 3]]), trials[0]
 
 

@@ -11,7 +11,7 @@ from depthrate.tasks.papers.words.sentences import draw_sentences
 from depthrate.tasks.papers.words.task import WORDS
 from depthrate.tasks.papers.words.training import curve_steps
 from depthrate.tasks.parameters import ParameterError
-from depthrate.tasks.training.checkpoint import packed, unpacked
+from depthrate.tasks.training.checkpoint import deserialise, serialise
 from tests.support.training_context import Context, assert_same, ids_of, run_resumed
 
 SMALL = {"vocabulary_size": 30, "sentence_length": 4, "sequences": 12, "width": 7, "batch_size": 20}
@@ -159,8 +159,8 @@ def test_a_checkpoint_of_the_form_that_words_had_before_costs_time_and_no_result
     interrupted = Context(ids_of(TRIALS), stop_at=13)
     with pytest.raises(Interrupted):
         list(WORDS.run(TRIALS, interrupted))
-    saved = unpacked(interrupted.checkpoint)
+    saved = deserialise(interrupted.checkpoint)
     old = {name: saved[name] for name in ("trial_ids", "trainer", "alive", "metrics", "curves", "features")}
-    context = Context(ids_of(TRIALS), checkpoint=packed({**old, "ended": {}}))
+    context = Context(ids_of(TRIALS), checkpoint=serialise({**old, "ended": {}}))
     assert_same(list(WORDS.run(TRIALS, context)), run(TRIALS))
     assert context.steps_seen[0] == 1

@@ -161,7 +161,7 @@ def test_trials_that_leave_change_nothing_for_the_others():
     for _ in range(10):
         loss_T = trainer.step()
     assert not torch.isfinite(loss_T[2])
-    trainer.keep([0, 1, 3, 4])
+    trainer.select([0, 1, 3, 4])
     for _ in range(20):
         trainer.step()
     assert torch.equal(trainer.theta_TP, together[[0, 1, 3, 4], :-1])
@@ -195,7 +195,7 @@ def check_replay(plan, monkeypatch):
     assert other._compiled._replayed is not None and plain._compiled._replayed is None
     state = copy.deepcopy(plain.state())
     for trainer in trainers:
-        trainer.keep([0, 3])
+        trainer.select([0, 3])
     same_steps(10)
     for trainer in trainers:
         trainer.load_state(state, [1, 2])

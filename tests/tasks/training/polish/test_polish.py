@@ -45,7 +45,7 @@ def minimised(function, start, num_evaluations=300, memory=10):
         point = search.point_P.clone().requires_grad_()
         value = function(point)
         (gradient,) = torch.autograd.grad(value, point)
-        search.tell(value.item(), gradient)
+        search.update(value.item(), gradient)
         if search.gradient_norm < 1e-9 or search.is_stalled:
             break
     return search

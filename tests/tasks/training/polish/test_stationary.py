@@ -14,7 +14,7 @@ from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training.polish.newton_cg import NewtonCg
 from depthrate.tasks.training.polish.polisher import Polisher
-from depthrate.tasks.training.polish.subgradient import least_subgradient
+from depthrate.tasks.training.polish.subgradient import min_subgradient_norm
 from tests.support.training_context import Context, assert_same, ids_of, run_resumed
 
 
@@ -51,7 +51,7 @@ def polished(params):
     trainer = training.begin()
     while trainer.step_count < training.plan.num_steps:
         trainer.step()
-    trainer = trainer.in_float64()
+    trainer = trainer.to_float64()
     polisher = Polisher(training.polish, trainer)
     while polisher.active:
         polisher.step()
@@ -129,7 +129,7 @@ def test_an_independent_solver_finds_the_same_objective(depth, decay_biases, sol
     trainer, polisher = polished(params)
     own = OwnFormula(trainer, depth, 0.03, decay_biases=decay_biases or 0.0)
     ours, gradient = own(own.flat())
-    assert polisher.ends(0)["stationary"] == 1 and np.linalg.norm(gradient) <= 1.01e-8 * ours
+    assert polisher.final_columns(0)["stationary"] == 1 and np.linalg.norm(gradient) <= 1.01e-8 * ours
     start = own.flat() + 1e-3 * np.random.default_rng(0).standard_normal(own.flat().size)
     options = {"maxcor": 50, "maxiter": 5000, "maxfun": 5000, "ftol": 0.0, "gtol": 1e-9}
     theirs = minimize(own, start, jac=True, method="L-BFGS-B", options=options)
@@ -176,7 +176,7 @@ def test_the_least_subgradient_falls_with_the_width():
 
 def test_without_kinks_nearby_the_least_subgradient_is_the_gradient():
     trainer = training_of(params_of()).begin()
-    norm = least_subgradient(trainer, 0, trainer.theta_TP[0], 1e-12)
+    norm = min_subgradient_norm(trainer, 0, trainer.theta_TP[0], 1e-12)
     assert norm == pytest.approx(trainer.evaluate().grad_norm.item(), rel=1e-12)
 
 
@@ -205,7 +205,7 @@ def test_newton_s_method_ends_in_a_narrow_valley_and_leaves_a_saddle():
         point = torch.tensor(start, dtype=torch.float64)
         search = NewtonCg(point, *value_and_gradient(function, point), rounding=1e-10)
         for _ in range(600):
-            search.tell(*value_and_gradient(function, search.point_P))
+            search.update(*value_and_gradient(function, search.point_P))
             if search.gradient_norm < 1e-10:
                 break
         assert search.gradient_norm < 1e-10 and not search.is_stalled
