@@ -147,7 +147,9 @@ def test_a_stop_ends_the_building(empty_cache):
 
 @pytest.mark.slow
 def test_what_does_not_build_is_said_with_the_compilers_words(empty_cache):
-    with pytest.raises(EngineError, match=r"(?s)cannot be built \(exit code 1\).*--engine eager.*does not name a type"):
+    with pytest.raises(
+        EngineError, match=r"(?s)building native steps failed with exit code 1.*--engine eager.*does not name a type"
+    ):
         get({**CONSTANTS, "NUMBER": "nosuch"})
     assert libraries(empty_cache) == []
 

@@ -238,12 +238,15 @@ def test_it_trains_on_images(name, own, layers):
         ({**CONV, "stages": "4x3x3*1 6x5x5*2"}, "maps of 5 rows after 3; no stride"),
         ({**CONV, "stages": "4x4*3"}, "stages.*matching"),
         ({**CONV, "dataset": "imdb"}, "'imdb' is text"),
-        ({**DENSE, "batch_size": 1}, "batch_size is 1, with one sample in a step"),
-        ({**CONV, "batch_size": 1, "stages": "4x4x4*1 6x1x1*2"}, "batch_size is 1, with one sample in a step"),
+        ({**DENSE, "batch_size": 1}, "batch_size is 1, with one sample per step"),
+        ({**CONV, "batch_size": 1, "stages": "4x4x4*1 6x1x1*2"}, "batch_size is 1, with one sample per step"),
         ({**DENSE, "measure_epochs": 2}, "measure_epochs is 2 and epochs is null"),
         ({**DENSE, "milestones": [2]}, "milestones is .2. and epochs is null"),
-        ({**DENSE, "milestones": [2], "steps": None, "epochs": 3}, "give step"),
-        ({**DENSE, "measure_epochs": 2, "steps": None, "epochs": 3, "measure_steps": [1]}, "give one of them"),
+        ({**DENSE, "milestones": [2], "steps": None, "epochs": 3}, "expected 'step'"),
+        (
+            {**DENSE, "measure_epochs": 2, "steps": None, "epochs": 3, "measure_steps": [1]},
+            "measure_epochs is 2 and measure",
+        ),
     ],
 )
 def test_bad_input(params, words):

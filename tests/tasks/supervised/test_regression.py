@@ -211,8 +211,8 @@ def test_kernels_and_compiled_steps_know_classes_alone():
     training = REGRESSION.training([REGRESSION.read(params)], Folder("."))
     assert training.engine(Engine.AUTO, "cpu") is Engine.EAGER
     for asked, words in (
-        (Engine.NATIVE, "targets are numbers, and kernels have .* on classes"),
-        (Engine.COMPILED, "no compiled steps"),
+        (Engine.NATIVE, "targets are numbers, and kernels support only .* class per sample"),
+        (Engine.COMPILED, "targets are numbers, which compiled steps do not support"),
     ):
         with pytest.raises(EngineError, match=words):
             training.engine(asked, "cpu")

@@ -71,7 +71,7 @@ def test_a_trial_in_full_precision_is_the_trial_it_was_before_there_was_a_choice
 def test_float64_and_cpus_without_tf32_are_refused():
     with pytest.raises(ParameterError, match="matmul_precision is bf16 and dtype is float64"):
         COLLAPSE.check_trial(params_of(dtype="float64"))
-    with pytest.raises(EngineError, match="tf32, which cpu does not have"):
+    with pytest.raises(EngineError, match="tf32, which cpu does not support"):
         run([params_of(matmul_precision="tf32")])
 
 
@@ -80,7 +80,7 @@ def test_plan_refuses_a_precision_that_the_device_does_not_have(name):
     """Before this, each pack failed when it began."""
     task = registered_task(name)
     params = task.schema.fill({"arch": "mlp", "depth": 2, "matmul_precision": "tf32"})
-    with pytest.raises(EngineError, match="tf32, which cpu does not have"):
+    with pytest.raises(EngineError, match="tf32, which cpu does not support"):
         task.engine(params, Engine.EAGER, "cpu")
     task.engine(params, Engine.EAGER, "cuda")
 

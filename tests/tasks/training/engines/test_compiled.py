@@ -128,7 +128,7 @@ def test_a_trial_compiled_is_the_same_in_every_pack_and_nearly_the_same_as_eager
     path, _ = compiled_program(trainer.program(), never)
     path.write_bytes(path.read_bytes()[:1000])
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(EngineError, match="is not on PATH"):  # what is damaged is thrown away and compiled anew
+    with pytest.raises(EngineError, match="is not on PATH"):  # a corrupt file is deleted and compiled again
         compiled_step(trainer.program(), never)
     assert not path.exists()
 
@@ -327,7 +327,7 @@ def test_a_step_that_does_something_else_is_refused(monkeypatch):
 def test_what_does_not_compile_is_said_with_the_compilers_words(monkeypatch):
     monkeypatch.setattr(step_cache, "pickle", _Broken)
     program = trainer_of(RESIDUAL, dataclasses.replace(PLAN, adam_eps=1e-7), trials_of(1)).program()
-    with pytest.raises(EngineError, match=r"(?s)cannot be compiled \(exit code 1\).*UnpicklingError"):
+    with pytest.raises(EngineError, match=r"(?s)compiling the step failed with exit code 1.*UnpicklingError"):
         compiled_program(program, never)
     assert list(step_cache.cache_folder().glob("*.compiling")) == []
 

@@ -83,7 +83,7 @@ def test_what_has_no_native_steps_is_refused():
         ({"device": "cuda"}, "the device is cuda"),
         ({"matmul_precision": "bf16"}, "matmul_precision is bf16"),
     ):
-        with pytest.raises(EngineError, match=f"no native steps for these trials: .*{why}.*--engine auto"):
+        with pytest.raises(EngineError, match=f"native steps do not support these trials: .*{why}.*--engine auto"):
             choice(**given)
     dufm = DUFM.schema.fill({"depth": 2, "num_classes": 2, "samples_per_class": 2, "width": 3, "steps": 3})
     assert [DUFM.engine(dufm, asked, "cpu") for asked in (Engine.AUTO, Engine.COMPILED)] == [
@@ -111,7 +111,7 @@ def test_a_plan_says_it_and_refuses_what_cannot_be(tmp_path):
     assert "all packs train natively" in invoke(tmp_path, "plan", str(sweep)).output
     for command in ("plan", "run"):
         refused = invoke(tmp_path, command, str(sweep), "--set", "arch=resnet_dense")
-        assert refused.exit_code == 2 and "there are no native steps for these trials" in refused.output
+        assert refused.exit_code == 2 and "native steps do not support these trials" in refused.output
     assert not (tmp_path / "store").exists()
 
 

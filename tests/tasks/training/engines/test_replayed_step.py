@@ -52,7 +52,7 @@ def broken(run):
 @pytest.mark.parametrize(
     ("record", "said"),
     [
-        (frozen, "does not give the numbers"),
+        (frozen, "differs from the plain one"),
         (failing, "cannot be recorded: operation not permitted"),
         (broken, "cannot be recorded: an illegal"),
     ],

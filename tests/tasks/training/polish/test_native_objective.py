@@ -94,7 +94,7 @@ def test_an_objective_that_is_another_is_refused():
     library, _ = smoothed_library(trainer.network, polish_of(), lambda: False)
     wrong = Wrong.__new__(Wrong)
     vars(wrong).update(vars(library))
-    with pytest.raises(EngineError, match="native polish of ResidualNetwork gives objective .*--engine eager"):
+    with pytest.raises(EngineError, match="native polish of ResidualNetwork has objective .*--engine eager"):
         NativeObjective(wrong, trainer, polish_of())
 
 
