@@ -14,7 +14,7 @@ from torch import Tensor
 from depthrate.tasks.measures.finite_matrices import zero_unless_finite
 
 PINV_TOLERANCE = 1e-12
-"""Default share of Sigma_B's largest eigenvalue below which nc1_pinv treats an eigenvalue as zero; at most K - 1 are used."""
+"""Default share of Sigma_B's largest eigenvalue below which nc1_pinv treats an eigenvalue as zero. At most K - 1 are used."""
 
 
 def class_means(h_TND: Tensor, class_counts_K: Tensor) -> Tensor:

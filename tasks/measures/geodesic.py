@@ -94,7 +94,7 @@ class Geodesic:
 
     @property
     def means_cosine(self) -> float | None:
-        """Cosine of the first and last centred class means as vectors of K D numbers; None if one end's means coincide."""
+        """Cosine of the first and last centred class means as vectors of K D numbers. None if one end's means coincide."""
         first_KD, last_KD = self._centred_2KD
         return _quotient((first_KD * last_KD).sum(), first_KD.norm() * last_KD.norm())
 
@@ -161,7 +161,7 @@ def _quotient(numerator: Tensor, denominator: Tensor) -> float | None:
 
 
 def effective_depth(accuracies: Sequence[float | None], layers: Sequence[int], epsilon: float) -> int | None:
-    """Find the first layer from which nearest-mean accuracy stays at or above 1 - epsilon; None if the last is below."""
+    """Find the first layer from which nearest-mean accuracy stays at or above 1 - epsilon. None if the last is below."""
     first = None
     for layer, accuracy in zip(layers, accuracies, strict=True):
         if accuracy is None or accuracy < 1 - epsilon:

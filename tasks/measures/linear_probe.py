@@ -74,7 +74,7 @@ def probe_r2(features: Any, targets: Any) -> float:
 
 
 def _predict_held_out(h_ND: Tensor, y_Nm: Tensor) -> tuple[Tensor, Tensor]:
-    """Fit on the even samples; return predictions and true values of the odd ones, each [M, m]."""
+    """Fit on the even samples. Return predictions and true values of the odd ones, each [M, m]."""
     if len(h_ND) < 4:
         raise FeaturesError(f"features have {len(h_ND)} samples, a probe needs at least 4 because half are held out")
     mean_D, mean_m = h_ND[::2].mean(0), y_Nm[::2].mean(0)

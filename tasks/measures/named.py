@@ -20,7 +20,7 @@ MAX_TWONN_SAMPLES = 1000
 
 
 class NamedMeasurements:
-    """Computes the requested metrics; `probe` scores a linear probe on features [N, D]."""
+    """Computes the requested metrics. `probe` scores a linear probe on features [N, D]."""
 
     def __init__(self, names: Collection[str], probe: Callable[[Tensor], float]):
         measures: dict[str, Callable[[Tensor], float]] = {
@@ -41,7 +41,7 @@ class NamedMeasurements:
         return {name: measure_per_trial(measure, h_TND) for name, measure in self._alone.items()}
 
     def measure_against_others(self, h_TND: Tensor, last_TNE: Tensor, x_NI: Tensor | None) -> dict[str, Tensor]:
-        """Compute the metrics that compare a layer with the last one or the input, each [T]; x_NI is None for text."""
+        """Compute the metrics that compare a layer with the last one or the input, each [T]. `x_NI` is None for text."""
         metrics, h_TND = {}, h_TND.expand(len(last_TNE), *h_TND.shape[1:])  # the input is the same for all trials
         if INPUT in self._pairs:
             inputs = None if x_NI is None else x_NI.flatten(1)
@@ -54,7 +54,7 @@ class NamedMeasurements:
 
 
 def measure_per_trial(measure: Callable[..., float | None], *tensors: Tensor) -> Tensor:
-    """Apply a metric to each trial's slice of the tensors [T, ...]; NaN where it is undefined."""
+    """Apply a metric to each trial's slice of the tensors [T, ...]. NaN where it is undefined."""
 
     def number(*slices: Any) -> float:
         try:

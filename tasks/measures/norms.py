@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def square_norms(weights: Mapping[str, Tensor], groups: Mapping[str, str | None]) -> dict[str, Tensor]:
-    """Sum ||W||^2 over each decay group's weights, [T]; `groups` maps a weight to its group, None if it is never decayed."""
+    """Sum ||W||^2 over each decay group's weights, [T]. `groups` maps a weight to its group, None if it is never decayed."""
     squares: dict[str, Tensor] = {}
     for name, weight in weights.items():
         group = groups[name]

@@ -100,7 +100,7 @@ def _find_or_build(
 
 @contextmanager
 def hold_lock(path: Path, should_stop: Callable[[], bool]) -> Iterator[None]:
-    """Hold a file lock, which the system releases at process exit; waits until it is free.
+    """Hold a file lock, which the system releases at process exit. Wait until it is free.
 
     Raises:
         Interrupted: A stop was requested while waiting.

@@ -13,7 +13,7 @@ from depthrate.tasks.training.training_plan import PolishPlan, TrainingPlan, eva
 PRODUCT_S = 1.4e-5
 """Minimum seconds per matrix product of an eager step."""
 SPEED_UP = 2.0
-"""Speed-up of a compiled step over an eager one; 1.4 to 3 were measured."""
+"""Speed-up of a compiled step over an eager one. 1.4 to 3 were measured."""
 
 POLISH_FACTOR = 2.5
 """Time of a polish evaluation, in float64, over the time of a training step with as many rows."""

@@ -24,14 +24,14 @@ class Divergence:
         self.step_T.masked_fill_(~torch.isfinite(loss_T) & (self.step_T == NEVER), step)
 
     def check_if_due(self, loss_T: Tensor, step: int) -> bool:
-        """Check the losses if the step is a multiple of `CHECK_STEPS`; return whether they were checked."""
+        """Check the losses if the step is a multiple of `CHECK_STEPS`. Return whether they were checked."""
         is_due = (step + 1) % CHECK_STEPS == 0
         if is_due:
             self.check(loss_T, step)
         return is_due
 
     def diverged_steps(self) -> dict[int, int]:
-        """Return position -> step of the diverged trials; this waits for the device."""
+        """Return position -> step of the diverged trials. This waits for the device."""
         return {position: step for position, step in enumerate(self.step_T.tolist()) if step != NEVER}
 
     def select(self, positions: Sequence[int]) -> None:

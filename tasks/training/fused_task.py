@@ -74,7 +74,7 @@ class FusedTask(Task, Generic[Trial]):
         return self.parameters.from_params(params)
 
     def run(self, trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
-        """Train and measure a pack of trials of one shape; results are yielded after the whole pack has finished.
+        """Train and measure a pack of trials of one shape. Results are yielded after the whole pack has finished.
 
         Raises:
             Interrupted: A stop was requested, and a checkpoint has been saved.

@@ -185,7 +185,7 @@ def null_if_not_finite(row: dict[str, Any]) -> dict[str, Any]:
 
 
 class LazyFeatures(Mapping[str, Any]):
-    """A trial's stored features as columns, computed when read; `parts` yields one layer at a time to save memory."""
+    """A trial's stored features as columns, computed when read. `parts` yields one layer at a time to save memory."""
 
     def __init__(self, parts: Callable[[], Iterator[dict[str, Any]]]):
         self.parts = parts

@@ -182,7 +182,7 @@ def steps_per_epoch(trial: TrainingParameters, num_samples: int) -> int:
 
 
 def milestone_steps(trial: TrainingParameters, num_samples: int) -> tuple[int, ...] | None:
-    """Convert the parameter `milestones` from epochs to steps; None stays None."""
+    """Convert the parameter `milestones` from epochs to steps. None stays None."""
     epochs = trial.milestones
     return None if epochs is None else tuple(steps_per_epoch(trial, num_samples) * epoch for epoch in epochs)
 

@@ -94,7 +94,7 @@ def gradients(
 
 
 def nearly_equal(one: Tensor, other: Tensor, rtol: float) -> bool:
-    """Return whether two tensors agree within `rtol` of each number or of the largest finite one; NaN equals NaN."""
+    """Return whether two tensors agree within `rtol` of each number or of the largest finite one. NaN equals NaN."""
     largest = one.abs().where(one.isfinite(), 0.0).max().item()
     return torch.allclose(one, other, rtol=rtol, atol=rtol * largest, equal_nan=True)
 

@@ -16,7 +16,7 @@ from depthrate.tasks.training.training_plan import order_bytes
 
 
 class StreamedBatches:
-    """Draws the batches of a pack's trials; trials with equal seeds share their batches, which are read once."""
+    """Draws the batches of a pack's trials. Trials with equal seeds share their batches, which are read once."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class StreamedBatches:
         self._position = 0
 
     def next(self) -> tuple[Tensor, Tensor]:
-        """Read the next batch of each trial, [T, B, I], and its labels [T, B]; an incomplete last batch is skipped.
+        """Read the next batch of each trial, [T, B, I], and its labels [T, B]. An incomplete last batch is skipped.
 
         Raises:
             DatasetError: A sample cannot be read, or differs in form from the others.

@@ -79,7 +79,7 @@ def _to_float64(tensor: Tensor) -> Tensor:
 
 
 class FusedTrainer:
-    """Trains T networks of one shape on one data set; a diverged trial does not affect the others."""
+    """Trains T networks of one shape on one data set. A diverged trial does not affect the others."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class FusedTrainer:
         self._prepare()
 
     def draw_from(self, samples: SampleStream) -> None:
-        """Draw batches from a stream; the trainer's own samples are then only measured."""
+        """Draw batches from a stream. The trainer's own samples are then only measured."""
         assert self.plan.batch_size is not None and self.step_count == 0
         seeds = [h.seed for h in self.hyperparameters]
         self._streamed = StreamedBatches(
@@ -200,7 +200,7 @@ class FusedTrainer:
         )
 
     def _restart_first(self, start: int) -> Self:
-        """Return a trainer of the first trial before its first step; for `start` > 0 with noise on its parameters."""
+        """Return a trainer of the first trial before its first step, with noise on its parameters if `start` > 0."""
         other = self._restart(1, self.plan, torch.Tensor.clone)
         if start:
             noise = torch.randn(other.theta_TP.shape, generator=torch.Generator().manual_seed(start))
@@ -219,7 +219,7 @@ class FusedTrainer:
         return other
 
     def first_gradient(self) -> Tensor:
-        """Return the gradient [T, P] of the first step, up to a factor; call after that step."""
+        """Return the gradient [T, P] of the first step, up to a factor. Call after that step."""
         return self.moment_TP
 
     def _is_as_exact(self, start: int, losses: Tensor, eager_TP: Tensor, other_TP: Tensor) -> bool:
@@ -239,7 +239,7 @@ class FusedTrainer:
         )
 
     def step(self) -> Tensor:
-        """Advance every trial by one step; return the batch loss before the step, [T]."""
+        """Advance every trial by one step. Return the batch loss before the step, [T]."""
         if self._native is not None:
             return self._take_native_steps(self._native, 1, None)
         loss_T = self._eager_step() if self._compiled is None else self._compiled_step(self._compiled)
@@ -291,7 +291,7 @@ class FusedTrainer:
             return compiled(numbers.rate, numbers.correction, *self._next_batch())
 
     def _take_native_steps(self, native: NativeSteps, max_steps: int, divergence: Divergence | None) -> Tensor:
-        """Take between 1 and `max_steps` steps within one epoch; return the losses [T] of the last."""
+        """Take between 1 and `max_steps` steps within one epoch. Return the losses [T] of the last."""
         batch = len(self.x_NI) if self.shares_batches else self.plan.batch_size or 0
         if not native.is_bound:
             state = StepState(self.theta_TP, self.moment_TP, self.square_TP)
@@ -526,7 +526,7 @@ class FusedTrainer:
         return x_NI.expand(self.num_trials, *x_NI.shape), labels_N.expand(self.num_trials, *labels_N.shape)
 
     def _next_batch(self) -> tuple[Tensor, Tensor]:
-        """Return the next batch of every trial; a full batch is the training set itself, without a trial axis.
+        """Return the next batch of every trial. A full batch is the training set itself, without a trial axis.
 
         Every trial follows its own permutation, all at the same position in the epoch. An incomplete last batch is skipped.
         """

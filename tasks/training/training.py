@@ -47,7 +47,7 @@ class Trainer(Protocol):
         ...
 
     def advance(self, until: int, divergence: Divergence) -> bool:
-        """Take one or more steps, at most up to step `until`; return whether divergence was checked."""
+        """Take one or more steps, at most up to step `until`. Return whether divergence was checked."""
         ...
 
     def lr_at(self, step: int) -> list[float]:
@@ -71,7 +71,7 @@ class Recorder(Protocol):
     """Measures trials on a test split."""
 
     def record(self, trainer: Any, step: int, tables: Mapping[int, tuple[Rows, Rows]], measured: Sequence[int]) -> None:
-        """Append rows to the trials' tables at a step; `tables` maps a trial's position to its (metrics, curves)."""
+        """Append rows to the trials' tables at a step. `tables` maps a trial's position to its (metrics, curves)."""
         ...
 
 
@@ -107,7 +107,7 @@ class Training(ABC):
     def native_library(
         self, should_stop: Callable[[], bool], shared: SharedLibraries | None = None
     ) -> tuple[Library, float]:
-        """Load the kernels of the steps; also return the seconds spent building or waiting.
+        """Load the kernels of the steps. Also return the seconds spent building or waiting.
 
         Raises:
             EngineError: As `load_library`.
@@ -155,7 +155,7 @@ class NetworkTraining(Training):
     """Stored features (none, class_means, all, sample:<n>) and their dtype, per trial."""
 
     def engine(self, requested: Engine, device: str) -> Engine:
-        """Choose the engine of the steps; eager if there are no steps."""
+        """Choose the engine of the steps, eager if there are no steps or polish."""
         if self.plan.num_steps == 0 and self.polish is None:
             return Engine.EAGER
         return select_engine(requested, self.shape(), device)
@@ -163,7 +163,7 @@ class NetworkTraining(Training):
     def native_library(
         self, should_stop: Callable[[], bool], shared: SharedLibraries | None = None
     ) -> tuple[Library, float]:
-        """Load the kernels of the steps; also return the seconds spent building or waiting."""
+        """Load the kernels of the steps. Also return the seconds spent building or waiting."""
         return native_library(self.network, self.plan, should_stop, shared)
 
     def begin(self, device: str = "cpu") -> FusedTrainer:

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 def run_training(training: Training, context: TaskContext) -> Iterator[TrialResult]:
-    """Train and measure a pack of trials of one shape; results are yielded after the whole pack has finished.
+    """Train and measure a pack of trials of one shape. Results are yielded after the whole pack has finished.
 
     Raises:
         Interrupted: A stop was requested, and a checkpoint has been saved.
@@ -112,7 +112,7 @@ class TrainingPack:
         return self.polisher is not None or self.trainer.step_count == self.num_steps
 
     def use(self, engine: Engine) -> float:
-        """Switch to native or compiled steps; return the seconds spent building or compiling.
+        """Switch to native or compiled steps. Return the seconds spent building or compiling.
 
         Raises:
             EngineError: The engine is not available on this machine.
@@ -142,7 +142,7 @@ class TrainingPack:
         return compile_s
 
     def polishes_natively(self, engine: Engine) -> bool:
-        """Return whether polish runs in kernels with this engine; otherwise it runs eagerly."""
+        """Return whether polish runs in kernels with this engine. Otherwise it runs eagerly."""
         if engine is not Engine.NATIVE or self.training.polish is None:
             return False
         kernels = self.trainer.network.kernels() if isinstance(self.trainer, FusedTrainer) else None
@@ -237,7 +237,7 @@ class TrainingPack:
         return tables if features is None else {**tables, "features": features}
 
     def resume(self) -> Engine | None:
-        """Resume from an earlier attempt's checkpoint if it holds all these trials; return its engine, else None."""
+        """Resume from an earlier attempt's checkpoint if it holds all these trials. Return its engine, else None."""
         previous = load_previous(self.context)
         if previous is None:
             return None

@@ -104,7 +104,7 @@ class PolishPlan:
 
 
 def evaluation_rows(outputs_per_row: int = 0) -> int:
-    """Return the number of rows evaluated at a time; 0 outputs per row means that outputs are per sample."""
+    """Return the number of rows evaluated at a time. 0 outputs per row means that outputs are per sample."""
     return min(EVALUATION_ROWS, EVALUATION_OUTPUTS // outputs_per_row) if outputs_per_row else EVALUATION_ROWS
 
 

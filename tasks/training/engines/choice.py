@@ -97,7 +97,7 @@ def _device_reason(device: str) -> str | None:
 
 
 def available_engine(requested: Engine) -> tuple[Engine, str | None]:
-    """Replace `auto` by eager if this machine has no compiler; return the engine and the reason for a replacement."""
+    """Replace `auto` by eager if this machine has no compiler. Return the engine and the reason for a replacement."""
     if requested is Engine.AUTO:
         try:
             compiler()

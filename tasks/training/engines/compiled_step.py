@@ -62,7 +62,7 @@ class CompiledStep:
         return self._run(rate_T1, correction, x, labels)
 
     def _replay(self, rate_T1: Tensor, correction: Tensor, x: Tensor, labels: Tensor) -> Tensor:
-        """Replay the step, recording it first if necessary; if recording fails, run all steps without replay."""
+        """Replay the step, recording it first if necessary. If recording fails, run all steps without replay."""
         inputs, run = [rate_T1, correction, x, labels], self._run
         if self._shares_batches:  # the whole training set, whose address does not change
             inputs, run = inputs[:2], functools.partial(self._run, x=x, labels=labels)
@@ -84,7 +84,7 @@ class CompiledStep:
         return losses[0] if len(losses) == 1 else torch.cat(losses)
 
     def _time_next_size(self, rate_T1: Tensor, correction: Tensor, x: Tensor, labels: Tensor) -> Tensor:
-        """Time a step with the least timed size; choose the fastest size once all have been timed."""
+        """Time a step with the least timed size. Choose the fastest size once all have been timed."""
         size = min(self._sizes(), key=lambda size: len(self._timings.get(size, ())))
         self._split(size)
         started = time.thread_time()

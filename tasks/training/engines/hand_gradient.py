@@ -46,7 +46,7 @@ class HandGradientTrainer(FusedTrainer):
         super().select(trials)
 
     def step(self) -> Tensor:
-        """Advance every trial by one step; return its loss before the step, [T]."""
+        """Advance every trial by one step. Return its loss before the step, [T]."""
         if self._native is not None:
             return super().step()
         self._bind_parameters()
@@ -84,4 +84,4 @@ class HandGradientTrainer(FusedTrainer):
 
     @abstractmethod
     def _descend(self) -> Tensor:
-        """Update the parameters by one step; return the loss before it, [T]."""
+        """Update the parameters by one step. Return the loss before it, [T]."""

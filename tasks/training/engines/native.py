@@ -25,7 +25,7 @@ NUMBERS = {torch.float32: "float", torch.float64: "double"}
 def native_library(
     network: Network, plan: TrainingPlan, should_stop: Callable[[], bool], shared: SharedLibraries | None = None
 ) -> tuple[Library, float]:
-    """Load the kernels that train a network; also return the seconds spent building or waiting.
+    """Load the kernels that train a network. Also return the seconds spent building or waiting.
 
     Raises:
         EngineError: As `load_library`.

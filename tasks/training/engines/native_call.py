@@ -48,7 +48,7 @@ class NativeCall(BoundCall):
     fields: Call
 
     def __init__(self, library: Library, network: Network, loss: str, x_NI: Tensor, labels_N: Tensor, **values: Field):
-        """Set the fields; a batch is all samples unless `batch` is passed."""
+        """Set the fields. A batch is all samples unless `batch` is passed."""
         kernels = network.kernels()
         assert kernels is not None
         samples: dict[str, Field] = {"batch": len(x_NI), "x_NI": x_NI.contiguous(), "labels_N": labels_N.contiguous()}

@@ -17,7 +17,7 @@ CHECK_RTOL = 1e-4
 """Relative tolerance between a replayed step and a plain one: far above rounding, far below a fault."""
 
 Recorder = Callable[[Callable[[], Tensor]], tuple[Tensor, Callable[[], None]]]
-"""Records a function without running it; returns the tensor with its result after each replay, and the replay function."""
+"""Records a function without running it. Returns the tensor with its result after each replay, and the replay function."""
 
 
 class ReplayError(RuntimeError):
@@ -65,7 +65,7 @@ class ReplayedStep:
         """Losses of the step that was taken."""
 
     def __call__(self, *inputs: Tensor) -> Tensor:
-        """Take a step from these inputs; return its losses [T]."""
+        """Take a step from these inputs. Return its losses [T]."""
         _copy_into(self._inputs, inputs)
         self._replay()
         return self._loss_T.clone()

@@ -38,7 +38,7 @@ ERROR_TAIL = 2000
 
 
 def compiled_step(program: StepProgram, should_stop: Callable[[], bool]) -> tuple[CompiledStep, float]:
-    """Load the compiled step; also return the seconds spent compiling or waiting. A corrupt file is compiled again.
+    """Load the compiled step. Also return the seconds spent compiling or waiting. A corrupt file is compiled again.
 
     Raises:
         EngineError: As `compiled_program`.

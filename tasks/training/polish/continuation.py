@@ -35,7 +35,7 @@ MakeTraining = Callable[[Sequence[Any]], NetworkTraining]
 
 
 def run_chain(trials: Sequence[TrainingParameters], make: MakeTraining, context: TaskContext) -> Iterator[TrialResult]:
-    """Train and measure the lanes of a pack depth by depth; results are yielded as depths finish.
+    """Train and measure the lanes of a pack depth by depth. Results are yielded as depths finish.
 
     Raises:
         Interrupted: A stop was requested, and a checkpoint has been saved.
@@ -61,7 +61,7 @@ class _Chain:
         make: MakeTraining,
         context: TaskContext,
     ):
-        """Plan each lane down to its deepest trial; `wanted` maps (lane, depth) to the trial's index in the pack."""
+        """Plan each lane down to its deepest trial. `wanted` maps (lane, depth) to the trial's index in the pack."""
         self._lanes, self._wanted, self._make, self.context = lanes, wanted, make, context
         self._depths = chain(max(lanes.values(), key=lambda trial: trial.depth))
         self.saved = _split_checkpoints(context.load_checkpoint())

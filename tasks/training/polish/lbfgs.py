@@ -157,7 +157,7 @@ class Lbfgs:
         self.point_P = torch.add(self.iterate_P, self._direction_P, alpha=self._step)
 
     def _give_up(self) -> None:
-        """Restart with steepest descent; if that was the direction already, stop, because only rounding is left."""
+        """Restart with steepest descent. If that was the direction already, stop, because only rounding is left."""
         if self._order:
             self._order.clear()
             self._choose_direction()

@@ -27,7 +27,7 @@ from depthrate.tasks.training.trainer import Evaluation, FusedTrainer
 from depthrate.tasks.training.training_plan import PolishPlan
 
 OBJECTIVE_RTOL = 1e-10
-"""Upper bound on the objective's relative rounding error; 1e-12 was observed."""
+"""Upper bound on the objective's relative rounding error. 1e-12 was observed."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class _Trial:
 
 
 class Polisher:
-    """Brings T trials towards stationary points; finished trials leave the fused evaluations without affecting others."""
+    """Brings T trials towards stationary points. Finished trials leave the fused evaluations without affecting others."""
 
     def __init__(self, plan: PolishPlan, trainer: FusedTrainer):
         """Start at the parameters of a float64 trainer."""
@@ -118,7 +118,7 @@ class Polisher:
             self._advance_stage(trial)
 
     def _advance_stage(self, trial: _Trial) -> None:
-        """Move to the next width once this one has converged or used its share; after the last, finish the trial."""
+        """Move to the next width once this one has converged or used its share. After the last, finish the trial."""
         plan, search, stages = self.plan, trial.search, len(self.plan.smoothing)
         is_last = trial.stage + 1 == stages
         if plan.to_stationary:

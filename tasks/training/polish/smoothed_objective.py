@@ -79,6 +79,6 @@ class SmoothedObjective:
 
 
 def _variance_ratio(x_TND: Tensor) -> Tensor:
-    """Compute the mean [T] over samples of v / v_i, v_i a sample's variance over the last axis and v their mean; at least 1."""
+    """Compute the mean [T] over samples of v / v_i, v_i a sample's variance over the last axis and v their mean, >= 1."""
     variance_TN = x_TND.var(-1, correction=0).flatten(1)
     return variance_TN.mean(1) * variance_TN.reciprocal().mean(1)

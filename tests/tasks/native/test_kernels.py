@@ -31,7 +31,7 @@ QUICK, CASES = 1, 19
 
 
 def families(dtype=torch.float32):
-    """Each family, with a few cases at once and with many for who waits."""
+    """Parametrise over families, with few cases by default and many in slow tests."""
     for layers, pre_norm, _ in FAMILIES:
         name = f"rn{layers}-{'pre' if pre_norm else 'post'}"
         yield pytest.param((layers, pre_norm, dtype), range(QUICK), id=name)
@@ -172,12 +172,12 @@ def test_a_step_that_does_something_else_is_refused():
     library, _ = native_library(network, plan, lambda: False)
     wrong = Wrong.__new__(Wrong)
     vars(wrong).update(vars(library))
-    with pytest.raises(EngineError, match="the native step of ResidualNetwork gives loss .*--engine eager"):
+    with pytest.raises(EngineError, match="the native step of ResidualNetwork has loss .*--engine eager"):
         trainer_of(network, plan, trials_of(1), 20).use_native(wrong)
 
 
 def test_a_step_that_differs_at_one_start_only_is_taken():
-    """As where rounding decides on which side of a ReLU's kink a value lies."""
+    """This simulates rounding that decides the side of a ReLU's kink."""
     calls = []
 
     class AtOneStart(Library):

@@ -1,4 +1,4 @@
-"""A trial has diverged at the first step at which its loss was looked at and not finite."""
+"""A trial has diverged at the first checked step with a non-finite loss."""
 
 import math
 from dataclasses import replace

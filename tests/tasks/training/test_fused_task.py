@@ -1,4 +1,4 @@
-"""A task that trains in fused steps is a class of parameters and a class of its own: plans, checks and packs follow."""
+"""A class of parameters and a subclass suffice for a fused task; plans, checks and packs are inherited."""
 
 import numpy as np
 import pytest
@@ -96,7 +96,7 @@ WORDS_SMALL = {"vocabulary_size": 30, "sentence_length": 4, "sequences": 12, "wi
     ids=["dufm", "mufm", "words"],
 )
 def test_a_trial_that_diverged_was_measured_where_its_task_says(task, params):
-    """At the steps of the whole trial up to its end, not at those that a trial of so many steps has."""
+    """It is measured at the full trial's steps up to its end, not at the steps of a trial with that many steps."""
     params = task.schema.fill(params)
     (result,) = task.run([params], Context(ids_of([params])))
     steps, layers = task.measured(params, result.num_steps)

@@ -1,4 +1,4 @@
-"""Matrix products of training steps in bfloat16 or TF32: what they change, and what stays as exact as it was."""
+"""Matrix products of training steps in bfloat16 or TF32 change the training, but not the precision of metrics."""
 
 import pytest
 import torch
@@ -52,7 +52,7 @@ def test_bf16_goes_another_way_near_that_of_float32(shape):
 
 
 def test_what_is_measured_is_as_exact_as_ever():
-    """Where the learning rate is so small that no step counts, every number is that of float32."""
+    """With a negligible learning rate, every number equals that of float32."""
     ((lower,), (full,)) = (run([params_of(lr=1e-30, matmul_precision=each)]) for each in ("bf16", "full"))
     assert_same([lower], [full])
 
@@ -77,7 +77,7 @@ def test_float64_and_cpus_without_tf32_are_refused():
 
 @pytest.mark.parametrize("name", ["collapse", "regression"])
 def test_plan_refuses_a_precision_that_the_device_does_not_have(name):
-    """Before this, each pack failed when it began."""
+    """Regression test: packs used to fail at their start."""
     task = registered_task(name)
     params = task.schema.fill({"arch": "mlp", "depth": 2, "matmul_precision": "tf32"})
     with pytest.raises(EngineError, match="tf32, which cpu does not support"):

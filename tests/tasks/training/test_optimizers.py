@@ -1,4 +1,4 @@
-"""Optimisers of torch by name: eager for every network, and refused where native or compiled steps are asked for."""
+"""torch's optimisers by name run eagerly for every network, and raise if native or compiled steps are requested."""
 
 import math
 

@@ -164,7 +164,9 @@ def test_it_is_chosen_on_a_cpu_and_refused_elsewhere():
     asked = (Engine.AUTO, Engine.NATIVE, Engine.COMPILED, Engine.EAGER)
     assert [WORDS.engine(params, each, "cpu") for each in asked] == [Engine.NATIVE] * 2 + [Engine.EAGER] * 2
     assert WORDS.engine(params, Engine.AUTO, "cuda") is Engine.EAGER
-    with pytest.raises(EngineError, match="no native steps for these trials: .*the device is cuda.*--engine auto"):
+    with pytest.raises(
+        EngineError, match="native steps do not support these trials: .*the device is cuda.*--engine auto"
+    ):
         WORDS.engine(params, Engine.NATIVE, "cuda")
 
 

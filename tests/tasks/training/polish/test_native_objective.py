@@ -1,4 +1,4 @@
-"""Native polish: value and gradient are the eager ones, a trial's the same with whom and however often it is interrupted."""
+"""Native polish equals eager polish; a trial's results do not depend on its pack or on interruptions."""
 
 import dataclasses
 import random

@@ -1,4 +1,4 @@
-"""The solver that ends: stationary points of a smooth objective, found again by scipy with a formula of its own."""
+"""The stationary solver: its stationary points of the smooth objective are confirmed by scipy with an independent formula."""
 
 import math
 import subprocess
@@ -124,7 +124,7 @@ AS_IN_OPTIMUM = {"width": 64, "samples_per_class": 20, "normalize": "per_feature
     [(2, None), *(pytest.param(d, b, marks=pytest.mark.slow) for d, b in [(3, None), (2, 0.005), (3, 0.005)])],
 )
 def test_an_independent_solver_finds_the_same_objective(depth, decay_biases, solver):
-    """It begins a little beside our point, so that it goes into the same basin, and ends by its own rule."""
+    """scipy starts close to our point, so that it reaches the same basin, and stops by its own criterion."""
     params = params_of(depth=depth, weight_decay_biases=decay_biases, polish_solver=solver, **AS_IN_OPTIMUM)
     trainer, polisher = polished(params)
     own = OwnFormula(trainer, depth, 0.03, decay_biases=decay_biases or 0.0)
@@ -192,7 +192,7 @@ def test_stationary_together_is_stationary_alone_and_stopped_is_as_not_stopped(s
 
 
 def test_newton_s_method_ends_in_a_narrow_valley_and_leaves_a_saddle():
-    """A valley whose Hessian's eigenvalues differ a millionfold, and (x^2 - 1)^2 + y^2, started beside its saddle."""
+    """A valley with Hessian eigenvalues that differ by a factor of 10^6, and (x^2 - 1)^2 + y^2 started close to its saddle."""
     valley = torch.logspace(-3, 3, 12, dtype=torch.float64)
 
     def narrow(x):
