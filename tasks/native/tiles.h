@@ -11,7 +11,7 @@
 #include "processor.h"
 
 // Exports the size and the version of a family's `Call`, which tasks/native/library.py compares with its own before the first
-// call. Raise the version in both places where a field changes its meaning and the size stays.
+// call. Raise the version in both places if a field changes its meaning but not its size.
 #define EXPORT_CALL(VERSION)                                     \
   extern "C" int64_t call_bytes() { return sizeof(Call); }       \
   extern "C" int64_t call_version() { return VERSION; }
