@@ -26,7 +26,7 @@ def grown_mb(depth: int, num_samples: int, width: int) -> float:
     from depthrate.storage.tables.from_task import layer_parts, task_table
     from depthrate.tasks.data.dataset import Dataset
     from depthrate.tasks.supervised.task import COLLAPSE
-    from depthrate.tasks.training.layers import kept_features
+    from depthrate.tasks.training.layers import stored_features
 
     rng = np.random.default_rng(0)
     data = Dataset.from_arrays(rng.normal(size=(num_samples, width)).astype(np.float32), np.arange(num_samples) % 10)
@@ -38,7 +38,7 @@ def grown_mb(depth: int, num_samples: int, width: int) -> float:
         before = _peak_mb()
         pack.measure(trainer, [0], 0)
         features = FeatureFile()
-        for part in layer_parts(kept_features(trainer, 0, data.class_counts_K, 0, "all", "float32")):
+        for part in layer_parts(stored_features(trainer, 0, data.class_counts_K, 0, "all", "float32")):
             features.add(task_table("features", part, None, trial_id="x", attempt_id="a"))  # type: ignore[arg-type]
         written = features.write(Store(folder), "features/x.parquet")
         features.close()

@@ -48,9 +48,9 @@ class TrainingRun:
 
     def __enter__(self) -> TrainingRun:
         """Resume from the checkpoint of an earlier attempt, if one exists."""
-        from depthrate.tasks.training.checkpoint import loaded
+        from depthrate.tasks.training.checkpoint import load_checkpoint
 
-        saved = loaded(self._context)
+        saved = load_checkpoint(self._context)
         if saved is not None:
             self._restore(saved)
         self._context.show_curves({trial_id: self.curves for trial_id in self._context.trial_ids[:1]})
@@ -115,7 +115,7 @@ class TrainingRun:
         import numpy as np
         import torch
 
-        from depthrate.tasks.training.checkpoint import packed
+        from depthrate.tasks.training.checkpoint import serialise
 
         kind, keys, *rest = np.random.get_state(legacy=True)
         version, state, gauss = random.getstate()
@@ -128,4 +128,4 @@ class TrainingRun:
             "numpy": [str(kind), [int(key) for key in keys], *rest],
             "python": [version, list(state), gauss],
         }
-        self._context.save_checkpoint(packed(content))
+        self._context.save_checkpoint(serialise(content))

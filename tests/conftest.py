@@ -93,9 +93,9 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def same_draws() -> None:
     """What a test computes without a seed or a context is the same, whichever tests its process has run before."""
     if "torch" in sys.modules:
-        from depthrate.tasks.training.computing import keep_products_reproducible
+        from depthrate.tasks.training.computing import make_products_reproducible
 
-        keep_products_reproducible()
+        make_products_reproducible()
         sys.modules["torch"].manual_seed(0)
 
 

@@ -1,1 +1,1 @@
-"""Measurements of features: a file a family. Each function is given tensors and knows neither network nor task."""
+"""Metrics of features, one module per family. The functions take tensors and depend on no network or task."""

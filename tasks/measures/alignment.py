@@ -1,4 +1,4 @@
-"""The last layer's weight against a simplex, a basis and the features (NC2, NC3), in float64.
+"""Alignment of the last layer's weight with a simplex, a basis and the features (NC2, NC3), in float64.
 
 Shapes: T trials, N samples sorted by class, D feature dimensions, K classes.
 Source: P1 Neural Collapse is Globally Optimal in Deep Regularized ResNets and Transformers, Definition 3.4.
@@ -11,23 +11,31 @@ from torch import Tensor
 
 
 def weight_alignment(h_TND: Tensor, class_counts_K: Tensor, weight_TKD: Tensor) -> dict[str, Tensor]:
-    """Measure the last layer's weight W against a simplex, a basis and the features, each [T] (P1 Def. 3.4).
+    """Compare the last layer's weight W with a simplex, a basis and the features (P1 Def. 3.4).
 
-    nc2a = min over c >= 0 of ||W W^T - c E||_F / ||W W^T||_F with E = I - (1/K) 1 1^T; nc2b the same with I in place of E;
-    nc3 = 1 - mean over samples of cos(x, W_k) with k the sample's class.
+    Args:
+        h_TND: Features sorted by class.
+        class_counts_K: Number of samples per class.
+        weight_TKD: Last layer's weight, one row per class.
+
+    Returns:
+        Metric name -> values [T], 0 at collapse.
+        nc2a = min over c >= 0 of ||W W^T - c E||_F / ||W W^T||_F with E = I - (1/K) 1 1^T.
+        nc2b: the same with I in place of E.
+        nc3 = 1 - mean over samples of cos(x, W_k), k the sample's class.
     """
     weight_TKD = weight_TKD.double()
     labels_N = torch.repeat_interleave(class_counts_K)
     num_classes = weight_TKD.shape[1]
     identity_KK = torch.eye(num_classes, dtype=torch.float64, device=weight_TKD.device)
     gram_TKK = weight_TKD @ weight_TKD.mT
-    # cos is formed from unit vectors, and 1 - cos as half their squared distance: no cancellation near collapse
-    apart_TND = _unit(h_TND.double())
-    apart_TND -= _unit(weight_TKD).index_select(1, labels_N)
+    # 1 - cos is half the squared distance of unit vectors, which does not cancel near collapse
+    difference_TND = _unit(h_TND.double())
+    difference_TND -= _unit(weight_TKD).index_select(1, labels_N)
     return {
         "nc2a": _distance_to_ray(gram_TKK, identity_KK - 1 / num_classes),
         "nc2b": _distance_to_ray(gram_TKK, identity_KK),
-        "nc3": torch.linalg.vector_norm(apart_TND, dim=(1, 2)).square() / (2 * len(labels_N)),
+        "nc3": torch.linalg.vector_norm(difference_TND, dim=(1, 2)).square() / (2 * len(labels_N)),
     }
 
 

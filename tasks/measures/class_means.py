@@ -1,6 +1,7 @@
-"""Samples against their class means: within-class variability, nearest-mean accuracy, distance of the means to a simplex.
+"""Class means: within-class variability, nearest-mean accuracy, and the distance of the means from a simplex.
 
-Float64, two passes, and no D x D matrix. Shapes: T trials, N samples sorted by class, D feature dimensions, K classes.
+Computed in float64, in two passes, without a D x D matrix.
+Shapes: T trials, N samples sorted by class, D feature dimensions, K classes.
 Sources: P1 Neural Collapse is Globally Optimal in Deep Regularized ResNets and Transformers, Definition 3.4;
 P2 Neural Collapse versus Low-Rank Bias, section 6; P3 Progressive Feedforward Collapse of ResNet Training, (7)-(9).
 """
@@ -13,11 +14,11 @@ from torch import Tensor
 from depthrate.tasks.measures.finite_matrices import zero_unless_finite
 
 PINV_TOLERANCE = 1e-12
-"""Eigenvalues of Sigma_B below this share of the largest count as zero in nc1_pinv by default; at most K - 1 are kept."""
+"""Default share of Sigma_B's largest eigenvalue below which nc1_pinv treats an eigenvalue as zero. At most K - 1 are used."""
 
 
 def class_means(h_TND: Tensor, class_counts_K: Tensor) -> Tensor:
-    """Return the class means [T, K, D] of features sorted by class."""
+    """Compute the class means [T, K, D] of features sorted by class."""
     segments = torch.split(h_TND, class_counts_K.tolist(), dim=1)
     return torch.stack([segment.mean(1) for segment in segments], dim=1)
 
@@ -25,22 +26,33 @@ def class_means(h_TND: Tensor, class_counts_K: Tensor) -> Tensor:
 def class_collapse(
     h_TND: Tensor, class_counts_K: Tensor, means_TKD: Tensor, *, pinv_tolerance: float = PINV_TOLERANCE
 ) -> dict[str, Tensor]:
-    """Measure features sorted by class against their class means, each [T]; NaN or infinite where not defined.
+    """Measure how close features are to their class means, and the means to a simplex.
 
-    Each class mean has the same weight, however many samples it is of: mu_G is the mean of the class means and Sigma_B =
-    (1/K) sum (mu_k - mu_G)(mu_k - mu_G)^T; Sigma_W is the mean over samples. nc1 = tr Sigma_W / tr Sigma_B (P1 Def. 3.4).
-    nc1_pinv = tr(Sigma_W pinv(Sigma_B)) / K. pfc2 = || Ht^T Ht / ||Ht^T Ht|| - E / sqrt(K-1) || with Ht the centred means and
-    E = I - (1/K) 1 1^T (P3 (8)). ncc_accuracy = share of samples whose nearest class mean is their own (P3 (9)).
+    All classes have the same weight, whatever their sizes: mu_G is the mean of the class means and
+    Sigma_B = (1/K) sum (mu_k - mu_G)(mu_k - mu_G)^T. Sigma_W is the mean over samples.
+
+    Args:
+        h_TND: Features sorted by class.
+        class_counts_K: Number of samples per class.
+        means_TKD: Class means, as `class_means` returns them.
+        pinv_tolerance: Share of Sigma_B's largest eigenvalue below which an eigenvalue is zero in nc1_pinv.
+
+    Returns:
+        Metric name -> values [T], NaN or infinite where undefined.
+        nc1 = tr Sigma_W / tr Sigma_B (P1 Def. 3.4, P3 (7)).
+        nc1_pinv = tr(Sigma_W pinv(Sigma_B)) / K (P2 section 6; Papyan et al. 2020).
+        pfc2 = || Ht^T Ht / ||Ht^T Ht|| - E / sqrt(K-1) ||, Ht the centred means and E = I - (1/K) 1 1^T (P3 (8)).
+        ncc_accuracy = share of samples whose nearest class mean is that of their class (P3 (9)).
     """
     num_samples, num_classes = h_TND.shape[1], len(class_counts_K)
     labels_N = torch.repeat_interleave(class_counts_K)
-    # an index in brackets is several times slower than index_select
+    # indexing with [] is several times slower than index_select
     deviations_TND = h_TND.double() - means_TKD.index_select(1, labels_N)
     centred_TKD = means_TKD - means_TKD.mean(1, keepdim=True)
     gram_TKK = centred_TKD @ centred_TKD.mT
     within_T = torch.linalg.vector_norm(deviations_TND, dim=(1, 2)).square() / num_samples
     between_T = centred_TKD.square().sum((1, 2)) / num_classes
-    # of the deviations only what lies along the centred means counts below
+    # everything below needs only the deviations' components along the centred means
     along_TNK = deviations_TND @ centred_TKD.mT
     scatter_TKK = along_TNK.mT @ along_TNK / (num_samples * num_classes)
     return {
@@ -52,31 +64,39 @@ def class_collapse(
 
 
 def pinv_trace(scatter_TKK: Tensor, root_TKD: Tensor, tolerance: float = PINV_TOLERANCE) -> Tensor:
-    """Return tr(Sigma_W pinv(Sigma_B)) / K, given A Sigma_W A^T and A = root (K x D) with Sigma_B = A^T A.
+    """Compute tr(Sigma_W pinv(Sigma_B)) / K [T] without a D x D matrix.
 
-    With G = A A^T it is tr(G^+ (A Sigma_W A^T) G^+) / K; eigenvalues below `tolerance` times the largest count as zero.
+    With G = A A^T it equals tr(G^+ (A Sigma_W A^T) G^+) / K.
+
+    Args:
+        scatter_TKK: A Sigma_W A^T.
+        root_TKD: A, with Sigma_B = A^T A.
+        tolerance: Share of G's largest eigenvalue below which an eigenvalue is zero.
     """
     num_classes = root_TKD.shape[1]
-    gram_TKK, _ = zero_unless_finite((root_TKD @ root_TKD.mT).cpu())  # of zeros the result is NaN
+    gram_TKK, _ = zero_unless_finite((root_TKD @ root_TKD.mT).cpu())  # a zero matrix gives NaN below
     eigenvalues_TK, vectors_TKK = (part.to(root_TKD.device) for part in torch.linalg.eigh(gram_TKK))
-    kept_TK = eigenvalues_TK > tolerance * eigenvalues_TK[:, -1:]
-    kept_TK[:, 0] = False  # the centred means span at most K - 1 dimensions
-    inverse_TK = torch.where(kept_TK, 1 / eigenvalues_TK, 0.0)
+    is_nonzero_TK = eigenvalues_TK > tolerance * eigenvalues_TK[:, -1:]
+    is_nonzero_TK[:, 0] = False  # the centred means span at most K - 1 dimensions
+    inverse_TK = torch.where(is_nonzero_TK, 1 / eigenvalues_TK, 0.0)
     scaled_TKK = vectors_TKK * inverse_TK.unsqueeze(1)
     result_T = (scaled_TKK.mT @ scatter_TKK @ scaled_TKK).diagonal(dim1=-2, dim2=-1).sum(-1) / num_classes
     return torch.where(eigenvalues_TK[:, -1] > 0, result_T, torch.nan)
 
 
 def _ncc_accuracy(along_TNK: Tensor, gram_TKK: Tensor, labels_N: Tensor) -> Tensor:
-    """The nearest mean maximises (h - mu_G) . c - ||c||^2 / 2 over the centred means c; h - mu_G is its class's c and a
-    deviation, so nothing large cancels."""
-    of_classes_TKK = gram_TKK - gram_TKK.diagonal(dim1=1, dim2=2).unsqueeze(1) / 2
-    scores_TNK = along_TNK + of_classes_TKK.index_select(1, labels_N)
+    """Compute the share [T] of samples nearest to the mean of their class.
+
+    The nearest mean maximises (h - mu_G) . c - ||c||^2 / 2 over the centred means c. Since h - mu_G is the class's c plus a
+    deviation, no large terms cancel.
+    """
+    class_scores_TKK = gram_TKK - gram_TKK.diagonal(dim1=1, dim2=2).unsqueeze(1) / 2
+    scores_TNK = along_TNK + class_scores_TKK.index_select(1, labels_N)
     return (scores_TNK.argmax(-1) == labels_N).double().mean(1)
 
 
 def distance_to_simplex(gram_TKK: Tensor) -> Tensor:
-    """Return pfc2 of the Gram matrix of centred class means: its distance from a simplex's, both of norm 1."""
+    """Compute pfc2 [T]: the distance of the centred class means' Gram matrix from a simplex's, both scaled to norm 1."""
     num_classes = gram_TKK.shape[-1]
     simplex_KK = torch.eye(num_classes, dtype=gram_TKK.dtype, device=gram_TKK.device) - 1 / num_classes
     unit_TKK = gram_TKK / gram_TKK.norm(dim=(1, 2), keepdim=True)

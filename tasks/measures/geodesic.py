@@ -1,10 +1,10 @@
-"""The straight line between first and last features: what it predicts of the layers between, and how far they are from it.
+"""The straight line between first and last features: its predictions for the layers between, and their distances from it.
 
-Along h(t) = (1-t) h(0) + t h(1) every measurement of class means and scatter is a polynomial of t in the classes' first and
-second moments of (h(0), h(1)), and of their cross moments, so the prediction is exact, and the features themselves are read
-once. Nearest class means need a number a sample and class at both ends, and between them.
+Along h(t) = (1-t) h(0) + t h(1) every metric of class means and scatter is a polynomial in t whose coefficients are the
+classes' first, second and cross moments of (h(0), h(1)). The prediction is therefore exact, and the features are read only
+once. Nearest class means additionally need four numbers per sample and class.
 
-Float64. Shapes: N samples, D feature dimensions, K classes.
+Computed in float64. Shapes: N samples, D feature dimensions, K classes.
 Source: P3 Progressive Feedforward Collapse of ResNet Training, section IV.
 """
 
@@ -28,22 +28,22 @@ from depthrate.tasks.measures.progressive import monotonicity, relative_position
 
 Features = Tensor | npt.NDArray[Any]
 PREDICTED = ("nc1", "nc1_pinv", "pfc2", "ncc_accuracy")
-"""Measurements that have a prediction, in a column of their name with `_geodesic` behind it."""
+"""Metrics with a prediction, stored in a column of the same name plus `_geodesic`."""
 
 
 class Geodesic:
-    """The geodesic between two layers' features of one width, by their moments; it keeps none of the features."""
+    """The geodesic between two layers' features of one width, stored as moments without the features."""
 
     def __init__(self, first_ND: Tensor, last_ND: Tensor, class_counts_K: Tensor):
-        """Take moments of features sorted by class.
+        """Compute the moments of features sorted by class.
 
         Raises:
-            ValueError: the layers have different shapes.
+            ValueError: The layers have different shapes.
         """
         if first_ND.shape != last_ND.shape:
             raise ValueError(
-                f"first features have shape {tuple(first_ND.shape)}, last ones {tuple(last_ND.shape)}; a line is drawn "
-                "between features of one width"
+                f"first features have shape {tuple(first_ND.shape)}, last features {tuple(last_ND.shape)}, expected equal "
+                "shapes. Choose layers of one width."
             )
         counts = class_counts_K.tolist()
         self._labels_N = torch.repeat_interleave(class_counts_K)
@@ -59,14 +59,21 @@ class Geodesic:
             deviations = torch.stack([part.double() - mean[label] for part, mean in zip(parts, means, strict=True)])
             self._within_22 += torch.einsum("ind,jnd->ij", deviations, deviations)
             projected = torch.einsum("ind,jkd->nijk", deviations, roots_2KD).flatten(1)
-            own = projected.mT @ projected
-            self._scatter = own if self._scatter is None else self._scatter + own
+            class_scatter = projected.mT @ projected
+            self._scatter = class_scatter if self._scatter is None else self._scatter + class_scatter
             centred = [part.double() - centre for part, centre in zip(parts, centres, strict=True)]
             scores.append(torch.einsum("ind,jkd->nijk", torch.stack(centred), self._centred_2KD))
         self._scores_N22K = torch.cat(scores)
 
     def at(self, t: float) -> dict[str, float]:
-        """Return nc1, nc1_pinv, pfc2 and ncc_accuracy of (1-t) h(0) + t h(1): exact, and at 0 and 1 those of the ends."""
+        """Predict the metrics of the interpolated features (1-t) h(0) + t h(1) exactly.
+
+        Args:
+            t: Position on the line, 0 at the first layer and 1 at the last.
+
+        Returns:
+            nc1, nc1_pinv, pfc2 and ncc_accuracy, as `measure` defines them.
+        """
         share_2 = self._within_22.new_tensor([1 - t, t])
         pairs_22 = torch.outer(share_2, share_2)
         num_samples, num_classes = len(self._labels_N), self._centred_2KD.shape[1]
@@ -87,22 +94,33 @@ class Geodesic:
 
     @property
     def means_cosine(self) -> float | None:
-        """The cosine of both ends' centred class means, as vectors of K D numbers; null where those of one are one point."""
+        """Cosine of the first and last centred class means as vectors of K D numbers. None if one end's means coincide."""
         first_KD, last_KD = self._centred_2KD
         return _quotient((first_KD * last_KD).sum(), first_KD.norm() * last_KD.norm())
 
 
 def geodesic(features_first: Features, features_last: Features, labels: Features) -> Geodesic:
-    """Return the geodesic between two layers' features [N, D] with labels [N], 0 to K - 1 in any order.
+    """Build the geodesic between two layers' features, whose `at(t)` predicts the metrics in between.
+
+    The geodesic is h(t) = (1-t) h(0) + t h(1), sample by sample. Source: P3 Progressive Feedforward Collapse of ResNet
+    Training, section IV.
+
+    Args:
+        features_first: First layer's features, shape [N, D].
+        features_last: Last layer's features of the same samples, shape [N, D].
+        labels: Class of each sample, shape [N], 0 to K - 1 in any order.
+
+    Returns:
+        The geodesic. It holds moments only, not the features.
 
     Raises:
-        ValueError: the arrays do not fit together.
+        ValueError: The shapes do not match, or a class has no samples.
     """
     first, last = torch.as_tensor(features_first), torch.as_tensor(features_last)
     labels_N = torch.as_tensor(labels).long()
     if first.ndim != 2 or len(labels_N) != len(first):
         raise ValueError(
-            f"features have shape {tuple(first.shape)} and labels {tuple(labels_N.shape)}; give [N, D] and [N]"
+            f"features have shape {tuple(first.shape)} and labels {tuple(labels_N.shape)}, expected [N, D] and [N]"
         )
     order, counts_K = _by_class(labels_N)
     return Geodesic(first[order], last[order], counts_K)
@@ -111,37 +129,39 @@ def geodesic(features_first: Features, features_last: Features, labels: Features
 def _by_class(labels_N: Tensor) -> tuple[Tensor, Tensor]:
     counts_K = torch.bincount(labels_N)
     if (counts_K == 0).any():
-        raise ValueError(f"class {int(counts_K.argmin())} has no samples; number classes 0 to K - 1 without gaps")
+        raise ValueError(f"class {int(counts_K.argmin())} has no samples. Number classes 0 to K - 1 without gaps.")
     return torch.argsort(labels_N, stable=True), counts_K
 
 
 def line_distances(first_ND: Tensor, last_ND: Tensor, h_ND: Tensor) -> tuple[Tensor, Tensor]:
-    """Return of each sample its distance from the line through its own two ends over their distance, and its place on it.
+    """Compute each sample's distance from the line through its first and last features, and its position on that line.
 
-    A place is t of the nearest point (1-t) h(0) + t h(1). Samples that do not move have neither: NaN.
+    Returns:
+        Distances [N] relative to the length ||h(1) - h(0)||, and positions [N]: t of the nearest point (1-t) h(0) + t h(1).
+        Both are NaN for samples with h(0) = h(1).
     """
-    way_ND, gone_ND = (last_ND - first_ND).double(), (h_ND - first_ND).double()
-    squared_N = way_ND.square().sum(1)
-    place_N = (gone_ND * way_ND).sum(1) / squared_N
-    off_N = (gone_ND - place_N.unsqueeze(1) * way_ND).norm(dim=1) / squared_N.sqrt()
-    return torch.where(squared_N > 0, off_N, torch.nan), torch.where(squared_N > 0, place_N, torch.nan)
+    line_ND, offset_ND = (last_ND - first_ND).double(), (h_ND - first_ND).double()
+    squared_N = line_ND.square().sum(1)
+    position_N = (offset_ND * line_ND).sum(1) / squared_N
+    distance_N = (offset_ND - position_N.unsqueeze(1) * line_ND).norm(dim=1) / squared_N.sqrt()
+    return torch.where(squared_N > 0, distance_N, torch.nan), torch.where(squared_N > 0, position_N, torch.nan)
 
 
 def transport_cost(last_ND: Tensor, h_ND: Tensor) -> float | None:
-    """Return the cost of moving each sample to its own end: the mean of ||h(1) - h||^2 over that of ||h(1) - centre||^2.
+    """Compute the cost of moving every sample to its last features: mean ||h(1) - h||^2 / mean ||h(1) - centre||^2.
 
-    Null where all end in one point.
+    None if all last features coincide.
     """
     last_ND = last_ND.double()
     return _quotient((last_ND - h_ND).square().sum(), (last_ND - last_ND.mean(0)).square().sum())
 
 
-def _quotient(above: Tensor, below: Tensor) -> float | None:
-    return (above / below).item() if below > 0 else None
+def _quotient(numerator: Tensor, denominator: Tensor) -> float | None:
+    return (numerator / denominator).item() if denominator > 0 else None
 
 
 def effective_depth(accuracies: Sequence[float | None], layers: Sequence[int], epsilon: float) -> int | None:
-    """Return the first layer from which nearest-mean accuracy stays at 1 - epsilon or above; null where it does not end so."""
+    """Find the first layer from which nearest-mean accuracy stays at or above 1 - epsilon. None if the last is below."""
     first = None
     for layer, accuracy in zip(layers, accuracies, strict=True):
         if accuracy is None or accuracy < 1 - epsilon:
@@ -158,20 +178,24 @@ def add_geodesic(
     layers: Iterable[Tensor],
     epsilon: float,
 ) -> None:
-    """Add to the rows of the layers of a path what the line between its ends says of them.
+    """Add the geodesic's columns to the rows of a path's layers, in place.
 
-    A row has its layer, relative_position, nc1, pfc2 and ncc_accuracy; `layers` gives their features [N, D] once more, one
-    layer at a time.
+    Args:
+        rows: One row per layer with layer, relative_position, nc1, pfc2 and ncc_accuracy.
+        line: Geodesic of the path.
+        ends: First and last features, [N, D].
+        layers: Features of all layers once more, [N, D] each.
+        epsilon: Accuracy tolerance of effective_depth.
     """
     for row, h_ND in zip(rows, layers, strict=True):
-        place = row["relative_position"]
-        predicted = dict.fromkeys(PREDICTED) if place is None else line.at(place)
+        position = row["relative_position"]
+        predicted = dict.fromkeys(PREDICTED) if position is None else line.at(position)
         row |= {f"{name}_geodesic": value for name, value in predicted.items()}
-        off_N, place_N = (values[~values.isnan()] for values in line_distances(*ends, h_ND))
+        distance_N, position_N = (values[~values.isnan()] for values in line_distances(*ends, h_ND))
         row |= {
-            "line_distance": off_N.mean().item() if len(off_N) else None,
-            "line_distance_spread": off_N.std(correction=0).item() if len(off_N) else None,
-            "line_position": place_N.mean().item() if len(place_N) else None,
+            "line_distance": distance_N.mean().item() if len(distance_N) else None,
+            "line_distance_spread": distance_N.std(correction=0).item() if len(distance_N) else None,
+            "line_position": position_N.mean().item() if len(position_N) else None,
             "transport_cost": transport_cost(ends[1], h_ND),
         }
     accuracies, numbers = [row["ncc_accuracy"] for row in rows], [row["layer"] for row in rows]
@@ -186,14 +210,28 @@ def add_geodesic(
 def along_geodesic(
     layers: Callable[[], Iterable[Features]], labels: Features, *, epsilon: float = 0.01
 ) -> list[dict[str, Any]]:
-    """Measure layers of one width, and what the geodesic between the first and the last of them predicts of each.
+    """Measure layers of one width and compare them with the geodesic between the first and the last of them.
 
-    `layers` is called twice and gives the layers' features [N, D], which are read one at a time beside the first and the
-    last; labels [N] are 0 to K - 1 in any order. A row a layer: relative_position, nc1, nc1_pinv, pfc2 and ncc_accuracy, the
-    same with `_geodesic` behind their names as predicted at that position, line_distance (mean over samples of the distance
-    from the line between a sample's ends, over their distance), line_distance_spread, line_position, transport_cost; in the
-    last row also nc1_rise, pfc2_rise, ncc_fall, monotone, nc1_left, means_cosine and effective_depth, the first
-    layer from which ncc_accuracy stays at 1 - epsilon.
+    Source: P3 Progressive Feedforward Collapse of ResNet Training, section IV.
+
+    Args:
+        layers: Function that yields the layers' features, shape [N, D] each. It is called twice, and only the first, the
+            last and the current layer are in memory.
+        labels: Class of each sample, shape [N], 0 to K - 1 in any order.
+        epsilon: Accuracy tolerance of effective_depth.
+
+    Returns:
+        One row per layer:
+        relative_position, path length from the first layer over the total, 0 to 1.
+        nc1, nc1_pinv, pfc2 and ncc_accuracy, and with the suffix `_geodesic` their predictions at that position.
+        line_distance, line_distance_spread, mean and standard deviation over samples of the distance from the line
+        through a sample's first and last features, relative to their distance.
+        line_position, mean over samples of the nearest point's t. transport_cost, remaining cost to the last features.
+        The last row also has nc1_rise, pfc2_rise, ncc_fall, monotone, nc1_left, means_cosine, and effective_depth, the
+        first layer from which ncc_accuracy stays at or above 1 - epsilon.
+
+    Raises:
+        ValueError: No layers, first and last layer of different widths, or a class without samples.
     """
     order, counts_K = _by_class(torch.as_tensor(labels).long())
 
@@ -210,8 +248,8 @@ def along_geodesic(
             steps.append(step_length(last, h_ND).item())
         first, last = h_ND if first is None else first, h_ND
     if first is None or last is None:
-        raise ValueError("there are no layers; give one or more")
-    for row, place in zip(rows, relative_positions(steps), strict=True):
-        row["relative_position"] = place
+        raise ValueError("layers() yielded no layers, expected at least 1")
+    for row, position in zip(rows, relative_positions(steps), strict=True):
+        row["relative_position"] = position
     add_geodesic(rows, Geodesic(first, last, counts_K), (first, last), read(), epsilon)
     return rows

@@ -1,6 +1,6 @@
-"""Any features measured: the numbers that the built-in tasks give for a layer, by the same formulas.
+"""Collapse metrics of any features, by the formulas of the built-in tasks.
 
-Shapes: T = 1, N samples, D numbers of a feature, K classes.
+Shapes: T = 1, N samples, D feature dimensions, K classes.
 """
 
 from __future__ import annotations
@@ -13,35 +13,54 @@ from torch import Tensor
 
 from depthrate.tasks.measures.alignment import weight_alignment
 from depthrate.tasks.measures.class_means import class_collapse, class_means
-from depthrate.tasks.measures.labelled import as_features, as_labels, as_weight, numbered
+from depthrate.tasks.measures.labelled import as_features, as_labels, as_weight, sort_by_class
 from depthrate.tasks.measures.spectra import spectrum
 
 
 def measure(features: Any, labels: Any, weight: Any = None, *, rank_tol: float = 0.01) -> dict[str, Any]:
-    """Measure the collapse of features [N, ...] with labels [N], as the built-in tasks measure a layer, in float64.
+    """Measure the collapse of one layer's features, in float64, as the built-in tasks do.
 
-    Numpy or torch, on any device; samples in any order, labels of any type; what a sample has beyond its first axis is
-    flattened. With the last layer's weight [K, D], whose rows the labels then number, nc2a, nc2b and nc3 as well. Returns
-    column -> number (null where not defined), list or matrix [K, K].
+    With class means mu_k (the columns of M, D x K), mu_G their mean, Sigma_W the mean over samples of
+    (x - mu_k)(x - mu_k)^T, Sigma_B = (1/K) sum (mu_k - mu_G)(mu_k - mu_G)^T and E = I - (1/K) 1 1^T:
+
+    - nc1 = tr Sigma_W / tr Sigma_B (P1 Def. 3.4, P3 (7)). nc1_pinv = tr(Sigma_W pinv(Sigma_B)) / K (Papyan et al. 2020).
+    - pfc2 = || Ht^T Ht / ||Ht^T Ht||_F - E / sqrt(K-1) ||_F, Ht the centred means (P3 (8)).
+    - ncc_accuracy = share of samples whose nearest class mean is that of their class, NC4 (P3 (9)).
+    - rank, stable_rank, condition_number, singular_values and class_gram = M^T M, of M (P2 section 6).
+    - With a weight W: nc2a = min over c >= 0 of ||W W^T - c E||_F / ||W W^T||_F, nc2b the same with I in place of E,
+      nc3 = 1 - mean cos(x, W_k) (P1 Def. 3.4).
+
+    P1: Neural Collapse is Globally Optimal in Deep Regularized ResNets and Transformers. P2: Neural Collapse versus Low-Rank
+    Bias. P3: Progressive Feedforward Collapse of ResNet Training.
+
+    Args:
+        features: Shape [N, ...], numpy or torch, on any device. Axes after the first are flattened to D.
+        labels: Class of each sample, shape [N], of any type and in any order. With a weight, its row numbers 0 to K - 1.
+        weight: Last layer's weight W, shape [K, D].
+        rank_tol: Share of the largest singular value above which one counts in rank.
+
+    Returns:
+        Metric name -> float (None where undefined), list (singular_values) or array [K, K] (class_gram). All are
+        dimensionless except singular_values (units of the features) and class_gram (their square).
 
     Raises:
-        FeaturesError: lengths differ, labels are no classes, a number is not finite, or a class is empty.
+        FeaturesError: Lengths differ, labels are not classes, a number is not finite, or a class has no samples.
     """
     h_ND = as_features(features)
     labels_N, weight_KD = as_labels(labels, len(h_ND)), as_weight(weight, h_ND.shape[1])
-    order_N, counts_K = numbered(labels_N, None if weight_KD is None else len(weight_KD))
+    order_N, counts_K = sort_by_class(labels_N, None if weight_KD is None else len(weight_KD))
     h_1ND, counts_K = h_ND[order_N.to(h_ND.device)].double().unsqueeze(0), counts_K.to(h_ND.device)
     means_1KD = class_means(h_1ND, counts_K)
-    measured = class_collapse(h_1ND, counts_K, means_1KD) | spectrum(means_1KD, rank_tol, h_ND.dtype)
+    metrics = class_collapse(h_1ND, counts_K, means_1KD) | spectrum(means_1KD, rank_tol, h_ND.dtype)
     if weight_KD is not None:
-        measured |= weight_alignment(h_1ND, counts_K, weight_KD.to(h_ND.device).unsqueeze(0))
-    return as_columns(measured)
+        metrics |= weight_alignment(h_1ND, counts_K, weight_KD.to(h_ND.device).unsqueeze(0))
+    return as_columns(metrics)
 
 
-def as_columns(found: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return measurements of one trial as numbers (null where not defined), lists and matrices."""
+def as_columns(metrics: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Convert one trial's metrics to floats (None where undefined), lists and arrays."""
     columns: dict[str, Any] = {}
-    for name, values in found.items():
+    for name, values in metrics.items():
         if values.ndim == 1:
             number = values.item()
             columns[name] = number if math.isfinite(number) else None

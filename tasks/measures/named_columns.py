@@ -1,7 +1,4 @@
-"""What a trial asks to be measured by name, of any network's layers: declared once, for the tasks that offer it.
-
-Importable without torch.
-"""
+"""Declarations of the metrics that a trial may request by name, for any network. Importable without torch."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from depthrate.tasks.metric import Measurement
 from depthrate.tasks.parameters import ParameterError, nearest
 
 PARAMETER = "measure"
-"""The parameter of a trial that names them."""
+"""Parameter that lists the requested metrics."""
 CKA_LAST = "cka_last"
 INPUT = "cka_input"
 
@@ -24,15 +21,15 @@ NAMED_MEASURES = (
     Measurement(
         "intrinsic_dimension",
         "Intrinsic dimension",
-        "TwoNN: from the two nearest neighbours of each sample, of at most 1,000 evenly spaced ones (Facco et al. 2017)",
+        "TwoNN, from each sample's two nearest neighbours, at most 1,000 evenly spaced samples (Facco et al. 2017)",
         panel="fitted",
         asked_by=PARAMETER,
     ),
     Measurement(
         "linear_probe",
         "Linear probe",
-        "of a ridge regression on the features, fitted on every second sample of each class, the accuracy on the others; of "
-        "targets R^2 (Alain & Bengio 2016)",
+        "held-out accuracy of a ridge regression fitted on every second sample of each class, R^2 for targets (Alain "
+        "& Bengio 2016)",
         axis="linear",
         panel="fitted",
         asked_by=PARAMETER,
@@ -40,7 +37,7 @@ NAMED_MEASURES = (
     Measurement(
         INPUT,
         "CKA with the input",
-        "linear centred kernel alignment of the features with the network's input; null for texts (Kornblith et al. 2019)",
+        "linear centred kernel alignment of the features with the network's input, null for text (Kornblith et al. 2019)",
         axis="linear",
         panel="fitted",
         asked_by=PARAMETER,
@@ -55,22 +52,19 @@ NAMED_MEASURES = (
     ),
 )
 NAMES = tuple(measurement.name for measurement in NAMED_MEASURES)
-DOC = (
-    f"what is measured of each layer beside the rest, by name, several with commas: {', '.join(NAMES)}; it takes a while for "
-    "thousands of samples"
-)
+DOC = f"additional metrics of each layer, separated by commas: {', '.join(NAMES)}. Slow for thousands of samples"
 
 
 def parse_measure(text: str | None) -> tuple[str, ...]:
-    """Return the names in the parameter `measure`; none where it is null.
+    """Parse the parameter `measure` into metric names, none for None.
 
     Raises:
-        ParameterError: one is unknown, or stands there twice.
+        ParameterError: A name is unknown or repeated.
     """
     names = () if text is None else tuple(part.strip() for part in text.split(",") if part.strip())
     for name in names:
         if name not in NAMES:
-            raise ParameterError(f"measure names {name!r}{nearest(name, NAMES)}; allowed: {', '.join(NAMES)}, or null")
+            raise ParameterError(f"measure has {name!r}, expected {', '.join(NAMES)} or null{nearest(name, NAMES)}")
         if names.count(name) > 1:
-            raise ParameterError(f"measure names {name!r} twice; give it once")
+            raise ParameterError(f"measure has {name!r} twice. Name it once.")
     return names

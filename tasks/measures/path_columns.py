@@ -1,6 +1,6 @@
-"""What is measured of the path that features take through the layers: declared once, for the tasks that measure it.
+"""Declarations of the metrics of the features' path through the layers. Importable without torch.
 
-Importable without torch. P3 is Progressive Feedforward Collapse of ResNet Training.
+P3 is Progressive Feedforward Collapse of ResNet Training.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ MONOTONE = (
     Measurement(
         "nc1_rise",
         "Rise of PFC1",
-        "largest rise of nc1 from one layer to the next, over its value at the first; 0: P3's Theorem 1 is respected",
+        "largest rise of nc1 from one layer to the next, over its value at the first; 0 agrees with P3's Theorem 1",
         axis="linear",
         panel="fitted",
     ),
     Measurement(
         "pfc2_rise",
         "Rise of PFC2",
-        "largest rise of pfc2 from one layer to the next; 0: P3's conjecture of progressive collapse is respected",
+        "largest rise of pfc2 from one layer to the next; 0 agrees with P3's conjecture of progressive collapse",
         axis="linear",
         panel="fitted",
     ),
     Measurement(
         "ncc_fall",
         "Fall of PFC3",
-        "largest fall of ncc_accuracy from one layer to the next; 0: it never falls (P3)",
+        "largest fall of ncc_accuracy from one layer to the next, 0 if it never falls (P3)",
         axis="linear",
         panel="fitted",
     ),
     Measurement(
         "monotone",
         "Monotone along the layers",
-        "1 if nc1 ever rises along the layers + 2 if pfc2 does + 4 if ncc_accuracy ever falls; 0: all are monotone (P3)",
+        "1 if nc1 ever rises along the layers + 2 if pfc2 does + 4 if ncc_accuracy ever falls, 0 if all are monotone (P3)",
         axis="linear",
         panel="fitted",
     ),
@@ -51,8 +51,8 @@ MONOTONE_PANEL = VerdictPanel(
         7: "none monotone",
     },
     columns=("nc1_rise", "pfc2_rise", "ncc_fall"),
-    doc="Whether PFC1 (nc1) and PFC2 fall and PFC3 (nearest-mean accuracy) rises from layer to layer, and the largest step "
-    "against it.",
+    doc="Whether PFC1 (nc1) and PFC2 fall and PFC3 (nearest-mean accuracy) rises from layer to layer, and the largest step in "
+    "the opposite direction.",
 )
 _PREDICTED: tuple[tuple[str, str, Axis], ...] = (
     ("nc1", "NC1", "log"),
@@ -65,7 +65,7 @@ GEODESIC = (
         Measurement(
             f"{name}_geodesic",
             f"{label} predicted",
-            f"{name} of the straight line between the path's first and last features, at the layer's relative position "
+            f"{name} on the straight line between the path's first and last features, at the layer's relative position "
             "(P3, section IV)",
             axis=axis,
             panel="fitted",
@@ -75,7 +75,8 @@ GEODESIC = (
     Measurement(
         "line_distance",
         "Distance from the line",
-        "mean over samples of the distance from the line through a sample's first and last features, over their distance",
+        "mean over samples of the distance from the line through a sample's first and last features, relative to their "
+        "distance",
         axis="linear",
         panel="fitted",
     ),
@@ -88,16 +89,16 @@ GEODESIC = (
     ),
     Measurement(
         "line_position",
-        "Place on the line",
-        "mean over samples of t where (1-t) h(0) + t h(1) is nearest",
+        "Position on the line",
+        "mean over samples of the t at which (1-t) h(0) + t h(1) is nearest",
         axis="linear",
         panel="fitted",
     ),
     Measurement(
         "transport_cost",
         "Transport cost to the end",
-        "mean over samples of ||h(1) - h||^2, h(1) a sample's last features, over the mean of ||h(1) - centre||^2: what P3's "
-        "Theorem 2 wants small, near the end",
+        "mean over samples of ||h(1) - h||^2, h(1) a sample's last features, over the mean of ||h(1) - centre||^2; P3's "
+        "Theorem 2 assumes that it is small near the end",
         axis="log",
         panel="fitted",
     ),
@@ -105,23 +106,22 @@ GEODESIC = (
     Measurement(
         "nc1_left",
         "NC1 left at the end",
-        "nc1 at the path's last layer over nc1 at its first; 0: a collapsed end, as P3's Theorems 1 and 2 suppose",
+        "nc1 at the path's last layer over nc1 at its first; 0 is a collapsed end, as P3's Theorems 1 and 2 assume",
         axis="log",
         panel="fitted",
     ),
     Measurement(
         "means_cosine",
         "Cosine of first and last means",
-        "cosine of the centred class means of the path's first and last layers; with a collapsed end nc1 of the line between "
-        "them falls throughout if and only if it is not negative, as it is not where the line is an optimal transport (P3, "
-        "Theorem 1)",
+        "cosine of the centred class means of the path's first and last layers. With a collapsed end, nc1 falls all along the "
+        "line between them if and only if the cosine is not negative, which holds for an optimal transport (P3, Theorem 1)",
         axis="linear",
         panel="fitted",
     ),
     Measurement(
         "effective_depth",
         "Effective depth",
-        "first layer of the path from which the nearest-mean accuracy stays at 1 - epsilon or above; null where it does not",
+        "first layer of the path from which the nearest-mean accuracy stays at or above 1 - epsilon, null if there is none",
         axis="linear",
         panel="fitted",
     ),
@@ -134,4 +134,4 @@ PATH_PANELS: tuple[Panel, ...] = (
     ),
     *(LayerMapPanel(measurement=name, needs="nc1_geodesic") for name in ("nc1", "pfc2", "ncc_accuracy")),
 )
-"""Of a task that has all of GEODESIC."""
+"""Panels for a task that measures all of GEODESIC."""

@@ -1,4 +1,4 @@
-"""The path that features take through the layers.
+"""The features' path through the layers: positions, step lengths and monotonicity.
 
 Shapes: T trials, N samples, D feature dimensions.
 Source: P3 Progressive Feedforward Collapse of ResNet Training, section IV.
@@ -14,10 +14,10 @@ from torch import Tensor
 
 
 def path_start(shapes: Sequence[tuple[int, ...]]) -> int:
-    """Return the index of the layer where the path begins, given the layers' feature shapes.
+    """Find the index of the path's first layer from the layers' feature shapes.
 
-    Features of two widths cannot be subtracted, so the path is the last stretch of layers that all have the last one's
-    shape: in a network of one width all of them, in a network of stages the last stage, which is what P3 measures.
+    Features of different widths cannot be subtracted, so the path is the last run of layers with the last layer's shape: all
+    layers of a network of constant width, and the last stage of a network with stages, as in P3.
     """
     start = len(shapes)
     while start > 0 and shapes[start - 1] == shapes[-1]:
@@ -26,14 +26,14 @@ def path_start(shapes: Sequence[tuple[int, ...]]) -> int:
 
 
 def step_length(previous_TND: Tensor, h_TND: Tensor) -> Tensor:
-    """Return the way from one layer to the next, [T]: the sum of ||h^{l+1} - h^l|| over samples, formed in float64."""
+    """Compute the path length from one layer to the next, [T]: the sum of ||h^{l+1} - h^l|| over samples."""
     return (h_TND - previous_TND).double().norm(dim=-1).sum(-1)
 
 
 def relative_positions(steps: Sequence[float]) -> list[float | None]:
-    """Return of each layer of a path the length of the way to it over the whole way's: one more than there are steps.
+    """Compute each layer's relative position: path length up to it over total length, from 0 to 1.
 
-    The first layer is at 0, the last at 1; where nothing moves, no layer has a position.
+    The result has one entry more than `steps`. All are None if the total length is 0.
     """
     path = [0.0]
     for length in steps:
@@ -42,10 +42,11 @@ def relative_positions(steps: Sequence[float]) -> list[float | None]:
 
 
 def monotonicity(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """Return by how much nc1 and pfc2 rise and ncc_accuracy falls at most from one layer's row to the next, and a code.
+    """Compute the largest rise of nc1 and pfc2 and the largest fall of ncc_accuracy between consecutive layers' rows.
 
-    nc1_rise is over nc1 at the first layer. The code `monotone` is 1 if nc1 ever rises + 2 if pfc2 does + 4 if ncc_accuracy
-    ever falls: 0 where features collapse progressively, as P3 has it. Null where a layer has no such number.
+    Returns:
+        nc1_rise (relative to nc1 at the first layer), pfc2_rise, ncc_fall, and the code `monotone`: 1 if nc1 ever rises + 2 if
+        pfc2 does + 4 if ncc_accuracy ever falls. 0 is progressive collapse in the sense of P3. None if a layer lacks a number.
     """
     nc1, pfc2, accuracy = ([row.get(name) for row in rows] for name in ("nc1", "pfc2", "ncc_accuracy"))
     steps = (_largest_rise(nc1, 1), _largest_rise(pfc2, 1), _largest_rise(accuracy, -1))

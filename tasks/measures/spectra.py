@@ -13,14 +13,23 @@ from depthrate.tasks.measures.finite_matrices import zero_unless_finite
 
 
 def spectrum(means_TKD: Tensor, rank_tol: float, precision: torch.dtype = torch.float64) -> dict[str, Tensor]:
-    """Measure the class-mean matrix M (D x K), uncentred; NaN or infinite where not defined.
+    """Measure the spectrum of the uncentred class-mean matrix M (D x K).
 
-    singular_values, falling [T, min(D, K)]; class_gram = M^T M, [T, K, K]; and, each [T], rank = number of singular values
-    above rank_tol x the largest, stable_rank = ||M||_F^2 / ||M||_2^2, condition_number = largest over smallest singular
-    value, not defined when the smallest is zero to rounding: below the largest times max(D, K) times the rounding of
-    `precision`, in which the features were computed.
+    Args:
+        means_TKD: Class means, M^T of each trial.
+        rank_tol: Share of the largest singular value above which one counts in rank.
+        precision: Type in which the features were computed.
+
+    Returns:
+        Metric name -> values, NaN or infinite where undefined.
+        singular_values: descending, [T, min(D, K)].
+        class_gram = M^T M, [T, K, K].
+        rank: number of singular values above rank_tol times the largest, [T].
+        stable_rank = ||M||_F^2 / ||M||_2^2, [T].
+        condition_number: largest over smallest singular value, [T]. It is infinite if the smallest is zero up to rounding,
+        i.e. at most the largest times max(D, K) times the machine epsilon of `precision`.
     """
-    # on a GPU a decomposition of so small a matrix costs more than bringing it over
+    # for so small a matrix a decomposition on the GPU costs more than the transfer
     finite_TKD, is_finite_T11 = zero_unless_finite(means_TKD.cpu())
     singular_values = torch.linalg.svdvals(finite_TKD.mT)
     singular_values = torch.where(is_finite_T11.squeeze(2), singular_values, torch.nan).to(means_TKD.device)

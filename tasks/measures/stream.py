@@ -1,9 +1,9 @@
-"""Measurements of features that do not fit into memory: batch after batch, in two passes over them.
+"""Streaming metrics of features that do not fit into memory: two passes over batches.
 
-The first pass forms class means and the scatter around them by Chan's merge, in float64; the second, which needs the means,
-the two numbers that compare samples with them. What is held is K x D numbers and a batch.
+The first pass computes class means and the scatter around them in float64, with Chan's merge of partial sums. The second pass
+needs the means and computes nc1_pinv and ncc_accuracy. Memory: K x D numbers and one batch.
 
-Shapes: T = 1, N samples of a batch, D numbers of a feature, K classes.
+Shapes: T = 1, N samples of a batch, B classes in a batch, D feature dimensions, K classes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,21 @@ from depthrate.tasks.measures.spectra import spectrum
 
 
 class Measurer:
-    """Measures features that come in batches: `update` with each, `revisit` with each again, then `result`.
+    """Computes the metrics of `measure` in batches: `update` with every batch, `revisit` with every batch again, `result`.
 
-    Without the second pass `nc1_pinv` and `ncc_accuracy` are null. With a weight [K, D], labels number its rows.
+    Without the second pass, nc1_pinv and ncc_accuracy are None. Memory grows with classes x width, not with samples.
     """
 
     def __init__(self, weight: Any = None, *, rank_tol: float = 0.01):
+        """Start without samples.
+
+        Args:
+            weight: Last layer's weight, shape [K, D]. With it, labels must be its row numbers 0 to K - 1.
+            rank_tol: Share of the largest singular value above which one counts in rank.
+
+        Raises:
+            FeaturesError: The weight is not a matrix.
+        """
         self._weight_KD = as_weight(weight, None)
         self._rank_tol = rank_tol
         self._classes: dict[Any, int] = {}
@@ -41,45 +50,54 @@ class Measurer:
         self._root_KD = self._centred_KD = self._global_mean_D = self._means_KD
 
     def update(self, features: Any, labels: Any) -> None:
-        """Take a batch [N, ...] with its labels [N] in the first pass.
+        """Add a batch in the first pass.
+
+        Args:
+            features: Shape [N, ...], numpy or torch. Axes after the first are flattened to D.
+            labels: Class of each sample, shape [N], of any type.
 
         Raises:
-            FeaturesError: they do not fit together or to the batches before, or a number is not finite.
+            FeaturesError: Shapes differ within the batch or from earlier batches, a number is not finite, or `revisit` was
+                called before.
         """
         if self._revisited:
             raise FeaturesError(
-                "update after revisit: the second pass needs the means of all batches; make a new Measurer"
+                "update after revisit: the second pass needs the means of all batches. Create a new Measurer."
             )
-        self._scatter_KK = None  # a result before the last batch has centred the means of those it had
+        self._scatter_KK = None  # result() may have centred the means of the batches up to then
         h_ND, labels_N = self._batch(features, labels)
         classes, index_N = np.unique(labels_N, return_inverse=True)
         rows_B = self._rows(classes, h_ND)
         order, counts_B = torch.from_numpy(np.argsort(index_N, kind="stable")), np.bincount(index_N)
         sorted_1ND = h_ND[order.to(h_ND.device)].unsqueeze(0)
         means_BD = class_means(sorted_1ND, torch.from_numpy(counts_B))[0]
-        own = torch.from_numpy(np.repeat(np.arange(len(classes)), counts_B)).to(h_ND.device)
-        self._within += (sorted_1ND[0] - means_BD[own]).square().sum().item()
-        before_B, total_B = self._counts_K[rows_B], self._counts_K[rows_B] + counts_B
+        class_N = torch.from_numpy(np.repeat(np.arange(len(classes)), counts_B)).to(h_ND.device)
+        self._within += (sorted_1ND[0] - means_BD[class_N]).square().sum().item()
+        previous_B, total_B = self._counts_K[rows_B], self._counts_K[rows_B] + counts_B
         shift_BD = means_BD.cpu() - self._means_KD[rows_B]
-        self._within += (shift_BD.square().sum(1) * torch.from_numpy(before_B * counts_B / total_B)).sum().item()
+        self._within += (shift_BD.square().sum(1) * torch.from_numpy(previous_B * counts_B / total_B)).sum().item()
         self._means_KD[rows_B] += shift_BD * torch.from_numpy(counts_B / total_B).unsqueeze(1)
         self._counts_K[rows_B] = total_B
         if self._weight_KD is not None:
             self._compare(sorted_1ND, np.asarray(classes), counts_B)
 
     def revisit(self, features: Any, labels: Any) -> None:
-        """Take a batch again, in the second pass.
+        """Add a batch in the second pass, after all batches were passed to `update`.
+
+        Args:
+            features: As in `update`.
+            labels: As in `update`.
 
         Raises:
-            FeaturesError: see `update`, or it has a class that the first pass did not.
+            FeaturesError: As `update`, or a class did not occur in the first pass.
         """
         h_ND, labels_N = self._batch(features, labels)
         if self._scatter_KK is None:
-            self._begin_revisit()
+            self._start_revisit()
         assert self._scatter_KK is not None
         unknown = [label for label in np.unique(labels_N).tolist() if label not in self._classes]
         if unknown:
-            raise FeaturesError(f"class {unknown[0]!r} comes in the second pass and did not in the first")
+            raise FeaturesError(f"class {unknown[0]!r} occurs in the second pass, but not in the first")
         rows_N = torch.tensor([self._classes[label] for label in labels_N.tolist()])
         h_ND = h_ND.cpu()
         projected_NK = (h_ND - self._means_KD[rows_N]) @ self._root_KD.mT
@@ -89,42 +107,45 @@ class Measurer:
         self._revisited += len(h_ND)
 
     def result(self) -> dict[str, Any]:
-        """Return the measurements of all batches by column, as `measure` does.
+        """Compute the metrics of all batches.
+
+        Returns:
+            Metric name -> value, as `measure` returns them.
 
         Raises:
-            FeaturesError: there are fewer than two classes, a row of the weight has no sample, or the second pass was shorter.
+            FeaturesError: There are fewer than two classes, a row of the weight has no samples, or the passes differ in length.
         """
         total = int(self._counts_K.sum())
         if len(self._classes) < 2:
-            raise FeaturesError(f"{len(self._classes)} classes were seen; collapse is measured between two or more")
+            raise FeaturesError(f"batches have {len(self._classes)} classes, collapse needs at least 2")
         if self._weight_KD is not None and len(self._classes) < len(self._weight_KD):
             raise FeaturesError(
-                f"{len(self._classes)} classes were seen, and the weight has {len(self._weight_KD)} rows"
+                f"batches have {len(self._classes)} classes, expected {len(self._weight_KD)}, one per row of the weight"
             )
         if self._revisited not in (0, total):
             raise FeaturesError(
-                f"the second pass had {self._revisited} samples, the first {total}; give the same batches"
+                f"the second pass has {self._revisited} samples, the first {total}. Pass the same batches to revisit."
             )
         if self._scatter_KK is None:
-            self._begin_revisit()
+            self._start_revisit()
         assert self._scatter_KK is not None
         order = torch.tensor([self._classes[label] for label in sorted(self._classes)])
         means_1KD, centred_1KD = self._means_KD[order].unsqueeze(0), self._centred_KD[order].unsqueeze(0)
         between = self._root_KD.square().sum()
-        found = {
+        metrics = {
             "nc1": torch.tensor([self._within / total], dtype=torch.float64) / between,
             "pfc2": distance_to_simplex(centred_1KD @ centred_1KD.mT),
             **spectrum(means_1KD, self._rank_tol, self._precision),
         }
         if self._revisited:
-            found["nc1_pinv"] = pinv_trace(self._scatter_KK.unsqueeze(0) / total, self._root_KD.unsqueeze(0))
-            found["ncc_accuracy"] = torch.tensor([self._right / total], dtype=torch.float64)
+            metrics["nc1_pinv"] = pinv_trace(self._scatter_KK.unsqueeze(0) / total, self._root_KD.unsqueeze(0))
+            metrics["ncc_accuracy"] = torch.tensor([self._right / total], dtype=torch.float64)
         if self._weight_KD is not None:
             one_each = torch.ones(len(self._weight_KD), dtype=torch.int64)
-            found |= weight_alignment(means_1KD, one_each, self._weight_KD.cpu().unsqueeze(0))
-            found["nc3"] = torch.tensor([self._distance / total], dtype=torch.float64)
+            metrics |= weight_alignment(means_1KD, one_each, self._weight_KD.cpu().unsqueeze(0))
+            metrics["nc3"] = torch.tensor([self._distance / total], dtype=torch.float64)
         missing = {} if self._revisited else {"nc1_pinv": None, "ncc_accuracy": None}
-        return {**as_columns(found), **missing}
+        return {**as_columns(metrics), **missing}
 
     def _batch(self, features: Any, labels: Any) -> tuple[Tensor, np.ndarray]:
         h_ND = as_features(features)
@@ -132,32 +153,34 @@ class Measurer:
         return h_ND.double(), as_labels(labels, len(h_ND))
 
     def _rows(self, classes: np.ndarray, h_ND: Tensor) -> np.ndarray:
-        """Return the rows of the classes, after making new ones for those that come for the first time."""
+        """Return the classes' rows in the accumulators, adding rows for new classes."""
         width = h_ND.shape[1]
         if self._classes and width != self._means_KD.shape[1]:
-            raise FeaturesError(f"features of a batch are {width} wide, those before {self._means_KD.shape[1]}")
+            raise FeaturesError(
+                f"features have width {width}, expected {self._means_KD.shape[1]} as in earlier batches"
+            )
         as_weight(self._weight_KD, width)
-        num_known = len(self._classes)
+        num_previous = len(self._classes)
         for label in classes.tolist():
             self._classes.setdefault(label, len(self._classes))
-        if added := len(self._classes) - num_known:
-            self._counts_K = np.concatenate([self._counts_K, np.zeros(added)])
-            before = self._means_KD if num_known else self._means_KD.new_zeros(0, width)
-            self._means_KD = torch.cat([before, before.new_zeros(added, width)])
+        if num_added := len(self._classes) - num_previous:
+            self._counts_K = np.concatenate([self._counts_K, np.zeros(num_added)])
+            previous = self._means_KD if num_previous else self._means_KD.new_zeros(0, width)
+            self._means_KD = torch.cat([previous, previous.new_zeros(num_added, width)])
         return np.array([self._classes[label] for label in classes.tolist()])
 
     def _compare(self, sorted_1ND: Tensor, classes: np.ndarray, counts_B: np.ndarray) -> None:
         assert self._weight_KD is not None
         if classes.dtype.kind not in "iu" or classes.min() < 0 or classes.max() >= len(self._weight_KD):
             raise FeaturesError(
-                f"labels are {classes.dtype}, such as {classes[-1]!r}; with a weight they number its "
-                f"{len(self._weight_KD)} rows"
+                f"labels are {classes.dtype}, such as {classes[-1]!r}. With a weight, labels must be its row numbers, 0 to "
+                f"{len(self._weight_KD) - 1}."
             )
         weight_1BD = self._weight_KD[torch.from_numpy(classes)].to(sorted_1ND.device).unsqueeze(0)
         alignment = weight_alignment(sorted_1ND, torch.from_numpy(counts_B).to(sorted_1ND.device), weight_1BD)
         self._distance += alignment["nc3"].item() * sorted_1ND.shape[1]
 
-    def _begin_revisit(self) -> None:
+    def _start_revisit(self) -> None:
         self._global_mean_D = self._means_KD.mean(0)
         self._centred_KD = self._means_KD - self._global_mean_D
         self._root_KD = self._centred_KD / len(self._means_KD) ** 0.5

@@ -1,7 +1,8 @@
-"""Many unequal classes, such as next tokens, against their means: by moments, in two passes over batches of features.
+"""Collapse of many unbalanced classes, such as next tokens, from moments in two passes over batches of features.
 
-Float64; what is held grows with classes x width, not with the samples. Shapes: M samples of a batch, D feature dimensions, K
-classes. Source: Wu & Papyan, Linguistic Collapse: Neural Collapse in (Large) Language Models (NeurIPS 2024), here WP.
+Computed in float64. Memory grows with classes x width, not with samples.
+Shapes: M samples of a batch, D feature dimensions, K classes, R rows of a block of class pairs.
+Source: Wu & Papyan, Linguistic Collapse: Neural Collapse in (Large) Language Models (NeurIPS 2024), here WP.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from torch import Tensor
 from depthrate.tasks.measures.class_means import PINV_TOLERANCE
 from depthrate.tasks.measures.finite_matrices import zero_unless_finite
 
-PAIRED_AT_ONCE = 2**20
-"""Pairs of classes that are compared at once."""
+PAIRS_PER_BLOCK = 2**20
+"""Maximum number of class pairs compared at a time."""
 
 
 class ClassMoments:
-    """The moments of one layer: `add` each batch, then `revisit` each with the same classes, then ask for the `result`.
+    """Moments of one layer: `add` every batch, `revisit` every batch with the same classes, then `result`.
 
-    Classes weigh alike, however many samples each has, where means are compared: mu_G = (1/K) sum mu_k, Sigma_B = (1/K) sum
-    (mu_k - mu_G)(mu_k - mu_G)^T, and so do pairs of them; Sigma_W is the mean over samples, as in `class_collapse`.
+    All classes, and all pairs of them, have the same weight, whatever their sizes: mu_G = (1/K) sum mu_k and
+    Sigma_B = (1/K) sum (mu_k - mu_G)(mu_k - mu_G)^T. Sigma_W is the mean over samples, as in `class_collapse`.
     """
 
     def __init__(self, counts_K: Tensor, width: int):
@@ -36,11 +37,11 @@ class ClassMoments:
         self._nearest_own, self._nearest_predicted = 0, 0
 
     def add(self, h_MD: Tensor, classes_M: Tensor) -> None:
-        """Take a batch in the first pass, for the means."""
+        """Add a batch in the first pass, which computes the means."""
         self._sums_KD.index_add_(0, classes_M, h_MD.double())
 
     def revisit(self, h_MD: Tensor, classes_M: Tensor, predicted_M: Tensor) -> None:
-        """Take it in the second pass, with the class that the network gives each sample."""
+        """Add a batch in the second pass, with the network's prediction for each sample."""
         h_MD, (means_KD, centred_KD) = h_MD.double(), self._means
         deviations_MD = h_MD - means_KD.index_select(0, classes_M)
         self._within_K.index_add_(0, classes_M, deviations_MD.square().sum(1))
@@ -52,87 +53,95 @@ class ClassMoments:
 
     @cached_property
     def _means(self) -> tuple[Tensor, Tensor]:
-        """The class means [K, D], and the same less their mean."""
+        """Class means [K, D], as they are and centred."""
         means_KD = self._sums_KD / self._counts_K.unsqueeze(1)
         return means_KD, means_KD - means_KD.mean(0)
 
     def result(self, weight_KD: Tensor | None = None) -> dict[str, float]:
-        """Return the measurements; NaN or infinite where not defined. A weight has the rows of these classes, in their order.
+        """Compute the metrics, NaN or infinite where undefined.
 
-        nc1 = tr Sigma_W / tr Sigma_B; nc1_pinv = tr(Sigma_W pinv(Sigma_B)) / K; cdnv = mean over pairs of classes of (s_k +
-        s_l) / (2 ||mu_k - mu_l||^2), s_k the mean of ||h - mu_k||^2 over the class (Galanti, Gyorgy, Hutter 2022; WP's NC1).
-        With c_k = mu_k - mu_G and u_k = c_k / ||c_k||: nc2_norms = standard deviation of log ||c_k|| (WP's equinormness),
-        nc2_angles that of u_k . u_l over pairs (equiangularity), gnc2 that of log(1 / ||u_k - u_l||) over pairs (hyperspherical
-        uniformity). With the weight's rows w_k: nc3_means = 1 - mean cos(w_k, c_k) (self-duality), unc3 = standard deviation of
-        these cosines (uniform duality). ncc_accuracy = share of samples whose nearest class mean is their own, nc4 = share of
-        those where it is the class that the network gives (agreement).
+        Args:
+            weight_KD: Last layer's weight, one row per class in the order of the counts.
+
+        Returns:
+            Metric name -> value. With c_k = mu_k - mu_G and u_k = c_k / ||c_k||:
+            nc1 = tr Sigma_W / tr Sigma_B. nc1_pinv = tr(Sigma_W pinv(Sigma_B)) / K.
+            cdnv = mean over pairs of (s_k + s_l) / (2 ||mu_k - mu_l||^2), s_k the mean of ||h - mu_k||^2 over the class
+            (Galanti, Gyorgy, Hutter 2022; NC1 in WP).
+            nc2_norms = standard deviation of log ||c_k|| (equinormness in WP).
+            nc2_angles = standard deviation of u_k . u_l over pairs (equiangularity).
+            gnc2 = standard deviation of log(1 / ||u_k - u_l||) over pairs (hyperspherical uniformity).
+            nc3_means = 1 - mean cos(w_k, c_k) (self-duality) and unc3 = standard deviation of these cosines (uniform
+            duality), w_k the weight's rows.
+            ncc_accuracy = share of samples whose nearest class mean is that of their class.
+            nc4 = share of samples whose nearest class mean is that of the predicted class (agreement).
         """
         _, centred_KD = self._means
         num_samples, num_classes = float(self._counts_K.sum()), len(centred_KD)
         between_DD = centred_KD.mT @ centred_KD / num_classes
         norms_K1 = centred_KD.norm(dim=1, keepdim=True)
-        found = {
+        metrics = {
             "nc1": self._within_K.sum() / num_samples / between_DD.trace(),
             "nc1_pinv": _pinv_trace(self._scatter_DD / num_samples, between_DD, num_classes),
-            **self._of_pairs(centred_KD / norms_K1),
+            **self._measure_pairs(centred_KD / norms_K1),
             "nc2_norms": norms_K1.log().std(correction=0),
         }
         if weight_KD is not None:
             unit_KD = torch.nn.functional.normalize(weight_KD.double(), dim=1)
-            # 1 - cos as half a squared distance of unit vectors: no cancellation near collapse
-            apart_K = (unit_KD - centred_KD / norms_K1).square().sum(1) / 2
-            found |= {"nc3_means": apart_K.mean(), "unc3": apart_K.std(correction=0)}
+            # 1 - cos is half the squared distance of unit vectors, which does not cancel near collapse
+            distance_K = (unit_KD - centred_KD / norms_K1).square().sum(1) / 2
+            metrics |= {"nc3_means": distance_K.mean(), "unc3": distance_K.std(correction=0)}
         shares = {"ncc_accuracy": self._nearest_own / num_samples, "nc4": self._nearest_predicted / num_samples}
-        return {name: value.item() for name, value in found.items()} | shares
+        return {name: value.item() for name, value in metrics.items()} | shares
 
-    def _of_pairs(self, unit_KD: Tensor) -> dict[str, Tensor]:
-        """Return what is said of pairs of classes, some rows of the pairs at a time."""
+    def _measure_pairs(self, unit_KD: Tensor) -> dict[str, Tensor]:
+        """Compute the metrics over pairs of classes, block by block."""
         _, centred_KD = self._means
         variances_K = self._within_K / self._counts_K
         sums = {name: _Spread() for name in ("cdnv", "nc2_angles", "gnc2")}
-        at_once = max(1, PAIRED_AT_ONCE // len(unit_KD))
-        for start in range(0, len(unit_KD), at_once):
-            rows = slice(start, start + at_once)
-            distances_RK, apart_RK = (
-                torch.cdist(each_KD[rows], each_KD, compute_mode="donot_use_mm_for_euclid_dist")
-                for each_KD in (centred_KD, unit_KD)
+        block_rows = max(1, PAIRS_PER_BLOCK // len(unit_KD))
+        for start in range(0, len(unit_KD), block_rows):
+            rows = slice(start, start + block_rows)
+            distances_RK, unit_distances_RK = (
+                torch.cdist(points_KD[rows], points_KD, compute_mode="donot_use_mm_for_euclid_dist")
+                for points_KD in (centred_KD, unit_KD)
             )
             is_pair_RK = torch.ones_like(distances_RK, dtype=torch.bool)
             is_pair_RK[torch.arange(len(distances_RK)), torch.arange(len(distances_RK)) + start] = False
             sums["cdnv"].add(((variances_K[rows, None] + variances_K) / (2 * distances_RK.square()))[is_pair_RK])
-            sums["nc2_angles"].add((-apart_RK.square() / 2)[is_pair_RK])  # the cosine less 1, which cancels nothing
-            sums["gnc2"].add(-apart_RK.log()[is_pair_RK])
+            sums["nc2_angles"].add((-unit_distances_RK.square() / 2)[is_pair_RK])  # cos - 1, without cancellation
+            sums["gnc2"].add(-unit_distances_RK.log()[is_pair_RK])
         return {"cdnv": sums["cdnv"].mean, "nc2_angles": sums["nc2_angles"].deviation, "gnc2": sums["gnc2"].deviation}
 
 
 class _Spread:
-    """Mean and standard deviation of numbers that come in parts."""
+    """Running mean and standard deviation."""
 
     def __init__(self) -> None:
-        self._seen = 0
+        self._count = 0
         self.mean = self._squares = torch.zeros((), dtype=torch.float64)
 
     def add(self, values: Tensor) -> None:
-        """Take a part."""
-        seen, mean = self._seen + len(values), values.mean()
+        """Add values."""
+        count, mean = self._count + len(values), values.mean()
         shift = mean - self.mean
-        self._squares = self._squares + (values - mean).square().sum() + shift**2 * self._seen * len(values) / seen
-        self.mean, self._seen = self.mean + shift * len(values) / seen, seen
+        self._squares = self._squares + (values - mean).square().sum() + shift**2 * self._count * len(values) / count
+        self.mean, self._count = self.mean + shift * len(values) / count, count
 
     @property
     def deviation(self) -> Tensor:
-        """The standard deviation of all of them."""
-        return (self._squares / self._seen).sqrt()
+        """Standard deviation of all values so far."""
+        return (self._squares / self._count).sqrt()
 
 
 def _pinv_trace(within_DD: Tensor, between_DD: Tensor, num_classes: int) -> Tensor:
-    """Return tr(Sigma_W pinv(Sigma_B)) / K from matrices D x D: with more classes than dimensions they are the smaller ones.
+    """Compute tr(Sigma_W pinv(Sigma_B)) / K from D x D matrices, which are the smaller ones if K > D.
 
-    What counts as zero is as in `pinv_trace`.
+    Zero eigenvalues are decided as in `pinv_trace`.
     """
-    values_D, vectors_DD = torch.linalg.eigh(zero_unless_finite(between_DD)[0])  # of zeros the result is NaN
-    kept_D = values_D > PINV_TOLERANCE * values_D[-1]
-    kept_D[: max(0, len(values_D) - (num_classes - 1))] = False  # the centred means span at most K - 1 dimensions
-    along_DR = vectors_DD[:, kept_D]
-    trace = ((within_DD @ along_DR) * along_DR).sum(0) @ (1 / values_D[kept_D]) / num_classes
-    return trace if kept_D.any() else torch.tensor(torch.nan, dtype=torch.float64)
+    values_D, vectors_DD = torch.linalg.eigh(zero_unless_finite(between_DD)[0])  # a zero matrix gives NaN
+    is_nonzero_D = values_D > PINV_TOLERANCE * values_D[-1]
+    is_nonzero_D[: max(0, len(values_D) - (num_classes - 1))] = False  # the centred means span at most K - 1 dimensions
+    basis_DR = vectors_DD[:, is_nonzero_D]
+    trace = ((within_DD @ basis_DR) * basis_DR).sum(0) @ (1 / values_D[is_nonzero_D]) / num_classes
+    return trace if is_nonzero_D.any() else torch.tensor(torch.nan, dtype=torch.float64)

@@ -1,8 +1,8 @@
-"""Libraries of kernels on disk, each built once on a machine in a few seconds, by one process while others wait for it.
+"""Disk cache of kernel libraries: one process per machine builds a library in a few seconds while others wait.
 
-They lie in the folder `native` of the user's cache (`private_cache`). A file's name says what it depends on (sources,
-constants, flags, processor; compiler) and what it holds (its checksum). The folder may be deleted at any time. A machine
-without a compiler takes over what another one with the same processor has built, where there is a place for that.
+Files are in the folder `native` of the user's cache (`private_cache`). A file's name contains hashes of its dependencies
+(sources, constants, flags and processor, then the compiler) and of its content. The folder may be deleted at any time. A
+machine without a compiler copies a library that a machine with the same processor has put into the store.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ from depthrate.tasks.training.engines.choice import EngineError, NoCompilerError
 SOURCES = Path(__file__).parent
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 BUILD_POLL_INTERVAL_S = 0.05
-OTHERS_S, LOOK_S = 20.0, 1.0
-"""How long a machine without a compiler waits for a library of others, who may just be building it, and between two looks."""
+SHARED_LIBRARY_TIMEOUT_S = 20.0
+"""Time that a machine without a compiler waits for a library that another machine may be building."""
+SHARED_LIBRARY_POLL_INTERVAL_S = 1.0
 ERROR_HEAD = 2000
 MAX_BYTES = 2**26
-MODE = 0o700
-"""Of a library, whatever the umask allows: nobody else may write to it."""
+LIBRARY_MODE = 0o700
+"""File mode of a library regardless of the umask, so that no other user can write to it."""
 
 
 def load_library(
@@ -45,13 +46,16 @@ def load_library(
     flags: tuple[str, ...] = FLAGS,
     call: type[AnyCall] = Call,
 ) -> tuple[Library, float]:
-    """Load the kernels of a family of networks for these constants; return them and the seconds of building or waiting.
+    """Load the kernels of a family of networks for these constants, building them if necessary.
 
-    A damaged file, or one that reads calls of another structure, is deleted and built again.
+    A corrupt file, or one with another call structure, is deleted and built again.
+
+    Returns:
+        The library, and the seconds spent building or waiting.
 
     Raises:
-        EngineError: neither a library nor a compiler exists, the compiler fails, or its library reads other calls than `call`.
-        Interrupted: a stop was requested meanwhile.
+        EngineError: Neither a library nor a compiler exists, the compiler fails, or its library has another call structure.
+        Interrupted: A stop was requested meanwhile.
     """
     started = time.monotonic()
     folder = private_cache("native")
@@ -68,10 +72,10 @@ def load_library(
             shared.keep(path)
         return library, time.monotonic() - started
     except OSError as error:
-        raise EngineError(f"native steps are kept in {folder}, which cannot be used: {error}") from error
+        raise EngineError(f"cannot use the cache of native steps {folder}: {error}") from error
     except CallMismatchError as error:
         path.unlink(missing_ok=True)
-        raise EngineError(f"the kernels of {family}.cpp were not loaded: {error}; make them agree") from error
+        raise EngineError(f"the kernels of {family}.cpp were not loaded: {error}. Make both agree.") from error
 
 
 def _find_or_build(
@@ -83,25 +87,25 @@ def _find_or_build(
     shared: SharedLibraries | None,
     flags: tuple[str, ...],
 ) -> Path:
-    path = _kept(folder, name)
+    path = _find_cached(folder, name)
     if path is not None:
         return path
     try:
         compiler()
     except NoCompilerError as missing:
         return _library_from_store(folder, name, shared, missing, should_stop)
-    with locked(folder / f"{name}.lock", should_stop):
-        return _kept(folder, name) or _build(folder, name, family, constants, flags, should_stop)
+    with hold_lock(folder / f"{name}.lock", should_stop):
+        return _find_cached(folder, name) or _build(folder, name, family, constants, flags, should_stop)
 
 
 @contextmanager
-def locked(path: Path, should_stop: Callable[[], bool]) -> Iterator[None]:
-    """Hold a lock that ends with this process; waits for whoever holds it.
+def hold_lock(path: Path, should_stop: Callable[[], bool]) -> Iterator[None]:
+    """Hold a file lock, which the system releases at process exit. Wait until it is free.
 
     Raises:
-        Interrupted: asked to stop while it waited.
+        Interrupted: A stop was requested while waiting.
     """
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe is not waited for
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # do not block on a pipe
     with open(os.open(path, flags, 0o600), "w") as file:
         while True:
             try:
@@ -115,7 +119,7 @@ def locked(path: Path, should_stop: Callable[[], bool]) -> Iterator[None]:
 
 
 def processor() -> str:
-    """Return what a compiled program needs of a processor, and what decides how it rounds: model and instructions."""
+    """Return the processor's model and instruction sets, which determine compatibility and rounding of compiled programs."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -125,25 +129,25 @@ def processor() -> str:
 
 
 def _name(family: str, constants: Mapping[str, object], flags: tuple[str, ...]) -> str:
-    """Return what a library's file name begins with, whichever compiler built it."""
+    """Compute the part of a library's file name that does not depend on the compiler."""
     sources = [path.read_text(encoding="utf-8") for path in (*sorted(SOURCES.glob("*.h")), SOURCES / f"{family}.cpp")]
     parts = [*sources, repr(sorted(constants.items())), repr(flags), processor()]
     return f"{family}-{_digest(chr(0).join(parts).encode())}"
 
 
-def _kept(folder: Path, name: str) -> Path | None:
-    """Return a library that is whole: of the compiler that is here, or of any where there is none."""
+def _find_cached(folder: Path, name: str) -> Path | None:
+    """Find an intact library, of this machine's compiler if it has one, else of any. Corrupt files are deleted."""
     with suppress(EngineError):
         name = f"{name}-{_compiler_digest()}"
     for path in sorted(folder.glob(f"{name}-*.so")):
-        if is_private_file(path) and _is_whole(path.name, read_regular(path, MAX_BYTES)):
+        if is_private_file(path) and _is_intact(path.name, read_regular(path, MAX_BYTES)):
             return path
         path.unlink(missing_ok=True)
     return None
 
 
-def _is_whole(file_name: str, content: bytes) -> bool:
-    """Whether a library is what its name says."""
+def _is_intact(file_name: str, content: bytes) -> bool:
+    """Return whether a library's content matches the checksum in its name."""
     return Path(file_name).stem.rpartition("-")[2] == _digest(content)
 
 
@@ -154,34 +158,34 @@ def _library_from_store(
     missing: NoCompilerError,
     should_stop: Callable[[], bool],
 ) -> Path:
-    """Return a library that another machine built, copied into our folder: what is loaded is what was compared with its name.
+    """Copy a library that another machine built into `folder`, so that the loaded file is the verified one.
 
     Raises:
-        NoCompilerError: there is none.
-        Interrupted: asked to stop while it waited for one.
+        NoCompilerError: The store has no intact library.
+        Interrupted: A stop was requested while waiting for one.
     """
     if shared is None:
         raise missing
-    until, why = time.monotonic() + OTHERS_S, None
-    while why is None:
+    until, reason = time.monotonic() + SHARED_LIBRARY_TIMEOUT_S, None
+    while reason is None:
         try:
             for file_name, content in shared.iter_matching(f"{name}-"):
-                if _is_whole(file_name, content):
+                if _is_intact(file_name, content):
                     with tempfile.TemporaryDirectory(dir=folder, prefix="taking-") as work:
                         copy = Path(work) / "library.so"
                         copy.write_bytes(content)
-                        copy.chmod(MODE)
+                        copy.chmod(LIBRARY_MODE)
                         return copy.replace(folder / file_name)
-                why = f"{file_name} in the store is not what its name says and was not loaded: delete it"
+                reason = f"{file_name} in the store does not match its checksum and was not loaded. Delete it."
         except OSError as error:
-            why = str(error)
+            reason = str(error)
         if should_stop():
             raise Interrupted
-        if why is None and time.monotonic() >= until:
-            why = "no node with a compiler and this processor has left a library in the store"
-        elif why is None:
-            time.sleep(LOOK_S)
-    raise NoCompilerError(f"{missing}; {why}") from None
+        if reason is None and time.monotonic() >= until:
+            reason = "no node with a compiler and this processor has put a library into the store"
+        elif reason is None:
+            time.sleep(SHARED_LIBRARY_POLL_INTERVAL_S)
+    raise NoCompilerError(f"{missing} No library from the store: {reason}") from None
 
 
 def _build(
@@ -193,11 +197,11 @@ def _build(
     should_stop: Callable[[], bool],
 ) -> Path:
     with tempfile.TemporaryDirectory(dir=folder, prefix="building-") as work:
-        made = Path(work) / "library.so"
+        library = Path(work) / "library.so"
         defines = [f"-D{constant}={value}" for constant, value in constants.items()]
-        command = [compiler(), *flags, *defines, str(SOURCES / f"{family}.cpp"), "-o", str(made)]
-        with (Path(work) / "output").open("w+b") as printed:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.STDOUT)
+        command = [compiler(), *flags, *defines, str(SOURCES / f"{family}.cpp"), "-o", str(library)]
+        with (Path(work) / "output").open("w+b") as output:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
             try:
                 while process.poll() is None:
                     if should_stop():
@@ -207,23 +211,23 @@ def _build(
                 if process.returncode is None:
                     process.kill()
                     process.wait()
-            printed.seek(0)
-            if process.returncode or not made.exists():
-                words = printed.read()[:ERROR_HEAD].decode(errors="replace")
+            output.seek(0)
+            if process.returncode or not library.exists():
+                head = output.read()[:ERROR_HEAD].decode(errors="replace")
                 raise EngineError(
-                    f"native steps cannot be built (exit code {process.returncode}); train with --engine eager; "
-                    f"the compiler's first words: {words}"
+                    f"building native steps failed with exit code {process.returncode}. Train with --engine eager. The "
+                    f"compiler's output starts: {head}"
                 )
-        path = folder / f"{name}-{_compiler_digest()}-{_digest(made.read_bytes())}.so"
-        made.chmod(MODE)
-        os.replace(made, path)
+        path = folder / f"{name}-{_compiler_digest()}-{_digest(library.read_bytes())}.so"
+        library.chmod(LIBRARY_MODE)
+        os.replace(library, path)
         return path
 
 
 def _compiler_digest() -> str:
-    """Return what tells the compiler apart that is here: its version and what it builds for."""
-    asked = subprocess.run([compiler(), "-v"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    return _digest(asked.stdout + asked.stderr)[:8]
+    """Compute a short digest of the compiler's version and target."""
+    done = subprocess.run([compiler(), "-v"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    return _digest(done.stdout + done.stderr)[:8]
 
 
 def _digest(content: bytes) -> str:

@@ -1,7 +1,7 @@
-"""A library of kernels at work: what a call of it is given, and the call.
+"""ctypes interface of a kernel library: the call structures and the functions.
 
 Shapes: T trials, S steps, N samples, B batch, I input dimensions, G groups of weight decay, P parameters of one trial,
-L layers, M LayerNorms, D width; of sentences V words, K classes, M numbers that the linear layer reads.
+L layers, M LayerNorms, D width. For sentences: V words, K classes, M inputs of the linear layer.
 """
 
 from __future__ import annotations
@@ -53,42 +53,42 @@ AnyCall = Call | WordsCall
 
 
 class CallMismatchError(ValueError):
-    """A library reads calls of another structure than Python writes."""
+    """Raised when a library's call structure differs from Python's."""
 
 
 class Library:
     """The kernels of one family of networks and one set of constants."""
 
     def __init__(self, library: ctypes.CDLL, call: type[AnyCall] = Call):
-        """Take the functions of a library whose calls have this structure.
+        """Bind the functions of a library with this call structure.
 
         Raises:
-            CallMismatchError: the library was built with another structure.
+            CallMismatchError: The library was built with another structure.
         """
         compiled, mirrored = _exported_call(library), (ctypes.sizeof(call), call.version)
         if compiled != mirrored:
             raise CallMismatchError(
-                f"its struct Call has (bytes, version) {compiled}, and {call.__name__} in {__name__} has {mirrored}"
+                f"its struct Call has (bytes, version) {compiled}, but {call.__name__} in {__name__} has {mirrored}"
             )
         self._scratch_bytes, self._run = library.scratch_bytes, library.run
         self._scratch_bytes.restype, self._run.restype = ctypes.c_int64, None
         self._library = library
 
     def scratch_bytes(self, call: AnyCall) -> int:
-        """Return how many bytes, zeros at first, a call needs at `scratch`."""
+        """Return the number of bytes, initially zero, that a call needs at `scratch`."""
         return int(self._scratch_bytes(ctypes.byref(call)))
 
     def run(self, call: AnyCall) -> None:
-        """Take `num_steps` steps of every trial, in place, or evaluate it; other threads of Python go on meanwhile."""
+        """Take `num_steps` steps of every trial in place, or evaluate the trials, without holding Python's GIL."""
         self._run(ctypes.byref(call))
 
     def evaluate(self, call: Call) -> None:
-        """Give every trial's loss and gradient over all samples, or a trial's layers; only where kernels say `gives_layers`."""
+        """Compute every trial's loss and gradient over all samples, or a trial's layers, if kernels have `gives_layers`."""
         self._library.evaluate(ctypes.byref(call))
 
 
 def _exported_call(library: ctypes.CDLL) -> tuple[int, int] | None:
-    """Return the size and version of a library's `Call`, or None for a library that does not export them."""
+    """Read the size and version of a library's `Call`, or None if the library does not export them."""
     try:
         size, version = library.call_bytes, library.call_version
     except AttributeError:

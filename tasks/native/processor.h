@@ -1,5 +1,5 @@
-// What depends on the processor: how long its vectors are, its masks, and numbers too small for a normal one. All else is written
-// with GCC's vectors, which it translates for any processor. NUMBER is float or double.
+// Processor-specific code: vector length, masks and denormal numbers. Everything else uses GCC's vector types, which compile for any
+// processor. NUMBER is float or double.
 #pragma once
 #include <cstdint>
 #ifdef __x86_64__
@@ -50,10 +50,10 @@ template <long SIZE> struct Masked {
 };
 #endif
 using Mask = Masked<sizeof(Number)>::Mask;
-INLINE Mask positive(Vector a) { return Masked<sizeof(Number)>::positive(a); }  // of NaN too, which passes a ReLU
+INLINE Mask positive(Vector a) { return Masked<sizeof(Number)>::positive(a); }  // also true for NaN, which passes a ReLU
 INLINE Vector only(Mask mask, Vector a) { return Masked<sizeof(Number)>::only(mask, a); }  // 0 elsewhere
 
-// Keeps a vector that is used several times in a register: GCC would rather load it again each time.
+// Keeps a vector that is used several times in a register; otherwise GCC reloads it each time.
 INLINE void hold(Vector& v) {
 #if defined(__x86_64__)
   asm("" : "+v"(v));
@@ -62,7 +62,7 @@ INLINE void hold(Vector& v) {
 #endif
 }
 
-// While it lives, numbers too small for a normal one are 0: they make products up to 180 times slower.
+// Flushes denormal numbers to 0 during its lifetime, because they make products up to 180 times slower.
 class DenormalsFlushed {
 #if defined(__x86_64__)
   unsigned before = _mm_getcsr();

@@ -1,7 +1,7 @@
 // Steps of gradient descent on deep unconstrained features, W_L relu(... W_2 relu(W_1 H_1)) (tasks/papers/unconstrained/deep_network.py), tile by tile.
 //
 // Built with NUMBER, WIDTH, CLASSES and RELU (0: the linear model). A trial's parameters are H_1 [N, D], W_1 to W_L; each is a group
-// of weight decay. A tile's rows of H_1 take their step as soon as their gradient is there: no other rows read them.
+// of weight decay. A tile's rows of H_1 are updated as soon as their gradient is known, because no other rows read them.
 #include "steps.h"
 
 constexpr long D = WIDTH, K = CLASSES, DV = vectors(D), LD = padded(D), LK = padded(K);
@@ -12,7 +12,7 @@ struct Products : Step<Products> {
   const long depth;
   std::vector<Linear<D, D>> maps;  // W_1 to W_{L-1}
   Linear<K, D> last;
-  Number *h, *q, *gradient, *lower, *dense;  // rows of a tile; dense: without gaps between them
+  Number *h, *q, *gradient, *lower, *dense;  // rows of a tile; dense: without padding
 
   explicit Products(const Call& call) : Step(call), depth(call.depth), maps(call.depth - 1) {
     h = memory.numbers(depth * TILE * LD), q = memory.numbers(TILE * LK);
@@ -22,9 +22,9 @@ struct Products : Step<Products> {
     last.lay_out(memory, end, group, false);
   }
 
-  Number* rows_of_layer(long layer) const { return h + (layer - 1) * TILE * LD; }  // what W_layer reads
+  Number* rows_of_layer(long layer) const { return h + (layer - 1) * TILE * LD; }  // input of W_layer
 
-  template <class Use> void last_pieces(Use) const {}  // all have taken their step by then
+  template <class Use> void last_pieces(Use) const {}  // all pieces have been updated by then
   template <class Use> void each_piece(Use) const {}   // nothing is clipped
 
   void prepare() {
@@ -57,7 +57,7 @@ struct Products : Step<Products> {
     return total;
   }
 
-  // Four rows of the gradient of what W_layer reads become that of what stood before the ReLU.
+  // Turns four rows of the gradient of W_layer's input into the gradient before the ReLU.
   INLINE_MEMBER void through_relu(long i, long layer, Number* rows) const {
     if constexpr (RELU)
       if (layer > 1)

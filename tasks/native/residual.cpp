@@ -9,7 +9,7 @@ constexpr bool PRE = PRE_NORM, TWO = LINEAR == 2;
 #ifndef FIXED_EMBEDDING
 #define FIXED_EMBEDDING 0
 #endif
-constexpr bool KEEPS_SLOPES = SMOOTHED || !TWO;  // of ReLUs; else they are seen in what the second map of a block reads
+constexpr bool KEEPS_SLOPES = SMOOTHED || !TWO;  // of ReLUs; otherwise they follow from the input of a block's second map
 constexpr long DV = vectors(D), LD = padded(D), LI = padded(I), LK = padded(K);
 enum Group { HIDDEN, LAST, BIASES, EMBEDDING };
 
@@ -38,7 +38,7 @@ struct Residual : Step<Residual> {
     last.lay_out(memory, end, LAST, call.last_bias, BIASES);
   }
 
-  Number* rows_of_layer(long layer) const { return h + (layer - 1) * TILE * LD; }  // what the maps of block `layer` read
+  Number* rows_of_layer(long layer) const { return h + (layer - 1) * TILE * LD; }  // input of the maps of block `layer`
   Number* inner_rows(long block) const { return inner + (block - 1) * TILE * LD; }
   Number* scales(long layer) const { return scale + (layer - 1) * TILE; }
   Rectifier::Kept* slopes(long block) const { return kept + (block - 1) * TILE * DV; }
@@ -51,14 +51,14 @@ struct Residual : Step<Residual> {
     last_pieces(use);
   }
 
-  // Lays the weights out for the products of this step, those of blocks when they are first used.
+  // Lays out the weights for this step's products; those of blocks when they are first used.
   void prepare() {
     embedding.begin_step(), last.begin_step();
     for (auto& map : maps) map.begin_step();
     embedding.prepare_forward(trial.theta), last.prepare(trial.theta);
   }
 
-  // The step's part of `count` samples, from number `row` of the batch on; returns the sum of their losses.
+  // Processes `count` samples of the step, from `row` of the batch on; returns the sum of their losses.
   double tile(long row, long count, const int64_t* order, bool is_first, bool is_last) {
     const long m = up(count, ROWS);
     embed(row, count, order);
@@ -75,11 +75,11 @@ struct Residual : Step<Residual> {
       }
     });
     for (long block = depth - 1; block > 0; block--) backward(m, block, is_first, is_last);
-    if (!FIXED_EMBEDDING) embed_backward(count, m, is_first, is_last);  // else its gradient stays at 0
+    if (!FIXED_EMBEDDING) embed_backward(count, m, is_first, is_last);  // otherwise its gradient stays 0
     return total;
   }
 
-  // Copies `count` rows of every layer, from number `row` of all samples on, to who asked for them.
+  // Copies `count` rows of every layer, from sample `row` on, to the caller's buffers.
   void give_layers(long row, long count) const {
     for (long layer = 1; layer <= depth; layer++) {
       for (long r = 0; r < count && trial.features; r++)
@@ -141,7 +141,7 @@ struct Residual : Step<Residual> {
     Rectifier::Kept slope;
     v = relu.give(v, slope);
     if constexpr (KEEPS_SLOPES) slopes(block)[row * DV + j] = slope;
-    if (SMOOTHED && D % LANES && j == DV - 1) v *= last_vector<D>();  // of 0 behind a row it is not 0
+    if (SMOOTHED && D % LANES && j == DV - 1) v *= last_vector<D>();  // clears the padding, since the smoothed ReLU of 0 is not 0
     return v;
   }
   INLINE_MEMBER Vector through_relu(Vector v, long block, long row, long j) const {
@@ -168,7 +168,7 @@ struct Residual : Step<Residual> {
     return total;
   }
 
-  // From the gradient of what a block gave to that of what it read, in `gradient`.
+  // Replaces the gradient of a block's output by that of its input, in `gradient`.
   void backward(long m, long block, bool is_first, bool is_last) {
     const Number* in = rows_of_layer(block);
     auto& first = map(block);
@@ -192,7 +192,7 @@ struct Residual : Step<Residual> {
       add_gradient(second, m, gradient, inner_rows(block), is_first, is_last);
     }
     if (is_first) first.prepare_backward(trial.theta);
-    Number* below = PRE ? lower : gradient;  // the gradient of what the block reads
+    Number* below = PRE ? lower : gradient;  // gradient of the block's input
     first.backward(
         m, z, below, PRE ? ZEROS<LD> : nullptr,
         [&](long i) {
@@ -217,7 +217,7 @@ struct Residual : Step<Residual> {
     add_gradient(first, m, z, in, is_first, is_last);
   }
 
-  // v <- the gradient of what a block gave, from that of what stands behind it, which it replaces in `gradient`.
+  // v <- gradient of a block's output from the gradient behind it, which it replaces in `gradient`.
   INLINE_MEMBER void begin_block(Vector (*v)[DV], long i, long block) {
     load<D>(v, gradient + i * LD);
     if constexpr (!PRE) {

@@ -1,7 +1,7 @@
-// What the families share whose networks train on a data set: what a call is given, linear maps, and the loop over steps.
+// Common parts of the families whose networks train on a data set: call arguments, linear maps and the loop over steps.
 //
-// A step goes through its batch tile by tile. In the last tile a map whose gradient is complete takes its step at once, while that
-// is near; unless the gradient is clipped or asked for, which keeps all of it until the end.
+// A step processes its batch tile by tile. In the last tile a map is updated as soon as its gradient is complete and still in cache,
+// unless the gradient is clipped or requested, which keeps all of it until the end.
 #pragma once
 #include <vector>
 
@@ -12,7 +12,7 @@
 #endif
 using Rectifier = std::conditional_t<SMOOTHED == 2, RootRelu, std::conditional_t<SMOOTHED == 1, SmoothRelu, Relu>>;
 
-// What a call is given, see tasks/native/library.py.
+// Arguments of a call, see tasks/native/library.py.
 struct Call {
   int64_t num_trials, num_steps, num_parameters, depth, batch, last_bias, is_mse, is_adam;
   double clip_norm, beta1, beta2, adam_eps, ln_eps;  // clip_norm: 0 for none
@@ -24,12 +24,12 @@ struct Call {
   const Number *rate, *correction;                   // [S, T], [S]
   int64_t first_step, look_every;
   Number* loss;                                      // [T], of each trial's last step
-  int64_t* diverged_at;                              // [T], the first step looked at whose loss was not finite; negative: none
+  int64_t* diverged_at;                              // [T], first checked step with a non-finite loss; negative: none
   void* scratch;
   const Number* smoothing;                           // [T]; these three for `evaluate`
   double barrier;                                    // b of b mean(v / v_i)
   Number* gradient;                                  // [T, P]
-  int64_t* correct;                                  // [T], samples whose class is found; null: nobody asks
+  int64_t* correct;                                  // [T], correctly classified samples; null: not requested
   Number *features, *scales;                         // [L, N, D] and [LayerNorms, N], of one trial: see `Trial`
 };
 EXPORT_CALL(1)
@@ -46,7 +46,7 @@ template <long OUTPUTS, long READ> struct Linear {
   Number *forward_panels, *backward_panels, *bias, *d_weight, *d_bias;
   Right as_right;
 
-  // Takes room in memory; for its panels and its gradient that of others, which are done with when this one needs it.
+  // Allocates memory; panels and gradient may share the memory of maps that no longer need theirs.
   void lay_out(Memory& memory, long where, long decay_group, bool with_bias, long decay_group_of_bias = -1, const Linear* panels = nullptr, const Linear* gradient = nullptr) {
     at = where, group = decay_group, bias_group = decay_group_of_bias, has_bias = with_bias;
     forward_panels = panels ? panels->forward_panels : memory.numbers(FORWARD);
@@ -73,12 +73,12 @@ template <long OUTPUTS, long READ> struct Linear {
   template <class After> INLINE_MEMBER void forward(long m, const Number* in, Number* out, After after) const {
     product<IN, vectors(OUT)>(m, IN, {in, LI, 1}, panels_of(forward_panels, IN), out, LO, bias, nothing, after);
   }
-  // d_in [m, IN] <- start + d_out W, or added to what is there without a start.
+  // d_in [m, IN] <- start + d_out W, or d_in += d_out W without a start.
   template <class Before, class After>
   INLINE_MEMBER void backward(long m, const Number* d_out, Number* d_in, const Number* start, Before before, After after) const {
     product<OUT, vectors(IN)>(m, OUT, {d_out, LO, 1}, as_right, d_in, LI, start, before, after);
   }
-  // Adds what m rows say of W to its gradient, which begins at 0 in the first tile.
+  // Adds the contribution of m rows to W's gradient, which starts at 0 in the first tile.
   template <class After> INLINE_MEMBER void add_gradient(long m, const Number* d_out, const Number* in, bool is_first, After after) const {
     product<TILE, vectors(IN)>(up(OUT, ROWS), m, {d_out, 1, LO}, rows_of(in, LI), d_weight, LI, is_first ? ZEROS<LI> : nullptr, nothing, after);
   }
@@ -92,30 +92,30 @@ template <long OUTPUTS, long READ> struct Linear {
   }
 };
 
-// Which share of a barrier b mean(v / v_i) a row's variance v_i before the first LayerNorm has; v is the mean of all of them.
+// A row's share of the barrier b mean(v / v_i), v_i its variance before the first LayerNorm and v the mean variance.
 struct Barrier {
   double b, eps, rows = 0, sum = 0, sum_of_inverses = 0;
   double variance(Number scale) const { return 1 / (double(scale) * double(scale)) - eps; }
   void add(Number scale) { rows += 1, sum += variance(scale), sum_of_inverses += 1 / variance(scale); }
   double value() const { return rows ? b * (sum / rows) * (sum_of_inverses / rows) : 0; }
-  // The factor on a row of D numbers that LayerNorm gave, in the gradient of what it read.
+  // The factor on a row of D LayerNorm outputs in the gradient of its inputs.
   Number slope(Number scale, long d) const {
     const double v = variance(scale);
     return b / (rows * rows) * (sum_of_inverses - sum / (v * v)) * 2 / (d * double(scale));
   }
 };
 
-// Of one trial at one step.
+// Data of one trial at one step.
 struct Trial {
   Number *theta, *first, *second;
   const Number* decay;  // of group g at [g * num_trials]
   Number momentum, rate, correction, smoothing;
-  Number* gradient;     // null: it takes a step
+  Number* gradient;     // null: parameters are updated
   int64_t* correct;
   Number *features, *scales;  // what layers give, and 1 / std of LayerNorms: where the latter are asked for, they are all there is
 };
 
-// A Family is one of these that knows its network: it has SAMPLES of a tile, prepare(), tile(), embed(), each_piece(), last_pieces().
+// A Family derives from this for its network and has SAMPLES of a tile, prepare(), tile(), embed(), each_piece(), last_pieces().
 template <class Family> struct Step {
   const Call& call;
   const bool clips, keeps, one_tile;  // keeps: the whole gradient until the end
@@ -132,7 +132,7 @@ template <class Family> struct Step {
 
   Family& family() { return static_cast<Family&>(*this); }
 
-  // One step over the batch, or its gradient where that is asked for; returns the sum of its rows' losses.
+  // Takes one step over the batch, or computes its gradient if requested; returns the sum of its rows' losses.
   double take(const Trial& given, const int64_t* order) {
     trial = given;
     rule = {bool(call.is_adam), trial.momentum, trial.rate, trial.correction, Number(call.beta1), Number(call.beta2),
@@ -168,7 +168,7 @@ template <class Family> struct Step {
     update(n, trial.theta + at, trial.first + at, trial.second ? trial.second + at : nullptr, g, decay(group), rule);
   }
 
-  // What m rows say of a map; in the last tile it takes its step, unless all of the gradient is kept.
+  // Adds the gradient of m rows of a map; in the last tile updates the map, unless the whole gradient is kept.
   template <class Map>
   INLINE_MEMBER void add_gradient(const Map& map, long m, const Number* d_out, const Number* in, bool is_first, bool is_last) {
     const bool steps = is_last && !keeps;
@@ -196,7 +196,7 @@ template <class Family> int64_t scratch_bytes_of(const Call* call) {
   return Family(nowhere).memory.end() - (char*)nullptr + 64;
 }
 
-// Takes `num_steps` steps of every trial; a trial that is found to have diverged takes no further one.
+// Takes `num_steps` steps of every trial; a diverged trial stops at the check that detects it.
 template <class Family> void run_steps(const Call& c) {
   Family family(c);
   const DenormalsFlushed flushed;
@@ -214,8 +214,7 @@ template <class Family> void run_steps(const Call& c) {
   }
 }
 
-// The loss of every trial over all samples, smoothed and with its barrier where that is asked for, and its gradient; or the layers
-// of one trial.
+// Computes every trial's loss over all samples, with smoothing and barrier if requested, and its gradient; or one trial's layers.
 template <class Family> void evaluate_all(const Call& c) {
   Family family(c);
   const DenormalsFlushed flushed;

@@ -1,7 +1,7 @@
-// The arithmetic of a tile, some rows of samples that stay in cache, as functions that every family of networks is made of.
+// Arithmetic of a tile, i.e. rows of samples that stay in cache, as functions shared by all families of networks.
 //
-// What a number is made of depends on its row alone, and all sums run in one order, whatever stands beside: so a trial's numbers
-// do not depend on its pack. Rows come four at a time; a row of n numbers takes padded(n) in memory, with 0 behind.
+// A number depends on its row only, and all sums run in a fixed order, so a trial's numbers do not depend on its pack. Rows are
+// processed four at a time; a row of n numbers takes padded(n) in memory, padded with 0.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -11,17 +11,17 @@
 #include "processor.h"
 
 // Exports the size and the version of a family's `Call`, which tasks/native/library.py compares with its own before the first
-// call. Raise the version in both places where a field changes its meaning and the size stays.
+// call. Raise the version in both places if a field changes its meaning but not its size.
 #define EXPORT_CALL(VERSION)                                     \
   extern "C" int64_t call_bytes() { return sizeof(Call); }       \
   extern "C" int64_t call_version() { return VERSION; }
 
 constexpr long ROWS = 4;   // of a product's block in registers
-constexpr long TILE = 64;  // rows of a tile: part of how sums round, so the same for all
+constexpr long TILE = 64;  // rows of a tile; fixed, because it affects how sums round
 
 constexpr long up(long n, long step) { return (n + step - 1) / step * step; }
 constexpr long vectors(long n) { return (n + LANES - 1) / LANES; }
-// Numbers from one row to the next; wide rows keep clear of powers of two, which fall on few lines of a cache.
+// Row stride in numbers; wide rows avoid powers of two, which map to few cache lines.
 constexpr long padded(long n) {
   const long whole = up(n, LANES > ROWS ? LANES : ROWS);
   return whole * sizeof(Number) >= 512 && whole * sizeof(Number) % 512 == 0 ? whole + 64 / sizeof(Number) : whole;
@@ -62,7 +62,7 @@ INLINE Vector first_lanes(long n) {
 }
 template <long N> INLINE Vector last_vector() { return first_lanes(N - (vectors(N) - 1) * LANES); }
 
-// e to the power x, to one or two units in the last place; below the smallest normal number that number.
+// e to the power x, accurate to one or two units in the last place; at least the smallest normal number.
 INLINE Vector exponential(Vector x) {
   constexpr bool single = sizeof(Number) == 4;
   const Number least = single ? -87 : -708, round = single ? 12582912 : 6755399441055744;
@@ -78,7 +78,7 @@ INLINE Vector exponential(Vector x) {
   return p * (Vector)((__builtin_convertvector(n, Integers) + bias) << mantissa);
 }
 
-// ---- Memory: pieces of what a call is given, each at the start of a line of a cache ----
+// ---- Memory: pieces of a call's scratch memory, each aligned to a cache line ----
 
 class Memory {
   char* next;
@@ -95,14 +95,14 @@ class Memory {
 
 // ---- Products ----
 
-// A[i, k] stands at at[i * row + k * column].
+// A[i, k] is at at[i * row + k * column].
 struct Left { const Number* at; long row, column; };
-// B[k, :] stands in strips of STRIP vectors: strip s of row k at at[s * strip + k * row].
+// B[k, :] is stored in strips of STRIP vectors: strip s of row k at at[s * strip + k * row].
 struct Right { const Number* at; long strip, row; };
 INLINE Right rows_of(const Number* at, long row) { return {at, STRIP_NUMBERS, row}; }            // a matrix as it is
 INLINE Right panels_of(const Number* at, long k) { return {at, STRIP_NUMBERS * k, STRIP_NUMBERS}; }  // see to_panels
 
-// C[4, N vectors] = start + A B, or C + A B where there is no start; k numbers are summed in order, in registers.
+// C[4, N vectors] = start + A B, or C + A B without a start; k numbers are summed in order, in registers.
 template <int N> INLINE void block(long k, const Number* a, long row, long column, const Number* b, long b_row, Number* c, long c_row, const Number* start) {
   Vector sum[ROWS][N];
   for (int i = 0; i < ROWS; i++)
@@ -125,11 +125,11 @@ template <long NV> INLINE void strip(long s, long k, const Number* a, long row, 
   else block<rest ? rest : 1>(k, a, row, column, b, b_row, c, c_row, start);
 }
 
-constexpr long CACHED_BYTES = 24 << 10;  // of a right-hand side that stays near while rows pass by
-constexpr long AT_ONCE = 256;            // of the numbers that are summed, where it does not
+constexpr long CACHED_BYTES = 24 << 10;  // of a right-hand side that stays in cache while rows are processed
+constexpr long AT_ONCE = 256;            // number of summed terms at a time if it does not
 
 // C[m, NV vectors] = start + A B (or C + A B) for m rows, four at a time; before(i) and after(i) are called for rows i to i + 3.
-// K: numbers that are summed, at most: where B is small, four rows go through all of it and are done; else a strip of it stays.
+// K: maximum number of summed terms. If B is small, four rows use all of it at a time; otherwise one strip of it stays in cache.
 template <long K, long NV, class Before, class After>
 INLINE void product(long m, long k, Left a, Right b, Number* c, long c_row, const Number* start, Before before, After after) {
   if constexpr (K * NV * VECTOR_BYTES <= CACHED_BYTES) {
@@ -190,15 +190,14 @@ static inline void transpose(const Number* a, long rows, long columns, long a_ro
     for (long c = 0; c < columns; c++) b[c * b_row + r] = a[r * a_row + c];
 }
 
-// Writes n numbers of each of `count` rows of x, those that `order` names or else the first ones, into rows of a tile; up to a
-// multiple of four the last of them again, whose LayerNorm is finite wherever the row's own is, while that of a row of zeros is
-// not where ln_eps is 0.
+// Writes n numbers of each of `count` rows of x, selected by `order` or else the first ones, into rows of a tile. Up to a multiple
+// of four it repeats the last row, whose LayerNorm is finite if the row's own is, while a row of zeros is not finite for ln_eps 0.
 INLINE void gather(const Number* x, const int64_t* order, long count, long n, Number* tile, long row) {
   for (long r = 0; r < count; r++) memcpy(tile + r * row, x + (order ? order[r] : r) * n, n * sizeof(Number));
   for (long r = count; r < up(count, ROWS); r++) memcpy(tile + r * row, tile + (count - 1) * row, row * sizeof(Number));
 }
 
-// ---- ReLU: `give` is its value and keeps what `take` multiplies a gradient with ----
+// ---- ReLU: `give` returns its value and stores the factor that `take` multiplies a gradient with ----
 
 struct Relu {
   using Kept = Mask;
@@ -207,7 +206,7 @@ struct Relu {
   INLINE_MEMBER static Vector take(Kept kept, Vector v) { return only(kept, v); }
 };
 
-// Its kink rounded off over |z| < width: with its slope p = clamp(z / 2 width + 1/2, 0, 1) it is p (z + width (1 - p)).
+// The kink smoothed over |z| < width: with its slope p = clamp(z / 2 width + 1/2, 0, 1) it is p (z + width (1 - p)).
 struct SmoothRelu {
   using Kept = Vector;
   Number width, half;
@@ -260,7 +259,7 @@ template <long N> INLINE Four normalise(Vector (*v)[vectors(N)], Number eps) {
   return scale;
 }
 
-// v <- the gradient of what LayerNorm read, from v, the gradient of `out`, which it gave with this scale.
+// v <- gradient of LayerNorm's input, from v, the gradient of its output `out`, and its scale.
 template <long N> INLINE void normalise_backward(Vector (*v)[vectors(N)], const Number* out, long row, Four scale) {
   constexpr long NV = vectors(N);
   Vector total[ROWS], along[ROWS];
@@ -275,7 +274,7 @@ template <long N> INLINE void normalise_backward(Vector (*v)[vectors(N)], const 
   }
 }
 
-// ---- Attention: a row of N numbers a, of which the weights are 0 where `mask` is ----
+// ---- Attention: a row of N scores a, whose weights are 0 where `mask` is ----
 
 // a <- softmax(factor a).
 template <long N> INLINE void softmax(Number* a, const Number* mask, Number factor) {
@@ -293,7 +292,7 @@ template <long N> INLINE void softmax(Number* a, const Number* mask, Number fact
   for (long j = 0; j < NV; j++) at(a, j) = e[j] * scale;
 }
 
-// d <- the gradient of what softmax read, from that of the weights that it gave.
+// d <- gradient of softmax's input, from the gradient of its weights.
 template <long N> INLINE void softmax_backward(Number* d, const Number* weights, Number factor) {
   Vector along = {};
   for (long j = 0; j < vectors(N); j++) along += at(weights, j) * at(d, j);
@@ -301,7 +300,7 @@ template <long N> INLINE void softmax_backward(Number* d, const Number* weights,
   for (long j = 0; j < vectors(N); j++) at(d, j) = at(weights, j) * (at(d, j) - slope) * factor;
 }
 
-// ---- Losses: of a row of K numbers q, whose class is y; q <- its gradient, for a mean over `batch` rows ----
+// ---- Losses of a row of K outputs q with class y; q <- gradient, for a mean over `batch` rows ----
 
 // Whether q[y] is the largest, and none before it is as large.
 template <long K> INLINE bool is_first_largest(const Number* q, long y) {
@@ -343,13 +342,13 @@ template <long K> INLINE double squared_error(Number* q, long y, Number batch) {
 
 struct Rule {
   bool is_adam;
-  Number momentum, rate, correction;  // as `StepNumbers` has them
-  Number beta1, beta2, rest1, rest2, eps;  // of Adam; rest: 1 - beta
+  Number momentum, rate, correction;  // as in `StepNumbers`
+  Number beta1, beta2, rest1, rest2, eps;  // Adam; rest: 1 - beta
   Number factor;  // of clipping
 };
 
-// One step of n parameters p with gradient g + decay p, each by operations of its own: a fused multiply-add would round
-// differently in a vector and in what is left behind the last one.
+// One step of n parameters p with gradient g + decay p, in single operations: a fused multiply-add would round differently in a
+// vector and in the remainder behind the last one.
 __attribute__((noinline, optimize("fp-contract=off")))
 static void update(long n, Number* __restrict p, Number* __restrict first, Number* __restrict second, const Number* __restrict g, Number decay, const Rule& rule) {
   const Rule r = rule;

@@ -3,8 +3,8 @@
 //
 // Built with NUMBER, WIDTH, POSITIONS, CLASSES, ATTENTION_LAYERS and MLP_LAYERS (1 or 2), PRE_NORM, and PATCH (numbers of a patch) or
 // VOCABULARY (of tokens; the other is 0). A trial's parameters: W_e, W_p, of each block the maps of its attention (QK and VO, or Q,
-// K, V and O) and of its MLP, and the last map, perhaps without b. A sample takes PLACES rows, those behind its positions without effect.
-// Only the last position is read out: of the last block's queries and MLP there are the last ROWS rows of a sample alone.
+// K, V and O) and of its MLP, and the last map, perhaps without b. A sample takes PLACES rows; rows behind its positions have no effect.
+// Only the last position is read out, so the last block's queries and MLP have only the last ROWS rows of a sample.
 #include "steps.h"
 
 constexpr long D = WIDTH, S = POSITIONS, K = CLASSES, I = PATCH ? PATCH : 1;
@@ -14,11 +14,11 @@ constexpr long DV = vectors(D), SV = vectors(S), LD = padded(D), LI = padded(I),
 constexpr long VALUE = TWO_MAPS ? 3 : 1, MLP = TWO_MAPS ? 4 : 2, BLOCK_MAPS = MLP + MLP_LAYERS;  // numbers of maps in a block
 enum Group { HIDDEN, LAST };
 
-// What a block keeps of a tile for the backward pass.
+// A block's activations of a tile for the backward pass.
 struct Kept {
   long places;  // rows of a sample from the queries on
-  Number *normal, *query_in, *query, *key, *value_in, *value, *attention, *middle, *inner;  // what its maps read and give; attention [PLACES, LS] a sample
-  Number *scale, *middle_scale;                                                  // of the LayerNorms that gave `normal` and `middle`
+  Number *normal, *query_in, *query, *key, *value_in, *value, *attention, *middle, *inner;  // inputs and outputs of its maps; attention [PLACES, LS] per sample
+  Number *scale, *middle_scale;                                                  // 1 / std of the LayerNorms of `normal` and `middle`
   Mask* slope;
 };
 
@@ -103,11 +103,11 @@ struct Transformer : Step<Transformer> {
     return (const int64_t*)call.x + (order ? order[sample] : row + sample) * S;
   }
 
-  // h <- the embedded samples, normalised where pre-LN.
+  // h <- embedded samples, normalised for pre-LN.
   void embed(long row, long count, const int64_t* order) {
     for (long sample = 0; sample < count; sample++)
       for (long i = 0; i < PLACES; i++) {
-        const long r = sample * PLACES + i, place = i < S ? i : S - 1;  // rows behind the last place hold it again: see `gather`
+        const long r = sample * PLACES + i, place = i < S ? i : S - 1;  // rows behind the last position repeat it, see `gather`
         if constexpr (TOKENS) memcpy(h + r * LD, table + tokens(sample, row, order)[place] * LD, LD * sizeof(Number));
         else memcpy(x + r * LI, (const Number*)call.x + ((order ? order[sample] : row + sample) * S + place) * I, I * sizeof(Number));
       }
@@ -125,10 +125,10 @@ struct Transformer : Step<Transformer> {
     }
   }
 
-  // u <- what follows the attention of a block; its MLP reads `middle`.
+  // u <- stream after a block's attention; the MLP reads `middle`.
   void attend(long count, long block) {
     const Kept& to = kept[block];
-    const long m = count * PLACES, skipped = PLACES - to.places;  // skipped: rows of a sample that nobody asks of
+    const long m = count * PLACES, skipped = PLACES - to.places;  // skipped: rows of a sample that are not needed
     for (long i = 0; i < m; i += ROWS) normalised(i, h, to.normal, to.scale);
     if (skipped)
       for (long sample = 0; sample < count; sample++)
@@ -140,7 +140,7 @@ struct Transformer : Step<Transformer> {
     }
     map(block, VALUE).forward(m, TWO_MAPS ? to.value_in : to.normal, to.value, nothing);
     for (long sample = 0; sample < count; sample++) {
-      const long all = sample * PLACES, first = sample * to.places;  // where the sample's rows begin
+      const long all = sample * PLACES, first = sample * to.places;  // first rows of the sample
       const Number* before = (PRE ? h : to.normal) + (all + skipped) * LD;
       Number* weights = to.attention + first * LS;
       transposed_to_panels(keys(block) + all * LD, LD, S, D, panels_S);
@@ -155,7 +155,7 @@ struct Transformer : Step<Transformer> {
     }
   }
 
-  // h <- what follows a block.
+  // h <- stream after a block.
   void transform(long count, long block) {
     const Kept& to = kept[block];
     const long m = count * to.places;
@@ -177,10 +177,10 @@ struct Transformer : Step<Transformer> {
     });
   }
 
-  // Where a sample's last position stands after the last block.
+  // Row of a sample's last position after the last block.
   static long last_row(long sample) { return sample * ROWS + S - 1 - (PLACES - ROWS); }
 
-  // Reads the last positions out; `gradient` <- the gradient of h.
+  // Computes the output at the last positions; `gradient` <- gradient of h.
   double loss(long count, const int64_t* labels, const int64_t* order, bool is_first) {
     const long m = up(count, ROWS);
     for (long sample = 0; sample < m; sample++)
@@ -210,7 +210,7 @@ struct Transformer : Step<Transformer> {
     return total;
   }
 
-  // `gradient`, of what follows a block, becomes that of what follows its attention.
+  // Replaces `gradient` after a block by the gradient after its attention.
   void transform_backward(long count, long block, bool is_first, bool is_last) {
     const Kept& of = kept[block];
     const long m = count * of.places;
@@ -248,7 +248,7 @@ struct Transformer : Step<Transformer> {
     add_gradient(first, m, z, of.middle, is_first, is_last);
   }
 
-  // `gradient`, of what follows a block's attention, becomes that of what the block read.
+  // Replaces `gradient` after a block's attention by the gradient of the block's input.
   void attend_backward(long count, long block, bool is_first, bool is_last) {
     const Kept& of = kept[block];
     const long m = count * PLACES;
@@ -332,7 +332,7 @@ struct Transformer : Step<Transformer> {
     store<D>(v, normal + i * LD);
   }
 
-  // Rows i to i + 3 of `gradient` <- what a LayerNorm, with `below` the gradient of what it gave, hands down; pre-LN adds it.
+  // Rows i to i + 3 of `gradient` <- gradient of a LayerNorm's input, `below` being that of its output; pre-LN adds it.
   INLINE_MEMBER void through_norm(long i, const Number* below, const Number* normal, const Number* scale) {
     Vector v[ROWS][DV];
     load<D>(v, below + i * LD);

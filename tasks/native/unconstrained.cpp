@@ -1,18 +1,18 @@
-// Steps of gradient descent on unconstrained features H_1 to H_L, each held to the one before it and H_1 to X, below a linear map W
+// Steps of gradient descent on unconstrained features H_1 to H_L, each pulled to the one before it and H_1 to X, below a linear map W
 // (tasks/papers/unconstrained/network.py), tile by tile.
 //
-// Built with NUMBER, WIDTH and CLASSES. A trial's parameters are H_1 to H_L, each [N, D], and W [K, D]; its X [N, D] stands in
-// `x` [T, N, D]. Rows of H take their step as soon as the gradient of H_L is there: no other rows read them.
+// Built with NUMBER, WIDTH and CLASSES. A trial's parameters are H_1 to H_L, each [N, D], and W [K, D]; its X [N, D] is in
+// `x` [T, N, D]. Rows of H are updated as soon as the gradient of H_L is known, because no other rows read them.
 #include "steps.h"
 
 constexpr long D = WIDTH, K = CLASSES, LD = padded(D), LK = padded(K);
 enum Given { WEIGHT_DECAY, PULL, WEIGHT_RATE, FEATURE_RATE };  // of each trial: rates are in units of the learning rate
 
-// A vector or a single number, wherever it stands.
+// A vector or a single number at an address.
 template <class Some> INLINE Some from(const Number* p) { Some a; return memcpy(&a, p, sizeof a), a; }
 template <class Some> INLINE void to(Number* p, const Some& a) { memcpy(p, &a, sizeof a); }
 
-// Moves some numbers of H_1 to H_L by their step, all from the values before it.
+// Updates some numbers of H_1 to H_L by one step, all from their previous values.
 struct Move {
   long depth, layer;  // numbers from one H to the next
   Number rate, pull;
@@ -33,7 +33,7 @@ struct Unconstrained : Step<Unconstrained> {
   static constexpr long SAMPLES = TILE;
   const long depth;
   Linear<K, D> last;
-  Number *h, *q, *gradient, *dense;  // rows of a tile; dense: without gaps between them
+  Number *h, *q, *gradient, *dense;  // rows of a tile; dense: without padding
 
   explicit Unconstrained(const Call& call) : Step(call), depth(call.depth) {
     h = memory.numbers(TILE * LD), q = memory.numbers(TILE * LK);
@@ -41,7 +41,7 @@ struct Unconstrained : Step<Unconstrained> {
     last.lay_out(memory, depth * call.batch * D, WEIGHT_DECAY, false);
   }
 
-  template <class Use> void last_pieces(Use) const {}  // all have taken their step by then
+  template <class Use> void last_pieces(Use) const {}  // all pieces have been updated by then
   template <class Use> void each_piece(Use) const {}   // nothing is clipped
 
   void prepare() {

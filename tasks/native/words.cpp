@@ -1,37 +1,37 @@
-// Steps of gradient descent on an embedding and a linear layer, over sentences (tasks/papers/words/word_trainer.py), place by place.
+// Steps of gradient descent on an embedding and a linear layer, over sentences (tasks/papers/words/word_trainer.py), position by position.
 //
-// Built with NUMBER, WIDTH, CLASSES, LENGTH and NORM (1: LayerNorm behind the embedding). At a place a batch says fewer different
-// words than it has sentences, so that all is computed once a word: what it adds to the outputs, which sentences then gather, and
-// what it is told by their gradients, which are summed a word before they are multiplied. Weight decay is one factor a matrix.
+// Built with NUMBER, WIDTH, CLASSES, LENGTH and NORM (1: LayerNorm behind the embedding). At each position a batch has fewer
+// distinct words than sentences, so everything is computed once per word: its contribution to the outputs, which sentences then
+// gather, and its gradient, since sentences' gradients are summed per word before products. Weight decay is one factor per matrix.
 #include "tiles.h"
 
 constexpr long D = WIDTH, K = CLASSES, L = LENGTH, DV = vectors(D), LD = padded(D), LK = padded(K);
-constexpr long PART = 64, LP = padded(PART), WHOLE = K / PART * PART;  // classes at a time: their weights of a place stay near
+constexpr long PART = 64, LP = padded(PART), WHOLE = K / PART * PART;  // classes at a time, so that their weights at a position stay in cache
 constexpr long CLASS_ROWS = up(K, ROWS);
 constexpr double SMALLEST_SCALE = 1.0 / (1 << 20);  // a smaller factor is multiplied into its matrix
 
-// What a call is given, see `WordsCall` in tasks/native/library.py.
+// Arguments of a call, see `WordsCall` in tasks/native/library.py.
 struct Call {
   int64_t num_trials, num_steps, batch, vocabulary, first_step, look_every;
   double ln_eps;
-  Number *words, *linear;                   // [T, V, D], [T, K, L, D]; what they stand for is their scale times what is stored
+  Number *words, *linear;                   // [T, V, D], [T, K, L, D]; their values are scale times the stored numbers
   double *word_scale, *linear_scale;        // [T]
   const double *rate;                       // [S, T]
   const double *word_decay, *linear_decay;  // [T]
   const int32_t* const* sentences;          // [T], each [N, L]: words
   const int64_t* const* order;              // [S, T], each [batch]: sentences
-  const int64_t* per_class;                 // [T], sentences of a class, which stand together
+  const int64_t* per_class;                 // [T], sentences per class, which are contiguous
   const int64_t* begins;                    // [S, T], whether the step is the first of an epoch
   double* epoch;                            // [T, 3], of the epoch so far: sum of losses, sentences classified right, sentences
   Number* loss;                             // [T], of each trial's last step
-  int64_t* diverged_at;                     // [T], the first step looked at whose loss was not finite; negative: none
+  int64_t* diverged_at;                     // [T], first checked step with a non-finite loss; negative: none
   void* scratch;
 };
 EXPORT_CALL(1)
 
-// Numbers things in the order in which they are first met.
+// Numbers items in the order of their first occurrence.
 struct Numbering {
-  int32_t *number, *thing;  // of a thing, 1 at first, 0 where it was not met; of a number
+  int32_t *number, *thing;  // number of an item, counted from 1, 0 before its first occurrence; item of a number
   long count = 0;
   void lay_out(Memory& memory, long things, long most) { number = memory.take<int32_t>(things), thing = memory.take<int32_t>(most); }
   int32_t operator()(long met) {
@@ -45,15 +45,15 @@ struct Numbering {
 
 struct Words {
   const Call& call;
-  const long batch, most_here, most;  // different words at a place and in a batch, at most
+  const long batch, most_here, most;  // maximum number of distinct words at a position and in a batch
   Memory memory;
   Number *words, *linear;             // [V, LD], [L, CLASS_ROWS, LD]
   Number *features, *slopes, *scale;  // of the words of a batch, [most, LD], and 1 / std of LayerNorm
   Number *logits;                     // [batch, LK]; then their gradient
   Number *x, *d_x;                    // of the words at a place, [most_here, LD]
   Number *part, *panels, *last_panels;  // of some classes: [most_here, LP]; weights
-  int32_t *place, *here;              // [L, batch], which word at its place a sentence says; [L, batch], which of the batch that is
-  int32_t* different;                 // [L], words at a place
+  int32_t *place, *here;              // [L, batch], number of a sentence's word at its position; [L, batch], its number in the batch
+  int32_t* different;                 // [L], distinct words per position
   Numbering of_batch, of_place;
 
   explicit Words(const Call& call)
@@ -69,7 +69,7 @@ struct Words {
 
   Number* weights(long l, long k) const { return linear + (l * CLASS_ROWS + k) * LD; }
 
-  // Brings a trial's matrices to where rows are padded, and back.
+  // Copies a trial's matrices into padded rows, and back.
   void begin(const Number* given_words, const Number* given_linear) const {
     for (long v = 0; v < call.vocabulary; v++) memcpy(words + v * LD, given_words + v * D, D * sizeof(Number));
     for (long k = 0; k < K; k++)
@@ -81,7 +81,7 @@ struct Words {
       for (long l = 0; l < L; l++) memcpy(given_linear + (k * L + l) * D, weights(l, k), D * sizeof(Number));
   }
 
-  // One step of the trial whose matrices were brought; returns the sum of its sentences' losses.
+  // Takes one step of the trial whose matrices were copied; returns the sum of its sentences' losses.
   double take(const int32_t* sentences, const int64_t* order, long per_class, double rate, double& word_scale, double word_decay, double& linear_scale, double linear_decay, double* epoch) {
     read(sentences, order);
     embed(word_scale);
@@ -97,7 +97,7 @@ struct Words {
       total += cross_entropy<K>(row, order[b] / per_class, batch);
     }
     epoch[0] += total, epoch[2] += batch;
-    const Number scale_before = linear_scale;  // of what the words' gradients see
+    const Number scale_before = linear_scale;  // scale in the words' gradients
     word_scale *= 1 - rate * word_decay, linear_scale *= 1 - rate * linear_decay;
     memset(slopes, 0, up(of_batch.count, ROWS) * LD * sizeof(Number));
     for (long l = 0; l < L; l++) {
@@ -112,7 +112,7 @@ struct Words {
     return total;
   }
 
-  // Finds the different words of the batch and of each place.
+  // Finds the distinct words of the batch and of each position.
   void read(const int32_t* sentences, const int64_t* order) {
     for (long l = 0; l < L; l++) {
       for (long b = 0; b < batch; b++) place[l * batch + b] = of_place(of_batch(sentences[order[b] * L + l]));
@@ -122,7 +122,7 @@ struct Words {
     }
   }
 
-  // Fills in the words of the batch as the linear layer reads them.
+  // Fills in the features of the batch's words, the input of the linear layer.
   void embed(double word_scale) const {
     for (long i = 0; i < of_batch.count; i += ROWS) {
       Vector v[ROWS][DV] = {};
@@ -134,7 +134,7 @@ struct Words {
     }
   }
 
-  // x <- the words at a place, times a factor, and rows of 0 up to a multiple of four.
+  // x <- features of the words at a position times a factor, padded with rows of 0 to a multiple of four.
   void gather_features(long l, double factor) const {
     for (long i = 0; i < different[l]; i++)
       for (long j = 0; j < DV; j++) at(x + i * LD, j) = at(features + here[l * batch + i] * LD, j) * Number(factor);
@@ -147,7 +147,7 @@ struct Words {
     if constexpr (WHOLE < K) use(std::integral_constant<long, K - WHOLE>(), WHOLE);
   }
 
-  // Adds to the outputs of N classes what the words at a place say.
+  // Adds the contribution of the words at a position to the outputs of N classes.
   template <long N> void forward(long l, long k) const {
     Number* right = N == PART ? panels : last_panels;  // behind whose rows 0 stays
     transposed_to_panels(weights(l, k), LD, N, D, right);
@@ -156,7 +156,7 @@ struct Words {
       for (long j = 0; j < vectors(N); j++) at(logits + b * LK + k, j) += at(part + place[l * batch + b] * LP, j);
   }
 
-  // Adds to d_x, which begins at 0, what N classes say of the words at a place, and takes the step of their weights.
+  // Adds the gradient from N classes to d_x of the words at a position, and updates the classes' weights. d_x starts at 0.
   template <long N> void backward(long l, long k) const {
     const long rows = up(different[l], ROWS);
     memset(part, 0, rows * LP * sizeof(Number));
@@ -196,7 +196,7 @@ extern "C" int64_t scratch_bytes(const Call* call) {
   return Words(nowhere).memory.end() - (char*)nullptr + 64;
 }
 
-// Takes `num_steps` steps of every trial; a trial that is found to have diverged takes no further one.
+// Takes `num_steps` steps of every trial; a diverged trial stops at the check that detects it.
 extern "C" void run(const Call* given) {
   const Call& c = *given;
   Words words(c);

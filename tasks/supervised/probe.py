@@ -17,8 +17,8 @@ from depthrate.tasks.measures.labelled import (
     as_features,
     as_labels,
     as_targets,
-    numbered,
     require_variation,
+    sort_by_class,
 )
 from depthrate.tasks.measures.named_columns import parse_measure
 from depthrate.tasks.networks.module_layers import capture_outputs, layer_names, pooled
@@ -77,7 +77,7 @@ def probe(
         order_N, num_outputs = torch.arange(len(y_Nm)), y_Nm.shape[1]
         measurements = numbers_training.layer_measurements(y_Nm, metric_names, split=split)
     else:
-        order_N, counts_K = numbered(labels_N)
+        order_N, counts_K = sort_by_class(labels_N)
         num_outputs = len(counts_K)
         measurements = classes_training.layer_measurements(counts_K.numpy(), rank_tol, split=split, names=metric_names)
     if weight is not None and len(weight) != num_outputs:

@@ -1,4 +1,4 @@
-"""What a pack saves, as bytes: tensors, numbers and texts, with a checksum in front."""
+"""Checkpoints as bytes: tensors, numbers and strings, with a leading checksum."""
 
 from __future__ import annotations
 
@@ -16,55 +16,57 @@ log = logging.getLogger(__name__)
 CHECKPOINT_FORMAT = 2
 
 
-def packed(content: Mapping[str, Any]) -> bytes:
-    """Return the content as bytes."""
+def serialise(content: Mapping[str, Any]) -> bytes:
+    """Serialise a checkpoint's content to bytes."""
     buffer = io.BytesIO()
     torch.save({"format": CHECKPOINT_FORMAT, **content}, buffer)
     payload = buffer.getvalue()
     return hashlib.sha256(payload).digest() + payload
 
 
-def unpacked(content: bytes) -> dict[str, Any]:
-    """Return what `packed` packed; torch notices most damage itself, but not a changed bit in a tensor.
+def deserialise(content: bytes) -> dict[str, Any]:
+    """Deserialise the bytes of `serialise`. The checksum finds changed bits in tensors, which torch does not notice.
 
     Raises:
-        ValueError: the checksum or the format is another one; torch raises errors of other kinds.
+        ValueError: The checksum or the format does not match. torch raises other errors.
     """
     digest, payload = content[:32], content[32:]
     if hashlib.sha256(payload).digest() != digest:
-        raise ValueError("its checksum is wrong")
+        raise ValueError("its checksum does not match")
     saved: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
     if saved["format"] != CHECKPOINT_FORMAT:
-        raise ValueError(f"its format is {saved['format']}, this version writes {CHECKPOINT_FORMAT}")
+        raise ValueError(f"its format is {saved['format']}, expected {CHECKPOINT_FORMAT}")
     return saved
 
 
-def loaded(context: TaskContext) -> dict[str, Any] | None:
-    """Return the checkpoint of an earlier attempt; null where there is none, or none that can be read."""
+def load_checkpoint(context: TaskContext) -> dict[str, Any] | None:
+    """Load the checkpoint of an earlier attempt, or None if it is missing or unreadable."""
     content = context.load_checkpoint()
     if content is None:
         return None
     try:
-        return unpacked(content)
-    except Exception as error:  # damaged in any way: training anew costs time, never results
-        log.warning("checkpoint cannot be read (%s); training starts anew", error)
+        return deserialise(content)
+    except Exception as error:  # any corruption: restarting costs time, never results
+        log.warning("cannot read the checkpoint (%s), training restarts", error)
         return None
 
 
 def load_previous(context: TaskContext) -> tuple[dict[str, Any], list[int]] | None:
-    """Return what an earlier attempt saved, with `trial_ids` in it, and the place there of each trial of this pack.
+    """Load an earlier attempt's checkpoint if it holds all trials of this pack.
 
-    None where nothing was saved, where it cannot be read, or where one of this pack's trials was not among them.
+    Returns:
+        The checkpoint, and the saved position of each trial of this pack. None if the checkpoint is missing or unreadable, or
+        lacks a trial.
     """
-    saved = loaded(context)
+    saved = load_checkpoint(context)
     if saved is None:
         return None
-    places = {trial_id: place for place, trial_id in enumerate(saved["trial_ids"])}
-    if not all(trial_id in places for trial_id in context.trial_ids):
+    saved_positions = {trial_id: position for position, trial_id in enumerate(saved["trial_ids"])}
+    if not all(trial_id in saved_positions for trial_id in context.trial_ids):
         return None
-    return saved, [places[trial_id] for trial_id in context.trial_ids]
+    return saved, [saved_positions[trial_id] for trial_id in context.trial_ids]
 
 
-def at_positions(saved: Mapping[int, Any], places: Sequence[int]) -> dict[int, Any]:
-    """Return what was saved by place in another pack, by position in this one."""
-    return {position: saved[place] for position, place in enumerate(places) if place in saved}
+def at_positions(saved: Mapping[int, Any], saved_positions: Sequence[int]) -> dict[int, Any]:
+    """Reindex values saved by position in another pack to positions in this pack."""
+    return {position: saved[previous] for position, previous in enumerate(saved_positions) if previous in saved}

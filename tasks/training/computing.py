@@ -1,4 +1,4 @@
-"""How torch computes while trials train and are measured."""
+"""torch settings for reproducible results while trials train and are measured."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from depthrate.tasks.training.engines.choice import check_precision
 
 
 @functools.cache
-def keep_products_reproducible() -> None:
-    """Have MKL form each matrix of a batched product as it forms it alone; to be called before the process's first product.
+def make_products_reproducible() -> None:
+    """Make MKL compute each matrix of a batched product as it would alone. Call before the process's first product.
 
-    On Intel's processors it does so by itself. On others it picks its way by the size of the batch unless told otherwise:
-    of 4,500 batches of random shapes 194 came out in other bits than matrix by matrix, and with this none but those of one
-    column (AMD EPYC, MKL 2024.2).
+    MKL does so by default on Intel processors. On others its algorithm depends on the batch size: of 4,500 batches of random
+    shapes 194 differed in bits from matrix-by-matrix products. With this setting only single-column products differed (AMD
+    EPYC, MKL 2024.2).
     """
     try:
         is_intel = "GenuineIntel" in Path("/proc/cpuinfo").read_text(errors="replace")
@@ -31,30 +31,30 @@ def keep_products_reproducible() -> None:
 
 @contextlib.contextmanager
 def computing(device: str, matmul_precision: str = "full") -> Iterator[None]:
-    """Set up torch for results that are the same to the last bit however often and with whom a trial runs.
+    """Configure torch so that a trial's results are bitwise reproducible and independent of its pack.
 
     Raises:
-        EngineError: the device does not have that precision of matrix products.
-        RuntimeError: there is no GPU.
+        EngineError: The device does not support this precision of matrix products.
+        RuntimeError: torch sees no GPU.
     """
     check_precision(matmul_precision, device)
-    keep_products_reproducible()
-    torch.set_num_threads(1)  # bitwise results need one thread, and packs run one a core anyway
+    make_products_reproducible()
+    torch.set_num_threads(1)  # bitwise results need one thread, and each core runs one pack anyway
     if device == "cuda":
         if not torch.cuda.is_available():
-            raise RuntimeError("device is cuda, but torch sees no GPU; run with --device cpu")
+            raise RuntimeError("device is cuda, but torch sees no GPU. Run with --device cpu.")
         torch.cuda.reset_peak_memory_stats()
-        # TF32 is asked for by a trial's matmul_precision; convolutions would use it unasked
+        # only a trial's matmul_precision enables TF32; convolutions would use it by default
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    with _denormals_flushed():
+    with _flush_denormals():
         yield
 
 
 @contextlib.contextmanager
-def _denormals_flushed() -> Iterator[None]:
-    """Take numbers too small for a normal float for zero: they make matrix products up to 180 times slower."""
+def _flush_denormals() -> Iterator[None]:
+    """Flush denormal numbers to zero: they make matrix products up to 180 times slower."""
     torch.set_flush_denormal(True)
     try:
         yield
     finally:
-        torch.set_flush_denormal(False)  # the processor's mode is the whole thread's, and others rely on it
+        torch.set_flush_denormal(False)  # the mode applies to the whole thread, and other code relies on it

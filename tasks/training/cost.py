@@ -1,4 +1,4 @@
-"""The size and the time of a pack, predicted from what its network reports. Importable without torch."""
+"""Prediction of a pack's size and time from its network's costs. Importable without torch."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from depthrate.tasks.training.polish.polish_parameters import curve_steps
 from depthrate.tasks.training.training_plan import PolishPlan, TrainingPlan, evaluation_rows
 
 PRODUCT_S = 1.4e-5
-"""Of one matrix product of an eager step, however small."""
+"""Minimum seconds per matrix product of an eager step."""
 SPEED_UP = 2.0
-"""Of a compiled step over an eager one: 1.4 to 3 measured."""
+"""Speed-up of a compiled step over an eager one. 1.4 to 3 were measured."""
 
 POLISH_FACTOR = 2.5
-"""An evaluation of polish, in float64, over a step of training with as many rows."""
+"""Time of a polish evaluation, in float64, over the time of a training step with as many rows."""
 STATIONARY_SHARE = 0.3
-"""Of the evaluations that a trial may take, those it does take until it is stationary (measured, depth 2 to 34)."""
+"""Share of its evaluations that a trial uses until it is stationary (measured, depth 2 to 34)."""
 
 
-LAYER_S, LAYER_S_PER_NUMBER = 4e-4, 1.2e-8
-"""Of the geometry of one layer's features, in float64, and of each number of them (measured)."""
+LAYER_S = 4e-4
+"""Seconds for the metrics of one layer's features, besides the time per number (measured)."""
+LAYER_S_PER_NUMBER = 1.2e-8
+"""Seconds per feature value for the metrics of a layer, in float64 (measured)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackShape:
-    """All that the memory and the time of a pack depend on, but the number of its trials."""
+    """Everything that a pack's memory and time depend on, except the number of trials."""
 
     network: Network
     data: DataShape
@@ -37,13 +39,13 @@ class PackShape:
     optimizer: str
     dtype: str
     matmul_precision: str = "full"
-    """As `TrainingPlan` has it."""
+    """Precision of matrix products, as in `TrainingPlan`."""
     label_smoothing: float = 0.0
     polish: PolishPlan | None = None
 
     @classmethod
-    def of_plan(cls, plan: TrainingPlan, network: Network, data: DataShape, num_measured_steps: int) -> PackShape:
-        """Return the shape of a pack that trains as planned; polish is left out."""
+    def from_plan(cls, plan: TrainingPlan, network: Network, data: DataShape, num_measured_steps: int) -> PackShape:
+        """Build the shape of a pack from its plan, without polish."""
         return cls(
             network=network,
             data=data,
@@ -58,30 +60,30 @@ class PackShape:
 
     @property
     def rows(self) -> int:
-        """Rows of one step of one trial: samples x positions."""
+        """Rows of one trial in one step: samples x positions."""
         return (self.batch_size or self.data.num_samples) * self.network.rows_per_sample
 
     @property
     def evaluated_rows(self) -> int:
-        """Rows of one trial that are evaluated at once."""
-        at_once = evaluation_rows(self.data.num_classes if self.data.labels_tokens else 0)
-        return min(self.data.num_held * self.network.rows_per_sample, at_once)
+        """Rows of one trial evaluated at a time."""
+        max_rows = evaluation_rows(self.data.num_classes if self.data.labels_tokens else 0)
+        return min(self.data.num_held * self.network.rows_per_sample, max_rows)
 
 
 def max_pack_size(shape: PackShape, device: str) -> int:
-    """Return how many trials of a shape to fuse for speed: on a CPU up to 16 while a step has some 4,000 rows (measured)."""
-    most, step_rows = (128, 2_000_000) if device == "cuda" else (16, 4096)
-    return int(max(1, min(most, step_rows // shape.rows)))
+    """Choose the number of trials to fuse for speed: on a CPU at most 16, with about 4,000 rows per step (measured)."""
+    max_trials, step_rows = (128, 2_000_000) if device == "cuda" else (16, 4096)
+    return int(max(1, min(max_trials, step_rows // shape.rows)))
 
 
 def estimate_s(shape: PackShape, engine: Engine = Engine.EAGER) -> float:
-    """Return the rough seconds of a trial on one core: its steps, its polish, and what is measured on the way."""
-    native = engine is Engine.NATIVE  # nothing but steps is compiled
+    """Estimate a trial's seconds on one core, with polish and measurements."""
+    native = engine is Engine.NATIVE  # the compiled engine speeds up training steps only
     whole_s = step_s(shape, shape.data.num_held, Engine.NATIVE if native else Engine.EAGER)
     evaluations = len(curve_steps("constant", shape.num_steps, 0))  # forward and backward over all samples
     if shape.polish is not None:
-        taken = STATIONARY_SHARE if shape.polish.to_stationary else 1.0
-        evaluations += round(POLISH_FACTOR * taken * shape.polish.num_evaluations)
+        used_share = STATIONARY_SHARE if shape.polish.to_stationary else 1.0
+        evaluations += round(POLISH_FACTOR * used_share * shape.polish.num_evaluations)
     geometry_s = sum(
         LAYER_S + LAYER_S_PER_NUMBER * shape.data.num_held * layer.width for layer in shape.network.layers()
     )
@@ -89,18 +91,18 @@ def estimate_s(shape: PackShape, engine: Engine = Engine.EAGER) -> float:
 
 
 def steps_s(shape: PackShape, engine: Engine = Engine.EAGER) -> float:
-    """Return the rough seconds of a trial's steps of training alone, on one core, reading what is streamed included."""
+    """Estimate the seconds of a trial's training steps on one core, including reads of streamed samples."""
     batch = shape.batch_size or shape.data.num_samples
     read_s = 0.0 if shape.data.stream is None else batch * shape.data.stream.sample_s
     return shape.num_steps * (step_s(shape, batch, engine) + read_s)
 
 
 def step_s(shape: PackShape, num_samples: int, engine: Engine) -> float:
-    """Return the rough seconds of a step on so many samples: what grows with the rows, and but for native ones a fixed part."""
+    """Estimate the seconds of one step on this many samples: a part per row, and for non-native engines a fixed part."""
     if engine is Engine.NATIVE:
         numbers = 2 if shape.dtype == "float64" else 1
         rows = num_samples * shape.network.rows_per_sample
-        cost = shape.network.step_cost()  # native steps have no fixed part worth a word
+        cost = shape.network.step_cost()  # the fixed part of native steps is negligible
         return cost.native_s * numbers * rows * cost.multiply_adds
     eager_s = _eager_step_s(shape.network, num_samples)
     return eager_s / SPEED_UP if engine is Engine.COMPILED else eager_s

@@ -1,9 +1,9 @@
-"""The base of tasks whose trials train in fused steps. Importable without torch.
+"""Base classes of tasks whose trials train in fused steps. Importable without torch.
 
-A task of this kind is a class of parameters (`TrainingParameters`) and a class below `NetworkTask` that says of a trial its
-network and its data's shape, and of a pack what it trains on and what is measured; checks of data, memory, time, sizes of packs
-and the life of a pack follow. One without such a network is a class below `FusedTask`. How to add one: a folder with both, and
-an entry point in the group `depthrate.tasks` (`pyproject.toml`).
+Such a task has a class of parameters (`TrainingParameters`) and a subclass of `NetworkTask`, which defines a trial's network
+and data shape and a pack's training. Checks of the data, estimates of memory and time, pack sizes and the training loop are
+inherited. A task without a network derives from `FusedTask`. To add a task, create a folder with both classes and an entry
+point in the group `depthrate.tasks` (`pyproject.toml`).
 """
 
 from __future__ import annotations
@@ -39,30 +39,30 @@ Trial = TypeVar("Trial", bound=TrainingParameters)
 
 
 class FusedTask(Task, Generic[Trial]):
-    """A task whose packs train and are measured together."""
+    """A task whose packs are trained and measured as one batched computation."""
 
     parameters: type[Trial]
-    """Its parameters; trials come as mappings, and are read as this from there on."""
+    """Class of parameters that trials, which arrive as mappings, are converted to."""
     fused = True
 
     def __init_subclass__(cls) -> None:
-        """Take the schema of the class of parameters."""
+        """Set the schema from the class of parameters."""
         if "parameters" in vars(cls) and "schema" not in vars(cls):
             cls.schema = cls.parameters.schema
 
     @abstractmethod
     def training(self, trials: Sequence[Trial], source: DataSource) -> Training:
-        """Return what a pack of trials does; here torch is imported, and not before.
+        """Build the training of a pack. torch is imported here, not earlier.
 
         Raises:
-            DatasetError: what they read is missing or damaged.
+            DatasetError: The trials' data is missing or corrupt.
         """
 
     def check(self, trial: Trial) -> None:
-        """Refuse a combination that cannot run.
+        """Check that the parameters can be combined.
 
         Raises:
-            ParameterError: naming the parameters that exclude each other.
+            ParameterError: They conflict.
         """
 
     def published_sets(self, trial: Trial) -> Sequence[str]:
@@ -70,14 +70,14 @@ class FusedTask(Task, Generic[Trial]):
         return ()
 
     def read(self, params: Params) -> Trial:
-        """Return the parameters of a trial as attributes."""
+        """Convert a trial's parameters to attributes."""
         return self.parameters.from_params(params)
 
     def run(self, trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
-        """Train and measure a pack of trials of one shape; results come when the whole pack is done.
+        """Train and measure a pack of trials of one shape. Results are yielded after the whole pack has finished.
 
         Raises:
-            Interrupted: it was asked to stop and has saved a checkpoint.
+            Interrupted: A stop was requested, and a checkpoint has been saved.
         """
         with gc_paused():
             from depthrate.tasks.training.training_pack import run_training
@@ -85,30 +85,30 @@ class FusedTask(Task, Generic[Trial]):
         yield from run_training(self.training([self.read(params) for params in trials], context.data), context)
 
     def check_trial(self, params: Params) -> None:
-        """Refuse a combination that cannot run.
+        """Check that the parameters can be combined.
 
         Raises:
-            ParameterError: naming the parameters that exclude each other.
+            ParameterError: They conflict.
         """
         self.check(self.read(params))
 
     def check_data(self, trials: Sequence[Params], source: DataSource) -> None:
-        """Refuse trials whose data set, or its test split where that is measured, is not there.
+        """Check that the trials' published data sets exist, with their test splits if they are measured.
 
         Raises:
-            DatasetError: saying where it looked and how to get the files.
+            DatasetError: A data set or test split is missing.
         """
-        read = [self.read(params) for params in trials]
-        for name in self._published_sets(read):
+        parameters = [self.read(params) for params in trials]
+        for name in self._published_sets(parameters):
             check_dataset(name, source)
-        for name in self._published_sets(trial for trial in read if trial.test):
+        for name in self._published_sets(trial for trial in parameters if trial.test):
             check_test(name, source)
 
     def check_contents(self, trials: Sequence[Params], source: DataSource) -> None:
-        """Refuse trials whose data set is damaged.
+        """Check that the trials' published data sets are intact.
 
         Raises:
-            DatasetError: naming the file, what was expected of it, and what to do.
+            DatasetError: A file is corrupt.
         """
         for name in self._published_sets(self.read(params) for params in trials):
             published.check_contents(name, source)
@@ -118,24 +118,24 @@ class FusedTask(Task, Generic[Trial]):
 
 
 class NetworkTask(FusedTask[Trial]):
-    """A task whose trials are networks on a data set, all for as many steps."""
+    """A task whose trials are networks on a data set, with equal numbers of steps."""
 
     has_engines: ClassVar[bool] = False
-    """Whether its steps are the trainer's own, so that engines are a choice."""
+    """Whether steps are those of `FusedTrainer`, so that an engine can be chosen."""
 
     @abstractmethod
     def data_shape(self, trial: Trial) -> DataShape:
-        """Return the shape of the training set, known before it is read."""
+        """Return the shape of the training set without reading it."""
 
     @abstractmethod
     def network(self, trial: Trial, data: DataShape) -> Network:
-        """Return the network of a trial, for data of that shape."""
+        """Build the network of a trial for data of this shape."""
 
     def check_trial(self, params: Params) -> None:
-        """Refuse a combination that cannot run.
+        """Check that the parameters can be combined.
 
         Raises:
-            ParameterError: naming the parameters that exclude each other.
+            ParameterError: They conflict.
         """
         super().check_trial(params)
         trial = self.read(params)
@@ -144,12 +144,12 @@ class NetworkTask(FusedTask[Trial]):
             return
         if self.network(trial, data).min_batch_size > 1:
             raise ParameterError(
-                f"batch_size is {trial.batch_size}, with one sample in a step, but arch {trial.arch!r} normalises over a "
-                "step's samples; give a batch_size of at least 2, or more samples"
+                f"batch_size is {trial.batch_size}, with one sample per step, but arch {trial.arch!r} normalises over a step's "
+                "samples. Use a batch_size of at least 2, or more samples."
             )
 
     def pack_shape(self, trial: Trial) -> PackShape:
-        """Return what the memory and the time of a pack of such trials depend on."""
+        """Build the shape that determines a pack's memory and time."""
         data = self.data_shape(trial)
         return PackShape(
             network=self.network(trial, data),
@@ -165,38 +165,38 @@ class NetworkTask(FusedTask[Trial]):
         )
 
     def chain_parameter(self, params: Params) -> str | None:
-        """Return depth for a trial that continues the solutions of smaller depths."""
+        """Return "depth" for a trial that continues the solutions of smaller depths, else None."""
         return "depth" if self.read(params).continuation else None
 
     def max_pack_size(self, params: Params, device: str) -> int:
-        """Return the most trials of this shape that run well in one pack."""
+        """Return the maximum number of trials of this shape per pack."""
         shape = self.pack_shape(self.read(params))
         return 1 if shape.network.unfused_reason is not None else max_pack_size(shape, device)
 
     def memory_bytes(self, params: Params, num_trials: int, device: str) -> float | None:
-        """Return the predicted peak memory of a pack of so many trials of this shape."""
+        """Estimate the peak memory of a pack with this many trials of this shape."""
         return memory_bytes(self.pack_shape(self.read(params)), num_trials, device)
 
     def estimate_s(self, params: Params, engine: Engine = Engine.EAGER) -> float | None:
-        """Return the rough seconds of one trial on one CPU core, all depths of its chain together."""
+        """Estimate the seconds of one trial on one CPU core, over all depths of its chain."""
         return sum(estimate_s(shape, engine) for shape in self._chain_shapes(self.read(params)))
 
-    def engine(self, params: Params, asked: Engine, device: str) -> Engine | None:
-        """Return how the steps of such a trial run: in a chain those of the first depth, the only one with steps.
+    def engine(self, params: Params, requested: Engine, device: str) -> Engine | None:
+        """Choose the engine of a trial's steps. In a chain only the first depth has training steps.
 
         Raises:
-            EngineError: steps cannot run as they were asked for, or not in the trial's precision on that device.
+            EngineError: The requested engine does not support the trial, or the device does not support its precision.
         """
         trial = self.read(params)
         check_precision(trial.matmul_precision, device)
-        return select_engine(asked, self._chain_shapes(trial)[0], device) if self.has_engines else None
+        return select_engine(requested, self._chain_shapes(trial)[0], device) if self.has_engines else None
 
     def _chain_shapes(self, trial: Trial) -> list[PackShape]:
         depths = chain(trial) if trial.continuation else []
         return [self.pack_shape(changed(trial, depth=depth)) for depth in depths] or [self.pack_shape(trial)]
 
     def measured(self, params: Params, steps: int) -> tuple[Sequence[int], Sequence[int]] | None:
-        """Return the (steps, layers) at which a trial that took so many steps was measured."""
+        """Return the (steps, layers) at which a trial that ended at step `steps` was measured."""
         trial = self.read(params)
         data = self.data_shape(trial)
         layers = self.network(trial, data).measured_layers()

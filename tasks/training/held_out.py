@@ -1,6 +1,6 @@
-"""The test split of a pack: what its trials are measured on beside what they train on.
+"""Measurement of a pack's trials on the test split.
 
-Shapes: T trials, N samples, I numbers of a sample.
+Shapes: T trials, N samples, I input dimensions.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Any
 import torch
 
 from depthrate.tasks.data.dataset import Dataset
-from depthrate.tasks.training.layers import defined
+from depthrate.tasks.training.layers import null_if_not_finite
 from depthrate.tasks.training.trainer import FusedTrainer
 
 Rows = list[dict[str, Any]]
 Measure = Callable[[Any, Sequence[int], int], list[Rows]]
-"""From the trainer, positions of trials in it and the step to the rows of metrics of each of them."""
+"""Returns each trial's rows of metrics, from the trainer, the trials' positions in it and the step."""
 
 
 class HeldOut:
-    """The samples of a test split on a pack's device."""
+    """Test split on a pack's device."""
 
     def __init__(self, dataset: Dataset, measure: Measure, device: str, dtype: torch.dtype):
         x_NI = torch.from_numpy(dataset.x_NI).to(device)
@@ -32,16 +32,20 @@ class HeldOut:
     def record(
         self, trainer: FusedTrainer, step: int, tables: Mapping[int, tuple[Rows, Rows]], measured: Sequence[int]
     ) -> None:
-        """Append to (metrics, curves) of trials at a step: the scores, and every layer of those that are measured.
+        """Append rows to the trials' tables at a step: scores for all, layer metrics for the measured trials.
 
-        tables: a trial's position -> its rows; measured: some of the positions. Computed in the trainer's precision.
+        Args:
+            trainer: The pack's trainer. Its precision is used.
+            step: Training step, stored in the rows.
+            tables: Position of a trial -> its (metrics, curves).
+            measured: Positions of the trials whose layers are measured.
         """
         if self._x_NI.is_floating_point():
-            self._x_NI = self._x_NI.to(trainer.plan.dtype)  # once: polish goes on in float64
-        over_test = trainer.on(self._x_NI, self._labels_N)
-        scores = {name: each_T.tolist() for name, each_T in over_test.scores().items()}
+            self._x_NI = self._x_NI.to(trainer.plan.dtype)  # changes once, because polish runs in float64
+        test_trainer = trainer.on_samples(self._x_NI, self._labels_N)
+        scores = {name: values_T.tolist() for name, values_T in test_trainer.scores().items()}
         for position, (_, curves) in tables.items():
-            row = {name: each_T[position] for name, each_T in scores.items()}
-            curves.append({"step": step, "split": "test", **defined(row)})
-        for position, rows in zip(measured, self._measure(over_test, measured, step), strict=True):
+            row = {name: values[position] for name, values in scores.items()}
+            curves.append({"step": step, "split": "test", **null_if_not_finite(row)})
+        for position, rows in zip(measured, self._measure(test_trainer, measured, step), strict=True):
             tables[position][0].extend(rows)

@@ -1,6 +1,6 @@
-"""What a trial reports of its layers: a row of measurements each, and the features it keeps.
+"""A trial's rows of metrics per layer, and its stored features.
 
-Shapes: T trials, N samples sorted by class, D numbers of a feature, K classes.
+Shapes: T trials, N samples sorted by class, D feature dimensions, K classes.
 """
 
 from __future__ import annotations
@@ -21,25 +21,24 @@ from depthrate.tasks.networks.network import Layer
 from depthrate.tasks.training.trainer import FusedTrainer
 
 Columns = Mapping[str, Tensor]
-"""Measurement -> its value for T trials: a scalar [T], a vector [T, n] or a matrix [T, n, m]."""
+"""Metric -> value for T trials: a scalar [T], a vector [T, n] or a matrix [T, n, m]."""
 OfFeatures = Callable[[Tensor], Columns]
-"""From one layer's features [T, N, D] to what they tell alone."""
+"""Metrics of one layer's features [T, N, D]."""
 OfWeights = Callable[[Tensor, Tensor], Columns]
-"""From one layer's features [T, N, D] and the last layer's weight [T, K, D], where both have one width."""
+"""Metrics of one layer's features [T, N, D] and the last layer's weight [T, K, D]."""
 OfPath = Callable[[Sequence[dict[str, Any]], tuple[Tensor, Tensor], Iterable[Tensor]], None]
-"""Adds to the rows of the path's layers what its first and last features [N, D], and each layer's once more, tell of them."""
+"""Adds columns to the rows of a path's layers, from its first and last features [N, D] and all layers' features once more."""
 OfPair = Callable[[Tensor, Tensor, Tensor | None], Columns]
-"""From one layer's features [T, N, D], the last layer's [T, N, E] and the inputs [N, I], null for texts, to what they tell
-together."""
+"""Metrics of one layer's features [T, N, D] together with the last layer's [T, N, E] and the inputs [N, I], None for text."""
 LAYER_BLOCK_NUMBERS = 2**19
-"""Numbers of a layer's features, of all trials that are measured at once: more of them do not fit into a processor's cache."""
+"""Maximum number of feature values measured at a time, over all trials. More do not fit into a processor's cache."""
 
 
 class LayerMeasurements:
-    """Measures trials of a pack, layer by layer, on the training set, with functions that its task chose.
+    """Measures a pack's trials layer by layer, on the training set, with the task's metrics.
 
-    Trials are measured together as far as memory should hold them, which changes none of their numbers: nothing is reduced
-    across trials, and each trial goes through its network alone.
+    Trials are measured in blocks limited by memory. The block size does not affect the numbers: nothing is reduced across
+    trials, and each trial's forward pass runs alone.
     """
 
     def __init__(
@@ -55,25 +54,31 @@ class LayerMeasurements:
         self._of_input: Columns | None = None
 
     def __call__(self, trainer: FusedTrainer, positions: Sequence[int], step: int) -> list[list[dict[str, Any]]]:
-        """Return of each trial one row a layer, the network's input among them where it counts as a layer.
+        """Measure trials at a step.
 
-        relative_position is the length of the path through the layers of the last one's shape, over the whole path's (see
-        `path_start`); other layers have none.
+        Args:
+            trainer: The pack's trainer.
+            positions: Positions of the trials in it.
+            step: Training step, stored in the rows.
+
+        Returns:
+            For each trial one row per layer, including the network's input if it counts as a layer. relative_position is
+            the path length up to the layer over the total (see `path_start`), for layers of the last one's shape only.
         """
         numbers = len(trainer.x_NI) * max(layer.width for layer in trainer.network.layers())
-        # what goes along the path asks for each layer again, trial by trial
-        at_once = (
+        # path metrics compute every layer again, trial by trial
+        block_size = (
             1
             if self._of_path is not None
             else max(1, LAYER_BLOCK_NUMBERS // (numbers * trainer.network.rows_per_sample))
         )
         rows_of_trials = []
-        with torch.no_grad():  # which features that are read by turns would not restore
-            for start in range(0, len(positions), at_once):
-                rows_of_trials += self._together(trainer, list(positions[start : start + at_once]), step)
+        with torch.no_grad():  # here, because generators of features that alternate would not restore it
+            for start in range(0, len(positions), block_size):
+                rows_of_trials += self._measure_together(trainer, list(positions[start : start + block_size]), step)
         return rows_of_trials
 
-    def _together(self, trainer: FusedTrainer, positions: list[int], step: int) -> list[list[dict[str, Any]]]:
+    def _measure_together(self, trainer: FusedTrainer, positions: list[int], step: int) -> list[list[dict[str, Any]]]:
         network = trainer.network
         weight_TKD = None
         if network.last_weight is not None:
@@ -81,7 +86,7 @@ class LayerMeasurements:
         inputs = None
         if network.input_layer is not None:
             x_TNI = trainer.x_NI.unsqueeze(0)
-            if self._of_input is None:  # the same for every trial and step
+            if self._of_input is None:  # equal for all trials and steps
                 self._of_input = self.of_features(x_TNI)
             inputs = network.input_layer, self._of_input
 
@@ -100,9 +105,15 @@ class LayerMeasurements:
         inputs: tuple[Layer, Columns] | None,
         x_NI: Tensor | None = None,
     ) -> list[list[dict[str, Any]]]:
-        """Return each trial's rows of features [T, N, *shape], layer by layer, behind that of the input, where it is given.
+        """Build each trial's rows, the input's first if there is one, then layer by layer.
 
-        x_NI: the samples, where they are numbers.
+        Args:
+            step: Training step, stored in the rows.
+            layers: The network's layers.
+            features: Function that yields the layers' features, [T, N, *shape] each. Called again for path and pair metrics.
+            weight_TKD: Last layer's weight, None without one.
+            inputs: The input layer and its metrics, None if the input is not a layer.
+            x_NI: Samples, None if they are not numbers.
         """
         rows_of_layers = []
         first_TND, previous_TND, steps = None, None, []
@@ -110,7 +121,7 @@ class LayerMeasurements:
         start = path_start([layer.shape for layer in layers[:end]])
         for index, (layer, feature) in enumerate(zip(layers, features(), strict=True)):
             h_TND = feature.flatten(2)
-            rows_of_layers.append(_rows(step, layer, self.of_features(h_TND), self._alignment(h_TND, weight_TKD)))
+            rows_of_layers.append(_rows(step, layer, self.of_features(h_TND), self._measure_weights(h_TND, weight_TKD)))
             if start < index < end:
                 assert previous_TND is not None
                 steps.append(step_length(previous_TND, h_TND))
@@ -118,63 +129,63 @@ class LayerMeasurements:
                 first_TND = h_TND
             previous_TND = h_TND if index < end else previous_TND
         lengths = torch.stack(steps, dim=1).tolist() if steps else [[]] * len(rows_of_layers[-1])
-        of_inputs = [] if inputs is None else _rows(step, *inputs)  # one row: trials share the input
+        of_inputs = [] if inputs is None else _rows(step, *inputs)  # one row, because trials share the input
         input_rows = [dict(row) for row in of_inputs * len(rows_of_layers[-1])]
         if self._of_pair is not None:
             assert previous_TND is not None
             for rows_of_layer, feature in zip(rows_of_layers, features(), strict=True):
-                _add(rows_of_layer, self._of_pair(feature.flatten(2), previous_TND, x_NI))
+                _add_columns(rows_of_layer, self._of_pair(feature.flatten(2), previous_TND, x_NI))
             if input_rows and x_NI is not None:
-                _add(input_rows, self._of_pair(x_NI.flatten(1).unsqueeze(0), previous_TND, x_NI))
+                _add_columns(input_rows, self._of_pair(x_NI.flatten(1).unsqueeze(0), previous_TND, x_NI))
         of_trials = [list(rows) for rows in zip(*rows_of_layers, strict=True)]
         for trial, rows in enumerate(of_trials):
             path = rows[start:end]
-            for row, place in zip(path, relative_positions(lengths[trial]), strict=True):
-                row["relative_position"] = place
+            for row, position in zip(path, relative_positions(lengths[trial]), strict=True):
+                row["relative_position"] = position
             if self._of_path is not None:
                 assert first_TND is not None and previous_TND is not None
-                again = (feature.flatten(2)[trial] for feature in islice(features(), start, end))
-                self._of_path(path, (first_TND[trial], previous_TND[trial]), again)
+                path_features = (feature.flatten(2)[trial] for feature in islice(features(), start, end))
+                self._of_path(path, (first_TND[trial], previous_TND[trial]), path_features)
             rows[end - 1]["is_last"] = True
             rows[:0] = input_rows[trial : trial + 1]
             for row in rows:
                 row["split"] = self._split
         return of_trials
 
-    def _alignment(self, h_TND: Tensor, weight_TKD: Tensor | None) -> Columns:
+    def _measure_weights(self, h_TND: Tensor, weight_TKD: Tensor | None) -> Columns:
         if weight_TKD is None or h_TND.shape[-1] != weight_TKD.shape[-1]:
             return {}
         return self.of_weights(h_TND, weight_TKD)
 
 
-def _add(rows: Sequence[dict[str, Any]], columns: Columns) -> None:
+def _add_columns(rows: Sequence[dict[str, Any]], columns: Columns) -> None:
     """Add numbers [T] to the rows of T trials."""
     for name, values_T in columns.items():
         for row, value in zip(rows, values_T.tolist(), strict=True):
-            row |= defined({name: value})
+            row |= null_if_not_finite({name: value})
 
 
-def _rows(step: int, layer: Layer, *measured: Columns) -> list[dict[str, Any]]:
-    """Return of each trial in these columns the row of one measurement."""
+def _rows(step: int, layer: Layer, *metrics: Columns) -> list[dict[str, Any]]:
+    """Build one row per trial from a layer's metrics."""
     columns: dict[str, Sequence[Any]] = {}
-    for name, values in (item for columns_of_one in measured for item in columns_of_one.items()):
+    for name, values in (item for group in metrics for item in group.items()):
         if values.ndim <= 2:
             columns[name] = values.tolist()
-        else:  # as Python numbers it would be eight times as large, which 100 classes make a gigabyte
+        else:  # Python numbers would take eight times the memory, a gigabyte for 100 classes
             columns[name] = [matrix.flatten().float().cpu() for matrix in values]
-    place = {"step": step, "split": "train", "layer": layer.number, "is_last": False}
+    key = {"step": step, "split": "train", "layer": layer.number, "is_last": False}
     rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    numbers = [name for columns_of_one in measured for name, values in columns_of_one.items() if values.ndim == 1]
-    return [{**place, **row, **defined({name: row[name] for name in numbers})} for row in rows]
+    numbers = [name for group in metrics for name, values in group.items() if values.ndim == 1]
+    return [{**key, **row, **null_if_not_finite({name: row[name] for name in numbers})} for row in rows]
 
 
-def defined(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the row with null for numbers that are not finite: they are not defined."""
+def null_if_not_finite(row: dict[str, Any]) -> dict[str, Any]:
+    """Replace non-finite numbers, which are undefined metrics, by None."""
     return {name: value if value is not None and math.isfinite(value) else None for name, value in row.items()}
 
 
-class KeptFeatures(Mapping[str, Any]):
-    """Features that a trial keeps, as columns, layer after layer; `parts` gives one layer at a time, and holds no other."""
+class LazyFeatures(Mapping[str, Any]):
+    """A trial's stored features as columns, computed when read. `parts` yields one layer at a time to save memory."""
 
     def __init__(self, parts: Callable[[], Iterator[dict[str, Any]]]):
         self.parts = parts
@@ -194,21 +205,29 @@ class KeptFeatures(Mapping[str, Any]):
         return len(self._whole)
 
 
-def kept_features(
-    trainer: FusedTrainer, position: int, class_counts_K: np.ndarray, step: int, kept: str, dtype: str
-) -> KeptFeatures:
-    """Return the features that one trial keeps (class_means, sample:<n> or all) as columns, layer after layer.
+def stored_features(
+    trainer: FusedTrainer, position: int, class_counts_K: np.ndarray, step: int, selection: str, dtype: str
+) -> LazyFeatures:
+    """Select the features that a trial stores, as columns, layer after layer.
 
-    Kept are the layers of the last one's width: a file of features holds vectors of one length. They are computed when they
-    are read.
+    Only layers of the last one's width are stored, because a features file holds vectors of one length. The features are
+    computed when they are read.
+
+    Args:
+        trainer: The pack's trainer.
+        position: Position of the trial in it.
+        class_counts_K: Number of samples per class.
+        step: Training step, stored in the rows.
+        selection: class_means, sample:<n per class> or all.
+        dtype: float32 or float16.
     """
     classes_K = np.arange(len(class_counts_K))
-    if kept == "class_means":
-        kind, chosen = "class_mean", classes_K
+    if selection == "class_means":
+        kind, indices = "class_mean", classes_K
         labels, sample_index = classes_K, np.full(len(classes_K), -1)
     else:
-        kind, chosen = "sample", _chosen_samples(kept, class_counts_K)
-        labels, sample_index = np.repeat(classes_K, class_counts_K)[chosen], chosen
+        kind, indices = "sample", _stored_samples(selection, class_counts_K)
+        labels, sample_index = np.repeat(classes_K, class_counts_K)[indices], indices
 
     def parts() -> Iterator[dict[str, Any]]:
         layers = trainer.network.layers()
@@ -219,23 +238,23 @@ def kept_features(
             if kind == "class_mean":
                 values = class_means(h_TND.double(), torch.from_numpy(class_counts_K))[0]
             else:
-                values = h_TND[0, torch.from_numpy(chosen).to(h_TND.device)]
+                values = h_TND[0, torch.from_numpy(indices).to(h_TND.device)]
             yield {
-                "step": np.full(len(chosen), step),
-                "layer": np.full(len(chosen), layer.number),
-                "kind": np.full(len(chosen), kind),
+                "step": np.full(len(indices), step),
+                "layer": np.full(len(indices), layer.number),
+                "kind": np.full(len(indices), kind),
                 "label": labels,
                 "sample_index": sample_index,
-                "feature": values.to("cpu", getattr(torch, dtype)).numpy(),  # beyond the type's range: infinite
+                "feature": values.to("cpu", getattr(torch, dtype)).numpy(),  # infinite beyond the type's range
             }
 
-    return KeptFeatures(parts)
+    return LazyFeatures(parts)
 
 
-def _chosen_samples(kept: str, class_counts_K: np.ndarray) -> np.ndarray:
-    """Return the indices of the kept samples in the class-sorted training set: the first n of each class, or all."""
-    if kept == "all":
+def _stored_samples(selection: str, class_counts_K: np.ndarray) -> np.ndarray:
+    """Return the indices of the stored samples in the class-sorted training set: the first n of each class, or all."""
+    if selection == "all":
         return np.arange(class_counts_K.sum())
-    per_class = int(kept.removeprefix("sample:"))
+    per_class = int(selection.removeprefix("sample:"))
     starts = np.cumsum(class_counts_K) - class_counts_K
     return np.concatenate([s + np.arange(min(per_class, n)) for s, n in zip(starts, class_counts_K, strict=True)])

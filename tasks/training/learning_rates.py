@@ -1,6 +1,6 @@
-"""The learning rates of the steps to come, formed together and kept where the trials train: no step waits for the host.
+"""Learning rates, computed in blocks of steps and kept on the trials' device, so that no step waits for the host.
 
-All are formed in float64 and rounded once. Shapes: S steps, T trials.
+They are computed in float64 and rounded once. Shapes: S steps, T trials.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from torch import Tensor
 from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan, learning_rate_factor
 
 STEPS_PER_BLOCK = 1024
-"""Steps whose rates are formed together."""
+"""Number of steps whose rates are computed at a time."""
 
 
 class Rates:
-    """What the optimiser multiplies with at each step, of the trials of a pack."""
+    """Learning rates and bias corrections of a pack's trials at each step."""
 
     def __init__(self, plan: TrainingPlan, hyperparameters: Sequence[Hyperparameters], device: torch.device):
         self._plan, self._device = plan, device
@@ -26,12 +26,12 @@ class Rates:
         self._rate_ST1 = self._correction_S = torch.empty(0)
 
     def at(self, step: int) -> tuple[Tensor, Tensor]:
-        """Return each trial's rate [T, 1] at a step, and the root of Adam's second bias correction.
+        """Return each trial's rate [T, 1] at a step, and the square root of Adam's second bias correction.
 
-        For Adam the rate is divided by the first.
+        For Adam the rate is already divided by the first bias correction.
         """
         if not self._start <= step < self._stop:
-            self._form(step)
+            self._compute_block(step)
         position = step - self._start
         return self._rate_ST1[position], self._correction_S[position]
 
@@ -41,13 +41,13 @@ class Rates:
         factor = learning_rate_factor(plan.schedule, step, plan.num_steps, plan.milestones)
         return (self._lr_T * factor).to(plan.dtype).unsqueeze(1).to(self._device)
 
-    def of_steps(self, start: int, most: int) -> tuple[Tensor, Tensor]:
-        """Return the same of some steps from `start` on, [S, T, 1] and [S]: of `most` at most, of one at least."""
+    def block(self, start: int, max_steps: int) -> tuple[Tensor, Tensor]:
+        """Return rates [S, T, 1] and corrections [S] of between 1 and `max_steps` steps from `start` on."""
         self.at(start)
-        steps = slice(start - self._start, min(start + most, self._stop) - self._start)
+        steps = slice(start - self._start, min(start + max_steps, self._stop) - self._start)
         return self._rate_ST1[steps], self._correction_S[steps]
 
-    def _form(self, start: int) -> None:
+    def _compute_block(self, start: int) -> None:
         plan, stop = self._plan, max(start + 1, min(start + STEPS_PER_BLOCK, self._plan.num_steps))
         steps = range(start, stop)
         factor_S1 = _column([learning_rate_factor(plan.schedule, s, plan.num_steps, plan.milestones) for s in steps])

@@ -1,6 +1,6 @@
-"""The parameters of training that tasks share, declared once, and what follows from them. Importable without torch.
+"""Training parameters shared by tasks, and values derived from them. Importable without torch.
 
-A task lists those it takes in its class, in the order it likes, as in `loss: Loss`; where its default is another one, as in
+A task's class lists the parameters it takes, in any order, as in `loss: Loss`, or with another default as in
 `dtype: Dtype = parameter("float64")`.
 """
 
@@ -23,16 +23,16 @@ LabelSmoothing = Annotated[
         minimum=0,
         maximum=0.99,
         added_later=True,
-        doc="e of cross-entropy with (1 - e) of the label's one-hot row and e / K of each class, as in torch (Szegedy et al. "
-        "2016); in the loss that is reported too, of both splits; other than 0 trains eagerly",
+        doc="label smoothing e: cross-entropy with (1 - e) of the label's one-hot row and e / K of each class, as in torch "
+        "(Szegedy et al. 2016), also in the reported losses. Values above 0 train eagerly",
     ),
 ]
 Optimizer = Annotated[
     Literal["sgd", "adam", "adamw", "rmsprop"],
     parameter(
         "sgd",
-        doc="optimiser, its update that of torch; adamw decays the parameters themselves and not by the gradient, so that the "
-        "objective is not what it descends; adamw and rmsprop train eagerly",
+        doc="optimiser, with torch's update rule. adamw decays the parameters directly instead of through the gradient, so it "
+        "does not descend the objective. adamw and rmsprop train eagerly",
     ),
 ]
 LearningRate = Annotated[
@@ -41,7 +41,7 @@ LearningRate = Annotated[
         None,
         above=0,
         fusible=True,
-        doc="learning rate; null: 0.2 for sgd with ce, 0.02 for sgd with mse, 0.005 for adam and adamw, 0.001 for rmsprop",
+        doc="learning rate. null: 0.2 for sgd with ce, 0.02 for sgd with mse, 0.005 for adam and adamw, 0.001 for rmsprop",
     ),
 ]
 Momentum = Annotated[
@@ -52,14 +52,14 @@ Schedule = Annotated[
     Literal["constant", "step", "cosine", "warmup_cosine", "one_cycle"],
     parameter(
         "cosine",
-        doc="learning rate over time; step divides it by 10 at 1/3 and 2/3, cosine goes to 0, warmup_cosine rises over a first "
-        "twentieth of the steps and then goes to 0 as cosine does, one_cycle rises from lr/25 to lr over 30 % of the steps and "
-        "falls to lr/250,000 (Smith & Topin 2018, torch's OneCycleLR)",
+        doc="learning rate schedule. step divides by 10 at 1/3 and 2/3 of the steps, cosine falls to 0, warmup_cosine rises "
+        "over the first 5 % of the steps and then falls to 0 as cosine does, one_cycle rises from lr/25 to lr over 30 % of the "
+        "steps and falls to lr/250,000 (Smith & Topin 2018, torch's OneCycleLR)",
     ),
 ]
 Steps = Annotated[
     int | None,
-    parameter(None, minimum=1, doc=f"training steps; null: by epochs, or {DEFAULT_STEPS:,} when epochs is null too"),
+    parameter(None, minimum=1, doc=f"training steps. null: from epochs, or {DEFAULT_STEPS:,} if epochs is null too"),
 ]
 Epochs = Annotated[int | None, parameter(None, minimum=1, doc="passes over the training set, instead of steps")]
 BatchSize = Annotated[
@@ -67,27 +67,27 @@ BatchSize = Annotated[
     parameter(
         None,
         minimum=1,
-        doc="samples in a step, shuffled anew each epoch, an incomplete last batch left out; null: full batch",
+        doc="samples per step, reshuffled every epoch, without an incomplete last batch. null: full batch",
     ),
 ]
 ClipNorm = Annotated[
     float | None,
     parameter(
-        None, above=0, doc="largest norm of a trial's gradient of the objective, decay included; null: no clipping"
+        None, above=0, doc="maximum norm of a trial's gradient of the objective, decay included. null: no clipping"
     ),
 ]
 Init = Annotated[
     Literal["uniform", "normal", "he"],
-    parameter("uniform", doc="U(-1,1)/sqrt(fan_in) with biases, N(0, 1/fan_in), or N(0, 2/fan_in)"),
+    parameter("uniform", doc="initialisation: U(-1,1)/sqrt(fan_in) with biases, N(0, 1/fan_in), or N(0, 2/fan_in)"),
 ]
-Dtype = Annotated[Literal["float32", "float64"], parameter("float32", doc="of the training")]
+Dtype = Annotated[Literal["float32", "float64"], parameter("float32", doc="number type of training")]
 MatmulPrecision = Annotated[
     Literal["full", "tf32", "bf16"],
     parameter(
         "full",
         added_later=True,
-        doc="of the matrix products of training steps, with dtype float32: full (its own), tf32 (on GPUs), or bf16; "
-        "parameters, sums and all that is measured stay in float32, and steps with bf16 are never compiled",
+        doc="precision of matrix products in training steps: full (that of dtype), or with dtype float32 tf32 (GPUs only) or "
+        "bf16. Parameters, sums and metrics stay in float32. Steps with bf16 are never compiled",
     ),
 ]
 Seed = Annotated[
@@ -98,17 +98,17 @@ Features = Annotated[
     parameter(
         "none",
         pattern="none|class_means|all|sample:[1-9][0-9]*",
-        doc="features kept at the end, of every layer of width d: none, class_means, all, sample:<n per class>",
+        doc="features stored at the end, for every layer of the last one's width: none, class_means, all, sample:<n per class>",
     ),
 ]
-FeatureDtype = Annotated[Literal["float32", "float16"], parameter("float32", doc="of the kept features")]
+FeatureDtype = Annotated[Literal["float32", "float16"], parameter("float32", doc="number type of stored features")]
 MeasureSteps = Annotated[
     list[int] | None,
     parameter(
         None,
         minimum=0,
-        doc="steps measured besides the last; null: 0, 1, 2, 5, 10, 20, 50, ... and where the last quarters of steps and of "
-        "the learning rate spent begin",
+        doc="steps measured in addition to the last. null: 0, 1, 2, 5, 10, 20, 50, ... and the starts of the last quarter of "
+        "the steps and of the summed learning rate",
     ),
 ]
 MeasureEpochs = Annotated[
@@ -117,7 +117,7 @@ MeasureEpochs = Annotated[
         None,
         minimum=1,
         added_later=True,
-        doc="epochs between two measurements, the start and the end measured too; instead of measure_steps",
+        doc="epochs between two measurements, instead of measure_steps. The start and the end are measured too",
     ),
 ]
 Milestones = Annotated[
@@ -126,17 +126,17 @@ Milestones = Annotated[
         None,
         minimum=1,
         added_later=True,
-        doc="epochs at which schedule step divides the learning rate by 10; null: 1/3 and 2/3 of the steps",
+        doc="epochs at which schedule step divides the learning rate by 10. null: 1/3 and 2/3 of the steps",
     ),
 ]
 RankTol = Annotated[
     float,
-    parameter(0.01, minimum=0, maximum=1, doc="singular values above this share of the largest count in rank"),
+    parameter(0.01, minimum=0, maximum=1, doc="share of the largest singular value above which one counts in rank"),
 ]
 
 
 class TrainingParameters(Parameters):
-    """What training reads of a trial: a task that does not take one of these has it at what stands here."""
+    """Parameters that training reads, with the values that apply if a task does not declare them."""
 
     arch: str
     loss: str = "ce"
@@ -172,30 +172,30 @@ class TrainingParameters(Parameters):
 
     @property
     def default_steps(self) -> int:
-        """Steps where neither they nor epochs are given."""
+        """Training steps if neither steps nor epochs is set."""
         return DEFAULT_STEPS
 
 
 def steps_per_epoch(trial: TrainingParameters, num_samples: int) -> int:
-    """Return the number of steps of one epoch; an incomplete last batch is left out."""
+    """Return the number of steps per epoch, without an incomplete last batch."""
     return max(1, num_samples // (trial.batch_size or num_samples))
 
 
 def milestone_steps(trial: TrainingParameters, num_samples: int) -> tuple[int, ...] | None:
-    """Return the steps at which the learning rate falls; null where the trial names no epochs."""
-    given = trial.milestones
-    return None if given is None else tuple(steps_per_epoch(trial, num_samples) * epoch for epoch in given)
+    """Convert the parameter `milestones` from epochs to steps. None stays None."""
+    epochs = trial.milestones
+    return None if epochs is None else tuple(steps_per_epoch(trial, num_samples) * epoch for epoch in epochs)
 
 
 def num_steps(trial: TrainingParameters, num_samples: int) -> int:
-    """Return the number of training steps on a training set of so many samples."""
+    """Return the number of training steps on a training set of this size."""
     if trial.epochs is None:
         return trial.steps or trial.default_steps
     return int(trial.epochs * steps_per_epoch(trial, num_samples))
 
 
 def learning_rate(trial: TrainingParameters) -> float:
-    """Return the learning rate, with the default of the optimiser and loss filled in."""
+    """Return the learning rate, by default that of the optimiser and loss."""
     if trial.lr is not None:
         return float(trial.lr)
     if trial.optimizer != "sgd":
@@ -213,15 +213,15 @@ def log_spaced_steps(last: int) -> list[int]:
 
 
 def judged_steps(schedule: str, last: int) -> list[int]:
-    """Return where the last quarter of the steps begins, and that of the learning rate spent: convergence is judged there."""
+    """Return the steps from which convergence is judged: the starts of the last quarter of steps and of summed rates."""
     grid = 1000
-    spent = list(itertools.accumulate(learning_rate_factor(schedule, step, grid) for step in range(grid)))
-    share = next(step for step, so_far in enumerate(spent, start=1) if so_far >= 0.75 * spent[-1]) / grid
+    sums = list(itertools.accumulate(learning_rate_factor(schedule, step, grid) for step in range(grid)))
+    share = next(step for step, partial_sum in enumerate(sums, start=1) if partial_sum >= 0.75 * sums[-1]) / grid
     return sorted({round(0.75 * last), round(share * last)})
 
 
 def measured_steps(trial: TrainingParameters, last: int) -> list[int]:
-    """Return the steps up to `last` at which every layer is measured, the last among them."""
+    """Return the steps up to and including `last` at which all layers are measured."""
     if trial.measure_epochs is not None and trial.epochs is not None:
         return sorted({*range(0, last, trial.measure_epochs * (last // trial.epochs)), last})
     if trial.measure_steps is None:
@@ -230,32 +230,34 @@ def measured_steps(trial: TrainingParameters, last: int) -> list[int]:
 
 
 def check_training(trial: TrainingParameters, num_samples: int) -> None:
-    """Refuse training parameters that exclude each other, or do not fit a training set of so many samples.
+    """Check that training parameters do not conflict, and fit a training set of this size.
 
     Raises:
-        ParameterError: naming them.
+        ParameterError: They conflict or do not fit.
     """
     if trial.steps is not None and trial.epochs is not None:
-        raise ParameterError(f"steps is {trial.steps} and epochs is {trial.epochs}; give one of them")
+        raise ParameterError(f"steps is {trial.steps} and epochs is {trial.epochs}. Set only one of them.")
     if trial.batch_size is not None and trial.batch_size > num_samples:
         raise ParameterError(
-            f"batch_size is {trial.batch_size}, but the training set has {num_samples} samples; "
-            "give at most that, or null for full batch"
+            f"batch_size is {trial.batch_size}, but the training set has {num_samples} samples. Use at most {num_samples}, or "
+            "null for full batch."
         )
     if trial.label_smoothing and (trial.loss != "ce" or trial.polish):
-        what = f"loss is {trial.loss!r}" if trial.loss != "ce" else f"polish is {trial.polish}"
-        raise ParameterError(f"label_smoothing is {trial.label_smoothing} and {what}; give 0, or loss ce and polish 0")
+        conflict = f"loss is {trial.loss!r}" if trial.loss != "ce" else f"polish is {trial.polish}"
+        raise ParameterError(
+            f"label_smoothing is {trial.label_smoothing} and {conflict}. Set it to 0, or use loss ce and polish 0."
+        )
     _check_epochs(trial)
     last = num_steps(trial, num_samples)
     if trial.matmul_precision != "full" and trial.dtype != "float32":
         raise ParameterError(
-            f"matmul_precision is {trial.matmul_precision} and dtype is {trial.dtype}; give dtype float32, or full"
+            f"matmul_precision is {trial.matmul_precision} and dtype is {trial.dtype}. Use dtype float32, or matmul_precision "
+            "full."
         )
     late = [step for step in trial.measure_steps or () if step > last]
     if late:
         raise ParameterError(
-            f"measure_steps has {late[0]}, but training ends at step {last}; give steps up to that, or train for more steps "
-            "or epochs"
+            f"measure_steps has {late[0]}, but training ends at step {last}. Use steps up to {last}, or train for longer."
         )
 
 
@@ -263,11 +265,11 @@ def _check_epochs(trial: TrainingParameters) -> None:
     for name in ("measure_epochs", "milestones"):
         if getattr(trial, name) is not None and trial.epochs is None:
             raise ParameterError(
-                f"{name} is {getattr(trial, name)} and epochs is null; give epochs, in which it counts"
+                f"{name} is {getattr(trial, name)} and epochs is null. Set epochs, because {name} counts epochs."
             )
     if trial.measure_epochs is not None and trial.measure_steps is not None:
         raise ParameterError(
-            f"measure_epochs is {trial.measure_epochs} and measure_steps is {trial.measure_steps}; give one of them"
+            f"measure_epochs is {trial.measure_epochs} and measure_steps is {trial.measure_steps}. Set only one of them."
         )
     if trial.milestones is not None and trial.schedule != "step":
-        raise ParameterError(f"milestones is {trial.milestones} and schedule is {trial.schedule!r}; give step")
+        raise ParameterError(f"milestones is {trial.milestones} and schedule is {trial.schedule!r}, expected 'step'")

@@ -1,8 +1,8 @@
-"""One training step, as functions of tensors: the loss, its gradient, the optimiser. Every engine runs these.
+"""One training step as functions of tensors: loss, gradient and optimiser, used by the eager and the compiled engine.
 
-What an optimiser works on is the parameters of T trials in one tensor or piece by piece, [T, ...]; per-trial numbers come in
-a shape that broadcasts over it. Nothing is reduced across T, and the update is made of single elementwise operations (a fused
-multiply-add would round differently in a vector loop and in its remainder).
+The optimiser updates the parameters of T trials as one tensor or piece by piece, [T, ...]. Per-trial numbers broadcast over
+it. Nothing is reduced across T, and the update consists of single elementwise operations, because a fused multiply-add would
+round differently in a vector loop and in its remainder.
 
 Shapes: T trials, B batch, I input dimensions, K classes.
 """
@@ -23,28 +23,31 @@ from depthrate.tasks.training.training_plan import TrainingPlan
 
 
 class Moments(NamedTuple):
-    """What an optimiser keeps of a parameter tensor between steps."""
+    """Optimiser state of a parameter tensor."""
 
     first: Tensor
     second: Tensor | None
-    """Of Adam and RMSprop: the mean of squares."""
+    """Mean of squares in Adam and RMSprop."""
 
 
 class StepNumbers(NamedTuple):
-    """What a step multiplies with, of each trial, broadcast over its parameters."""
+    """Per-trial factors of a step, in shapes that broadcast over the parameters."""
 
     momentum: Tensor
     rate: Tensor
-    """Learning rate; for Adam divided by the first bias correction."""
+    """Learning rate, for Adam divided by the first bias correction."""
     correction: Tensor
-    """Root of Adam's second bias correction."""
+    """Square root of Adam's second bias correction."""
 
 
 def losses(kind: str, logits_TBK: Tensor, labels_TB: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Return the data term [T]: mean cross-entropy, or (1/2B) ||f - Y||^2, Y the labels' one-hot rows or targets [T, B, K].
+    """Compute each trial's data term [T], without weight decay.
 
-    Of outputs [T, B, S, K] with labels [T, B, S], a class a token, cross-entropy is the mean over all of them. With label
-    smoothing e cross-entropy is with (1 - e) of the label's one-hot row and e / K of each class.
+    Args:
+        kind: "ce" for mean cross-entropy, "mse" for (1/2B) ||f - Y||^2.
+        logits_TBK: Outputs, or [T, B, S, K] with one class per token, averaged over all tokens.
+        labels_TB: Classes, [T, B] or [T, B, S], or float targets Y [T, B, K].
+        label_smoothing: e of cross-entropy with (1 - e) of the label's one-hot row and e / K of each class.
     """
     if kind == "ce":
         logits_TBK, labels_TB = logits_TBK.flatten(1, -2), labels_TB.flatten(1)
@@ -59,21 +62,21 @@ def losses(kind: str, logits_TBK: Tensor, labels_TB: Tensor, label_smoothing: fl
 
 
 @contextmanager
-def lowered(precision: str, device: str) -> Iterator[None]:
-    """Form matrix products as `TrainingPlan.matmul_precision` says while this lasts: at most as exactly as float32 has them."""
+def lowered_precision(precision: str, device: str) -> Iterator[None]:
+    """Compute matrix products in the precision of `TrainingPlan.matmul_precision` within the context."""
     if precision == "full":
         yield
         return
     if precision == "tf32":
         products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
-        before = products.allow_tf32, convolutions.allow_tf32
+        previous = products.allow_tf32, convolutions.allow_tf32
         products.allow_tf32 = convolutions.allow_tf32 = True
         try:
             yield
         finally:
-            products.allow_tf32, convolutions.allow_tf32 = before
+            products.allow_tf32, convolutions.allow_tf32 = previous
         return
-    # a cast that is remembered would outlive the step, where it is recorded once and replayed
+    # a cached cast would outlive the step, which CUDA graphs record once and replay
     with torch.autocast(device, torch.bfloat16, cache_enabled=False):
         yield
 
@@ -81,23 +84,23 @@ def lowered(precision: str, device: str) -> Iterator[None]:
 def gradients(
     network: Network, plan: TrainingPlan, parameters: Tensors, x_TBI: Tensor, labels_TB: Tensor, untrained: Tensors
 ) -> tuple[Tensor, tuple[Tensor, ...], Tensors]:
-    """Return the loss [T] of each trial's batch, its gradient with respect to each parameter, and the untrained state after."""
+    """Compute the loss [T] of each trial's batch, its gradient per parameter, and the new untrained state."""
     leaves: Mapping[str, Tensor] = leaves_of(parameters, network.fixed_parameters)
-    with lowered(plan.matmul_precision, x_TBI.device.type):
+    with lowered_precision(plan.matmul_precision, x_TBI.device.type):
         logits_TBK, after = network.training_logits(leaves, x_TBI, untrained)
         loss_T = losses(plan.loss, logits_TBK.to(plan.dtype), labels_TB, plan.label_smoothing)
-        found = gradients_of(loss_T.sum(), leaves)
-    return loss_T.detach(), found, {name: tensor.detach().to(untrained[name].dtype) for name, tensor in after.items()}
+        pieces = gradients_of(loss_T.sum(), leaves)
+    return loss_T.detach(), pieces, {name: tensor.detach().to(untrained[name].dtype) for name, tensor in after.items()}
 
 
-def agree(one: Tensor, other: Tensor, rtol: float) -> bool:
-    """Say whether two tensors are equal but for this share of a number or of the largest finite one; NaN is equal to NaN."""
+def nearly_equal(one: Tensor, other: Tensor, rtol: float) -> bool:
+    """Return whether two tensors agree within `rtol` of each number or of the largest finite one. NaN equals NaN."""
     largest = one.abs().where(one.isfinite(), 0.0).max().item()
     return torch.allclose(one, other, rtol=rtol, atol=rtol * largest, equal_nan=True)
 
 
-def clipping(clip_norm: float, squared_norm: Tensor) -> Tensor:
-    """Return the factor that brings a gradient of such a squared norm down to the norm `clip_norm`."""
+def clip_factor(clip_norm: float, squared_norm: Tensor) -> Tensor:
+    """Compute the factor that scales a gradient of this squared norm down to at most `clip_norm`."""
     return (clip_norm / (squared_norm.sqrt() + 1e-6)).clamp(max=1.0)
 
 
@@ -109,9 +112,10 @@ def optimise(
     numbers: StepNumbers,
     scratch: Tensor | None = None,
 ) -> None:
-    """Change parameters and moments in place by one step of the plan's optimiser.
+    """Update parameters and moments in place by one step of the plan's optimiser.
 
-    The gradient is used up. A scratch tensor of its size saves fresh memory, whose page faults cost more than the arithmetic.
+    The gradient is overwritten. A scratch tensor of its size avoids fresh memory, whose page faults cost more than the
+    arithmetic.
     """
     if plan.optimizer == "sgd":
         moments.first.mul_(numbers.momentum).add_(gradient)

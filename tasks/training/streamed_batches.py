@@ -1,6 +1,6 @@
-"""Mini-batches of samples that are read when they are drawn, in the seeded order in which held samples are drawn.
+"""Mini-batches of streamed samples, in the same seeded order as samples in memory.
 
-Shapes: T trials, N samples, B batch, I numbers of a sample.
+Shapes: T trials, N samples, B batch, I input dimensions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from depthrate.tasks.training.training_plan import order_bytes
 
 
 class StreamedBatches:
-    """Draws the batches of a pack's trials; trials of one seed draw the same, which is read once for all of them."""
+    """Draws the batches of a pack's trials. Trials with equal seeds share their batches, which are read once."""
 
     def __init__(
         self,
@@ -25,22 +25,29 @@ class StreamedBatches:
         seeds: Sequence[int],
         generators: Mapping[int, torch.Generator],
     ):
-        """Begin before the first batch; seeds: of each trial; generators: of the order, by seed."""
+        """Start before the first batch.
+
+        Args:
+            samples: The stream to read.
+            batch_size: Samples per batch.
+            seeds: Seed of each trial.
+            generators: Generator of the order, by seed.
+        """
         self._samples, self._batch_size, self._seeds, self._generators = samples, batch_size, list(seeds), generators
         self._orders: dict[int, Tensor] = {}
-        """Samples [N] in the order of this pass over them, by seed."""
+        """Sample indices [N] in the order of the current epoch, by seed."""
         self._begun: dict[int, Tensor] = {}
-        """What each generator was before it drew them: an order is drawn again rather than saved."""
+        """Generator state before drawing the order, by seed: checkpoints store it, and resuming draws the order again."""
         self._position = 0
 
     def next(self) -> tuple[Tensor, Tensor]:
-        """Return the next batch of each trial, [T, B, I], and its labels [T, B]; an incomplete last batch is left out.
+        """Read the next batch of each trial, [T, B, I], and its labels [T, B]. An incomplete last batch is skipped.
 
         Raises:
-            DatasetError: a sample cannot be read, or is not of the form of the others.
+            DatasetError: A sample cannot be read, or differs in form from the others.
         """
         if not self._orders or self._position + self._batch_size > self._samples.num_samples:
-            self._draw()
+            self._draw_orders()
         rows = slice(self._position, self._position + self._batch_size)
         self._position += self._batch_size
         read = {seed: self._samples.read(order[rows].long().numpy()) for seed, order in self._orders.items()}
@@ -49,28 +56,28 @@ class StreamedBatches:
         )
         return x_TBI, labels_TB
 
-    def keep(self, trials: Sequence[int]) -> None:
-        """Go on with these trials only."""
+    def select(self, trials: Sequence[int]) -> None:
+        """Continue with these trials only."""
         self._seeds = [self._seeds[trial] for trial in trials]
         self._orders = {seed: order for seed, order in self._orders.items() if seed in self._seeds}
 
     def state(self) -> dict[str, Any]:
-        """Return all that drawing needs to go on."""
+        """Return the state for `load_state`."""
         return {"position": self._position, "begun": dict(self._begun)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` gave, of a pack that had these seeds among others."""
+        """Resume from a `state`, which may be of a pack with further seeds."""
         if not state["begun"]:
             return
         for seed in set(self._seeds):
             self._generators[seed].set_state(state["begun"][seed])
-        self._draw()
+        self._draw_orders()
         self._position = state["position"]
 
-    def _draw(self) -> None:
+    def _draw_orders(self) -> None:
         count = self._samples.num_samples
-        kept_as = torch.int32 if order_bytes(count) < 8 * count else torch.int64
+        dtype = torch.int32 if order_bytes(count) < 8 * count else torch.int64
         self._begun, self._orders, self._position = {}, {}, 0
         for seed in dict.fromkeys(self._seeds):
             self._begun[seed] = self._generators[seed].get_state()
-            self._orders[seed] = torch.randperm(count, generator=self._generators[seed]).to(kept_as)
+            self._orders[seed] = torch.randperm(count, generator=self._generators[seed]).to(dtype)

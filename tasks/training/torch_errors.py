@@ -1,4 +1,4 @@
-"""Exception classes of torch, found without importing it: tasks need not use torch."""
+"""torch's exception classes without importing torch, since tasks need not use it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def torch_errors(*names: str) -> tuple[type[BaseException], ...]:
-    """Return torch's exception classes of these names, as far as torch is imported and its version has them."""
+    """Look up torch's exception classes by name. The tuple is empty if torch has not been imported."""
     torch = sys.modules.get("torch")
     classes = (getattr(torch, name, None) for name in names)
     return tuple(error_class for error_class in classes if isinstance(error_class, type))

@@ -1,4 +1,4 @@
-"""What a task hands in to have its trials trained: on what, how, and what is measured of them. Shapes: T trials."""
+"""The interface between a task and the training loop: data, plan, trainer and metrics. Shapes: T trials."""
 
 from __future__ import annotations
 
@@ -21,57 +21,57 @@ from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engines.choice import select_engine
 from depthrate.tasks.training.engines.native import native_library
 from depthrate.tasks.training.held_out import HeldOut, Measure, Rows
-from depthrate.tasks.training.layers import kept_features
+from depthrate.tasks.training.layers import stored_features
 from depthrate.tasks.training.parameters import TrainingParameters, learning_rate, milestone_steps
 from depthrate.tasks.training.polish.polish_parameters import curve_steps, marked_steps, polish_plan, training_steps
 from depthrate.tasks.training.trainer import Evaluation, FusedTrainer
 from depthrate.tasks.training.training_plan import Hyperparameters, PolishPlan, TrainingPlan
 
 Row = Mapping[str, Any]
-OwnCurves = Callable[[int, Row, Sequence[Row]], dict[str, float | None]]
-"""From a trial's index in the pack, a row of its curves and those before it to the columns that the task adds to that row."""
+ExtraCurves = Callable[[int, Row, Sequence[Row]], dict[str, float | None]]
+"""Returns a task's extra columns of a curve row, from the trial's index in the pack, the row and the earlier rows."""
 
 
 class Trainer(Protocol):
-    """What the life of a pack asks of whatever advances its trials."""
+    """Advances the trials of a pack."""
 
     step_count: int
     device: torch.device
 
     def use_native(self, library: Library) -> None:
-        """Run native steps from now on.
+        """Switch to native steps.
 
         Raises:
-            EngineError: they do not come out as eager ones do, but for rounding.
+            EngineError: Native steps differ from eager ones by more than rounding.
         """
         ...
 
     def advance(self, until: int, divergence: Divergence) -> bool:
-        """Take a step or several, up to step `until`; return whether it looked who diverges."""
+        """Take one or more steps, at most up to step `until`. Return whether divergence was checked."""
         ...
 
     def lr_at(self, step: int) -> list[float]:
         """Return the learning rate of each trial at a step."""
         ...
 
-    def keep(self, trials: Sequence[int]) -> None:
-        """Go on with these trials only."""
+    def select(self, trials: Sequence[int]) -> None:
+        """Continue with these trials only."""
         ...
 
     def state(self) -> dict[str, Any]:
-        """Return all that training needs to go on, as tensors and numbers."""
+        """Return the state for `load_state`, as tensors and numbers."""
         ...
 
     def load_state(self, state: Mapping[str, Any], trials: Sequence[int]) -> None:
-        """Go on from what `state` gave: of these trials of it, in this order."""
+        """Resume from the `state` of these trials, in this order."""
         ...
 
 
 class Recorder(Protocol):
-    """What appends the rows of a test split."""
+    """Measures trials on a test split."""
 
     def record(self, trainer: Any, step: int, tables: Mapping[int, tuple[Rows, Rows]], measured: Sequence[int]) -> None:
-        """Append to (metrics, curves) of trials at a step; `tables` is a trial's position -> its rows."""
+        """Append rows to the trials' tables at a step. `tables` maps a trial's position to its (metrics, curves)."""
         ...
 
 
@@ -81,94 +81,95 @@ def _no_columns(index: int, row: Row, earlier: Sequence[Row]) -> dict[str, float
 
 @dataclass(frozen=True, kw_only=True)
 class Training(ABC):
-    """What the life of a pack asks of its task: how its trials advance, and what is measured of them."""
+    """A task's description of a pack's training: steps, trainer and metrics."""
 
     num_steps: Sequence[int]
-    """Steps of each trial."""
+    """Number of steps of each trial."""
     measured_steps: Sequence[Collection[int]]
-    """Of each trial those at which it is measured, the last among them."""
+    """Steps at which each trial's layers are measured, including the last."""
     curve_steps: Sequence[Collection[int]]
-    """Of each trial those that have a row of curves, those measured among them."""
+    """Steps with a curve row of each trial, including the measured ones."""
     measure: Measure
-    own_curves: OwnCurves = _no_columns
+    extra_curves: ExtraCurves = _no_columns
     matmul_precision: str = "full"
     polish: PolishPlan | None = None
-    """What brings the trials towards a stationary point after training; its evaluations count as steps."""
+    """Plan of polish after training, None without it. Its evaluations count as steps."""
 
     @abstractmethod
-    def engine(self, asked: Engine, device: str) -> Engine:
-        """Return how the steps are run, given what was asked for.
+    def engine(self, requested: Engine, device: str) -> Engine:
+        """Choose the engine of the steps.
 
         Raises:
-            EngineError: that cannot be: native steps that there are not, or a user's network compiled.
+            EngineError: The requested engine does not support these trials.
         """
 
     @abstractmethod
     def native_library(
         self, should_stop: Callable[[], bool], shared: SharedLibraries | None = None
     ) -> tuple[Library, float]:
-        """Return the kernels of its steps, and the seconds it took to build them or to wait for that.
+        """Load the kernels of the steps. Also return the seconds spent building or waiting.
 
         Raises:
-            EngineError, Interrupted: as `load_library`.
+            EngineError: As `load_library`.
+            Interrupted: As `load_library`.
         """
 
     @abstractmethod
     def begin(self, device: str = "cpu") -> Trainer:
-        """Return the trainer of all trials, on a device, before their first step."""
+        """Create the trainer of all trials on a device, before their first step."""
 
     @abstractmethod
     def evaluate(self, trainer: Any, positions: Sequence[int]) -> Any:
-        """Return of the trials at these positions the numbers of a row of curves, one tensor a column, `loss` among them."""
+        """Evaluate the trials at these positions for their curves: a dataclass with one tensor per column, including `loss`."""
 
     def test_split(self, device: str) -> Recorder | None:
-        """Return what measures the trials on a test split; null: nothing does."""
+        """Return the recorder of the test split, None if it is not measured."""
         return None
 
-    def kept_on_the_way(self, trainer: Any, position: int, index: int, step: int) -> dict[str, Any] | None:
-        """Return the features that a trial keeps at a step at which it is measured, tensors and lists by column; null: none."""
+    def intermediate_features(self, trainer: Any, position: int, index: int, step: int) -> dict[str, Any] | None:
+        """Return the features that a trial stores at a measured step, as tensors and lists by column, or None."""
         return None
 
-    def kept_at_end(self, trainer: Any, position: int, index: int, step: int) -> Mapping[str, Any] | None:
-        """Return the features that a trial keeps which trained to its end; null: none."""
+    def final_features(self, trainer: Any, position: int, index: int, step: int) -> Mapping[str, Any] | None:
+        """Return the features that a trial stores at its end, or None."""
         return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkTraining(Training):
-    """Networks that train on one data set, all for as many steps."""
+    """Training of networks on one data set, with equal numbers of steps."""
 
     network: Network
     dataset: Dataset
-    """Arranged as the network reads it (`Network.arranged`)."""
+    """Data set in the network's layout (`Network.arranged`)."""
     plan: TrainingPlan
     hyperparameters: Sequence[Hyperparameters]
-    """One a trial."""
+    """Hyper-parameters of each trial."""
     measure_test: Measure | None = None
-    """As `measure`, on the data set's test split, with a trainer over it; null: it is not measured."""
+    """Metrics on the test split, as `measure`, with a trainer over that split. None: not measured."""
     trainer: Callable[..., FusedTrainer] = FusedTrainer
-    """Makes the trainer from network, plan, hyper-parameters, samples and labels; a task may have a step of its own."""
+    """Trainer class, called with network, plan, hyper-parameters, samples and labels. A task may implement its own step."""
     start_TP: Tensor | None = None
-    """Parameters to begin with; null: drawn."""
+    """Initial parameters. None: drawn at random."""
     kept: Sequence[tuple[str, str]] = ()
-    """Of each trial which features it keeps at the end (none, class_means, all, sample:<n>) and in which dtype."""
+    """Stored features (none, class_means, all, sample:<n>) and their dtype, per trial."""
 
-    def engine(self, asked: Engine, device: str) -> Engine:
-        """Return how the steps are run, given what was asked for; eagerly where there are none."""
+    def engine(self, requested: Engine, device: str) -> Engine:
+        """Choose the engine of the steps, eager if there are no steps or polish."""
         if self.plan.num_steps == 0 and self.polish is None:
             return Engine.EAGER
-        return select_engine(asked, self.shape(), device)
+        return select_engine(requested, self.shape(), device)
 
     def native_library(
         self, should_stop: Callable[[], bool], shared: SharedLibraries | None = None
     ) -> tuple[Library, float]:
-        """Return the kernels of its steps, and the seconds that building them took."""
+        """Load the kernels of the steps. Also return the seconds spent building or waiting."""
         return native_library(self.network, self.plan, should_stop, shared)
 
     def begin(self, device: str = "cpu") -> FusedTrainer:
-        """Return the trainer of all trials, on a device, before their first step."""
-        x_NI, labels_N = (torch.from_numpy(array).to(device) for array in (self.dataset.x_NI, self.dataset.labels_N))
-        x_NI, labels_N = (each.to(self.plan.dtype) if each.is_floating_point() else each for each in (x_NI, labels_N))
+        """Create the trainer of all trials on a device, before their first step."""
+        arrays = (torch.from_numpy(array).to(device) for array in (self.dataset.x_NI, self.dataset.labels_N))
+        x_NI, labels_N = (array.to(self.plan.dtype) if array.is_floating_point() else array for array in arrays)
         trainer = self.trainer(self.network, self.plan, self.hyperparameters, x_NI, labels_N)
         if self.dataset.stream is not None:
             trainer.draw_from(self.dataset.stream)
@@ -177,29 +178,29 @@ class NetworkTraining(Training):
         return trainer
 
     def shape(self) -> PackShape:
-        """Return what the time of its steps depends on."""
-        return PackShape.of_plan(self.plan, self.network, self.dataset.shape, len(self.measured_steps[0]))
+        """Return the shape that determines the steps' time."""
+        return PackShape.from_plan(self.plan, self.network, self.dataset.shape, len(self.measured_steps[0]))
 
     def evaluate(self, trainer: FusedTrainer, positions: Sequence[int]) -> Evaluation:
-        """Return the numbers of all trials, whose rows are due at the same steps."""
+        """Evaluate all trials, whose curve rows are due at the same steps."""
         assert len(positions) == trainer.num_trials
         return trainer.evaluate()
 
     def test_split(self, device: str) -> Recorder | None:
-        """Return what measures the trials on the data set's test split, where it has one and that is wanted."""
+        """Return the recorder of the data set's test split, None if it has none or it is not measured."""
         if self.measure_test is None or self.dataset.test is None:
             return None
         return HeldOut(self.dataset.test, self.measure_test, device, self.plan.dtype)
 
-    def kept_at_end(self, trainer: FusedTrainer, position: int, index: int, step: int) -> Mapping[str, Any] | None:
-        """Return the features that a trial keeps; they are computed when they are read."""
-        kept, dtype = self.kept[index] if self.kept else ("none", "")
-        if kept == "none":
+    def final_features(self, trainer: FusedTrainer, position: int, index: int, step: int) -> Mapping[str, Any] | None:
+        """Return the features that a trial stores, computed when they are read, or None."""
+        selection, dtype = self.kept[index] if self.kept else ("none", "")
+        if selection == "none":
             return None
-        return kept_features(trainer, position, self.dataset.class_counts_K, step, kept, dtype)
+        return stored_features(trainer, position, self.dataset.class_counts_K, step, selection, dtype)
 
 
-def training_of(
+def make_training(
     trials: Sequence[TrainingParameters],
     network: Network,
     dataset: Dataset,
@@ -209,10 +210,16 @@ def training_of(
     init: str | None = None,
     **others: Any,
 ) -> NetworkTraining:
-    """Return what a pack of trials does with a network and a data set, as their parameters say.
+    """Build the training of a pack from its trials' parameters.
 
-    weight_decays: of each trial, by decay group. seeds, init: of their draws, where those are not what the trials name so.
-    others: what `NetworkTraining` takes besides.
+    Args:
+        trials: Parameters of each trial.
+        network: Network of all trials.
+        dataset: Training set, with a test split or a stream if there is one.
+        weight_decays: Weight decay of each trial, by decay group.
+        seeds: Seed of each trial, by default its parameter `seed`.
+        init: Initialisation, by default the parameter `init`.
+        others: Further fields of `NetworkTraining`.
     """
     shared, num_samples = trials[0], dataset.num_samples
     steps, polish = training_steps(shared, num_samples), polish_plan(shared)
@@ -223,7 +230,7 @@ def training_of(
         dataset,
         x_NI=network.arranged(dataset.x_NI),
         test=None if test is None else dataclasses.replace(test, x_NI=network.arranged(test.x_NI)),
-        stream=None if dataset.stream is None else _arranged(dataset.stream, network),
+        stream=None if dataset.stream is None else _arrange_stream(dataset.stream, network),
     )
     return NetworkTraining(
         network=network,
@@ -255,7 +262,7 @@ def training_of(
     )
 
 
-def _arranged(stream: SampleStream, network: Network) -> SampleStream:
+def _arrange_stream(stream: SampleStream, network: Network) -> SampleStream:
     def read(indices_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         x_BI, labels_B = stream.read(indices_B)
         return network.arranged(x_BI), labels_B

@@ -1,6 +1,6 @@
-"""The life of a pack, whatever its task: resume, train, measure on the way, prune, checkpoint, and give the results.
+"""The training loop of a pack, for every task: resume, train, measure, prune, checkpoint, and yield the results.
 
-A task hands in a `Training`: what advances its trials, for how many steps each, and what measures them. Shapes: T trials.
+A task supplies a `Training`: the trainer, the number of steps per trial, and the metrics. Shapes: T trials.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from torch import Tensor
 
 from depthrate.tasks.interface import Engine, Interrupted, ResultStatus, TaskContext, TrialResult
 from depthrate.tasks.native.library import Library
-from depthrate.tasks.training.checkpoint import at_positions, load_previous, packed
+from depthrate.tasks.training.checkpoint import at_positions, load_previous, serialise
 from depthrate.tasks.training.computing import computing
 from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engines.choice import EngineError
 from depthrate.tasks.training.engines.native import smoothed_library
 from depthrate.tasks.training.engines.step_cache import compiled_step
-from depthrate.tasks.training.layers import defined
+from depthrate.tasks.training.layers import null_if_not_finite
 from depthrate.tasks.training.polish.native_objective import NativeObjective
 from depthrate.tasks.training.polish.polisher import Polisher
 from depthrate.tasks.training.trainer import FusedTrainer
@@ -34,29 +34,31 @@ log = logging.getLogger(__name__)
 
 
 def run_training(training: Training, context: TaskContext) -> Iterator[TrialResult]:
-    """Train and measure a pack of trials of one shape; results come when the whole pack is done.
+    """Train and measure a pack of trials of one shape. Results are yielded after the whole pack has finished.
 
     Raises:
-        Interrupted: it was asked to stop and has saved a checkpoint.
+        Interrupted: A stop was requested, and a checkpoint has been saved.
     """
     with computing(context.device, training.matmul_precision):
-        pack = ready_pack(training, context)
+        pack = prepare_pack(training, context)
         pack.train()
         yield from pack.results()
 
 
-def ready_pack(training: Training, context: TaskContext) -> TrainingPack:
-    """Return the pack as far as an earlier attempt brought it, with the engine that it began with.
+def prepare_pack(training: Training, context: TaskContext) -> TrainingPack:
+    """Create the pack, or resume it from an earlier attempt's checkpoint with the engine it started with.
 
     Raises:
-        EngineError: its steps are to be native, or compiled because that was asked for, and cannot be here.
-        Interrupted: asked to stop while its step was compiled.
+        EngineError: Native steps, or requested compiled steps, are not available on this machine.
+        Interrupted: A stop was requested while its step was compiled.
     """
     pack = TrainingPack(training, context)
-    begun = pack.resume()
-    engine = begun or training.engine(context.engine, context.device)
-    if begun is not None and context.engine not in (begun, Engine.AUTO):
-        log.warning("the pack's checkpoint was trained %s; it goes on like that, not %s", begun, context.engine)
+    resumed = pack.resume()
+    engine = resumed or training.engine(context.engine, context.device)
+    if resumed is not None and context.engine not in (resumed, Engine.AUTO):
+        log.warning(
+            "the pack's checkpoint was trained with engine %s and resumes with it, not %s", resumed, context.engine
+        )
     context.report_engine(engine)
     if engine == Engine.EAGER or (pack.is_trained and not pack.polishes_natively(engine)):
         pack.engine = engine
@@ -66,22 +68,22 @@ def ready_pack(training: Training, context: TaskContext) -> TrainingPack:
     except EngineError as error:
         if Engine.NATIVE in (engine, context.engine) or context.engine is Engine.COMPILED:
             raise
-        log.warning("training %s, because %s", "anew and eagerly" if begun else "eagerly", error)
+        log.warning("training %s, because %s", "restarts eagerly" if resumed else "runs eagerly", error)
         context.report_engine(Engine.EAGER)
-        return pack if begun is None else TrainingPack(training, context)
+        return pack if resumed is None else TrainingPack(training, context)
     context.report_engine(engine, compile_s)
     return pack
 
 
 class TrainingPack:
-    """A pack on its way through training: the trainer, which trials are left, and what was measured."""
+    """A pack in training: the trainer, the remaining trials, and the metrics so far."""
 
     def __init__(self, training: Training, context: TaskContext):
         self.training, self.context = training, context
         self.trainer = training.begin(context.device)
         self.polisher: Polisher | None = None
         self._polish_library: Library | None = None
-        """Of native polish."""
+        """Kernels of native polish."""
         self.test_split = training.test_split(context.device)
         self.engine = Engine.EAGER
         self.num_steps = max(training.num_steps)
@@ -90,12 +92,12 @@ class TrainingPack:
         self._stops = sorted(self.curve_steps | self._ends)
         num_trials = len(training.num_steps)
         self.alive = list(range(num_trials))
-        """Trials that the trainer holds, by their index in the pack: a trial's position there is its position here."""
+        """Index in the pack of each trial in the trainer, by position."""
         self._divergence = Divergence(num_trials, self.trainer.device)
         self.diverged_at: dict[int, int] = {}
         self.pruned_at: dict[int, int] = {}
         self.finished_at: dict[int, int] = {}
-        """Trials that came to their end before others of the pack."""
+        """Last step of trials that finished before others of the pack."""
         self.metrics: list[list[dict[str, Any]]] = [[] for _ in range(num_trials)]
         self.curves: list[list[dict[str, Any]]] = [[] for _ in range(num_trials)]
         self.features: list[list[dict[str, Any]]] = [[] for _ in range(num_trials)]
@@ -106,15 +108,15 @@ class TrainingPack:
 
     @property
     def is_trained(self) -> bool:
-        """Whether no step of training is left."""
+        """Whether all steps of training are done."""
         return self.polisher is not None or self.trainer.step_count == self.num_steps
 
     def use(self, engine: Engine) -> float:
-        """Train natively or compiled from here on, and return the seconds it took to build or compile what that takes.
+        """Switch to native or compiled steps. Return the seconds spent building or compiling.
 
         Raises:
-            EngineError: that cannot be done here.
-            Interrupted: asked to stop on the way.
+            EngineError: The engine is not available on this machine.
+            Interrupted: A stop was requested meanwhile.
         """
         if engine is Engine.NATIVE:
             compile_s = self._use_native()
@@ -140,21 +142,21 @@ class TrainingPack:
         return compile_s
 
     def polishes_natively(self, engine: Engine) -> bool:
-        """Whether with this engine polish is by kernels; with others it is eager."""
+        """Return whether polish runs in kernels with this engine. Otherwise it runs eagerly."""
         if engine is not Engine.NATIVE or self.training.polish is None:
             return False
         kernels = self.trainer.network.kernels() if isinstance(self.trainer, FusedTrainer) else None
         return kernels is not None and kernels.can_smooth
 
     def train(self) -> None:
-        """Train to the end, and polish where that is asked for, measuring on the way."""
+        """Train to the end, then polish if requested, measuring along the way."""
         self.context.show_curves(dict(zip(self.context.trial_ids, self.curves, strict=True)))
         if self.polisher is None:
-            self._descend()
+            self._take_steps()
         if self.training.polish is not None and self.alive:
             self._polish()
 
-    def _descend(self) -> None:
+    def _take_steps(self) -> None:
         trainer = self.trainer
         while True:
             step = trainer.step_count
@@ -164,15 +166,14 @@ class TrainingPack:
                 self._drop_finished(step)
             if step == self.num_steps or not self.alive:
                 return
-            looked = trainer.advance(self._stops[bisect.bisect_right(self._stops, step)], self._divergence)
-            if (
-                looked and not self._on_gpu
-            ):  # which would wait for it here; what diverged there disturbs nobody meanwhile
+            was_checked = trainer.advance(self._stops[bisect.bisect_right(self._stops, step)], self._divergence)
+            # reading the result would wait for a GPU, where diverged trials may stay until the next record
+            if was_checked and not self._on_gpu:
                 self._drop_diverged()
-            self._tell_progress(trainer.step_count)
+            self._report_progress(trainer.step_count)
 
     def _polish(self) -> None:
-        polisher = self.polisher or self._begin_polish()
+        polisher = self.polisher or self._start_polish()
         if self._polish_library is not None:
             assert isinstance(self.trainer, FusedTrainer)
             polisher.objective = NativeObjective(self._polish_library, self.trainer, polisher.plan)
@@ -181,28 +182,28 @@ class TrainingPack:
             step, done = self.num_steps + polisher.num_evaluations, set(positions) - set(polisher.active)
             if step in self.curve_steps or done:
                 self._record_polished(step, positions if step in self.curve_steps else sorted(done), done)
-            self._tell_progress(step)
+            self._report_progress(step)
         assert isinstance(self.trainer, FusedTrainer)
         self.trainer.theta_TP = polisher.theta_TP
 
-    def _begin_polish(self) -> Polisher:
+    def _start_polish(self) -> Polisher:
         assert self.training.polish is not None and isinstance(self.trainer, FusedTrainer)
-        self.trainer = self.trainer.in_float64()
+        self.trainer = self.trainer.to_float64()
         self.polisher = Polisher(self.training.polish, self.trainer)
         return self.polisher
 
-    def _tell_progress(self, step: int) -> None:
+    def _report_progress(self, step: int) -> None:
         polish = self.training.polish
         self.context.progress(step, self.num_steps + (0 if polish is None else polish.num_evaluations))
-        is_over = self.context.should_stop()
-        if is_over or self.context.checkpoint_due():
+        stops = self.context.should_stop()
+        if stops or self.context.checkpoint_due():
             self._drop_diverged()
-            self.context.save_checkpoint(self.saved())
-        if is_over:
+            self.context.save_checkpoint(self.dump_checkpoint())
+        if stops:
             raise Interrupted
 
     def results(self) -> Iterator[TrialResult]:
-        """Yield each trial's tables, features included where asked for."""
+        """Yield each trial's tables, with features if requested."""
         peak_memory_gb = torch.cuda.max_memory_allocated() / 1e9 if self._on_gpu else None
         for index in range(len(self.metrics)):
             if index in self.pruned_at:
@@ -227,23 +228,22 @@ class TrainingPack:
             for row in self.metrics[index]
         ]
         tables: dict[str, Any] = {"metrics": metrics, "curves": self.curves[index]}
-        kept: Mapping[str, Any] | None = None
+        features: Mapping[str, Any] | None = None
         if self.features[index]:
-            kept = _joined(self.features[index])
+            features = _join_tables(self.features[index])
         elif index in self.alive:
             position, last = self.alive.index(index), self._steps_taken(index)
-            kept = self.training.kept_at_end(self.trainer, position, index, last)
-        return tables if kept is None else {**tables, "features": kept}
+            features = self.training.final_features(self.trainer, position, index, last)
+        return tables if features is None else {**tables, "features": features}
 
     def resume(self) -> Engine | None:
-        """Go on from the checkpoint of an earlier attempt, if there is one that holds all these trials; return its engine."""
-        left = load_previous(self.context)
-        if left is None:
+        """Resume from an earlier attempt's checkpoint if it holds all these trials. Return its engine, else None."""
+        previous = load_previous(self.context)
+        if previous is None:
             return None
-        saved, positions = left
-        if (
-            "diverged_at" not in saved
-        ):  # of the task words when it kept other things; training anew costs time, not results
+        saved, positions = previous
+        # an older format of the task words: restarting costs time, not results
+        if "diverged_at" not in saved:
             return None
         self.metrics = [saved["metrics"][position] for position in positions]
         self.curves = [saved["curves"][position] for position in positions]
@@ -251,19 +251,19 @@ class TrainingPack:
         self.pruned_at = at_positions(saved.get("pruned_at", {}), positions)
         self.finished_at = at_positions(saved.get("finished_at", {}), positions)  # older versions have none
         self.features = [saved["features"][position] if "features" in saved else [] for position in positions]
-        gone = self.diverged_at.keys() | self.pruned_at.keys() | self.finished_at.keys()
-        alive = [index for index in range(len(positions)) if index not in gone]
-        self._keep([self.alive.index(index) for index in alive])
+        ended = self.diverged_at.keys() | self.pruned_at.keys() | self.finished_at.keys()
+        alive = [index for index in range(len(positions)) if index not in ended]
+        self._select([self.alive.index(index) for index in alive])
         rows = [saved["alive"].index(positions[index]) for index in alive]
         polished = saved.get("polisher")  # checkpoints of older versions have none
         if polished is not None:
-            self._begin_polish().load_state(polished, rows)
+            self._start_polish().load_state(polished, rows)
         self.trainer.load_state(saved["trainer"], rows)
-        return Engine(saved.get("engine", Engine.EAGER))  # checkpoints of older versions do not say
+        return Engine(saved.get("engine", Engine.EAGER))  # absent in checkpoints of older versions
 
-    def saved(self) -> bytes:
-        """Return all that `resume` needs, with a checksum in front."""
-        return packed(
+    def dump_checkpoint(self) -> bytes:
+        """Serialise the state that `resume` reads, with a leading checksum."""
+        return serialise(
             {
                 "engine": self.engine.value,
                 "trial_ids": list(self.context.trial_ids),
@@ -279,31 +279,31 @@ class TrainingPack:
             }
         )
 
-    def _keep(self, positions: list[int]) -> None:
+    def _select(self, positions: list[int]) -> None:
         if len(positions) < len(self.alive):
-            self.trainer.keep(positions)
-            self._divergence.keep(positions)
+            self.trainer.select(positions)
+            self._divergence.select(positions)
             self.alive = [self.alive[position] for position in positions]
 
     def _drop_pruned(self, step: int, reported: dict[int, dict[str, float | None]]) -> None:
-        """Tell how the trials do, and leave out those that their search has seen enough of."""
-        left_out = self.context.report(step, reported)
-        self.pruned_at |= {index: step for index in left_out}
-        self._keep([position for position, index in enumerate(self.alive) if index not in left_out])
+        """Report the trials' curves to their search, and drop the trials that it prunes."""
+        pruned = self.context.report(step, reported)
+        self.pruned_at |= {index: step for index in pruned}
+        self._select([position for position, index in enumerate(self.alive) if index not in pruned])
 
     def _drop_diverged(self) -> None:
         diverged = self._divergence.diverged_steps()
         self.diverged_at |= {self.alive[position]: step for position, step in diverged.items()}
-        self._keep([position for position in range(len(self.alive)) if position not in diverged])
+        self._select([position for position in range(len(self.alive)) if position not in diverged])
 
     def _drop_finished(self, step: int) -> None:
-        """Let those leave whose steps are over."""
+        """Drop the trials whose last step this is."""
         finished = [index for index in self.alive if self.training.num_steps[index] == step]
         self.finished_at |= {index: step for index in finished}
-        self._keep([position for position, index in enumerate(self.alive) if index not in finished])
+        self._select([position for position, index in enumerate(self.alive) if index not in finished])
 
     def _record(self, step: int) -> None:
-        """Append the curves of the trials that have them at this step, and the measurements where they are due."""
+        """Append the curve rows and the metrics that are due at this step."""
         self._drop_diverged()
         if not self.alive:
             return
@@ -320,8 +320,8 @@ class TrainingPack:
         positions = [self.alive.index(index) for index in indices]
         reported = {}
         for index, position, row in zip(indices, positions, rows, strict=True):
-            columns = self.training.own_curves(index, row, self.curves[index])
-            values = defined({**row, **columns, "lr": rates[position]})
+            columns = self.training.extra_curves(index, row, self.curves[index])
+            values = null_if_not_finite({**row, **columns, "lr": rates[position]})
             self.curves[index].append({"step": step, "split": "train", **values})
             if 0 < step < self.training.num_steps[index]:
                 reported[index] = values
@@ -330,40 +330,40 @@ class TrainingPack:
             self._drop_pruned(step, reported)
 
     def _record_polished(self, step: int, positions: Sequence[int], done: Collection[int]) -> None:
-        """Append the curves of these trials, with the true ReLU, and the measurements where they are due or a trial is done."""
+        """Append these trials' curve rows, with the true ReLU, and the metrics due at this step or at a trial's end."""
         assert self.polisher is not None
         rows = _rows(self.polisher.compare(positions), list(positions))
         for position, row in zip(positions, rows, strict=True):
             index = self.alive[position]
-            row |= self.training.own_curves(index, row, self.curves[index])
+            row |= self.training.extra_curves(index, row, self.curves[index])
             row["smoothed_grad_norm"] = self.polisher.gradient_norms[position]
-            row |= self.polisher.ends(position) if position in done else {}
-            self.curves[index].append({"step": step, "split": "train", **defined(row)})
+            row |= self.polisher.final_columns(position) if position in done else {}
+            self.curves[index].append({"step": step, "split": "train", **null_if_not_finite(row)})
         self._measure(step, positions, done)
 
     def _measure(self, step: int, positions: Sequence[int], done: Collection[int] = ()) -> None:
-        """Append the layers of these trials where the step is a measured one or the trial is done, and the test split."""
-        if not positions:  # all have diverged, and a network need not take a pack of none
+        """Append these trials' layer metrics if due at this step or at the trial's end, and the test split."""
+        if not positions:  # all have diverged, and a network need not accept an empty pack
             return
         training = self.training
         measured = [p for p in positions if step in training.measured_steps[self.alive[p]] or p in done]
         for position, rows in zip(measured, training.measure(self.trainer, measured, step), strict=True):
             index = self.alive[position]
             self.metrics[index] += rows
-            kept = training.kept_on_the_way(self.trainer, position, index, step)
-            if kept is not None:
-                self.features[index].append(kept)
+            features = training.intermediate_features(self.trainer, position, index, step)
+            if features is not None:
+                self.features[index].append(features)
         if self.test_split is not None:
             tables = {p: (self.metrics[self.alive[p]], self.curves[self.alive[p]]) for p in positions}
             self.test_split.record(self.trainer, step, tables, measured)
 
 
 def _rows(evaluation: Any, chosen: Any) -> list[dict[str, Any]]:
-    """Return the numbers of these trials, each one's by column."""
+    """Convert an evaluation to one row per selected trial."""
     columns = {field.name: getattr(evaluation, field.name)[chosen].tolist() for field in dataclasses.fields(evaluation)}
     return [dict(zip(columns, numbers, strict=True)) for numbers in zip(*columns.values(), strict=True)]
 
 
-def _joined(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return tables of columns, tensors and lists, as one of arrays."""
+def _join_tables(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Concatenate tables, whose columns are tensors or lists, into one table of arrays."""
     return {name: np.concatenate([np.asarray(table[name]) for table in tables]) for name in tables[0]}

@@ -31,8 +31,8 @@ from depthrate.tasks.papers.unconstrained.deep_starts import start
 from depthrate.tasks.papers.unconstrained.solution_kind import GEOMETRY_TOLERANCE, classify
 from depthrate.tasks.papers.unconstrained.strongly_regular import graph_order
 from depthrate.tasks.papers.unconstrained.theory import DufmProblem
-from depthrate.tasks.training.trainer import FusedTrainer, stream
-from depthrate.tasks.training.training import NetworkTraining, OwnCurves, Row, training_of
+from depthrate.tasks.training.trainer import FusedTrainer, random_stream
+from depthrate.tasks.training.training import ExtraCurves, NetworkTraining, Row, make_training
 from depthrate.tasks.training.training_plan import Hyperparameters
 
 
@@ -46,23 +46,23 @@ def training(trials: Sequence[DufmParameters], network: UnconstrainedFeatures) -
             init=trial.init,
             scale=trial.init_scale,
             noise=trial.init_noise,
-            generator=stream(trial.seed, "init"),
+            generator=random_stream(trial.seed, "init"),
         )
         for trial, problem in zip(trials, problems, strict=True)
     ]
-    return training_of(
+    return make_training(
         trials,
         network,
         numbered_samples(network.num_classes, network.num_samples),
         [weight_decays(trial) for trial in trials],
         measure=_LayerMeasurements(network, trials[0].rank_tol),
-        own_curves=_ratios(problems, relu=network.relu),
+        extra_curves=_ratios(problems, relu=network.relu),
         trainer=functools.partial(DufmDescent, start_TP=torch.stack(starts)),
         init="normal",  # the trainer begins at these starts
     )
 
 
-def _ratios(problems: Sequence[DufmProblem], *, relu: bool) -> OwnCurves:
+def _ratios(problems: Sequence[DufmProblem], *, relu: bool) -> ExtraCurves:
     """Return what adds to a row of curves the objective over the closed forms: null where these are not defined."""
 
     def ratios(index: int, row: Row, earlier: Sequence[Row]) -> dict[str, float | None]:

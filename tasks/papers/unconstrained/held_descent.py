@@ -107,7 +107,7 @@ class UnconstrainedDescent(HandGradientTrainer):
 
     def _gradients(self) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss [T] and the objective's gradient by parameter."""
-        self._see_parameters()
+        self._bind_parameters()
         h_TND, weight_TKD = self._features[-1], self._weight_TKD
         loss_T, error_TNK = self._errors(h_TND.bmm(weight_TKD.mT))
         error_TNK = error_TNK / len(self.x_NI)

@@ -24,8 +24,8 @@ from depthrate.tasks.papers.unconstrained.held_theory import equivalent_proximit
 from depthrate.tasks.papers.unconstrained.network import INPUTS, WEIGHT, UnconstrainedLayers
 from depthrate.tasks.papers.unconstrained.parameters import EXACT, INPUT, UnconstrainedParameters
 from depthrate.tasks.training.layers import LayerMeasurements
-from depthrate.tasks.training.trainer import FusedTrainer, stream
-from depthrate.tasks.training.training import NetworkTraining, OwnCurves, Row, training_of
+from depthrate.tasks.training.trainer import FusedTrainer, random_stream
+from depthrate.tasks.training.training import ExtraCurves, NetworkTraining, Row, make_training
 
 
 def training(
@@ -36,13 +36,13 @@ def training(
     optima = [_optimum(trial, x_ND) for trial, x_ND in zip(trials, inputs_of_trials, strict=True)]
     starts = [_start(network, *of_trial) for of_trial in zip(trials, inputs_of_trials, optima, strict=True)]
     dataset = numbered_samples(network.num_classes, network.num_samples)
-    return training_of(
+    return make_training(
         trials,
         network,
         dataset,
         [{WEIGHT: trial.weight_decay, PROXIMITY: trial.proximity} for trial in trials],
         measure=_PathMeasurements(dataset.class_counts_K),
-        own_curves=_gaps([_lowest(trial, optimum) for trial, optimum in zip(trials, optima, strict=True)]),
+        extra_curves=_gaps([_lowest(trial, optimum) for trial, optimum in zip(trials, optima, strict=True)]),
         trainer=functools.partial(
             UnconstrainedDescent,
             descent=Descent(anchored=shared.is_anchored, scaled_steps=shared.scaled_steps),
@@ -82,7 +82,7 @@ def _start(network: UnconstrainedLayers, trial: UnconstrainedParameters, x_ND: A
         shares = [layer / network.depth for layer in range(1, network.depth + 1)]
         features = [x_ND + share * (optimum.h_ND - x_ND) for share in shares]
         return torch.from_numpy(np.concatenate([array.ravel() for array in (*features, optimum.weight_KD)]))
-    generator, shape = stream(trial.seed, "init"), (network.num_classes, network.dimension)
+    generator, shape = random_stream(trial.seed, "init"), (network.num_classes, network.dimension)
     drawn_KD = torch.randn(shape, generator=generator, dtype=torch.float64)
     if trial.start != INPUT:
         features_P = torch.randn(network.depth * x_ND.size, generator=generator, dtype=torch.float64)
@@ -91,7 +91,7 @@ def _start(network: UnconstrainedLayers, trial: UnconstrainedParameters, x_ND: A
     return torch.cat([*[torch.from_numpy(x_ND).flatten()] * network.depth, weight_KD.flatten()])
 
 
-def _gaps(lowest: Sequence[float]) -> OwnCurves:
+def _gaps(lowest: Sequence[float]) -> ExtraCurves:
     """Return what adds to a row of curves the exact optimum, and the objective above it."""
 
     def gap(index: int, row: Row, earlier: Sequence[Row]) -> dict[str, float | None]:

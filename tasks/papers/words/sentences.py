@@ -15,7 +15,7 @@ from torch import Tensor
 
 from depthrate.tasks.papers.words.parameters import WordsParameters
 from depthrate.tasks.papers.words.theory import frequencies
-from depthrate.tasks.training.trainer import stream
+from depthrate.tasks.training.trainer import random_stream
 
 LARGEST_SHUFFLED = 1 << 20
 """Up to so many possible sequences all of them are shuffled; of more, draws are repeated until there are enough."""
@@ -42,13 +42,13 @@ def draw_sentences(trial: WordsParameters) -> Sentences:
     """Return the sentences of a trial; more of them begin with the same ones, and frequencies change no sequence."""
     seed = trial.seed if trial.data_seed is None else trial.data_seed
     concepts_KL = latent_sequences(
-        stream(seed, "latent sequences"), trial.concepts, trial.sentence_length, trial.sequences
+        random_stream(seed, "latent sequences"), trial.concepts, trial.sentence_length, trial.sequences
     )
     words = trial.words_per_concept
     cumulative_S = torch.from_numpy(frequencies(words, trial.zipf)).cumsum(0)
 
     def said(purpose: str, per_sequence: int) -> Tensor:
-        generator = stream(seed, purpose)
+        generator = random_stream(seed, purpose)
         uniform = torch.rand(per_sequence, *concepts_KL.shape, generator=generator, dtype=torch.float64)
         ranks = torch.searchsorted(cumulative_S, uniform, right=True).clamp_(max=words - 1)
         numbers = (ranks + words * concepts_KL).transpose(0, 1)

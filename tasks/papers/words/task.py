@@ -10,7 +10,7 @@ from depthrate.tasks.interface import Engine, Params
 from depthrate.tasks.papers.words.metrics import MEASUREMENTS, PANELS
 from depthrate.tasks.papers.words.parameters import WordsParameters
 from depthrate.tasks.parameters import ParameterError
-from depthrate.tasks.training.engines.choice import engine_by_hand
+from depthrate.tasks.training.engines.choice import select_engine_by_hand
 from depthrate.tasks.training.fused_task import FusedTask
 from depthrate.tasks.training.memory import PROCESS_BYTES
 from depthrate.tasks.training.parameters import check_training
@@ -78,7 +78,7 @@ class Words(FusedTask[WordsParameters]):
         Raises:
             EngineError: native steps were asked for on another device than a CPU.
         """
-        return engine_by_hand(asked, device)
+        return select_engine_by_hand(asked, device)
 
     def max_pack_size(self, params: Params, device: str) -> int:
         """Return how many trials of a shape to fuse for speed."""

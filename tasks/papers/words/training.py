@@ -17,7 +17,7 @@ from depthrate.tasks.papers.words.word_kernels import words_library
 from depthrate.tasks.papers.words.word_rows import kept_projection, layer_rows, prediction_of
 from depthrate.tasks.papers.words.word_trainer import WordsEvaluation, WordsTrainer
 from depthrate.tasks.parameters import OncePerObject
-from depthrate.tasks.training.engines.choice import engine_by_hand
+from depthrate.tasks.training.engines.choice import select_engine_by_hand
 from depthrate.tasks.training.held_out import Rows
 from depthrate.tasks.training.parameters import measured_steps
 from depthrate.tasks.training.training import Row, Training
@@ -49,7 +49,7 @@ def training(trials: Sequence[WordsParameters]) -> WordsTraining:
         measured_steps=measured,
         curve_steps=[{*steps} | curve_steps(max(steps)) for steps in measured],
         measure=measure,
-        own_curves=own_curves,
+        extra_curves=own_curves,
     )
 
 
@@ -61,7 +61,7 @@ class WordsTraining(Training):
 
     def engine(self, asked: Engine, device: str) -> Engine:
         """Return how the steps are run, given what was asked for."""
-        return engine_by_hand(asked, device)
+        return select_engine_by_hand(asked, device)
 
     def native_library(
         self, should_stop: Callable[[], bool], shared: SharedLibraries | None = None
@@ -81,7 +81,9 @@ class WordsTraining(Training):
         """Return what adds the rows of the test sentences."""
         return TestSentences()
 
-    def kept_on_the_way(self, trainer: WordsTrainer, position: int, index: int, step: int) -> dict[str, Any] | None:
+    def intermediate_features(
+        self, trainer: WordsTrainer, position: int, index: int, step: int
+    ) -> dict[str, Any] | None:
         """Return the projection of words and blocks, at every measured step or at the last."""
         when = self.trials[index].features
         is_kept = when == "projections" or (when == "projection" and step == self.num_steps[index])

@@ -19,7 +19,7 @@ from depthrate.tasks.papers.words.parameters import WordsParameters
 from depthrate.tasks.papers.words.sentences import Sentences
 from depthrate.tasks.training.divergence import CHECK_STEPS, NEVER, Divergence
 from depthrate.tasks.training.engines.native import NUMBERS
-from depthrate.tasks.training.engines.native_call import HeldCall, Pace
+from depthrate.tasks.training.engines.native_call import BoundCall, Pace
 
 
 def words_library(
@@ -62,7 +62,7 @@ class NativeWords:
 
     def __init__(self, library: Library, shape: WordsParameters, batch: int):
         fields = WordsCall(vocabulary=shape.vocabulary_size, ln_eps=shape.layer_norm_eps, look_every=CHECK_STEPS)
-        self._call, self._batch = HeldCall(library, fields, batch=batch), batch
+        self._call, self._batch = BoundCall(library, fields, batch=batch), batch
         self.pace = Pace()
 
     def __call__(
@@ -80,7 +80,7 @@ class NativeWords:
         assert all(len(batch.sentences_B) == self._batch for batch in of_steps)
         loss_T = state.words_TVD.new_empty(len(trials))
         never_T = torch.full((len(trials),), NEVER)
-        self._call.give(
+        self._call.set_fields(
             num_trials=len(trials),
             num_steps=len(rates),
             first_step=first_step,

@@ -15,7 +15,7 @@ from depthrate.tasks.papers.words import word_geometry as geometry
 from depthrate.tasks.papers.words.parameters import WordsParameters
 from depthrate.tasks.papers.words.theory import Prediction, Setting, frequencies, predict
 from depthrate.tasks.papers.words.word_trainer import WordsTrainer
-from depthrate.tasks.training.layers import defined
+from depthrate.tasks.training.layers import null_if_not_finite
 
 KEPT_BLOCKS = 1500
 """Blocks of the linear layer whose projection is kept: more of them are one spot on top of the other."""
@@ -49,7 +49,7 @@ def layer_rows(trainer: WordsTrainer, position: int, step: int, prediction: Pred
     words, blocks = geometry.words_of(words_VD, concepts), geometry.blocks_of(linear_KLD, concepts_KL, concepts)
     scores = geometry.scores(words, blocks, concepts, layer_norm=layer_norm)
     row = {**place, "layer": int(layer_norm), "is_last": True}
-    row |= {**_of_words(words_VD, words, concepts), **defined(dict(scores))}
+    row |= {**_of_words(words_VD, words, concepts), **null_if_not_finite(dict(scores))}
     if blocks is not None:
         row |= _of_blocks(linear_KLD, words, blocks)
         row["collapse_type"] = geometry.collapse_type(scores)
@@ -81,7 +81,7 @@ def _of_words(words_VD: Tensor, words: geometry.Groups, concepts: int) -> dict[s
         "word_singular_values": geometry.principal_values(words_VD),
         "rank_norms": words.norms.view(concepts, -1).mean(0),
     }
-    return defined(numbers) | vectors
+    return null_if_not_finite(numbers) | vectors
 
 
 def _of_blocks(linear_KLD: Tensor, words: geometry.Groups, blocks: geometry.Groups) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def _of_blocks(linear_KLD: Tensor, words: geometry.Groups, blocks: geometry.Grou
         "alignment": geometry.alignment(words, blocks),
     }
     values = geometry.principal_values(linear_KLD.flatten(0, 1))
-    return defined(numbers) | {"linear_singular_values": values}
+    return null_if_not_finite(numbers) | {"linear_singular_values": values}
 
 
 def kept_projection(trainer: WordsTrainer, position: int, step: int) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from depthrate.tasks.papers.words.word_kernels import Batch, NativeWords, WordsS
 from depthrate.tasks.parameters import changed
 from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engines.choice import EngineError
-from depthrate.tasks.training.trainer import stream
+from depthrate.tasks.training.trainer import random_stream
 from depthrate.tasks.training.training_plan import learning_rate_factor
 
 SMALLEST_SCALE = 2.0**-20
@@ -66,7 +66,7 @@ class WordsTrainer:
         self._words_TVD = torch.stack([words for words, _ in starts]).to(self.device)
         self._linear_TKM = torch.stack([linear for _, linear in starts]).to(self.device)
         self._word_scales, self._linear_scales = [1.0] * len(starts), [1.0] * len(starts)
-        self._generators = [stream(trial.seed, "data order") for trial in trials]
+        self._generators = [random_stream(trial.seed, "data order") for trial in trials]
         self._positions = [0] * len(starts)
         self._orders: list[Tensor | None] = [None] * len(starts)
         self._shuffled: list[tuple[Tensor, Tensor] | None] = [None] * len(starts)
@@ -131,13 +131,13 @@ class WordsTrainer:
     def advance(self, until: int, divergence: Divergence) -> bool:
         """Take a step, or native ones for a fraction of a second, up to step `until`; return whether it looked who diverges."""
         if self._native is not None:
-            self._native_steps(self._native, until - self.step_count, divergence)
+            self._take_native_steps(self._native, until - self.step_count, divergence)
             return True
-        return divergence.look_when_due(self.step(), self.step_count - 1)
+        return divergence.check_if_due(self.step(), self.step_count - 1)
 
-    def _native_steps(self, native: NativeWords, most: int, divergence: Divergence | None) -> Tensor:
+    def _take_native_steps(self, native: NativeWords, most: int, divergence: Divergence | None) -> Tensor:
         """Take some steps, at least one; return the losses of the last, [T]."""
-        steps = range(self.step_count, self.step_count + min(most, native.pace.steps_at_once))
+        steps = range(self.step_count, self.step_count + min(most, native.pace.steps_per_call))
         state = WordsState(
             self._words_TVD,
             self._linear_TKM,
@@ -157,7 +157,7 @@ class WordsTrainer:
         """Advance every trial by one step; return numbers [T] that are finite where its outputs were: its loss, of native
         steps, else a sum of probabilities."""
         if self._native is not None:
-            return self._native_steps(self._native, 1, None)
+            return self._take_native_steps(self._native, 1, None)
         num_trials, width = self.num_trials, self.shape.width
         eps = self.shape.layer_norm_eps if self.shape.layer_norm else None
         rows, labels_TB1 = self._next_batch()
@@ -214,7 +214,7 @@ class WordsTrainer:
         decay += of_trial.embedding_decay * self.embedding(trial).double().square().sum().item()
         return loss, loss + decay / 2, accuracy, test_loss, test_accuracy
 
-    def keep(self, trials: Sequence[int]) -> None:
+    def select(self, trials: Sequence[int]) -> None:
         """Go on with these trials only; those that stay are not changed by a bit."""
         index = torch.tensor(list(trials), dtype=torch.int64)
         self._words_TVD, self._linear_TKM = self._words_TVD[index], self._linear_TKM[index]
@@ -350,7 +350,7 @@ class WordsTrainer:
 
 def _initial(trial: WordsParameters, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return the start of the embedding, N(0, 1), and of the linear layer, U(-1, 1)/sqrt(M), both times the initial scale."""
-    generator, inputs = stream(trial.seed, "init"), trial.sentence_length * trial.width
+    generator, inputs = random_stream(trial.seed, "init"), trial.sentence_length * trial.width
     words_VD = torch.randn(trial.vocabulary_size, trial.width, generator=generator, dtype=dtype)
     linear_KM = torch.rand(trial.sequences, inputs, generator=generator, dtype=dtype) * 2 - 1
     return words_VD * trial.init_scale, linear_KM * (trial.init_scale / inputs**0.5)

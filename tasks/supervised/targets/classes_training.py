@@ -23,7 +23,7 @@ from depthrate.tasks.measures.spectra import spectrum
 from depthrate.tasks.networks.network import Tensors
 from depthrate.tasks.supervised.parameters import SupervisedParameters
 from depthrate.tasks.training.held_out import Measure
-from depthrate.tasks.training.layers import LayerMeasurements, defined
+from depthrate.tasks.training.layers import LayerMeasurements, null_if_not_finite
 from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training_plan import EVALUATION_ROWS
 
@@ -65,7 +65,11 @@ def layer_measurements(
         add_geodesic(rows, line, ends, layers, epsilon)
 
     return LayerMeasurements(
-        of_features, of_weights, None if epsilon is None else of_path, split, named.compared if named.compares else None
+        of_features,
+        of_weights,
+        None if epsilon is None else of_path,
+        split,
+        named.measure_against_others if named.needs_other_layers else None,
     )
 
 

@@ -76,7 +76,7 @@ class Collapse(Classes):
                 "objective_bound": bounds[index],
             }
 
-        return {"seeds": [draw_seed(trial) for trial in trials], "own_curves": gap}
+        return {"seeds": [draw_seed(trial) for trial in trials], "extra_curves": gap}
 
 
 def draw_seed(trial: SupervisedParameters) -> int:

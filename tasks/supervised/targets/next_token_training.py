@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from depthrate.tasks.measures.token_classes import ClassMoments
-from depthrate.tasks.training.layers import defined
+from depthrate.tasks.training.layers import null_if_not_finite
 from depthrate.tasks.training.trainer import Evaluation, FusedTrainer
 from depthrate.tasks.training.training_plan import evaluation_rows
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from depthrate.tasks.measures.geometry import component_collapse, weight_collapse
 from depthrate.tasks.measures.linear_probe import probe_r2
-from depthrate.tasks.measures.named import NamedMeasurements, of_each
+from depthrate.tasks.measures.named import NamedMeasurements, measure_per_trial
 from depthrate.tasks.training.layers import LayerMeasurements
 from depthrate.tasks.training.trainer import Evaluation, FusedTrainer
 
@@ -54,14 +54,18 @@ def layer_measurements(targets: Any, names: Collection[str], *, split: str = "tr
     named = NamedMeasurements(names, lambda h_ND: probe_r2(h_ND, y_Nm))
 
     def of_features(h_TND: Tensor) -> dict[str, Tensor]:
-        nrc1_T = of_each(lambda h_ND: component_collapse(h_ND, y_Nm.shape[1]), h_TND.double())
-        return {"nrc1": nrc1_T} | named.alone(h_TND)
+        nrc1_T = measure_per_trial(lambda h_ND: component_collapse(h_ND, y_Nm.shape[1]), h_TND.double())
+        return {"nrc1": nrc1_T} | named.measure_alone(h_TND)
 
     def of_weights(h_TND: Tensor, weight_TmD: Tensor) -> dict[str, Tensor]:
         on_device_Nm, doubled = y_Nm.to(h_TND.device), (h_TND.double(), weight_TmD.double())
         return {
-            name: of_each(lambda h_ND, w_mD, name=name: weight_collapse(h_ND, on_device_Nm, w_mD)[name], *doubled)
+            name: measure_per_trial(
+                lambda h_ND, w_mD, name=name: weight_collapse(h_ND, on_device_Nm, w_mD)[name], *doubled
+            )
             for name in ("nrc2", "nrc3")
         }
 
-    return LayerMeasurements(of_features, of_weights, split=split, of_pair=named.compared if named.compares else None)
+    return LayerMeasurements(
+        of_features, of_weights, split=split, of_pair=named.measure_against_others if named.needs_other_layers else None
+    )

@@ -225,7 +225,7 @@ class Target(ABC):
         from depthrate.tasks.training.training import training_of
 
         shared, test = trials[0], dataset.test
-        return training_of(
+        return make_training(
             trials,
             network,
             dataset,

@@ -1,7 +1,7 @@
-"""How the steps of a trial are run: natively, compiled into one program, or eagerly. The choice; importable without torch.
+"""Choice of the engine of a trial's steps: native, compiled or eager. Importable without torch.
 
-The choice is the trial's own: it depends on its shape and its number of steps, never on its pack, so that a trial's numbers
-do not either.
+The choice depends on the trial's shape and number of steps, never on its pack, so that a trial's numbers do not depend on the
+pack either.
 """
 
 from __future__ import annotations
@@ -12,114 +12,117 @@ import shutil
 from depthrate.tasks.interface import Engine
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.training.cost import SPEED_UP, PackShape, steps_s
-from depthrate.tasks.training.training_plan import BY_ENGINES
+from depthrate.tasks.training.training_plan import ENGINE_OPTIMIZERS
 
-COMPILE_S, COMPILE_S_PER_PRODUCT = 15.0, 2.5
-"""Processor seconds that compiling a step takes: importing the compiler, and each matrix product (measured, see LOG.md)."""
+COMPILE_S = 15.0
+"""CPU seconds to import the compiler (measured, see LOG.md)."""
+COMPILE_S_PER_PRODUCT = 2.5
+"""CPU seconds to compile a step, per matrix product (measured, see LOG.md)."""
 
 
 class EngineError(ValueError):
-    """Steps cannot be run as they were to be."""
+    """Raised when steps cannot run with the requested engine or precision."""
 
 
 class NoCompilerError(EngineError):
-    """What they need is neither here nor can it be made here; on another machine it may."""
+    """Raised when neither a built library nor a compiler is available on this machine."""
 
 
 def check_precision(matmul_precision: str, device: str) -> None:
-    """Refuse matrix products in a precision that the device does not have.
+    """Check that the device supports the precision of matrix products.
 
     Raises:
-        EngineError: they are.
+        EngineError: It does not.
     """
     if matmul_precision == "tf32" and device != "cuda":
         raise EngineError(
-            f"matmul_precision is tf32, which {device} does not have; give --device cuda, or matmul_precision full or bf16"
+            f"matmul_precision is tf32, which {device} does not support. Use --device cuda, or matmul_precision full or bf16."
         )
 
 
 def compile_s(network: Network) -> float:
-    """Return the rough processor seconds that it takes to compile a network's step."""
+    """Estimate the CPU seconds to compile a network's step."""
     return COMPILE_S + COMPILE_S_PER_PRODUCT * network.step_cost().products
 
 
-def select_engine(asked: Engine, shape: PackShape, device: str) -> Engine:
-    """Return the engine that was asked for; for `auto` native where there are kernels, else compiled where that repays a trial.
+def select_engine(requested: Engine, shape: PackShape, device: str) -> Engine:
+    """Select the engine of a trial's steps.
 
-    What has no native steps is refused where they were asked for. On a GPU `auto` is eager: nobody has measured compiled steps
-    there. So are networks that cannot be compiled or have a step by hand, and steps with bf16 whatever was asked: compiled ones
-    did not always agree with them (LOG.md).
+    `auto` is native if kernels exist, else compiled on a CPU if that saves more time than compiling takes, else eager. On a GPU
+    it is eager, because compiled steps were not measured there. Steps are eager for every request if the network has a
+    handwritten step or matrix products are in bf16, for which compiled steps did not always agree with eager ones (LOG.md).
 
     Raises:
-        EngineError: compiled steps were asked for, and the network is a user's; or native ones, and there are none.
+        EngineError: Native or compiled steps were requested, but do not support these trials.
     """
-    if _is_native(asked, native_unsupported_reason(shape, device)):
+    if _is_native(requested, native_unsupported_reason(shape, device)):
         return Engine.NATIVE
     if shape.network.has_step_by_hand:
         return Engine.EAGER
-    if (reason := _only_eager(shape)) is not None:
-        if asked is Engine.COMPILED:
-            raise EngineError(f"{reason}, for which there are no compiled steps; train with --engine auto")
+    if (reason := _eager_only_reason(shape)) is not None:
+        if requested is Engine.COMPILED:
+            raise EngineError(f"{reason}, which compiled steps do not support. Train with --engine auto.")
         return Engine.EAGER
     if not shape.network.is_compilable:
-        if asked is Engine.COMPILED:
+        if requested is Engine.COMPILED:
             raise EngineError(
-                f"the step of {type(shape.network).__name__} runs a user's code; train with --engine eager"
+                f"the step of {type(shape.network).__name__} runs custom code and is not compiled. Train with --engine eager."
             )
         return Engine.EAGER
     if shape.matmul_precision == "bf16":
         return Engine.EAGER
-    if asked is not Engine.AUTO:
-        return asked
+    if requested is not Engine.AUTO:
+        return requested
     saved_s = steps_s(shape) * (1 - 1 / SPEED_UP)  # polish and measurements are not compiled
     return Engine.COMPILED if device == "cpu" and saved_s > compile_s(shape.network) else Engine.EAGER
 
 
-def engine_by_hand(asked: Engine, device: str) -> Engine:
-    """Return, as `chosen_engine`, that of trials which have kernels and whose eager step is written by hand: no other.
+def select_engine_by_hand(requested: Engine, device: str) -> Engine:
+    """Select native or eager steps for trials with kernels and a handwritten eager step.
 
     Raises:
-        EngineError: native steps were asked for on another device.
+        EngineError: Native steps were requested on a device other than the CPU.
     """
-    return Engine.NATIVE if _is_native(asked, _not_here(device)) else Engine.EAGER
+    return Engine.NATIVE if _is_native(requested, _device_reason(device)) else Engine.EAGER
 
 
-def _is_native(asked: Engine, why_not: str | None) -> bool:
-    if asked is Engine.NATIVE and why_not is not None:
-        raise EngineError(f"there are no native steps for these trials: {why_not}; train with --engine auto")
-    return asked in (Engine.AUTO, Engine.NATIVE) and why_not is None
+def _is_native(requested: Engine, unsupported_reason: str | None) -> bool:
+    if requested is Engine.NATIVE and unsupported_reason is not None:
+        raise EngineError(f"native steps do not support these trials: {unsupported_reason}. Train with --engine auto.")
+    return requested in (Engine.AUTO, Engine.NATIVE) and unsupported_reason is None
 
 
-def _not_here(device: str) -> str | None:
-    return None if device == "cpu" else f"kernels are there for CPUs, and the device is {device}"
+def _device_reason(device: str) -> str | None:
+    return None if device == "cpu" else f"kernels run on CPUs only, and the device is {device}"
 
 
-def available_engine(asked: Engine) -> tuple[Engine, str | None]:
-    """Return what to ask of trials that run on this machine: eager instead of `auto` where it has no compiler, and why."""
-    if asked is Engine.AUTO:
+def available_engine(requested: Engine) -> tuple[Engine, str | None]:
+    """Replace `auto` by eager if this machine has no compiler. Return the engine and the reason for a replacement."""
+    if requested is Engine.AUTO:
         try:
             compiler()
         except NoCompilerError as error:
             return Engine.EAGER, f"trials train eagerly, because {error}"
-    return asked, None
+    return requested, None
 
 
 def native_unsupported_reason(shape: PackShape, device: str) -> str | None:
-    """Return why such trials have no native steps; null where they have."""
+    """Return the reason why native steps do not support these trials, or None if they do."""
     if shape.network.kernels() is None:
         return (
-            "kernels are there for residual networks (arch rn1 and rn2), transformers (t11 to t22), unconstrained features "
+            "kernels exist for residual networks (arch rn1 and rn2), transformers (t11 to t22), unconstrained features "
             f"(dufm, ufm, mufm) and words, not for {type(shape.network).__name__}"
         )
-    if (reason := _only_eager(shape)) is not None:
-        return f"{reason}, and kernels have {' and '.join(BY_ENGINES)} on classes, one a sample, that are held"
+    if (reason := _eager_only_reason(shape)) is not None:
+        optimizers = " and ".join(ENGINE_OPTIMIZERS)
+        return f"{reason}, and kernels support only {optimizers} on in-memory data with one class per sample"
     if shape.matmul_precision != "full":
-        return f"matmul_precision is {shape.matmul_precision}, and kernels form products in full"
-    return _not_here(device)
+        return f"matmul_precision is {shape.matmul_precision}, and kernels compute products in full precision"
+    return _device_reason(device)
 
 
-def _only_eager(shape: PackShape) -> str | None:
-    """Return what such trials have that eager steps alone know; null: nothing."""
+def _eager_only_reason(shape: PackShape) -> str | None:
+    """Return the property of the trials that only eager steps support, or None."""
     if shape.data.has_targets:
         return "targets are numbers"
     if shape.data.stream is not None:
@@ -128,20 +131,20 @@ def _only_eager(shape: PackShape) -> str | None:
         return "each token has a label"
     if shape.label_smoothing:
         return f"label_smoothing is {shape.label_smoothing}"
-    return None if shape.optimizer in BY_ENGINES else f"optimizer is {shape.optimizer}"
+    return None if shape.optimizer in ENGINE_OPTIMIZERS else f"optimizer is {shape.optimizer}"
 
 
 def compiler() -> str:
-    """Return the C++ compiler's path.
+    """Return the path of the C++ compiler.
 
     Raises:
-        NoCompilerError: there is none.
+        NoCompilerError: It is not on PATH.
     """
     name = os.environ.get("CXX") or "g++"
     path = shutil.which(name)
     if path is None:
         raise NoCompilerError(
-            f"the C++ compiler {name!r} is not on PATH, and native and compiled steps need one; install g++, name another in "
-            "CXX, or train with --engine eager"
+            f"the C++ compiler {name!r} is not on PATH, but native and compiled steps need one. Either install g++, set CXX to "
+            "another compiler, or train with --engine eager."
         )
     return path

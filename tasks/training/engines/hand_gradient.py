@@ -1,7 +1,7 @@
-"""Full-batch gradient descent with the gradient by hand, for models whose features are parameters too, fused over trials.
+"""Fused full-batch gradient descent with handwritten gradients, for models whose features are parameters.
 
-Their matrices are tiny, so a step by autograd is mostly overhead: by hand, in place, it takes a fifth of the time. What leaves
-and enters is `FusedTrainer`'s. Shapes: T trials, N samples, I numbers of a sample, P parameters of one trial.
+Their matrices are tiny, so a step with autograd is mostly overhead. A handwritten step, in place, takes a fifth of the time.
+The interface is that of `FusedTrainer`. Shapes: T trials, N samples, I input dimensions, P parameters of one trial.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan
 
 
 class HandGradientTrainer(FusedTrainer):
-    """Plain gradient descent from given starts; a class below lays out its tensors once, and forms its step in them."""
+    """Plain gradient descent from fixed starts. Subclasses allocate their tensors once and compute the step in them."""
 
     def __init__(
         self,
@@ -40,16 +40,16 @@ class HandGradientTrainer(FusedTrainer):
         self.theta_TP = self._start_TP[: self.num_trials].to(self.theta_TP, copy=True)
         return state
 
-    def keep(self, trials: Sequence[int]) -> None:
-        """Go on with these trials only; those that stay are not changed by a bit."""
+    def select(self, trials: Sequence[int]) -> None:
+        """Continue with these trials only. Their state is unchanged to the bit."""
         self._start_TP = self._start_TP[list(trials)]
-        super().keep(trials)
+        super().select(trials)
 
     def step(self) -> Tensor:
-        """Advance every trial by one step and return its loss before the step, [T]."""
+        """Advance every trial by one step. Return its loss before the step, [T]."""
         if self._native is not None:
             return super().step()
-        self._see_parameters()
+        self._bind_parameters()
         rates = self.lr_at(self.step_count)
         if rates != self._rates:
             self._rates = rates
@@ -59,11 +59,11 @@ class HandGradientTrainer(FusedTrainer):
         return loss_T
 
     def first_gradient(self) -> Tensor:
-        """Return, after the first step, the way it went, [T, P]: a step by hand keeps no gradient."""
+        """Return the first step's descent direction [T, P], because handwritten steps store no gradient."""
         return self._start_TP.to(self.theta_TP) - self.theta_TP
 
-    def _see_parameters(self) -> None:
-        """See the parameters by name, where they are others than before."""
+    def _bind_parameters(self) -> None:
+        """Bind views of the parameters if their tensor has changed."""
         if self._laid_out is self.theta_TP:
             return
         self._targets_NK = torch.nn.functional.one_hot(self.labels_N, self._num_classes).to(self.theta_TP)
@@ -76,12 +76,12 @@ class HandGradientTrainer(FusedTrainer):
 
     @abstractmethod
     def _lay_out(self, parameters: dict[str, Tensor]) -> None:
-        """Keep what a step works on: views of these parameters, and buffers."""
+        """Store views of these parameters and allocate buffers for the step."""
 
     @abstractmethod
     def _set_rates(self, rates: Sequence[float]) -> None:
-        """Form what the learning rates, one a trial, enter into."""
+        """Compute the factors that contain the learning rates, one per trial."""
 
     @abstractmethod
     def _descend(self) -> Tensor:
-        """Change the parameters by one step and return the loss before it, [T]."""
+        """Update the parameters by one step. Return the loss before it, [T]."""

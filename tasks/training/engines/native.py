@@ -1,4 +1,4 @@
-"""Native steps at work: many steps of a pack's trials in one call of a library of kernels.
+"""Native steps: many steps of a pack's trials in one call of a kernel library.
 
 Shapes: T trials, S steps, N samples, I input dimensions, G groups of weight decay, P parameters of one trial.
 """
@@ -25,10 +25,11 @@ NUMBERS = {torch.float32: "float", torch.float64: "double"}
 def native_library(
     network: Network, plan: TrainingPlan, should_stop: Callable[[], bool], shared: SharedLibraries | None = None
 ) -> tuple[Library, float]:
-    """Return the kernels that train such a network, and the seconds it took to build them or to wait for that.
+    """Load the kernels that train a network. Also return the seconds spent building or waiting.
 
     Raises:
-        EngineError, Interrupted: as `load_library`.
+        EngineError: As `load_library`.
+        Interrupted: As `load_library`.
     """
     return _library(network, {"NUMBER": NUMBERS[plan.dtype]}, should_stop, shared)
 
@@ -36,30 +37,30 @@ def native_library(
 def smoothed_library(
     network: Network, polish: PolishPlan, should_stop: Callable[[], bool], shared: SharedLibraries | None = None
 ) -> tuple[Library, float]:
-    """Return, as `native_library`, the kernels that polish such a network: in float64, with its kinks rounded off."""
-    rounded = 2 if polish.to_stationary else 1
-    return _library(network, {"NUMBER": NUMBERS[torch.float64], "SMOOTHED": rounded}, should_stop, shared)
+    """Load the kernels that polish a network, in float64 with smoothed kinks, as `native_library` does for training."""
+    smoothing_kind = 2 if polish.to_stationary else 1
+    return _library(network, {"NUMBER": NUMBERS[torch.float64], "SMOOTHED": smoothing_kind}, should_stop, shared)
 
 
 def _library(
     network: Network, constants: dict[str, object], should_stop: Callable[[], bool], shared: SharedLibraries | None
 ) -> tuple[Library, float]:
     kernels = network.kernels()
-    assert kernels is not None, "chosen_engine lets no other network through"
+    assert kernels is not None, "select_engine passes no other network"
     return load_library(kernels.family, {**constants, **kernels.constants}, should_stop, shared)
 
 
 class StepState(NamedTuple):
-    """What steps change in place, each [T, P]."""
+    """Tensors [T, P] that steps update in place."""
 
     theta_TP: Tensor
     moment_TP: Tensor
     square_TP: Tensor | None
-    """Of Adam."""
+    """Mean of squares in Adam."""
 
 
 class NativeSteps:
-    """Runs the steps of a library on tensors that it changes in place."""
+    """Runs a library's steps on tensors, in place."""
 
     def __init__(self, library: Library):
         self._library = library
@@ -68,7 +69,7 @@ class NativeSteps:
 
     @property
     def is_bound(self) -> bool:
-        """Whether it has tensors to work on."""
+        """Whether tensors are bound."""
         return self._call is not None
 
     def bind(
@@ -82,7 +83,18 @@ class NativeSteps:
         momentum_T1: Tensor,
         decay_GT: Tensor,
     ) -> None:
-        """Work on these tensors from now on, batches of so many samples; the decays are those of the kernels' groups."""
+        """Bind the tensors that steps read and update.
+
+        Args:
+            network: Network of all trials.
+            plan: Training plan.
+            batch: Samples per batch.
+            state: Tensors updated in place.
+            x_NI: Samples in the kernels' layout.
+            labels_N: Classes.
+            momentum_T1: Momentum of each trial.
+            decay_GT: Weight decay of each of the kernels' groups.
+        """
         self.pace = Pace()
         self._loss_T = momentum_T1.new_empty(len(momentum_T1))
         num_trials, num_parameters = state.theta_TP.shape
@@ -110,7 +122,7 @@ class NativeSteps:
         )
 
     def release(self) -> None:
-        """Forget the tensors."""
+        """Release the bound tensors."""
         self._call = None
 
     def __call__(
@@ -121,19 +133,26 @@ class NativeSteps:
         order_TN: Tensor | None,
         divergence: Divergence | None,
     ) -> Tensor:
-        """Take as many steps as there are rates, and return the losses [T] of the last; notes who diverges.
+        """Take one step per rate, and record divergence.
 
-        Batches are the next rows that `order_TN` names, of each trial, or else all samples. The losses are those of this call
-        until the next one.
+        Args:
+            first_step: Number of the first step.
+            rate_ST1: Learning rates.
+            correction_S: Square roots of Adam's second bias correction.
+            order_TN: Sample indices of each trial, from the next batch on. None: every batch is all samples.
+            divergence: Record of diverged trials, None to skip it.
+
+        Returns:
+            Losses [T] of the last step, in a buffer that the next call overwrites.
         """
         assert self._call is not None
         num_steps = len(rate_ST1)
-        self._call.give(
+        self._call.set_fields(
             num_steps=num_steps,
             first_step=first_step,
             rate_ST=rate_ST1,
             correction_S=correction_S,
-            order=None if order_TN is None else order_TN.data_ptr(),  # a part of longer rows
+            order=None if order_TN is None else order_TN.data_ptr(),  # a slice of longer rows
             order_row=0 if order_TN is None else order_TN.stride(0),
             diverged_at_T=torch.full_like(self._loss_T, NEVER, dtype=torch.int64)
             if divergence is None

@@ -1,4 +1,4 @@
-"""A call of kernels: the tensors whose addresses it holds, and how many steps it takes.
+"""Kernel calls with the tensors they point to, and the number of steps per call.
 
 Shapes: N samples, I input dimensions.
 """
@@ -14,57 +14,56 @@ from depthrate.tasks.native.library import AnyCall, Call, Library
 from depthrate.tasks.networks.network import Network
 
 CALL_S = 0.2
-"""Seconds that a call should take at most."""
+"""Target for the maximum seconds per call, which bounds the delay before a stop request is noticed."""
 Field = Tensor | float | None
 
 
-class HeldCall:
-    """A call with the tensors that it points to."""
+class BoundCall:
+    """A kernel call together with the tensors it points to, which it keeps alive."""
 
-    def __init__(self, library: Library, fields: AnyCall, **given: Field):
-        """Give it besides the library all that its memory depends on."""
+    def __init__(self, library: Library, fields: AnyCall, **values: Field):
+        """Set all fields that determine the scratch memory, and allocate it."""
         self._library, self.fields = library, fields
-        self._held: dict[str, Tensor] = {}
-        self.give(**given)
-        self.give(scratch=torch.zeros(library.scratch_bytes(fields), dtype=torch.uint8))
+        self._tensors: dict[str, Tensor] = {}
+        self.set_fields(**values)
+        self.set_fields(scratch=torch.zeros(library.scratch_bytes(fields), dtype=torch.uint8))
 
-    def give(self, **given: Field) -> None:
-        """Set fields; of a tensor its address, and it is held until another value takes its place."""
-        for name, value in given.items():
-            self._held.pop(name, None)
+    def set_fields(self, **values: Field) -> None:
+        """Set fields. A tensor is passed as its address and kept alive until its field is set again."""
+        for name, value in values.items():
+            self._tensors.pop(name, None)
             if isinstance(value, Tensor):
                 assert value.is_contiguous(), name
-                self._held[name] = value
+                self._tensors[name] = value
             setattr(self.fields, name, value.data_ptr() if isinstance(value, Tensor) else value)
 
     def run(self) -> None:
-        """Take steps, or form what is asked for."""
+        """Run the kernels on the current fields."""
         self._library.run(self.fields)
 
 
-class NativeCall(HeldCall):
-    """A call with a network's arguments on some samples: what steps, evaluation and polish give it alike."""
+class NativeCall(BoundCall):
+    """A call with a network's arguments and samples, the common part of steps, evaluation and polish."""
 
     fields: Call
 
-    def __init__(self, library: Library, network: Network, loss: str, x_NI: Tensor, labels_N: Tensor, **given: Field):
-        """Take a batch to be all samples, unless it is given."""
+    def __init__(self, library: Library, network: Network, loss: str, x_NI: Tensor, labels_N: Tensor, **values: Field):
+        """Set the fields. A batch is all samples unless `batch` is passed."""
         kernels = network.kernels()
         assert kernels is not None
         samples: dict[str, Field] = {"batch": len(x_NI), "x_NI": x_NI.contiguous(), "labels_N": labels_N.contiguous()}
-        super().__init__(library, Call(is_mse=loss == "mse", **kernels.arguments), **{**samples, **given})
+        super().__init__(library, Call(is_mse=loss == "mse", **kernels.arguments), **{**samples, **values})
 
 
 class Pace:
-    """How many steps fit into a call, as far as is known: it decides how soon a worker hears of a wish to stop, and no number
-    depends on it."""
+    """Adaptive number of steps per call: it bounds the delay before a stop request is noticed, and affects no results."""
 
     def __init__(self) -> None:
-        self.steps_at_once = 1
+        self.steps_per_call = 1
 
-    def run(self, call: HeldCall, num_steps: int) -> None:
-        """Run a call of so many steps, and learn from the time it took."""
+    def run(self, call: BoundCall, num_steps: int) -> None:
+        """Run a call of `num_steps` steps, and adapt the number of steps to its duration."""
         started = time.perf_counter()
         call.run()
-        fitting = num_steps * CALL_S / max(time.perf_counter() - started, 1e-6)
-        self.steps_at_once = max(1, min(2 * self.steps_at_once, int(fitting)))
+        fitting_steps = num_steps * CALL_S / max(time.perf_counter() - started, 1e-6)
+        self.steps_per_call = max(1, min(2 * self.steps_per_call, int(fitting_steps)))

@@ -1,4 +1,4 @@
-"""Evaluation by the kernels that train: loss, gradient and layers of all samples without another forward pass in torch.
+"""Evaluation in the training kernels: loss, gradient and layers of all samples without a forward pass in torch.
 
 Shapes: T trials, N samples, I input dimensions, P parameters of one trial, L layers, M LayerNorms, D width.
 """
@@ -17,11 +17,11 @@ from depthrate.tasks.training.engines.native_call import NativeCall
 from depthrate.tasks.training.training_plan import TrainingPlan
 
 MAX_BUFFER_BYTES = 64_000_000
-"""Of one trial's layers at once; a network that has more of them gives them layer by layer, from torch."""
+"""Maximum bytes of one trial's layers in memory. Networks with more yield them layer by layer from torch."""
 
 
 class NativeEvaluation:
-    """Evaluates trials on one data set, each alone."""
+    """Evaluates trials on one data set, one at a time."""
 
     def __init__(self, library: Library, network: Network, plan: TrainingPlan, x_NI: Tensor, labels_N: Tensor):
         kernels = network.kernels()
@@ -29,19 +29,19 @@ class NativeEvaluation:
         self._library, self._dtype, self._num_samples = library, plan.dtype, len(x_NI)
         self._depth, self._width = int(kernels.arguments["depth"]), kernels.constants["WIDTH"]
         self._ln_eps = kernels.arguments["ln_eps"]
-        room = x_NI.new_empty(1)  # any gradient: memory is taken for it
-        self._call = NativeCall(library, network, plan.loss, x_NI, labels_N, gradient_TP=room)
+        placeholder = x_NI.new_empty(1)  # any gradient, so that scratch memory for it is allocated
+        self._call = NativeCall(library, network, plan.loss, x_NI, labels_N, gradient_TP=placeholder)
         self._variances: dict[bytes, float | None] = {}
-        """What a pass through a trial's layers has told of them, by a digest of its parameters, until it is asked for."""
+        """Smallest variances computed with a trial's layers, by a digest of its parameters, until they are read."""
 
     @property
-    def holds_layers(self) -> bool:
-        """Whether it gives a trial's features of all layers."""
+    def can_hold_layers(self) -> bool:
+        """Whether the features of all layers of one trial fit into memory."""
         num_bytes = self._depth * self._num_samples * self._width * self._dtype.itemsize
         return num_bytes <= MAX_BUFFER_BYTES
 
     def __call__(self, theta_TP: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return loss [T], samples whose class is found [T] and the loss's gradient [T, P] at these parameters, in float64."""
+        """Compute loss [T], correct samples [T] and the loss's gradient [T, P] at these parameters, in float64."""
         gradient_TP, loss_T = torch.empty_like(theta_TP), theta_TP.new_empty(len(theta_TP))
         correct_T = torch.zeros(len(theta_TP), dtype=torch.int64)
         self._run(theta_TP, gradient_TP=gradient_TP, loss_T=loss_T, correct_T=correct_T)
@@ -50,25 +50,25 @@ class NativeEvaluation:
     def layers(self, theta_1P: Tensor) -> Iterator[Tensor]:
         """Yield the features [1, N, D] of a trial, layer by layer."""
         features_LND = torch.empty(self._depth, self._num_samples, self._width, dtype=self._dtype)
-        self._variances[_digest(theta_1P)] = self._pass(theta_1P, features_LND)
+        self._variances[_digest(theta_1P)] = self._run_layers(theta_1P, features_LND)
         yield from features_LND.unsqueeze(1)
 
     def smallest_variance(self, theta_1P: Tensor) -> float | None:
-        """Return the smallest variance of a row that a LayerNorm of a trial reads; null where eps hides it."""
+        """Return the smallest variance of a LayerNorm's input row, or None if it is hidden by eps."""
         digest = _digest(theta_1P)
-        return self._variances.pop(digest) if digest in self._variances else self._pass(theta_1P)
+        return self._variances.pop(digest) if digest in self._variances else self._run_layers(theta_1P)
 
-    def _pass(self, theta_1P: Tensor, features_LND: Tensor | None = None) -> float | None:
-        """Go through the layers of a trial, keep their features where that is asked for, and return the smallest variance."""
-        scales_MN = torch.zeros(self._depth + 1, self._num_samples, dtype=self._dtype)  # post-LN has one fewer
+    def _run_layers(self, theta_1P: Tensor, features_LND: Tensor | None = None) -> float | None:
+        """Run the layers of a trial, storing their features if a buffer is passed, and return the smallest variance."""
+        scales_MN = torch.zeros(self._depth + 1, self._num_samples, dtype=self._dtype)  # post-LN uses one fewer
         self._run(theta_1P, features_LND=features_LND, scales_MN=scales_MN, loss_T=theta_1P.new_empty(1))
         variance = 1 / scales_MN.max().item() ** 2 - self._ln_eps
-        return variance if variance > self._ln_eps else None  # of what is smaller, rounding leaves too little; nor NaN
+        return variance if variance > self._ln_eps else None  # smaller ones are lost to rounding; also excludes NaN
 
-    def _run(self, theta_TP: Tensor, **given: Tensor | None) -> None:
+    def _run(self, theta_TP: Tensor, **outputs: Tensor | None) -> None:
         num_trials, num_parameters = theta_TP.shape
-        self._call.give(num_trials=num_trials, num_parameters=num_parameters, theta_TP=theta_TP.contiguous())
-        self._call.give(**dict.fromkeys(("gradient_TP", "correct_T", "features_LND", "scales_MN")) | given)
+        self._call.set_fields(num_trials=num_trials, num_parameters=num_parameters, theta_TP=theta_TP.contiguous())
+        self._call.set_fields(**dict.fromkeys(("gradient_TP", "correct_T", "features_LND", "scales_MN")) | outputs)
         self._library.evaluate(self._call.fields)
 
 

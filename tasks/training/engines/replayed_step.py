@@ -1,6 +1,6 @@
-"""A step recorded once and replayed: a GPU gets all of it at once, where starting its operations takes longer than they do.
+"""CUDA-graph replay of a step, which launches all operations at once where launching them one by one takes longer.
 
-What is recorded reads and writes the very tensors it was recorded with: the state in place, and inputs that are copied there
+A recorded step reads and writes the tensors it was recorded with: the state in place, and inputs that are copied into them
 before each replay. Shapes: T trials.
 """
 
@@ -11,21 +11,21 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from depthrate.tasks.training.step import agree
+from depthrate.tasks.training.step import nearly_equal
 
 CHECK_RTOL = 1e-4
-"""What a replayed step may differ from a plain one: far more than rounding, far less than a fault."""
+"""Relative tolerance between a replayed step and a plain one: far above rounding, far below a fault."""
 
 Recorder = Callable[[Callable[[], Tensor]], tuple[Tensor, Callable[[], None]]]
-"""Records a function without running it; returns the tensor that holds its result after each replay, and what replays it."""
+"""Records a function without running it. Returns the tensor with its result after each replay, and the replay function."""
 
 
 class ReplayError(RuntimeError):
-    """A step cannot be recorded, or does not do the same when it is replayed."""
+    """Raised when a step cannot be recorded, or its replay gives other numbers."""
 
 
 def cuda_graph(run: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
-    """Record what a function has a GPU do."""
+    """Record a function's GPU operations as a CUDA graph."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         result = run()
@@ -33,7 +33,7 @@ def cuda_graph(run: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
 
 
 class ReplayedStep:
-    """Runs a step, which changes its state in place, by replaying what was recorded of it."""
+    """Runs a step, which updates its state in place, by replaying a recording."""
 
     def __init__(
         self,
@@ -42,35 +42,35 @@ class ReplayedStep:
         inputs: Sequence[Tensor],
         record: Recorder = cuda_graph,
     ):
-        """Record a step, and take it once both ways from these inputs: the state is one step further after it.
+        """Record a step and take it once, comparing replay with a plain run. The state advances by one step.
 
         Raises:
-            ReplayError: it cannot be recorded, or replayed it does something else; the state is as it was.
+            ReplayError: The step cannot be recorded, or its replay differs. The state is restored.
         """
-        self._inputs = [each.clone() for each in inputs]
-        before = [each.clone() for each in state]
+        self._inputs = [tensor.clone() for tensor in inputs]
+        previous = [tensor.clone() for tensor in state]
         try:
             self._loss_T, self._replay = record(lambda: run(*self._inputs))
-            replayed = [self(*inputs), *(each.clone() for each in state)]
-            _set(state, before)
+            replayed = [self(*inputs), *(tensor.clone() for tensor in state)]
+            _copy_into(state, previous)
             plain = [run(*inputs), *state]
         except RuntimeError as error:
-            _set(state, before)
+            _copy_into(state, previous)
             raise ReplayError(f"a step cannot be recorded: {error}") from error
-        # a GPU may add up in another order
-        if not all(agree(one, other, CHECK_RTOL) for one, other in zip(plain, replayed, strict=True)):
-            _set(state, before)
-            raise ReplayError("a step that is replayed does not give the numbers of the one that was recorded")
+        # a GPU may sum in another order
+        if not all(nearly_equal(one, other, CHECK_RTOL) for one, other in zip(plain, replayed, strict=True)):
+            _copy_into(state, previous)
+            raise ReplayError("the replayed step differs from the plain one")
         self.first_T = plain[0]
-        """The losses of the step that was taken."""
+        """Losses of the step that was taken."""
 
     def __call__(self, *inputs: Tensor) -> Tensor:
-        """Take a step from these inputs and return its losses, [T]."""
-        _set(self._inputs, inputs)
+        """Take a step from these inputs. Return its losses [T]."""
+        _copy_into(self._inputs, inputs)
         self._replay()
         return self._loss_T.clone()
 
 
-def _set(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+def _copy_into(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
     for tensor, value in zip(tensors, values, strict=True):
         tensor.copy_(value)

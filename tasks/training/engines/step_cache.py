@@ -1,7 +1,7 @@
-"""Compiled steps on disk: each compiled once on a machine, by one worker while the others that need it wait.
+"""Disk cache of compiled steps: one worker per machine compiles a step while the others that need it wait.
 
-They lie in the folder `steps` of the user's cache (`private_cache`), under a name that stands for all they depend on: the
-step, the code that makes it, torch, the compiler and the processor. The folder may be deleted at any time.
+Files are in the folder `steps` of the user's cache (`private_cache`). Their names are hashes of everything they depend on: the
+step, its source code, torch, the compiler and the processor. The folder may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from depthrate.tasks.interface import Interrupted
-from depthrate.tasks.native.build import locked, processor
+from depthrate.tasks.native.build import hold_lock, processor
 from depthrate.tasks.networks import flat_parameters, operations
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.private_cache import is_private_file, private_cache
@@ -38,48 +38,49 @@ ERROR_TAIL = 2000
 
 
 def compiled_step(program: StepProgram, should_stop: Callable[[], bool]) -> tuple[CompiledStep, float]:
-    """Return the compiled step and the seconds it took to get it; a damaged file is thrown away and made anew.
+    """Load the compiled step. Also return the seconds spent compiling or waiting. A corrupt file is compiled again.
 
     Raises:
-        EngineError, Interrupted: as `compiled_program`.
+        EngineError: As `compiled_program`.
+        Interrupted: As `compiled_program`.
     """
     path, seconds = compiled_program(program, should_stop)
     try:
         return CompiledStep(path, shares_batches=program.shares_batches, device=program.device), seconds
     except RuntimeError as error:
-        logging.getLogger(__name__).warning("compiled step %s cannot be used (%s); it is compiled anew", path, error)
+        logging.getLogger(__name__).warning("cannot load compiled step %s (%s), compiling again", path, error)
         path.unlink(missing_ok=True)
-    path, again = compiled_program(program, should_stop)
-    return CompiledStep(path, shares_batches=program.shares_batches, device=program.device), seconds + again
+    path, more_seconds = compiled_program(program, should_stop)
+    return CompiledStep(path, shares_batches=program.shares_batches, device=program.device), seconds + more_seconds
 
 
 def compiled_program(program: StepProgram, should_stop: Callable[[], bool]) -> tuple[Path, float]:
-    """Return the file that holds the compiled step, and the seconds it took to get it, after compiling it if need be.
+    """Return the file of the compiled step, compiling it if necessary, and the seconds spent compiling or waiting.
 
     Raises:
-        EngineError: there is no compiler, it fails, or the step cannot be handed to it.
-        Interrupted: asked to stop while it compiled or waited.
+        EngineError: No compiler is available, it fails, or the step cannot be pickled for it.
+        Interrupted: A stop was requested meanwhile.
     """
     started = time.monotonic()
     path = cache_folder() / f"{program_key(program)}.pt2"
     if not is_private_file(path):
         compiler()
         try:
-            with locked(path.with_suffix(".lock"), should_stop):
+            with hold_lock(path.with_suffix(".lock"), should_stop):
                 if not is_private_file(path):
                     _compile(program, path, should_stop)
         except OSError as error:
-            raise EngineError(f"compiled steps are kept in {path.parent}, which cannot be used: {error}") from error
+            raise EngineError(f"cannot use the cache of compiled steps {path.parent}: {error}") from error
     return path, time.monotonic() - started
 
 
 def cache_folder() -> Path:
-    """Return where compiled steps are kept on this machine."""
+    """Return the folder of compiled steps on this machine."""
     return private_cache("steps")
 
 
 def program_key(program: StepProgram) -> str:
-    """Return a name for all that a compiled step depends on."""
+    """Compute the cache key of a compiled step from everything it depends on."""
     plan, network = program.plan, program.network
     parts = [
         f"{type(network).__module__}.{type(network).__qualname__}",
@@ -97,46 +98,46 @@ def program_key(program: StepProgram) -> str:
 
 
 def _code(network: Network) -> list[str]:
-    """Return the text of all files that a step is made of: those of the network's class and of what it builds on among them."""
-    made: list[Any] = [step, step_program, operations, flat_parameters]
-    made += [each for each in type(network).__mro__ if issubclass(each, Network)]
+    """Read the source files of a step: the training modules, the network's class and its base classes."""
+    sources: list[Any] = [step, step_program, operations, flat_parameters]
+    sources += [base for base in type(network).__mro__ if issubclass(base, Network)]
     try:
-        return [Path(file).read_text(encoding="utf-8") for file in sorted({inspect.getfile(each) for each in made})]
+        return [Path(file).read_text(encoding="utf-8") for file in sorted({inspect.getfile(item) for item in sources})]
     except (TypeError, OSError) as error:
-        raise EngineError(f"the code of the network {type(network).__name__} cannot be read: {error}") from error
+        raise EngineError(f"cannot read the source code of the network {type(network).__name__}: {error}") from error
 
 
 def _compile(program: StepProgram, path: Path, should_stop: Callable[[], bool]) -> None:
-    """Compile in a process of its own, so that this one keeps neither the compiler nor its memory, and can stop it."""
+    """Compile in a separate process, which can be killed and returns the compiler's memory."""
     work = path.with_suffix(".compiling")
-    shutil.rmtree(work, ignore_errors=True)  # of a worker that was killed
+    shutil.rmtree(work, ignore_errors=True)  # left by a killed worker
     try:
         work.mkdir()
-        made, request, output = work / path.name, work / "program", work / "output"
+        package, request, output = work / path.name, work / "program", work / "output"
         try:
-            request.write_bytes(pickle.dumps((program, str(made))))
+            request.write_bytes(pickle.dumps((program, str(package))))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             name = type(program.network).__name__
-            raise EngineError(f"the network {name} cannot be handed to the compiler: {error}") from error
+            raise EngineError(f"cannot pickle the network {name} for the compiler: {error}") from error
         code = _run_compiler(request, output, should_stop)
-        if code or not made.exists():
-            printed = output.read_text(encoding="utf-8", errors="replace")[-ERROR_TAIL:]
-            raise EngineError(f"the step cannot be compiled (exit code {code}); the compiler's last words: {printed}")
-        made.chmod(0o600)
-        os.replace(made, path)
+        if code or not package.exists():
+            tail = output.read_text(encoding="utf-8", errors="replace")[-ERROR_TAIL:]
+            raise EngineError(f"compiling the step failed with exit code {code}. End of the compiler's output: {tail}")
+        package.chmod(0o600)
+        os.replace(package, path)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
 def _run_compiler(request: Path, output: Path, should_stop: Callable[[], bool]) -> int:
-    """Return the exit code of a process that compiles what stands in `request`."""
+    """Compile the program pickled in `request` in a process, and return its exit code."""
     variables = {"TORCHINDUCTOR_CACHE_DIR": str(request.parent), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-    with request.open("rb") as given, output.open("wb") as printed:
+    with request.open("rb") as stdin, output.open("wb") as stdout:
         process = start_python(
             step_program.__name__,
             variables=variables,
-            stdin=given,
-            stdout=printed,
+            stdin=stdin,
+            stdout=stdout,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )

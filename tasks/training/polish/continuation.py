@@ -1,10 +1,10 @@
-"""Continuation in depth: a chain of depths, each polished from the solution of the one before, blocks inserted in between.
+"""Continuation in depth: a chain of depths, each polished from the previous solution with neutral blocks inserted.
 
-An inserted block changes nothing, so that what a depth begins with is as good as what the depth before it ended with. Every
-trial stands for its whole chain and is the same whoever shares its pack; in a pack the trials that differ in nothing but their
-depth share one lane: their chains are gone through once, and each depth that a trial asks for gives that trial's result.
+A neutral block does not change the output, so a depth starts with the objective at which the previous depth ended. A trial's
+result is that of its whole chain and does not depend on its pack. Trials of a pack that differ only in depth share one lane:
+their chain runs once, and each depth that is a trial's gives that trial's result.
 
-Shapes: T lanes, P and Q parameters of a lane at a depth and at the next.
+Shapes: T lanes, P and Q parameters of a lane at one depth and at the next.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from depthrate.tasks.training.parameters import TrainingParameters
 from depthrate.tasks.training.polish.polish_parameters import chain
 from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training import NetworkTraining
-from depthrate.tasks.training.training_pack import ready_pack
+from depthrate.tasks.training.training_pack import prepare_pack
 
 MakeTraining = Callable[[Sequence[Any]], NetworkTraining]
-"""From the parameters of trials of one depth to what they train on and how."""
+"""Builds the training of trials of one depth from their parameters."""
 
 
 def run_chain(trials: Sequence[TrainingParameters], make: MakeTraining, context: TaskContext) -> Iterator[TrialResult]:
-    """Train and measure the lanes of a pack depth by depth; results come as depths are done.
+    """Train and measure the lanes of a pack depth by depth. Results are yielded as depths finish.
 
     Raises:
-        Interrupted: it was asked to stop and has saved a checkpoint.
+        Interrupted: A stop was requested, and a checkpoint has been saved.
     """
     wanted: dict[tuple[str, int], int] = {}
     lanes: dict[str, TrainingParameters] = {}
@@ -52,7 +52,7 @@ def run_chain(trials: Sequence[TrainingParameters], make: MakeTraining, context:
 
 
 class _Chain:
-    """The lanes of a pack on their way from depth to depth."""
+    """The lanes of a pack, processed depth by depth."""
 
     def __init__(
         self,
@@ -61,43 +61,43 @@ class _Chain:
         make: MakeTraining,
         context: TaskContext,
     ):
-        """Go as deep in each lane as its deepest trial; `wanted` is (lane, depth) -> the trial's index in the pack."""
+        """Plan each lane down to its deepest trial. `wanted` maps (lane, depth) to the trial's index in the pack."""
         self._lanes, self._wanted, self._make, self.context = lanes, wanted, make, context
         self._depths = chain(max(lanes.values(), key=lambda trial: trial.depth))
-        self.saved = _separated(context.load_checkpoint())
-        """The checkpoint of each depth that has one."""
+        self.saved = _split_checkpoints(context.load_checkpoint())
+        """Checkpoint of each depth that has one."""
         self.steps_before = 0
         self.all_steps = sum(_budget(self._training(depth, list(lanes))) for depth in self._depths)
 
     def results(self) -> Iterator[TrialResult]:
-        """Go through the depths and yield each trial's result once its depth is done."""
+        """Process the depths, and yield each trial's result once its depth has finished."""
         ends: dict[str, Tensor] = {}
         network: Network | None = None
         for stage, depth in enumerate(self._depths):
             reached = [lane for lane, trial in self._lanes.items() if trial.depth >= depth]
-            going = [lane for lane in reached if stage == 0 or lane in ends]
+            running = [lane for lane in reached if stage == 0 or lane in ends]
             for lane in reached:
-                if lane not in going and (lane, depth) in self._wanted:  # it diverged while its first depth trained
+                if lane not in running and (lane, depth) in self._wanted:  # the lane diverged at its first depth
                     yield TrialResult(self._wanted[lane, depth], {}, status=ResultStatus.DIVERGED, num_steps=0)
-            if not going:
+            if not running:
                 continue
-            training = self._training(depth, going)
+            training = self._training(depth, running)
             if network is not None:
-                start_TP = deepened(network, training.network, torch.stack([ends[lane] for lane in going]))
+                start_TP = deepen(network, training.network, torch.stack([ends[lane] for lane in running]))
                 plan = dataclasses.replace(training.plan, dtype=start_TP.dtype)
                 training = dataclasses.replace(training, plan=plan, start_TP=start_TP)
-            pack = ready_pack(training, StageContext(self, stage, going))
+            pack = prepare_pack(training, StageContext(self, stage, running))
             pack.train()
             network, self.steps_before = training.network, self.steps_before + _budget(training)
-            self.saved[stage:] = [pack.saved(), *self.saved[stage + 1 :]]
+            self.saved[stage:] = [pack.dump_checkpoint(), *self.saved[stage + 1 :]]
             assert isinstance(pack.trainer, FusedTrainer)
-            ends = {going[index]: pack.trainer.theta_TP[position] for position, index in enumerate(pack.alive)}
+            ends = {running[index]: pack.trainer.theta_TP[position] for position, index in enumerate(pack.alive)}
             for result in pack.results():
-                if (going[result.index], depth) in self._wanted:
-                    yield dataclasses.replace(result, index=self._wanted[going[result.index], depth])
+                if (running[result.index], depth) in self._wanted:
+                    yield dataclasses.replace(result, index=self._wanted[running[result.index], depth])
 
     def trial_at(self, lane: str, stage: int) -> str | None:
-        """Return the trial that a lane's depth stands for; null where none asks for it."""
+        """Return the id of the trial at a lane's depth, or None."""
         index = self._wanted.get((lane, self._depths[stage]))
         return None if index is None else self.context.trial_ids[index]
 
@@ -107,84 +107,84 @@ class _Chain:
 
 @dataclass(frozen=True)
 class StageContext:
-    """What one depth of a chain asks of the outside: the pack's context, with the checkpoints of earlier depths kept beside."""
+    """The context of one depth of a chain: the pack's context, with checkpoints that include earlier depths."""
 
     chain: _Chain
     stage: int
     trial_ids: Sequence[str]
-    """Of the lanes."""
+    """Ids of the lanes."""
 
     @property
     def device(self) -> str:
-        """Where to compute."""
+        """Device of the computation."""
         return self.chain.context.device
 
     @property
     def data(self) -> DataSource:
-        """Where data sets are read from."""
+        """Source of data sets."""
         return self.chain.context.data
 
     @property
     def engine(self) -> Engine:
-        """How the launch wants steps to be run."""
+        """Engine requested by the launch."""
         return self.chain.context.engine
 
     @property
     def libraries(self) -> SharedLibraries | None:
-        """Where kernels are left for machines that cannot build them."""
+        """Kernel libraries shared with machines that cannot build them."""
         return self.chain.context.libraries
 
     def report_engine(self, engine: Engine, compile_s: float | None = None) -> None:
-        """Tell how the first depth's steps are run: the others have none but polish's."""
+        """Report the engine of the first depth, the only one with training steps."""
         if self.stage == 0:
             self.chain.context.report_engine(engine, compile_s)
 
     def should_stop(self) -> bool:
-        """Whether to save a checkpoint now and raise `Interrupted`."""
+        """Return whether to save a checkpoint now and raise `Interrupted`."""
         return self.chain.context.should_stop()
 
     def progress(self, step: int, num_steps: int) -> None:
-        """Tell how far the whole chain has come."""
+        """Report the progress of the whole chain."""
         self.chain.context.progress(self.chain.steps_before + step, self.chain.all_steps)
 
     def show_curves(self, curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-        """Show the curves of those lanes that a trial asks for at this depth."""
-        shown = {self.chain.trial_at(lane, self.stage): rows for lane, rows in curves.items()}
-        self.chain.context.show_curves({trial_id: rows for trial_id, rows in shown.items() if trial_id is not None})
+        """Publish the live curves of lanes with a trial at this depth."""
+        by_trial = {self.chain.trial_at(lane, self.stage): rows for lane, rows in curves.items()}
+        self.chain.context.show_curves({trial_id: rows for trial_id, rows in by_trial.items() if trial_id is not None})
 
     def report(self, step: int, values: Mapping[int, Mapping[str, float | None]]) -> set[int]:
-        """Leave out none: a search cannot compare the steps of one depth with those of another."""
+        """Prune no trial, because a search cannot compare steps of different depths."""
         return set()
 
     def checkpoint_due(self) -> bool:
-        """Whether the last checkpoint is old enough for a new one."""
+        """Return whether the last checkpoint is old enough for a new one."""
         return self.chain.context.checkpoint_due()
 
     def save_checkpoint(self, content: bytes) -> None:
-        """Keep the ends of the depths before, and where this one is."""
-        self.chain.context.save_checkpoint(_joined([*self.chain.saved[: self.stage], content]))
+        """Save this depth's checkpoint together with those of earlier depths."""
+        self.chain.context.save_checkpoint(_join_checkpoints([*self.chain.saved[: self.stage], content]))
 
     def load_checkpoint(self) -> bytes | None:
-        """Return what this depth saved, or None."""
+        """Return this depth's checkpoint, or None."""
         return self.chain.saved[self.stage] if self.stage < len(self.chain.saved) else None
 
     def for_trial(self, index: int) -> TaskContext:
-        """Return itself: a depth's trials have one checkpoint."""
+        """Return this context, because a depth's trials share one checkpoint."""
         return self
 
 
 def _budget(training: NetworkTraining) -> int:
-    """Return the most steps that a depth takes."""
+    """Return the maximum number of steps of a depth, polish included."""
     return training.plan.num_steps + (0 if training.polish is None else training.polish.num_evaluations)
 
 
-def _joined(parts: Sequence[bytes]) -> bytes:
-    """Return the checkpoints of several depths as one: each with its length in front."""
+def _join_checkpoints(parts: Sequence[bytes]) -> bytes:
+    """Join the checkpoints of several depths, each preceded by its length."""
     return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
 
 
-def _separated(content: bytes | None) -> list[bytes]:
-    """Return what `_joined` joined; what is cut off at the end is found out by the checksum of its part."""
+def _split_checkpoints(content: bytes | None) -> list[bytes]:
+    """Split joined checkpoints. A truncated last part is detected later by its checksum."""
     parts, rest = [], content or b""
     while rest:
         length = int.from_bytes(rest[:8], "big")
@@ -193,33 +193,34 @@ def _separated(content: bytes | None) -> list[bytes]:
     return parts
 
 
-def deepened(shallow: Network, deep: Network, theta_TP: Tensor) -> Tensor:
-    """Return the parameters [T, Q] with which the deeper network computes what the shallower one does with [T, P].
+def deepen(shallow: Network, deep: Network, theta_TP: Tensor) -> Tensor:
+    """Build parameters [T, Q] with which the deeper network computes the same function as the shallower one with [T, P].
 
-    The blocks there are stand evenly among the new ones, each before those that follow it. Both are networks of one kind that
-    say what a block is that changes nothing.
+    The existing blocks are spread evenly among the new ones, in their order. Both networks are of one kind, with a neutral
+    block.
     """
     neutral = deep.neutral_block()
-    assert neutral is not None, "the trial's check lets no other network through"
-    given = split_parameters(theta_TP, shallow.parameter_specs())
+    assert neutral is not None, "check_polish rejects other networks"
+    shallow_parameters = split_parameters(theta_TP, shallow.parameter_specs())
     num_trials = len(theta_TP)
     first, *_ = neutral
     old, new = _blocks(shallow, first), _blocks(deep, first)
     source = {new[position * len(new) // len(old)]: block for position, block in enumerate(old)}
-    made: dict[str, Tensor] = {}
+    blocks: dict[str, Tensor] = {}
     for block in new:
         for template, value in neutral.items():
             name = template.format(block)
             if block in source:
-                made[name] = given[template.format(source[block])]
+                blocks[name] = shallow_parameters[template.format(source[block])]
             else:
                 spec = next(spec for spec in deep.parameter_specs() if spec.name == name)
-                made[name] = theta_TP.new_full((num_trials, *spec.shape), value)
-    pieces = [made[spec.name] if spec.name in made else given[spec.name] for spec in deep.parameter_specs()]
+                blocks[name] = theta_TP.new_full((num_trials, *spec.shape), value)
+    parameters = shallow_parameters | blocks
+    pieces = [parameters[spec.name] for spec in deep.parameter_specs()]
     return torch.cat([piece.flatten(1) for piece in pieces], dim=1)
 
 
 def _blocks(network: Network, template: str) -> list[int]:
-    """Return the numbers of a network's blocks, in order."""
+    """List the numbers of a network's blocks, in order."""
     names = {spec.name for spec in network.parameter_specs()}
     return [block for block in range(len(names) + 1) if block > 0 and template.format(block) in names]

@@ -1,7 +1,7 @@
-"""L-BFGS for one function, asked and told: it names a point, and is told value and gradient there.
+"""L-BFGS for one function with an ask-and-tell interface: evaluate `point_P`, then call `update` with value and gradient.
 
-So many of them can have their points evaluated together, in one fused pass, and each goes its own way between.
-Shapes: P parameters, M pairs remembered.
+The points of many searches can thus be evaluated in one fused pass, while each search proceeds independently.
+Shapes: P parameters, M stored pairs.
 Source: Byrd, Nocedal and Schnabel, Representations of quasi-Newton matrices, Math. Programming 63 (1994), (3.1); line search
 of Lewis and Overton, Nonsmooth optimization via quasi-Newton methods, Math. Programming 141 (2013), which needs no smoothness.
 """
@@ -16,20 +16,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-DECREASE, CURVATURE = 1e-4, 0.9
-"""Weak Wolfe conditions: of the fall that the slope promises, and of the slope that may be left."""
+DECREASE = 1e-4
+"""Weak Wolfe condition: minimum decrease as a share of the decrease predicted by the slope."""
+CURVATURE = 0.9
+"""Weak Wolfe condition: maximum remaining share of the slope."""
 MAX_TRIES = 40
-"""Points on one line, after which the search gives up."""
+"""Maximum number of points per line search."""
 
 
 class Lbfgs:
-    """Minimises one function of P numbers in float64; the products of a step read the memory twice."""
+    """Minimises one function of P numbers in float64. A step reads the stored pairs twice."""
 
     def __init__(self, start_P: Tensor, memory: int, *, rounding: float = 0.0):
-        """Start at a point; `memory` is the number M of pairs remembered.
+        """Start at a point.
 
-        rounding: what share of the value rounding makes of it. Where two values differ by less, slopes decide (Hager and Zhang,
-        A new conjugate gradient method, SIAM J. Optim. 16 (2005), approximate Wolfe conditions); with 0 values always do.
+        Args:
+            start_P: Start.
+            memory: Number M of stored pairs.
+            rounding: Relative rounding error of the value. If two values differ by less, slopes decide (approximate Wolfe
+                conditions of Hager and Zhang, A new conjugate gradient method, SIAM J. Optim. 16 (2005)). 0: never.
         """
         self._rounding = rounding
         self.iterate_P = start_P.clone()
@@ -44,17 +49,20 @@ class Lbfgs:
         self._products_M = np.zeros(2 * memory)
         self._slope, self._step, self._low, self._high, self._tries = 0.0, 1.0, 0.0, math.inf, 0
 
-    def tell(self, value: float, gradient_P: Tensor) -> bool:
-        """Take value and gradient at `point_P`, name the next point, and return whether this one became the iterate.
+    def update(self, value: float, gradient_P: Tensor) -> bool:
+        """Process value and gradient at `point_P`, and set `point_P` to the next point.
 
-        The gradient is kept, and has memory of its own: products may round by where a row begins.
+        The gradient is stored. It must have its own memory, because the rounding of products may depend on alignment.
+
+        Returns:
+            Whether the evaluated point became the iterate.
         """
         if self._direction_P is None:
             self._accept(value, gradient_P, None)
             return True
-        if not self._has_fallen(value, gradient_P):  # also where it is not a number
+        if not self._has_fallen(value, gradient_P):  # also for NaN
             self._high = self._step
-            self._step = self._between(value)
+            self._step = self._shorter_step(value)
         elif float(gradient_P.dot(self._direction_P)) < CURVATURE * self._slope:
             self._low = self._step
             self._step = 2 * self._step if math.isinf(self._high) else (self._low + self._high) / 2
@@ -65,11 +73,11 @@ class Lbfgs:
         if self._tries > MAX_TRIES:
             self._give_up()
         else:
-            self._aim()
+            self._place_point()
         return False
 
     def _has_fallen(self, value: float, gradient_P: Tensor) -> bool:
-        """Whether the value fell as far as the slope promises, or, where rounding hides that, whether the slope says so."""
+        """Return whether the value fell enough for the slope, judged by the slopes if rounding hides the difference."""
         assert self._direction_P is not None
         if value <= self.value + DECREASE * self._step * self._slope:
             return True
@@ -78,18 +86,18 @@ class Lbfgs:
         return float(gradient_P.dot(self._direction_P)) <= (2 * DECREASE - 1) * self._slope
 
     def forget_value(self) -> None:
-        """Ask for the iterate again, because the function has changed; what is known of its curvature is kept."""
+        """Request the iterate again because the function has changed, and retain the curvature pairs."""
         self.point_P, self._direction_P, self.is_stalled = self.iterate_P, None, False
         self.value = math.inf
 
-    def _between(self, value: float) -> float:
-        """Return where to try next below a step that was too long: the parabola's minimum at first, then the middle."""
+    def _shorter_step(self, value: float) -> float:
+        """Choose a step shorter than one that was too long: the parabola's minimum at first, later the midpoint."""
         middle = (self._low + self._high) / 2
         if self._low > 0 or not math.isfinite(value):
             return middle
-        bend = value - self.value - self._slope * self._high
-        lowest = -self._slope * self._high**2 / (2 * bend) if bend > 0 else middle
-        return min(max(lowest, 0.1 * self._high), middle)
+        curvature = value - self.value - self._slope * self._high
+        minimum = -self._slope * self._high**2 / (2 * curvature) if curvature > 0 else middle
+        return min(max(minimum, 0.1 * self._high), middle)
 
     def _accept(self, value: float, gradient_P: Tensor, moved_P: Tensor | None) -> None:
         change_P = gradient_P - self.gradient_P
@@ -98,24 +106,24 @@ class Lbfgs:
         self.gradient_norm = float(self.gradient_P.norm())
         if moved_P is None or not self._remember(moved_P, change_P):
             self._products_M = torch.mv(self._pairs_MP, self.gradient_P).numpy(force=True)
-        self._turn()
+        self._choose_direction()
 
     def _remember(self, moved_P: Tensor, change_P: Tensor) -> bool:
-        """Keep a pair unless the function bends down between, with all products that the next direction is made of."""
+        """Store a pair unless the curvature is negative, and update the products for the next direction."""
         if float(moved_P.dot(change_P)) <= 1e-14 * float(moved_P.norm()) * float(change_P.norm()):
             return False
         memory = len(self._sy_MM)
         slot = self._order.pop(0) if len(self._order) == memory else len(self._order)
         self._order.append(slot)
         self._pairs_MP[slot], self._pairs_MP[memory + slot] = moved_P, change_P
-        both_2P = torch.stack([change_P, self.gradient_P])  # the memory is read once for both
+        both_2P = torch.stack([change_P, self.gradient_P])  # reads the stored pairs once for both
         products, self._products_M = torch.mm(both_2P, self._pairs_MP.T).numpy(force=True)
         self._sy_MM[:, slot] = products[:memory]
         self._yy_MM[:, slot] = self._yy_MM[slot, :] = products[memory:]
         return True
 
-    def _turn(self) -> None:
-        """Choose a new direction from the iterate, and aim at a first point on it."""
+    def _choose_direction(self) -> None:
+        """Choose a new direction from the iterate, and the first point along it."""
         direction_P = self._quasi_newton()
         slope = float(direction_P.dot(self.gradient_P))
         if not slope < 0:
@@ -126,10 +134,10 @@ class Lbfgs:
         self._low, self._high, self._tries = 0.0, math.inf, 0
         self._step = 1.0 if self._order else min(1.0, 0.1 / max(self.gradient_norm, 1e-300))
         self.is_stalled = slope == 0
-        self._aim()
+        self._place_point()
 
     def _quasi_newton(self) -> Tensor:
-        """Return -H g, H the inverse Hessian that the pairs stand for, in its compact form."""
+        """Compute -H g, H the inverse Hessian of the stored pairs in its compact form."""
         if not self._order:
             return -self.gradient_P
         memory, order = len(self._sy_MM), np.array(self._order)
@@ -144,20 +152,20 @@ class Lbfgs:
         weights_M = torch.from_numpy(weights).to(self._pairs_MP)
         return torch.addmv(self.gradient_P, self._pairs_MP.T, weights_M, beta=-scale)
 
-    def _aim(self) -> None:
+    def _place_point(self) -> None:
         assert self._direction_P is not None
         self.point_P = torch.add(self.iterate_P, self._direction_P, alpha=self._step)
 
     def _give_up(self) -> None:
-        """Begin anew with the steepest descent; where that was it already, rounding leaves nothing to gain."""
+        """Restart with steepest descent. If that was the direction already, stop, because only rounding is left."""
         if self._order:
             self._order.clear()
-            self._turn()
+            self._choose_direction()
         else:
             self.is_stalled = True
 
     def state(self) -> dict[str, Any]:
-        """Return all that it needs to go on from its iterate, as tensors and numbers."""
+        """Return the state for `load_state` except the iterate, as tensors and numbers."""
         return {
             "tensors": [self.point_P, self.gradient_P, self._pairs_MP],
             "direction_P": self._direction_P,
@@ -168,7 +176,7 @@ class Lbfgs:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` gave."""
+        """Resume from a `state` with the iterate added."""
         device = self.iterate_P.device
         self.iterate_P = state["iterate_P"].to(device)
         self.value, self.gradient_norm = state["ends"]

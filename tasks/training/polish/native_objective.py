@@ -1,4 +1,4 @@
-"""What polish minimises, by kernels: as `smoothed_objective.py` has it, each trial alone in one call.
+"""The objective of `smoothed_objective.py` computed by kernels, all trials in one call, each on its own.
 
 Shapes: T trials, P parameters of one trial.
 """
@@ -18,17 +18,17 @@ from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training_plan import PolishPlan
 
 CHECK_RTOL = 1e-5
-"""What a value or a gradient, by its norm, may differ from the eager one when it is first formed: far more than rounding."""
+"""Relative tolerance of the first value and gradient (by norm) against the eager ones, far above rounding."""
 
 
 class NativeObjective:
-    """The smoothed objective of T trials with its gradient, of networks whose kernels can form it."""
+    """Smoothed objective of T trials with its gradient, for networks whose kernels support it."""
 
     def __init__(self, library: Library, trainer: FusedTrainer, polish: PolishPlan):
-        """Take a trainer in float64, and compare with what is formed eagerly, at the first smoothing width.
+        """Bind a float64 trainer, and check against the eager objective at the first smoothing width.
 
         Raises:
-            EngineError: value or gradient of the first trial are not the eager ones, but for rounding.
+            EngineError: The first trial's value or gradient differs from the eager one by more than rounding.
         """
         self._decay_TP = trainer.decay_TP
         self._call = NativeCall(
@@ -39,21 +39,21 @@ class NativeObjective:
             trainer.labels_N,
             num_parameters=trainer.theta_TP.shape[1],
             barrier=polish.barrier,
-            gradient_TP=trainer.theta_TP,  # that there is one: room is taken for it
+            gradient_TP=trainer.theta_TP,  # a placeholder, so that scratch memory for a gradient is allocated
         )
-        given = [0], trainer.theta_TP[:1], polish.smoothing[:1]
-        (value_1, gradient_1P), (eager_1, eager_1P) = self(*given), SmoothedObjective(trainer, polish)(*given)
-        off = (value_1 - eager_1).abs() / eager_1.abs(), (gradient_1P - eager_1P).norm() / eager_1P.norm()
-        if not all(share <= CHECK_RTOL or share.isnan() for share in off):
+        inputs = [0], trainer.theta_TP[:1], polish.smoothing[:1]
+        (value_1, gradient_1P), (eager_1, eager_1P) = self(*inputs), SmoothedObjective(trainer, polish)(*inputs)
+        errors = (value_1 - eager_1).abs() / eager_1.abs(), (gradient_1P - eager_1P).norm() / eager_1P.norm()
+        if not all(error <= CHECK_RTOL or error.isnan() for error in errors):
             raise EngineError(
-                f"native polish of {type(trainer.network).__name__} gives objective {value_1.item():.10g} where the eager one "
-                f"gives {eager_1.item():.10g}, or another gradient; train with --engine eager, and report this"
+                f"native polish of {type(trainer.network).__name__} has objective {value_1.item():.10g} and eager polish "
+                f"{eager_1.item():.10g}, or their gradients differ. Train with --engine eager, and report this."
             )
 
     def __call__(self, trials: Sequence[int], theta_TP: Tensor, widths: Sequence[float]) -> tuple[Tensor, Tensor]:
-        """Return the values [T] and gradients [T, P] of these trials at these parameters, with these smoothing widths."""
+        """Compute values [T] and gradients [T, P] of these trials at these parameters and smoothing widths."""
         gradient_TP, loss_T = torch.empty_like(theta_TP), theta_TP.new_empty(len(theta_TP))
-        self._call.give(
+        self._call.set_fields(
             num_trials=len(theta_TP),
             theta_TP=theta_TP.contiguous(),
             gradient_TP=gradient_TP,

@@ -1,6 +1,6 @@
-"""The parameters of polish and of continuation in depth, and what follows from them. Importable without torch.
+"""Parameters of polish and of continuation in depth, and values derived from them. Importable without torch.
 
-They came later than the tasks that take them: each default is what was before, so that committed trials stay the same ones.
+They were added after their tasks, so the defaults reproduce the earlier behaviour and committed trials keep their identity.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Polish = Annotated[
         0,
         minimum=0,
         added_later=True,
-        doc="after training, most evaluations of the objective for bringing the trial towards a stationary point, in float64 "
-        "on the full batch (polish_solver); they count as steps. 0: none",
+        doc="maximum evaluations of the objective after training to reach a stationary point, in float64 on the full batch "
+        "(polish_solver). They count as steps. 0: no polish",
     ),
 ]
 PolishTolerance = Annotated[
@@ -35,7 +35,7 @@ PolishTolerance = Annotated[
         1e-6,
         minimum=0,
         added_later=True,
-        doc="gradient norm of the smoothed objective at which a trial is polished",
+        doc="gradient norm of the smoothed objective at which polish stops",
     ),
 ]
 PolishSmoothing = Annotated[
@@ -44,18 +44,18 @@ PolishSmoothing = Annotated[
         [0.1, 0.03, 0.01],
         above=0,
         added_later=True,
-        doc="polish rounds ReLU's kink off over |z| below these widths in turn; what is measured has the true ReLU",
+        doc="widths of |z| over which polish smooths ReLU's kink, in turn. Metrics use the true ReLU",
     ),
 ]
-PolishMemory = Annotated[int, parameter(12, minimum=1, added_later=True, doc="pairs that L-BFGS remembers")]
+PolishMemory = Annotated[int, parameter(12, minimum=1, added_later=True, doc="number of pairs that L-BFGS stores")]
 PolishBarrier = Annotated[
     float,
     parameter(
         1e-6,
         minimum=0,
         added_later=True,
-        doc="b of polish's barrier b mean(v/v_i), v_i the variances before the first LayerNorm and v their mean: without it "
-        "one of them goes to 0, where LayerNorm is singular",
+        doc="b of polish's barrier b mean(v/v_i), v_i the variances before the first LayerNorm and v their mean. Without it "
+        "one variance goes to 0, where LayerNorm is singular",
     ),
 ]
 PolishTo = Annotated[
@@ -63,9 +63,9 @@ PolishTo = Annotated[
     parameter(
         "lowest",
         added_later=True,
-        doc="lowest: each width of polish_smoothing has an equal share of the evaluations, and a trial ends with the lowest "
-        "objective it saw. stationary: ReLU is (z + sqrt(z^2 + w^2))/2, w each of these widths in turn, polish_tolerance is a "
-        "share of the objective, and a trial ends where its gradient is that small (stationary 1 in the curves) or the "
+        doc="lowest: each width of polish_smoothing has an equal share of the evaluations, and a trial ends at the lowest "
+        "objective seen. stationary: ReLU is (z + sqrt(z^2 + w^2))/2 with each width w in turn, polish_tolerance is relative "
+        "to the objective, and a trial ends where its gradient is that small (stationary 1 in the curves) or when its "
         "evaluations are used up (stationary 0)",
     ),
 ]
@@ -74,9 +74,9 @@ PolishSolver = Annotated[
     parameter(
         "lbfgs",
         added_later=True,
-        doc="lbfgs: L-BFGS to the end. newton_cg: with polish_to stationary, once the gradient at the last width is the root "
-        "of polish_tolerance times the objective, Newton's method takes over, in a trust region by conjugate gradients, whose "
-        "products with the Hessian are differences of gradients",
+        doc="lbfgs: L-BFGS to the end. newton_cg: with polish_to stationary, once the gradient at the last width is below "
+        "sqrt(polish_tolerance) times the objective, Newton's method takes over (trust region, conjugate gradients, Hessian "
+        "products as differences of gradients)",
     ),
 ]
 Continuation = Annotated[
@@ -85,11 +85,11 @@ Continuation = Annotated[
         [],
         minimum=1,
         added_later=True,
-        doc="rising depths, this trial's among them: the first is trained and polished, each further one polished from the "
-        "solution of the one before, with blocks inserted that change nothing; empty: the trial starts anew",
+        doc="increasing depths that include this trial's: the first is trained and polished, each further depth is polished "
+        "from the previous solution with neutral blocks inserted. Empty: no continuation",
     ),
 ]
-_OF_POLISH = (
+_POLISH_NAMES = (
     "polish_to",
     "polish_tolerance",
     "polish_smoothing",
@@ -101,7 +101,7 @@ _OF_POLISH = (
 
 
 def polish_plan(trial: TrainingParameters) -> PolishPlan | None:
-    """Return how a trial is polished; null where it is not."""
+    """Return a trial's plan of polish, or None without polish."""
     if not trial.polish:
         return None
     return PolishPlan(
@@ -116,20 +116,20 @@ def polish_plan(trial: TrainingParameters) -> PolishPlan | None:
 
 
 def chain(trial: TrainingParameters) -> list[int]:
-    """Return the depths that a trial goes through, its own the last."""
+    """Return the depths of a trial's chain, which ends with its depth."""
     return [depth for depth in trial.continuation if depth < trial.depth] + [trial.depth]
 
 
 def training_steps(trial: TrainingParameters, num_samples: int) -> int:
-    """Return the steps of training before polish: none for a depth that starts from the solution of another."""
+    """Return the number of training steps before polish, 0 for a depth that starts from another depth's solution."""
     return 0 if any(depth < trial.depth for depth in trial.continuation) else num_steps(trial, num_samples)
 
 
 def marked_steps(trial: TrainingParameters, num_samples: int) -> list[int]:
-    """Return the steps at which every layer is measured in a trial that uses its whole budget.
+    """Return the steps at which all layers are measured in a trial that uses its whole budget.
 
-    Polish has log-spaced ones of its own, which begin with its start, and the begin of the last quarter of all steps; a list
-    in `measure_steps` counts over both.
+    Polish adds log-spaced steps counted from its start, and the start of the last quarter of all steps. A list in
+    `measure_steps` applies to training and polish together.
     """
     trained, budget = training_steps(trial, num_samples), trial.polish
     if not budget:
@@ -141,54 +141,57 @@ def marked_steps(trial: TrainingParameters, num_samples: int) -> list[int]:
 
 
 def curve_steps(schedule: str, trained: int, budget: int) -> list[int]:
-    """Return some eight steps a decade of training and of polish, and those at which convergence is judged.
+    """Return the steps with curve rows: about eight per decade, those that judge convergence, and both ends.
 
-    trained: steps of training. budget: evaluations of polish. The ends of both are among them.
+    Args:
+        schedule: Learning rate schedule.
+        trained: Number of training steps.
+        budget: Maximum evaluations of polish.
     """
-    steps = {*_eight_a_decade(trained), *log_spaced_steps(trained), *judged_steps(schedule, trained)}
+    steps = {*_eight_per_decade(trained), *log_spaced_steps(trained), *judged_steps(schedule, trained)}
     if budget:
-        polish = {*_eight_a_decade(budget), *log_spaced_steps(budget), *range(0, budget, max(1, budget // 20))}
+        polish = {*_eight_per_decade(budget), *log_spaced_steps(budget), *range(0, budget, max(1, budget // 20))}
         steps |= {*(trained + step for step in polish), *judged_steps("constant", trained + budget)}
     return sorted(steps)
 
 
-def _eight_a_decade(last: int) -> list[int]:
+def _eight_per_decade(last: int) -> list[int]:
     exponents = range(int(8 * math.log10(last)) + 1) if last > 1 else range(last)
     return [0, last, *(round(10 ** (exponent / 8)) for exponent in exponents)]
 
 
 def taken_steps(trial: TrainingParameters, num_samples: int, last: int) -> list[int]:
-    """Return the steps at which a trial was measured that ended at step `last`."""
+    """Return the steps at which a trial that ended at step `last` was measured."""
     return sorted({*(step for step in marked_steps(trial, num_samples) if step < last), last})
 
 
 def check_polish(trial: TrainingParameters, *, is_deepenable: bool) -> None:
-    """Refuse parameters of polish and continuation that mean nothing, and chains that cannot be gone through.
+    """Check that the parameters of polish and continuation have an effect, and that the chain of depths is valid.
 
     Raises:
-        ParameterError: naming them.
+        ParameterError: A parameter has no effect, or the chain is invalid.
     """
     if not trial.polish:
-        for name in _OF_POLISH:
+        for name in _POLISH_NAMES:
             if getattr(trial, name) != trial.schema[name].default:
                 raise ParameterError(
-                    f"{name} is {getattr(trial, name)}, but polish is 0; give polish a number of evaluations"
+                    f"{name} is {getattr(trial, name)}, but polish is 0. Set polish to a number of evaluations."
                 )
     if trial.polish_solver == "newton_cg" and trial.polish_to != "stationary":
         raise ParameterError(
-            f"polish_solver is newton_cg, but polish_to is {trial.polish_to}: Newton's method is for a search that ends at a "
-            "stationary point; give polish_to: stationary, or polish_solver: lbfgs"
+            f"polish_solver is newton_cg, but polish_to is {trial.polish_to}. Newton's method needs polish_to: stationary. Set "
+            "it, or use polish_solver: lbfgs."
         )
     if not trial.polish_smoothing:
-        raise ParameterError("polish_smoothing is empty; give at least one width, such as [0.01]")
+        raise ParameterError("polish_smoothing is empty, expected at least one width, such as [0.01]")
     depths = trial.continuation
     if not depths:
         return
     if not is_deepenable:
         raise ParameterError(
-            f"continuation is {depths}, but for arch {trial.arch!r} no block is known that changes nothing; give []"
+            f"continuation is {depths}, but arch {trial.arch!r} has no neutral block to insert. Use []."
         )
     if any(low >= high for low, high in itertools.pairwise(depths)) or trial.depth not in depths:
         raise ParameterError(
-            f"continuation is {depths} and depth is {trial.depth}; give rising depths with the trial's own among them"
+            f"continuation is {depths} and depth is {trial.depth}, expected increasing depths that include depth"
         )

@@ -1,7 +1,7 @@
-"""What polish minimises: the smoothed objective of T trials over the whole training set, with its gradient.
+"""The objective of polish: the smoothed objective of T trials over the whole training set, with its gradient.
 
-Each trial's value and gradient are, to the last bit on a CPU, those that it has alone: nothing is summed across trials.
-Shapes: T trials, N samples, B samples at once, I input dimensions, K classes, P parameters of one trial.
+On a CPU each trial's value and gradient are bitwise those that it would have alone, because nothing is summed across trials.
+Shapes: T trials, N samples, B samples of a chunk, I input dimensions, K classes, P parameters of one trial.
 """
 
 from __future__ import annotations
@@ -21,64 +21,64 @@ from depthrate.tasks.training.training_plan import EVALUATION_ROWS, PolishPlan
 
 
 class Objective(Protocol):
-    """What polish minimises, of the trials of a trainer."""
+    """An objective that polish minimises for a trainer's trials."""
 
     def __call__(self, trials: Sequence[int], theta_TP: Tensor, widths: Sequence[float]) -> tuple[Tensor, Tensor]:
-        """Return the values [T] and gradients [T, P] of these trials at these parameters, with these smoothing widths."""
+        """Compute values [T] and gradients [T, P] of these trials at these parameters and smoothing widths."""
         ...
 
 
 class SmoothedObjective:
-    """Data term, weight decay and barrier, with every ReLU's kink rounded off over a width of the trial's own.
+    """Data term, weight decay and barrier, with every ReLU's kink smoothed over a width per trial.
 
     The barrier is b mean_i(v / v_i) with v_i the variance before the first LayerNorm at sample i and v their mean. The
-    objective says nothing about the scale of W_0, but it would let the variance of a single sample go to zero, where
-    LayerNorm is singular. Neither LayerNorm nor the barrier changes when W_0 and b_0 are scaled together.
+    objective does not depend on the scale of W_0, and without the barrier the variance of a single sample could go to zero,
+    where LayerNorm is singular. Scaling W_0 and b_0 together changes neither LayerNorm nor the barrier.
     """
 
     def __init__(self, trainer: FusedTrainer, polish: PolishPlan):
-        """Take networks, weight decay, untrained state and data of a trainer's trials, and the plan's rounding and barrier."""
-        self._rounded = root if polish.to_stationary else parabola
+        """Use a trainer's network, weight decay, untrained state and data, and the plan's smoothing and barrier."""
+        self._smooth_relu = root if polish.to_stationary else parabola
         self._network, self._specs, self._loss = trainer.network, trainer.specs, trainer.plan.loss
         self._x_NI, self._labels_N = trainer.x_NI, trainer.labels_N
         self._decay_TP, self._barrier = trainer.decay_TP, polish.barrier
-        self._trainer = trainer  # asked for its untrained state at each call: a checkpoint brings another one
+        self._trainer = trainer  # its untrained state is read at each call, because a checkpoint may replace it
 
     def __call__(self, trials: Sequence[int], theta_TP: Tensor, widths: Sequence[float]) -> tuple[Tensor, Tensor]:
-        """Return the values [T] and gradients [T, P] of these trials at these parameters, with these smoothing widths."""
+        """Compute values [T] and gradients [T, P] of these trials at these parameters and smoothing widths."""
         width_T11 = theta_TP.new_tensor(widths).view(-1, 1, 1)
-        network = self._network.with_relu(self._rounded(width_T11))
+        network = self._network.with_relu(self._smooth_relu(width_T11))
         leaves = leaves_of(split_parameters(theta_TP, self._specs), network.fixed_parameters)
-        chosen = list(trials)
-        decay_TP = self._decay_TP if len(chosen) == len(self._decay_TP) else self._decay_TP[chosen]
-        untrained = {name: tensor[chosen] for name, tensor in self._trainer.untrained.items()}
+        index = list(trials)
+        decay_TP = self._decay_TP if len(index) == len(self._decay_TP) else self._decay_TP[index]
+        untrained = {name: tensor[index] for name, tensor in self._trainer.untrained.items()}
         gradient_TP = decay_TP * theta_TP
         value_T = (gradient_TP * theta_TP).sum(1) / 2
         num_samples = len(self._x_NI)
         chunk = max(1, EVALUATION_ROWS // network.rows_per_sample)
         for start in range(0, num_samples, chunk):
-            x_TBI, labels_TB = self._shared(slice(start, start + chunk), len(trials))
+            x_TBI, labels_TB = self._share_samples(slice(start, start + chunk), len(trials))
             logits_TBK = network.logits(leaves, x_TBI, untrained)
             loss_T = losses(self._loss, logits_TBK, labels_TB) * (x_TBI.shape[1] / num_samples)
-            self._add(loss_T, leaves, value_T, gradient_TP)
+            self._add_term(loss_T, leaves, value_T, gradient_TP)
         if self._barrier:
-            first = next(network.norm_inputs(leaves, self._shared(slice(None), len(trials))[0]), None)
+            first = next(network.norm_inputs(leaves, self._share_samples(slice(None), len(trials))[0]), None)
             if first is not None:
-                self._add(self._barrier * _variance_ratio(first), leaves, value_T, gradient_TP)
+                self._add_term(self._barrier * _variance_ratio(first), leaves, value_T, gradient_TP)
         return value_T, gradient_TP
 
-    def _add(self, term_T: Tensor, leaves: Tensors, value_T: Tensor, gradient_TP: Tensor) -> None:
-        if term_T.requires_grad:  # the barrier of an embedding that is not trained is a constant
+    def _add_term(self, term_T: Tensor, leaves: Tensors, value_T: Tensor, gradient_TP: Tensor) -> None:
+        if term_T.requires_grad:  # the barrier of an untrained embedding is a constant
             gradients = gradients_of(term_T.sum(), leaves, some_unused=True)
             gradient_TP += torch.cat([g.flatten(1) for g in gradients], dim=1)
         value_T += term_T.detach()
 
-    def _shared(self, rows: slice, num_trials: int) -> tuple[Tensor, Tensor]:
+    def _share_samples(self, rows: slice, num_trials: int) -> tuple[Tensor, Tensor]:
         x_NI, labels_N = self._x_NI[rows], self._labels_N[rows]
         return x_NI.expand(num_trials, *x_NI.shape), labels_N.expand(num_trials, len(labels_N))
 
 
 def _variance_ratio(x_TND: Tensor) -> Tensor:
-    """Return [T], the mean of v / v_i over samples, v_i a sample's variance over the last axis, v their mean; 1 or more."""
+    """Compute the mean [T] over samples of v / v_i, v_i a sample's variance over the last axis and v their mean, >= 1."""
     variance_TN = x_TND.var(-1, correction=0).flatten(1)
     return variance_TN.mean(1) * variance_TN.reciprocal().mean(1)

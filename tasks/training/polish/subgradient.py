@@ -1,6 +1,6 @@
-"""How far from stationary the objective with the true ReLU is, at whose kinks the gradient jumps.
+"""Minimum-norm subgradient of the objective with the true ReLU, whose gradient jumps at its kinks.
 
-Shapes: P parameters of one trial, N samples, I inputs.
+Shapes: P parameters of one trial, N samples, I input dimensions.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from depthrate.tasks.networks.smooth_relu import KinkSlopes
 from depthrate.tasks.training.step import losses
 from depthrate.tasks.training.trainer import FusedTrainer
 
-EVALUATIONS = 40
-"""Of the norm and its gradient, at most."""
+MAX_EVALUATIONS = 40
+"""Maximum number of evaluations of the norm and its gradient."""
 
 
-def least_subgradient(trainer: FusedTrainer, position: int, theta_P: Tensor, width: float) -> float:
-    """Return the least norm found of one trial's gradient when the slopes at kinks may be anything from 0 to 1.
+def min_subgradient_norm(trainer: FusedTrainer, position: int, theta_P: Tensor, width: float) -> float:
+    """Minimise the norm of one trial's gradient over the slopes at ReLU's kinks, each between 0 and 1.
 
-    ReLU's value is the true one. Its kinks are where |z| is small beside the width that polish ended with; each has a slope of
-    its own, which begins as polish has it, and the norm's square is minimised over them in their box. All samples go through
-    at once.
+    ReLU's value is the true one. Units with |z| small compared with the last smoothing width are at a kink. Their slopes start
+    at those of polish, and the squared norm is minimised over them. All samples are processed at once.
+
+    Returns:
+        The smallest norm found.
     """
     kinks = KinkSlopes(width)
     network = trainer.network.with_relu(kinks)
@@ -37,11 +39,11 @@ def least_subgradient(trainer: FusedTrainer, position: int, theta_P: Tensor, wid
     def square(slopes: list[Tensor] | None, *, differentiable: bool) -> Tensor:
         kinks.begin(slopes)
         loss = losses(trainer.plan.loss, network.logits(leaves, x_1NI, state), labels_1N).sum()
-        found = torch.autograd.grad(loss, list(trained.values()), create_graph=differentiable)
-        terms = [(g + decayed[name]).square().sum() for name, g in zip(trained, found, strict=True)]
+        pieces = torch.autograd.grad(loss, list(trained.values()), create_graph=differentiable)
+        terms = [(piece + decayed[name]).square().sum() for name, piece in zip(trained, pieces, strict=True)]
         return torch.stack(terms).sum()
 
-    from scipy.optimize import minimize  # here: it takes half a second, and most packs polish nothing
+    from scipy.optimize import minimize  # imported late: it takes half a second, and most packs have no polish
 
     first = square(None, differentiable=False).item()
     start = torch.cat(kinks.starts) if kinks.starts else theta_P.new_zeros(0)
@@ -55,8 +57,8 @@ def least_subgradient(trainer: FusedTrainer, position: int, theta_P: Tensor, wid
         (gradient,) = torch.autograd.grad(value, slopes)
         return value.item(), gradient.numpy(force=True).astype(float)
 
-    options = {"maxfun": EVALUATIONS, "maxiter": EVALUATIONS, "ftol": 0.0, "gtol": 1e-12}
-    found = minimize(
+    options = {"maxfun": MAX_EVALUATIONS, "maxiter": MAX_EVALUATIONS, "ftol": 0.0, "gtol": 1e-12}
+    result = minimize(
         scaled, start.numpy(force=True), jac=True, method="L-BFGS-B", bounds=[(0, 1)] * len(start), options=options
     )
-    return float(np.sqrt(min(found.fun * scale, first)))
+    return float(np.sqrt(min(result.fun * scale, first)))

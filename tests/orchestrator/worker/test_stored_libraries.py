@@ -67,7 +67,7 @@ def test_a_node_without_a_compiler_trains_natively_by_what_another_built(store: 
     store.write(f"libraries/{library.name}", library.read_bytes()[:-1] + b"?")
     failed = bare.run()
     assert (failed["state"], failed["error_kind"]) == (AttemptState.FAILED, FailureKind.NOT_HERE)
-    assert "not on PATH" in failed["error"] and "is not what its name says" in failed["error"]
+    assert "not on PATH" in failed["error"] and "does not match its checksum" in failed["error"]
 
 
 class Machine:
@@ -93,7 +93,7 @@ class Machine:
         with pytest.raises(NoCompilerError, match="'g..' is not on PATH") as failed:
             self.take(store, "bare")
         assert self.cached("bare") == []
-        return str(failed.value).rpartition("; ")[2]
+        return str(failed.value).rpartition("No library from the store: ")[2]
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_a_library_that_was_changed_is_not_loaded(store: Store, left: Path, mach
         left.write_bytes(changed)
         assert (
             machine.refusal(store)
-            == f"{left.name} in the store is not what its name says and was not loaded: delete it"
+            == f"{left.name} in the store does not match its checksum and was not loaded. Delete it."
         )
 
 
@@ -152,5 +152,5 @@ def test_nothing_is_left_where_others_may_write(store: Store, machine: Machine) 
 def test_that_there_is_none_is_said_after_a_wait(
     store: Store, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "OTHERS_S", 0.1)
-    assert machine.refusal(store) == "no node with a compiler and this processor has left a library in the store"
+    monkeypatch.setattr(build, "SHARED_LIBRARY_TIMEOUT_S", 0.1)
+    assert machine.refusal(store) == "no node with a compiler and this processor has put a library into the store"

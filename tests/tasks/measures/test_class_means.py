@@ -1,4 +1,4 @@
-"""Section 0 of the science page: every measurement against its definition and its invariances."""
+"""Every collapse metric equals its definition and has its invariances."""
 
 import numpy as np
 import pytest
@@ -15,14 +15,14 @@ FEATURES_ONLY = ["nc1", "nc1_pinv", "pfc2", "ncc_accuracy"]
 
 
 def measured(h_ND, counts, w_KD, rank_tol=RANK_TOL):
-    """Every column of one trial, as numpy."""
+    """Measure every column of one trial, as numpy."""
     h_1ND, counts_K = torch.as_tensor(h_ND).unsqueeze(0), torch.as_tensor(counts)
-    columns = measured_of_all(h_1ND, counts_K, torch.as_tensor(w_KD).unsqueeze(0), rank_tol)
+    columns = measured_trials(h_1ND, counts_K, torch.as_tensor(w_KD).unsqueeze(0), rank_tol)
     return {name: value.item() if value.ndim == 1 else value[0].numpy() for name, value in columns.items()}
 
 
-def measured_of_all(h_TND, counts_K, w_TKD, rank_tol=RANK_TOL):
-    """Every column of T trials, as tensors."""
+def measured_trials(h_TND, counts_K, w_TKD, rank_tol=RANK_TOL):
+    """Measure every column of T trials, as tensors."""
     means_TKD = class_means(h_TND, counts_K)
     columns = class_collapse(h_TND, counts_K, means_TKD) | spectrum(means_TKD, rank_tol)
     return columns | weight_alignment(h_TND, counts_K, w_TKD)
@@ -36,7 +36,7 @@ def random_layer(counts, dim=6, seed=0, spread=1.0):
 
 
 def collapsed_layer(num_classes=4, per_class=5, dim=6, noise=0.0, offset=0.0):
-    """Features on a rotated simplex, W proportional to the centred means."""
+    """Build features on a rotated simplex and a W proportional to the centred means."""
     rng = np.random.default_rng(1)
     basis_DK = np.linalg.qr(rng.normal(size=(dim, num_classes)))[0]
     means_KD = (np.eye(num_classes) - 1 / num_classes) @ basis_DK.T
@@ -46,7 +46,7 @@ def collapsed_layer(num_classes=4, per_class=5, dim=6, noise=0.0, offset=0.0):
 
 
 def naive(h_ND, counts, w_KD):
-    """The definitions, sample by sample: Sigma_W is a mean over samples, mu_G and Sigma_B are means over classes."""
+    """Apply the definitions sample by sample: Sigma_W is a mean over samples, mu_G and Sigma_B are means over classes."""
     num_samples, num_classes, dim = len(h_ND), len(counts), h_ND.shape[1]
     labels = [k for k, count in enumerate(counts) for _ in range(count)]
     means = [
@@ -82,9 +82,9 @@ def naive(h_ND, counts, w_KD):
 
 
 def closest_multiple(gram, basis):
-    """min over c >= 0 of ||gram - c basis|| / ||gram||, by search."""
-    found = minimize_scalar(lambda c: np.sum((gram - c * basis) ** 2), bounds=(0, 1e3), options={"xatol": 1e-12})
-    return np.sqrt(found.fun) / np.linalg.norm(gram)
+    """Minimise ||gram - c basis|| / ||gram|| over c >= 0 by search."""
+    minimum = minimize_scalar(lambda c: np.sum((gram - c * basis) ** 2), bounds=(0, 1e3), options={"xatol": 1e-12})
+    return np.sqrt(minimum.fun) / np.linalg.norm(gram)
 
 
 @pytest.mark.parametrize("counts", [BALANCED, UNBALANCED], ids=["balanced", "unbalanced"])
@@ -92,33 +92,33 @@ def closest_multiple(gram, basis):
 def test_every_column_equals_its_definition(counts, dim):
     h_ND, w_KD = random_layer(counts, dim)
     expected = naive(h_ND, counts, w_KD)
-    found = measured(h_ND, counts, w_KD)
-    assert found.keys() == expected.keys()
+    metrics = measured(h_ND, counts, w_KD)
+    assert metrics.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_allclose(
-            found[name], value, rtol=1e-12 if name != "nc2a" and name != "nc2b" else 1e-8, atol=1e-12, err_msg=name
+            metrics[name], value, rtol=1e-12 if name != "nc2a" and name != "nc2b" else 1e-8, atol=1e-12, err_msg=name
         )
 
 
 def test_collapsed_simplex_measures_zero():
     h_ND, w_KD = collapsed_layer()
-    found = measured(h_ND, [5] * 4, w_KD)
+    metrics = measured(h_ND, [5] * 4, w_KD)
     for name in ("nc1", "nc1_pinv", "nc2a", "nc3", "pfc2"):
-        assert found[name] == pytest.approx(0, abs=1e-14), name
-    assert found["ncc_accuracy"] == 1
+        assert metrics[name] == pytest.approx(0, abs=1e-14), name
+    assert metrics["ncc_accuracy"] == 1
 
 
 def test_collapsed_simplex_of_very_unequal_classes_measures_zero():
     counts, (means_KD, w_KD) = [2, 40, 8, 8, 60], collapsed_layer(5, 1, 6)
-    found = measured(np.repeat(means_KD, counts, axis=0), counts, w_KD)
+    metrics = measured(np.repeat(means_KD, counts, axis=0), counts, w_KD)
     for name in ("nc1", "nc1_pinv", "nc2a", "nc3", "pfc2"):
-        assert found[name] == pytest.approx(0, abs=1e-14), name
-    assert found["ncc_accuracy"] == 1
+        assert metrics[name] == pytest.approx(0, abs=1e-14), name
+    assert metrics["ncc_accuracy"] == 1
 
 
 def test_orthogonal_weights_are_a_basis_not_a_simplex():
-    found = measured(*[collapsed_layer()[0], [5] * 4, np.eye(4, 6)])
-    assert found["nc2b"] == pytest.approx(0, abs=1e-14) and found["nc2a"] > 0.1
+    metrics = measured(*[collapsed_layer()[0], [5] * 4, np.eye(4, 6)])
+    assert metrics["nc2b"] == pytest.approx(0, abs=1e-14) and metrics["nc2a"] > 0.1
 
 
 @pytest.mark.parametrize("counts", [BALANCED, UNBALANCED], ids=["balanced", "unbalanced"])
@@ -164,13 +164,13 @@ def test_nc1_is_accurate_near_collapse(offset):
     deviations_ND = h_ND - clean_ND
     between = (num_classes - 1) / num_classes  # tr Sigma_B of the simplex: ||e_k - 1/K||^2 = (K-1)/K for each class
     deviations_ND *= np.sqrt(1e-12 * between / (deviations_ND**2).sum(1).mean())
-    found = measured(clean_ND + deviations_ND + offset, [per_class] * num_classes, w_KD)
-    assert found["nc1"] == pytest.approx(1e-12, rel=1e-3)
-    assert found["nc1_pinv"] == pytest.approx(naive_pinv(clean_ND, deviations_ND, num_classes), rel=1e-3)
+    metrics = measured(clean_ND + deviations_ND + offset, [per_class] * num_classes, w_KD)
+    assert metrics["nc1"] == pytest.approx(1e-12, rel=1e-3)
+    assert metrics["nc1_pinv"] == pytest.approx(naive_pinv(clean_ND, deviations_ND, num_classes), rel=1e-3)
 
 
 def naive_pinv(clean_ND, deviations_ND, num_classes):
-    """nc1_pinv from means and deviations kept apart, so that nothing cancels."""
+    """Compute nc1_pinv from separate means and deviations, so that nothing cancels."""
     sigma_w, sigma_b = (x.T @ x / len(x) for x in (deviations_ND, clean_ND))
     return np.trace(sigma_w @ np.linalg.pinv(sigma_b, rcond=1e-10)) / num_classes
 
@@ -182,7 +182,7 @@ def test_nc3_resolves_what_float32_cannot():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_nc2a_is_the_chord_distance_in_other_words(seed):
+def test_nc2a_is_a_function_of_the_chord_distance(seed):
     h_ND, w_KD = random_layer(BALANCED, seed=seed)
     gram, e = w_KD @ w_KD.T, np.eye(4) - 1 / 4
     z = np.linalg.norm(gram / np.linalg.norm(gram) - e / np.linalg.norm(e))
@@ -201,35 +201,37 @@ def test_condition_number_sees_small_singular_values(smallest):
     assert measured(means_KD, [1, 1, 1], means_KD)["condition_number"] == pytest.approx(1 / smallest)
 
 
-def test_what_float32_cannot_hold_is_no_singular_value():
+def test_a_singular_value_below_float32_rounding_counts_as_zero():
     means_1KD = torch.diag(torch.tensor([1.0, 0.1, 1e-10], dtype=torch.float64))[None]
     assert torch.isinf(spectrum(means_1KD, RANK_TOL, torch.float32)["condition_number"]).all()
     assert torch.isfinite(spectrum(means_1KD, RANK_TOL)["condition_number"]).all()
 
 
 def test_undefined_is_not_a_number():
-    found = measured(np.ones((4, 3)), [2, 2], np.zeros((2, 3)))
-    assert not any(np.isfinite(found[name]) for name in ("nc1", "nc1_pinv", "pfc2", "nc2a", "nc3", "condition_number"))
+    metrics = measured(np.ones((4, 3)), [2, 2], np.zeros((2, 3)))
+    assert not any(
+        np.isfinite(metrics[name]) for name in ("nc1", "nc1_pinv", "pfc2", "nc2a", "nc3", "condition_number")
+    )
 
 
 @pytest.mark.parametrize("largest", [1e200, np.inf])
-def test_features_too_large_for_their_squares_are_measured_and_disturb_no_other_trial(largest):
-    """torch's decompositions raise where a number is not finite."""
+def test_features_too_large_to_square_are_measured_and_affect_no_other_trial(largest):
+    """torch's decompositions raise on non-finite numbers."""
     h_ND, w_KD = random_layer(UNBALANCED)
     alone = measured(h_ND, UNBALANCED, w_KD)
     huge_ND = h_ND.copy()
     huge_ND[0] = largest
     h_2ND, w_2KD = (torch.from_numpy(np.stack(pair)) for pair in ((huge_ND, h_ND), (w_KD, w_KD)))
-    found = measured_of_all(h_2ND, torch.tensor(UNBALANCED), w_2KD)
-    assert found["nc1_pinv"][0].isnan() and found["nc1_pinv"][1] == pytest.approx(alone["nc1_pinv"], rel=1e-12)
-    assert found["rank"][0].isfinite() == np.isfinite(largest) and found["rank"][1] == alone["rank"]
+    metrics = measured_trials(h_2ND, torch.tensor(UNBALANCED), w_2KD)
+    assert metrics["nc1_pinv"][0].isnan() and metrics["nc1_pinv"][1] == pytest.approx(alone["nc1_pinv"], rel=1e-12)
+    assert metrics["rank"][0].isfinite() == np.isfinite(largest) and metrics["rank"][1] == alone["rank"]
 
 
-def test_trials_are_measured_apart():
+def test_trials_are_measured_independently():
     layers = [random_layer(UNBALANCED, seed=seed) for seed in range(3)]
     h_TND = torch.from_numpy(np.stack([h for h, _ in layers]))
     w_TKD = torch.from_numpy(np.stack([w for _, w in layers]))
-    together = measured_of_all(h_TND, torch.tensor(UNBALANCED), w_TKD)
+    together = measured_trials(h_TND, torch.tensor(UNBALANCED), w_TKD)
     for trial, (h_ND, w_KD) in enumerate(layers):
         alone = measured(h_ND, UNBALANCED, w_KD)
         for name, value in together.items():

@@ -1,4 +1,4 @@
-"""What the straight line between two layers predicts, against measuring interpolated features; distances; effective depth."""
+"""The geodesic's predictions equal metrics of interpolated features; distances from it; effective depth."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from tests.support.training_context import Context, ids_of
 
 
 def independent(h, labels):
-    """The definitions with whole covariance matrices, in numpy."""
+    """Apply the definitions with whole covariance matrices, in numpy."""
     classes = range(labels.max() + 1)
     means = np.array([h[labels == k].mean(0) for k in classes])
     centred = means - means.mean(0)
@@ -39,7 +39,7 @@ def two_layers(counts=(7, 4, 9), width=6, scale=1.0, seed=0):
 
 @pytest.mark.parametrize("scale", [1.0, 1e-5])
 @pytest.mark.parametrize("counts", [(7, 4, 9), (5, 5), (3, 3, 3, 3, 3, 3, 3, 3)])
-def test_predictions_are_measurements_of_interpolated_features(counts, scale):
+def test_predictions_equal_metrics_of_interpolated_features(counts, scale):
     first, last, labels = two_layers(counts, scale=scale)
     line = depthrate.geodesic(first, last, labels)
     for t in (0, 0.1, 0.37, 0.5, 0.99, 1):
@@ -47,7 +47,7 @@ def test_predictions_are_measurements_of_interpolated_features(counts, scale):
         assert line.at(t) == pytest.approx(expected, rel=1e-10, abs=1e-13)
 
 
-def test_predictions_do_not_care_for_the_order_of_samples_and_take_tensors():
+def test_predictions_do_not_depend_on_sample_order_and_accept_tensors():
     first, last, labels = two_layers()
     order = np.random.default_rng(1).permutation(len(labels))
     shuffled = depthrate.geodesic(torch.tensor(first[order]), torch.tensor(last[order]), torch.tensor(labels[order]))
@@ -57,8 +57,8 @@ def test_predictions_do_not_care_for_the_order_of_samples_and_take_tensors():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda f, la, y: (f, la[:, :3], y), "first features have shape .20, 6., last ones .20, 3."),
-        (lambda f, la, y: (f, la, y[:5]), "give .N, D. and .N."),
+        (lambda f, la, y: (f, la[:, :3], y), "shape .20, 6., last features .20, 3."),
+        (lambda f, la, y: (f, la, y[:5]), "expected .N, D. and .N."),
         (lambda f, la, y: (f, la, np.where(y == 1, 2, y)), "class 1 has no samples"),
     ],
 )
@@ -103,8 +103,8 @@ def test_layers_are_read_one_at_a_time_and_held_against_the_line():
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_towards_a_collapsed_end_nc1_of_the_line_falls_just_where_the_means_do_not_turn_back(sign):
-    """What P3's Theorem 1 comes to: its ends' means have a cosine that is not negative, or nc1 rises at first."""
+def test_towards_a_collapsed_end_nc1_of_the_line_falls_if_and_only_if_the_means_cosine_is_not_negative(sign):
+    """P3's Theorem 1 amounts to this: if the cosine of the ends' means is negative, nc1 rises at first."""
     labels, rng = np.repeat(np.arange(4), 5), np.random.default_rng(0)
     means = rng.normal(size=(4, 6))
     means -= means.mean(0)
@@ -122,14 +122,14 @@ def test_towards_a_collapsed_end_nc1_of_the_line_falls_just_where_the_means_do_n
     assert costs == pytest.approx([whole * (1 - t) ** 2 for t in np.linspace(0, 1, 21)], abs=1e-12)
 
 
-def test_monotone_or_by_how_much_not():
+def test_monotonicity_and_its_violations():
     rows = [
         {"nc1": 4.0, "pfc2": 0.5, "ncc_accuracy": 0.5},
         {"nc1": 5.0, "pfc2": 0.4, "ncc_accuracy": 0.9},
         {"nc1": 3.0, "pfc2": 0.4, "ncc_accuracy": 0.7},
     ]
-    found = monotonicity(rows)
-    assert found == pytest.approx({"nc1_rise": 0.25, "pfc2_rise": 0, "ncc_fall": 0.2, "monotone": 5})
+    expected = {"nc1_rise": 0.25, "pfc2_rise": 0, "ncc_fall": 0.2, "monotone": 5}
+    assert monotonicity(rows) == pytest.approx(expected)
     assert monotonicity(rows[:1]) == {"nc1_rise": 0, "pfc2_rise": 0, "ncc_fall": 0, "monotone": 0}
     assert monotonicity([{**rows[0], "pfc2": None}, rows[1]])["monotone"] is None
 
@@ -141,16 +141,16 @@ def test_effective_depth():
     assert effective_depth([1.0, 1.0, 1.0, 0.5], layers, 0.02) is None
 
 
-def test_collapse_measures_it_where_it_is_asked_for_and_changes_nothing_else():
+def test_collapse_measures_it_on_request_and_changes_nothing_else():
     base = {"arch": "rn1", "depth": 4, "width": 8, "steps": 20, "samples_per_class": 5, "measure_steps": [], "lr": 0.05}
-    plain, with_line = (COLLAPSE.schema.fill({**base, **own}) for own in ({}, {"geodesic": True, "features": "all"}))
+    plain, with_line = (COLLAPSE.schema.fill({**base, **more}) for more in ({}, {"geodesic": True, "features": "all"}))
     results = [next(iter(COLLAPSE.run([params], Context(ids_of([params]))))) for params in (plain, with_line)]
     without, rows = (result.tables["metrics"] for result in results)
     for one, other in zip(without, rows, strict=True):
         np.testing.assert_equal({name: other[name] for name in one}, one)
-    kept = results[1].tables["features"]
-    labels = kept["label"][kept["layer"] == 1]
-    by_layer = [kept["feature"][kept["layer"] == layer] for layer in range(1, 5)]
+    features = results[1].tables["features"]
+    labels = features["label"][features["layer"] == 1]
+    by_layer = [features["feature"][features["layer"] == layer] for layer in range(1, 5)]
     stored = depthrate.along_geodesic(lambda: by_layer, labels)
     for row, again in zip(rows[1:], stored, strict=True):
         for name, value in again.items():
@@ -163,9 +163,9 @@ def test_collapse_measures_it_where_it_is_asked_for_and_changes_nothing_else():
     assert "nc1_geodesic" not in rows[0], "the input has another width"
 
 
-def test_the_line_keeps_no_features():
+def test_the_geodesic_stores_no_features():
     first, last, labels = two_layers((50, 50), width=400)
     order = np.argsort(labels, kind="stable")
     line = Geodesic(torch.tensor(first[order]), torch.tensor(last[order]), torch.tensor([50, 50]))
-    kept = sum(value.numel() for value in vars(line).values() if isinstance(value, torch.Tensor))
-    assert kept < 100 * 400 / 10
+    num_stored = sum(value.numel() for value in vars(line).values() if isinstance(value, torch.Tensor))
+    assert num_stored < 100 * 400 / 10

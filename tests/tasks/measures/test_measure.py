@@ -1,4 +1,4 @@
-"""Any features measured: whole, in batches, and of a module, as the built-in tasks measure."""
+"""Collapse metrics of whole features, of batches and of a module equal those of the built-in tasks."""
 
 import resource
 import subprocess
@@ -22,27 +22,26 @@ FEATURES = RNG.normal(size=(90, 5, 4)) + 3 * np.unique(LABELS, return_inverse=Tr
 WEIGHT = RNG.normal(size=(3, 20))
 
 
-def same(found, expected, rtol):
-    assert found.keys() == expected.keys()
+def same(actual, expected, rtol):
+    assert actual.keys() == expected.keys()
     for name, value in expected.items():
-        np.testing.assert_allclose(np.asarray(found[name], float), np.asarray(value, float), rtol=rtol, err_msg=name)
+        np.testing.assert_allclose(np.asarray(actual[name], float), np.asarray(value, float), rtol=rtol, err_msg=name)
 
 
-def test_it_gives_what_a_layer_of_a_built_in_task_has():
+def test_measure_equals_a_layer_of_a_built_in_task():
     numbers = np.unique(LABELS, return_inverse=True)[1]
     order = np.argsort(numbers, kind="stable")
     h_1ND = torch.from_numpy(FEATURES.reshape(90, -1)[order]).unsqueeze(0)
-    own = layer_measurements(np.bincount(numbers), 0.01)
-    expected = {**own.of_features(h_1ND), **own.of_weights(h_1ND, torch.from_numpy(WEIGHT).unsqueeze(0))}
-    found = depthrate.measure(FEATURES, numbers, WEIGHT)
-    same(found, {name: value[0].numpy() for name, value in expected.items()}, 0)
+    built_in = layer_measurements(np.bincount(numbers), 0.01)
+    expected = {**built_in.of_features(h_1ND), **built_in.of_weights(h_1ND, torch.from_numpy(WEIGHT).unsqueeze(0))}
+    metrics = depthrate.measure(FEATURES, numbers, WEIGHT)
+    same(metrics, {name: value[0].numpy() for name, value in expected.items()}, 0)
     without = depthrate.measure(torch.from_numpy(FEATURES).float(), LABELS)
-    assert without.keys() == found.keys() - {"nc2a", "nc2b", "nc3"} and without["nc1"] == pytest.approx(
-        found["nc1"], rel=1e-5
-    )
+    assert without.keys() == metrics.keys() - {"nc2a", "nc2b", "nc3"}
+    assert without["nc1"] == pytest.approx(metrics["nc1"], rel=1e-5)
 
 
-def test_batches_give_what_the_whole_gives():
+def test_batches_give_the_metrics_of_the_whole():
     numbers = np.unique(LABELS, return_inverse=True)[1]
     for offset in (0.0, 1e6):  # where sums of squares would cancel
         h = FEATURES + offset
@@ -104,10 +103,10 @@ def test_a_stream_larger_than_its_memory_equals_the_whole():
     whole = depthrate.measure(np.concatenate([h for h, _ in parts]), np.concatenate([y for _, y in parts]))
     for name, value in zip(("nc1", "nc1_pinv", "ncc_accuracy", "pfc2", "stable_rank"), values.split(), strict=True):
         assert float.fromhex(value) == pytest.approx(whole[name], rel=1e-10), name
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 > 500  # which the whole does take
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 > 500  # the whole does need more
 
 
-def test_wrong_features_are_refused():
+def test_invalid_features_raise():
     numbers = np.unique(LABELS, return_inverse=True)[1]
     bad = FEATURES.copy()
     bad[7, 0, 0] = np.nan
@@ -116,11 +115,11 @@ def test_wrong_features_are_refused():
         (lambda: depthrate.measure(bad, LABELS), "sample 7"),
         (lambda: depthrate.measure(FEATURES, np.zeros(90)), "one class"),
         (lambda: depthrate.measure(FEATURES, numbers, WEIGHT[:2]), "2 rows"),
-        (lambda: depthrate.measure(FEATURES, np.array(list("abc"))[numbers], WEIGHT), "from a to c.*number its rows"),
+        (lambda: depthrate.measure(FEATURES, np.array(list("abc"))[numbers], WEIGHT), "from a to c.*row numbers"),
         (lambda: depthrate.measure(FEATURES, numbers, np.vstack([WEIGHT, WEIGHT[:1]])), "no sample of class 3"),
-        (lambda: depthrate.measure(FEATURES, numbers, WEIGHT[:, :5]), "20 wide"),
-        (lambda: depthrate.measure(FEATURES[:, 0, 0], numbers), "a row a sample"),
-        (lambda: depthrate.Measurer(WEIGHT).update(FEATURES, LABELS), "number its 3 rows"),
+        (lambda: depthrate.measure(FEATURES, numbers, WEIGHT[:, :5]), "width 20"),
+        (lambda: depthrate.measure(FEATURES[:, 0, 0], numbers), "one row per sample"),
+        (lambda: depthrate.Measurer(WEIGHT).update(FEATURES, LABELS), "row numbers, 0 to 2"),
     ):
         with pytest.raises(depthrate.FeaturesError, match=words):
             call()
@@ -173,7 +172,7 @@ def test_a_probed_module_has_the_rows_of_the_metrics_table(make):
 
 
 def test_the_rows_of_a_built_in_network_keep_their_numbers():
-    """The very rows that a pack commits come from the same function that probe calls."""
+    """The rows that a pack commits come from the function that probe calls."""
     params = COLLAPSE.schema.fill({"arch": "rn1", "depth": 2, "width": 8, "steps": 2})
     x = np.random.default_rng(0).normal(size=(20, 6))
     training = training_on([params], Dataset.from_arrays(x, np.arange(20) % 2))

@@ -1,4 +1,4 @@
-"""What trials ask for by name stands in the rows of their layers, as the public functions have it, and only then."""
+"""Metrics requested by name are in the layers' rows and equal the public functions; others are not in the rows."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from depthrate.sweeps.load import sweep_of_spec
 from depthrate.sweeps.spec import check_figures, check_fits
 from depthrate.tasks.data.dataset import Dataset
 from depthrate.tasks.measures.geometry import component_collapse
-from depthrate.tasks.measures.named import of_each
+from depthrate.tasks.measures.named import measure_per_trial
 from depthrate.tasks.measures.named_columns import NAMES
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised.task import COLLAPSE
@@ -21,12 +21,12 @@ DATA = Dataset.from_arrays(np.random.default_rng(0).normal(size=(75, 12)).astype
 
 
 @pytest.mark.parametrize("largest", [1e200, np.inf])
-def test_features_too_large_for_their_squares_have_nothing_that_is_not_defined(largest):
+def test_features_too_large_to_square_affect_no_other_trial(largest):
     h_TND = torch.randn(2, 75, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     h_TND[0, 0] = largest
-    found = of_each(lambda h_ND: component_collapse(h_ND, 2), h_TND)
-    assert not 0 <= found[0] <= 1 or np.isfinite(largest)
-    assert 0 < found[1] < 1
+    nrc1_T = measure_per_trial(lambda h_ND: component_collapse(h_ND, 2), h_TND)
+    assert not 0 <= nrc1_T[0] <= 1 or np.isfinite(largest)
+    assert 0 < nrc1_T[1] < 1
 
 
 def of_names(row):
@@ -34,7 +34,7 @@ def of_names(row):
 
 
 @pytest.mark.parametrize("arch", ["rn1", "resnet_dense"])
-def test_rows_are_what_the_functions_say_and_none_depends_on_the_pack(arch):
+def test_rows_equal_the_functions_and_do_not_depend_on_the_pack(arch):
     shared = {"arch": arch, "depth": 3, "width": 9, "steps": 5}
     trials = [COLLAPSE.schema.fill({**shared, "seed": seed, "measure": " , ".join(NAMES)}) for seed in range(3)]
     training = training_on(trials, DATA)
@@ -62,7 +62,7 @@ def test_rows_are_what_the_functions_say_and_none_depends_on_the_pack(arch):
     assert not set(NAMES) & set(plain.measure(plain.begin(), [0], 0)[0][0])
 
 
-def test_what_is_not_defined_is_null():
+def test_undefined_metrics_are_none():
     trials = [COLLAPSE.schema.fill({"arch": "rn1", "depth": 2, "width": 4, "measure": ", ".join(NAMES)})]
     training = training_on(trials, DATA)
     trainer = training.begin()
@@ -71,20 +71,20 @@ def test_what_is_not_defined_is_null():
     assert of_names(last) == dict.fromkeys(NAMES)
 
 
-def test_probe_measures_them_of_any_module():
+def test_probe_measures_them_for_any_module():
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(12, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
     first, *others = depthrate.probe(model, (DATA.x_NI, LABELS), layers="0", measure="cka_input, cka_last")
     assert first["cka_input"] == pytest.approx(1) and first["cka_last"] == pytest.approx(others[-1]["cka_input"])
     assert others[-1]["cka_last"] == pytest.approx(1)
-    with pytest.raises(ParameterError, match=r"names 'cka' .did you mean 'cka_\w+'.*effective_rank"):
+    with pytest.raises(ParameterError, match=r"'cka', expected effective_rank.*id you mean 'cka_\w+'"):
         depthrate.probe(model, (DATA.x_NI, LABELS), measure="cka")
 
 
-def test_fits_and_figures_ask_for_what_is_measured():
+def test_fits_and_figures_require_the_metric_to_be_requested():
     def sweep(**params):
-        given = {"params": {"arch": "rn1", **params}, "grid": {"depth": [2]}, "fit": [{"metric": "cka_last"}]}
-        return sweep_of_spec({"name": "s", "task": "collapse", "figures": [FIGURE], **given})
+        spec = {"params": {"arch": "rn1", **params}, "grid": {"depth": [2]}, "fit": [{"metric": "cka_last"}]}
+        return sweep_of_spec({"name": "s", "task": "collapse", "figures": [FIGURE], **spec})
 
     check_fits(sweep(measure="linear_probe,cka_last"), COLLAPSE)
     check_figures(sweep(measure="linear_probe,cka_last"), COLLAPSE)

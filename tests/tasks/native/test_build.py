@@ -1,4 +1,4 @@
-"""Libraries of kernels on disk: built once whoever needs them, whole or not at all, and said what is missing."""
+"""Kernel libraries on disk are built once for all processes, atomically, and errors name missing programs."""
 
 import contextlib
 import ctypes
@@ -111,7 +111,7 @@ def test_another_compiler_builds_its_own(empty_cache, monkeypatch, tmp_path):
 
 @pytest.mark.slow
 def test_a_library_that_reads_other_calls_is_built_again(empty_cache):
-    """As one that an older version left under this name: whole by its checksum, with a smaller structure or none exported."""
+    """A library of an older version under this name: intact by its checksum, with a smaller call structure or none exported."""
     get()
     (made,) = libraries(empty_cache)
     source = empty_cache / "other.cpp"
@@ -147,7 +147,9 @@ def test_a_stop_ends_the_building(empty_cache):
 
 @pytest.mark.slow
 def test_what_does_not_build_is_said_with_the_compilers_words(empty_cache):
-    with pytest.raises(EngineError, match=r"(?s)cannot be built \(exit code 1\).*--engine eager.*does not name a type"):
+    with pytest.raises(
+        EngineError, match=r"(?s)building .* failed with exit code 1.*--engine eager.*does not name a type"
+    ):
         get({**CONSTANTS, "NUMBER": "nosuch"})
     assert libraries(empty_cache) == []
 
@@ -244,7 +246,7 @@ def test_other_instruction_sets_of_this_processor_do_it_too(flags, monkeypatch):
 
 
 def test_libraries_of_one_process_share_nothing(empty_cache):
-    """Numbers of another type under one name would be those of whichever was loaded first."""
+    """If two types shared a file name, the library loaded first would serve both."""
     get()
     (made,) = libraries(empty_cache)
     symbols = subprocess.run(["nm", "-D", "--defined-only", made], capture_output=True, text=True, check=True).stdout

@@ -31,7 +31,7 @@ QUICK, CASES = 1, 19
 
 
 def families(dtype=torch.float32):
-    """Each family, with a few cases at once and with many for who waits."""
+    """Parametrise over families, with few cases by default and many in slow tests."""
     for layers, pre_norm, _ in FAMILIES:
         name = f"rn{layers}-{'pre' if pre_norm else 'post'}"
         yield pytest.param((layers, pre_norm, dtype), range(QUICK), id=name)
@@ -45,7 +45,7 @@ def test_the_first_gradient_is_as_near_to_float64_as_the_eager_one(family, seeds
     for seed in seeds:
         network, plan, samples = random_case(seed, family)
         made = [make(network, plan, trials_of(2), samples) for make in (trainer_of, native_trainer)]
-        trainers = [made[0].in_float64(), *made]
+        trainers = [made[0].to_float64(), *made]
         losses = [trainer.step().double() for trainer in trainers]
         exact, eager, native = (gradient(trainer) for trainer in trainers)
         assert error(native, exact) <= 2 * error(eager, exact) + 2e-7, (network, plan, samples)
@@ -102,7 +102,7 @@ def test_trials_that_leave_change_nothing_for_the_others():
     together = taken(native_trainer(network, plan, trials, 70), 30, most=30)
     trainer = native_trainer(network, plan, trials, 70)
     taken(trainer, 10, most=30)
-    trainer.keep([0, 3])
+    trainer.select([0, 3])
     assert torch.equal(taken(trainer, 30, most=30), together[[0, 3]])
 
 
@@ -134,7 +134,7 @@ def test_who_diverges_is_noted_at_the_step_at_which_it_is_eagerly_and_disturbs_n
         divergence = Divergence(4, trainer.device)
         while trainer.step_count < 60:
             if most is not None:
-                trainer._native.pace.steps_at_once = most
+                trainer._native.pace.steps_per_call = most
             trainer.advance(60, divergence)
         noted.append(divergence.diverged_steps())
     assert noted[0][1] == 9 and set(noted[0]) == {1, 2} and noted[0][2] > 9
@@ -172,12 +172,12 @@ def test_a_step_that_does_something_else_is_refused():
     library, _ = native_library(network, plan, lambda: False)
     wrong = Wrong.__new__(Wrong)
     vars(wrong).update(vars(library))
-    with pytest.raises(EngineError, match="the native step of ResidualNetwork gives loss .*--engine eager"):
+    with pytest.raises(EngineError, match="the native step of ResidualNetwork has loss .*--engine eager"):
         trainer_of(network, plan, trials_of(1), 20).use_native(wrong)
 
 
 def test_a_step_that_differs_at_one_start_only_is_taken():
-    """As where rounding decides on which side of a ReLU's kink a value lies."""
+    """This simulates rounding that decides the side of a ReLU's kink."""
     calls = []
 
     class AtOneStart(Library):

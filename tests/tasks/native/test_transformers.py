@@ -79,7 +79,7 @@ def test_the_first_gradient_is_as_near_to_float64_as_the_eager_one(family, seeds
     for seed in seeds:
         network, plan, samples = case(family, seed)
         eager, native = (trainer_of(network, plan, trials_of(2), samples, native=native) for native in (False, True))
-        trainers = [eager.in_float64(), eager, native]
+        trainers = [eager.to_float64(), eager, native]
         losses = [trainer.step().double() for trainer in trainers]
         exact, *others = (gradient(trainer) for trainer in trainers)
         least = 2e-7 if plan.dtype is torch.float32 else 1e-12

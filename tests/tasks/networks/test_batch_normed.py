@@ -15,7 +15,7 @@ from depthrate.tasks.networks.flat_parameters import initial_parameters, initial
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training.parameters import measured_steps, milestone_steps
-from depthrate.tasks.training.trainer import stream
+from depthrate.tasks.training.trainer import random_stream
 from depthrate.tasks.training.training_pack import run_training
 from depthrate.tasks.training.training_plan import learning_rate_factor
 from tests.support.training_context import Context, assert_same, ids_of, run_resumed, training_on
@@ -118,7 +118,9 @@ def load(plain, parameters, trial):
 def test_it_is_the_plain_network_in_training_and_in_evaluation(params, shape, make, fused):
     made, trials, dtype = network(shape, **params), 2, torch.float64
     specs = made.parameter_specs()
-    theta = torch.stack([initial_parameters(specs, "uniform", stream(seed, "init"), dtype) for seed in range(trials)])
+    theta = torch.stack(
+        [initial_parameters(specs, "uniform", random_stream(seed, "init"), dtype) for seed in range(trials)]
+    )
     theta += 0.05 * torch.randn(theta.shape, generator=torch.Generator().manual_seed(0), dtype=dtype)
     parameters = split_parameters(theta, specs)
     state = initial_state(made.state_specs(), trials, dtype, torch.device("cpu"))
@@ -236,12 +238,15 @@ def test_it_trains_on_images(name, own, layers):
         ({**CONV, "stages": "4x3x3*1 6x5x5*2"}, "maps of 5 rows after 3"),
         ({**CONV, "stages": "4x4*3"}, "stages.*matching"),
         ({**CONV, "dataset": "imdb"}, "'imdb' is text"),
-        ({**DENSE, "batch_size": 1}, "batch_size is 1, with one sample in a step"),
-        ({**CONV, "batch_size": 1, "stages": "4x4x4*1 6x1x1*2"}, "batch_size is 1, with one sample in a step"),
+        ({**DENSE, "batch_size": 1}, "batch_size is 1, with one sample per step"),
+        ({**CONV, "batch_size": 1, "stages": "4x4x4*1 6x1x1*2"}, "batch_size is 1, with one sample per step"),
         ({**DENSE, "measure_epochs": 2}, "measure_epochs is 2 and epochs is null"),
         ({**DENSE, "milestones": [2]}, "milestones is .2. and epochs is null"),
-        ({**DENSE, "milestones": [2], "steps": None, "epochs": 3}, "give step"),
-        ({**DENSE, "measure_epochs": 2, "steps": None, "epochs": 3, "measure_steps": [1]}, "give one of them"),
+        ({**DENSE, "milestones": [2], "steps": None, "epochs": 3}, "expected 'step'"),
+        (
+            {**DENSE, "measure_epochs": 2, "steps": None, "epochs": 3, "measure_steps": [1]},
+            "measure_epochs is 2 and measure",
+        ),
     ],
 )
 def test_bad_input(params, words):

@@ -15,7 +15,7 @@ from depthrate.tasks.networks.flat_parameters import initial_parameters, initial
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training.step import losses
-from depthrate.tasks.training.trainer import FusedTrainer, stream
+from depthrate.tasks.training.trainer import FusedTrainer, random_stream
 from depthrate.tasks.training.training_pack import run_training
 from tests.support.training_context import Context, assert_same, ids_of, run_resumed, training_on
 
@@ -87,7 +87,9 @@ def load(plain, parameters, trial):
 def test_it_is_the_plain_network(shape, loss, depth, fused):
     made, trials = network(shape, loss=loss, depth=depth), 2
     specs, dtype = made.parameter_specs(), torch.float32
-    theta = torch.stack([initial_parameters(specs, "uniform", stream(seed, "init"), dtype) for seed in range(trials)])
+    theta = torch.stack(
+        [initial_parameters(specs, "uniform", random_stream(seed, "init"), dtype) for seed in range(trials)]
+    )
     theta += 0.05 * torch.randn(theta.shape, generator=torch.Generator().manual_seed(0))
     parameters = split_parameters(theta, specs)
     state = initial_state(made.state_specs(), trials, dtype, torch.device("cpu"))

@@ -11,7 +11,7 @@ from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.networks.module import ModuleNetwork
 from depthrate.tasks.networks.module_layers import layer_names
 from depthrate.tasks.parameters import ParameterError
-from depthrate.tasks.training.trainer import FusedTrainer, stream
+from depthrate.tasks.training.trainer import FusedTrainer, random_stream
 from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan
 from tests.support.own_models import MLP, Branching, Fails, Mixer, ResNet, WrongClasses
 
@@ -110,7 +110,7 @@ def test_it_trains_as_torch_trains_it(make):
     made = network(make, depth=2, decayed=("*.weight",))
     found = trained(made, [5], steps=6, batch_size=None)
     with torch.random.fork_rng():
-        torch.manual_seed(stream(5, "init").initial_seed())
+        torch.manual_seed(random_stream(5, "init").initial_seed())
         module = make(depth=2)
     groups = [
         {"params": [p for name, p in module.named_parameters() if not name.endswith(".weight")], "weight_decay": 0.0},

@@ -301,12 +301,12 @@ def reference(h_MD, labels_M, predicted_M, classes, weight_VD):
 def test_measurements_are_the_plain_ones_of_classes_that_come_often(folder, arch, positions, monkeypatch):
     # more classes than dimensions; the parts in which sequences and pairs come are not to be seen
     monkeypatch.setattr("depthrate.tasks.training.training_plan.EVALUATION_ROWS", 35)
-    monkeypatch.setattr("depthrate.tasks.measures.token_classes.PAIRED_AT_ONCE", 20)
+    monkeypatch.setattr("depthrate.tasks.measures.token_classes.PAIRS_PER_BLOCK", 20)
     given = {} if arch != "./model.py:Net" else {"layers": "blocks.*"}
     training, trainer = trainer_of(
         folder, arch=arch, positions=positions, width=6, vocabulary_size=12, samples=150, min_class_count=7, **given
     )
-    assert trainer.samples_at_once() == 7
+    assert trainer.samples_per_evaluation() == 7
     for _ in range(3):
         trainer.step()
     (rows,) = training.measure(trainer, [1], 3)
@@ -342,7 +342,7 @@ def test_other_numbers_for_the_same_tokens_change_nothing(folder):
     trainer.step()
     before, scores = training.measure(trainer, [0], 1)[0], trainer.scores()
     order = torch.randperm(7, generator=torch.Generator().manual_seed(2))
-    other = trainer.on(order[trainer.x_NI], order[trainer.labels_N])
+    other = trainer.on_samples(order[trainer.x_NI], order[trainer.labels_N])
     back = torch.argsort(order)
     parameters = other.parameters()
     parameters["W_e"].copy_(parameters["W_e"][:, :, back])

@@ -191,7 +191,7 @@ def test_what_is_no_target_is_refused_before_anything_trains(folder):
         ({"samples": 41}, "samples is 41, but 'mine.npz' has 40"),
         ({"loss": "ce"}, "unknown parameter 'loss'"),
         ({"targets": 2}, "unknown parameter 'targets'"),
-        ({"measure": "nc1"}, "measure names 'nc1'"),
+        ({"measure": "nc1"}, "measure has 'nc1'"),
     ):
         with pytest.raises(ValueError, match=words):
             expand(sweep_in(folder, **params))
@@ -211,8 +211,8 @@ def test_kernels_and_compiled_steps_know_classes_alone():
     training = REGRESSION.training([REGRESSION.read(params)], Folder("."))
     assert training.engine(Engine.AUTO, "cpu") is Engine.EAGER
     for asked, words in (
-        (Engine.NATIVE, "targets are numbers, and kernels have .* on classes"),
-        (Engine.COMPILED, "no compiled steps"),
+        (Engine.NATIVE, "targets are numbers, and kernels support only .* class per sample"),
+        (Engine.COMPILED, "targets are numbers, which compiled steps do not support"),
     ):
         with pytest.raises(EngineError, match=words):
             training.engine(asked, "cpu")
@@ -235,6 +235,10 @@ def test_probe_measures_a_trained_module_against_targets():
     expected = depthrate.regression_collapse(layers["head input"], Y, model[2].weight)
     assert {name: rows[-1][name] for name in expected} == pytest.approx(expected)
     assert rows[0]["linear_probe"] == pytest.approx(depthrate.probe_r2(x, Y))
-    for y, words in ((Y[:50], "60 samples have 50"), (np.ones(60), "does not vary"), (np.full(60, np.nan), "NaN")):
+    for y, words in (
+        (Y[:50], "60 samples have 50"),
+        (np.ones(60), "does not vary"),
+        (np.full(60, np.nan), "NaN"),
+    ):
         with pytest.raises(depthrate.FeaturesError, match=words):
             depthrate.probe(model, (x, y), layers="0", regression=True)

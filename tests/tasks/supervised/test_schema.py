@@ -82,7 +82,7 @@ def test_measured_steps_are_sorted_once_each_with_the_last():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"steps": 5, "epochs": 2}, "steps is 5 and epochs is 2; give one of them"),
+        ({"steps": 5, "epochs": 2}, "steps is 5 and epochs is 2"),
         ({"batch_size": 1798}, "batch_size is 1798, but the training set has 1797 samples"),
         ({"batch_size": 51, "samples_per_class": 5}, "batch_size is 51, but the training set has 50"),
         ({"samples_per_class": 175}, "samples_per_class is 175, but the smallest class of 'digits' has 174"),

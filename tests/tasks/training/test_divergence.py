@@ -1,4 +1,4 @@
-"""A trial has diverged at the first step at which its loss was looked at and not finite."""
+"""A trial has diverged at the first checked step with a non-finite loss."""
 
 import math
 from dataclasses import replace
@@ -25,7 +25,7 @@ def test_the_first_step_counts_and_stays():
 def test_those_that_stay_keep_what_was_noted():
     seen = Divergence(4, torch.device("cpu"))
     seen.check(torch.tensor([math.nan, 1.0, math.nan, 1.0]), 5)
-    seen.keep([1, 2])
+    seen.select([1, 2])
     assert seen.diverged_steps() == {1: 5}
     seen.check(torch.tensor([math.nan, math.nan]), 7)
     assert seen.diverged_steps() == {0: 7, 1: 5}

@@ -1,4 +1,4 @@
-"""A task that trains in fused steps is a class of parameters and a class of its own: plans, checks and packs follow."""
+"""A class of parameters and a subclass suffice for a fused task; plans, checks and packs are inherited."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from depthrate.tasks.parameters import parameter
 from depthrate.tasks.supervised.targets.classes_training import layer_measurements
 from depthrate.tasks.training.fused_task import NetworkTask
 from depthrate.tasks.training.parameters import BatchSize, Seed, TrainingParameters, check_training
-from depthrate.tasks.training.training import training_of
+from depthrate.tasks.training.training import make_training
 from tests.support.training_context import Context, assert_same, ids_of, run_resumed
 
 SAMPLES, CLASSES = 40, 4
@@ -53,7 +53,7 @@ class Blobs(NetworkTask[BlobParameters]):
         dataset = Dataset.from_arrays(x, np.arange(SAMPLES) % CLASSES)
         decays = [{"hidden": trial.weight_decay, "last": trial.weight_decay} for trial in trials]
         network = self.network(trials[0], dataset.shape)
-        return training_of(trials, network, dataset, decays, measure=layer_measurements(dataset.class_counts_K, 0.01))
+        return make_training(trials, network, dataset, decays, measure=layer_measurements(dataset.class_counts_K, 0.01))
 
 
 def trials_of(**params):
@@ -96,7 +96,7 @@ WORDS_SMALL = {"vocabulary_size": 30, "sentence_length": 4, "sequences": 12, "wi
     ids=["dufm", "mufm", "words"],
 )
 def test_a_trial_that_diverged_was_measured_where_its_task_says(task, params):
-    """At the steps of the whole trial up to its end, not at those that a trial of so many steps has."""
+    """It is measured at the full trial's steps up to its end, not at the steps of a trial with that many steps."""
     params = task.schema.fill(params)
     (result,) = task.run([params], Context(ids_of([params])))
     steps, layers = task.measured(params, result.num_steps)

@@ -1,4 +1,4 @@
-"""Measuring trials of a pack together: their rows are those of each alone, to the last bit."""
+"""Trials measured together have bitwise the same rows as trials measured alone."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The rates of many steps formed together are, to the bit, those of each step formed alone."""
+"""Learning rates computed for many steps together are bitwise equal to rates computed step by step."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Matrix products of training steps in bfloat16 or TF32: what they change, and what stays as exact as it was."""
+"""Matrix products of training steps in bfloat16 or TF32 change the training, but not the precision of metrics."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from depthrate.tasks.registry import registered_task
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training.computing import computing
 from depthrate.tasks.training.engines.choice import EngineError
-from depthrate.tasks.training.step import lowered
+from depthrate.tasks.training.step import lowered_precision
 from tests.support.training_context import Context, assert_same, ids_of, run_resumed
 
 SHAPES = [
@@ -52,7 +52,7 @@ def test_bf16_goes_another_way_near_that_of_float32(shape):
 
 
 def test_what_is_measured_is_as_exact_as_ever():
-    """Where the learning rate is so small that no step counts, every number is that of float32."""
+    """With a negligible learning rate, every number equals that of float32."""
     ((lower,), (full,)) = (run([params_of(lr=1e-30, matmul_precision=each)]) for each in ("bf16", "full"))
     assert_same([lower], [full])
 
@@ -71,16 +71,16 @@ def test_a_trial_in_full_precision_is_the_trial_it_was_before_there_was_a_choice
 def test_float64_and_cpus_without_tf32_are_refused():
     with pytest.raises(ParameterError, match="matmul_precision is bf16 and dtype is float64"):
         COLLAPSE.check_trial(params_of(dtype="float64"))
-    with pytest.raises(EngineError, match="tf32, which cpu does not have"):
+    with pytest.raises(EngineError, match="tf32, which cpu does not support"):
         run([params_of(matmul_precision="tf32")])
 
 
 @pytest.mark.parametrize("name", ["collapse", "regression"])
 def test_plan_refuses_a_precision_that_the_device_does_not_have(name):
-    """Before this, each pack failed when it began."""
+    """Regression test: packs used to fail at their start."""
     task = registered_task(name)
     params = task.schema.fill({"arch": "mlp", "depth": 2, "matmul_precision": "tf32"})
-    with pytest.raises(EngineError, match="tf32, which cpu does not have"):
+    with pytest.raises(EngineError, match="tf32, which cpu does not support"):
         task.engine(params, Engine.EAGER, "cpu")
     task.engine(params, Engine.EAGER, "cuda")
 
@@ -91,10 +91,10 @@ def test_tf32_is_allowed_for_as_long_as_a_step_takes():
     try:
         for each in backends:
             each.allow_tf32 = False
-        with lowered("tf32", "cuda"):
+        with lowered_precision("tf32", "cuda"):
             assert all(backend.allow_tf32 for backend in backends)
         assert not any(backend.allow_tf32 for backend in backends)
-        with pytest.raises(KeyError), lowered("tf32", "cuda"):
+        with pytest.raises(KeyError), lowered_precision("tf32", "cuda"):
             raise KeyError
         assert not any(backend.allow_tf32 for backend in backends)
     finally:
@@ -103,7 +103,7 @@ def test_tf32_is_allowed_for_as_long_as_a_step_takes():
 
 
 def test_nothing_is_lowered_outside_of_steps():
-    with computing("cpu", "bf16"), lowered("bf16", "cpu"):
+    with computing("cpu", "bf16"), lowered_precision("bf16", "cpu"):
         assert torch.ones(2, 2).mm(torch.ones(2, 2)).dtype == torch.bfloat16
     assert not torch.is_autocast_enabled("cpu")
 

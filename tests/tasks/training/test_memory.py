@@ -82,7 +82,7 @@ def test_the_number_of_parameters_is_that_of_the_definition(shape):
 
 @pytest.fixture(scope="module")
 def peaks_of_processes():
-    """Measured peak memory of each pack in a process of its own, in bytes."""
+    """Measure the peak memory of each pack in a separate process, in bytes."""
     peaks = {}
     for name, pack in PACKS_ON_THE_CPU.items():
         run = subprocess.run(
@@ -117,7 +117,7 @@ SHAPES_OF_TENSORS = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("changes", "num_trials"), SHAPES_OF_TENSORS, ids=str)
 def test_what_tensors_hold_is_predicted_within_a_quarter(changes, num_trials):
-    """What a GPU would hold, counted on the CPU: every allocation of torch's, and the training set that numpy allocated."""
+    """Count on the CPU the memory a GPU would need: torch's allocations, and the training set allocated by numpy."""
     trials = trials_of({**changes, "steps": 1, "measure_steps": [1]}, num_trials)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         list(COLLAPSE.run(trials, Context(ids_of(trials))))

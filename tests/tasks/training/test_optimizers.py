@@ -1,4 +1,4 @@
-"""Optimisers of torch by name: eager for every network, and refused where native or compiled steps are asked for."""
+"""torch's optimisers by name run eagerly for every network, and raise if native or compiled steps are requested."""
 
 import math
 
@@ -35,7 +35,7 @@ def test_it_trains_eagerly_and_its_loss_falls(optimizer, arch):
 
 @pytest.mark.parametrize("engine", [Engine.NATIVE, Engine.COMPILED])
 def test_engines_that_have_no_such_step_refuse_it(engine):
-    with pytest.raises(EngineError, match=r"optimizer is adamw, .*train with --engine auto"):
+    with pytest.raises(EngineError, match=r"optimizer is adamw, .*rain with --engine auto"):
         COLLAPSE.engine(completed(optimizer="adamw", arch="rn1"), engine, "cpu")
 
 
@@ -53,9 +53,9 @@ def test_smoothed_labels_are_those_of_torch_and_speak_of_no_limit():
     assert result.tables["curves"][-1]["loss"] > entropy
     assert COLLAPSE.engine(trial, Engine.AUTO, "cpu") is Engine.EAGER
     for engine in (Engine.NATIVE, Engine.COMPILED):
-        with pytest.raises(EngineError, match=r"label_smoothing is 0\.3, .*train with --engine auto"):
+        with pytest.raises(EngineError, match=r"label_smoothing is 0\.3, .*rain with --engine auto"):
             COLLAPSE.engine(trial, engine, "cpu")
     for wrong in ({"loss": "mse"}, {"polish": 5}):
-        with pytest.raises(ParameterError, match=r"label_smoothing is 0\.3 and .*; give 0, or loss ce"):
+        with pytest.raises(ParameterError, match=r"label_smoothing is 0\.3 and .*use loss ce"):
             COLLAPSE.check_trial(completed(label_smoothing=0.3, arch="rn1", **wrong))
     assert bound_of_gap([trial]) is None and bound_of_gap([completed(arch="rn1")]) is not None

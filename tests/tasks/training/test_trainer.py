@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from depthrate.tasks.networks.network import NO_STATE
 from depthrate.tasks.networks.residual import ResidualNetwork
-from depthrate.tasks.training.trainer import FusedTrainer, stream
+from depthrate.tasks.training.trainer import FusedTrainer, random_stream
 from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan, learning_rate_factor
 
 INPUTS, CLASSES, SAMPLES = 11, 5, 43
@@ -180,7 +180,7 @@ def test_keep_leaves_the_others_as_they_are():
     trainer = trainer_of(plan, [trial(seed) for seed in range(4)])
     for step in range(60):
         if step == 13:
-            trainer.keep([0, 3])
+            trainer.select([0, 3])
         trainer.step()
     assert torch.equal(trainer.theta_TP, trained(plan, [trial(0), trial(3)]))
 
@@ -270,5 +270,5 @@ def test_going_on_from_saved_state_is_bitwise(optimizer, batch_size):
 
 
 def test_streams_differ_by_seed_and_purpose():
-    draws = {torch.rand(1, generator=stream(s, p)).item() for s in range(3) for p in ("init", "data order")}
+    draws = {torch.rand(1, generator=random_stream(s, p)).item() for s in range(3) for p in ("init", "data order")}
     assert len(draws) == 6

@@ -57,7 +57,7 @@ def cases(shape):
 def test_steps_are_the_eager_ones_but_for_rounding(shape):
     for training in cases(shape):
         eager, native = training.begin(), natively(training.begin())
-        exact = eager.in_float64()
+        exact = eager.to_float64()
         start_TP = exact.theta_TP.clone()
         losses = [trainer.step().double() for trainer in (exact, eager, native)]
         exact_TP, eager_TP, native_TP = (trainer.theta_TP.double() - start_TP for trainer in (exact, eager, native))
@@ -75,7 +75,7 @@ def test_a_trial_is_the_same_in_every_pack_and_with_any_steps_a_call(shape):
         together = taken(natively(training.begin()), 25, most=25)
         for members, most in (([0], 1), ([3, 1], 7)):
             apart = training.begin()
-            apart.keep(members)
+            apart.select(members)
             assert torch.equal(taken(natively(apart), 25, most), together[members]), (training.network, members)
 
 

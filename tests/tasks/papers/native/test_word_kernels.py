@@ -74,7 +74,7 @@ def weights(trainer):
 def taken(trainer, num_steps, most):
     divergence = Divergence(trainer.num_trials, trainer.device)
     while trainer.step_count < num_steps:
-        trainer._native.pace.steps_at_once = most
+        trainer._native.pace.steps_per_call = most
         trainer.advance(num_steps, divergence)
     assert divergence.diverged_steps() == {}
     return torch.cat([weights(trainer), trainer._epoch_T3], dim=1)
@@ -122,7 +122,7 @@ def test_a_trial_is_the_same_in_every_pack_with_any_steps_a_call_and_after_an_in
         second = trainer_of([trials[2], trials[0]], native=True)
         second.load_state(state, [2, 0])
         assert torch.equal(taken(second, 25, most=25), together[[2, 0]]), trials[0]
-        first.keep([1, 3])
+        first.select([1, 3])
         assert torch.equal(taken(first, 25, most=3), together[[1, 3]]), trials[0]
 
 
@@ -164,7 +164,9 @@ def test_it_is_chosen_on_a_cpu_and_refused_elsewhere():
     asked = (Engine.AUTO, Engine.NATIVE, Engine.COMPILED, Engine.EAGER)
     assert [WORDS.engine(params, each, "cpu") for each in asked] == [Engine.NATIVE] * 2 + [Engine.EAGER] * 2
     assert WORDS.engine(params, Engine.AUTO, "cuda") is Engine.EAGER
-    with pytest.raises(EngineError, match="no native steps for these trials: .*the device is cuda.*--engine auto"):
+    with pytest.raises(
+        EngineError, match="native steps do not support these trials: .*the device is cuda.*--engine auto"
+    ):
         WORDS.engine(params, Engine.NATIVE, "cuda")
 
 

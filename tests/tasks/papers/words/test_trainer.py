@@ -84,7 +84,7 @@ def test_fused_is_bitwise_what_each_trial_is_alone(layer_norm):
     together = trainer_of(*trials)
     for _ in range(12):
         together.step()
-    together.keep([0, 2])
+    together.select([0, 2])
     for _ in range(13):
         together.step()
     for position, params in enumerate([trials[0], trials[2]]):

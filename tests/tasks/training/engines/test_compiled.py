@@ -94,7 +94,7 @@ def trainer_of(network, plan, trials):
 
 
 def trained(network, plan, trials, num_steps, *, size=None, eager=False):
-    """The parameters and the last losses of these trials, a row each; `size` at a time, or as it finds best."""
+    """Return the parameters and last losses of these trials, one row per trial, in groups of `size` or of the chosen size."""
     trainer = trainer_of(network, plan, trials)
     if not eager:
         compiled, _ = compiled_step(trainer.program(), never)
@@ -106,7 +106,7 @@ def trained(network, plan, trials, num_steps, *, size=None, eager=False):
 
 
 def check_exactness(network, plan, num_steps=25):
-    """Alone, in any company, at any place and any number at a time: the same bits; eagerly: the same up to rounding."""
+    """Results are bitwise equal alone, in any pack, position and group size, and equal eager ones up to rounding."""
     trials = trials_of()
     together = trained(network, plan, trials, num_steps)
     for members in ([0], [4], [3, 1], [2, 0, 4], [4, 3, 2, 1, 0]):
@@ -128,7 +128,7 @@ def test_a_trial_compiled_is_the_same_in_every_pack_and_nearly_the_same_as_eager
     path, _ = compiled_program(trainer.program(), never)
     path.write_bytes(path.read_bytes()[:1000])
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(EngineError, match="is not on PATH"):  # what is damaged is thrown away and compiled anew
+    with pytest.raises(EngineError, match="is not on PATH"):  # a corrupt file is deleted and compiled again
         compiled_step(trainer.program(), never)
     assert not path.exists()
 
@@ -161,14 +161,14 @@ def test_trials_that_leave_change_nothing_for_the_others():
     for _ in range(10):
         loss_T = trainer.step()
     assert not torch.isfinite(loss_T[2])
-    trainer.keep([0, 1, 3, 4])
+    trainer.select([0, 1, 3, 4])
     for _ in range(20):
         trainer.step()
     assert torch.equal(trainer.theta_TP, together[[0, 1, 3, 4], :-1])
 
 
 def replayed(trainer):
-    """What records a step on a CPU, and runs it again each time it is replayed, into the same tensor as a GPU does."""
+    """Record a step on a CPU; replaying runs it again into the same tensor, as on a GPU."""
 
     def record(run):
         loss_T = torch.empty(trainer.num_trials, dtype=trainer.plan.dtype)
@@ -195,7 +195,7 @@ def check_replay(plan, monkeypatch):
     assert other._compiled._replayed is not None and plain._compiled._replayed is None
     state = copy.deepcopy(plain.state())
     for trainer in trainers:
-        trainer.keep([0, 3])
+        trainer.select([0, 3])
     same_steps(10)
     for trainer in trainers:
         trainer.load_state(state, [1, 2])
@@ -215,7 +215,7 @@ def test_so_it_is_with_batches_and_adam(monkeypatch):
 
 @pytest.mark.slow
 def test_a_step_is_recorded_and_replayed_beside_a_trial_that_has_diverged(monkeypatch):
-    """It leaves a GPU's pack only when something is measured: until then numbers that are none are replayed with the others."""
+    """On a GPU a diverged trial leaves the pack only at a measurement. Until then its NaNs are replayed with the others."""
     trials = trials_of()
     trials[2] = dataclasses.replace(trials[2], lr=1e30)
     trainer = trainer_of(RESIDUAL, PLAN, trials)
@@ -316,9 +316,7 @@ def test_a_step_that_does_something_else_is_refused(monkeypatch):
             pass
 
     trainer = trainer_of(RESIDUAL, PLAN, trials_of(2))
-    with pytest.raises(
-        EngineError, match=r"of ResidualNetwork gives loss 7 where the eager one gives 1\.\d+.*--engine eager"
-    ):
+    with pytest.raises(EngineError, match=r"of ResidualNetwork has loss 7 and the eager step 1\.\d+.*--engine eager"):
         trainer.use(Wrong())
     assert torch.equal(trainer.step(), trainer_of(RESIDUAL, PLAN, trials_of(2)).step())
 
@@ -327,13 +325,13 @@ def test_a_step_that_does_something_else_is_refused(monkeypatch):
 def test_what_does_not_compile_is_said_with_the_compilers_words(monkeypatch):
     monkeypatch.setattr(step_cache, "pickle", _Broken)
     program = trainer_of(RESIDUAL, dataclasses.replace(PLAN, adam_eps=1e-7), trials_of(1)).program()
-    with pytest.raises(EngineError, match=r"(?s)cannot be compiled \(exit code 1\).*UnpicklingError"):
+    with pytest.raises(EngineError, match=r"(?s)compiling the step failed with exit code 1.*UnpicklingError"):
         compiled_program(program, never)
     assert list(step_cache.cache_folder().glob("*.compiling")) == []
 
 
 class _Broken:
-    """A pickle that nobody can read."""
+    """A pickle that cannot be read."""
 
     PicklingError = TypeError
 

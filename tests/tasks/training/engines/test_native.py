@@ -1,4 +1,4 @@
-"""`engine: native`: chosen by the trial alone, kept when resumed, refused where there is none, never another silently."""
+"""`engine: native` depends on the trial only, is kept on resume, and raises if unsupported instead of changing silently."""
 
 import json
 
@@ -24,14 +24,14 @@ def run_as(engine, trials, **given):
 
 
 class Stopping(Context):
-    """Asks to stop once a step is reached: several may be taken between two looks."""
+    """Requests a stop once a step is reached; several steps may be taken between two polls."""
 
     def should_stop(self):
         return bool(self.steps_seen) and self.stop_at is not None and self.steps_seen[-1] >= self.stop_at
 
 
 @pytest.mark.slow
-def test_a_pack_trains_measures_and_says_how():
+def test_a_pack_trains_measures_and_reports_its_engine():
     trials = [params_of(seed, batch_size=16) for seed in range(3)]
     found, context = run_as(Engine.NATIVE, trials)
     assert [engine for engine, _ in context.ran_as] == [Engine.NATIVE] * 2 and context.ran_as[-1][1] is not None
@@ -68,7 +68,7 @@ def test_an_eager_pack_that_resumes_stays_eager():
     assert second.ran_as == [(Engine.EAGER, None)]
 
 
-def test_what_has_no_native_steps_is_refused():
+def test_trials_without_native_steps_are_rejected():
     def choice(device="cpu", **given):
         return COLLAPSE.engine(params_of(**given), Engine.NATIVE, device)
 
@@ -83,7 +83,7 @@ def test_what_has_no_native_steps_is_refused():
         ({"device": "cuda"}, "the device is cuda"),
         ({"matmul_precision": "bf16"}, "matmul_precision is bf16"),
     ):
-        with pytest.raises(EngineError, match=f"no native steps for these trials: .*{why}.*--engine auto"):
+        with pytest.raises(EngineError, match=f"native steps do not support these trials: .*{why}.*--engine auto"):
             choice(**given)
     dufm = DUFM.schema.fill({"depth": 2, "num_classes": 2, "samples_per_class": 2, "width": 3, "steps": 3})
     assert [DUFM.engine(dufm, asked, "cpu") for asked in (Engine.AUTO, Engine.COMPILED)] == [
@@ -103,7 +103,7 @@ def invoke(tmp_path, command, *arguments):
     return CliRunner().invoke(app, [command, *arguments, "--store", str(tmp_path / "store")])
 
 
-def test_a_plan_says_it_and_refuses_what_cannot_be(tmp_path):
+def test_a_plan_shows_the_engine_and_rejects_an_unsupported_one(tmp_path):
     sweep = tmp_path / "s.yaml"
     sweep.write_text("name: s\ntask: collapse\nparams: {arch: rn1, depth: 2}\nengine: native\n")
     packs = json.loads(invoke(tmp_path, "plan", str(sweep), "--json").output)["packs"]
@@ -111,7 +111,7 @@ def test_a_plan_says_it_and_refuses_what_cannot_be(tmp_path):
     assert "all packs train natively" in invoke(tmp_path, "plan", str(sweep)).output
     for command in ("plan", "run"):
         refused = invoke(tmp_path, command, str(sweep), "--set", "arch=resnet_dense")
-        assert refused.exit_code == 2 and "there are no native steps for these trials" in refused.output
+        assert refused.exit_code == 2 and "native steps do not support these trials" in refused.output
     assert not (tmp_path / "store").exists()
 
 
@@ -130,7 +130,7 @@ def test_a_command_trains_natively_by_default_and_records_it(tmp_path):
 def test_a_machine_that_lacks_the_compiler_fails_the_pack_with_one_sentence_and_another_may_take_it(
     tmp_path, monkeypatch
 ):
-    """Here there is no other: it is given up at once."""
+    """No other machine exists here, so the trial is given up at once."""
     sweep = tmp_path / "s.yaml"
     sweep.write_text(
         "name: s\ntask: collapse\nparams: {arch: rn1, depth: 2, width: 11, steps: 30, samples_per_class: 4}\n"
@@ -151,9 +151,10 @@ def test_without_a_compiler_here_the_default_is_eager_and_says_so_once(tmp_path,
     monkeypatch.setenv("CXX", "no-such-compiler")
     done = invoke(tmp_path, "run", str(sweep), "--workers", "1")
     assert done.exit_code == 0, done.output
-    said = [record.getMessage() for record in caplog.records if "eagerly" in record.getMessage()]
+    messages = [record.getMessage() for record in caplog.records if "eagerly" in record.getMessage()]
     assert (
-        len(said) == 1 and "trials train eagerly, because the C++ compiler 'no-such-compiler' is not on PATH" in said[0]
+        len(messages) == 1
+        and "trials train eagerly, because the C++ compiler 'no-such-compiler' is not on PATH" in messages[0]
     )
     engines = json.loads(invoke(tmp_path, "query", "select distinct engine from attempts", "--json").output)
     assert engines == [{"engine": "eager"}]

@@ -18,7 +18,7 @@ def trainers(linear_layers, pre_norm, loss="ce", samples=150):
         native.step()
     eager = trainer_of(network, plan, trials_of(3), samples)
     eager.theta_TP = native.theta_TP.clone()
-    return native, eager, eager.in_float64()
+    return native, eager, eager.to_float64()
 
 
 def off(found, exact):
@@ -65,7 +65,7 @@ def test_the_smallest_variance_is_that_of_what_layer_norms_read(linear_layers, p
 def test_a_trial_is_evaluated_as_if_it_were_alone():
     together, *_ = trainers(1, False)
     found, layers = together.evaluate(), list(together.features(1))
-    together.keep([1])
+    together.select([1])
     alone = together.evaluate()
     assert torch.equal(alone.loss[0], found.loss[1]) and torch.equal(alone.grad_norm[0], found.grad_norm[1])
     assert all(torch.equal(one, other) for one, other in zip(together.features(0), layers, strict=True))
@@ -73,7 +73,7 @@ def test_a_trial_is_evaluated_as_if_it_were_alone():
 
 def test_other_samples_and_networks_with_more_layers_than_are_held_are_left_to_torch(monkeypatch):
     native, eager, _ = trainers(1, False)
-    elsewhere = [each.on(each.x_NI[:7], each.labels_N[:7]) for each in (native, eager)]
+    elsewhere = [each.on_samples(each.x_NI[:7], each.labels_N[:7]) for each in (native, eager)]
     assert all(
         torch.equal(one, other) for one, other in zip(*(list(each.features(0)) for each in elsewhere), strict=True)
     )

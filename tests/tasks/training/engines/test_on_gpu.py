@@ -1,4 +1,4 @@
-"""A pack on a GPU: near what a CPU gives, whichever engine runs its steps and in whatever precision. Never run yet."""
+"""A pack on a GPU gives results close to those of a CPU, with every engine and precision. Not run yet."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A recorded step reads and writes the tensors it was recorded with; one that does something else is not used."""
+"""A recorded step reads and writes the tensors it was recorded with, and is not used if its replay differs."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from depthrate.tasks.training.engines.replayed_step import ReplayedStep, ReplayE
 
 
 def of_state(state):
-    """A step that adds the rate to its state and returns what the state was."""
+    """Build a step that adds the rate to its state and returns the previous state."""
 
     def run(rate, noise):
         loss = state.clone()
@@ -33,7 +33,7 @@ def test_each_replay_takes_a_step_from_the_inputs_it_is_given():
 
 
 def frozen(run):
-    """A recording that does not see its inputs change: it always does what it did at first."""
+    """Record a step whose replay ignores changed inputs and always repeats the first step."""
     result = torch.empty(3)
     return result, lambda: result.fill_(7.0)
 
@@ -50,15 +50,15 @@ def broken(run):
 
 
 @pytest.mark.parametrize(
-    ("record", "said"),
+    ("record", "message"),
     [
-        (frozen, "does not give the numbers"),
+        (frozen, "differs from the plain one"),
         (failing, "cannot be recorded: operation not permitted"),
         (broken, "cannot be recorded: an illegal"),
     ],
 )
-def test_a_recording_that_fails_leaves_the_state_as_it_was(record, said):
+def test_a_failed_recording_restores_the_state(record, message):
     state = torch.ones(3)
-    with pytest.raises(ReplayError, match=said):
+    with pytest.raises(ReplayError, match=message):
         ReplayedStep(of_state(state), [state], [torch.tensor(2.0), torch.ones(3)], record)
     assert state.tolist() == [1, 1, 1]

@@ -1,4 +1,4 @@
-"""Native polish: value and gradient are the eager ones, a trial's the same with whom and however often it is interrupted."""
+"""Native polish equals eager polish; a trial's results do not depend on its pack or on interruptions."""
 
 import dataclasses
 import random
@@ -94,7 +94,7 @@ def test_an_objective_that_is_another_is_refused():
     library, _ = smoothed_library(trainer.network, polish_of(), lambda: False)
     wrong = Wrong.__new__(Wrong)
     vars(wrong).update(vars(library))
-    with pytest.raises(EngineError, match="native polish of ResidualNetwork gives objective .*--engine eager"):
+    with pytest.raises(EngineError, match="native polish of ResidualNetwork has objective .*--engine eager"):
         NativeObjective(wrong, trainer, polish_of())
 
 

@@ -45,7 +45,7 @@ def minimised(function, start, num_evaluations=300, memory=10):
         point = search.point_P.clone().requires_grad_()
         value = function(point)
         (gradient,) = torch.autograd.grad(value, point)
-        search.tell(value.item(), gradient)
+        search.update(value.item(), gradient)
         if search.gradient_norm < 1e-9 or search.is_stalled:
             break
     return search
@@ -215,9 +215,9 @@ def test_a_lane_that_diverges_has_no_further_depths():
     [
         ({"polish": 0, "polish_memory": 5}, "polish_memory is 5, but polish is 0"),
         ({"polish": 0, "continuation": [2, 3]}, r"continuation is \[2, 3\], but polish is 0"),
-        ({"continuation": [3, 2]}, "give rising depths with the trial's own among them"),
-        ({"continuation": [2, 5]}, "depth is 3; give rising depths"),
-        ({"continuation": [2, 3], "arch": "rn2"}, "for arch 'rn2' no block is known that changes nothing"),
+        ({"continuation": [3, 2]}, "expected increasing depths that include depth"),
+        ({"continuation": [2, 5]}, "depth is 3, expected increasing depths"),
+        ({"continuation": [2, 3], "arch": "rn2"}, "arch 'rn2' has no neutral block"),
         ({"polish_smoothing": []}, "polish_smoothing is empty"),
         (
             {"arch": "resnet20_mlp", "regularise": "head_and_features", "weight_decay_features": 0.01},

@@ -1,4 +1,4 @@
-"""The solver that ends: stationary points of a smooth objective, found again by scipy with a formula of its own."""
+"""The stationary solver: its stationary points of the smooth objective are confirmed by scipy with an independent formula."""
 
 import math
 import subprocess
@@ -14,7 +14,7 @@ from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training.polish.newton_cg import NewtonCg
 from depthrate.tasks.training.polish.polisher import Polisher
-from depthrate.tasks.training.polish.subgradient import least_subgradient
+from depthrate.tasks.training.polish.subgradient import min_subgradient_norm
 from tests.support.training_context import Context, assert_same, ids_of, run_resumed
 
 
@@ -51,7 +51,7 @@ def polished(params):
     trainer = training.begin()
     while trainer.step_count < training.plan.num_steps:
         trainer.step()
-    trainer = trainer.in_float64()
+    trainer = trainer.to_float64()
     polisher = Polisher(training.polish, trainer)
     while polisher.active:
         polisher.step()
@@ -124,12 +124,12 @@ AS_IN_OPTIMUM = {"width": 64, "samples_per_class": 20, "normalize": "per_feature
     [(2, None), *(pytest.param(d, b, marks=pytest.mark.slow) for d, b in [(3, None), (2, 0.005), (3, 0.005)])],
 )
 def test_an_independent_solver_finds_the_same_objective(depth, decay_biases, solver):
-    """It begins a little beside our point, so that it goes into the same basin, and ends by its own rule."""
+    """scipy starts close to our point, so that it reaches the same basin, and stops by its own criterion."""
     params = params_of(depth=depth, weight_decay_biases=decay_biases, polish_solver=solver, **AS_IN_OPTIMUM)
     trainer, polisher = polished(params)
     own = OwnFormula(trainer, depth, 0.03, decay_biases=decay_biases or 0.0)
     ours, gradient = own(own.flat())
-    assert polisher.ends(0)["stationary"] == 1 and np.linalg.norm(gradient) <= 1.01e-8 * ours
+    assert polisher.final_columns(0)["stationary"] == 1 and np.linalg.norm(gradient) <= 1.01e-8 * ours
     start = own.flat() + 1e-3 * np.random.default_rng(0).standard_normal(own.flat().size)
     options = {"maxcor": 50, "maxiter": 5000, "maxfun": 5000, "ftol": 0.0, "gtol": 1e-9}
     theirs = minimize(own, start, jac=True, method="L-BFGS-B", options=options)
@@ -176,7 +176,7 @@ def test_the_least_subgradient_falls_with_the_width():
 
 def test_without_kinks_nearby_the_least_subgradient_is_the_gradient():
     trainer = training_of(params_of()).begin()
-    norm = least_subgradient(trainer, 0, trainer.theta_TP[0], 1e-12)
+    norm = min_subgradient_norm(trainer, 0, trainer.theta_TP[0], 1e-12)
     assert norm == pytest.approx(trainer.evaluate().grad_norm.item(), rel=1e-12)
 
 
@@ -192,7 +192,7 @@ def test_stationary_together_is_stationary_alone_and_stopped_is_as_not_stopped(s
 
 
 def test_newton_s_method_ends_in_a_narrow_valley_and_leaves_a_saddle():
-    """A valley whose Hessian's eigenvalues differ a millionfold, and (x^2 - 1)^2 + y^2, started beside its saddle."""
+    """A valley with Hessian eigenvalues that differ by a factor of 10^6, and (x^2 - 1)^2 + y^2 started close to its saddle."""
     valley = torch.logspace(-3, 3, 12, dtype=torch.float64)
 
     def narrow(x):
@@ -205,7 +205,7 @@ def test_newton_s_method_ends_in_a_narrow_valley_and_leaves_a_saddle():
         point = torch.tensor(start, dtype=torch.float64)
         search = NewtonCg(point, *value_and_gradient(function, point), rounding=1e-10)
         for _ in range(600):
-            search.tell(*value_and_gradient(function, search.point_P))
+            search.update(*value_and_gradient(function, search.point_P))
             if search.gradient_norm < 1e-10:
                 break
         assert search.gradient_norm < 1e-10 and not search.is_stalled
