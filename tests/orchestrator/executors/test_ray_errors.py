@@ -83,7 +83,7 @@ def test_a_death_is_one_line_that_all_who_died_so_have(tmp_path: Path) -> None:
 
 def test_what_was_not_kept_is_said(tmp_path: Path) -> None:
     for path in (None, str(tmp_path / "nothing")):
-        assert str(error_of(SimpleNamespace(error_file=path))) == "Ray kept no error"  # type: ignore[arg-type]
+        assert str(error_of(SimpleNamespace(error_file=path))) == "Ray stored no error"  # type: ignore[arg-type]
 
 
 def test_tune_hears_of_a_worker_ended_for_memory_as_of_one_that_died(monkeypatch: pytest.MonkeyPatch) -> None:

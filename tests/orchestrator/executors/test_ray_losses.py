@@ -52,7 +52,7 @@ def test_a_lost_head_ends_the_launch_in_words(folder: Store, nodes: Nodes, tmp_p
     _, said = run.communicate(timeout=120)
     assert run.returncode == 1, said
     assert len(said.splitlines()) < 12, said  # and nothing of what Ray's own processes say about their end
-    assert "has not answered for" in said and "run the same command again" in said and "Traceback" not in said
+    assert "no answer from its head" in said and "run the same command again" in said and "Traceback" not in said
     assert len(attempts(folder)) == 1
 
 
@@ -68,7 +68,7 @@ def test_a_head_that_asks_for_a_token_is_named_so(nodes: Nodes) -> None:
         return "Failed to connect" not in said
 
     await_that(is_refused, 480)  # one try takes a minute or more
-    assert "asks for a token, and none is given here; set RAY_AUTH_MODE=token" in said
+    assert "requires a token. Set RAY_AUTH_MODE=token" in said
 
 
 def test_a_node_that_runs_no_tasks_is_left_out(folder: Store, nodes: Nodes, tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_node_that_runs_no_tasks_is_left_out(folder: Store, nodes: Nodes, tmp_
     run = launch(folder, nodes, tmp_path, grid={"depth": [1, 2, 3]}, params={"seconds": 0.1})
     said = "".join(run.communicate(timeout=400))
     assert run.returncode == 0, said
-    assert "is left out, it runs no task" in said, said
+    assert "is excluded, it runs no tasks" in said, said
     assert len(take_snapshot(folder).trial_ids()) == 3
 
 
@@ -93,7 +93,7 @@ def test_no_token_of_an_own_ray_is_left_behind(monkeypatch: pytest.MonkeyPatch) 
 
 def test_an_address_where_nobody_listens_is_refused_at_once() -> None:
     began = time.monotonic()
-    with pytest.raises(RayError, match="no Ray cluster at '127.0.0.1:1': nobody listens there"):
+    with pytest.raises(RayError, match="no Ray cluster at '127.0.0.1:1': .*Connection refused"):
         Session(address="127.0.0.1:1").connect()
     assert time.monotonic() - began < 20
 
