@@ -63,7 +63,7 @@ def outlive_memory_kills() -> None:
         managers: Any = importlib.import_module("ray.air.execution._internal.actor_manager").RayActorManager
         handle = managers._actor_task_failed
     except (ImportError, AttributeError):
-        log.info("unsupported version of Ray: if it kills one pack for lack of memory, all packs of the launch end")
+        log.info("unsupported version of Ray: it ends all packs of a launch when it kills one for lack of memory")
         return
     if getattr(handle, "takes_memory_kills", False):
         return

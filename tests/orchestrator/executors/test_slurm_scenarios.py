@@ -325,7 +325,7 @@ def test_a_task_without_checkpoints_and_too_short_a_time_limit(bench: Bench) -> 
     bench.profile |= {"walltime_min": 1}
     bench.sweep("stubborn", params={"depth": 2})
     printed = bench.wait(bench.start(), code=1)
-    assert "reached its time limit of 1 min before the task had saved anything" in printed
+    assert "reached its time limit of 1 min before the task saved anything" in printed
     kinds = results_of(bench.store).sql("select error_kind from attempts").fetchall()
     assert kinds == [("timeout",)] * 2 and bench.status()["failed"] == 1
 
