@@ -82,7 +82,7 @@ class OutcomeRule(NamedTuple):
     """One row of `OUTCOME_RULES`. An empty column matches everything."""
 
     record: tuple[AttemptState | None, ...]
-    """State in the attempt record. None stands for a missing record."""
+    """State in the attempt record. None means a missing record."""
     job: tuple[str, ...]
     """Last state of the job in the scheduler."""
     conditions: tuple[Condition, ...]
@@ -156,7 +156,7 @@ class PackOutcomes:
         """Ends of earlier starts of requeued jobs, removed by the caller that counts them."""
         self._refreshed_at: float | None = None
         self._is_fresh, self._is_late = False, False
-        """Whether any record was seen soon after its writing, and whether any was missed by a later refresh."""
+        """Evidence for a store without lag (record seen soon after its writing), and with lag (missed by a later refresh)."""
         self.any_interrupted = False
         """True if, at the last refresh, a pack was interrupted while its job was still believed to run."""
         self._closed_ids: set[str] = set()
@@ -280,7 +280,7 @@ class PackOutcomes:
                 return not job.has_begun
 
     def _has_fresh_heartbeat(self, evidence: _Evidence) -> bool:
-        """Return whether an attempt is alive although its job is over; reads the latest heartbeat into the record."""
+        """Return whether an attempt is alive although its job is over. Reads its latest heartbeat."""
         if self._records is not None:
             record = read_attempt(self._store, self._sweep, evidence.attempt_id)
             evidence.record = record or evidence.record
@@ -472,7 +472,7 @@ def _is_definite(job: WatchedJob) -> bool:
 
 
 def _describe_end(job: WatchedJob) -> str:
-    """Return how a job ended, on which node, and with which exit status."""
+    """Describe the end of a job: its state, node and exit status."""
     node = f" on {job.state.node}" if job.state.node else ""
     if job.unknown_since is not None:
         return f"job {job.job_id} is gone{node}"

@@ -138,7 +138,7 @@ def test_a_launch_sees_the_store_half_a_minute_late(bench: Bench, event: str) ->
 def test_an_image_that_is_not_there_is_refused(bench: Bench) -> None:
     bench.profile["container"] = "nowhere.sif"
     bench.sweep(grid={"depth": [2]})
-    assert "container is 'nowhere.sif', which is not there" in bench.run("plan", code=2)
+    assert "container is 'nowhere.sif', which does not exist" in bench.run("plan", code=2)
 
 
 def test_scratch_folders_end_with_their_job_and_data_is_copied_once_a_node(bench: Bench) -> None:
