@@ -17,11 +17,10 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
 from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.executors.slurm.job import requeue_job
-from depthrate.orchestrator.executors.slurm.remote_launch import OPTIONS_FILE, launch_process
+from depthrate.orchestrator.executors.slurm.remote_launch import OPTIONS_FILE, InnerLaunch
 from depthrate.slurm import in_job
 from depthrate.storage.attempts.records import read_loose_records
 from depthrate.storage.files.paths import attempts_folder
@@ -197,28 +196,20 @@ def _await_nodes(address: str) -> None:
         log.warning("only %d of %d nodes joined Ray. Continuing without the others.", joined, requested)
 
 
-class _Launch:
+class _Launch(InnerLaunch):
     """Runs `depthrate run` on the first node."""
 
     def __init__(self, file: Path, options: LaunchOptions):
+        super().__init__(file)
         self._files, self._started_at = Store(str(options.store)), time.time()
         self._sweep = str(json.loads(Path(options.sweep).read_text())["name"])
-        self._stop_signal: signal.Signals | None = None
-        self._process = launch_process(file)
-        for number in (signal.SIGUSR2, signal.SIGTERM):
-            signal.signal(number, self._on_signal)
 
     def run(self) -> None:
         """Wait for the launch to exit, and requeue the job if time ran out."""
-        code = self._process.wait()
+        code = self._run_once()
         log.info("depthrate run exited with code %d", code)
         if self._stop_signal is not None and code != 0:
             requeue_job(self._stop_signal, "the launch resumes", has_progressed=self._has_progressed())
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._stop_signal is None:
-            self._stop_signal = signal.Signals(number)
-            self._process.send_signal(signal.SIGTERM)
 
     def _has_progressed(self) -> bool:
         """Return whether an attempt of this start of the job saved anything."""

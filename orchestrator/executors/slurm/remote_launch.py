@@ -174,10 +174,10 @@ def run_supervisor(arguments: list[str]) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     (folder,) = arguments
     start_marker(Path(folder), os.environ["SLURM_JOB_ID"], in_job.restarts()).touch()
-    _Launch(Path(folder) / OPTIONS_FILE).run()
+    InnerLaunch(Path(folder) / OPTIONS_FILE).run()
 
 
-class _Launch:
+class InnerLaunch:
     """Runs `depthrate run` inside the job and requeues the job near its time limit."""
 
     def __init__(self, file: Path):

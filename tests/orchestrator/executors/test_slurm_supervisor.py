@@ -100,7 +100,7 @@ def codes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list
                 return left.pop(0)
 
         monkeypatch.setattr(remote_launch.subprocess, "Popen", Launch)
-        monkeypatch.setattr(remote_launch._Launch, "_sleep", lambda self, seconds: pauses.append(seconds))
+        monkeypatch.setattr(remote_launch.InnerLaunch, "_sleep", lambda self, seconds: pauses.append(seconds))
         (tmp_path / OPTIONS_FILE).write_text(LaunchOptions(data="/data").to_json())
         run_supervisor([str(tmp_path)])
         assert not left and start_marker(tmp_path, "7", 0).exists()
