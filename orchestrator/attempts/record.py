@@ -160,7 +160,7 @@ def _kind_of_error(kind: FailureKind, error: str | None) -> FailureKind:
 
 
 def _missing_end_reason(store: Store, record: Record | None) -> str:
-    """Return the reason why a healthy worker left no end of an attempt, or no record, in the store."""
+    """Return the reason that a healthy worker left no end of an attempt, or no record, in the store."""
     problem = "the attempt left no record" if record is None else "the attempt could not write its end"
     try:
         store.check_writable()

@@ -303,7 +303,7 @@ class Executor(ComputeTarget):
         """Start nothing more on these nodes, and allow all others again."""
         return None
 
-    def terminate(self, attempt_id: str, why: str) -> bool:
+    def terminate(self, attempt_id: str, reason: str) -> bool:
         """Terminate a stale attempt. Return whether `poll` will report its end."""
         return False
 

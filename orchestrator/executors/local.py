@@ -97,11 +97,11 @@ class LocalExecutor(Executor):
         self._excluded = frozenset(nodes)
         self.capacity = max(1, sum(self._node_of(slot) not in self._excluded for slot in range(self._slots)))
 
-    def terminate(self, attempt_id: str, why: str) -> bool:
+    def terminate(self, attempt_id: str, reason: str) -> bool:
         """Kill the worker of an attempt, even if the process is suspended."""
         for worker in self._workers.values():
             if worker.job is not None and worker.job.attempt_id == attempt_id:
-                worker.kill_reason = why
+                worker.kill_reason = reason
                 worker.process.kill()
                 return True
         return False
@@ -228,7 +228,7 @@ class LocalExecutor(Executor):
 
 
 def _exit_message(worker: _Worker) -> str:
-    """Return how a worker ended, with the tail of its stderr."""
+    """Describe the exit of a worker, with the tail of its stderr."""
     code = worker.process.wait()
     message = f"worker was killed by signal {-code}" if code < 0 else f"worker exited with code {code}"
     worker.errors.seek(0)

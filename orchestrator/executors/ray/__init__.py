@@ -1,5 +1,5 @@
-"""Packs on a Ray cluster, as trials of Ray Tune.
+"""The Ray executor: packs on a Ray cluster, run by workers that are Ray Tune trials.
 
-Imports the rooms below executors. Begin with `executor`; `session` connects, `dispatcher` and `worker` run packs on nodes;
-what imports ray imports `settings` first.
+Imports the packages below executors. Start with `executor`. `session` connects to Ray, `dispatcher` assigns packs, and `worker`
+runs them on the nodes. Modules that import ray import `settings` first.
 """

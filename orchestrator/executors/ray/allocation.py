@@ -1,4 +1,4 @@
-"""`--executor ray --cluster FILE`: one SLURM job over several nodes, with a Ray cluster and the launch inside it."""
+"""`--executor ray --cluster FILE`: one SLURM job over several nodes that runs a Ray cluster and the launch."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from depthrate.sweeps.packing import Pack
 
 POLL_INTERVAL_S = 3.0
+"""Seconds between polls of the job."""
 
 
 class Allocation(RemoteLaunch, RemoteLauncher):
-    """The nodes of one SLURM job, on which a Ray cluster lives as long as the job."""
+    """A remote launch on the nodes of one SLURM job, with a Ray cluster for the duration of the job."""
 
     def __init__(self, request: ExecutorRequest, profile: Profile, limits: Limits, device: str):
         super().__init__(request, profile, limits)
@@ -38,26 +39,25 @@ class Allocation(RemoteLaunch, RemoteLauncher):
         self.device = device
         self.workers = profile.nodes * slots
         if device != "cuda" and profile.job_mem_gb is not None:
-            left_gb = max(0.1, profile.job_mem_gb - RAY_ITSELF_GB)
-            self.memory_bytes = USABLE_SHARE * left_gb * 2**30 / slots
+            available_gb = max(0.1, profile.job_mem_gb - RAY_ITSELF_GB)
+            self.memory_bytes = USABLE_SHARE * available_gb * 2**30 / slots
 
     def check(self, packs: Sequence[Pack], estimate_s: Estimate) -> None:
-        """Refuse what exceeds a limit of the cluster.
+        """Reject a job that exceeds a limit of the cluster.
 
         Raises:
-            SlurmError: naming the limit.
+            SlurmError: A limit is exceeded.
         """
         self._limits.check(self._profile, 1, self._profile.nodes)
 
     def summary(self) -> str:
-        """Say which cluster and what the job asks for."""
+        """Return the cluster, the resources of the job and its slots as text."""
         profile, partition = self._profile, self._limits.partition_of(self._profile)
-        asked = f"{profile.resources_text()} each, {profile.walltime_min} min"
+        resources = f"{profile.asked()} each, {profile.walltime_min} min"
         nodes = counted(profile.nodes, "node")
-        where = f"SLURM cluster {self._limits.cluster}, partition {partition.name}"
-        return (
-            f"Ray in one job of {nodes} of {where}: {asked}; {counted(self.workers, 'pack')} at once on {self.device}"
-        )
+        cluster = f"SLURM cluster {self._limits.cluster}, partition {partition.name}"
+        slots = f"{counted(self.workers, 'parallel pack')} on {self.device}"
+        return f"Ray in one job on {nodes} of {cluster}: {resources}; {slots}"
 
     def details(self, packs: Sequence[Pack], estimate_s: Estimate) -> dict[str, Any]:
         """Return the batch script."""
@@ -66,30 +66,30 @@ class Allocation(RemoteLaunch, RemoteLauncher):
         return {"batch_script": batch_script(self._profile, name, 1, folder, nodes=self._profile.nodes)}
 
     def follow(self, job: LaunchJob, show: Callable[[str], None]) -> str:
-        """Wait for the job's end, show its state on the way, and say how it ended."""
+        """Wait for the end of the job while passing its state to `show`, and return a description of the end."""
         state, unknown_since = JobState("PENDING"), None
         while state.phase != "over":
             show(state.state.lower() + (f" ({state.reason})" if state.phase == "waiting" and state.reason else ""))
             time.sleep(POLL_INTERVAL_S)
             try:
-                found = squeue_states([job.job_id]).get(job.job_id)
-            except SlurmError:  # the controller is away, which says nothing about the job
+                polled = squeue_states([job.job_id]).get(job.job_id)
+            except SlurmError:  # the controller is away: the job's state is unknown
                 continue
-            found = found or accounted_states([job.job_id]).get(job.job_id)
-            unknown_since = None if found else unknown_since or time.monotonic()
+            polled = polled or accounted_states([job.job_id]).get(job.job_id)
+            unknown_since = None if polled else unknown_since or time.monotonic()
             if unknown_since is not None and time.monotonic() - unknown_since > UNKNOWN_TIMEOUT_S:
                 break
-            state = found or state
-        printed = ""
+            state = polled or state
+        stderr = ""
         for submission in read_submissions(self._store, [self._sweep.name]):
             if submission.folder == job.folder:
-                printed = submission.read_stderr(job.job_id)
+                stderr = submission.read_stderr(job.job_id)
                 submission.delete(self._store)
-        words = " / ".join(printed.strip().splitlines()[-3:])
-        return f"job {job.job_id} ended as {state.state}: {words}; see {job.folder}"
+        tail = " / ".join(stderr.strip().splitlines()[-3:])
+        return f"job {job.job_id} ended as {state.state}: {tail}. Logs: {job.folder}"
 
     def _options_inside(self, folder: Path) -> tuple[str, dict[str, Any]]:
-        """Return those of the launch inside; `run_ray_node` adds the address."""
+        """Return the executor and options of the inner launch. `run_ray_node` adds the address."""
         return "ray", {"packs_per_gpu": self._profile.packs_per_gpu}
 
     def _submit_job(self, name: str, folder: Path) -> list[str]:
@@ -98,10 +98,10 @@ class Allocation(RemoteLaunch, RemoteLauncher):
 
 
 def open_allocation(request: ExecutorRequest, cluster: str) -> Allocation:
-    """Return the nodes that a cluster file asks for.
+    """Return the allocation that a cluster file requests.
 
     Raises:
-        ValueError: `SlurmError`, `MachineError` or `ExecutorError` for what is not there or does not fit.
+        ValueError: `SlurmError`, `MachineError` or `ExecutorError` if the cluster, the file or an option is unsuitable.
     """
     profile, device = resolve_profile(request, cluster)
     limits = read_limits()

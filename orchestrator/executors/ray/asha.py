@@ -1,4 +1,4 @@
-"""Tune's asynchronous successive halving over the trials in all packs of a study."""
+"""Asynchronous successive halving (ASHA) over the trials in all packs of a study, by Ray Tune."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from depthrate.orchestrator.executors.base import AttemptSpec
 
 
 def asha_rule(job: AttemptSpec) -> Mapping[str, Any] | None:
-    """Return how trials of a pack are compared with those of all others while they train, if they are."""
+    """Return the ASHA rule of a pack's trials, if they have one."""
     rules = [rule for rule in job.pruning or () if rule is not None and rule.get("rule") == "asha"]
     return rules[0] if rules else None
 
 
 class AshaRungs:
-    """Who goes on from one rung to the next (Li et al. 2020, algorithm 2)."""
+    """Promotion of trials from rung to rung (Li et al. 2020, algorithm 2)."""
 
     def __init__(self, rule: Mapping[str, Any]):
-        # a trial of ours is not one of Tune's; of these it only reads the name
+        # Our trials are not Tune trials, but the scheduler only reads their ID.
         self._asha: Any = ASHAScheduler(
             time_attr="step",
             metric="value",
             mode="max" if rule["maximize"] else "min",
-            max_t=10**9,  # a trial ends by itself
+            max_t=10**9,  # unbounded: trials end by themselves
             grace_period=rule["from_step"],
             reduction_factor=rule["factor"],
         )
         self._runners: dict[str, _Runner] = {}
 
     def prune(self, step: int, values: Mapping[str, float]) -> list[str]:
-        """Return the trials that do not go on."""
-        chosen = []
+        """Return the trials to prune at this step."""
+        pruned = []
         for trial_id, value in values.items():
             if trial_id not in self._runners:
                 self._runners[trial_id] = _Runner(trial_id)
@@ -46,12 +46,12 @@ class AshaRungs:
             result = {"step": step, "value": value}
             decision = self._asha.on_trial_result(None, self._runners[trial_id], result)
             if decision == ASHAScheduler.STOP or not math.isfinite(value):
-                chosen.append(trial_id)
-        return chosen
+                pruned.append(trial_id)
+        return pruned
 
 
 @dataclass(frozen=True)
 class _Runner:
-    """What the scheduler knows of a trial."""
+    """Substitute for a Tune trial."""
 
     trial_id: str

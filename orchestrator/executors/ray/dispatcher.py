@@ -1,4 +1,4 @@
-"""Between the driver and Tune: which worker gets which pack, how each ended, when another worker is needed."""
+"""Link between the driver and Tune: assigns packs to workers, reports their ends, and requests workers."""
 
 from __future__ import annotations
 
@@ -23,53 +23,53 @@ from depthrate.orchestrator.executors.ray.worker import delete_value, get_value,
 from depthrate.storage.tables.states import FailureKind
 
 START_TIMEOUT_S = 180.0
-"""How long workers may fail to start before no more are tried: Ray notices a dead node, and we a dead head, sooner."""
+"""Seconds of failed starts after which no more workers are started. Lost nodes and heads are detected sooner."""
 
 
 class Dispatcher(tune.Callback):
-    """Gives packs to Tune's workers and tells the driver how each ended; it lives in Tune's thread."""
+    """Assigns packs to Tune's workers and reports their ends to the driver. It runs in Tune's thread."""
 
     def __init__(self, ends: queue.SimpleQueue[AttemptEnd | BaseException], prefix: str, workers: int):
         self._ends, self._prefix = ends, prefix
         self.workers = workers
-        """That there may be now; the driver changes it as the cluster does."""
+        """Largest number of workers, which the driver adapts to the cluster."""
         self.stop_key = f"{prefix}-stop"
         self.waiting: queue.SimpleQueue[AttemptSpec] = queue.SimpleQueue()
         self.assigned: dict[str, AttemptSpec | None] = {}
-        """Of each worker, also those that have not started, its pack."""
+        """Worker -> its pack, also of workers that have not started."""
         self.is_over = False
         self._idle: set[str] = set()
-        """Workers that have started and wait for a pack."""
+        """Started workers without a pack."""
         self._num_orders: dict[str, int] = {}
         self._failing_since: float | None = None
-        """Since when workers have failed to start, and none has."""
+        """Time since which every start of a worker has failed."""
         self.hosts: dict[str, str] = {}
-        """Of each worker that has started, its node."""
+        """Started worker -> its node."""
         self.excluded: frozenset[str] = frozenset()
-        """Nodes whose workers get nothing more; the driver changes it. They stay, or Tune would start others there."""
+        """Nodes whose workers get no packs, set by the driver. The workers stay, or Tune would start others there."""
         self._parked: set[str] = set()
-        """Workers that were told to stay without a pack."""
+        """Workers ordered to wait without a pack."""
         self._rungs: dict[str, AshaRungs] = {}
-        """Of each study, how its trials compare."""
+        """Study -> its rungs."""
 
     @property
     def needs_worker(self) -> bool:
-        """Whether more packs lie ready than there are workers without one."""
+        """Whether more packs wait than workers are idle."""
         free = sum(job is None and worker not in self._parked for worker, job in self.assigned.items())
         return len(self.assigned) < self.workers and self.waiting.qsize() > free
 
     @property
     def has_started(self) -> bool:
-        """Whether a worker has started and not ended."""
+        """Whether any started worker has not ended."""
         return bool(self._num_orders)
 
     def register_worker(self, trial_id: str) -> dict[str, str]:
-        """Note a worker and return what it needs to know."""
+        """Register a worker and return its configuration."""
         self.assigned[trial_id] = None
         return {"orders": self._orders_key(trial_id), "stop_key": self.stop_key}
 
     def withdraw_waiting(self) -> list[AttemptSpec]:
-        """Return all packs that no worker has yet."""
+        """Remove and return all packs that have no worker."""
         jobs = []
         with contextlib.suppress(queue.Empty):
             while True:
@@ -77,7 +77,7 @@ class Dispatcher(tune.Callback):
         return jobs
 
     def on_step_begin(self, iteration: int, trials: list[TuneTrial], **info: Any) -> None:
-        """Give packs that have come meanwhile to workers that wait for one."""
+        """Assign new packs to idle workers."""
         for trial_id in list(self._idle):
             self._give_pack(trial_id)
 
@@ -90,7 +90,7 @@ class Dispatcher(tune.Callback):
     def on_trial_result(
         self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: dict[str, Any], **info: Any
     ) -> None:
-        """Report a pack that came to its end and give the next; or say which trials of a pack go on."""
+        """Report an ended pack and assign the next one, or answer which trials of a pack to prune."""
         job = self.assigned.get(trial.trial_id)
         if job is None:
             return
@@ -102,29 +102,31 @@ class Dispatcher(tune.Callback):
             self._order(trial.trial_id, left_out=self._prune(job, report["step"], report["values"]))
 
     def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
-        """Put the pack back that a worker got when it had just given up waiting for one."""
+        """Requeue a pack assigned to a worker that had just stopped waiting."""
         job = self._forget(trial.trial_id)
         if job is not None:
             self._ends.put(AttemptEnd(job.attempt_id, kind=RequeueReason.NOT_STARTED))
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
-        """Report the pack whose worker or node is gone."""
+        """Report the pack of a lost worker or node."""
         has_started = trial.trial_id in self._num_orders
         host = self.hosts.get(trial.trial_id, "")
         job = self._forget(trial.trial_id)
-        if not has_started:  # a pack waits for that, or we would try again and again at once
+        if not has_started:  # charge the failure to a waiting pack, whose retry delay then limits the starts
             with contextlib.suppress(queue.Empty):
                 job = self.waiting.get_nowait()
         if job is not None:
             error = error_of(trial)
             kind = kind_of(error) if has_started else self._classify_start_failure(error)
-            death = describe_exit(error)
+            message = describe_exit(error)
             if kind is FailureKind.OUT_OF_MEMORY:
-                death += "; a node with more memory is needed, or smaller packs"
-            self._ends.put(AttemptEnd(job.attempt_id, death, kind, node=host, scheduler_facts={"host": host, "pid": 0}))
+                message += ". Use a node with more memory, or smaller packs."
+            self._ends.put(
+                AttemptEnd(job.attempt_id, message, kind, node=host, scheduler_facts={"host": host, "pid": 0})
+            )
 
     def _classify_start_failure(self, error: BaseException) -> FailureKind:
-        """Return what it is that a worker did not start: a node's doing, unless none has started for long."""
+        """Return the failure kind of a worker that did not start: its node's fault, unless all have failed for long."""
         kind = kind_of(error)
         if kind is not FailureKind.WORKER_LOST:
             return kind
@@ -152,26 +154,26 @@ class Dispatcher(tune.Callback):
             self._order(trial_id, job=job.to_json())
 
     def _find_host(self, trial_id: str) -> str:
-        """Return the node on which a worker runs; empty where it has not said so."""
+        """Return the node of a worker, or an empty str until it has reported it."""
         if trial_id not in self.hosts and (host := get_value(host_key(self._orders_key(trial_id)))):
             self.hosts[trial_id] = host
         return self.hosts.get(trial_id, "")
 
     def _pop_job(self, host: str) -> AttemptSpec | None:
-        """Take the first pack that lies ready and has not failed on this node; one that has, where there is no other node."""
-        passed: list[AttemptSpec] = []
-        chosen = None
-        others = set(self.hosts.values()) - self.excluded - {host}
+        """Take the first waiting pack, except packs that failed on this node and can run on another."""
+        skipped: list[AttemptSpec] = []
+        selected = None
+        other_hosts = set(self.hosts.values()) - self.excluded - {host}
         with contextlib.suppress(queue.Empty):
-            while chosen is None:
+            while selected is None:
                 job = self.waiting.get_nowait()
-                if host in job.avoid and others.difference(job.avoid):
-                    passed.append(job)
+                if host in job.avoid and other_hosts.difference(job.avoid):
+                    skipped.append(job)
                 else:
-                    chosen = job
-        for job in passed:
+                    selected = job
+        for job in skipped:
             self.waiting.put(job)
-        return chosen
+        return selected
 
     def _order(self, trial_id: str, **order: Any) -> None:
         put_value(self._orders_key(trial_id), json.dumps({"number": self._num_orders[trial_id], **order}))
@@ -198,27 +200,27 @@ class Dispatcher(tune.Callback):
 
 
 class WorkerSource(Searcher):
-    """Tells Tune to start a worker whenever one is needed."""
+    """Search algorithm that makes Tune start a worker whenever one is needed."""
 
     def __init__(self, dispatcher: Dispatcher):
         super().__init__()
         self._dispatcher = dispatcher
 
     def suggest(self, trial_id: str) -> Any:
-        """Return a new worker's configuration, None if none is needed now, or that it is over."""
+        """Return the configuration of a new worker, None if no worker is needed, or FINISHED."""
         if self._dispatcher.is_over:
             return Searcher.FINISHED
         if not self._dispatcher.needs_worker:
             if not self._dispatcher.assigned:
-                time.sleep(0.05)  # Tune would ask again and again without a pause
+                time.sleep(0.05)  # Tune would call this in a busy loop
             return None
         return self._dispatcher.register_worker(trial_id)
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
-        """Nothing to learn."""
+        """Do nothing."""
 
     def save(self, checkpoint_path: str) -> None:
-        """Nothing to keep."""
+        """Do nothing."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Nothing was kept."""
+        """Do nothing."""

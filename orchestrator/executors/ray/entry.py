@@ -1,4 +1,4 @@
-"""The executor `ray`, as it is declared: its options, and what they open; Ray itself is imported only then."""
+"""Declaration of the executor `ray`: its options and its `open` function, which imports Ray."""
 
 from __future__ import annotations
 
@@ -6,29 +6,30 @@ from depthrate.orchestrator.executors.base import ComputeTarget, ExecutorEntry, 
 from depthrate.orchestrator.executors.options import Option
 from depthrate.orchestrator.executors.slurm.entry import CLUSTER, PACKS_PER_GPU
 
-ADDRESS = Option("address", str, "A Ray cluster, as in host:6379 or auto; default: a Ray of our own.")
+ADDRESS = Option("address", str, "Ray cluster: host:port or auto. Default: start a local Ray.")
 
 
 def _open(request: ExecutorRequest) -> ComputeTarget:
-    """Return a Ray of our own on this machine, a cluster's, or (with --cluster) one inside a SLURM allocation.
+    """Return an executor for a local Ray, an existing cluster, or (with --cluster) a Ray inside a SLURM allocation.
 
     Raises:
-        ValueError: `ExecutorError`, `RayError`, `MachineError` or `SlurmError` for what is not there or does not fit.
+        ValueError: `ExecutorError`, `RayError`, `MachineError` or `SlurmError` if an option or a cluster is unsuitable.
     """
     options = request.options
     address, cluster = options.executor_options[ADDRESS.name], options.executor_options[CLUSTER.name]
     if address is not None and address.startswith("ray://"):
         raise ExecutorError(
-            f"address {address!r} is Ray's client, which Ray Tune cannot feed; run on a node, with auto"
+            f"address is {address!r}, expected host:port or auto: Ray Tune does not run through Ray Client. "
+            "Run depthrate on a node of the cluster, with --address auto."
         )
     if cluster is not None and address is not None:
         raise ExecutorError(
-            "--address is a Ray cluster that is there, --cluster has one started by SLURM; give one of them"
+            "--address connects to an existing Ray cluster and --cluster starts one with SLURM. Pass only one of them."
         )
     try:
         from depthrate.orchestrator.executors.ray.executor import open_cluster, open_local
     except ImportError as error:
-        raise ExecutorError(f"--executor ray needs Ray ({error}); install it: pip install 'depthrate[ray]'") from None
+        raise ExecutorError(f"--executor ray needs Ray ({error}). Install it: pip install 'depthrate[ray]'") from None
     if cluster is not None:
         from depthrate.orchestrator.executors.ray.allocation import open_allocation
 

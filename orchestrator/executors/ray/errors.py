@@ -1,4 +1,4 @@
-"""What goes wrong with Ray, and which kind of failure it is."""
+"""Errors of Ray: short messages and failure kinds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger("depthrate")
 
 
 class RayError(ValueError):
-    """Ray cannot be reached, or its nodes cannot run our packs."""
+    """Ray cannot be reached, or its nodes cannot run packs."""
 
 
 class RayLost(OSError):
@@ -28,63 +28,59 @@ class RayLost(OSError):
 
 
 class RayWorkerError(RuntimeError):
-    """A worker raised an error, which Ray has handed on."""
+    """A worker raised an error, which Ray passed on."""
 
 
 _TASK_ERROR = re.compile(r"(\x1b\[\d+m)?ray::")
-"""How the text of an error begins that was raised in a worker: with the call, in colour."""
+"""Start of the text of an error raised in a worker: the call, in colour."""
 _ACTOR_DETAIL = re.compile(r"\s*(class_name|actor_id|namespace|name|repr|ip|pid): ")
-"""Lines that tell one actor from another."""
-
-
-LOCAL_RAY_HINT = (
-    "where the machine is busy or short of memory, try again with fewer --workers; --executor local needs no Ray"
-)
-"""What to do where a Ray of our own does not start."""
+"""Lines of an error that identify a single actor."""
+LOCAL_RAY_HINT = "If the machine is busy or low on memory, use fewer --workers. --executor local does not need Ray."
+"""Advice if a local Ray does not start."""
 
 
 def short_error(error: BaseException) -> str:
-    """Return what an error of Ray's says in a line: its pages of advice and its processes' logs are for who develops Ray."""
+    """Return the first line of an error of Ray, without its pages of advice and logs."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else type(error).__name__
     return text if len(text) <= 240 else f"{text[:240]}..."
 
 
 def describe_exit(error: BaseException) -> str:
-    """Return how a worker ended in a line that is the same for all that ended so: without the actor's names and numbers."""
+    """Return a one-line description of a worker's exit without names and IDs, so that equal errors compare equal."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not _ACTOR_DETAIL.match(line)]
-    said = lines[-1:] if isinstance(error, RayWorkerError) else lines  # the last line of a traceback
-    return f"{type(error).__name__}: {' '.join(said)}"[:2000]
+    relevant = lines[-1:] if isinstance(error, RayWorkerError) else lines  # the last line of a traceback
+    return f"{type(error).__name__}: {' '.join(relevant)}"[:2000]
 
 
 def outlive_memory_kills() -> None:
-    """Have Tune take a worker that Ray has ended for lack of memory for one that died; else all others end with it.
+    """Make Tune treat a worker that Ray killed for lack of memory as lost. Otherwise Tune stops all workers.
 
-    Tune raises what it does not know before any callback, scheduler or state of a trial hears of it, and its list of errors
-    that it knows lacks this one. So no public hook can serve, and where a Ray has no such method all stays as that Ray does it.
+    Tune raises unknown errors before any callback, scheduler or trial state sees them, and OutOfMemoryError is unknown to it.
+    No public hook can change that. A version of Ray without the patched method keeps its behaviour.
     """
     try:
         managers: Any = importlib.import_module("ray.air.execution._internal.actor_manager").RayActorManager
         handle = managers._actor_task_failed
     except (ImportError, AttributeError):
-        log.info("this Ray ends all packs of a launch when it ends one for lack of memory: its version is unknown here")
+        log.info("unsupported version of Ray: it ends all packs of a launch when it kills one for lack of memory")
         return
     if getattr(handle, "takes_memory_kills", False):
         return
 
-    def known(given: Any) -> Any:
-        is_memory = isinstance(given, ray.exceptions.OutOfMemoryError)
-        return ray.exceptions.RayActorError(error_msg=short_error(given)) if is_memory else given
+    def convert(value: Any) -> Any:
+        is_memory = isinstance(value, ray.exceptions.OutOfMemoryError)
+        return ray.exceptions.RayActorError(error_msg=short_error(value)) if is_memory else value
 
-    def actor_task_failed(*given: Any, **named: Any) -> None:
-        handle(*map(known, given), **{name: known(value) for name, value in named.items()})
+    def actor_task_failed(*args: Any, **kwargs: Any) -> None:
+        handle(*map(convert, args), **{name: convert(value) for name, value in kwargs.items()})
 
     actor_task_failed.__dict__["takes_memory_kills"] = True
     managers._actor_task_failed = actor_task_failed
 
 
 def kind_of(error: BaseException) -> FailureKind:
-    """Return the kind of failure that an error of Ray's is."""
+    """Return the failure kind of an error of Ray."""
     text = str(error)
     if isinstance(error, ray.exceptions.OutOfMemoryError) or "running low on memory" in text:
         return FailureKind.OUT_OF_MEMORY
@@ -96,9 +92,9 @@ def kind_of(error: BaseException) -> FailureKind:
 
 
 def error_of(trial: TuneTrial) -> BaseException:
-    """Return how a trial failed, by the text that Tune keeps of it.
+    """Return the error of a failed trial, from the text file that Tune writes.
 
-    Tune keeps the error as a pickle, too; that is not loaded: on a shared machine others may write into Ray's folder.
+    Tune also writes a pickle. It is not loaded, because on a shared machine other users may write into Ray's folder.
     """
     try:
         text = Path(trial.error_file).read_text(encoding="utf-8", errors="replace") if trial.error_file else ""
@@ -107,4 +103,4 @@ def error_of(trial: TuneTrial) -> BaseException:
     last = re.split(r"^Failure # \d+ \(occurred at .*\)\n", text, flags=re.MULTILINE)[-1].strip()
     if _TASK_ERROR.match(last):
         return RayWorkerError(last)
-    return RuntimeError(last or "Ray kept no error")
+    return RuntimeError(last or "Ray stored no error")

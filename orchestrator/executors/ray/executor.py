@@ -1,6 +1,6 @@
-"""Packs as Ray Tune trials: on a Ray of our own on this machine, or on a cluster that is there.
+"""The Ray executor: packs run by Ray Tune trials, on a local Ray or an existing cluster.
 
-Tune logs nothing, checkpoints nothing and returns nothing: results stand in the store, and retries are the driver's.
+Tune neither logs, checkpoints nor returns anything: results are in the store, and the driver retries.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("depthrate")
 HEAD_LOST_S = 30.0
-"""A head that was silent for so long is gone; after a minute Ray would abort this process."""
+"""Seconds without an answer after which the head counts as lost. After a minute Ray would abort this process."""
 MAX_WORKERS = 100_000
 STOP_WAIT_S = 60.0
-"""Longest wait at the end for packs that were asked to stop."""
+"""Longest wait for stopped packs when the executor closes, in seconds."""
 
 
 class Slots(NamedTuple):
-    """How many packs a cluster has room for."""
+    """Number of packs that a cluster can run in parallel."""
 
     now: int
     max: int
-    """When its autoscaler has added all that it may."""
+    """Number after its autoscaler has added all nodes."""
 
 
 class RayExecutor(Executor):
-    """Packs as trials of one Tune run, which lives in a thread of its own as long as the launch."""
+    """Runs packs in the trials of one Tune run, in a separate thread for the whole launch."""
 
     takes_batches = True
 
@@ -68,21 +68,21 @@ class RayExecutor(Executor):
         nodes: NodeCheck | None = None,
         count_slots: Callable[[], Slots] | None = None,
     ):
-        """Run up to `workers` packs at once, each on one CPU and a share of a GPU, on no unusable node.
+        """Run up to `workers` packs in parallel, each on one CPU and a share of a GPU, on usable nodes.
 
-        Of a cluster that grows and shrinks `count_slots` tells how many packs have room now.
+        `count_slots` returns the current slots of a cluster that grows and shrinks.
         """
         self.workers, self.memory_bytes = workers, memory_bytes
         self.num_nodes = 1 if count_slots is None else None
         self.device = "cuda" if gpu_share else "cpu"
-        # one more for each worker lies ready, so that none waits for the driver
+        # one waiting pack per worker, so that no worker waits for the driver
         self.capacity = 2 * workers
         self._count_slots, self._slots = count_slots, Slots(workers, workers)
         self._head: HeadProbe | None = None
         self._is_lost = False
         self._session, self.gpu_share = session, gpu_share or 1.0
         self._title, self._nodes = where, nodes or NodeCheck([], [])
-        # a signal's handler may put while the same thread gets: other queues would wait for themselves
+        # A signal handler may put while the same thread gets, which would deadlock other queues.
         self._ends: queue.SimpleQueue[AttemptEnd | BaseException] = queue.SimpleQueue()
         self._dispatcher = Dispatcher(self._ends, f"depthrate-{secrets.token_hex(8)}", workers)
         self._open: set[str] = set()
@@ -90,78 +90,78 @@ class RayExecutor(Executor):
         self._thread = threading.Thread(target=self._run_tune, daemon=True)
 
     def summary(self) -> str:
-        """Say which Ray, and in what its nodes differ from this machine."""
-        where = f"{self._title}, {counted(self.workers, 'pack')} at once on {self.device}"
-        return "; ".join([where, *self._nodes.differences[:5]])
+        """Return the Ray cluster, its slots, and differences between its nodes and this machine as text."""
+        slots = f"{self._title}, {counted(self.workers, 'parallel pack')} on {self.device}"
+        return "; ".join([slots, *self._nodes.differences[:5]])
 
     def details(self, packs: Sequence[Pack], estimate_s: Estimate) -> dict[str, Any]:
-        """Return in what the nodes differ from this machine."""
+        """Return the differences between the nodes and this machine."""
         return {"version_differences": "\n".join(self._nodes.differences)} if self._nodes.differences else {}
 
     def start(self, num_packs: int | None) -> None:
-        """Connect to Ray, or start it if it is ours.
+        """Connect to Ray, or start a local one.
 
         Raises:
-            RayError: it could not be started.
+            RayError: Ray cannot be started or reached.
         """
         self._session.connect()
         self._head = HeadProbe(self._session.head, self._update_slots)
 
     def _update_slots(self) -> None:
-        """Note how many packs have room; in the probe's thread, since Ray answers nobody while its head is gone."""
+        """Update the slots. Runs in the probe's thread, because Ray blocks while its head is away."""
         if self._count_slots is not None:
             self._slots = self._count_slots()
 
     def _apply_slots(self) -> None:
-        """Have as many workers as the cluster has room for, and ask for as many as its autoscaler may make room for.
+        """Adapt the number of workers to the current and future slots.
 
         Raises:
-            RayLost: the head is gone.
+            RayLost: The head is lost.
         """
         if self._head is not None and self._head.silent_s > HEAD_LOST_S:
             self._is_lost = True
             raise RayLost(
-                f"{self._title}: its head at {self._head.address} has not answered for {self._head.silent_s:.0f} s, so no pack "
-                "can be started or followed; workers that still run end by themselves. See there why it ended "
-                "(ray status, its gcs_server.out), and start it again or give another --address"
+                f"{self._title}: no answer from its head at {self._head.address} for {self._head.silent_s:.0f} s. Running "
+                "workers save a checkpoint and exit. Check the head (ray status, gcs_server.out), then restart it or pass "
+                "another --address."
             )
         if self._slots.now != self.workers or self._slots.max != self._dispatcher.workers:
             if self._slots.now != self.workers:
-                log.info("%s: room for %d packs at once, before %d", self._title, self._slots.now, self.workers)
+                log.info("%s: slots changed from %d to %d", self._title, self.workers, self._slots.now)
             self.workers, self._dispatcher.workers = self._slots.now, self._slots.max
             self.capacity = 2 * self._slots.max
 
     def submit(self, jobs: Sequence[AttemptSpec]) -> None:
-        """Lay packs ready for the workers; Tune starts these where there is room."""
+        """Queue packs for the workers, which Tune starts in free slots."""
         for job in jobs:
             self._open.add(job.attempt_id)
             self._dispatcher.waiting.put(job)
-        if self._thread.ident is None:  # not before: Tune sleeps for a second where there is nothing to do
+        if self._thread.ident is None:  # not earlier, because an idle Tune sleeps for a second
             self._folder = tempfile.mkdtemp(prefix="dr-tune-")
-            logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # it would speak of failed trials and missing logs
+            logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # it reports failed trials and missing logs
             os.environ.update(TUNE_SETTINGS, TUNE_MAX_PENDING_TRIALS_PG=str(MAX_WORKERS))
             self._thread.start()
 
     def running(self) -> Mapping[str, str]:
-        """Return the attempts that have started: as submitted -> as they run now."""
+        """Return the started attempts, whose IDs never change here."""
         jobs = [job for job in list(self._dispatcher.assigned.values()) if job is not None]
         return {job.attempt_id: job.attempt_id for job in jobs}
 
     def nodes_by_attempt(self) -> Mapping[str, str]:
-        """Return attempt -> the node on which it runs."""
+        """Return attempt -> node of the started attempts."""
         hosts = self._dispatcher.hosts.copy()
         jobs = [(trial_id, job) for trial_id, job in list(self._dispatcher.assigned.items()) if job is not None]
         return {job.attempt_id: hosts[trial_id] for trial_id, job in jobs if trial_id in hosts}
 
     def exclude_nodes(self, nodes: Sequence[str]) -> None:
-        """Give nothing more to workers on these nodes."""
+        """Assign nothing more to workers on these nodes."""
         self._dispatcher.excluded = frozenset(nodes)
 
     def poll(self, timeout_s: float) -> list[AttemptEnd]:
-        """Wait up to `timeout_s` and return the packs that ended.
+        """Wait up to `timeout_s` and return the attempts that ended.
 
         Raises:
-            RayLost: Tune broke down; what is committed stands.
+            RayLost: The head is lost or Tune failed. Committed results remain.
         """
         self._apply_slots()
         ends: list[AttemptEnd] = []
@@ -172,20 +172,20 @@ class RayExecutor(Executor):
                 messages.append(self._ends.get_nowait())
         for message in messages:
             if isinstance(message, BaseException):
-                raise RayLost(f"Ray Tune broke down: {type(message).__name__}: {short_error(message)}") from message
+                raise RayLost(f"Ray Tune failed: {type(message).__name__}: {short_error(message)}") from message
             self._open.discard(message.attempt_id)
             ends.append(message)
         return ends
 
     def stop(self) -> None:
-        """Ask running packs to save a checkpoint and end; those that have not started end at once."""
+        """Ask running packs to save a checkpoint and exit, and requeue waiting packs."""
         if self._thread.ident is not None:
             put_value(self._dispatcher.stop_key, "1")
         for job in self._dispatcher.withdraw_waiting():
             self._ends.put(AttemptEnd(job.attempt_id, kind=RequeueReason.NOT_STARTED))
 
     def close(self) -> None:
-        """End the Tune run and the connection; what still runs is killed."""
+        """End the Tune run and the connection. Packs that still run are killed."""
         if self._head is not None:
             self._head.close()
         if self._is_lost:
@@ -201,9 +201,9 @@ class RayExecutor(Executor):
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _await_workers(self, longest_s: float) -> None:
-        """Wait for those that have started; Tune itself would also wait for those that have no place to start."""
-        deadline = time.monotonic() + longest_s
+    def _await_workers(self, timeout_s: float) -> None:
+        """Wait for the started workers. Tune would also wait for workers that have no slot to start in."""
+        deadline = time.monotonic() + timeout_s
         while self._thread.is_alive() and self._dispatcher.has_started and time.monotonic() < deadline:
             self._thread.join(timeout=0.1)
         self._thread.join(timeout=2.0)
@@ -236,15 +236,15 @@ def _short_name(trial: TuneTrial) -> str:
 
 
 def open_local(device: str, workers: int | None, packs_per_gpu: int) -> RayExecutor:
-    """Return a Ray of our own on this machine, which is not started yet.
+    """Return an executor for a local Ray, without starting it.
 
     Raises:
-        MachineError: the device or the number of workers cannot be had.
+        MachineError: The device or the number of workers is not available.
     """
     machine = choose_machine(device, workers)
     has_gpus, memory_bytes = machine.device == "cuda", machine.memory_bytes
-    at_once = len(machine.gpus) * packs_per_gpu if has_gpus else machine.workers
-    workers = max(1, min(at_once, workers or at_once))
+    max_parallel = len(machine.gpus) * packs_per_gpu if has_gpus else machine.workers
+    workers = max(1, min(max_parallel, workers or max_parallel))
     return RayExecutor(
         Session(address=None, workers=workers, gpus=len(machine.gpus)),
         workers=workers,
@@ -255,24 +255,26 @@ def open_local(device: str, workers: int | None, packs_per_gpu: int) -> RayExecu
 
 
 def open_cluster(address: str, device: str, workers: int | None, packs_per_gpu: int) -> RayExecutor:
-    """Return a Ray cluster that is there, connected and looked at.
+    """Return an executor for an existing Ray cluster, after connecting to it and checking its nodes.
 
     Raises:
-        ValueError: `RayError` or `MachineError` for what cannot be reached or does not fit.
+        ValueError: `RayError` or `MachineError` if the cluster cannot be reached or an option is unsuitable.
     """
     session = Session(address=address).connect()
     nodes = check_nodes()
     memory_bytes = session.memory_per_cpu()
     gpus = int(session.max_resources().get("GPU", 0))
     if device not in ("auto", "cpu", "cuda") or (device == "cuda" and not gpus):
-        raise MachineError(f"device {device!r}: the Ray cluster has {gpus} GPUs; allowed: auto, cpu, cuda")
+        raise MachineError(
+            f"device is {device!r}, expected auto, cpu or, with GPUs, cuda. The Ray cluster has {gpus} GPUs."
+        )
     has_gpus = bool(gpus) and device != "cpu"
-    name, packs_each = ("GPU", packs_per_gpu) if has_gpus else ("CPU", 1)
+    name, packs_per_unit = ("GPU", packs_per_gpu) if has_gpus else ("CPU", 1)
 
     def count_slots() -> Slots:
-        each = [packs_each * int(found.get(name, 0)) for found in (session.resources(), session.max_resources())]
-        now, most = (max(1, min(count, workers or MAX_WORKERS, MAX_WORKERS)) for count in each)
-        return Slots(now, max(now, most))
+        counts = [packs_per_unit * int(units.get(name, 0)) for units in (session.resources(), session.max_resources())]
+        now, later = (max(1, min(count, workers or MAX_WORKERS, MAX_WORKERS)) for count in counts)
+        return Slots(now, max(now, later))
 
     return RayExecutor(
         session,

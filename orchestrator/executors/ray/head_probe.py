@@ -1,4 +1,4 @@
-"""Whether Ray's head is there, asked without Ray, whose own calls wait for a minute and then end the process."""
+"""Probe of Ray's head that does not use Ray, whose calls would wait for a minute and then abort the process."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import time
 from collections.abc import Callable
 
 PROBE_INTERVAL_S = 2.0
+"""Seconds between probes."""
 HEAD_CONNECT_TIMEOUT_S = 3.0
-"""How long the head's port may take to accept a connection."""
+"""Time limit for a connection to the head's port, in seconds."""
 
 
 class HeadProbe:
-    """Asks the head's port again and again, in a thread of its own."""
+    """Thread that regularly connects to the head's port."""
 
     def __init__(self, address: str, also: Callable[[], object] = lambda: None):
-        """Watch the head at `host:port`; `also` is called after each answer, and one that hangs counts as silence."""
+        """Probe the head at `host:port`. `also` is called after each connection, and must return for it to count."""
         self.address = address
         host, _, port = address.rpartition(":")
         self._host_port = host, int(port)
@@ -28,11 +29,11 @@ class HeadProbe:
 
     @property
     def silent_s(self) -> float:
-        """For how many seconds it has not answered."""
+        """Seconds since the last successful probe."""
         return time.monotonic() - self._answered_at
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop probing."""
         self._is_over.set()
 
     def _run(self) -> None:
@@ -41,11 +42,11 @@ class HeadProbe:
                 socket.create_connection(self._host_port, HEAD_CONNECT_TIMEOUT_S).close()
                 self._on_answer()
                 self._answered_at = time.monotonic()
-            except Exception:  # whatever it is, the head did not answer
+            except Exception:  # any error means that the head did not answer
                 pass
             self._is_over.wait(PROBE_INTERVAL_S)
 
 
 def is_orphan(parent: int) -> bool:
-    """Whether the process that started this one, Ray's own of this node, is gone."""
+    """Return whether the parent process, Ray's own on this node, has exited."""
     return os.getppid() != parent

@@ -1,4 +1,4 @@
-"""A connection to Ray, one of our own on this machine or a cluster's, and what its nodes have."""
+"""Connection to a local Ray or a Ray cluster, and the resources and versions of its nodes."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from depthrate.orchestrator.executors.ray.errors import LOCAL_RAY_HINT, RayError
 from depthrate.tasks.python_process import SAFE_PATH
 
 AUTH_MODE = "RAY_AUTH_MODE"
-"""The environment variable by which Ray takes or asks for a token."""
+"""Environment variable that switches Ray's token authentication."""
 PORT_TIMEOUT_S = 10.0
-"""How long a head's port may take to accept a connection."""
+"""Time limit for a connection to the head's port, in seconds."""
 NODE_ANSWER_TIMEOUT_S = 60.0
-"""Longest wait for the nodes to answer what is installed on them."""
+"""Longest wait for the versions installed on the nodes, in seconds."""
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
 
 
 class _JobConfig(JobConfig):
-    """A job whose workers import what is installed: Ray would put the driver's working folder before that."""
+    """A job whose workers import installed packages first. Ray would put the driver's working folder before them."""
 
     def _serialize(self) -> Any:
         self._py_driver_sys_path = []
@@ -50,7 +50,7 @@ class _JobConfig(JobConfig):
 
 
 class Session:
-    """A connection to Ray: one of our own on this machine, or a cluster's."""
+    """A connection to Ray: a local one, or a cluster."""
 
     def __init__(self, *, address: str | None, workers: int | None = None, gpus: int = 0):
         self._address, self._workers, self._gpus = address, workers, gpus
@@ -58,41 +58,40 @@ class Session:
         self._auth_mode = os.environ.get(AUTH_MODE)
         """The mode before Ray starts here. Ray sets it, and a later connection to a cluster would inherit it."""
         self.is_connected = False
-        """Whether it was started here, and ends with `close`."""
+        """True once this session has connected, so that `close` disconnects."""
 
     def connect(self) -> Session:
-        """Connect, or start what is asked for, and return this session; nothing happens where Ray is connected already.
+        """Connect or start Ray, and return this session. Do nothing if Ray is connected already.
 
         Raises:
-            RayError: the cluster cannot be reached.
+            RayError: Ray cannot be started or reached.
         """
         if ray.is_initialized():
             return self
         self._check_port()
         environment = WORKER_ENVIRONMENT | SAFE_PATH | {"DEPTHRATE_DRIVER_PID": "", "RAY_USAGE_STATS_ENABLED": "0"}
-        with captured_stderr() as written:
+        with captured_stderr() as read_stderr:
             try:
                 if self._address is None:
                     self._start(environment)
                 else:
                     self._folder = tempfile.mkdtemp(prefix="dr-code-")
-                    code = {"py_modules": [copy_package(self._folder)]}
-                    runtime_env = {"env_vars": environment, **code}
+                    runtime_env = {"env_vars": environment, "py_modules": [copy_package(self._folder)]}
                     ray.init(address=self._address, runtime_env=runtime_env, job_config=_JobConfig(), **_QUIET)
-            except Exception as error:  # of a Ray that comes too late it is an Exception and no more
-                why = self._connect_error(error, written())
+            except Exception as error:  # a start that times out raises a plain Exception
+                message = self._connect_error(error, read_stderr())
                 with contextlib.suppress(Exception):
-                    ray.shutdown()  # what has started of it
+                    ray.shutdown()  # after a partial start
                 self._clean_up()
-                raise RayError(why) from None
+                raise RayError(message) from None
         self.is_connected = True
         return self
 
     def _check_port(self) -> None:
-        """See that somebody listens where a host and a port are given; Ray would try for minutes.
+        """Check that an address with host and port accepts connections. Ray would retry for minutes.
 
         Raises:
-            RayError: nobody does.
+            RayError: It does not.
         """
         host, _, port = (self._address or "").rpartition(":")
         if not host or not port.isdigit():
@@ -101,24 +100,23 @@ class Session:
             socket.create_connection((host, int(port)), PORT_TIMEOUT_S).close()
         except OSError as error:
             raise RayError(
-                f"no Ray cluster at {self._address!r}: nobody listens there ({error}); `ray status` there says where it is"
+                f"no Ray cluster at {self._address!r}: {error}. Run `ray status` on a node of the cluster for its address."
             ) from error
 
-    def _connect_error(self, error: Exception, written: str) -> str:
-        """Say why there is no connection; Ray only writes to its error output that a token is asked for."""
+    def _connect_error(self, error: Exception, stderr: str) -> str:
+        """Return a message about a failed connection. Ray reports a missing token only on stderr."""
         if self._address is None:
-            return f"no Ray could be started here: {short_error(error)}; {LOCAL_RAY_HINT}"
-        if "Unauthenticated" in written or "authentication token" in str(error).lower():
-            is_given = os.environ.get(AUTH_MODE) == "token"
+            return f"Ray cannot be started: {short_error(error).rstrip('.')}. {LOCAL_RAY_HINT}"
+        if "Unauthenticated" in stderr or "authentication token" in str(error).lower():
+            problem = "has a different token" if os.environ.get(AUTH_MODE) == "token" else "requires a token"
             return (
-                f"the Ray cluster at {self._address!r} is there and asks for a token, and "
-                f"{'the one given here is another' if is_given else 'none is given here'}; set RAY_AUTH_MODE=token and, unless "
-                "its head's token stands in ~/.ray/auth_token (where `ray start` finds it by itself), RAY_AUTH_TOKEN"
+                f"the Ray cluster at {self._address!r} {problem}. Set RAY_AUTH_MODE=token and, unless the head's token is in "
+                "~/.ray/auth_token (the default of `ray start`), RAY_AUTH_TOKEN."
             )
-        return f"no Ray cluster at {self._address!r}: {short_error(error)}; `ray status` shows what is there"
+        return f"no Ray cluster at {self._address!r}: {short_error(error).rstrip('.')}. Check it with `ray status`."
 
     def _start(self, environment: dict[str, str]) -> None:
-        # short, because Ray's socket paths below it may have 107 bytes; our own, because /tmp/ray may be another user's
+        # Short, because socket paths have at most 107 bytes. Private, because /tmp/ray may belong to another user.
         self._folder = tempfile.mkdtemp(prefix="dr-ray-")
         with _protected_start():
             ray.init(
@@ -126,44 +124,44 @@ class Session:
                 num_cpus=self._workers,
                 num_gpus=self._gpus,
                 include_dashboard=False,
-                _temp_dir=f"{self._folder}/r",  # Ray lets everybody write into its folder, so it stands in one of ours
-                object_store_memory=100 * 2**20,  # nothing passes through it
+                _temp_dir=f"{self._folder}/r",  # Ray's folder is world-writable, so it is inside a private one
+                object_store_memory=100 * 2**20,  # not used
                 runtime_env={"env_vars": environment},
                 job_config=_JobConfig(),
                 **_QUIET,
             )
 
     def resources(self) -> dict[str, float]:
-        """Return what the nodes have together: CPU, GPU."""
+        """Return the cluster's total resources, such as CPU and GPU."""
         return dict(ray.cluster_resources())
 
     def max_resources(self) -> dict[str, float]:
-        """Return what the nodes may have together when an autoscaler has added all it may; what they have where none does."""
-        there = self.resources()
-        try:  # Ray has no public way to ask
-            most = ray._private.state.state.get_max_resources_from_cluster_config() or {}
+        """Return the total resources once an autoscaler has added all nodes, or the current ones without an autoscaler."""
+        current = self.resources()
+        try:  # Ray has no public function for this
+            limits = ray._private.state.state.get_max_resources_from_cluster_config() or {}
         except Exception:
-            most = {}
-        return {name: max(there.get(name, 0.0), float(most.get(name, 0.0))) for name in there | most}
+            limits = {}
+        return {name: max(current.get(name, 0.0), float(limits.get(name, 0.0))) for name in current | limits}
 
     @property
     def head(self) -> str:
-        """Where the head listens, as host:port."""
+        """Address of the head, as host:port."""
         return str(ray.get_runtime_context().gcs_address)
 
     def memory_per_cpu(self) -> float | None:
-        """Return the bytes that each CPU's packs may use on the node with the least, as Ray knows it."""
+        """Return Ray's bytes per CPU on the node with the least, or None if unknown."""
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
         shares = [node["memory"] / node["CPU"] for node in nodes if node.get("memory")]
         return min(shares, default=None)
 
     def abandon(self) -> None:
-        """Leave a Ray that is gone without a word to it: every word would wait for a minute and then end this process."""
+        """Abandon a lost Ray without calling it, because each call would wait for a minute and then abort this process."""
         atexit.unregister(ray.shutdown)
         self._clean_up()
 
     def close(self) -> None:
-        """Disconnect, and end what was started."""
+        """Disconnect, and stop a local Ray."""
         if not self.is_connected:
             return
         try:
@@ -179,16 +177,18 @@ class Session:
 
 
 def _restore_auth_mode(mode: str | None) -> None:
-    """Set the environment variable as it was, and have this process's Ray read it again.
+    """Restore the environment variable, and make Ray read it again in this process.
 
-    Ray reads the variable once per process. Without the second step a later connection to a cluster without tokens
-    refuses every message of its workers, and actors never start.
+    Ray reads the variable once per process. Without the second step, a later connection to a cluster without tokens
+    rejects every message of its workers, and actors never start.
     """
     if mode is None:
         del os.environ[AUTH_MODE]
     else:
         os.environ[AUTH_MODE] = mode
-    with contextlib.suppress(ImportError, AttributeError):  # not public: an older Ray has no token mode by default
+    with contextlib.suppress(
+        ImportError, AttributeError
+    ):  # private names, missing in older versions, which have no token mode by default
         raylet: Any = importlib.import_module("ray._raylet")
         raylet.Config.initialize("")
         raylet.AuthenticationTokenLoader.instance().reset_cache()
@@ -196,36 +196,36 @@ def _restore_auth_mode(mode: str | None) -> None:
 
 @contextlib.contextmanager
 def _protected_start() -> Iterator[None]:
-    """Start processes that outlive a closed terminal, and of which none leaves gigabytes of core file if it aborts."""
+    """Protect processes started in this context from a closed terminal, and disable their core files of gigabytes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
     is_main = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN) if is_main else None
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN) if is_main else None
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
         if is_main:
-            signal.signal(signal.SIGHUP, before)
+            signal.signal(signal.SIGHUP, previous)
 
 
 @contextlib.contextmanager
 def captured_stderr() -> Iterator[Callable[[], str]]:
-    """Keep what native code writes to this process's error output, and yield what returns it."""
+    """Capture this process's stderr, including native code, and yield a function that returns the text."""
     with tempfile.TemporaryFile() as file:
-        before = os.dup(2)
+        stderr_copy = os.dup(2)
         sys.stderr.flush()
         os.dup2(file.fileno(), 2)
         try:
             yield lambda: os.pread(file.fileno(), 1_000_000, 0).decode(errors="replace")
         finally:
             sys.stderr.flush()
-            os.dup2(before, 2)
-            os.close(before)
+            os.dup2(stderr_copy, 2)
+            os.close(stderr_copy)
 
 
 def count_nodes(address: str, wanted: int, wait_s: float) -> int:
-    """Wait until a cluster has as many nodes as wanted, and return how many it has."""
+    """Wait up to `wait_s` until a cluster has `wanted` nodes, and return their number."""
     deadline = time.monotonic() + wait_s
     while True:
         try:
@@ -237,18 +237,18 @@ def count_nodes(address: str, wanted: int, wait_s: float) -> int:
             time.sleep(1.0)
     try:
         while True:
-            there = sum(node["Alive"] for node in ray.nodes())
-            if there >= wanted or time.monotonic() > deadline:
-                return there
+            num_nodes = sum(node["Alive"] for node in ray.nodes())
+            if num_nodes >= wanted or time.monotonic() > deadline:
+                return num_nodes
             time.sleep(0.5)
     finally:
         ray.shutdown()
 
 
 def copy_package(folder: str) -> str:
-    """Copy our package into a folder, to be sent to nodes on which it may not be installed, and return where it is.
+    """Copy depthrate into a folder, for nodes where it is not installed, and return the path of the copy.
 
-    Ray follows no links, and in a checkout the package consists of them.
+    Ray does not follow links, and in a checkout the package consists of links.
     """
     copy = Path(folder) / "depthrate"
     with as_file(files("depthrate")) as package:
@@ -257,7 +257,7 @@ def copy_package(folder: str) -> str:
 
 
 def installed_versions() -> dict[str, str]:
-    """Return the versions on which numbers and file formats depend."""
+    """Return the installed versions that affect numbers and file formats."""
     versions = {"python": ".".join(map(str, sys.version_info[:3]))}
     for name in ("ray", "torch", "numpy", "pyarrow"):
         try:
@@ -268,28 +268,27 @@ def installed_versions() -> dict[str, str]:
 
 
 class NodeCheck(NamedTuple):
-    """What the nodes of a cluster answered."""
+    """Result of checking the nodes of a cluster."""
 
     differences: list[str]
-    """In what the nodes differ from this machine, and which do not run tasks, in words."""
+    """Messages about unusable nodes, and about versions that differ from this machine."""
     unusable: list[str]
-    """The ids of the nodes that do not run tasks."""
+    """IDs of the nodes that run no tasks."""
 
 
 def check_nodes(wait_s: float = NODE_ANSWER_TIMEOUT_S) -> NodeCheck:
-    """Ask all nodes at once what is installed on them, and compare it with what is installed here.
+    """Query the installed versions of all nodes in parallel, and compare them with this machine.
 
-    A node that cannot run the question, for lack of memory say, or does not answer in time would run no pack either:
-    it is left out.
+    A node that fails to run the query, for lack of memory for instance, or to answer in time is unusable for packs too.
 
     Args:
-        wait_s: the longest wait for all answers together, in seconds.
+        wait_s: Longest wait for all answers together, in seconds.
 
     Raises:
-        RayError: no node answers, or one lacks what every pack needs.
+        RayError: No node answers, or a node lacks a required package.
     """
-    here = installed_versions()
-    asked = {
+    local_versions = installed_versions()
+    node_ids = {
         ray.remote(installed_versions)
         .options(
             num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
@@ -298,25 +297,27 @@ def check_nodes(wait_s: float = NODE_ANSWER_TIMEOUT_S) -> NodeCheck:
         for node in ray.nodes()
         if node["Alive"]
     }
-    answered, silent = ray.wait(list(asked), num_returns=len(asked), timeout=wait_s)
+    answered, unanswered = ray.wait(list(node_ids), num_returns=len(node_ids), timeout=wait_s)
     differences, unusable = [], []
-    for answer in silent:
-        ray.cancel(answer, force=True)
-        unusable.append((asked[answer], f"did not answer in {wait_s:.0f} s"))
-    for answer in answered:
-        node = f"node {asked[answer][:8]}"
+    for query in unanswered:
+        ray.cancel(query, force=True)
+        unusable.append((node_ids[query], f"no answer in {wait_s:.0f} s"))
+    for query in answered:
+        node = f"node {node_ids[query][:8]}"
         try:
-            there = ray.get(answer)
+            versions = ray.get(query)
         except ray.exceptions.RayError as error:
-            unusable.append((asked[answer], short_error(error)))
+            unusable.append((node_ids[query], short_error(error)))
             continue
-        missing = [name for name in ("numpy", "pyarrow") if there[name] == "not installed"]
+        missing = [name for name in ("numpy", "pyarrow") if versions[name] == "not installed"]
         if missing:
-            raise RayError(f"Ray {node} lacks {', '.join(missing)}; install there what is installed here")
+            raise RayError(f"Ray {node} lacks {', '.join(missing)}. Install the versions of this machine on it.")
         differences += [
-            f"{node} has {name} {there[name]}, here it is {here[name]}" for name in here if there[name] != here[name]
+            f"{node} has {name} {versions[name]}, this machine has {version}"
+            for name, version in local_versions.items()
+            if versions[name] != version
         ]
-    left_out = [f"node {node_id[:8]} is left out, it runs no task: {why}" for node_id, why in unusable]
-    if len(unusable) == len(asked):
-        raise RayError(f"no node of the Ray cluster runs our code: {'; '.join(left_out[:3])}")
-    return NodeCheck([*left_out, *differences], [node_id for node_id, _ in unusable])
+    messages = [f"node {node_id[:8]} is excluded, it runs no tasks: {reason}" for node_id, reason in unusable]
+    if len(unusable) == len(node_ids):
+        raise RayError(f"no node of the Ray cluster runs tasks: {', '.join(messages[:3])}")
+    return NodeCheck([*messages, *differences], [node_id for node_id, _ in unusable])

@@ -1,7 +1,7 @@
-"""A worker on Ray: a Tune trial that takes one pack after another as long as there are any.
+"""Ray workers: a worker is a Tune trial that runs one pack after another.
 
-So Tune's cost of a trial (an actor, a placement group) is not paid for every pack. Packs and orders go to it through Ray's
-key-value store.
+This avoids Tune's overhead per trial (an actor and a placement group) for each pack. Workers receive packs and orders through
+Ray's key-value store.
 """
 
 from __future__ import annotations
@@ -30,45 +30,45 @@ from depthrate.orchestrator.worker.attempt_runner import run_job
 from depthrate.orchestrator.worker.context import StopFlag
 
 STOP_POLL_INTERVAL_S = 0.5
-"""How often a busy worker looks whether it should stop."""
+"""Seconds between checks for a stop request."""
 ORDER_POLL_INTERVAL_S = 0.02
-"""How often an idle worker looks for its next pack."""
+"""Seconds between checks of an idle worker for its next order."""
 HEAD_LOST_S = 20.0
-"""A head that was silent for so long is gone; Ray itself waits for a minute, and then saves nothing."""
+"""Seconds without an answer after which the head counts as lost. Ray waits for a minute, and then aborts the worker."""
 CHECKPOINT_TIMEOUT_S = 60.0
-"""How long a pack may take to save its state when its worker has lost Ray."""
+"""Seconds for a pack to save a checkpoint once its worker has lost Ray."""
 ORPHAN_EXIT_CODE = 71
-"""Exit code of such a worker."""
+"""Exit code of a worker that has lost Ray."""
 LINGER_S = 15.0
-"""How long an idle worker waits for a pack before it gives its CPU or GPU back; a new one takes seconds to start."""
+"""Time that an idle worker waits, in seconds, before it releases its CPU or GPU. Starting a new worker takes seconds."""
 
 
 def put_value(key: str, value: str) -> None:
-    """Leave a text under a key that every process of the cluster can read."""
+    """Store a value under a key, for every process of the cluster."""
     internal_kv._internal_kv_put(key.encode(), value.encode())
 
 
 def get_value(key: str) -> str | None:
-    """Return the text under a key; None if there is none."""
+    """Return the value of a key, or None."""
     value = internal_kv._internal_kv_get(key.encode())
     return None if value is None else value.decode()
 
 
 def delete_value(key: str) -> None:
-    """Forget a key."""
+    """Delete a key."""
     internal_kv._internal_kv_del(key.encode())
 
 
 def host_key(orders: str) -> str:
-    """Return the key under which a worker says on which node it runs."""
+    """Return the key of a worker's node."""
     return f"{orders}-host"
 
 
 class PackTrainable(tune.Trainable):
-    """A worker: a step of it is one pack, run as every other executor runs it, or a stretch between two reports."""
+    """A worker. One step runs a pack, or trains it up to its next report."""
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Begin to look for the sign to stop."""
+        """Publish this worker's node and start its threads."""
         self._orders, self._stop_key = config["orders"], config["stop_key"]
         self._linger_s = LINGER_S
         put_value(host_key(self._orders), socket.gethostname())
@@ -81,20 +81,20 @@ class PackTrainable(tune.Trainable):
         threading.Thread(target=self._exit_if_orphaned, daemon=True).start()
 
     def step(self) -> dict[str, Any]:
-        """Carry out the next order; what comes of a pack stands in the store."""
+        """Execute the next order. Results of a pack go to the store."""
         order = self._next_order()
         if order is None:
             return {"done": True}
         self._is_busy = True
         try:
-            return self._carry_out(order)
+            return self._execute(order)
         finally:
             self._is_busy = False
 
-    def _carry_out(self, order: dict[str, Any]) -> dict[str, Any]:
+    def _execute(self, order: dict[str, Any]) -> dict[str, Any]:
         if self._pack is not None:
             return self._result(self._pack.resume(order["left_out"]))
-        if order.get("hold"):  # its node is avoided: it keeps the place, since another worker would get it
+        if order.get("hold"):  # its node is excluded: it keeps the slot, so that no other worker starts there
             self._linger_s = math.inf
             return {"done": False}
         self._linger_s = LINGER_S
@@ -106,26 +106,26 @@ class PackTrainable(tune.Trainable):
         return self._result(self._pack.resume([]))
 
     def cleanup(self) -> None:
-        """Let a pack that is asked to stop save its checkpoint."""
-        self._stop.set("its worker ends")
+        """Stop the current pack after it has saved a checkpoint."""
+        self._stop.set("its worker exits")
         while self._pack is not None and self._pack.resume([]) is not None:
             pass
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Keep nothing: packs keep their checkpoints in the store."""
+        """Do nothing: packs save their checkpoints to the store."""
 
     def load_checkpoint(self, checkpoint: Any) -> None:
-        """Nothing was kept."""
+        """Do nothing: packs load their checkpoints from the store."""
 
     def _next_order(self) -> dict[str, Any] | None:
-        """Return what the driver wants next; None if that is nothing, for too long or because all is over."""
-        give_up_at = time.monotonic() + self._linger_s
+        """Return the driver's next order, or None after a stop request or a long wait."""
+        deadline = time.monotonic() + self._linger_s
         while self._pack is not None or not (self._stop.is_set or self._is_stop_requested()):
             order = json.loads(get_value(self._orders) or "{}")
             if order.get("number") == self._num_orders:
                 self._num_orders += 1
                 return dict(order)
-            if time.monotonic() > give_up_at:
+            if time.monotonic() > deadline:
                 return None
             time.sleep(ORDER_POLL_INTERVAL_S)
         return None
@@ -146,20 +146,19 @@ class PackTrainable(tune.Trainable):
                 self._stop.set("asked to stop")
 
     def _exit_if_orphaned(self) -> None:
-        """End this process where nobody is left to work for: its pack saves a checkpoint, and it takes no other."""
+        """Exit once this worker has lost its node or the head, after its pack has saved a checkpoint."""
         while not is_orphan(self._parent) and self._head.silent_s < HEAD_LOST_S:
             time.sleep(STOP_POLL_INTERVAL_S)
-        what = "its Ray node has ended" if is_orphan(self._parent) else "Ray's head does not answer"
-        self._stop.set(what)
+        self._stop.set("its Ray node has exited" if is_orphan(self._parent) else "Ray's head does not answer")
         deadline = time.monotonic() + CHECKPOINT_TIMEOUT_S
-        time.sleep(STOP_POLL_INTERVAL_S)  # for the answer that nothing more is done
+        time.sleep(STOP_POLL_INTERVAL_S)  # leaves time to report that this worker is done
         while self._is_busy and time.monotonic() < deadline:
             time.sleep(STOP_POLL_INTERVAL_S)
         os._exit(ORPHAN_EXIT_CODE)
 
 
 class _WatchedPack:
-    """A pack in a thread of its own that waits at each report until it is said which trials go on."""
+    """A pack in a separate thread, which waits at each report for the trials to prune."""
 
     def __init__(self, job: AttemptSpec, stop: StopFlag):
         self._job, self._stop = job, stop
@@ -168,7 +167,7 @@ class _WatchedPack:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def resume(self, left_out: list[str]) -> str | None:
-        """Train to the next report and return it, or None at the end."""
+        """Train up to the next report and return it, or None at the end. `left_out` contains the trials to prune."""
         if self._thread.ident is None:
             self._thread.start()
         else:

@@ -362,7 +362,7 @@ class SlurmExecutor(Executor):
         self._unhealthy_nodes = list(nodes)
         self._exclude_from_waiting()
 
-    def terminate(self, attempt_id: str, why: str) -> bool:
+    def terminate(self, attempt_id: str, reason: str) -> bool:
         """Stop watching a stale attempt, and cancel its job if it runs nothing else."""
         for job in list(self._queue.jobs.values()):
             if attempt_id in job.current:

@@ -173,11 +173,11 @@ def run_supervisor(arguments: list[str]) -> None:
     """Run `depthrate run` inside the job. The only argument is the job's folder."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     (folder,) = arguments
-    start_marker(Path(folder), os.environ["SLURM_JOB_ID"], in_job.restart_count()).touch()
-    _Launch(Path(folder) / OPTIONS_FILE).run()
+    start_marker(Path(folder), os.environ["SLURM_JOB_ID"], in_job.restarts()).touch()
+    InnerLaunch(Path(folder) / OPTIONS_FILE).run()
 
 
-class _Launch:
+class InnerLaunch:
     """Runs `depthrate run` inside the job and requeues the job near its time limit."""
 
     def __init__(self, file: Path):

@@ -1,4 +1,4 @@
-"""Which nodes are unhealthy: those that fail where others do not, and not those on which a task with a bug fails too."""
+"""Unhealthy nodes are those where only they fail, not nodes that run a task with a bug."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_node_that_dies_with_many_attempts_has_died_once() -> None:
         health.record_success("n3")
         deaths.append(health.describe("n2").partition(" on n2")[0])
         if death == 0:
-            assert health.unhealthy == [] and health.excluded == ["n2"], "a reboot is no habit"
+            assert health.unhealthy == [] and health.excluded == ["n2"], "one reboot is not enough"
         now[0] += 300
     assert deaths == ["1 of 1 attempts failed", "2 of 2 attempts failed", "3 of 3 attempts failed"]
     assert health.unhealthy == ["n2"]
@@ -117,7 +117,7 @@ def test_a_node_that_has_just_failed_is_left_alone_for_a_while() -> None:
     health.record_failure("n2", "p", FailureKind.TASK, "on n2")
     assert health.unhealthy == [] and health.excluded == ["n2"]
     now[0] += 200
-    assert health.excluded == [], "one failure is no proof"
+    assert health.excluded == [], "one failure is not enough"
 
 
 def test_some_nodes_are_always_left() -> None:
@@ -132,7 +132,7 @@ def test_some_nodes_are_always_left() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "error_text",
     [
         ECC,
         "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.",
@@ -144,12 +144,12 @@ def test_some_nodes_are_always_left() -> None:
         "OSError: [Errno 5] Input/output error",
     ],
 )
-def test_errors_of_hardware_are_known(said: str) -> None:
-    assert is_hardware_error(said)
+def test_errors_of_hardware_are_known(error_text: str) -> None:
+    assert is_hardware_error(error_text)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "error_text",
     [
         "RuntimeError: CUDA error: device-side assert triggered",
         "RuntimeError: CUDA error: an illegal memory access was encountered",
@@ -158,8 +158,8 @@ def test_errors_of_hardware_are_known(said: str) -> None:
         "worker was killed by signal 9",
     ],
 )
-def test_errors_of_a_task_are_not_taken_for_hardware(said: str) -> None:
-    assert not is_hardware_error(said)
+def test_errors_of_a_task_are_not_taken_for_hardware(error_text: str) -> None:
+    assert not is_hardware_error(error_text)
 
 
 def test_a_job_that_starts_nothing_excludes_its_node_until_one_starts_there() -> None:
@@ -170,11 +170,11 @@ def test_a_job_that_starts_nothing_excludes_its_node_until_one_starts_there() ->
     assert nodes.excluded == ["n1"], "the last node is never excluded"
     assert nodes.starts_nowhere(["n2"]) and not nodes.starts_nowhere(["n3"])
     nodes.record_start("n1", "1")
-    assert nodes.excluded == [] and not nodes.starts_nowhere([]), "what it wrote came late"
+    assert nodes.excluded == [] and not nodes.starts_nowhere([]), "its record appeared late"
 
 
 class Nodes(Executor):
-    """Four nodes of which a test says what runs there."""
+    """Four nodes, with running attempts set by the test."""
 
     device, workers, capacity, num_nodes = "cpu", 4, 4, 4
 

@@ -43,11 +43,11 @@ def test_decide(kinds: list[str], num_trials: int, decision: str) -> None:
 
 @pytest.mark.parametrize("kind", ["code", "not_here"])
 def test_what_this_node_would_say_again_is_tried_on_another_or_not_at_all(kind: str) -> None:
-    asked: list[Collection[str]] = []
+    queries: list[Collection[str]] = []
     for has_others, decision in ((False, FailureAction.GIVE_UP), (True, FailureAction.RETRY)):
         here = failed(kind, node="n1")
-        assert decide(here, 1, ["n2"], lambda nodes, has=has_others: asked.append(nodes) or has) is decision
-    assert asked == [{"n1", "n2"}] * 2
+        assert decide(here, 1, ["n2"], lambda nodes, has=has_others: queries.append(nodes) or has) is decision
+    assert queries == [{"n1", "n2"}] * 2
 
 
 def test_failures_on_unhealthy_nodes_are_not_the_packs_but_have_an_end() -> None:
@@ -58,8 +58,10 @@ def test_failures_on_unhealthy_nodes_are_not_the_packs_but_have_an_end() -> None
 
 
 def test_errors_that_differ_only_in_the_job_are_one() -> None:
-    said = "job {} ended as FAILED on {}: /spool/{}/job000{}/slurm_script: line 18: nonesuch: command not found"
-    assert error_pattern(said.format("17_3", "n1", "n1", 17)) == error_pattern(said.format("2048", "n2", "n2", 2048))
+    template = "job {} ended as FAILED on {}: /spool/{}/job000{}/slurm_script: line 18: nonesuch: command not found"
+    assert error_pattern(template.format("17_3", "n1", "n1", 17)) == error_pattern(
+        template.format("2048", "n2", "n2", 2048)
+    )
     assert error_pattern("worker exited with code 1: x [pid 4711]") == error_pattern(
         "worker exited with code 1: x [pid 815]"
     )
@@ -73,7 +75,7 @@ def test_a_delay_grows_to_its_maximum() -> None:
 
 def test_every_kind_of_failure_has_its_rule() -> None:
     assert RULES.keys() == set(FailureKind)
-    assert not set(FailureKind) & set(RequeueReason), "what is no failure is never retried as one"
+    assert not set(FailureKind) & set(RequeueReason), "only failures are retried"
 
 
 def test_what_slurm_calls_a_failure_is_one_of_ours() -> None:

@@ -1,4 +1,4 @@
-"""An executor from outside: a file of its own and an entry in the table are all it takes."""
+"""A third-party executor needs one file and one entry in the registry."""
 
 from __future__ import annotations
 

@@ -49,14 +49,14 @@ class ComputeTarget:
     """Machines of one kind: two workers, one task at a time each."""
 
     options: Sequence[str]
-    """Of `depthrate run`."""
+    """Options for `depthrate run`."""
     num_nodes = 1
-    """Of different names."""
+    """Number of distinct nodes."""
     goes_on = False
-    """Whether packs go on when their driver has left."""
+    """True if packs keep running when their driver exits."""
 
     def plan(self, sweep: SweepSpec, store: Store) -> Plan:
-        """Return what is to be done of a sweep."""
+        """Return the packs of a sweep that are not committed."""
         return make_plan(check_sweep(sweep), store, workers=2)
 
     def executor(self, plan: Plan) -> Executor:
@@ -64,7 +64,7 @@ class ComputeTarget:
         raise NotImplementedError
 
     def disturb(self, pid: int) -> None:
-        """Kill, without a warning, what runs packs: the process that says so of itself."""
+        """Kill a process that runs packs, by its own process ID, without a warning."""
         os.kill(pid, signal.SIGKILL)
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ class LocalMachines(ComputeTarget):
 
 
 class RayMachines(ComputeTarget):
-    """A Ray of our own, or two nodes, of which one dies."""
+    """A local Ray, or two nodes, one of which is lost."""
 
     def __init__(self, two_nodes: bool) -> None:
         pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
@@ -208,7 +208,7 @@ BESIDE = {
     "tasks/__init__.py": "",
     "tasks/laws.py": "def law(depth): return 1 / depth\n",
 }
-"""A task file and what it imports, also under names that parts of ours have."""
+"""A task file and its imports, some of which have the names of depthrate's packages."""
 
 
 @pytest.mark.slow
@@ -267,12 +267,14 @@ def test_what_is_killed_in_the_middle_costs_nothing_but_time(
             machines.disturb(alive[0])
             gate.touch()
 
-    held = {"grid": {"depth": [1, 2, 3, 4]}, "params": {"gate": str(gate)}}
-    outcome = drive(machines, folder, "held", watch=kill_when_two_run, **held)
+    gated = {"grid": {"depth": [1, 2, 3, 4]}, "params": {"gate": str(gate)}}
+    outcome = drive(machines, folder, "held", watch=kill_when_two_run, **gated)
     assert killed and not outcome.failures
     assert [depth for depth, _ in committed(folder)] == [1, 2, 3, 4] and raw_rows(folder) == 4
-    found = states(folder)  # on a busy machine Ray may take the other node for dead too
-    assert found[:4] == ["done"] * 4 and len(found) > 4 and set(found[4:]) <= {"lost", "interrupted"}
+    trial_states = states(folder)  # on a busy machine Ray may take the other node for dead too
+    assert (
+        trial_states[:4] == ["done"] * 4 and len(trial_states) > 4 and set(trial_states[4:]) <= {"lost", "interrupted"}
+    )
 
 
 @pytest.mark.slow
@@ -284,12 +286,12 @@ def test_after_a_launch_that_was_stopped_the_next_goes_on(
             driver.stop()
 
     gate = tmp_path / "gate"
-    held = {"grid": {"depth": [1, 2, 3, 4]}, "params": {"gate": str(gate)}}
-    outcome = drive(machines, folder, "held", watch=stop_when_one_runs, **held)
+    gated = {"grid": {"depth": [1, 2, 3, 4]}, "params": {"gate": str(gate)}}
+    outcome = drive(machines, folder, "held", watch=stop_when_one_runs, **gated)
     assert outcome.interrupted and raw_rows(folder) == 0
     assert machines.goes_on or "interrupted" in states(folder)
     gate.touch()
-    assert not drive(machines, folder, "held", **held).failures and raw_rows(folder) == 4
+    assert not drive(machines, folder, "held", **gated).failures and raw_rows(folder) == 4
     assert len(committed(folder)) == 4 and (not machines.goes_on or "interrupted" not in states(folder))
 
 

@@ -1,4 +1,4 @@
-"""A record in a shared store may name any job of the cluster: what is not ours by its name is nobody's to cancel."""
+"""Records in a shared store may name any job of the cluster. Jobs with a foreign name are never cancelled."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONFIG = "ClusterName = lab\nMaxArraySize = 1001\nMaxJobCount = 10000\n"
 
 @pytest.fixture
 def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """A cluster on the PATH whose queue is set by (job, state, name); its scancel notes what it is asked."""
+    """Put a fake cluster on the PATH: its queue consists of (job, state, name), and its scancel records its arguments."""
     programs = tmp_path / "programs"
     programs.mkdir()
     answers = {"squeue": "", "scancel": f'echo "$@" >> {tmp_path}/cancelled'}
@@ -48,7 +48,7 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None
 
 @pytest.fixture
 def shared(folder: Store) -> Store:
-    """A store with a sweep of which one record is ours, and one names a job that is not."""
+    """Create a store with two submissions: one of this sweep, and one that names a foreign job."""
     write_spec(folder, "s", "0" * 16, {"name": "s", "task": "collapse"}, ["t1", "t2"])
     for number, name in ((7, OURS), (8, LIE)):
         packs = [[SubmittedPack(f"20260101T000000_{number:012d}", f"p{number}", [f"t{number}"])]]
@@ -74,8 +74,8 @@ def test_cancel_ends_the_jobs_of_the_sweep_and_no_others(
 
 def test_status_counts_only_them(shared: Store, queue: Callable[..., None]) -> None:
     queue(("7", "PENDING", OURS), ("8", "RUNNING", "thesis"))
-    (found,) = json.loads(call("status", "s", "--json", "--store", shared.root))
-    assert (found["slurm_jobs"]["waiting"], found["slurm_jobs"]["running"]) == (1, 0)
+    (status,) = json.loads(call("status", "s", "--json", "--store", shared.root))
+    assert (status["slurm_jobs"]["waiting"], status["slurm_jobs"]["running"]) == (1, 0)
 
 
 def test_a_launch_watches_only_them(shared: Store, queue: Callable[..., None]) -> None:

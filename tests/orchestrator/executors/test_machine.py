@@ -1,4 +1,4 @@
-"""Devices are counted from what the driver says, without torch."""
+"""GPUs are counted with the driver's tools, without torch."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_each_listed_gpu_counts_once(two_gpus: None) -> None:
-    found = machine.choose_machine("auto", None)
-    assert (found.device, found.workers, found.gpus) == ("cuda", 2, ("0", "1"))
+    result = machine.choose_machine("auto", None)
+    assert (result.device, result.workers, result.gpus) == ("cuda", 2, ("0", "1"))
     on_cpu = machine.choose_machine("cpu", 3)
     assert (on_cpu.device, on_cpu.workers, on_cpu.gpus) == ("cpu", 3, ())
 
@@ -47,8 +47,8 @@ def test_workers_share_the_main_memory_or_what_the_control_group_allows(tmp_path
     limit = tmp_path / "memory.max"
     for text, least in (("1000000\n", 1e6), ("max\n", None)):
         limit.write_text(text)
-        found = machine.main_memory_bytes(str(limit))
-        assert found == least or (least is None and found is not None and found > 1e8)
+        result = machine.main_memory_bytes(str(limit))
+        assert result == least or (least is None and result is not None and result > 1e8)
 
 
 def test_the_visible_ones_are_meant(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:

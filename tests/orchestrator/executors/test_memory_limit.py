@@ -1,4 +1,4 @@
-"""What packs need beside what workers have, as `plan` and `run` tell it."""
+"""Memory of packs and of workers, as `plan` and `run` report it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def invoke(*arguments: str) -> tuple[int, str]:
 
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine of 4 GB, of which two workers may use 1.6 each."""
+    """A machine with 4 GB: 1.6 GB for each of two workers."""
     monkeypatch.setattr(machine, "main_memory_bytes", lambda: 4e9)
 
 

@@ -1,4 +1,4 @@
-"""What only the Ray executor does: code sent to bare nodes, shares of a GPU, ASHA, and what it refuses."""
+"""Features of the Ray executor: code sent to bare nodes, GPU shares, ASHA, and rejected options."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def bare_python(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bare_cluster(bare_python: Path) -> Iterator[Cluster]:
-    """A head that runs nothing and a node with two CPUs on which our code is not installed."""
+    """Start a head without CPUs and a node with two CPUs where depthrate is not installed."""
     head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": 80 * 2**20}
     made = Cluster(initialize_head=True, head_node_args=head)
     command = [str(bare_python), "-m", "ray.scripts.scripts", "start", "--block", f"--address={made.address}"]
@@ -102,7 +102,7 @@ def test_our_code_travels_to_nodes_that_lack_it(folder: Store, bare_python: Path
 
 
 def test_packs_share_a_gpu(folder: Store, tmp_path: Path) -> None:
-    """Ray only counts GPUs, so one that is not there will do: two packs meet on it, each told which it is."""
+    """Ray only counts GPUs, so a fake one suffices: two packs share it, and each receives its index."""
     session = Session(address=None, workers=2, gpus=1).connect()
     outcome = drive_on_ray(
         folder, session, "meets", gpu_share=0.5, params={"folder": str(tmp_path)}, grid={"depth": [1, 2]}
@@ -113,7 +113,7 @@ def test_packs_share_a_gpu(folder: Store, tmp_path: Path) -> None:
 
 
 def test_asha_compares_trials_of_packs_that_run_at_the_same_time(folder: Store, tmp_path: Path) -> None:
-    """All are proposed in one batch, so no threshold could be known before: who is left out is seen while they run."""
+    """All trials are proposed in one batch, so every threshold comes from trials that run at the same time."""
     spec = {
         "name": "s",
         "task": f"{SUPPORT}/search_tasks.py:climbs",
@@ -128,14 +128,14 @@ def test_asha_compares_trials_of_packs_that_run_at_the_same_time(folder: Store, 
     assert result.exit_code == 0, result.output
     records = SearchRecords(folder, "s")
     records.refresh()
-    kept = {x for (x,) in results_of(folder).sql("select x from results").fetchall()}
+    finished = {x for (x,) in results_of(folder).sql("select x from results").fetchall()}
     left_at = {next(iter(r.values.values())): r.pruned_at for r in records.reports.values()}
-    assert len(left_at) == 12 and {x for x, step in left_at.items() if step is None} == kept
-    assert 0 < len(kept) < 12 and max(left_at) in kept, "the best is never left out"
+    assert len(left_at) == 12 and {x for x, step in left_at.items() if step is None} == finished
+    assert 0 < len(finished) < 12 and max(left_at) in finished, "the best is never left out"
     assert {step for step in left_at.values() if step is not None} <= {2, 4, 8}, "rungs 2, 4, 8"
     took = [tuple(map(float, line.split()[:2])) for line in (tmp_path / "log").read_text().splitlines()]
     last = {x: max(step for other, step in took if other == x) for x in left_at}
-    assert last == {x: 8 if step is None else step for x, step in left_at.items()}, "who is left out stops there"
+    assert last == {x: 8 if step is None else step for x, step in left_at.items()}, "pruned trials stop there"
 
 
 def test_kinds_of_failures() -> None:
@@ -148,12 +148,12 @@ def test_what_does_not_fit_is_refused(folder: Store) -> None:
     sweep = SweepSpec(name="s", task="collapse")
 
     def refuse(executor: str, message: str, **options: Any) -> None:
-        given = LaunchOptions(executor=executor, device="cpu", workers=1, executor_options=options)
+        launch_options = LaunchOptions(executor=executor, device="cpu", workers=1, executor_options=options)
         with pytest.raises(ExecutorError, match=message):
-            open_executor(ExecutorRequest(sweep=sweep, store=folder, options=given))
+            open_executor(ExecutorRequest(sweep=sweep, store=folder, options=launch_options))
 
     refuse("local", "--address needs --executor ray, but --executor is local", address="auto")
     refuse("local", "--packs-per-gpu needs --executor ray or slurm, but --executor is local", packs_per_gpu=2)
-    refuse("ray", "give one of them", cluster="x.toml", address="auto")
-    refuse("ray", "run on a node, with auto", address="ray://x:10001")
+    refuse("ray", "Pass only one of them", cluster="x.toml", address="auto")
+    refuse("ray", "Run depthrate on a node of the cluster, with --address auto", address="ray://x:10001")
     assert issubclass(RayError, ValueError)

@@ -1,4 +1,4 @@
-"""What Ray keeps of a failure is read as text."""
+"""Ray's failure files are read as text, never unpickled."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ def test_a_death_is_one_line_that_all_who_died_so_have(tmp_path: Path) -> None:
         return describe_exit(error_of(failed(tmp_path, text)))
 
     assert died("b5743633f75d040d") == died("36817ff3d050be57") == "RuntimeError: The actor died. It never ran."
-    said = describe_exit(error_of(failed(tmp_path, in_worker("ValueError: boom"))))
-    assert "boom" in said and "\n" not in said and "Traceback" not in said
+    message = describe_exit(error_of(failed(tmp_path, in_worker("ValueError: boom"))))
+    assert "boom" in message and "\n" not in message and "Traceback" not in message
 
 
 def test_what_was_not_kept_is_said(tmp_path: Path) -> None:
     for path in (None, str(tmp_path / "nothing")):
-        assert str(error_of(SimpleNamespace(error_file=path))) == "Ray kept no error"  # type: ignore[arg-type]
+        assert str(error_of(SimpleNamespace(error_file=path))) == "Ray stored no error"  # type: ignore[arg-type]
 
 
 def test_tune_hears_of_a_worker_ended_for_memory_as_of_one_that_died(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A Ray cluster that loses its head or asks for a token: real processes of Ray, killed as they would be."""
+"""A Ray cluster that loses its head or requires a token, with real processes of Ray."""
 
 from __future__ import annotations
 
@@ -51,26 +51,26 @@ def test_a_lost_head_ends_the_launch_in_words(folder: Store, nodes: Nodes, tmp_p
     run = launch(folder, nodes, tmp_path, params={"depth": 1, "seconds": 300.0})
     await_that(lambda: len(attempts(folder)) == 1 or run.poll() is not None, 240)
     nodes.kill(head, "gcs_server")
-    _, said = run.communicate(timeout=120)
-    assert run.returncode == 1, said
-    assert len(said.splitlines()) < 12, said  # and nothing of what Ray's own processes say about their end
-    assert "has not answered for" in said and "run the same command again" in said and "Traceback" not in said
+    _, output = run.communicate(timeout=120)
+    assert run.returncode == 1, output
+    assert len(output.splitlines()) < 12, output  # and nothing of what Ray's own processes say about their end
+    assert "no answer from its head" in output and "run the same command again" in output and "Traceback" not in output
     assert len(attempts(folder)) == 1
 
 
 def test_a_head_that_asks_for_a_token_is_named_so(nodes: Nodes) -> None:
     nodes.start(1, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN)
-    said = ""
+    output = ""
 
     def is_refused() -> bool:  # a head that has just begun to listen may not answer at all yet
-        nonlocal said
+        nonlocal output
         with pytest.raises(RayError) as raised:
             Session(address=nodes.address).connect()
-        said = str(raised.value)
-        return "Failed to connect" not in said
+        output = str(raised.value)
+        return "Failed to connect" not in output
 
     await_that(is_refused, 480)  # one try takes a minute or more
-    assert "asks for a token, and none is given here; set RAY_AUTH_MODE=token" in said
+    assert "requires a token. Set RAY_AUTH_MODE=token" in output
 
 
 def test_a_node_that_runs_no_tasks_is_left_out(folder: Store, nodes: Nodes, tmp_path: Path) -> None:
@@ -79,9 +79,9 @@ def test_a_node_that_runs_no_tasks_is_left_out(folder: Store, nodes: Nodes, tmp_
     nodes.start(2, RAY_memory_usage_threshold="0.001", RAY_memory_monitor_refresh_ms="50")
     await_that(lambda: count_nodes(nodes.address, 2, 60) == 2, 120)
     run = launch(folder, nodes, tmp_path, grid={"depth": [1, 2, 3]}, params={"seconds": 0.1})
-    said = "".join(run.communicate(timeout=400))
-    assert run.returncode == 0, said
-    assert "is left out, it runs no task" in said, said
+    output = "".join(run.communicate(timeout=400))
+    assert run.returncode == 0, output
+    assert "is excluded, it runs no tasks" in output, output
     assert len(take_snapshot(folder).trial_ids()) == 3
 
 
@@ -108,7 +108,7 @@ def test_a_local_ray_leaves_no_token_mode_behind(nodes: Nodes, monkeypatch: pyte
 
 def test_an_address_where_nobody_listens_is_refused_at_once() -> None:
     began = time.monotonic()
-    with pytest.raises(RayError, match="no Ray cluster at '127.0.0.1:1': nobody listens there"):
+    with pytest.raises(RayError, match="no Ray cluster at '127.0.0.1:1': .*Connection refused"):
         Session(address="127.0.0.1:1").connect()
     assert time.monotonic() - began < 20
 
@@ -129,8 +129,8 @@ def test_workers_follow_the_nodes_that_join_and_stop_where_one_dies(
     before = len(attempts(folder))
     time.sleep(15)
     assert len(attempts(folder)) - before <= 3, "workers whose raylet is gone take no more packs"
-    _, said = run.communicate(timeout=300)
-    assert run.returncode == 0, said
+    _, output = run.communicate(timeout=300)
+    assert run.returncode == 0, output
     assert len(take_snapshot(folder).trial_ids()) == 6  # records are put together by then
 
 

@@ -1,4 +1,4 @@
-"""What clusters do to packs, on a real Ray of two nodes: a sick node, a node lost under ASHA, a node short of memory."""
+"""Failures on a real Ray of two nodes: an unhealthy node, a node lost under ASHA, a node low on memory."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ def test_a_node_on_which_packs_fail_is_avoided(folder: Store, nodes: Nodes, tmp_
     error = "CUDA error: uncorrectable ECC error encountered"
     params = {"host": "r2", "error": error}
     run = launch(folder, nodes, tmp_path, task=f"{OWN_TASKS}:sick_at", params=params, grid={"depth": [*range(2, 14)]})
-    _, said = run.communicate(timeout=600)
-    assert run.returncode == 0, said
-    found = states(folder)
-    assert {host for host, state, _ in found if state == "done"} == {"r1"}
+    _, output = run.communicate(timeout=600)
+    assert run.returncode == 0, output
+    trial_states = states(folder)
+    assert {host for host, state, _ in trial_states if state == "done"} == {"r1"}
     assert results_of(folder).sql("select count(*) from trials").fetchall() == [(12,)]
-    failed = [(host, kind) for host, state, kind in found if state != "done"]
+    failed = [(host, kind) for host, state, kind in trial_states if state != "done"]
     assert 1 <= len(failed) <= 3 and set(failed) == {("r2", "hardware")}
-    assert "failed on r2" in said and "Excluded" in said and error in said
+    assert "failed on r2" in output and "Excluded" in output and error in output
 
 
 def test_asha_goes_on_where_a_node_is_lost(folder: Store, nodes: Nodes, tmp_path: Path) -> None:
-    """The packs that it had begin anew, and are compared once more as far as they come."""
+    """Its packs restart, and are compared again at each rung they reach."""
     nodes.start(1)
     lost = nodes.start(1)
     log = tmp_path / "log"
@@ -66,14 +66,14 @@ def test_asha_goes_on_where_a_node_is_lost(folder: Store, nodes: Nodes, tmp_path
     run = launch(folder, nodes, tmp_path, task=f"{SUPPORT}/search_tasks.py:climbs", params=params, search=ASHA_SEARCH)
     await_that(lambda: run.poll() is not None or _num_processes(log) == 2, 300)
     nodes.kill(lost, "raylet")
-    _, said = run.communicate(timeout=600)
-    assert run.returncode == 0 and "Traceback" not in said, said
+    _, output = run.communicate(timeout=600)
+    assert run.returncode == 0 and "Traceback" not in output, output
     records = SearchRecords(folder, "s")
     records.refresh()
-    kept = {x for (x,) in results_of(folder).sql("select x from results").fetchall()}
+    finished = {x for (x,) in results_of(folder).sql("select x from results").fetchall()}
     left_at = {next(iter(report.values.values())): report.pruned_at for report in records.reports.values()}
-    assert len(left_at) == 12 and {x for x, step in left_at.items() if step is None} == kept
-    assert 0 < len(kept) < 12 and max(left_at) in kept, "the best is never left out"
+    assert len(left_at) == 12 and {x for x, step in left_at.items() if step is None} == finished
+    assert 0 < len(finished) < 12 and max(left_at) in finished, "the best is never left out"
     assert not [state for _, state, _ in states(folder) if state == "running"]
 
 
@@ -82,19 +82,19 @@ def _num_processes(log: Path) -> int:
 
 
 def test_a_pack_that_a_node_kills_for_memory_is_halved(folder: Store, nodes: Nodes, tmp_path: Path) -> None:
-    """By Ray's own watch over memory, which clusters have; it counts what others use of this machine too."""
+    """Ray's memory monitor, which clusters enable, counts all processes of this machine."""
     meminfo = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     total_gb, free_gb = (int(meminfo[name].split()[0]) / 2**20 for name in ("MemTotal", "MemAvailable"))
     if free_gb < 8:
-        pytest.skip("needs 8 GB of memory that nobody uses")
+        pytest.skip("needs 8 GB of unused memory")
     gb_each = min(2.0, free_gb / 6.4)
     share = (total_gb - free_gb + 3 * gb_each) / total_gb  # too little for four trials and enough for two
     watch = {"RAY_memory_monitor_refresh_ms": "250", "RAY_memory_usage_threshold": f"{share:.3f}"}
     nodes.start(1, **watch)
     params = {"depth": 2, "gb_each": gb_each}
     run = launch(folder, nodes, tmp_path, task=f"{OWN_TASKS}:large", params=params, seeds=4)
-    printed, said = run.communicate(timeout=600)
-    assert run.returncode == 0 and "Traceback" not in said, said
+    printed, output = run.communicate(timeout=600)
+    assert run.returncode == 0 and "Traceback" not in output, output
     query = "select len(trial_ids), state, error_kind from attempts order by started_at"
     first, *later = results_of(folder).sql(query).fetchall()
     assert first == (4, "lost", "out_of_memory") and " split in two: " in printed, printed

@@ -29,7 +29,7 @@ LIMITS = Limits("lab", 101, 1000, {"main": Partition("main", True, True, None, 8
 
 
 class Clock:
-    """Stands still until it is moved."""
+    """A clock that only the test moves."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -39,7 +39,7 @@ class Clock:
 
 
 def looks_in(budget: RequestBudget, clock: Clock, seconds: int, took_s: float = 0.01, **given: Any) -> list[float]:
-    """Return when a launch looked that wants to look all the time."""
+    """Return the times at which a launch polls if it polls whenever it may."""
     looks = []
     answered = given.pop("has_answered", True)
     for _ in range(seconds * 5):
@@ -50,9 +50,9 @@ def looks_in(budget: RequestBudget, clock: Clock, seconds: int, took_s: float = 
     return looks
 
 
-def busiest_minute(asked: list[float]) -> int:
+def busiest_minute(poll_times: list[float]) -> int:
     """Return the most questions that any minute had."""
-    return max(sum(begin <= at < begin + 60 for at in asked) for begin in asked)
+    return max(sum(begin <= at < begin + 60 for at in poll_times) for begin in poll_times)
 
 
 @pytest.mark.parametrize(("poll_s", "is_news_due", "most"), [(None, False, 4), (None, True, 6), (30.0, True, 2)])
@@ -69,7 +69,7 @@ def test_what_is_to_be_expected_is_looked_for_at_once() -> None:
     clock.now += 3  # 8 s after the last
     assert not budget.may_poll() and budget.may_poll(is_news_due=True)
     budget.record_poll(0.1, has_answered=True)
-    assert not budget.may_poll(is_news_due=True), "five seconds lie between two looks"
+    assert not budget.may_poll(is_news_due=True), "polls are at least five seconds apart"
     clock.now += 5
     assert budget.may_poll(is_news_due=True)
 
@@ -77,16 +77,16 @@ def test_what_is_to_be_expected_is_looked_for_at_once() -> None:
 def test_a_count_of_jobs_is_a_question_too() -> None:
     clock = Clock()
     budget = RequestBudget(clock)
-    asked = []
+    poll_times = []
     for second in range(300):
         clock.now = float(second)
         if second % 31 == 0:
             budget.record_count()
-            asked.append(clock.now)
+            poll_times.append(clock.now)
         if budget.may_poll(is_news_due=True):
             budget.record_poll(0.1, has_answered=True)
-            asked.append(clock.now)
-    assert busiest_minute(asked) <= 6
+            poll_times.append(clock.now)
+    assert busiest_minute(poll_times) <= 6
 
 
 @pytest.mark.parametrize("how", [{"has_answered": False}, {"took_s": 6.0}])
@@ -103,14 +103,14 @@ def test_a_controller_that_fails_or_is_slow_is_asked_ever_more_seldom(how: dict[
 
 
 class Cluster:
-    """Takes six jobs, which run their packs of 5 s one after the other; it counts what it is asked."""
+    """A cluster that accepts six jobs, runs their packs of 5 s one after another, and counts requests."""
 
     def __init__(self, clock: Clock, store: Store) -> None:
         self.clock, self.store, self.sbatches, self.num_jobs = clock, store, 0, 0
         self.squeues: list[float] = []
         self.ends: dict[str, float] = {}
         self.packs: dict[str, float] = {}
-        """Attempt -> when it ends, of those that have not."""
+        """Attempt -> time of its end, for attempts that have not ended."""
 
     def submit(
         self, profile: Any, name: str, folder: Path, function: Any, arguments: list[list[str]], exclude: Any
@@ -130,8 +130,8 @@ class Cluster:
         """Write down which packs have ended."""
         for name in [name for name, end in self.packs.items() if end <= self.clock()]:
             del self.packs[name]
-            said: dict[str, Any] = {"attempt_id": name, "sweep": "s", "pack_id": name, "trial_ids": [name]}
-            Attempt(**said, device="cpu", state=AttemptState.DONE, started_at=100.0, ended_at=105.0).write(self.store)
+            fields: dict[str, Any] = {"attempt_id": name, "sweep": "s", "pack_id": name, "trial_ids": [name]}
+            Attempt(**fields, device="cpu", state=AttemptState.DONE, started_at=100.0, ended_at=105.0).write(self.store)
 
     def squeue(self, arrays: Any) -> dict[str, JobState]:
         self.squeues.append(self.clock())

@@ -36,12 +36,12 @@ def test_a_detached_sweep_ends_by_itself_through_all_that_goes_wrong(limited: Be
     assert len(json.loads(bench.run("plan", "--json"))["packs"]) == PACKS
     printed = bench.run("run", "--detach")
     print(printed)
-    found = re.search(r"job (\d+) submits", printed)
-    assert found is not None
+    match = re.search(r"job (\d+) submits", printed)
+    assert match is not None
 
     def drivers_node() -> str:
-        bench.until(lambda: any(job == found[1] and node for job, _, node in bench.queue()))
-        return next(node for job, _, node in bench.queue() if job == found[1])
+        bench.until(lambda: any(job == match[1] and node for job, _, node in bench.queue()))
+        return next(node for job, _, node in bench.queue() if job == match[1])
 
     def until_done(share: float) -> None:
         bench.until(lambda: len(bench.steps()) >= share * PACKS * STEPS, 600)
@@ -53,7 +53,7 @@ def test_a_detached_sweep_ends_by_itself_through_all_that_goes_wrong(limited: Be
     until_done(0.25)
     dies = drivers_node()
     bench.lab.kill_node(dies)
-    print(f"{fails} fails, {dies} with the job that drives the sweep is dead")
+    print(f"{fails} fails, {dies} with the supervisor is down")
     until_done(0.4)
     second = ["unshare", "--uts", "sh", "-c", 'hostname login2; exec "$@"', "sh"]
     from_elsewhere = bench.wait(bench.start("--detach", within=second))
@@ -66,11 +66,11 @@ def test_a_detached_sweep_ends_by_itself_through_all_that_goes_wrong(limited: Be
     deadline = time.monotonic() + 1800
     while (queue := bench.queue()) or bench.status()["ok"] < PACKS:
         # SLURM lists jobs that have ended until their node is clean, and a controller that begins anew may count a moment less
-        held = [job for job in queue if job[1] != "COMPLETING"]
-        if most < min(len(held), len(before)):
-            most, at_most = min(len(held), len(before)), held
-        before = held
-        assert queue, f"nobody is left to drive the sweep: {bench.status()}"
+        live_jobs = [job for job in queue if job[1] != "COMPLETING"]
+        if most < min(len(live_jobs), len(before)):
+            most, at_most = min(len(live_jobs), len(before)), live_jobs
+        before = live_jobs
+        assert queue, f"no supervisor is left: {bench.status()}"
         assert time.monotonic() < deadline, (queue, bench.status())
         time.sleep(2)
     took_s = time.monotonic() - begun

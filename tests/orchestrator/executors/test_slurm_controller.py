@@ -18,8 +18,8 @@ def begin(bench: Bench, num_packs: int, **params: object) -> subprocess.Popen[st
     """Start a launch whose packs all wait for a file, one in each job, and return it when all CPUs are taken."""
     (bench.folder / "hold").touch()
     bench.profile |= {"job_min": 0, "array_parallelism": num_packs}
-    given = {"steps": 5, "step_s": 0.1, "hold": str(bench.folder / "hold"), **params}
-    bench.sweep(params=given, grid={"depth": list(range(2, 2 + num_packs))})
+    all_params = {"steps": 5, "step_s": 0.1, "hold": str(bench.folder / "hold"), **params}
+    bench.sweep(params=all_params, grid={"depth": list(range(2, 2 + num_packs))})
     process = bench.start()
     bench.until(lambda: len({step[0] for step in bench.steps()}) == min(num_packs, 8))
     return process
@@ -27,7 +27,7 @@ def begin(bench: Bench, num_packs: int, **params: object) -> subprocess.Popen[st
 
 @pytest.mark.parametrize("how", ["hangs", "is away"])
 def test_a_launch_ends_when_all_is_committed_though_the_controller_never_answers(bench: Bench, how: str) -> None:
-    """What jobs do stands in the store: a squeue of 8 s once hid it for three minutes."""
+    """Results are read from the store: a squeue of 8 s once hid them for three minutes."""
     bench.wrap("squeue", 'while [ -e hangs ]; do sleep 0.2; done; exec $REAL "$@"')
     process = begin(bench, 4)
     try:
@@ -37,7 +37,7 @@ def test_a_launch_ends_when_all_is_committed_though_the_controller_never_answers
             (bench.folder / "hangs").touch()
         (bench.folder / "hold").unlink()
         assert "all 4 trials are committed" in bench.wait(process)
-        assert not list((bench.url / "slurm").glob("*/*")), "jobs say in their folder that they have ended"
+        assert not list((bench.url / "slurm").glob("*/*")), "jobs leave an end marker in their folder"
     finally:
         (bench.folder / "hangs").unlink(missing_ok=True)
         bench.lab.start_controller()
@@ -63,7 +63,7 @@ def test_what_the_user_cancels_is_not_submitted_again(bench: Bench, what: str) -
     assert len(calls.read_text()) == 1 and not bench.queue()
     assert int(left[1]) == 12 - bench.status()["ok"] >= (4 if what in named else 3)
     if what == "the rest":
-        assert bench.status()["ok"] == 9, "what was not cancelled went on"
+        assert bench.status()["ok"] == 9, "the other jobs kept running"
     assert bench.status()["failed"] == 0
     bench.wait(bench.start())
     bench.check(12)
@@ -89,22 +89,22 @@ def test_jobs_in_another_qos_leave_the_room_of_this_one(few: Bench, how: str) ->
         few.wrap("sacctmgr", "exit 1")
     others = ["sbatch", "--hold", "--qos=normal", "--array=0-9", "--output=/dev/null", "--wrap=true"]
     few.lab.run(*others, f"--chdir={few.folder}")
-    mine = ["sbatch", "--parsable", "--hold", "--qos=three", "--output=/dev/null", "--wrap=true"]
-    held = few.lab.run(*mine, f"--chdir={few.folder}").strip()
+    command = ["sbatch", "--parsable", "--hold", "--qos=three", "--output=/dev/null", "--wrap=true"]
+    other_job = few.lab.run(*command, f"--chdir={few.folder}").strip()
     (hold := few.folder / "hold").touch()
     few.sweep(params={"steps": 2, "step_s": 0.05, "hold": str(hold)}, grid={"depth": list(range(2, 8))})
-    process, said = (
+    process, expected = (
         few.start(),
         "QOS three accepts 3 jobs of this user, and has 2 jobs of this launch, 1 other job of this user",
     )
-    few.until(lambda: said in events(few), 240)
+    few.until(lambda: expected in events(few), 240)
     assert len(few.queue()) == 2
     hold.unlink()
     assert "all 6 trials are committed" in few.wait(process)
-    few.lab.run("scancel", held)
+    few.lab.run("scancel", other_job)
     few.check(6, most_redone=0)
 
 
 def events(bench: Bench) -> str:
-    """Return what launches have noted so far."""
+    """Return the events that launches have logged."""
     return "".join(content.decode() for _, content in bench.store.read_many(bench.store.list("launches")))

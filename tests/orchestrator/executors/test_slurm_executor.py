@@ -1,4 +1,4 @@
-"""The SLURM executor against a scripted scheduler: what it believes, whom it waits for, what it gives back."""
+"""The SLURM executor with a scripted scheduler: states, waits, retries and requeues."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LIMITS = Limits("lab", 3, 100, {"main": Partition("main", True, True, None, 8, 1
 
 
 class Scheduler:
-    """Says what it is told to."""
+    """A scheduler with scripted answers."""
 
     def __init__(self) -> None:
         self.queue: dict[str, JobState] = {}
@@ -110,7 +110,7 @@ def executor(folder: Store, scheduler: Scheduler) -> SlurmExecutor:
 
 
 class Clock:
-    """Jumps ahead with every look."""
+    """A clock that jumps ahead at every poll."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -121,7 +121,7 @@ class Clock:
 
 
 class LaggingStore(Store):
-    """Shows a folder as it was when it last looked, which it does every `lag_s` seconds of a clock."""
+    """A view of a folder that refreshes every `lag_s` seconds of a clock."""
 
     def __init__(self, store: Store, lag_s: float, clock: Clock):
         super().__init__(store.url)
@@ -176,9 +176,9 @@ def ends_of(
 def test_arrays_are_split_and_kept_in_the_store(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
     executor.submit(jobs("a", "b", "c"))
     assert [len(array) for array in scheduler.arrays] == [2, 1]
-    kept = sorted(read_submissions(folder, ["s"]), key=lambda each: each.job_ids)
-    assert [each.job_ids for each in kept] == [["1_0", "1_1"], ["2_0"]]
-    assert [pack.pack_id for each in kept for job in each.packs for pack in job] == ["a", "b", "c"]
+    stored = sorted(read_submissions(folder, ["s"]), key=lambda submission: submission.job_ids)
+    assert [submission.job_ids for submission in stored] == [["1_0", "1_1"], ["2_0"]]
+    assert [pack.pack_id for submission in stored for job in submission.packs for pack in job] == ["a", "b", "c"]
 
 
 def test_a_plan_shows_the_form_of_the_name_that_jobs_have(
@@ -242,7 +242,7 @@ def test_a_heartbeat_outweighs_the_scheduler(executor: SlurmExecutor, scheduler:
     executor.submit([job])
     scheduler.queue["1_0"] = JobState("NODE_FAIL", 0, "n1")
     record(folder, job.attempt_id, "running")
-    assert ends_of(executor, 20) == [], "its node answers nobody, but it computes and may commit"
+    assert ends_of(executor, 20) == [], "its node is unreachable, but the attempt runs and may commit"
     record(folder, job.attempt_id, "running", heartbeat_ago_s=50)
     (end,) = ends_of(executor)
     assert end.kind == "node_lost" and end.exit_message == "job 1_0 ended as NODE_FAIL on n1"
@@ -268,7 +268,7 @@ def test_accounting_is_asked_for_what_the_queue_forgot(executor: SlurmExecutor, 
 def test_a_pack_behind_others_had_no_time_but_a_job_that_never_begins_fails(
     scheduler: Scheduler, folder: Store
 ) -> None:
-    """The first costs nothing and is submitted again; the second would be, for ever, if it were not counted."""
+    """The first timeout is requeued for free. Without counting, the pack would be requeued forever."""
     executor = SlurmExecutor(Profile(array_parallelism=1, job_min=60, grace_s=0), LIMITS, folder, "s", clock=Clock())
     first, behind = (replace(job, estimated_s=1.0) for job in jobs("a", "b"))
     executor.submit([first, behind])
@@ -291,7 +291,7 @@ def test_a_time_limit_that_comes_before_anything_is_saved_is_counted(
     scheduler.queue["1_0"] = JobState("COMPLETED", 0, "n1")
     record(folder, job.attempt_id, "interrupted", started_at=time.time() - 3000)
     (end,) = ends_of(executor)
-    assert end.kind == "timeout" and "a longer walltime_min is needed" in str(end.exit_message)
+    assert end.kind == "timeout" and "Increase walltime_min" in str(end.exit_message)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_a_time_limit_that_comes_before_anything_is_saved_is_counted(
 def test_a_task_that_saves_nothing_in_a_jobs_time_is_told_so(
     executor: SlurmExecutor, scheduler: Scheduler, folder: Store, ran_min: int, checkpoints: int, kind: str
 ) -> None:
-    """It never asks whether to stop, so that its job is killed; one that came late in a job had no chance."""
+    """It never checks for a stop request, so its job is killed. A pack that started late in a job had no chance."""
     (job,) = jobs("a")
     executor.submit([job])
     scheduler.queue["1_0"] = JobState("TIMEOUT", 0, "n1")
@@ -309,23 +309,23 @@ def test_a_task_that_saves_nothing_in_a_jobs_time_is_told_so(
     (end,) = ends_of(executor)
     assert end.kind == kind
     if kind == "timeout":
-        assert "job 1_0 reached its time limit of 60 min before the task had saved anything" in str(end.exit_message)
+        assert "job 1_0 reached its time limit of 60 min before the task saved anything" in str(end.exit_message)
 
 
 def test_the_sweeps_jobs_at_once_are_bounded_over_all_arrays(scheduler: Scheduler, folder: Store) -> None:
     profile = Profile(array_parallelism=2, job_min=0, grace_s=0, extra={"dependency": "singleton"})
     executor = SlurmExecutor(replace(profile, extra={}), LIMITS, folder, "s", clock=Clock())
-    given = jobs("a", "b", "c", "d", "e")
-    executor.submit(given)
+    submitted = jobs("a", "b", "c", "d", "e")
+    executor.submit(submitted)
     assert scheduler.dependencies == [None, "afterany:1_0:1_1", "afterany:2_0"]
     executor.submit(jobs("f"))
     assert scheduler.dependencies[-1] == "afterany:2_1"
     other = SlurmExecutor(profile, LIMITS, folder, "s", clock=Clock())
-    submissions = sorted(read_submissions(folder, ["s"]), key=lambda each: each.job_ids)
+    submissions = sorted(read_submissions(folder, ["s"]), key=lambda submission: submission.job_ids)
     other.adopt(submissions, scheduler.queue)
     other.submit(jobs("g"))
     assert scheduler.dependencies[-1] == "singleton,afterany:3_0"
-    done = [*given[:4]]
+    done = [*submitted[:4]]
     for job in done:
         record(folder, job.attempt_id, "done")
     scheduler.queue |= dict.fromkeys(("1_0", "1_1", "2_0", "2_1"), JobState("COMPLETED", 0, "n1"))
@@ -402,12 +402,12 @@ def test_a_node_that_ends_jobs_at_once_is_left_out_before_anything_is_done_elsew
 ) -> None:
     """Jobs that wait are kept away from it too, and no pack is charged: our program never ran."""
     executor = SlurmExecutor(Profile(exclude=("n9",), grace_s=200), LIMITS, folder, "s", clock=Clock())
-    first, second, running, *_ = given = jobs("a", "b", "c", "d", "e")
-    executor.submit(given)
+    first, second, running, *_ = submitted = jobs("a", "b", "c", "d", "e")
+    executor.submit(submitted)
     scheduler.queue |= dict.fromkeys(("1_0", "1_1"), JobState("FAILED", 0, "n2", exit_code=7))
     scheduler.queue["2_0"] = JobState("RUNNING", 0, "n1")
     record(folder, running.attempt_id, "running")
-    assert ends_of(executor, 2) == [], "what they wrote may be on its way"
+    assert ends_of(executor, 2) == [], "their records may not be visible yet"
     assert scheduler.kept_away == {"2": ["n2", "n9"], "3": ["n2", "n9"]}
     assert "node n2: 2 jobs ended before depthrate started" in caplog.text
     ends = ends_of(executor, 200)
@@ -422,7 +422,7 @@ def test_a_node_that_ends_jobs_at_once_is_left_out_before_anything_is_done_elsew
 def test_failures_while_others_compute_are_a_nodes_doing(
     executor: SlurmExecutor, scheduler: Scheduler, folder: Store
 ) -> None:
-    """A heartbeat elsewhere is proof enough; nobody has to finish first."""
+    """A heartbeat on another node is sufficient evidence, even before any attempt finishes."""
     alive, *bad = jobs("a", "b", "c", "d")
     now = [0.0]
     health = NodeHealth(executor.num_nodes, clock=lambda: now[0])
@@ -448,7 +448,7 @@ def test_setup_lines_that_fail_everywhere_are_given_up_at_once(
 ) -> None:
     executor.submit(jobs("a", "b", "c", "d", "e"))
     scheduler.queue["1_0"] = JobState("FAILED", 0, "n1", exit_code=SETUP_FAILED_CODE)
-    assert [end.kind for end in ends_of(executor)] == ["not_begun"], "one job is no proof"
+    assert [end.kind for end in ends_of(executor)] == ["not_begun"], "one job is not enough"
     scheduler.queue["1_1"] = JobState("FAILED", 0, "n2", exit_code=SETUP_FAILED_CODE)
     scheduler.queue["2_0"] = JobState("FAILED", 0, "n2", exit_code=SETUP_FAILED_CODE)
     ends = ends_of(executor, until=lambda ends: len(ends) == 2)
@@ -460,7 +460,7 @@ def test_setup_lines_that_fail_everywhere_are_given_up_at_once(
 def test_a_file_system_that_lags_makes_nothing_lost(
     scheduler: Scheduler, folder: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nodes see at once what they wrote, the driver half a minute later: as with cached attributes on NFS."""
+    """Nodes see their own writes immediately, the driver half a minute later, as with cached attributes on NFS."""
     clock = Clock()
     seen_late = LaggingStore(folder, 30.0, clock)
     executor = SlurmExecutor(Profile(array_parallelism=1, job_min=60), LIMITS, seen_late, "s", clock=clock)
@@ -481,8 +481,8 @@ def test_a_file_system_that_lags_makes_nothing_lost(
     for job in (unseen, running):
         known = {"attempt_id": job.attempt_id, "sweep": "s", "pack_id": "p", "trial_ids": ["t"], "device": "cpu"}
         write_lost(folder, known, kind=FailureKind.WORKER_LOST, error="gone")
-        kept = read_attempt(folder, "s", job.attempt_id)
-        assert kept is not None and kept["state"] == "done", "what it says of its end is never written over"
+        stored = read_attempt(folder, "s", job.attempt_id)
+        assert stored is not None and stored["state"] == "done", "the end in its record is never overwritten"
 
 
 def test_a_pack_that_leaves_no_word_is_lost_once_it_could_be_seen(scheduler: Scheduler, folder: Store) -> None:
@@ -512,15 +512,13 @@ def test_a_definite_end_needs_no_grace_where_the_store_is_fresh(scheduler: Sched
     began = clock.now
     scheduler.queue["1_0"] = JobState("OUT_OF_MEMORY", 0, "n1", exit_code=0, signal=9)
     (end,) = ends_of(executor, 100)
-    assert (
-        end.kind == "out_of_memory" and clock.now - began < 60 and "a larger mem_gb is needed" in str(end.exit_message)
-    )
+    assert end.kind == "out_of_memory" and clock.now - began < 60 and "Increase mem_gb" in str(end.exit_message)
 
 
 def test_starts_before_the_last_are_closed_when_the_next_has_begun(
     executor: SlurmExecutor, scheduler: Scheduler, folder: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And those that a node ended count against it."""
+    """Lost attempts count against their node."""
     (job,) = jobs("a")
     executor.submit([job])
     names = [nth_attempt_id(job.attempt_id, restart) for restart in range(3)]
@@ -538,22 +536,24 @@ def test_starts_before_the_last_are_closed_when_the_next_has_begun(
         ("node_lost", "n1", names[0]),
         ("preempted", "n2", names[1]),
     ]
-    assert job.attempt_id not in {end.attempt_id for end in ends}, "its job goes on, and is not submitted again"
-    kept = [read_attempt(folder, "s", name) for name in names]
-    assert [each and each["state"] for each in kept] == ["lost", "lost", "running"]
-    assert kept[0] is not None and kept[0]["ended_at"] == 1060.0 and "ended as NODE_FAIL on n1" in kept[0]["error"]
-    assert kept[1] is not None and span_s(kept[1], time.time()) == 30.0, "as the accounting counts it"
+    assert job.attempt_id not in {end.attempt_id for end in ends}, "its job keeps running and is not resubmitted"
+    stored = [read_attempt(folder, "s", name) for name in names]
+    assert [entry and entry["state"] for entry in stored] == ["lost", "lost", "running"]
+    assert (
+        stored[0] is not None and stored[0]["ended_at"] == 1060.0 and "ended as NODE_FAIL on n1" in stored[0]["error"]
+    )
+    assert stored[1] is not None and span_s(stored[1], time.time()) == 30.0, "as the accounting counts it"
 
 
 def test_what_the_scheduler_knows_wins_over_what_a_dying_worker_wrote(folder: Store) -> None:
     known = {"attempt_id": "a", "sweep": "s", "pack_id": "p", "trial_ids": ["t"], "device": "cpu"}
     record(folder, "a", "interrupted", error="asked to stop")
-    said = "job 1_0 reached its time limit of 1 min; a longer walltime_min is needed"
+    expected = "job 1_0 reached its time limit of 1 min. Increase walltime_min."
     there = read_attempt(folder, "s", "a")
-    assert classify_failure(FailureKind.TIMEOUT, said, there, folder) == ("timeout", said)
-    write_lost(folder, known, there or {}, kind=FailureKind.TIMEOUT, error=said)
-    kept = read_attempt(folder, "s", "a")
-    assert kept is not None and (kept["state"], kept["error"]) == ("lost", said), "as logs and status show it"
+    assert classify_failure(FailureKind.TIMEOUT, expected, there, folder) == ("timeout", expected)
+    write_lost(folder, known, there or {}, kind=FailureKind.TIMEOUT, error=expected)
+    stored = read_attempt(folder, "s", "a")
+    assert stored is not None and (stored["state"], stored["error"]) == ("lost", expected), "as logs and status show it"
 
 
 def test_why_jobs_wait_is_said_with_what_to_do(
@@ -563,8 +563,8 @@ def test_why_jobs_wait_is_said_with_what_to_do(
     executor.submit(jobs("a", "b"))
     scheduler.queue = {job: JobState("PENDING", 0, reason="PartitionDown") for job in scheduler.queue}
     ends_of(executor, 2)
-    said = "2 jobs waiting: PartitionDown (they start once it is up again, or cancel and set another partition)"
-    assert said in caplog.messages
+    expected = "2 jobs waiting: PartitionDown (they start once it is up again, or cancel and set another partition)"
+    assert expected in caplog.messages
     scheduler.queue = {job: JobState("TIMEOUT", 0, "n1") for job in scheduler.queue}
     executor.profile = replace(executor.profile, grace_s=60)
     executor._queue._grace_s = 60
@@ -596,8 +596,8 @@ def test_a_job_that_runs_past_its_time_limit_is_told_of_before_the_controller_en
     scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1", started_at=time.time() - 121)
     scheduler.queue["1_1"] = JobState("RUNNING", 0, "n2", started_at=time.time() - 60)
     ends_of(executor, 3)
-    said = "1 job on n1 over the time limit of 2 min and about to be killed. Increase walltime_min, or save"
-    assert [text for text in caplog.messages if text.startswith(said)], caplog.messages
+    expected = "1 job on n1 over the time limit of 2 min and about to be killed. Increase walltime_min, or save"
+    assert [text for text in caplog.messages if text.startswith(expected)], caplog.messages
     assert not [text for text in caplog.messages if "n2" in text]
     scheduler.queue["1_0"] = replace(scheduler.queue["1_0"], state="COMPLETING", reason="TimeLimit")
     ends_of(executor, 8)
@@ -632,7 +632,7 @@ def test_what_is_to_be_expected_is_looked_for_before_the_queues_turn(
         executor.poll(0)
         if now[0] == 120 and why == "its pack saved its state to end":
             record(folder, job.attempt_id, "interrupted")
-    assert len([at for at in looked if at < 16]) == 3, "what was just submitted may end in its first seconds"
+    assert len([at for at in looked if at < 16]) == 3, "new jobs may end in their first seconds"
     gaps = [after - before for before, after in itertools.pairwise(at for at in looked if at > 30)]
     assert (min(gaps) < 12) == bool(why)
 
@@ -641,33 +641,33 @@ def test_how_much_memory_was_used_is_said(executor: SlurmExecutor, scheduler: Sc
     executor.submit(jobs("a"))
     (submission,) = read_submissions(folder, ["s"])
     Path(submission.folder).mkdir(parents=True, exist_ok=True)
-    said = "slurmstepd-n1: error: StepId=1.0 exceeded memory limit (899883008 > 838860800), being killed\n"
-    (Path(submission.folder) / "1_0_0_log.err").write_text(said)
+    expected = "slurmstepd-n1: error: StepId=1.0 exceeded memory limit (899883008 > 838860800), being killed\n"
+    (Path(submission.folder) / "1_0_0_log.err").write_text(expected)
     scheduler.queue["1_0"] = JobState("FAILED", 0, "n1", exit_code=137, signal=9)
     (end,) = ends_of(executor)
-    wanted = "job 1_0 ended as FAILED on n1 by signal 9 (SIGKILL): out of memory, 0.838 of 0.781 GB used; "
-    assert end.kind == "out_of_memory" and end.exit_message == wanted + "a larger mem_gb is needed, or smaller packs"
+    wanted = "job 1_0 ended as FAILED on n1 by signal 9 (SIGKILL): out of memory, 0.838 of 0.781 GB used. "
+    assert end.kind == "out_of_memory" and end.exit_message == wanted + "Increase mem_gb, or use smaller packs."
 
 
 def test_all_cancelled_is_known_before_the_last_word_could_be_seen(scheduler: Scheduler, folder: Store) -> None:
     executor = SlurmExecutor(Profile(array_parallelism=1, job_min=60), LIMITS, folder, "s", clock=Clock())
-    given = [replace(job, estimated_s=1.0) for job in jobs("a", "b", "c")]
-    executor.submit(given)
+    submitted = [replace(job, estimated_s=1.0) for job in jobs("a", "b", "c")]
+    executor.submit(submitted)
     scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1")
-    record(folder, given[0].attempt_id, "running")
+    record(folder, submitted[0].attempt_id, "running")
     ends_of(executor, 2)
     executor.submit(jobs("d"))
-    record(folder, given[0].attempt_id, "interrupted", checkpoints=1)
+    record(folder, submitted[0].attempt_id, "interrupted", checkpoints=1)
     scheduler.queue |= {"1_0": JobState("CANCELLED", 0, "n1"), "2_0": JobState("CANCELLED")}
     ends = ends_of(executor)
-    assert [end.kind for end in ends] == ["cancelled"] * 4, "of packs that had not begun too"
+    assert [end.kind for end in ends] == ["cancelled"] * 4, "also of packs that had not started"
     assert {end.exit_message for end in ends} == {"job 1_0 was cancelled on n1", "job 2_0 was cancelled"}
 
 
 def test_who_looks_is_told_how_jobs_died_that_no_launch_looks_after(
     executor: SlurmExecutor, scheduler: Scheduler, folder: Store
 ) -> None:
-    """After `--detach` nobody writes it down."""
+    """After `--detach` no launch writes the end."""
     executor.submit([*jobs("a", "b"), *jobs("c", "d", "e")])
     now = time.time()
     scheduler.queue["1_0"] = JobState("FAILED", 0, "n1", exit_code=SETUP_FAILED_CODE, ended_at=now)
@@ -676,7 +676,7 @@ def test_who_looks_is_told_how_jobs_died_that_no_launch_looks_after(
     scheduler.queue["2_1"] = JobState("FAILED", 0, "n1", exit_code=1, ended_at=now - 100)
     deaths = list_unreported_ends(folder, "s", read_submissions(folder, ["s"]), scheduler.queue)
     status = sweep_status("s", ["ta", "tb", "tc", "td", "te"], take_snapshot(folder), folder, deaths)
-    assert not folder.list("attempts"), "to look is to write nothing"
+    assert not folder.list("attempts"), "polling writes nothing"
     states = ["failed", "failed", "pending", "failed", "pending"]
     assert list(status.states.values()) == states, "the third may still be heard of, the last waits"
     assert list(status.errors().values()) == [2, 1], "errors that differ only in job and node are one"
@@ -697,7 +697,7 @@ def test_what_a_job_printed_says_why(executor: SlurmExecutor, scheduler: Schedul
 def test_an_element_that_was_cancelled_alone_while_it_waited_is_listed_nowhere(
     executor: SlurmExecutor, scheduler: Scheduler
 ) -> None:
-    """SLURM 22.05 keeps no line of it in squeue or sacct; one that ran and is unknown may be anything."""
+    """SLURM 22.05 lists it neither in squeue nor in sacct. A job that ran and is unknown may have any state."""
     executor.submit(jobs("a", "b", "c"))
     scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1")
     assert ends_of(executor, 3) == []
@@ -714,7 +714,7 @@ def test_a_launch_cancels_what_it_watches_without_taking_that_for_the_users_doin
     scheduler.queue["1_0"] = scheduler.queue["2_0"] = JobState("RUNNING", 0, "n1")
     record(executor.store, silent.attempt_id, "running")
     ends_of(executor, 3)
-    assert not executor.terminate(silent.attempt_id, "no sign of life")
+    assert not executor.terminate(silent.attempt_id, "no heartbeat")
     executor.cancel_waiting()
     assert scheduler.cancelled == ["1_0", "1_1"]
     scheduler.queue |= dict.fromkeys(scheduler.cancelled, JobState("CANCELLED", 0, "n1"))
@@ -725,7 +725,7 @@ def test_a_launch_cancels_what_it_watches_without_taking_that_for_the_users_doin
 def test_the_store_is_read_while_the_controller_does_not_answer(
     executor: SlurmExecutor, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """By an attempt's own record, and by commits where it left none."""
+    """The end comes from the attempt's record, or from a commit without a record."""
     recorded, committed, running = jobs("a", "b", "c")
     executor.submit([recorded, committed, running])
     scheduler.queue |= dict.fromkeys(scheduler.queue, JobState("RUNNING", 0, "n1"))
@@ -752,13 +752,13 @@ def test_the_store_is_read_while_the_controller_does_not_answer(
     scheduler.queue["2_0"] = JobState("OUT_OF_MEMORY", 0, "n1")
     record(executor.store, running.attempt_id, "running", heartbeat_ago_s=100)
     (end,) = ends_of(executor, 500)
-    assert end.kind == "out_of_memory", "what it answers late is taken"
+    assert end.kind == "out_of_memory", "a late answer is used"
 
 
 def test_time_in_the_controller_is_no_reason_to_rest(
     scheduler: Scheduler, folder: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a poll rests for is what its own work took: a slow squeue was once rested for 20 times as long."""
+    """The backoff counts only the poll's own time: a slow squeue once caused a wait of 20 times its duration."""
     now = [0.0]
     executor = SlurmExecutor(Profile(grace_s=0), LIMITS, folder, "s", clock=lambda: now[0])
     (job,) = jobs("a")
@@ -789,7 +789,7 @@ def test_the_next_launch_takes_over(executor: SlurmExecutor, scheduler: Schedule
     assert held == ("b", ["tb"]), "only what still waits or runs"
     other.close()
     assert [submission.job_ids for submission in read_submissions(folder, ["s"])] == [["1_0", "1_1"]], (
-        "what is over is forgotten"
+        "finished jobs are forgotten"
     )
 
 
@@ -812,15 +812,15 @@ def test_the_next_launch_leaves_alone_what_a_live_job_has_committed(
 def test_a_trial_submitted_twice_is_where_it_was_last(
     executor: SlurmExecutor, scheduler: Scheduler, folder: Store
 ) -> None:
-    """Its first job runs on with other packs; who took that for it would submit the trial a third time."""
+    """Its first job still runs other packs. Mistaking it for the current one would submit the trial a third time."""
     (job,) = jobs("a")
     again = replace(job, attempt_id=f"20260101T000009_{'b' * 12}")
     executor.submit([job])
     executor.submit([again])
     other = SlurmExecutor(Profile(grace_s=0), LIMITS, folder, "s", clock=Clock())
-    submissions = sorted(read_submissions(folder, ["s"]), key=lambda each: each.job_ids)
+    submissions = sorted(read_submissions(folder, ["s"]), key=lambda submission: submission.job_ids)
     other.adopt(submissions, scheduler.queue)
-    assert list(other.submitted) == [again.attempt_id, job.attempt_id], "the plan takes the first that has a trial"
+    assert list(other.submitted) == [again.attempt_id, job.attempt_id], "the plan takes the first pack with the trial"
 
 
 def test_folders_of_what_was_done_are_removed_and_of_what_failed_are_kept(
@@ -846,9 +846,9 @@ def test_folders_of_what_was_done_are_removed_and_of_what_failed_are_kept(
     scheduler.queue |= {"1_0": JobState("COMPLETED", 0, "n1"), "2_0": JobState("COMPLETED", 0, "n1")}
     scheduler.queue |= {"3_0": JobState("RUNNING", 0, "n1"), "4_0": JobState("RUNNING", 0, "n1")}
     assert len(ends_of(executor, until=lambda ends: len(ends) == 3)) == 3
-    assert all(folder.is_dir() for folder in folders.values()), "until the end, nothing is in anybody's way"
+    assert all(folder.is_dir() for folder in folders.values()), "the folder stays until the end"
     executor.close()
-    assert [name for name in names if folders[name].exists()] == ["b", "c"], "one failed, one goes on"
+    assert [name for name in names if folders[name].exists()] == ["b", "c"], "one failed, one keeps running"
 
 
 def test_a_job_that_does_not_end_and_a_controller_that_is_away_keep_their_folders(
@@ -863,20 +863,20 @@ def test_a_job_that_does_not_end_and_a_controller_that_is_away_keep_their_folder
     scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1")
     assert len(ends_of(executor)) == 1
     executor.close()
-    assert Path(submission.folder).is_dir(), "its last words may still come"
+    assert Path(submission.folder).is_dir(), "its record may still appear"
     scheduler.is_away = True
     (Path(submission.folder) / "work_0.pkl").touch()
     executor.close()
     assert Path(submission.folder).is_dir()
     (Path(submission.folder) / "work_0.ended").touch()
     executor.close()
-    assert not Path(submission.folder).exists(), "the job itself says that it has ended"
+    assert not Path(submission.folder).exists(), "the job leaves an end marker"
 
 
 def test_the_folder_of_what_failed_goes_once_another_job_has_done_its_work(
     executor: SlurmExecutor, scheduler: Scheduler, folder: Store
 ) -> None:
-    """It once stayed for ever: it was struck off before its trials were committed."""
+    """It once stayed forever, because its submission was deleted before its trials were committed."""
     first, again = jobs("a", "b")
     again = replace(again, trial_ids=first.trial_ids)
     executor.submit([first])
@@ -885,7 +885,7 @@ def test_the_folder_of_what_failed_goes_once_another_job_has_done_its_work(
     scheduler.queue["1_0"] = JobState("COMPLETED", 0, "n1")
     executor.close()
     there = [path.name for path in Path(folder.root).glob("slurm/s/*")]
-    assert len(there) == 1 and not read_submissions(folder, ["s"]), "its logs say why it failed"
+    assert len(there) == 1 and not read_submissions(folder, ["s"]), "its logs show the error"
     executor.submit([again])
     commit(folder, again.attempt_id, again.trial_ids)
     ends_of(executor)
@@ -903,12 +903,12 @@ def test_folders_that_an_unreachable_controller_left_go_with_the_next_launch(
     ends_of(executor)
     scheduler.is_away = True
     executor.close()
-    kept = Path(folder.root) / "slurm/s" / f"depthrate-s-{job.attempt_id}"
-    kept.mkdir()
-    assert len(list(kept.parent.iterdir())) == 2 and not read_submissions(folder, ["s"])
+    stored = Path(folder.root) / "slurm/s" / f"depthrate-s-{job.attempt_id}"
+    stored.mkdir()
+    assert len(list(stored.parent.iterdir())) == 2 and not read_submissions(folder, ["s"])
     scheduler.is_away, scheduler.queue = False, {}
     SlurmExecutor(Profile(), LIMITS, folder, "s").close()
-    assert list(kept.parent.iterdir()) == [kept], "what an earlier version left does not show what it was for"
+    assert list(stored.parent.iterdir()) == [stored], "folders from an earlier version do not list their trials"
 
 
 def test_the_next_launch_removes_the_folders_of_what_was_done_meanwhile(
@@ -922,25 +922,25 @@ def test_the_next_launch_removes_the_folders_of_what_was_done_meanwhile(
     scheduler.queue = {}
     other = SlurmExecutor(Profile(grace_s=0), LIMITS, folder, "s")
     other.adopt(read_submissions(folder, ["s"]), {})
-    assert other.submitted == {} and Path(submission.folder).exists(), "to plan is to look only"
+    assert other.submitted == {} and Path(submission.folder).exists(), "planning only reads"
     other.close()
     assert not Path(submission.folder).exists() and not read_submissions(folder, ["s"])
 
 
 def test_a_job_runs_nothing_that_is_committed_when_it_starts(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    done, fresh = given = [replace(job, options=replace(job.options, store=folder.root)) for job in jobs("a", "b")]
+    done, fresh = submitted = [replace(job, options=replace(job.options, store=folder.root)) for job in jobs("a", "b")]
     commit(folder, f"20260101T000001_{'9' * 12}", done.trial_ids)
-    assert [job.attempt_id for job in _Bundle(given).waiting] == [fresh.attempt_id]
+    assert [job.attempt_id for job in _Bundle(submitted).waiting] == [fresh.attempt_id]
 
 
 def test_a_job_started_anew_leaves_to_the_driver_what_failed_in_it(
     folder: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The driver has submitted those again; run here too, they would run twice and share their checkpoint."""
+    """The driver has resubmitted them. Running them here too would run them twice with one checkpoint."""
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
-    done, failed, lost, interrupted, fresh = given = [
+    done, failed, lost, interrupted, fresh = submitted = [
         replace(job, options=replace(job.options, store=folder.root)) for job in jobs("a", "b", "c", "d", "e")
     ]
     commit(folder, done.attempt_id, done.trial_ids)
@@ -948,5 +948,5 @@ def test_a_job_started_anew_leaves_to_the_driver_what_failed_in_it(
     record(folder, lost.attempt_id, "interrupted")
     record(folder, nth_attempt_id(lost.attempt_id, 1), "lost")
     record(folder, interrupted.attempt_id, "interrupted")
-    waiting = [job.attempt_id for job in _Bundle(given).waiting]
+    waiting = [job.attempt_id for job in _Bundle(submitted).waiting]
     assert waiting == [nth_attempt_id(job.attempt_id, 2) for job in (interrupted, fresh)]

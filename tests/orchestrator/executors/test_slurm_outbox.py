@@ -30,7 +30,7 @@ from depthrate.storage.files.store import Store
 
 
 class Cluster:
-    """Takes so many jobs and no more."""
+    """A scheduler that accepts a fixed number of jobs."""
 
     def __init__(self, most: int) -> None:
         self.most, self.there, self.calls, self.now = most, 0, 0, 0.0
@@ -73,9 +73,9 @@ class Anytime(RequestBudget):
         return True
 
 
-def outbox_of(cluster: Cluster, store: Store, said: int | None) -> tuple[Submitter, SubmitQuota]:
+def outbox_of(cluster: Cluster, store: Store, known_limit: int | None) -> tuple[Submitter, SubmitQuota]:
     clock = lambda: cluster.now  # noqa: E731
-    room = SubmitQuota(SubmitLimits({} if said is None else {JobGroup(): said}), clock)
+    room = SubmitQuota(SubmitLimits({} if known_limit is None else {JobGroup(): known_limit}), clock)
     limits = Limits("lab", 101, 1000, {})
     return Submitter(Profile(), limits, store, "s", room, ConcurrencySlots(None), Anytime(clock)), room
 
@@ -84,15 +84,15 @@ def bundles(count: int) -> list[list[AttemptSpec]]:
     options = JobOptions(store="", data="", device="cpu", checkpoint_seconds=1, git_sha=None, git_dirty=None)
     common: dict[str, Any] = {"sweep": "s", "task": "t", "params": [], "options": options}
     ids = [f"20260101T000000_{number:012d}" for number in range(2 * count)]
-    jobs = [AttemptSpec(attempt_id=each, pack_id=each, trial_ids=[each], **common) for each in ids]
+    jobs = [AttemptSpec(attempt_id=name, pack_id=name, trial_ids=[name], **common) for name in ids]
     return [jobs[2 * number : 2 * number + 2] for number in range(count)]
 
 
 def submit(outbox: Submitter, cluster: Cluster, count: int) -> list[Submission]:
     taken: list[Submission] = []
     try:
-        for each in outbox.submit(bundles(count), [], lambda: ["a job"] * cluster.there):
-            taken.append(each)
+        for array in outbox.submit(bundles(count), [], lambda: ["a job"] * cluster.there):
+            taken.append(array)
     except SubmitLimitError:
         pass
     return taken
@@ -100,10 +100,10 @@ def submit(outbox: Submitter, cluster: Cluster, count: int) -> list[Submission]:
 
 def test_a_limit_that_is_known_costs_one_submission(cluster: Cluster, folder: Store) -> None:
     outbox, _ = outbox_of(cluster, folder, 5)
-    assert [len(each.packs) for each in submit(outbox, cluster, 30)] == [5] and cluster.calls == 1
-    assert not submit(outbox, cluster, 25) and cluster.calls == 1, "nothing is asked while there is no room"
+    assert [len(array.packs) for array in submit(outbox, cluster, 30)] == [5] and cluster.calls == 1
+    assert not submit(outbox, cluster, 25) and cluster.calls == 1, "no requests while the queue is full"
     cluster.there = 3
-    assert [len(each.packs) for each in submit(outbox, cluster, 25)] == [2]
+    assert [len(array.packs) for array in submit(outbox, cluster, 25)] == [2]
 
 
 def test_the_users_other_jobs_are_counted_once_a_minute(cluster: Cluster, folder: Store) -> None:
@@ -121,14 +121,16 @@ def test_the_users_other_jobs_are_counted_once_a_minute(cluster: Cluster, folder
 def test_a_limit_that_nobody_tells_is_learnt(cluster: Cluster, folder: Store) -> None:
     outbox, room = outbox_of(cluster, folder, None)
     taken = submit(outbox, cluster, 30)
-    assert sum(len(each.packs) for each in taken) == 5 == room.max_jobs and cluster.calls <= 9
-    assert len(folder.list("jobs")) == len(taken), "what was refused is on no books"
+    assert sum(len(array.packs) for array in taken) == 5 == room.max_jobs and cluster.calls <= 9
+    assert len(folder.list("jobs")) == len(taken), "refused submissions are deleted"
     calls = cluster.calls
     assert not submit(outbox, cluster, 25) and cluster.calls == calls
     cluster.there, cluster.most, cluster.now = 3, 50, COUNT_INTERVAL_S + 1
-    assert sum(len(each.packs) for each in submit(outbox, cluster, 25)) == 2
+    assert sum(len(array.packs) for array in submit(outbox, cluster, 25)) == 2
     cluster.now = COUNT_INTERVAL_S + LEARNT_LIMIT_TTL_S + 1
-    assert sum(len(each.packs) for each in submit(outbox, cluster, 25)) == 25, "others of the group may have ended"
+    assert sum(len(array.packs) for array in submit(outbox, cluster, 25)) == 25, (
+        "other jobs of the group may have ended"
+    )
 
 
 def test_a_cluster_that_takes_nothing_although_nothing_is_there_says_so(cluster: Cluster, folder: Store) -> None:
@@ -144,7 +146,7 @@ def test_what_may_have_been_accepted_is_cancelled_before_it_goes_out_again(clust
     cluster.is_unclear = True
     with pytest.raises(UnclearSubmissionError):
         list(outbox.submit(bundles(2), [], list))
-    assert len(folder.list("jobs")) == 1, "whoever comes now finds it by its name"
+    assert len(folder.list("jobs")) == 1, "later launches find it by name"
     cluster.is_unclear = False
     assert len(submit(outbox, cluster, 2)) == 1
     assert cluster.cancelled == ["1_0", "1_1"] and len(folder.list("jobs")) == 1
@@ -167,19 +169,19 @@ def test_sbatch_is_called_six_times_a_minute_at_most_within_a_submission_too(
                 left = left[len(submission.packs) :]
         except SbatchRateError:
             cluster.now += 0.5
-    assert len(called) == num_arrays == cluster.calls, "none is sent twice"
+    assert len(called) == num_arrays == cluster.calls, "no pack is submitted twice"
     assert max(sum(begin <= at < begin + 60 for at in called) for begin in called) <= 6
     assert cluster.now <= 20 * num_arrays
 
 
-@pytest.mark.parametrize("said", [5, None])
+@pytest.mark.parametrize("known_limit", [5, None])
 def test_room_for_fewer_than_all_is_known_before_sbatch_may_be_called_again(
-    cluster: Cluster, folder: Store, said: int | None
+    cluster: Cluster, folder: Store, known_limit: int | None
 ) -> None:
-    """So that a detached launch leaves at once, and a job submits the rest; a refusal is a bound on the limit."""
+    """A detached launch then exits immediately, and a job submits the rest. A refusal bounds the limit."""
     clock = lambda: cluster.now  # noqa: E731
-    room = SubmitQuota(SubmitLimits({} if said is None else {JobGroup(): said}), clock)
-    limits = Limits("lab", 1 if said else 101, 1000, {})  # either many arrays, or many refusals
+    room = SubmitQuota(SubmitLimits({} if known_limit is None else {JobGroup(): known_limit}), clock)
+    limits = Limits("lab", 1 if known_limit else 101, 1000, {})  # either many arrays, or many refusals
     outbox = Submitter(Profile(), limits, folder, "s", room, ConcurrencySlots(None), RequestBudget(clock))
     with pytest.raises(SbatchRateError) as caught:
         list(outbox.submit(bundles(30), [], lambda: ["a job"] * cluster.there))
@@ -187,9 +189,9 @@ def test_room_for_fewer_than_all_is_known_before_sbatch_may_be_called_again(
 
 
 def test_each_account_that_is_tried_counts_as_a_call(cluster: Cluster, folder: Store, monkeypatch: Any) -> None:
-    def submit(*given: Any) -> list[str]:
+    def submit(*args: Any) -> list[str]:
         CALLS["sbatch"] += 4
-        return cluster.submit(*given)
+        return cluster.submit(*args)
 
     monkeypatch.setattr(submitter, "submit_array", submit)
     clock = lambda: cluster.now  # noqa: E731
@@ -201,7 +203,7 @@ def test_each_account_that_is_tried_counts_as_a_call(cluster: Cluster, folder: S
 
 
 def test_only_jobs_of_the_qos_that_has_the_limit_fill_it(cluster: Cluster, folder: Store, monkeypatch: Any) -> None:
-    """Hundreds of jobs in another QOS leave its room as it is; those of other users fill a limit of all users."""
+    """Hundreds of jobs in another QOS do not count. Jobs of other users count towards a limit of all users."""
     few, everyone = JobGroup(qos="few"), JobGroup(qos="few", is_shared=True)
     counts = {
         JobGroup(): Counter({getuser(): 300}),
@@ -238,7 +240,7 @@ def test_a_limit_that_a_refusal_teaches_counts_its_own_jobs_only(
     counts[JobGroup(qos="few")] = 0
     room = SubmitQuota(SubmitLimits(account="theory", qos="few"), lambda: cluster.now)
     assert room.learn_limit(0, "QOSMaxSubmitJobPerUserLimit") == 1000, (
-        "of the partition's QOS, say: none is here by that name"
+        "of the partition's QOS, for instance: no QOS here has that name"
     )
 
 
@@ -246,4 +248,4 @@ def test_the_folder_of_an_array_for_which_there_is_no_room_is_removed(cluster: C
     outbox, _ = outbox_of(cluster, folder, None)
     taken = submit(outbox, cluster, 30)
     names = {path.parent.name for path in Path(folder.root).glob("slurm/s/*/trials")}
-    assert names == {each.name for each in taken} and cluster.calls > len(taken)
+    assert names == {array.name for array in taken} and cluster.calls > len(taken)

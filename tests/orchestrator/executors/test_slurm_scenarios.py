@@ -19,17 +19,17 @@ from tests.support.slurm_bench import CHECKPOINT_S, Bench
 
 pytestmark = pytest.mark.timeout(1800)  # only for what hangs: a busy machine takes many times longer than a quiet one
 ATTACHES = int(os.environ.get("DEPTHRATE_TEST_ATTACHES") or 5)
-"""How often a running sweep is gone back to; 20 is the long form."""
+"""Number of times that a running sweep is disturbed. Use 20 for the long form."""
 
 
 def num_jobs(bench: Bench) -> int:
-    """Return how many jobs of this sweep have run."""
+    """Return the number of jobs that this sweep has run."""
     listed = bench.lab.run("squeue", "--noheader", "--array", "--states=all", "--format=%j %N")
     return sum(f"depthrate-{bench.name}-" in line and len(line.split()) == 2 for line in listed.splitlines())
 
 
 def attempts_on(bench: Bench, node: str) -> list[tuple[str, str]]:
-    """Return (state, job) of the attempts that began on a node, as their records say."""
+    """Return (state, job) of the attempts recorded on a node."""
     query = f"select state, job_id from attempts where host = '{node}' order by started_at"
     return results_of(bench.store).sql(query).fetchall() if bench.store.list("attempts") else []
 
@@ -50,7 +50,7 @@ def test_a_detached_launch_gives_the_numbers_of_a_local_one(bench: Bench) -> Non
     assert found == results_of(Store(str(bench.folder / "local"))).sql(numbers).fetchall() and len(found) > 20
     bench.run("run")  # takes what is over off the books
     bench.check(4)
-    assert not list((bench.url / "slurm").glob("*/*")), "what the jobs were made of is gone too"
+    assert not list((bench.url / "slurm").glob("*/*")), "the job folders are removed too"
 
 
 def test_a_stronger_partition_takes_the_nodes_for_a_while(bench: Bench) -> None:
@@ -66,7 +66,7 @@ def test_a_stronger_partition_takes_the_nodes_for_a_while(bench: Bench) -> None:
 
 
 def test_one_job_is_cancelled_by_hand(bench: Bench) -> None:
-    """The others go on to their end; what it was to do is left to another launch."""
+    """The others run to their end, and the cancelled job's packs are left to another launch."""
     bench.sweep(params={"steps": 60, "step_s": 0.2}, grid={"depth": [2, 3, 5]})
     process = bench.start()
     bench.until(lambda: len({step[0] for step in bench.steps()}) == 3)
@@ -137,10 +137,10 @@ def test_a_node_dies(bench: Bench) -> None:
 
 
 @pytest.mark.skipif(
-    not os.environ.get("DEPTHRATE_TEST_LONG"), reason="a node dies three times; set DEPTHRATE_TEST_LONG"
+    not os.environ.get("DEPTHRATE_TEST_LONG"), reason="a node is lost three times. Set DEPTHRATE_TEST_LONG."
 )
 def test_a_node_that_dies_three_times_is_avoided_and_its_deaths_are_on_the_books(bench: Bench) -> None:
-    """It is the only one at first, so that the same job dies on it again and again."""
+    """It is the only available node at first, so the same job is lost on it repeatedly."""
     others = "n1,n3,n4"
     bench.lab.run("scontrol", "update", f"nodename={others}", "state=drain", "reason=test")
     bench.profile |= {"job_min": 0, "array_parallelism": 3, "mem_gb": 2.5}
@@ -164,7 +164,7 @@ def test_a_node_that_dies_three_times_is_avoided_and_its_deaths_are_on_the_books
     bench.check(8)
     assert "failed on n2" in printed and "Excluded. Once it is repaired" in printed
     on_n2 = attempts_on(bench, "n2")
-    assert [state for state, _ in on_n2] == ["lost"] * deaths, "and no attempt that runs for ever"
+    assert [state for state, _ in on_n2] == ["lost"] * deaths, "and no attempt that runs forever"
     jobs = ",".join({job.partition("_")[0] for _, job in on_n2})
     listed = ["--allocations", "--duplicates", "--parsable2", f"--jobs={jobs}", "--format=State,ElapsedRaw"]
     starts = [line.split("|") for line in bench.lab.run("sacct", "-n", *listed).splitlines()]
@@ -320,12 +320,12 @@ def test_jobs_at_once_are_bounded_over_all_arrays(bench: Bench) -> None:
     assert max(running) == 2
 
 
-@pytest.mark.skipif(not os.environ.get("DEPTHRATE_TEST_LONG"), reason="takes two time limits; set DEPTHRATE_TEST_LONG")
+@pytest.mark.skipif(not os.environ.get("DEPTHRATE_TEST_LONG"), reason="takes two time limits. Set DEPTHRATE_TEST_LONG.")
 def test_a_task_without_checkpoints_and_too_short_a_time_limit(bench: Bench) -> None:
     bench.profile |= {"walltime_min": 1}
     bench.sweep("stubborn", params={"depth": 2})
     printed = bench.wait(bench.start(), code=1)
-    assert "reached its time limit of 1 min before the task had saved anything" in printed
+    assert "reached its time limit of 1 min before the task saved anything" in printed
     kinds = results_of(bench.store).sql("select error_kind from attempts").fetchall()
     assert kinds == [("timeout",)] * 2 and bench.status()["failed"] == 1
 
@@ -353,7 +353,7 @@ def test_a_node_ends_every_job_at_once(bench: Bench) -> None:
     assert {step[3] for step in bench.steps()} <= {"n1", "n3", "n4"}
     lost = results_of(bench.store).sql("select distinct error_kind from attempts where state = 'lost'").fetchall()
     assert lost == [("not_begun",)] and num_jobs(bench) <= 12 + 4, (
-        "its two CPUs, and at most once again before it is avoided"
+        "its two CPUs, and at most once more before it is excluded"
     )
 
 
@@ -374,7 +374,7 @@ def test_a_node_on_which_trials_fail_is_avoided(bench: Bench, error: str) -> Non
     assert all("Excluded for 2 min" in line or "Excluded. Once it is repaired" in line for line in told_of_n2)
     (node,) = [node for node in json.loads(bench.run("nodes", bench.name, "--json")) if node["node"] == "n2"]
     assert sum(node["failures"].values()) == len(failed)
-    if len(failed) > 1:  # one failure is no proof, and speaks against a node for two minutes
+    if len(failed) > 1:  # one failure is not enough, and speaks against a node for two minutes
         assert "failed on n2" in node["avoided"]
 
 
@@ -411,9 +411,9 @@ def test_a_setup_line_fails_everywhere_and_nobody_looks(bench: Bench) -> None:
     bench.sweep(grid={"depth": [2, 3, 5, 8]})
     bench.run("run", "--detach")
     bench.until(lambda: not bench.queue())
-    said = "4 trials failed with: job "
-    told = bench.run("status", bench.name)
-    assert said in told and "a setup line ended with code 127: nonesuch --load cuda" in told
+    expected = "4 trials failed with: job "
+    output = bench.run("status", bench.name)
+    assert expected in output and "a setup line ended with code 127: nonesuch --load cuda" in output
     trial_id = json.loads(bench.run("plan", "--json"))["packs"][0]["trial_ids"][0]
     assert "nonesuch --load cuda" in bench.run("logs", trial_id)
     assert bench.status()["failed"] == 4 and bench.status()["pending"] == 0
@@ -423,7 +423,7 @@ def test_a_setup_line_fails_everywhere_and_nobody_looks(bench: Bench) -> None:
 
 
 def test_ray_inside_an_allocation(bench: Bench) -> None:
-    """One job of two nodes with a Ray cluster and the launch in it; told that time is up, it queues again and goes on."""
+    """One job on two nodes runs a Ray cluster and the launch. At its time limit it requeues and resumes."""
     pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
     bench.executor = "ray"
     bench.profile = {"nodes": 5, "mem_gb": 2.5, "walltime_min": 10}

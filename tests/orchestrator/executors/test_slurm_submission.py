@@ -29,7 +29,7 @@ def lost(bench: Bench) -> list[tuple[str, str]]:
 
 
 def test_a_launch_inside_a_job_of_its_own(bench: Bench) -> None:
-    """What describes the job around it (its memory, its processors) must not be asked for by its own jobs."""
+    """Variables that describe the surrounding job, such as its memory, must not become requests of its own jobs."""
     bench.profile |= {"cpus": 2, "array_parallelism": 2}
     bench.sweep(**FEW)
     printed = bench.wait(bench.start(within=["srun", "--ntasks=1", "--mem-per-cpu=600"]))
@@ -74,14 +74,14 @@ def test_a_driver_killed_in_mid_submit_costs_nothing(bench: Bench) -> None:
     printed = bench.wait(bench.start())
     done = int(re.search(r"(\d+) done", printed)[1])  # type: ignore[index]
     there = re.search(r"(\d+) packs? already submitted", printed)
-    assert done + (int(there[1]) if there else 0) == 4, "none is submitted again, however far they are by now"
-    assert time.monotonic() - begun < 55 * patience(), "no job waited for what the driver could not hand over any more"
+    assert done + (int(there[1]) if there else 0) == 4, "no pack is resubmitted, whatever its progress"
+    assert time.monotonic() - begun < 55 * patience(), "no job waited for packs that the driver could not submit"
     bench.check(4, most_redone=0)
     assert not lost(bench)
 
 
 def test_an_answer_that_is_lost_while_the_controller_is_away_is_cleared_up_later(bench: Bench) -> None:
-    """sbatch is accepted, then nobody answers for a while: those jobs are cancelled before the packs go out again."""
+    """sbatch accepts the jobs, then the controller is away: they are cancelled before their packs are resubmitted."""
     bench.profile |= {"array_parallelism": 2}
     hold = bench.folder / "hold"
     hold.touch()
@@ -101,7 +101,7 @@ def test_an_answer_that_is_lost_while_the_controller_is_away_is_cleared_up_later
 
 
 def test_two_launches_at_the_same_moment_submit_once(bench: Bench) -> None:
-    """One of them submits; the other waits for it, and goes on from its jobs when it leaves."""
+    """One launch submits. The other waits, and adopts its jobs when it exits."""
     bench.profile |= {"array_parallelism": 2}
     bench.sweep(params={"steps": 10, "step_s": 0.2}, grid={"depth": [2, 3, 5, 8, 13, 21]})
     launches = [bench.start(), bench.start()]
@@ -119,7 +119,7 @@ def test_two_detached_launches_at_the_same_moment_submit_once(bench: Bench) -> N
     bench.sweep(**FEW)
     launches = [bench.start("--detach"), bench.start("--detach")]
     for launch in launches:
-        assert "4 packs are" in bench.wait(launch), "its own, or those of the one that was first"
+        assert "4 packs are" in bench.wait(launch), "its own packs, or those of the first launch"
     assert len(bench.store.list("jobs")) == 1, "one array"
     bench.wait(bench.start())
     bench.check(4, most_redone=0)
@@ -167,7 +167,7 @@ def test_a_detached_launch_that_may_leave_no_job_says_what_is_not_submitted(limi
 
 
 def test_how_often_slurm_is_asked(bench: Bench) -> None:
-    """As docs/reference/clusters.md tells administrators; jobs are counted too, since they inherit the PATH."""
+    """As documented in docs/cluster.md. Requests from jobs count too, because jobs inherit the PATH."""
     calls = bench.folder / "calls"
     for program in ("sbatch", "squeue", "sacct", "scancel", "scontrol", "sacctmgr"):
         bench.wrap(program, f'echo "{program} $*" >> {calls}; exec $REAL "$@"')
@@ -175,17 +175,17 @@ def test_how_often_slurm_is_asked(bench: Bench) -> None:
     bench.wait(bench.start())
     bench.check(4, most_redone=0)
     lines = calls.read_text().replace(" --oneliner", "").splitlines()
-    asked = Counter(" ".join(line.split()[: 3 if " show " in line else 1]) for line in lines)
-    print(dict(asked))
-    assert asked["sbatch"] == 1 and not asked["scancel"] and asked["sacct"] <= 2
+    counts = Counter(" ".join(line.split()[: 3 if " show " in line else 1]) for line in lines)
+    print(dict(counts))
+    assert counts["sbatch"] == 1 and not counts["scancel"] and counts["sacct"] <= 2
     # by the run: `status` asks only where a sweep has jobs
-    assert [asked[f"scontrol show {what}"] for what in ("config", "node", "partition")] == [1, 1, 1]
-    assert not asked["scontrol show job"] and not asked["scontrol"], "a job that is left alone asks nothing"
-    assert asked["squeue"] <= 30, "40 s of work"
+    assert [counts[f"scontrol show {what}"] for what in ("config", "node", "partition")] == [1, 1, 1]
+    assert not counts["scontrol show job"] and not counts["scontrol"], "a job that is left alone asks nothing"
+    assert counts["squeue"] <= 30, "40 s of work"
 
 
 def test_a_thousand_jobs_stay_within_what_arrays_and_a_qos_take(bench: Bench) -> None:
-    """Arrays of at most 100 jobs (MaxArraySize), of which the QOS takes 250 of a user, read from the accounting."""
+    """Arrays have at most 100 jobs (MaxArraySize). The accounting limits the QOS to 250 jobs per user."""
     lab, hold = bench.lab, bench.folder / "hold"
     hold.touch()
     for words in ("add qos few set MaxSubmitJobsPerUser=250", f"modify user {getuser()} set qos+=few"):
@@ -213,7 +213,7 @@ def test_a_thousand_jobs_stay_within_what_arrays_and_a_qos_take(bench: Bench) ->
 
 
 def test_jobs_run_the_code_that_they_were_submitted_with(bench: Bench) -> None:
-    """Also where the launch that comes back finds the task's file changed meanwhile, which it then says."""
+    """The resumed launch also reports a task file that changed in the meantime."""
     file, body = bench.folder / "mine.py", "return {'metrics': [{'layer': depth, 'nc1': %s}]}"
     lines = ["import depthrate", "@depthrate.task(version=1)", "def mine(*, depth: int, context):", f"    {body}"]
     file.write_text("\n".join(lines) % 1.0)

@@ -1,4 +1,4 @@
-"""The job that drives a sweep: what it is told, when it begins anew, and how it leaves a node on which it cannot begin."""
+"""The supervisor job: its options, its restarts, and the nodes that it excludes because it cannot start on them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_it_is_told_all_that_the_launch_was(folder: Store, monkeypatch: pytest.M
     monkeypatch.setattr(remote_launch, "submit_array", submit)
     monkeypatch.setattr(remote_launch, "jobs_of_sweep", lambda *_: ([], {}))
     (tmp_path / "c.toml").write_text("gpus = 2")
-    given = LaunchOptions(
+    base_options = LaunchOptions(
         sweep="s.yaml",
         executor="slurm",
         executor_options={"cluster": str(tmp_path / "c.toml"), "packs_per_gpu": 4},
@@ -54,12 +54,12 @@ def test_it_is_told_all_that_the_launch_was(folder: Store, monkeypatch: pytest.M
         detach=True,
         rerun=True,
     )
-    request = ExecutorRequest(sweep=SweepSpec(name="s", task="collapse"), store=folder, options=given)
-    asked = Profile(
+    request = ExecutorRequest(sweep=SweepSpec(name="s", task="collapse"), store=folder, options=base_options)
+    requested = Profile(
         gpus=2, packs_per_gpu=4, credentials="/keys", supervisor_partition="main", container="x.sif", python="p"
     )
-    sent_on = replace(given, device="cuda", code="c0de", data="/data")
-    assert Supervisor(request, asked, LIMITS).send_launch(sent_on).job_id == "7"
+    sent_on = replace(base_options, device="cuda", code="c0de", data="/data")
+    assert Supervisor(request, requested, LIMITS).send_launch(sent_on).job_id == "7"
     ((where,),) = sent["arguments"]
     inside = LaunchOptions.from_json((Path(where) / OPTIONS_FILE).read_text())
     spec, cluster = Path(where) / "sweep.yaml", Path(where) / "cluster.toml"
@@ -76,7 +76,7 @@ def test_it_is_told_all_that_the_launch_was(folder: Store, monkeypatch: pytest.M
         set_=[],
         code="c0de",
         data="/data",
-    ), "as asked, but for what is settled here or stands in the spec beside it"
+    ), "as requested, except for options handled here or part of the sweep file"
     profile = sent["profile"]
     assert (profile.slots, profile.gpus, profile.credentials, profile.walltime_min) == (1, 0, "/keys", 120)
     assert (profile.container, profile.python) == (None, None)
@@ -89,8 +89,8 @@ def codes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setattr(remote_launch.signal, "signal", lambda *_: None)
 
-    def run(*given: int) -> list[float]:
-        left, pauses = list(given), []
+    def run(*base_options: int) -> list[float]:
+        left, pauses = list(base_options), []
 
         class Launch:
             def __init__(self, *_: object, **__: object) -> None:
@@ -100,7 +100,7 @@ def codes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list
                 return left.pop(0)
 
         monkeypatch.setattr(remote_launch.subprocess, "Popen", Launch)
-        monkeypatch.setattr(remote_launch._Launch, "_sleep", lambda self, seconds: pauses.append(seconds))
+        monkeypatch.setattr(remote_launch.InnerLaunch, "_sleep", lambda self, seconds: pauses.append(seconds))
         (tmp_path / OPTIONS_FILE).write_text(LaunchOptions(data="/data").to_json())
         run_supervisor([str(tmp_path)])
         assert not left and start_marker(tmp_path, "7", 0).exists()

@@ -20,7 +20,7 @@ from tests.support.slurm_bench import CHECKPOINT_S, Bench
 pytestmark = pytest.mark.timeout(1800)
 ROOT = Path(__file__).parents[3]
 IMAGE = os.environ.get("DEPTHRATE_TEST_IMAGE")
-"""A container image whose system this Python runs on; CONTRIBUTING.md says how one is made."""
+"""Container image with the system of this Python. CONTRIBUTING.md describes how to build one."""
 CONTROL = """\
 #!/bin/bash
 if [ "$1" = -d ]; then echo start; touch "$CUDA_MPS_PIPE_DIRECTORY/control"; else read word; echo $word; fi >> {log}
@@ -28,13 +28,13 @@ if [ "$1" = -d ]; then echo start; touch "$CUDA_MPS_PIPE_DIRECTORY/control"; els
 
 
 def look_around(bench: Bench, num_packs: int, **params: Any) -> None:
-    """Write a sweep of packs that note what they see."""
-    given = {"trace": str(bench.trace), **params}
-    bench.sweep("looks_around", params=given, grid={"depth": list(range(2, 2 + num_packs))})
+    """Write a sweep of packs that record their environment."""
+    all_params = {"trace": str(bench.trace), **params}
+    bench.sweep("looks_around", params=all_params, grid={"depth": list(range(2, 2 + num_packs))})
 
 
 def seen(bench: Bench) -> list[dict[str, Any]]:
-    """Return what each pack noted."""
+    """Return the record of each pack."""
     return [json.loads(line) for line in bench.trace.read_text().splitlines()]
 
 
@@ -54,15 +54,15 @@ def test_packs_share_a_gpu(bench: Bench, has_service: bool) -> None:
     assert json.loads(bench.run("plan", "--json", "--packs-per-gpu", "1"))["jobs"] == 4
     bench.wait(bench.start())
     bench.check(8)
-    places = {(each["SLURM_JOB_ID"], each["CUDA_VISIBLE_DEVICES"]) for each in seen(bench)}
+    places = {(entry["SLURM_JOB_ID"], entry["CUDA_VISIBLE_DEVICES"]) for entry in seen(bench)}
     assert len(places) == 4 and {gpu for _, gpu in places} == {"0", "1"}, "two jobs of two GPUs each"
-    assert {each["device"] for each in seen(bench)} == {"cuda"}
+    assert {entry["device"] for entry in seen(bench)} == {"cuda"}
     for place in places:
         first, second = (e for e in seen(bench) if (e["SLURM_JOB_ID"], e["CUDA_VISIBLE_DEVICES"]) == place)
         assert max(first["began"], second["began"]) < min(first["ended"], second["ended"]), "at the same time"
-    pipes = {each["CUDA_MPS_PIPE_DIRECTORY"] for each in seen(bench)}
+    pipes = {entry["CUDA_MPS_PIPE_DIRECTORY"] for entry in seen(bench)}
     if has_service:
-        assert all(each["has_pipe"] for each in seen(bench)) and len(pipes) == 2, "one service a job"
+        assert all(entry["has_pipe"] for entry in seen(bench)) and len(pipes) == 2, "one service per job"
         assert sorted(log.read_text().split()) == ["quit", "quit", "start", "start"]
         assert not any(os.path.exists(pipe) for pipe in pipes)
     else:
@@ -84,7 +84,7 @@ def test_jobs_in_a_container_go_back_into_the_queue_without_scontrol(bench: Benc
     bench.check(2, most_redone=0)
     look_around(bench, 1)
     bench.wait(bench.start())
-    assert [each["APPTAINER_CONTAINER"] for each in seen_last(bench, 1)] == [IMAGE]
+    assert [entry["APPTAINER_CONTAINER"] for entry in seen_last(bench, 1)] == [IMAGE]
     bench.sweep(params={"steps": 200, "step_s": 0.2}, grid={"depth": [5]})
     num_steps = len(bench.steps())
     bench.run("run", "--detach")
@@ -96,7 +96,7 @@ def test_jobs_in_a_container_go_back_into_the_queue_without_scontrol(bench: Benc
 
 
 def seen_last(bench: Bench, count: int) -> list[dict[str, Any]]:
-    """Return what the last packs noted, in a trace that has other lines as well."""
+    """Return the records of the last packs, from a trace with other lines."""
     return [json.loads(line) for line in bench.trace.read_text().splitlines()[-count:]]
 
 
@@ -104,7 +104,7 @@ LAG_S = 30.0
 
 
 def lagging(store: Path) -> list[str]:
-    """Return what is put before a command so that it alone sees a store half a minute late."""
+    """Return a command prefix that makes a command see a store half a minute late."""
     pytest.importorskip("fuse", reason="needs libfuse2 and pip install fusepy", exc_type=(ImportError, OSError))
     if os.geteuid() != 0 or not os.access("/dev/fuse", os.R_OK | os.W_OK) or shutil.which("unshare") is None:
         pytest.skip("needs root, /dev/fuse and unshare")
@@ -114,7 +114,7 @@ def lagging(store: Path) -> list[str]:
 
 @pytest.mark.parametrize("event", ["nothing", "a job is killed", "a node dies"])
 def test_a_launch_sees_the_store_half_a_minute_late(bench: Bench, event: str) -> None:
-    """The kernel keeps for so long that a name is not there, and listings are as old; its jobs see everything at once."""
+    """The kernel caches missing names and listings for this long. The launch's jobs see everything immediately."""
     before = lagging(bench.url)
     bench.profile["grace_s"] = LAG_S + 10
     bench.sweep(params={"steps": 60, "step_s": 0.2}, grid={"depth": [2, 3, 5, 8]})
@@ -138,7 +138,7 @@ def test_a_launch_sees_the_store_half_a_minute_late(bench: Bench, event: str) ->
 def test_an_image_that_is_not_there_is_refused(bench: Bench) -> None:
     bench.profile["container"] = "nowhere.sif"
     bench.sweep(grid={"depth": [2]})
-    assert "container is 'nowhere.sif', which is not there" in bench.run("plan", code=2)
+    assert "container is 'nowhere.sif', which does not exist" in bench.run("plan", code=2)
 
 
 def test_scratch_folders_end_with_their_job_and_data_is_copied_once_a_node(bench: Bench) -> None:
@@ -151,19 +151,19 @@ def test_scratch_folders_end_with_their_job_and_data_is_copied_once_a_node(bench
     look_around(bench, 8, file="numbers", seconds=0.5)
     bench.wait(bench.start())
     bench.check(8)
-    assert {each["content"] for each in seen(bench)} == {"one two"}
-    assert {Path(each["TMPDIR"]) for each in seen(bench)} == {
-        scratch / "me" / f"depthrate-{each['SLURM_JOB_ID']}" for each in seen(bench)
+    assert {entry["content"] for entry in seen(bench)} == {"one two"}
+    assert {Path(entry["TMPDIR"]) for entry in seen(bench)} == {
+        scratch / "me" / f"depthrate-{entry['SLURM_JOB_ID']}" for entry in seen(bench)
     }
     copies = [path for path in cache.rglob("*-numbers")]
     assert {path.relative_to(cache).parts[0] for path in copies} <= set(bench.lab.node_names)
     assert len(copies) == len(list(cache.iterdir())), "one copy a node"
     bench.until(lambda: not bench.queue())
-    assert not list((scratch / "me").iterdir()), "with what the packs had left there"
+    assert not list((scratch / "me").iterdir()), "with the files of the packs"
 
 
 def files_with(text: str, *folders: Path) -> list[Path]:
-    """Return the files below these folders that hold a text."""
+    """Return the files below these folders that contain a text."""
     return [
         path
         for folder in folders
@@ -173,7 +173,7 @@ def files_with(text: str, *folders: Path) -> list[Path]:
 
 
 def test_keys_are_read_when_a_job_starts_and_stand_nowhere_else(bench: Bench, s3: S3Server) -> None:
-    """Those of the launch have expired when its jobs begin; and nothing that is written down has either."""
+    """The launch's credentials have expired when its jobs start, and no stored ones have."""
     keys, secrets = bench.folder / "keys", ("OLDSECRET7c1f", "NEWSECRET9a2e")
     keys.mkdir()
     file = keys / "credentials"
@@ -202,7 +202,7 @@ def test_keys_are_read_when_a_job_starts_and_stand_nowhere_else(bench: Bench, s3
     bench.environment |= {"AWS_ACCESS_KEY_ID": "NEWKEY", "AWS_SECRET_ACCESS_KEY": secrets[1]}
     bench.lab.run("scontrol", "release", ",".join({job.partition("_")[0] for job, _, _ in bench.queue()}))
     bench.until(lambda: bench.trace.exists() and len(seen(bench)) == 2)
-    assert {each["key"] for each in seen(bench)} == {"NEWKEY"}
+    assert {entry["key"] for entry in seen(bench)} == {"NEWKEY"}
     bench.until(lambda: not bench.queue())
     bench.run("run")
     for secret in secrets:
