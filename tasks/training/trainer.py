@@ -122,7 +122,7 @@ class FusedTrainer:
         streams, fixed = [random_stream(h.seed, "init") for h in self.hyperparameters], None
         if self.network.fixed_parameters:
             fixed = [random_stream(h.fixed_seed, "init") for h in self.hyperparameters]
-        theta_TP, state = started(self.network, self.plan.init, streams, self.plan.dtype, fixed)
+        theta_TP, state = start_trials(self.network, self.plan.init, streams, self.plan.dtype, fixed)
         self.theta_TP = theta_TP.to(self.device)
         self.moment_TP = torch.zeros_like(self.theta_TP)
         self.square_TP = torch.zeros_like(self.theta_TP) if self.plan.keeps_squares else None

@@ -53,7 +53,7 @@ class Allocation(RemoteLaunch, RemoteLauncher):
     def summary(self) -> str:
         """Return the cluster, the resources of the job and its slots as text."""
         profile, partition = self._profile, self._limits.partition_of(self._profile)
-        resources = f"{profile.asked()} each, {profile.walltime_min} min"
+        resources = f"{profile.resources_text()} each, {profile.walltime_min} min"
         nodes = counted(profile.nodes, "node")
         cluster = f"SLURM cluster {self._limits.cluster}, partition {partition.name}"
         slots = f"{counted(self.workers, 'parallel pack')} on {self.device}"

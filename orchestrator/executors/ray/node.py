@@ -179,7 +179,7 @@ def _run_first(rendezvous: _Rendezvous, job_folder: Path, options: LaunchOptions
         rendezvous.publish(address, token, node.folder)
         _await_nodes(address)
         inner_options = replace(options, executor_options={**options.executor_options, "address": address})
-        file = job_folder / f"launch-{in_job.job_id()}-{in_job.restarts()}.json"
+        file = job_folder / f"launch-{in_job.job_id()}-{in_job.restart_count()}.json"
         file.write_text(inner_options.to_json())
         _Launch(file, inner_options).run()
     finally:

@@ -173,7 +173,7 @@ def run_supervisor(arguments: list[str]) -> None:
     """Run `depthrate run` inside the job. The only argument is the job's folder."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     (folder,) = arguments
-    start_marker(Path(folder), os.environ["SLURM_JOB_ID"], in_job.restarts()).touch()
+    start_marker(Path(folder), os.environ["SLURM_JOB_ID"], in_job.restart_count()).touch()
     InnerLaunch(Path(folder) / OPTIONS_FILE).run()
 
 

@@ -54,7 +54,7 @@ def layer_measurements(
         counts_K, h_TND = cpu_counts_K.to(h_TND.device), h_TND.double()
         means_TKD = class_means(h_TND, counts_K)
         geometry = class_collapse(h_TND, counts_K, means_TKD) | spectrum(means_TKD, rank_tol, precision)
-        return geometry | named.alone(h_TND)
+        return geometry | named.measure_alone(h_TND)
 
     def of_weights(h_TND: Tensor, weight_TKD: Tensor) -> dict[str, Tensor]:
         return weight_alignment(h_TND, cpu_counts_K.to(h_TND.device), weight_TKD)
@@ -104,7 +104,7 @@ class _WithWeights:
             variance = None if self._lists_deviations else trainer.smallest_variance(position)
             deviations = _deviations(trainer, alone) if variance is None else [float(variance**0.5)]
             smallest = float(np.min(deviations)) if deviations else None  # NaN stays NaN
-            rows[-1] |= defined({"hidden_square_norm": hidden, "smallest_deviation": smallest, **costs})
+            rows[-1] |= null_if_not_finite({"hidden_square_norm": hidden, "smallest_deviation": smallest, **costs})
             if self._lists_deviations and deviations:
                 rows[-1]["deviations"] = deviations
             if norms is not None:

@@ -35,7 +35,7 @@ class NextTokenTrainer(FusedTrainer):
         super().__init__(*inputs)
         self._vocabulary_size, self._floor = vocabulary_size, floor
 
-    def num_right(self, logits_TBSV: Tensor, labels_TBS: Tensor) -> Tensor:
+    def num_correct(self, logits_TBSV: Tensor, labels_TBS: Tensor) -> Tensor:
         """Return the share of correctly predicted tokens, summed over sequences, [T] in float64."""
         return (logits_TBSV.argmax(-1) == labels_TBS).double().mean(-1).sum(1)
 
@@ -49,7 +49,7 @@ class NextTokenTrainer(FusedTrainer):
         scores = super().scores()
         return scores | self._derive(scores["loss"])
 
-    def samples_at_once(self) -> int:
+    def samples_per_evaluation(self) -> int:
         """Return the number of sequences evaluated together, given one output per token."""
         return max(1, evaluation_rows(self._vocabulary_size) // self.network.rows_per_sample)
 
@@ -106,16 +106,18 @@ class TokenMeasurements:
             has_same_width = weight_KD is not None and weight_KD.shape[1] == layer.shape[-1]
             place = {"step": step, "split": self._split, "layer": layer.number, "is_last": index == end}
             counts = {"measured_classes": float(len(self._classes_K)), "measured_share": self._measured_share}
-            rows.append(place | defined(layer_moments.result(weight_KD if has_same_width else None) | counts))
+            rows.append(
+                place | null_if_not_finite(layer_moments.result(weight_KD if has_same_width else None) | counts)
+            )
         return rows
 
     def _parts(self, trainer: FusedTrainer) -> Iterator[tuple[FusedTrainer, Tensor, Tensor]]:
         """Yield the trainer over some sequences at a time, the classes of their measured positions [M], and the mask of these
         positions [n, S]."""
-        part_size, number_V = trainer.samples_at_once(), self._number_V.to(trainer.device)
+        part_size, number_V = trainer.samples_per_evaluation(), self._number_V.to(trainer.device)
         for start in range(0, len(trainer.x_NI), part_size):
             rows = slice(start, start + part_size)
-            part = trainer.on(trainer.x_NI[rows], trainer.labels_N[rows])
+            part = trainer.on_samples(trainer.x_NI[rows], trainer.labels_N[rows])
             classes_nS = number_V[part.labels_N[:, self._places]]
             is_measured = classes_nS >= 0
             yield part, classes_nS[is_measured], is_measured

@@ -29,7 +29,7 @@ class NumbersEvaluation(Evaluation):
 class NumbersTrainer(FusedTrainer):
     """Trains on targets [N, m] instead of labels."""
 
-    def num_right(self, logits_TBK: Tensor, labels_TB: Tensor) -> Tensor:
+    def num_correct(self, logits_TBK: Tensor, labels_TB: Tensor) -> Tensor:
         """Return NaN [T], since numbers have no accuracy."""
         return torch.full((len(logits_TBK),), torch.nan, dtype=torch.float64, device=logits_TBK.device)
 

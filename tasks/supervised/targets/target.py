@@ -222,7 +222,7 @@ class Target(ABC):
 
     def training(self, trials: Sequence[SupervisedParameters], dataset: Dataset, network: Network) -> NetworkTraining:
         """Create the training of a pack of trials on a data set."""
-        from depthrate.tasks.training.training import training_of
+        from depthrate.tasks.training.training import make_training
 
         shared, test = trials[0], dataset.test
         return make_training(
@@ -240,7 +240,7 @@ class Target(ABC):
         """Return the function that measures trials on a split."""
 
     def training_options(self, trials: Sequence[SupervisedParameters], dataset: Dataset) -> dict[str, Any]:
-        """Return additional options of `training_of` for this target."""
+        """Return additional options of `make_training` for this target."""
         return {}
 
 
