@@ -138,7 +138,7 @@ def test_who_diverges_is_noted_at_the_step_at_which_it_is_eagerly_and_disturbs_n
             trainer.advance(60, divergence)
         noted.append(divergence.diverged_steps())
     assert noted[0][1] == 9 and set(noted[0]) == {1, 2} and noted[0][2] > 9
-    assert all(each == noted[0] for each in noted)
+    assert all(call == noted[0] for call in noted)
     calm = native_trainer(network, plan, [trials[0], trials[3]], 70)
     assert torch.equal(taken(calm, 60, most=60)[:, :-1], trainer.theta_TP[[0, 3]])
 

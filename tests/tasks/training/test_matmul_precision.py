@@ -44,7 +44,7 @@ def test_fused_is_alone(shape):
 @pytest.mark.slow
 @every_shape
 def test_bf16_goes_another_way_near_that_of_float32(shape):
-    ((lower,), (full,)) = (run([params_of(**shape, matmul_precision=each)]) for each in ("bf16", "full"))
+    ((lower,), (full,)) = (run([params_of(**shape, matmul_precision=precision)]) for precision in ("bf16", "full"))
     loss, expected = curve(lower, "loss"), curve(full, "loss")
     assert loss[0] == expected[0]  # before the first step there is nothing to be less exact
     assert not torch.equal(loss, expected)
@@ -53,7 +53,7 @@ def test_bf16_goes_another_way_near_that_of_float32(shape):
 
 def test_what_is_measured_is_as_exact_as_ever():
     """With a negligible learning rate, every number equals that of float32."""
-    ((lower,), (full,)) = (run([params_of(lr=1e-30, matmul_precision=each)]) for each in ("bf16", "full"))
+    ((lower,), (full,)) = (run([params_of(lr=1e-30, matmul_precision=precision)]) for precision in ("bf16", "full"))
     assert_same([lower], [full])
 
 
@@ -89,8 +89,8 @@ def test_tf32_is_allowed_for_as_long_as_a_step_takes():
     backends = (torch.backends.cuda.matmul, torch.backends.cudnn)
     before = [backend.allow_tf32 for backend in backends]
     try:
-        for each in backends:
-            each.allow_tf32 = False
+        for backend in backends:
+            backend.allow_tf32 = False
         with lowered_precision("tf32", "cuda"):
             assert all(backend.allow_tf32 for backend in backends)
         assert not any(backend.allow_tf32 for backend in backends)
@@ -98,8 +98,8 @@ def test_tf32_is_allowed_for_as_long_as_a_step_takes():
             raise KeyError
         assert not any(backend.allow_tf32 for backend in backends)
     finally:
-        for each, allowed in zip(backends, before, strict=True):
-            each.allow_tf32 = allowed
+        for backend, allowed in zip(backends, before, strict=True):
+            backend.allow_tf32 = allowed
 
 
 def test_nothing_is_lowered_outside_of_steps():
@@ -115,7 +115,7 @@ def test_steps_in_bf16_are_never_compiled():
 
 
 def test_a_plan_says_that_steps_in_bf16_run_eagerly():
-    lower, full = (params_of(steps=10**6, matmul_precision=each) for each in ("bf16", "full"))
-    for asked, otherwise in ((Engine.AUTO, Engine.NATIVE), (Engine.COMPILED, Engine.COMPILED)):
-        assert COLLAPSE.engine(lower, asked, "cpu") is Engine.EAGER
-        assert COLLAPSE.engine(full, asked, "cpu") is otherwise
+    lower, full = (params_of(steps=10**6, matmul_precision=precision) for precision in ("bf16", "full"))
+    for requested, otherwise in ((Engine.AUTO, Engine.NATIVE), (Engine.COMPILED, Engine.COMPILED)):
+        assert COLLAPSE.engine(lower, requested, "cpu") is Engine.EAGER
+        assert COLLAPSE.engine(full, requested, "cpu") is otherwise

@@ -268,8 +268,8 @@ def test_a_resumed_pack_keeps_its_engine(monkeypatch):
     first = Context(ids_of(trials), engine=Engine.COMPILED, stop_at=17)
     with pytest.raises(Interrupted):
         list(COLLAPSE.run(trials, first))
-    for asked in (Engine.EAGER, Engine.AUTO):
-        second = Context(ids_of(trials), engine=asked, checkpoint=first.checkpoint)
+    for requested in (Engine.EAGER, Engine.AUTO):
+        second = Context(ids_of(trials), engine=requested, checkpoint=first.checkpoint)
         assert_same(list(COLLAPSE.run(trials, second)), whole)
         assert second.ran_as[-1][0] is Engine.COMPILED and second.steps_seen[0] == 18
     monkeypatch.setattr(training_pack, "compiled_step", _no_compiler)
@@ -297,7 +297,7 @@ def test_without_a_compiler_auto_is_eager_and_compiled_says_what_is_missing(monk
     trials = [params_of(0, width=8)]
     eagerly, _ = run_as(Engine.EAGER, trials)
     monkeypatch.setenv("CXX", "no-such-compiler")
-    monkeypatch.setattr(NetworkTraining, "engine", lambda training, asked, device: Engine.COMPILED)
+    monkeypatch.setattr(NetworkTraining, "engine", lambda training, requested, device: Engine.COMPILED)
     found, context = run_as(Engine.AUTO, trials)
     assert context.ran_as[-1] == (Engine.EAGER, None) and "no-such-compiler" in caplog.text
     assert_same(found, eagerly)
@@ -342,15 +342,15 @@ class _Broken:
 
 def test_a_stop_ends_the_compiling_and_the_waiting_for_who_compiles():
     program = trainer_of(RESIDUAL, dataclasses.replace(PLAN, adam_eps=1e-6), trials_of(1)).program()
-    asked = itertools.count()
+    requested = itertools.count()
     with pytest.raises(Interrupted):
-        compiled_program(program, lambda: next(asked) == 2)
+        compiled_program(program, lambda: next(requested) == 2)
     folder = step_cache.cache_folder()
     assert list(folder.glob("*.compiling")) == []
     with (folder / f"{program_key(program)}.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(Interrupted):
-            compiled_program(program, lambda: next(asked) > 5)
+            compiled_program(program, lambda: next(requested) > 5)
 
 
 def test_who_waited_takes_what_the_other_compiled(monkeypatch):
@@ -380,19 +380,19 @@ def test_the_key_tells_apart_what_compiles_to_different_programs():
         dataclasses.replace(base, batch_shape=(7, INPUTS)),
         dataclasses.replace(base, shares_batches=False),
     ]
-    assert len({program_key(each) for each in (base, *others)}) == 1 + len(others)
+    assert len({program_key(program) for program in (base, *others)}) == 1 + len(others)
     same = [
         dataclasses.replace(base, plan=dataclasses.replace(PLAN, num_steps=7, schedule="constant", init="he")),
         trainer_of(RESIDUAL, PLAN, trials_of(4)).program(),
     ]
-    assert {program_key(each) for each in same} == {program_key(base)}
+    assert {program_key(program) for program in same} == {program_key(base)}
 
 
 def test_auto_compiles_where_a_single_trial_repays_it_and_never_asks_about_the_pack():
-    def choice(asked=Engine.AUTO, device="cpu", **given):
+    def choice(requested=Engine.AUTO, device="cpu", **given):
         params = COLLAPSE.schema.fill({"arch": "resnet_dense", "dataset": "digits", **given})
         shape = COLLAPSE.pack_shape(COLLAPSE.read(params))
-        return select_engine(asked, shape, device)
+        return select_engine(requested, shape, device)
 
     assert choice(depth=2, steps=200, samples_per_class=20) is Engine.EAGER
     assert choice(depth=8, steps=100_000) is Engine.COMPILED

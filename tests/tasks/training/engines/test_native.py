@@ -46,14 +46,14 @@ def test_a_pack_trains_measures_and_reports_its_engine():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("asked", [Engine.EAGER, Engine.AUTO, Engine.NATIVE])
-def test_a_pack_that_resumes_stays_native_whatever_is_asked(asked):
+@pytest.mark.parametrize("requested", [Engine.EAGER, Engine.AUTO, Engine.NATIVE])
+def test_a_pack_that_resumes_stays_native_whatever_is_asked(requested):
     trials = [params_of(seed, batch_size=16, arch="rn2", norm="pre") for seed in range(2)]
     whole, _ = run_as(Engine.NATIVE, trials)
     first = Stopping(ids_of(trials), engine=Engine.NATIVE, stop_at=7)
     with pytest.raises(Interrupted):
         list(COLLAPSE.run(trials, first))
-    second = Context(ids_of(trials), engine=asked, checkpoint=first.checkpoint)
+    second = Context(ids_of(trials), engine=requested, checkpoint=first.checkpoint)
     assert_same(list(COLLAPSE.run(trials, second)), whole)
     assert second.ran_as[-1][0] is Engine.NATIVE and second.steps_seen[0] > 7
 
@@ -86,7 +86,7 @@ def test_trials_without_native_steps_are_rejected():
         with pytest.raises(EngineError, match=f"native steps do not support these trials: .*{why}.*--engine auto"):
             choice(**given)
     dufm = DUFM.schema.fill({"depth": 2, "num_classes": 2, "samples_per_class": 2, "width": 3, "steps": 3})
-    assert [DUFM.engine(dufm, asked, "cpu") for asked in (Engine.AUTO, Engine.COMPILED)] == [
+    assert [DUFM.engine(dufm, requested, "cpu") for requested in (Engine.AUTO, Engine.COMPILED)] == [
         Engine.NATIVE,
         Engine.EAGER,
     ]
@@ -122,8 +122,8 @@ def test_a_command_trains_natively_by_default_and_records_it(tmp_path):
     )
     done = invoke(tmp_path, "run", str(sweep), "--workers", "1")
     assert done.exit_code == 0, done.output
-    asked = "select engine, compile_s is not null as took_time from attempts"
-    assert json.loads(invoke(tmp_path, "query", asked, "--json").output) == [{"engine": "native", "took_time": True}]
+    query = "select engine, compile_s is not null as took_time from attempts"
+    assert json.loads(invoke(tmp_path, "query", query, "--json").output) == [{"engine": "native", "took_time": True}]
 
 
 @pytest.mark.slow

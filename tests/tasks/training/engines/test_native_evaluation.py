@@ -33,11 +33,11 @@ def test_it_is_as_near_to_float64_as_torch(linear_layers, pre_norm, loss):
     found, of_torch, true = (trainer.evaluate() for trainer in (native, eager, exact))
     assert torch.equal(found.accuracy, true.accuracy)
     for name in ("loss", "objective", "grad_norm"):
-        here, there, value = (getattr(each, name) for each in (found, of_torch, true))
+        here, there, value = (getattr(result, name) for result in (found, of_torch, true))
         assert off(here, value) <= 2 * off(there, value) + 1e-6, name
     assert torch.equal(native.theta_TP, before[0]) and torch.equal(native.moment_TP, before[1])
     for trial in range(3):
-        layers = [list(each.features(trial)) for each in (native, exact)]
+        layers = [list(trainer.features(trial)) for trainer in (native, exact)]
         assert len(layers[0]) == len(layers[1]) == 4
         for here, value in zip(*layers, strict=True):
             assert here.shape == value.shape and off(here, value) < 1e-6
@@ -73,9 +73,10 @@ def test_a_trial_is_evaluated_as_if_it_were_alone():
 
 def test_other_samples_and_networks_with_more_layers_than_are_held_are_left_to_torch(monkeypatch):
     native, eager, _ = trainers(1, False)
-    elsewhere = [each.on_samples(each.x_NI[:7], each.labels_N[:7]) for each in (native, eager)]
+    elsewhere = [trainer.on_samples(trainer.x_NI[:7], trainer.labels_N[:7]) for trainer in (native, eager)]
     assert all(
-        torch.equal(one, other) for one, other in zip(*(list(each.features(0)) for each in elsewhere), strict=True)
+        torch.equal(one, other)
+        for one, other in zip(*(list(trainer.features(0)) for trainer in elsewhere), strict=True)
     )
     assert torch.equal(elsewhere[0].evaluate().grad_norm, elsewhere[1].evaluate().grad_norm)
     monkeypatch.setattr(native_evaluation, "MAX_BUFFER_BYTES", 1000)

@@ -63,7 +63,9 @@ def test_a_diverging_trial_leaves_the_record_that_it_leaves_on_a_cpu(engine):
     trials = trials_of({})
     trials[1] = {**trials[1], "lr": 1e30}
     found, expected = run(trials, engine=engine), run(trials, "cpu")
-    assert [(each.status, each.num_steps) for each in found] == [(each.status, each.num_steps) for each in expected]
+    assert [(result.status, result.num_steps) for result in found] == [
+        (result.status, result.num_steps) for result in expected
+    ]
 
 
 def test_interrupted_and_resumed_is_uninterrupted():
@@ -78,6 +80,6 @@ def test_interrupted_and_resumed_is_uninterrupted():
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
 def test_lowered_products_give_another_training_near_the_full_one(precision):
-    lowered, full = (curves(run(trials_of({}, matmul_precision=each))) for each in (precision, "full"))
+    lowered, full = (curves(run(trials_of({}, matmul_precision=choice))) for choice in (precision, "full"))
     assert not torch.equal(lowered, full)
     torch.testing.assert_close(lowered, full, rtol=0.1, atol=0.1)

@@ -87,7 +87,7 @@ def test_the_smoothed_relu_is_what_it_says_and_so_is_its_slope(rounded, expected
     smooth = relu(z, rounded(torch.full((1, 1, 1), width, dtype=torch.float64)))
     expected = expected_of(z, width)
     torch.testing.assert_close(smooth, expected, rtol=1e-12, atol=1e-15)
-    found, wanted = (torch.autograd.grad(each.sum(), z)[0] for each in (smooth, expected))
+    found, wanted = (torch.autograd.grad(values.sum(), z)[0] for values in (smooth, expected))
     torch.testing.assert_close(found[:, 1:-1], wanted[:, 1:-1], rtol=1e-9, atol=1e-9)
 
 
