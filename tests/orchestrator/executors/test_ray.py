@@ -77,7 +77,7 @@ def bare_cluster(bare_python: Path) -> Iterator[Cluster]:
     command = [str(bare_python), "-m", "ray.scripts.scripts", "start", "--block", f"--address={made.address}"]
     node = subprocess.Popen(
         [*command, "--num-cpus=2", "--object-store-memory=80000000"],
-        env=os.environ | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"},  # as on a cluster, where nobody sets it to 0
+        env=os.environ | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"},  # as on a cluster, where it is not set to 0
         cwd="/",
     )
     try:

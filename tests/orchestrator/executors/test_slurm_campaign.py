@@ -65,7 +65,7 @@ def test_a_detached_sweep_ends_by_itself_through_all_that_goes_wrong(limited: Be
     most, before, at_most = 0, list[tuple[str, str, str]](), list[tuple[str, str, str]]()
     deadline = time.monotonic() + 1800
     while (queue := bench.queue()) or bench.status()["ok"] < PACKS:
-        # SLURM lists jobs that have ended until their node is clean, and a controller that begins anew may count a moment less
+        # SLURM lists ended jobs until their node is clean, and a restarted controller may count a moment less
         live_jobs = [job for job in queue if job[1] != "COMPLETING"]
         if most < min(len(live_jobs), len(before)):
             most, at_most = min(len(live_jobs), len(before)), live_jobs

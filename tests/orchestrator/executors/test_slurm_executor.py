@@ -504,7 +504,7 @@ def test_a_definite_end_needs_no_grace_where_the_store_is_fresh(scheduler: Sched
     (job,) = jobs("a")
     executor.submit([job])
     scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1")
-    ends_of(executor, 3)  # looks at the store before there is anything
+    ends_of(executor, 3)  # reads the store while it is empty
     time.sleep(0.01)
     record(folder, job.attempt_id, "running")
     ends_of(executor, 6)
@@ -741,7 +741,7 @@ def test_the_store_is_read_while_the_controller_does_not_answer(
     commit(executor.store, f"20260101T000001_{'9' * 12}", committed.trial_ids)
     ends = ends_of(executor, until=lambda ends: len(ends) == 2)
     assert {end.attempt_id: end.kind for end in ends} == {
-        recorded.attempt_id: "worker_lost",  # as no end has another: its record says that it is done
+        recorded.attempt_id: "worker_lost",  # the kind of every end without another: its record has the state done
         committed.attempt_id: "not_started",
     }
     assert list(executor.running()) == [running.attempt_id]

@@ -427,7 +427,7 @@ def test_ray_inside_an_allocation(bench: Bench) -> None:
     pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
     bench.executor = "ray"
     bench.profile = {"nodes": 5, "mem_gb": 2.5, "walltime_min": 10}
-    (hold := bench.folder / "hold").touch()  # on a busy machine they would be done before they are told that time is up
+    (hold := bench.folder / "hold").touch()  # on a busy machine they would finish before the time limit warning
     bench.sweep(params={"steps": 60, "step_s": 0.2, "hold": str(hold)}, grid={"depth": [2, 3, 5]})
     assert "nodes is 5; partition main has 4" in bench.run("plan", code=2)
     bench.profile["nodes"] = 2
