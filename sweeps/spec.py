@@ -70,7 +70,7 @@ class Prune(SpecSection, frozen=True):
             raise SweepError(self.ALLOWED["metric"])
 
 
-class Measure(SpecSection, frozen=True):
+class FinalRuns(SpecSection, frozen=True):
     """What is run at the best proposal of each study."""
 
     ALWAYS = ("params",)
@@ -105,7 +105,7 @@ class Search(SpecSection, frozen=True):
     """Of the sampler."""
     prune: Prune | None = None
     """When a trial that does badly leaves its pack."""
-    measure: Measure | None = None
+    measure: FinalRuns | None = None
     """What is run at the best proposal of each study."""
 
     def __post_init__(self) -> None:

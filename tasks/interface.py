@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from depthrate.tasks.code.collect import TaskCode
     from depthrate.tasks.data.sources import DataSource
-    from depthrate.tasks.metric import Measurement
+    from depthrate.tasks.metric import Metric
     from depthrate.tasks.panel import Panel
     from depthrate.tasks.parameters import ParameterSchema
 
@@ -190,7 +190,7 @@ class Task(ABC):
     fused: bool
     """Whether the trials of a pack run together and are committed together."""
     doc: str = ""
-    measurements: tuple[Measurement, ...] = ()
+    measurements: tuple[Metric, ...] = ()
     """What it measures, in the order readers see it; columns it does not declare are kept and shown by their names."""
     panels: tuple[Panel, ...] = ()
     """What the report draws of it beside its measurements one by one, in this order."""
@@ -202,7 +202,7 @@ class Task(ABC):
     """Where a user's task is written: file and line."""
 
     @property
-    def measurable(self) -> tuple[Measurement, ...]:
+    def measurable(self) -> tuple[Metric, ...]:
         """What its trials may hold, for fits, figures and searches; nothing where that is unknown."""
         return self.measurements
 

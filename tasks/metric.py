@@ -38,7 +38,7 @@ class Optimum:
 
 
 @dataclass(frozen=True)
-class Measurement:
+class Metric:
     """One column that a task measures, and how readers see it. A task's measurements are shown in their order."""
 
     name: str
@@ -104,7 +104,7 @@ class Measurement:
             object.__setattr__(self, "entry", self.label)
 
 
-def scalars(measurements: Iterable[Measurement], per: Per | None = None) -> list[str]:
+def scalars(measurements: Iterable[Metric], per: Per | None = None) -> list[str]:
     """Return the names of those that are one number, per layer, per step or both: what can be fitted and searched for."""
     return [
         measurement.name
@@ -113,13 +113,13 @@ def scalars(measurements: Iterable[Measurement], per: Per | None = None) -> list
     ]
 
 
-def by_name(measurements: Iterable[Measurement]) -> dict[str, Measurement]:
+def by_name(measurements: Iterable[Metric]) -> dict[str, Metric]:
     """Return name -> measurement.
 
     Raises:
         MeasurementError: two have one name, or a gap is not a number among them.
     """
-    named: dict[str, Measurement] = {}
+    named: dict[str, Metric] = {}
     for each in measurements:
         if each.name in named:
             raise MeasurementError(f"measurement {each.name!r} is declared twice; give one of them another name")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 from depthrate.tasks.interface import Task
-from depthrate.tasks.metric import Measurement
+from depthrate.tasks.metric import Metric
 from depthrate.tasks.plugins import PluginError, load_plugin, load_plugins, registered_names
 from depthrate.tasks.supervised.metrics import CLASSES, NEXT_TOKENS, NUMBERS
 
@@ -51,9 +51,9 @@ def registered_tasks() -> dict[str, Task]:
     return load_plugins(GROUP, registered_task)
 
 
-def core_measurements() -> tuple[Measurement, ...]:
+def core_measurements() -> tuple[Metric, ...]:
     """Return the measurements of the supervised tasks, which `measure` and `probe` give any task, each column once."""
-    by_column: dict[str, Measurement] = {}
+    by_column: dict[str, Metric] = {}
     for measurement in (*CLASSES, *NEXT_TOKENS, *NUMBERS):
         by_column.setdefault(measurement.name, measurement)
     return tuple(by_column.values())

@@ -19,7 +19,7 @@ from depthrate.orchestrator.analysis.observations import Past
 from depthrate.storage.query.results import Results
 from depthrate.storage.tables.custom_columns import quoted
 from depthrate.sweeps.trial import Trial, canonical_json
-from depthrate.tasks.metric import Measurement
+from depthrate.tasks.metric import Metric
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Convergence:
         return abs(self.moved) <= MAX_MOVED if self.stationary is None else self.stationary
 
 
-def judge(results: Results, trials: Sequence[Trial], measurements: Iterable[Measurement]) -> dict[str, Convergence]:
+def judge(results: Results, trials: Sequence[Trial], measurements: Iterable[Metric]) -> dict[str, Convergence]:
     """Return trial -> how its training ended; one without curves, or that diverged, is not judged."""
     declared = next((measurement for measurement in measurements if measurement.optimum is not None), None)
     curves = _curves(results, declared)
@@ -112,7 +112,7 @@ Ended = tuple[float, float, float, float]
 """Share moved, where the last quarter begins, the last height and the last gap."""
 
 
-def _curves(results: Results, declared: Measurement | None) -> dict[str, Curve]:
+def _curves(results: Results, declared: Metric | None) -> dict[str, Curve]:
     """Return trial -> step, height, gap and lr of its training curve, in the order of the steps."""
     known = results.sql("select * from curves limit 0").columns
     height = "coalesce(objective, loss)" if declared is None else quoted(declared.name)
@@ -159,7 +159,7 @@ def _spent(step: np.ndarray, lr: np.ndarray, last: float) -> float:
     return float(np.interp(LAST_QUARTER_START * spent[-1], spent, step))
 
 
-def _above_shallower(found: Mapping[str, Ended], trials: Sequence[Trial], declared: Measurement) -> dict[str, float]:
+def _above_shallower(found: Mapping[str, Ended], trials: Sequence[Trial], declared: Metric) -> dict[str, float]:
     """Return the trials whose objective lies above a shallower network's with the same optimum to reach, and by how much."""
     assert declared.optimum is not None
     depth, holds = declared.optimum.falls_with, declared.optimum.holds

@@ -27,7 +27,7 @@ from depthrate.tasks.interface import Task
 from depthrate.tasks.metric import by_name
 
 if TYPE_CHECKING:
-    from depthrate.tasks.metric import Measurement
+    from depthrate.tasks.metric import Metric
 
 MIN_DISTINCT_X = 3
 """A line through two leaves no residual: whatever lies behind them looks like a rate."""
@@ -195,9 +195,7 @@ def _with_drift(
     return [replace(curve, drift=drift_of(curve.rows, past, ended)) if curve.power else curve for curve in curves]
 
 
-def _with_bound(
-    curve: FittedCurve, declared: Measurement | None, params: Mapping[str, Mapping[str, Any]]
-) -> FittedCurve:
+def _with_bound(curve: FittedCurve, declared: Metric | None, params: Mapping[str, Mapping[str, Any]]) -> FittedCurve:
     """Compare with the theorem's upper bound on the last layer, where there is one and enough whole seeds to tell."""
     if not curve.fits or declared is None or declared.bound is None or curve.asked.layer not in (None, -1):
         return curve

@@ -19,7 +19,7 @@ from depthrate.tasks.fits.rate_fit import RateFit
 if TYPE_CHECKING:
     import pandas as pd
 
-    from depthrate.tasks.metric import Measurement
+    from depthrate.tasks.metric import Metric
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class FittedCurve:
     """The power law without the smallest x, the two smallest, ...: x_min, exponent, ci_low, ci_high, n_points."""
     common: CommonFit | None = None
     """The exponent that all groups of the request share, and the test that they do."""
-    measurement: Measurement | None = None
+    measurement: Metric | None = None
     """How the report shows the metric; null: by its name."""
     above: Mapping[str, float] = field(default_factory=dict)
     """Those of the trials used whose objective lies above a shallower network's, and by which share of its gap."""

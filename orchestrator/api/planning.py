@@ -32,7 +32,7 @@ READING_PHASES = (
     "content is another trial"
 )
 """Said where that takes a while."""
-PROBE = "depthrate run SWEEP --probe"
+PILOT = "depthrate run SWEEP --pilot"
 SLOW_NOTICE_AFTER_S = 5.0
 """How long a command may be silent."""
 
@@ -47,7 +47,7 @@ def load_launch(options: LaunchOptions, loaded: SweepSpec | None = None) -> Chec
     sweep = (
         sweep_to_launch(options.sweep, overrides, options.store) if loaded is None else changed_sweep(loaded, overrides)
     )
-    files = None if options.code is None else _kept_code(options.code, existing_store(options.store))
+    files = None if options.code_version is None else _kept_code(options.code_version, existing_store(options.store))
     return check_sweep(sweep, files)
 
 
@@ -101,7 +101,7 @@ def resume_command(options: LaunchOptions) -> str:
         if (value := options.executor_options.get(option.name, option.default)) != option.default:
             words += [option.flag, str(value)]
     words += [part for text in _overrides(options) for part in ("--set", text)]
-    words += [] if options.code is None else ["--code", options.code]
+    words += [] if options.code_version is None else ["--code-version", options.code_version]
     return next_call("run", options.sweep, options.store, *words)
 
 
@@ -162,10 +162,10 @@ def cost_lines(plan: Plan, machines: ComputeTarget, estimates: Estimates, detail
     if hours is not None:
         wall = hours / min(machines.workers, len(plan.packs))
         text = f"about {hours:.2g} {estimates.unit}-hours, {wall:.2g} h with {machines.workers} workers on {machines.device}"
-        reckoned = f"reckoned for how they train, not measured: {PROBE} makes it sure"
+        reckoned = f"reckoned for how they train, not measured: {PILOT} makes it sure"
         lines.append(f"{text}; {estimates.remark or reckoned}")
     else:
-        lines.append(f"hours: unknown: run one pack first ({PROBE})")
+        lines.append(f"hours: unknown: run one pack first ({PILOT})")
     if machines.memory_bytes is not None and any(peak_gb(pack, plan, machines) is not None for pack in plan.packs):
         lines.append(f"a worker may use {gigabytes(machines.memory_bytes)} of memory")
     if details:

@@ -86,12 +86,12 @@ def run_sweep(options: LaunchOptions, loaded: SweepSpec | None = None) -> RunSta
     Raises:
         ValueError: An error of this project's packages for wrong input. Nothing was started.
     """
-    if options.rerun and options.accept_code:
-        raise UsageError("--rerun and --accept-code contradict each other; give one of them")
-    if options.probe and options.detach:
-        raise UsageError("--probe says at its end what the rest costs, so the launch has to stay: leave out --detach")
+    if options.rerun and options.keep_results:
+        raise UsageError("--rerun and --keep-results exclude each other. Give one of them.")
+    if options.pilot and options.detach:
+        raise UsageError("--pilot reports at its end, so the launch cannot detach. Leave out --detach.")
     if options.notify is not None and options.detach:
-        raise UsageError("--notify is done by the launch, which has to stay: leave out --detach")
+        raise UsageError("--notify needs the launch to keep running. Leave out --detach.")
     started = time.monotonic()
     console, data = make_console(quiet=options.quiet), open_data_folder()
     checked = check_launch(options, data, loaded)
@@ -104,10 +104,10 @@ def run_sweep(options: LaunchOptions, loaded: SweepSpec | None = None) -> RunSta
         with_all, view, feed = _see_search(checked, store, machines, options)
         plan = plan_on(machines, with_all, store)
     check_contents(plan, data)
-    if options.probe:
+    if options.pilot:
         if view is not None or isinstance(machines, RemoteLauncher):
             raise UsageError(
-                "--probe runs packs of a grid from here; leave it out for a search, and for --executor ray --cluster"
+                "--pilot runs packs of a grid from this machine. Leave it out for a search and for --executor ray --cluster."
             )
         plan = replace(plan, packs=one_of_each_shape(plan.packs, checked.task))
     run = _Run(
@@ -147,26 +147,26 @@ def _launch(run: _Run) -> RunState:
     else:
         assert isinstance(run.machines, Executor)
         end = _run_driver(run, run.machines, estimate_s)
-    if run.options.probe and isinstance(end, LaunchEnd):
-        return _conclude_probe(run, end)
+    if run.options.pilot and isinstance(end, LaunchEnd):
+        return _conclude_pilot(run, end)
     return end if isinstance(end, RunState) else _conclude(run, end)
 
 
-def _conclude_probe(run: _Run, end: LaunchEnd) -> RunState:
+def _conclude_pilot(run: _Run, end: LaunchEnd) -> RunState:
     """Report the cost of the remaining packs, estimated from those that have run."""
     machines, store = run.machines, run.store
-    probed = {trial_id for pack in run.plan.packs for trial_id in pack.trial_ids}
-    if left := len(probed - end.snapshot.trial_ids()):
+    trial_ids = {trial_id for pack in run.plan.packs for trial_id in pack.trial_ids}
+    if left := len(trial_ids - end.snapshot.trial_ids()):
         return _report_incomplete(run, end, left)
     plan = plan_on(machines, run.plan.checked, store)
-    run.say(f"probed {counted(len(run.plan.packs), 'pack')}; {plan_sentence(plan)}")
+    run.say(f"pilot run of {counted(len(run.plan.packs), 'pack')} finished. {plan_sentence(plan)}")
     if plan.packs:
         estimates = estimates_on(machines, plan, store)
         details = machines.details(plan.packs, estimates.held_s)
         costs = {name: value for name, value in details.items() if name.endswith("hours") or name == "jobs"}
         for line in cost_lines(plan, machines, estimates, costs):
             run.say(line)
-    run.say(f"run the rest: {resume_command(replace(run.options, probe=False))}")
+    run.say(f"run the rest: {resume_command(replace(run.options, pilot=False))}")
     return RunState.PROBED
 
 

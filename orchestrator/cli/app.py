@@ -12,6 +12,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from depthrate import deprecated
 from depthrate.orchestrator.cli.exit_codes import exits
 from depthrate.orchestrator.cli.options import SETTINGS, help_of
 from depthrate.tasks.importing import gc_paused
@@ -41,14 +42,14 @@ COMMANDS = (
         "report",
         "export",
         "tasks",
-        "accept-code",
+        "trust",
         "data",
         "sweeps",
         "trials",
         "atlas",
     ),
 )
-"""In the order of --help; `accept-code` is `command` in commands/accept_code.py."""
+"""Commands in the order of --help. Each is `command` in the module of its name."""
 
 
 class Commands(click.Group):
@@ -63,7 +64,7 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         with gc_paused():
-            command = importlib.import_module(f"{__package__}.commands.{_module(cmd_name)}").command
+            command = importlib.import_module(f"{__package__}.commands.{cmd_name}").command
         assert isinstance(command, click.Command)
         command.name = cmd_name
         return command
@@ -73,7 +74,10 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that the arguments name; a mistyped name is answered with the nearest one."""
         name = args[0]
-        if name not in COMMANDS and not name.startswith("-"):
+        if (new := deprecated.COMMANDS.get(name)) is not None:
+            deprecated.print_renamed(name, new)
+            args = [new, *args[1:]]
+        elif name not in COMMANDS and not name.startswith("-"):
             from depthrate.tasks.parameters import nearest
 
             ctx.fail(f"No such command {name!r}{nearest(name, COMMANDS)}; depthrate --help lists them")
@@ -90,15 +94,11 @@ class Commands(click.Group):
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
 
-def _module(name: str) -> str:
-    return name.replace("-", "_")
-
-
 def summary(name: str) -> str:
     """Return what a command does, in one sentence, from its file."""
     import ast
 
-    text = (Path(__file__).parent / "commands" / f"{_module(name)}.py").read_text(encoding="utf-8")
+    text = (Path(__file__).parent / "commands" / f"{name}.py").read_text(encoding="utf-8")
     return help_of(ast.literal_eval(text[: text.index('"""', 3) + 3])).partition(". ")[0].rstrip(".")
 
 

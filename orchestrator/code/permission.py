@@ -47,8 +47,8 @@ def check_kept_code(given: str, code_hash: str, path: str, store: Store) -> None
     if is_hash(given) or is_accepted(code_hash) or (reason := list_writers(store, path)) is None:
         return
     raise UsageError(
-        f"--code {given} is how the hash of code in the store begins, which is not executed: {reason}; look at it, and give "
-        f"all of its hash if it is what you mean: --code {code_hash}"
+        f"code {code_hash} of the store, which --code-version {given} abbreviates, is not executed: {reason}. Read it, and "
+        f"give the full hash to run it: --code-version {code_hash}"
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields
 from typing import Any, Self
 
+from depthrate.deprecated import LAUNCH_OPTIONS, rename_launch_options, warn_renamed
 from depthrate.tasks.interface import Engine
 
 
@@ -78,7 +79,7 @@ class LaunchOptions:
     set_: Sequence[str] = _option(
         str, "Replace a parameter; a list makes it an axis of the grid.", (), metavar="KEY=VALUE", is_list=True
     )
-    code: str | None = _option(str, "Run this kept version of the task's code (its hash), not its file.")
+    code_version: str | None = _option(str, "Hash of a stored version of the task's code to run.", metavar="HASH")
     detach: bool = _option(bool, "Submit and exit; the jobs go on.", False, of_plan=False)
     checkpoint_seconds: float = _option(
         float, "Training time between two checkpoints of a pack.", 30.0, minimum=0.0, of_plan=False
@@ -86,15 +87,20 @@ class LaunchOptions:
     stall_minutes: float | None = _option(
         float, "End a pack that makes no progress for so long; default: never.", minimum=0.0, of_plan=False
     )
-    rerun: bool = _option(bool, "The task's code has changed: run what the old code ran again.", False, of_plan=False)
-    accept_code: bool = _option(
-        bool, "The task's code has changed: what the old code gave counts.", False, of_plan=False
-    )
+    rerun: bool = _option(bool, "If the task's code changed, rerun existing trials.", False, of_plan=False)
+    keep_results: bool = _option(bool, "If the task's code changed, keep existing results.", False, of_plan=False)
     notify: str | None = _option(str, "A command or a URL to tell at the end and at the first failure.", of_plan=False)
     quiet: bool = _option(bool, "Print errors alone, on stderr; the exit code says how it ended.", False, of_plan=False)
-    probe: bool = _option(bool, "Run one pack of each shape, and say what the rest will cost.", False, of_plan=False)
+    pilot: bool = _option(bool, "Run one pack per shape and estimate the cost of the rest.", False, of_plan=False)
     data: str | None = None
     """Where data sets are; null: where this process finds them (DEPTHRATE_DATA)."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in LAUNCH_OPTIONS:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        new = LAUNCH_OPTIONS[name]
+        warn_renamed(f"LaunchOptions.{name}", f"LaunchOptions.{new}")
+        return getattr(self, new)
 
     @classmethod
     def declared(cls, of_executors: Sequence[Option]) -> list[Option]:
@@ -111,7 +117,7 @@ class LaunchOptions:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Read what `to_json` wrote."""
-        return cls(**json.loads(text))
+        return cls(**rename_launch_options(json.loads(text)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +130,7 @@ class JobOptions(LaunchOptions):
     """What packs compute on: cpu or cuda."""
     engine: str = Engine.AUTO
     """How trials train (`tasks.task.Engine`)."""
-    code: str | None = None
+    code_version: str | None = None
     """The version of the task's source that workers run, as the store keeps it; null for a task that comes with depthrate."""
     accepted_codes: Sequence[str] = ()
     """Other versions that count as this one, so that their checkpoints are gone on from."""

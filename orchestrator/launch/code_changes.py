@@ -156,7 +156,7 @@ def settle(
         return False
     if not found.versions and not (rerun and (found.num_unknown or found.accepted)):
         return False
-    if not (rerun or options.accept_code) or (rerun and found.underway):
+    if not (rerun or options.keep_results) or (rerun and found.underway):
         raise CodeChangedError(describe(found, plan.checked, store, again, NOTHING_STARTED))
     planned = [trial.trial_id for trial in plan.checked.trials]
     others: set[str | None] = {*found.versions, *found.accepted, *([None] if found.num_unknown else [])}
@@ -192,7 +192,7 @@ def describe(found: CodeMismatch, checked: CheckedSweep, store: Store, again: st
         lines.append(f"  let what is on its way end, or stop it: depthrate cancel {checked.sweep.name}")
     else:
         lines.append(f"  run those trials again; only what the new code gives counts then: {again} --rerun")
-    lines.append(f"  keep them, because the change alters no result: {again} --accept-code")
+    lines.append(f"  keep them, because the change alters no result: {again} --keep-results")
     lines.append(f"  keep both, as different trials: {task.distinguished_by or _raised(task)}")
     return "\n".join(lines)
 

@@ -151,7 +151,7 @@ def send_launch(plan: Plan, store: Store, site: RemoteLauncher, options: LaunchO
     """
     require_clock(store)
     write_launch(store, plan.checked)
-    return site.send_launch(replace(options, code=keep_source(store, plan.checked.task)))
+    return site.send_launch(replace(options, code_version=keep_source(store, plan.checked.task)))
 
 
 def follow_launch(plan: Plan, store: Store, site: RemoteLauncher, job: LaunchJob, console: Console) -> LaunchEnd:
@@ -186,7 +186,7 @@ def _begin(plan: Plan, store: Store, executor: Executor, options: LaunchOptions)
         "data": options.data or open_data_folder().url,
         "device": executor.device,
         "engine": engine,
-        "code": keep_source(store, plan.checked.task),
+        "code_version": keep_source(store, plan.checked.task),
         "shares_libraries": not executor.is_here,
         "notify": None,  # may be an address with a key in it
     }

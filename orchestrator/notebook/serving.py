@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SERVER_START_TIMEOUT_S = 30.0
 
 
-class Served:
+class Server:
     """A store that is shown until `stop`, or the end of a `with` block, or of the process; a notebook shows a link to it."""
 
     def __init__(self, listening: Listening):
@@ -58,7 +58,7 @@ def serve(
     token: bool = False,
     timeout: float = 30.0,
     memory: float = 1.0,
-) -> Served:
+) -> Server:
     """Show a store in a browser as `depthrate serve` does, and return at once; port 0 is any that is free.
 
     token: ask for one on this machine too; timeout, memory: seconds and GB that queries of its page may take.
@@ -70,4 +70,4 @@ def serve(
     from depthrate.orchestrator.serve.server import listen
     from depthrate.storage.files.store import existing_store
 
-    return Served(listen(existing_store(store), host, port, with_token=token, timeout_s=timeout, memory_gb=memory))
+    return Server(listen(existing_store(store), host, port, with_token=token, timeout_s=timeout, memory_gb=memory))

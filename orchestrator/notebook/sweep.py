@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import html
 import os
-import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from depthrate.deprecated import LAUNCH_OPTIONS, accept_old_arguments, rename_launch_options, warn_renamed
 from depthrate.sweeps.load import load_sweep, sweep_of_spec
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Sweep:
                     "pack": pack.pack_id,
                     "trials": len(pack.trials),
                     **values,
-                    f"rough {estimates.unit}-s": estimates(pack),
+                    f"est. {estimates.unit}-s": estimates(pack),
                 }
             )
         return Table(plan_sentence(plan), pd.DataFrame(rows))
@@ -130,9 +130,6 @@ class Sweep:
         from depthrate.orchestrator.api.run import run_sweep
         from depthrate.orchestrator.launch.outcome import RunState
 
-        if "checkpoint_s" in options:
-            warnings.warn("checkpoint_s is checkpoint_seconds now", DeprecationWarning, stacklevel=2)
-            options["checkpoint_seconds"] = options.pop("checkpoint_s")
         launch = self._options(store, options)
         state = run_sweep(launch, self._spec)
         if state is RunState.INTERRUPTED:
@@ -234,6 +231,9 @@ class Sweep:
     def _options(self, store: StoreUrl, given: Mapping[str, Any]) -> LaunchOptions:
         from depthrate.orchestrator.executors.registry import make_launch_options
 
+        for old in given.keys() & LAUNCH_OPTIONS.keys():
+            warn_renamed(f"option {old}", LAUNCH_OPTIONS[old], stacklevel=3)
+        given = rename_launch_options(given)
         known = [option.name for option in run_options()]
         if unknown := given.keys() - known:
             raise TypeError(f"{', '.join(sorted(unknown))}: no option of run; there are {', '.join(known)}")
@@ -248,13 +248,18 @@ def run_options() -> list[Option]:
     return [option for option in launch_options() if option.name not in ("store", "set_")]
 
 
-def load(given: str | os.PathLike[str], **parameters: Any) -> Sweep:
-    """Read a sweep file (or a shipped sweep's name, or `file.py:function`); keyword arguments replace its parameters.
+@accept_old_arguments
+def load(sweep: str | os.PathLike[str], **parameters: Any) -> Sweep:
+    """Load a sweep.
+
+    Args:
+        sweep: A sweep file, the name of a shipped sweep, or `file.py:function`.
+        **parameters: Parameters of the sweep to replace.
 
     Raises:
-        SweepError: the file is missing, is not YAML, or does not describe a sweep.
+        SweepError: The file is missing, is not YAML, or does not describe a sweep.
     """
-    return Sweep(**load_sweep(os.fspath(given), parameters).spec())
+    return Sweep(**load_sweep(os.fspath(sweep), parameters).spec())
 
 
 def _plain(part: Any) -> Any:

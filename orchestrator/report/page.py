@@ -32,7 +32,7 @@ from depthrate.orchestrator.report.text import duration_text, escape, number_tex
 from depthrate.orchestrator.report.trial_tables import left_out_table, trial_details, trial_table
 from depthrate.sweeps.yaml_file import yaml_text
 from depthrate.tasks.citations import titles_cited
-from depthrate.tasks.metric import Measurement
+from depthrate.tasks.metric import Metric
 
 
 def render_report(data: ReportData) -> str:
@@ -117,7 +117,7 @@ def _summary(data: ReportData) -> str:
     return f"<section class=summary><h2>Summary</h2><ul>{''.join(sentences)}</ul></section>"
 
 
-def _last_values(data: ReportData, each: Measurement) -> str:
+def _last_values(data: ReportData, each: Metric) -> str:
     """Say where a measurement on a linear axis ended; empty where there is none."""
     values = _finite_values(data.results, each.name)
     if each.axis == "log" or not values.size:

@@ -16,7 +16,7 @@ from depthrate.orchestrator.report.curve_groups import unique, varying
 from depthrate.orchestrator.report.figure_data import FigureContent
 from depthrate.orchestrator.report.plot import Plot
 from depthrate.storage.attempts.records import Record
-from depthrate.tasks.metric import Measurement, Per
+from depthrate.tasks.metric import Metric, Per
 from depthrate.tasks.panel import Panel
 
 STATE_COLUMNS = ("trial_id", "state", "wall_s", "steps_done", "device", "host", "committed_at", "error")
@@ -62,7 +62,7 @@ class ReportData:
     created_at: str
     problems: list[str]
     """Damaged files and the like, shown as a warning."""
-    measurements: dict[str, Measurement] = field(default_factory=dict)
+    measurements: dict[str, Metric] = field(default_factory=dict)
     """Name -> how it is shown, in the order of the figures; a column that none declares is shown by its name."""
     lists: pd.DataFrame = field(default_factory=pd.DataFrame)
     """trial_id and the vectors and matrices measured: of the last layer at the last step."""
@@ -117,15 +117,15 @@ class ReportData:
         names = unique([*(each.name for each in self.drawn("layer")), *(curve.metric for curve in self.fits)])
         return [name for name in names if name in self.metrics]
 
-    def drawn(self, per: Per, panels: tuple[str, ...] = ("always",), kind: str = "scalar") -> list[Measurement]:
+    def drawn(self, per: Per, panels: tuple[str, ...] = ("always",), kind: str = "scalar") -> list[Metric]:
         """Return the measurements that have such a panel, those with a known limit first."""
         chosen = [m for m in self.measurements.values() if m.per == per and m.kind == kind and m.panel in panels]
         return sorted(chosen, key=lambda each: each.gap == "")
 
-    def measurement(self, name: str) -> Measurement:
+    def measurement(self, name: str) -> Metric:
         """Return how a column is shown; one that none declares has its name, and a log axis where all of it is positive."""
         if name in self.measurements:
             return self.measurements[name]
         values = self.metrics[name] if name in self.metrics else pd.Series(dtype=float)
         positive = bool((pd.to_numeric(values, errors="coerce").dropna() > 0).all())
-        return Measurement(name, axis="log" if positive else "linear")
+        return Metric(name, axis="log" if positive else "linear")

@@ -26,7 +26,7 @@ from depthrate.orchestrator.report.text import (
     number_text,
     value_text,
 )
-from depthrate.tasks.metric import Measurement
+from depthrate.tasks.metric import Metric
 
 MAX_TABLE_ROWS = 500
 MAX_IDS = 20
@@ -83,7 +83,7 @@ def _shared(data: ReportData, differing: Sequence[str]) -> str:
     return details if same else ""
 
 
-def _measured(data: ReportData, room: int) -> list[tuple[Measurement, str]]:
+def _measured(data: ReportData, room: int) -> list[tuple[Metric, str]]:
     """Return the measurements that the table shows with their columns of the results: the fitted ones first."""
     names = unique(
         [curve.metric for curve in data.fits] + [each.name for each in data.drawn("step")] + data.layer_metrics

@@ -170,7 +170,9 @@ class SqlProcesses:
                 raise BusyError(f"{self._store.url} was not read in {READ_WAIT_S:.0f} s; ask again in a while")
             answer = process.line(timeout_s + READER_GRACE_S, is_gone)
             if answer is None:
-                raise QueryError(f"the query took longer than {timeout_s:g} s and was ended; allow more (--timeout)")
+                raise QueryError(
+                    f"the query took longer than {timeout_s:g} s and was ended; allow more (--timeout-seconds)"
+                )
         except (EOFError, OSError):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.popen.wait(READER_GRACE_S)  # it has closed its output, and ends
@@ -180,8 +182,7 @@ class SqlProcesses:
                 return self._answered(None, request, is_gone)
             raise QueryError(
                 f"the process that ran the query has ended ({f'signal {-code}' if code < 0 else f'exit code {code}'}), "
-                f"probably since it needs more memory than it may; allow more (--memory, now {self._limits.memory_gb:g} GB), "
-                "or ask for less at once"
+                f"probably because it needs more than {self._limits.memory_gb:g} GB. Raise --memory-gb, or select less at once."
             ) from None
         except BaseException:
             process.end()

@@ -326,7 +326,7 @@ def run_job(job: AttemptSpec, stop: StopFlag, judge: Judge | None = None) -> Att
         pack_id=job.pack_id,
         trial_ids=job.all_trial_ids,
         device=job.options.device,
-        code_hash=job.options.code,
+        code_hash=job.options.code_version,
         beat_s=job.options.beat_s,
         gpu_share=job.options.gpu_share if job.options.device == "cuda" else None,
     )
@@ -358,7 +358,7 @@ def run_job(job: AttemptSpec, stop: StopFlag, judge: Judge | None = None) -> Att
 
 def _load_task(job: AttemptSpec, store: Store) -> Task:
     try:
-        return load_stored_task(job.task, store, job.options.code)
+        return load_stored_task(job.task, store, job.options.code_version)
     except OSError as error:
         raise CommitError(f"{type(error).__name__}: {error}") from error
 

@@ -4,7 +4,7 @@ format.json                                                         which versio
 sweeps/<sweep>/<spec hash>.json, <spec hash>.trials                 each spec launched, whole, and its trials' identities
 sweeps/<sweep>/renamed_from                                         which sweep it was, and whether its renaming is over
 sweeps/<sweep>/cancel                                               when `depthrate cancel` was last called
-sweeps/<sweep>/forgiven                                             nodes that are repaired, by `depthrate nodes --forgive`
+sweeps/<sweep>/forgiven                                             nodes that are repaired, by `depthrate nodes --clear`
 trials|metrics|curves|features/sweep=<sweep>/<attempt>[-<part>].parquet
 attempts/sweep=<sweep>/<attempt>.json, <attempt>.log                state, heartbeat, host, job, error; what it printed
 trials|metrics|curves|features|attempts/sweep=<sweep>/compact_<id>[-<part>].parquet   many of these in one

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import duckdb
 import pyarrow as pa
 
+from depthrate.deprecated import old_method
 from depthrate.storage.attempts.records import read_records
 from depthrate.storage.catalog.fits import fits_of
 from depthrate.storage.catalog.removals import RemovalKind
@@ -82,7 +83,7 @@ class Results:
         self._reset(take_snapshot(self.store, ignore=self._broken, cache=self._cache))
         return self
 
-    def of(self, sweep: str) -> Self:
+    def for_sweep(self, sweep: str) -> Self:
         """Return the same store with the trials of one sweep alone, as its newest launch asks for them.
 
         Raises:
@@ -93,6 +94,8 @@ class Results:
             there = ", ".join(sorted(known)) or "none yet"
             raise QueryError(f"no committed trial of {self.store.url} belongs to a sweep {sweep!r}; there are: {there}")
         return self.only(known[sweep], sweep)
+
+    of = old_method("Results", "of")
 
     def only(self, trial_ids: Iterable[str], sweep: str) -> Self:
         """Return the same store with some trials alone, under the name of a sweep."""
@@ -158,10 +161,10 @@ class Results:
             except duckdb.InterruptException:
                 if timeout_s is None:
                     raise
-                more = "allow more (--timeout, or timeout_s in Python)"
+                more = "allow more (--timeout-seconds, or timeout_s in Python)"
                 raise QueryError(f"the query took longer than {timeout_s:g} s and was ended; {more}") from None
             except duckdb.OutOfMemoryException as error:
-                more = "allow more (--memory, or memory_gb in Python), or ask for less at once"
+                more = "allow more (--memory-gb, or memory_gb in Python), or ask for less at once"
                 raise QueryMemoryError(
                     f"the query takes more memory than it may ({first_line(error)}); {more}"
                 ) from None

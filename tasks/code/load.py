@@ -117,7 +117,7 @@ def how_to_accept(code: TaskCode) -> str:
     folder = unpack(code)
     if is_of_process(folder.parent):
         return "set XDG_CACHE_HOME to a folder that is yours alone, from which it can be read and accepted"
-    return f"read what is in {folder} and accept it as it is: depthrate accept-code {code.content_hash}"
+    return f"read what is in {folder} and accept it as it is: depthrate trust {code.content_hash}"
 
 
 class _Loader(SourceFileLoader):

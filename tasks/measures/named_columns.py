@@ -5,7 +5,7 @@ Importable without torch.
 
 from __future__ import annotations
 
-from depthrate.tasks.metric import Measurement
+from depthrate.tasks.metric import Metric
 from depthrate.tasks.parameters import ParameterError, nearest
 
 PARAMETER = "measure"
@@ -14,21 +14,21 @@ CKA_LAST = "cka_last"
 INPUT = "cka_input"
 
 NAMED_MEASURES = (
-    Measurement(
+    Metric(
         "effective_rank",
         "Effective rank",
         "e^entropy of the singular values of the centred features, as shares of their sum (Roy & Vetterli 2007)",
         panel="fitted",
         asked_by=PARAMETER,
     ),
-    Measurement(
+    Metric(
         "intrinsic_dimension",
         "Intrinsic dimension",
         "TwoNN: from the two nearest neighbours of each sample, of at most 1,000 evenly spaced ones (Facco et al. 2017)",
         panel="fitted",
         asked_by=PARAMETER,
     ),
-    Measurement(
+    Metric(
         "linear_probe",
         "Linear probe",
         "of a ridge regression on the features, fitted on every second sample of each class, the accuracy on the others; of "
@@ -37,7 +37,7 @@ NAMED_MEASURES = (
         panel="fitted",
         asked_by=PARAMETER,
     ),
-    Measurement(
+    Metric(
         INPUT,
         "CKA with the input",
         "linear centred kernel alignment of the features with the network's input; null for texts (Kornblith et al. 2019)",
@@ -45,7 +45,7 @@ NAMED_MEASURES = (
         panel="fitted",
         asked_by=PARAMETER,
     ),
-    Measurement(
+    Metric(
         CKA_LAST,
         "CKA with the last layer",
         "linear centred kernel alignment of the features with those of the last layer (Kornblith et al. 2019)",

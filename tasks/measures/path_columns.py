@@ -5,32 +5,32 @@ Importable without torch. P3 is Progressive Feedforward Collapse of ResNet Train
 
 from __future__ import annotations
 
-from depthrate.tasks.metric import Axis, Measurement
+from depthrate.tasks.metric import Axis, Metric
 from depthrate.tasks.panel import LayerMapPanel, Panel, PathPanel, VerdictPanel
 
 MONOTONE = (
-    Measurement(
+    Metric(
         "nc1_rise",
         "Rise of PFC1",
         "largest rise of nc1 from one layer to the next, over its value at the first; 0: P3's Theorem 1 is respected",
         axis="linear",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "pfc2_rise",
         "Rise of PFC2",
         "largest rise of pfc2 from one layer to the next; 0: P3's conjecture of progressive collapse is respected",
         axis="linear",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "ncc_fall",
         "Fall of PFC3",
         "largest fall of ncc_accuracy from one layer to the next; 0: it never falls (P3)",
         axis="linear",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "monotone",
         "Monotone along the layers",
         "1 if nc1 ever rises along the layers + 2 if pfc2 does + 4 if ncc_accuracy ever falls; 0: all are monotone (P3)",
@@ -62,7 +62,7 @@ _PREDICTED: tuple[tuple[str, str, Axis], ...] = (
 )
 GEODESIC = (
     *(
-        Measurement(
+        Metric(
             f"{name}_geodesic",
             f"{label} predicted",
             f"{name} of the straight line between the path's first and last features, at the layer's relative position "
@@ -72,28 +72,28 @@ GEODESIC = (
         )
         for name, label, axis in _PREDICTED
     ),
-    Measurement(
+    Metric(
         "line_distance",
         "Distance from the line",
         "mean over samples of the distance from the line through a sample's first and last features, over their distance",
         axis="linear",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "line_distance_spread",
         "Spread of the distance from the line",
         "standard deviation over samples of that distance",
         axis="linear",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "line_position",
         "Place on the line",
         "mean over samples of t where (1-t) h(0) + t h(1) is nearest",
         axis="linear",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "transport_cost",
         "Transport cost to the end",
         "mean over samples of ||h(1) - h||^2, h(1) a sample's last features, over the mean of ||h(1) - centre||^2: what P3's "
@@ -102,14 +102,14 @@ GEODESIC = (
         panel="fitted",
     ),
     *MONOTONE,
-    Measurement(
+    Metric(
         "nc1_left",
         "NC1 left at the end",
         "nc1 at the path's last layer over nc1 at its first; 0: a collapsed end, as P3's Theorems 1 and 2 suppose",
         axis="log",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "means_cosine",
         "Cosine of first and last means",
         "cosine of the centred class means of the path's first and last layers; with a collapsed end nc1 of the line between "
@@ -118,7 +118,7 @@ GEODESIC = (
         axis="linear",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "effective_depth",
         "Effective depth",
         "first layer of the path from which the nearest-mean accuracy stays at 1 - epsilon or above; null where it does not",

@@ -21,7 +21,7 @@ from depthrate.tasks.measures.measure import as_columns
 from depthrate.tasks.measures.spectra import spectrum
 
 
-class Measurer:
+class StreamingMetrics:
     """Measures features that come in batches: `update` with each, `revisit` with each again, then `result`.
 
     Without the second pass `nc1_pinv` and `ncc_accuracy` are null. With a weight [K, D], labels number its rows.
@@ -48,7 +48,7 @@ class Measurer:
         """
         if self._revisited:
             raise FeaturesError(
-                "update after revisit: the second pass needs the means of all batches; make a new Measurer"
+                "update after revisit: the second pass needs the means of all batches; make a new StreamingMetrics"
             )
         self._scatter_KK = None  # a result before the last batch has centred the means of those it had
         h_ND, labels_N = self._batch(features, labels)

@@ -12,7 +12,7 @@ from functools import partial
 
 from depthrate.tasks.measures.named_columns import NAMED_MEASURES
 from depthrate.tasks.measures.path_columns import GEODESIC
-from depthrate.tasks.metric import Measurement, Optimum, by_name
+from depthrate.tasks.metric import Metric, Optimum, by_name
 from depthrate.tasks.supervised import theory
 
 HOW_ONE_TRAINS = frozenset(
@@ -36,10 +36,10 @@ HOW_ONE_TRAINS = frozenset(
 )
 """Parameters that the objective's least value does not depend on."""
 
-_fitted = partial(Measurement, panel="fitted")
+_fitted = partial(Metric, panel="fitted")
 """A measurement that is drawn where a fit asks for it."""
 _PER_LAYER = (
-    Measurement(
+    Metric(
         "nc1",
         "NC1",
         "tr Sigma_W / tr Sigma_B: spread within classes over spread of their means (P1, Def. 3.4)",
@@ -126,7 +126,7 @@ _PER_LAYER = (
         kind="vector",
         entry="Class",
     ),
-    Measurement(
+    Metric(
         "singular_values",
         "Singular values of the class means",
         "singular values of the matrix of class means (P2)",
@@ -134,7 +134,7 @@ _PER_LAYER = (
         panel="spectrum",
         entry="Singular value",
     ),
-    Measurement(
+    Metric(
         "class_gram",
         "Cosines between class means",
         "Gram matrix of the class means, row by row (P2); drawn as cosines, once the means' mean is taken away",
@@ -144,8 +144,8 @@ _PER_LAYER = (
     ),
 )
 _PER_STEP = (
-    Measurement("loss", "Loss", "training loss, without regularisation", per="step"),
-    Measurement(
+    Metric("loss", "Loss", "training loss, without regularisation", per="step"),
+    Metric(
         "objective",
         "Objective",
         "loss and regularisation together: what training minimises (P1)",
@@ -172,8 +172,8 @@ _PER_STEP = (
         "null for more than 10,000 samples",
         per="step",
     ),
-    Measurement("accuracy", "Accuracy", "share of training samples classified right", axis="linear", per="step"),
-    Measurement("grad_norm", "Gradient norm", "norm of the objective's gradient", per="step"),
+    Metric("accuracy", "Accuracy", "share of training samples classified right", axis="linear", per="step"),
+    Metric("grad_norm", "Gradient norm", "norm of the objective's gradient", per="step"),
     _fitted(
         "smoothed_grad_norm",
         "Gradient norm, smoothed",
@@ -198,13 +198,13 @@ _PER_STEP = (
 CLASSES = (*_PER_LAYER, *NAMED_MEASURES, *GEODESIC, *_PER_STEP)
 _OF_CLASSES = by_name(CLASSES)
 NUMBERS = (
-    Measurement(
+    Metric(
         "nrc1",
         "NRC1",
         "mean square of what of a centred feature's direction lies outside the features' m first principal components, m the "
         "numbers of a target (NRC)",
     ),
-    Measurement(
+    Metric(
         "nrc2",
         "NRC2",
         "the same outside the rows of the last layer's weight; null where the layer has another width (NRC)",
@@ -218,14 +218,14 @@ NUMBERS = (
     *NAMED_MEASURES,
     _OF_CLASSES["relative_position"],
     _OF_CLASSES["loss"],
-    Measurement(
+    Metric(
         "objective",
         "Objective",
         "loss and regularisation together: what training minimises",
         per="step",
         optimum=Optimum("depth", HOW_ONE_TRAINS, theory.may_idle),
     ),
-    Measurement(
+    Metric(
         "r_squared",
         "R²",
         "1 - sum of squared errors over that of the targets around their mean, all numbers of a target together",
@@ -236,13 +236,13 @@ NUMBERS = (
     _OF_CLASSES["lr"],
 )
 NEXT_TOKENS = (
-    Measurement(
+    Metric(
         "nc1",
         "NC1",
         "tr Sigma_W / tr Sigma_B: spread within classes over spread of their means, which weigh alike (P1, Def. 3.4)",
     ),
     _OF_CLASSES["nc1_pinv"],
-    Measurement(
+    Metric(
         "cdnv",
         "CDNV",
         "mean over pairs of classes of their mean variance over the squared distance of their means (Galanti et al. 2022; WP's "
@@ -285,10 +285,10 @@ NEXT_TOKENS = (
         "share of the positions whose next token is one of these; the others are trained on and not measured",
         axis="linear",
     ),
-    Measurement("loss", "Loss", "mean cross-entropy of the next token over all positions, in nats", per="step"),
-    Measurement("objective", "Objective", "loss and regularisation together: what training minimises", per="step"),
+    Metric("loss", "Loss", "mean cross-entropy of the next token over all positions, in nats", per="step"),
+    Metric("objective", "Objective", "loss and regularisation together: what training minimises", per="step"),
     _fitted("perplexity", "Perplexity", "e^loss", per="step"),
-    Measurement(
+    Metric(
         "loss_gap",
         "Loss above the entropy",
         "loss minus the least expected one, the chain's entropy rate; below 0 sequences are learnt by heart; null for other "
@@ -296,7 +296,7 @@ NEXT_TOKENS = (
         axis="linear",
         per="step",
     ),
-    Measurement(
+    Metric(
         "accuracy", "Accuracy", "share of positions whose next token has the largest output", axis="linear", per="step"
     ),
     _OF_CLASSES["grad_norm"],

@@ -21,7 +21,7 @@ from depthrate.tasks.networks.network import Layer
 from depthrate.tasks.training.trainer import FusedTrainer
 
 Columns = Mapping[str, Tensor]
-"""Measurement -> its value for T trials: a scalar [T], a vector [T, n] or a matrix [T, n, m]."""
+"""Metric -> its value for T trials: a scalar [T], a vector [T, n] or a matrix [T, n, m]."""
 OfFeatures = Callable[[Tensor], Columns]
 """From one layer's features [T, N, D] to what they tell alone."""
 OfWeights = Callable[[Tensor, Tensor], Columns]

@@ -40,14 +40,14 @@ def test_queries_scoped_to_each_of_two_sweeps_that_share_trials_are_right(store:
         assert counted(store, "select count(*), count(distinct trial_id) from results") == [(3, 3)], (
             "no sweep, no doubles"
         )
-        scoped = Results(store, builtin_columns()).of("b")
+        scoped = Results(store, builtin_columns()).for_sweep("b")
         assert scoped.sql("select count(*), min(sweep), max(sweep) from trials").fetchall() == [(2, "b", "b")]
         for table in ("metrics", "curves", "features"):
             assert scoped.sql(f"select distinct trial_id from {table} order by 1").fetchall() == [("t2",), ("t3",)]
         assert [trial_id for trial_id, _, _ in scoped.iter_features(1)] == ["t2", "t3"]
         compact(store, grace_s=0)
     with pytest.raises(QueryError, match="no committed trial of .* belongs to a sweep 'd'; there are: a, b"):
-        Results(store, builtin_columns()).of("d")
+        Results(store, builtin_columns()).for_sweep("d")
 
 
 def test_what_an_earlier_launch_asked_for_is_not_mixed_with_what_the_sweep_is_now(store: Store) -> None:

@@ -67,13 +67,13 @@ def test_the_last_loss_is_there_for_every_sweep_and_errors_name_it(folder: Store
     commit(folder, A, ["t1"], params={"depth": 2})
     commit(folder, B, ["t2"], params={"depth": 2, "loss": "ce"}, sweep="other")
     results = results_of(folder)
-    for chosen in (results, results.of("s"), results.of("other")):
+    for chosen in (results, results.for_sweep("s"), results.for_sweep("other")):
         assert {value for (value,) in chosen.sql("select last_loss from results").fetchall()} == {2.0}
     for chosen, query in (
         (results, "select avg(loss) from results"),
         (results, "select trial_id from results where loss < 0.5"),
-        (results.of("s"), "select avg(loss) from results"),
-        (results.of("s"), "select loss from results"),
+        (results.for_sweep("s"), "select avg(loss) from results"),
+        (results.for_sweep("s"), "select loss from results"),
     ):
         with pytest.raises(QueryError, match="the last value of the curve loss is called last_loss here"):
             chosen.sql(query)
@@ -361,9 +361,9 @@ ENDLESS = "select count(*) from range(1000000000) a, range(1000000) b where hash
 def test_a_query_is_ended_at_its_time_and_refused_beyond_its_memory(folder: Store) -> None:
     commit(folder, A, ["t1"])
     results = results_of(folder)
-    with pytest.raises(QueryError, match=r"took longer than 0.2 s and was ended; allow more \(--timeout"):
+    with pytest.raises(QueryError, match=r"took longer than 0.2 s and was ended; allow more \(--timeout-seconds"):
         results.sql(ENDLESS, timeout_s=0.2)
-    with pytest.raises(QueryError, match=r"takes more memory than it may .*allow more \(--memory"):
+    with pytest.raises(QueryError, match=r"takes more memory than it may .*allow more \(--memory-gb"):
         results.sql("select list(range) from range(100000000)", memory_gb=0.1)
     assert results.sql("select count(*) from trials", timeout_s=60, memory_gb=0.1).fetchall() == [(1,)]
 

@@ -80,7 +80,7 @@ def test_nothing_is_purged_while_a_list_cannot_be_believed(shared: Store, damage
 
 def test_the_command_says_so_and_ends_with_1(shared: Store) -> None:
     shared.write(LIST, b"")
-    done = CliRunner().invoke(app, ["compact", "--grace", "0", "--store", shared.url])
+    done = CliRunner().invoke(app, ["compact", "--retain-hours", "0", "--store", shared.url])
     assert done.exit_code == 1 and "nothing was purged: sweeps/c/t1.trials is not as it was written" in done.output
 
 

@@ -100,7 +100,7 @@ def _of_launches() -> Iterator[Said]:
             (["quickstart", "--workers", "-3"], "workers is -3"),
             (["quickstart", "--workers", "two"], "for '--workers'"),
             (["quickstart", "--device", "tpu"], "device 'tpu'"),
-            (["quickstart", "--code", "abc"], "there is no store"),
+            (["quickstart", "--code-version", "abc"], "there is no store"),
             (["quickstart", "more"], "unexpected extra argument"),
         ):
             yield [verb, *words], piece
@@ -115,7 +115,7 @@ def _of_runs() -> Iterator[Said]:
         (["--checkpoint-seconds", "nan"], "for '--checkpoint-seconds'"),
         (["--stall-minutes", "-1"], "for '--stall-minutes'"),
         (["--stall-minutes", "soon"], "for '--stall-minutes'"),
-        (["--rerun", "--accept-code"], "contradict"),
+        (["--rerun", "--keep-results"], "contradict"),
         (["--store", "memory://x"], "exists in one process only"),
         (["--store", "/proc/nowhere"], "cannot be written"),
         (["--store", "bad.yaml/x"], "cannot be written"),
@@ -140,9 +140,9 @@ def _of_queries() -> Iterator[Said]:
 
 
 def _of_a_store() -> Iterator[Said]:
-    yield ["compact", "--grace", "-1"], "for '--grace'"
-    yield ["compact", "--grace", "soon"], "for '--grace'"
-    yield ["compact", "--grace", "nan"], "for '--grace'"
+    yield ["compact", "--retain-hours", "-1"], "for '--retain-hours'"
+    yield ["compact", "--retain-hours", "soon"], "for '--retain-hours'"
+    yield ["compact", "--retain-hours", "nan"], "for '--retain-hours'"
     yield ["status", "nothing"], "does not exist"
     yield ["cancel", "nothing"], "no sweep 'nothing' was launched"
     yield ["cancel", "../s"], "no sweep '../s' was launched"
@@ -150,7 +150,7 @@ def _of_a_store() -> Iterator[Said]:
     yield ["debug", "nothing"], "0 trials"
     yield ["diff", "nothing", "t1"], "0 committed trials"
     yield ["diff", "t1", ""], "begin with ''"
-    yield ["run", "quickstart", "--code", "abc"], "abc"
+    yield ["run", "quickstart", "--code-version", "abc"], "abc"
     yield ["report", "nothing"], "does not exist"
     yield ["report", "quickstart", "-o", "."], "it is a folder"
     yield ["report", "quickstart", "-o", ""], "it is a folder"

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from depthrate.tasks.metric import Measurement, MeasurementError, by_name, scalars
+from depthrate.tasks.metric import MeasurementError, Metric, by_name, scalars
 from depthrate.tasks.registry import core_measurements, registered_tasks
 
 
 def test_labels_and_entries_fall_back_to_names() -> None:
-    assert Measurement("bend").label == "bend" and Measurement("bend", "Bend").entry == "Bend"
+    assert Metric("bend").label == "bend" and Metric("bend", "Bend").entry == "Bend"
 
 
 @pytest.mark.parametrize(
@@ -27,15 +27,15 @@ def test_labels_and_entries_fall_back_to_names() -> None:
 )
 def test_what_cannot_be_kept_or_drawn_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(MeasurementError, match=message):
-        Measurement(**given)
+        Metric(**given)
 
 
 def test_names_are_unique_and_gaps_are_measured() -> None:
     with pytest.raises(MeasurementError, match="'a' is declared twice"):
-        by_name([Measurement("a"), Measurement("a", per="step")])
+        by_name([Metric("a"), Metric("a", per="step")])
     with pytest.raises(MeasurementError, match="its gap 'b' is no number"):
-        by_name([Measurement("a", gap="b")])
-    assert scalars([Measurement("a"), Measurement("v", kind="vector"), Measurement("s", per="step")]) == ["a", "s"]
+        by_name([Metric("a", gap="b")])
+    assert scalars([Metric("a"), Metric("v", kind="vector"), Metric("s", per="step")]) == ["a", "s"]
 
 
 def test_every_builtin_measurement_says_what_it_is() -> None:

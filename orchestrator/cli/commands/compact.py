@@ -45,7 +45,10 @@ def run_compaction(store: Store, grace_s: float, console: Console) -> bool:
 @declared(__doc__)
 @store_option
 @click.option(
-    "--grace", type=NOT_NEGATIVE, default=1.0, help="Hours that replaced files stay for whoever is still reading them."
+    "--retain-hours",
+    type=NOT_NEGATIVE,
+    default=1.0,
+    help="Hours to keep replaced files for processes that still read them.",
 )
-def command(store: str | None, grace: float) -> int:
-    return 0 if run_compaction(existing_store(store, writes=True), grace * 3600, make_console()) else 1
+def command(store: str | None, retain_hours: float) -> int:
+    return 0 if run_compaction(existing_store(store, writes=True), retain_hours * 3600, make_console()) else 1

@@ -67,10 +67,10 @@ def show_nodes(given: str, store: Store, *, as_json: bool) -> None:
         print_json([asdict(node) | {"failures": dict(node.failures)} for node in nodes])
         return
     console = make_console()
-    columns = ["node", "attempts", "done", "failed", "hours", "wasted", "kinds of failure"]
+    columns = ["node", "attempts", "done", "failed", "hours", "wasted (h)", "failures"]
     print_table(console, columns, [_row(node) for node in nodes])
     for node in [each for each in nodes if each.avoided]:
-        undo = f"depthrate nodes {shlex.quote(sweep)} --forgive {shlex.quote(node.node)}"
+        undo = f"depthrate nodes {shlex.quote(sweep)} --clear {shlex.quote(node.node)}"
         text = f"{node.node} is avoided: {node.avoided}; when it is repaired: {undo}"
         console.print(text)
     for node in [each for each in nodes if each.last_failed_at is not None][:SHOWN_ERRORS]:
@@ -89,8 +89,8 @@ def _row(node: NodeCost) -> list[object]:
 @launched_argument
 @store_option
 @json_option
-@click.option("--forgive", metavar="NODE", help="A node that is repaired: launches that avoid it use it again.")
-def command(sweep: str, store: str | None, json: bool, forgive: str | None) -> None:
-    if forgive is not None:
-        clear_node(sweep, forgive, existing_store(store, writes=True))
+@click.option("--clear", metavar="NODE", help="Clear a repaired node's failures so launches use it again.")
+def command(sweep: str, store: str | None, json: bool, clear: str | None) -> None:
+    if clear is not None:
+        clear_node(sweep, clear, existing_store(store, writes=True))
     show_nodes(sweep, existing_store(store), as_json=json)

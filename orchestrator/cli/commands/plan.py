@@ -107,10 +107,10 @@ def _show_folder(options: LaunchOptions, names: list[str], data: DataFolder, as_
     console = make_console()
     lacking = Counter(re.split("[:;] ", row["lacks"])[0] for row in rows if row["lacks"])
     columns = [name for name in rows[0] if name != "lacks"]
-    cells = [[row[name] for name in columns] + ["lacks" if row["lacks"] else ""] for row in rows]
+    cells = [[row[name] for name in columns] + ["missing" if row["lacks"] else ""] for row in rows]
     print_rows(console, [*columns, ""], cells, wide=wide)
     for lack, count in lacking.most_common():
-        console.print(f"{counted(count, 'sweep')} {'lacks' if count == 1 else 'lack'}: {lack}")
+        console.print(f"missing in {counted(count, 'sweep')}: {lack}")
     known = [hours for row in rows if (hours := row["hours"]) is not None]
     unknown = f", {len(rows) - len(known)} unknown" if len(known) < len(rows) else ""
     console.print(f"{counted(len(rows), 'sweep')}: {sum(known):.2g} hours of one worker{unknown}")
@@ -194,7 +194,7 @@ def _print_packs(console: Console, plan: Plan, machines: ComputeTarget, estimate
         rough_s = None if seconds is None else float(f"{seconds:.2g}")
         peak = peak_gb(pack, plan, machines)
         rows.append([pack.pack_id, len(pack.trials), rough_s, None if peak is None else round(peak, 2), *cells])
-    print_rows(console, ["pack", "trials", f"rough {estimates.unit}-s", "peak GB", *varying], rows, wide=wide)
+    print_rows(console, ["pack", "trials", f"est. {estimates.unit}-s", "peak GB", *varying], rows, wide=wide)
     if len(plan.packs) > MAX_TRIALS_SHOWN:
         console.print(f"and {counted(len(plan.packs) - MAX_TRIALS_SHOWN, 'more pack')}")
 

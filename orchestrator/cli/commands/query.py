@@ -64,7 +64,7 @@ def answer(
         check_output(output)
     results = open_results(store)
     if sweep is not None:
-        results = results.of(sweep)
+        results = results.for_sweep(sweep)
     with limited_memory(memory_gb), _killed_after(timeout_s):
         relation = results.sql(sql, timeout_s=timeout_s, memory_gb=memory_gb)
     if output is None:
@@ -86,7 +86,8 @@ def _killed_after(timeout_s: float | None) -> Iterator[None]:
     def kill() -> None:
         remove_temporary()
         print_line(
-            f"depthrate: the query took longer than {timeout_s:g} s and was ended; allow more (--timeout)", stderr=True
+            f"depthrate: the query took longer than {timeout_s:g} s and was ended; allow more (--timeout-seconds)",
+            stderr=True,
         )
         os._exit(2)
 
@@ -151,15 +152,15 @@ def write_answer(relation: duckdb.DuckDBPyRelation, format: str, path: Path) -> 
 @click.option("--json", is_flag=True, help="The same as --format json.")
 @wide_option
 @click.option(
-    "--timeout",
+    "--timeout-seconds",
     type=Number(min=0.0, min_open=True),
     default=TIMEOUT_S,
-    help="Seconds after which a query is ended.",
+    help="Time limit of the query.",
 )
 @click.option(
-    "--memory",
+    "--memory-gb",
     type=Number(min=0.05),
-    help="GB that DuckDB may take; default: half of the machine's. Beyond that it goes to the disk, or refuses.",
+    help="Memory limit of DuckDB. Default: half of the machine's memory.",
 )
 def command(
     sql: str,
@@ -169,14 +170,14 @@ def command(
     output: Path | None,
     json: bool,
     wide: bool,
-    timeout: float,
-    memory: float | None,
+    timeout_seconds: float,
+    memory_gb: float | None,
 ) -> None:
     answer(
         *(sql, store, format, output),
         sweep=sweep,
         as_json=json,
         wide=wide,
-        timeout_s=timeout,
-        memory_gb=memory,
+        timeout_s=timeout_seconds,
+        memory_gb=memory_gb,
     )

@@ -13,7 +13,7 @@ from depthrate.orchestrator.cli.options import declared
 from depthrate.orchestrator.console.tables import make_console, print_described, print_table
 from depthrate.tasks.citations import titles_cited
 from depthrate.tasks.loading import load_task
-from depthrate.tasks.metric import Measurement
+from depthrate.tasks.metric import Metric
 from depthrate.tasks.parameters import REQUIRED
 from depthrate.tasks.registry import registered_tasks
 
@@ -59,7 +59,7 @@ def print_task(name: str, console: Console) -> None:
         console.print(titles)
 
 
-def print_measurements(measurements: Sequence[Measurement], console: Console) -> None:
+def print_measurements(measurements: Sequence[Metric], console: Console) -> None:
     """Print one row a measurement, those of each layer first."""
     ordered = sorted(measurements, key=lambda each: each.per)
     rows = [[each.name, each.label, each.per, each.kind, each.axis, each.doc] for each in ordered]

@@ -43,7 +43,7 @@ log = logging.getLogger("depthrate")
 OPTIONS_FILE = "launch.json"
 """In a job's folder: the options of the launch that runs inside."""
 SETTLED_HERE: dict[str, Any] = {
-    **{"set_": (), "engine": None, "detach": False, "rerun": False, "accept_code": False},
+    **{"set_": (), "engine": None, "detach": False, "rerun": False, "keep_results": False},
     "notify": None,  # may be an address with a key in it
 }
 """What the launch that sends another one away has done, or the sweep beside the options says."""
@@ -110,7 +110,7 @@ class RemoteLaunch(ABC):
             store=self._store.address,
             executor=executor,
             executor_options=executor_options,
-            code=options.code,
+            code_version=options.code_version,
             data=options.data,
             **SETTLED_HERE,
         )

@@ -22,7 +22,7 @@ from depthrate.orchestrator.report.plot import (
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.report.section import ReportSection
 from depthrate.orchestrator.report.text import escape, escape_for_plotly, number_text
-from depthrate.tasks.metric import Measurement
+from depthrate.tasks.metric import Metric
 
 FARTHEST_BOUND = 10.0
 """Times the largest value: a bound above that does not stretch the axis."""
@@ -34,7 +34,7 @@ def limit_plots(data: ReportData) -> list[Plot]:
     return [plot for plot in plots if plot is not None]
 
 
-def _limit_plot(data: ReportData, each: Measurement) -> Plot | None:
+def _limit_plot(data: ReportData, each: Metric) -> Plot | None:
     """The values, their limit, and theory's line above it, scaled so that it meets the deepest mean."""
     frame = data.results
     if data.x_name != "depth" or not {each.name, each.gap, "depth"} <= set(frame):
@@ -74,7 +74,7 @@ def _limit_plot(data: ReportData, each: Measurement) -> Plot | None:
 
 
 def _group_traces(
-    data: ReportData, each: Measurement, part: pd.DataFrame, group: str, name: str, look: LineStyle
+    data: ReportData, each: Metric, part: pd.DataFrame, group: str, name: str, look: LineStyle
 ) -> list[Trace]:
     means = part.groupby("depth")[["value", "limit", "bound"]].mean().reset_index()
     dots = {"color": look.colour, "size": 5, "opacity": 0.5, "symbol": look.symbol}
@@ -97,7 +97,7 @@ def _group_traces(
     return traces
 
 
-def _bound(data: ReportData, each: Measurement) -> tuple[pd.Series[float], str]:
+def _bound(data: ReportData, each: Metric) -> tuple[pd.Series[float], str]:
     """Return the theorem's own bound on each row's gap where it says something, and a sentence where it does so of none."""
     missing = pd.Series(np.nan, data.results.index)
     bound = data.results.get(each.gap_bound, missing).astype(float)
@@ -117,7 +117,7 @@ def _bound(data: ReportData, each: Measurement) -> tuple[pd.Series[float], str]:
     return said, why if said.isna().all() else ""
 
 
-def _construction(data: ReportData, each: Measurement, part: pd.DataFrame, means: pd.DataFrame) -> list[float] | None:
+def _construction(data: ReportData, each: Metric, part: pd.DataFrame, means: pd.DataFrame) -> list[float] | None:
     """Return limit + what theory says of the gap at each depth, its one factor chosen so that it meets the deepest mean."""
     if each.excess is None:
         return None
@@ -134,7 +134,7 @@ def _construction(data: ReportData, each: Measurement, part: pd.DataFrame, means
     return list(np.asarray(means["limit"]) + factor * np.asarray(excess["min"]))
 
 
-def _is_limit(data: ReportData, each: Measurement, frame: pd.DataFrame) -> bool:
+def _is_limit(data: ReportData, each: Metric, frame: pd.DataFrame) -> bool:
     """Whether what the gaps are above is a limit as depth grows: for some networks it is a lower bound alone."""
     trials = data.trials.drop_duplicates("trial_id").set_index("trial_id").loc[frame["trial_id"]]
     params = [{str(name): value for name, value in row.items()} for row in trials[data.parameters].to_dict("records")]
@@ -166,7 +166,7 @@ def _lead(data: ReportData) -> str:
     )
 
 
-def _bound_words(data: ReportData, each: Measurement) -> str:
+def _bound_words(data: ReportData, each: Metric) -> str:
     bound, why = _bound(data, each)
     if why:
         return f". The theorem's own bound is not drawn: {why}."

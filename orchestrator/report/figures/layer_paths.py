@@ -22,7 +22,7 @@ from depthrate.orchestrator.report.plot import (
 )
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.report.text import escape_for_plotly
-from depthrate.tasks.metric import Measurement
+from depthrate.tasks.metric import Metric
 from depthrate.tasks.panel import LayerMapPanel, PathPanel, TradeOffPanel
 
 MAX_MAPS = 4
@@ -94,7 +94,7 @@ def _means(part: pd.DataFrame, column: str, *, is_log: bool) -> list[float]:
     return [float(value) for value in (np.exp(means) if is_log else means)]
 
 
-def _error_note(frame: pd.DataFrame, panel: PathPanel, each: Measurement, *, is_log: bool) -> str:
+def _error_note(frame: pd.DataFrame, panel: PathPanel, each: Metric, *, is_log: bool) -> str:
     """Say how far the prediction is off between the ends, where it is no prediction."""
     between = frame[(frame[panel.x] > 0) & (frame[panel.x] < 1)]
     if between.empty:
@@ -115,7 +115,7 @@ def _layer_maps(data: ReportData, panel: LayerMapPanel) -> list[Plot]:
     return [_layer_map(data, each, key, part) for key, part in spread(groups, MAX_MAPS)]
 
 
-def _layer_map(data: ReportData, each: Measurement, key: tuple[str, ...], part: pd.DataFrame) -> Plot:
+def _layer_map(data: ReportData, each: Metric, key: tuple[str, ...], part: pd.DataFrame) -> Plot:
     table = part.pivot_table(index="layer", columns="step", values=each.name, aggfunc="mean")
     table = table.sort_index(ascending=False)  # the last layer on top
     is_log = each.axis == "log" and bool((table > 0).all().all())

@@ -18,7 +18,7 @@ from depthrate.orchestrator.report.plot import Axes, Plot, make_layout
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.report.section import ReportSection
 from depthrate.orchestrator.report.text import escape, escape_for_plotly, signed_text
-from depthrate.tasks.metric import Measurement
+from depthrate.tasks.metric import Metric
 
 MAX_MAPS = 4
 DIVERGING = [[0, "#2166ac"], [0.25, "#92c5de"], [0.5, "#f7f7f7"], [0.75, "#f4a582"], [1, "#b2182b"]]
@@ -30,11 +30,11 @@ def matrix_plots(data: ReportData) -> list[Plot]:
     return [plot for each in _matrices(data) for plot in _maps(data, each)]
 
 
-def _matrices(data: ReportData) -> list[Measurement]:
+def _matrices(data: ReportData) -> list[Metric]:
     return data.drawn("layer", ("always", "cosines"), kind="matrix")
 
 
-def _maps(data: ReportData, each: Measurement) -> list[Plot]:
+def _maps(data: ReportData, each: Metric) -> list[Plot]:
     found, undefined = {}, []
     for trial_id, flat in finite_arrays(data.trials, data.lists, each.name):
         size = round(len(flat) ** 0.5)
@@ -83,7 +83,7 @@ def _cosines(gram_KK: np.ndarray) -> np.ndarray | None:
     return gram_KK / np.outer(norms, norms) if len(gram_KK) > 1 and norms.min() > 0 else None
 
 
-def _heat_map(each: Measurement, mean_KK: np.ndarray, name: str, num_trials: int) -> Plot:
+def _heat_map(each: Metric, mean_KK: np.ndarray, name: str, num_trials: int) -> Plot:
     is_cosine, size = each.panel == "cosines", len(mean_KK)
     labels, largest = list(range(size)), 1 if is_cosine else float(np.abs(mean_KK).max()) or 1.0
     values = np.round(mean_KK, 4) if is_cosine else mean_KK

@@ -13,7 +13,7 @@ from depthrate.orchestrator.report.plot import GREY, MAX_GROUPS, Axes, Plot, Tra
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.report.section import ReportSection
 from depthrate.orchestrator.report.text import escape
-from depthrate.tasks.metric import Measurement
+from depthrate.tasks.metric import Metric
 
 
 def curve_plots(data: ReportData) -> list[Plot]:
@@ -31,11 +31,11 @@ def curve_plots(data: ReportData) -> list[Plot]:
     return [plot for plot in plots if plot is not None]
 
 
-def _axes(each: Measurement, title: str) -> Axes:
+def _axes(each: Metric, title: str) -> Axes:
     return Axes("step", each.name, "Step", title, x_log=True, y_log=each.axis == "log")
 
 
-def _limit_traces(frame: pd.DataFrame, each: Measurement) -> list[Trace]:
+def _limit_traces(frame: pd.DataFrame, each: Metric) -> list[Trace]:
     """The limit for infinite depth of a measurement that has one, where the task knows it: the value minus its gap."""
     if not each.gap or not {each.name, each.gap, "step"} <= set(frame):
         return []

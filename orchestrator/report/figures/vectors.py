@@ -14,7 +14,7 @@ from depthrate.orchestrator.report.plot import Axes, Plot
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.report.section import ReportSection
 from depthrate.orchestrator.report.text import escape
-from depthrate.tasks.metric import Measurement
+from depthrate.tasks.metric import Metric
 
 SECTION = "Vectors and matrices of the last layer"
 
@@ -25,11 +25,11 @@ def vector_plots(data: ReportData) -> list[Plot]:
     return [plot for plot in plots if plot is not None]
 
 
-def _vectors(data: ReportData) -> list[Measurement]:
+def _vectors(data: ReportData) -> list[Metric]:
     return data.drawn("layer", ("always", "spectrum"), kind="vector")
 
 
-def _vector_plot(data: ReportData, each: Measurement) -> Plot | None:
+def _vector_plot(data: ReportData, each: Metric) -> Plot | None:
     is_spectrum = each.panel == "spectrum"
     rows: list[dict[str, Any]] = []
     for trial_id, values in finite_arrays(data.trials, data.lists, each.name):

@@ -227,6 +227,6 @@ def test_jobs_run_the_code_that_they_were_submitted_with(bench: Bench) -> None:
     assert "the code of task" in refused and "2 packs are on their way" in refused
     bench.lab.run("scontrol", "release", *{job.partition("_")[0] for job, _, _ in bench.queue()})
     bench.until(lambda: not bench.queue())
-    bench.run("run", "--accept-code")
+    bench.run("run", "--keep-results")
     bench.check(2)
     assert results_of(bench.store).sql("select distinct nc1 from metrics").fetchall() == [(1.0,)]

@@ -58,7 +58,7 @@ def test_it_is_told_all_that_the_launch_was(folder: Store, monkeypatch: pytest.M
     asked = Profile(
         gpus=2, packs_per_gpu=4, credentials="/keys", supervisor_partition="main", container="x.sif", python="p"
     )
-    sent_on = replace(given, device="cuda", code="c0de", data="/data")
+    sent_on = replace(given, device="cuda", code_version="c0de", data="/data")
     assert Supervisor(request, asked, LIMITS).send_launch(sent_on).job_id == "7"
     ((where,),) = sent["arguments"]
     inside = LaunchOptions.from_json((Path(where) / OPTIONS_FILE).read_text())
@@ -74,7 +74,7 @@ def test_it_is_told_all_that_the_launch_was(folder: Store, monkeypatch: pytest.M
         checkpoint_seconds=7.0,
         stall_minutes=1.5,
         set_=[],
-        code="c0de",
+        code_version="c0de",
         data="/data",
     ), "as asked, but for what is settled here or stands in the spec beside it"
     profile = sent["profile"]

@@ -120,7 +120,7 @@ def test_a_sweep_is_removed_and_brought_back(store: str) -> None:
     assert len(ask(store, "select * from trials")) == 24
     assert json.loads(invoke("status", "low", "--json", "--store", store))[0]["ok"] == 9
     invoke("sweeps", "rm", "low", "--yes", "--store", store)
-    invoke("compact", "--grace", "0", "--store", store)
+    invoke("compact", "--retain-hours", "0", "--store", store)
     assert "no removed sweep 'low'" in refused("sweeps", "restore", "low", "--store", store)
     assert "all as committed" in invoke("verify", "--store", store)
     assert "there are: high" in refused("sweeps", "rm", "low", "--store", store)

@@ -1,6 +1,4 @@
-"""`depthrate accept-code`: let code run that others could have written, or that a shared store names, after reading it;
-as it is, and for you.
-"""
+"""`depthrate trust`: allow refused code to run for your user, after you have read it. A changed file is refused again."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from depthrate.tasks.code.trust import accept, is_hash
 from depthrate.tasks.code.unpack import unpacked_files
 
 
-def accept_code(content_hash: str, console: Console) -> None:
+def trust_code(content_hash: str, console: Console) -> None:
     """Accept the code with this hash for this user, and print the files that it is.
 
     Raises:
@@ -42,4 +40,4 @@ def accept_code(content_hash: str, console: Console) -> None:
 @declared(__doc__)
 @click.argument("content_hash", metavar="HASH", help="Of the code, as the command that refused it says.")
 def command(content_hash: str) -> None:
-    accept_code(content_hash, make_console())
+    trust_code(content_hash, make_console())
