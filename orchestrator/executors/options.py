@@ -69,28 +69,28 @@ class LaunchOptions:
 
     sweep: str = ""
     """A sweep file, or the name of a shipped or launched sweep."""
-    store: str | None = _option(str, "Any fsspec URL; else DEPTHRATE_STORE, else ./results.")
-    executor: str = _option(str, "Where packs run: {executors}.", "local")
+    store: str | None = _option(str, "Store: a folder or fsspec URL. Default: DEPTHRATE_STORE, else ./results.")
+    executor: str = _option(str, "Backend that runs the packs: {executors}.", "local")
     executor_options: Mapping[str, Any] = field(default_factory=dict)
     """The options that executors declare: name -> value or default."""
-    workers: int | None = _option(int, "Worker processes; default: one a GPU, else one a core.")
-    device: str = _option(str, "auto (GPUs if there are any), cpu or cuda.", "auto")
-    engine: str | None = _option(str, "How trials train: auto, native, compiled or eager; else as the sweep says.")
+    workers: int | None = _option(int, "Worker processes. Default: one per GPU, else one per core.")
+    device: str = _option(str, "auto (GPUs if available), cpu or cuda.", "auto")
+    engine: str | None = _option(str, "Training engine: auto, native, compiled or eager. Default: the sweep's.")
     set_: Sequence[str] = _option(
-        str, "Replace a parameter; a list makes it an axis of the grid.", (), metavar="KEY=VALUE", is_list=True
+        str, "Override a parameter. A list makes it an axis of the grid.", (), metavar="KEY=VALUE", is_list=True
     )
     code_version: str | None = _option(str, "Hash of a stored version of the task's code to run.", metavar="HASH")
-    detach: bool = _option(bool, "Submit and exit; the jobs go on.", False, of_plan=False)
+    detach: bool = _option(bool, "Submit the jobs and exit.", False, of_plan=False)
     checkpoint_seconds: float = _option(
-        float, "Training time between two checkpoints of a pack.", 30.0, minimum=0.0, of_plan=False
+        float, "Seconds of training between checkpoints.", 30.0, minimum=0.0, of_plan=False
     )
     stall_minutes: float | None = _option(
-        float, "End a pack that makes no progress for so long; default: never.", minimum=0.0, of_plan=False
+        float, "Minutes without progress before a pack is retried. Default: never.", minimum=0.0, of_plan=False
     )
     rerun: bool = _option(bool, "If the task's code changed, rerun existing trials.", False, of_plan=False)
     keep_results: bool = _option(bool, "If the task's code changed, keep existing results.", False, of_plan=False)
-    notify: str | None = _option(str, "A command or a URL to tell at the end and at the first failure.", of_plan=False)
-    quiet: bool = _option(bool, "Print errors alone, on stderr; the exit code says how it ended.", False, of_plan=False)
+    notify: str | None = _option(str, "Command or URL to call on first failure and on completion.", of_plan=False)
+    quiet: bool = _option(bool, "Print only errors, to stderr.", False, of_plan=False)
     pilot: bool = _option(bool, "Run one pack per shape and estimate the cost of the rest.", False, of_plan=False)
     data: str | None = None
     """Where data sets are; null: where this process finds them (DEPTHRATE_DATA)."""

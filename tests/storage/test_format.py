@@ -108,7 +108,7 @@ def test_a_store_without_the_file_is_of_format_1_and_is_upgraded(folder: Store) 
     before = newest_specs(folder)["s"]
     assert existing_store(folder.url).format == Format() and before.trial_ids(folder) is None
     code, said = call(folder, "upgrade")
-    assert code == 0 and "is of format 1" in said and "1 launches that have none" in said
+    assert code == 0 and "has format 1" in said and "for 1 launch without an intact one" in said
     after = newest_specs(folder)["s"]
     assert len(after.trial_ids(folder) or ()) == 2 and (after.number, after.launched_at) == (
         before.number,
@@ -117,7 +117,7 @@ def test_a_store_without_the_file_is_of_format_1_and_is_upgraded(folder: Store) 
     assert existing_store(folder.url).format == Format(FORMAT)
     there = files(folder)
     code, said = call(folder, "upgrade")
-    assert code == 0 and "nothing to do" in said and files(folder) == there
+    assert code == 0 and "Nothing to do" in said and files(folder) == there
 
 
 def newer_commit(store: Store, attempt_id: str, trial_id: str, schema_version: int = 1) -> None:

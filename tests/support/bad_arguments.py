@@ -115,7 +115,7 @@ def _of_runs() -> Iterator[Said]:
         (["--checkpoint-seconds", "nan"], "for '--checkpoint-seconds'"),
         (["--stall-minutes", "-1"], "for '--stall-minutes'"),
         (["--stall-minutes", "soon"], "for '--stall-minutes'"),
-        (["--rerun", "--keep-results"], "contradict"),
+        (["--rerun", "--keep-results"], "exclude each other"),
         (["--store", "memory://x"], "exists in one process only"),
         (["--store", "/proc/nowhere"], "cannot be written"),
         (["--store", "bad.yaml/x"], "cannot be written"),
@@ -131,8 +131,8 @@ def _of_queries() -> Iterator[Said]:
     yield ["query", ""], "give one SELECT"
     yield ["query", "select '\ud800'"], "characters that are none"
     yield ["query", "select 1", "--format", "xml"], "is not one of"
-    yield ["query", "select 1", "--json", "--format", "csv"], "contradict"
-    yield ["query", "select 1", "-o", "rows.xml"], "what is .xml"
+    yield ["query", "select 1", "--json", "--format", "csv"], "exclude each other"
+    yield ["query", "select 1", "-o", "rows.xml"], "has the extension .xml"
     yield ["query", "select 1", "-o", "/dev/null/rows.csv"], "/dev/null"
     yield ["query", "select 1", "-o", ""], "it is a folder"
     yield ["query", "select 1", "-o", "."], "it is a folder"
@@ -149,7 +149,7 @@ def _of_a_store() -> Iterator[Said]:
     yield ["logs", "nothing"], "no attempt in"
     yield ["debug", "nothing"], "0 trials"
     yield ["diff", "nothing", "t1"], "0 committed trials"
-    yield ["diff", "t1", ""], "begin with ''"
+    yield ["diff", "t1", ""], "start with ''"
     yield ["run", "quickstart", "--code-version", "abc"], "abc"
     yield ["report", "nothing"], "does not exist"
     yield ["report", "quickstart", "-o", "."], "it is a folder"

@@ -13,31 +13,31 @@ from depthrate.tasks.code.unpack import unpacked_files
 
 
 def trust_code(content_hash: str, console: Console) -> None:
-    """Accept the code with this hash for this user, and print the files that it is.
+    """Trust the code with this hash, for this user, and print its files.
 
     Raises:
-        UsageError: it is no hash, or there is no such code here.
+        UsageError: It is not a hash, or no such code was refused on this machine.
     """
     if not is_hash(content_hash):
         raise UsageError(
-            f"{content_hash!r} is no hash of code; give its 32 hex digits, as the command that refused it does"
+            f"{content_hash!r} is not a hash of code. Give all 32 hex digits, as printed by the command that refused it."
         )
     folder, files = unpacked_files(content_hash)
     if not files:
         raise UsageError(
-            f"no code with the hash {content_hash} was refused on this machine: {folder} holds none; call the command again "
-            "that refused it, and read the files that it names"
+            f"no code with hash {content_hash} was refused on this machine ({folder} has none). Repeat the command that "
+            "refused it, and read the files that it lists."
         )
     try:
         accept(content_hash)
     except OSError as error:
-        raise UsageError(f"that this code is accepted cannot be written down: {error}") from None
+        raise UsageError(f"cannot store that this code is trusted: {error}") from None
     for path in files:
         console.print(str(path), soft_wrap=True)
-    console.print("these files may be executed from now on, as they are and for you alone")
+    console.print("trusted: depthrate may run these files for your user, as long as they do not change")
 
 
 @declared(__doc__)
-@click.argument("content_hash", metavar="HASH", help="Of the code, as the command that refused it says.")
+@click.argument("content_hash", metavar="HASH", help="Hash of the code, as printed by the command that refused it.")
 def command(content_hash: str) -> None:
     trust_code(content_hash, make_console())

@@ -45,7 +45,7 @@ def test_what_init_writes_runs_and_is_never_written_over(tmp_path: Path, monkeyp
     (tmp_path / "start/own.yaml").write_text(yaml.safe_dump(own))
     assert "12 trials, 0 done" in invoke("plan", "start/own.yaml")
     again = CliRunner().invoke(app, ["init", "start"])
-    assert again.exit_code == 2 and "sweep.yaml is there already" in again.stderr
+    assert again.exit_code == 2 and "sweep.yaml exists already" in again.stderr
     monkeypatch.chdir(tmp_path / "start")
     for name in ("sweep.yaml", "my_task.py", "sweep.schema.json"):
         Path(name).unlink()
