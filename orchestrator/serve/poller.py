@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 
 from depthrate.orchestrator.api.find_sweep import planned_trials
-from depthrate.orchestrator.api.status import WATCH_EVERY_S, StatusSnapshot, Watched
+from depthrate.orchestrator.api.status import POLL_INTERVAL_S, StatusPoller, StatusSnapshot
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.storage.catalog.specs import LaunchedSpec, newest_specs
 from depthrate.storage.commits.source import first_line
@@ -47,10 +47,12 @@ class StoreView:
 class Poller:
     """Looks at a store every two seconds, however many ask."""
 
-    def __init__(self, store: Store, every_s: float = WATCH_EVERY_S):
+    def __init__(self, store: Store, every_s: float = POLL_INTERVAL_S):
         self.store = store
         self._every_s = every_s
-        self._watched = Watched(store, {}, with_costs=True, with_events=True, columns=TRIALS.names, is_sparing=True)
+        self._watched = StatusPoller(
+            store, {}, with_costs=True, with_events=True, columns=TRIALS.names, is_sparing=True
+        )
         self._stamps: dict[str, Stamp] | None = None
         self._specs: dict[str, LaunchedSpec] = {}
         self._planned_at = 0.0

@@ -10,7 +10,7 @@ from rich.console import Console
 from depthrate.orchestrator.analysis.compare import FitPair
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import adequate_power
-from depthrate.orchestrator.api.compare import compared
+from depthrate.orchestrator.api.compare import compare_fits
 from depthrate.orchestrator.api.find_sweep import find_sweep
 from depthrate.orchestrator.cli.options import declared, json_option, store_option, sweep_argument
 from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_rows, print_table
@@ -26,7 +26,7 @@ def compare_sweeps(sweep_refs: tuple[str, str], store: Store, as_json: bool, con
     Raises:
         ValueError: The sweep is unknown.
     """
-    comparison = compared((find_sweep(sweep_refs[0], store), find_sweep(sweep_refs[1], store)), store)
+    comparison = compare_fits((find_sweep(sweep_refs[0], store), find_sweep(sweep_refs[1], store)), store)
     if as_json:
         print_json(comparison.fields())
         return

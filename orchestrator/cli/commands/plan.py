@@ -14,10 +14,10 @@ from depthrate.orchestrator.api.planning import (
     cost_lines,
     estimates_on,
     load_launch,
-    machines_of,
+    open_compute_target,
     peak_gb,
     plan_on,
-    plan_sentence,
+    plan_summary,
     resume_command,
 )
 from depthrate.orchestrator.cli.launch_options import SUGGESTIONS, launch_options
@@ -66,35 +66,35 @@ def show_plan(options: LaunchOptions, as_json: bool, *, wide: bool = False) -> N
     store = open_store(options.store)
     store.require_place()
     checked, view = with_search(checked, store)
-    machines = machines_of(options, checked.sweep, store)
-    plan = plan_on(machines, checked, store)
+    target = open_compute_target(options, checked.sweep, store)
+    plan = plan_on(target, checked, store)
     check_contents(plan, data)
-    estimates = estimates_on(machines, plan, store)
-    machines.check(plan.packs, estimates)
-    details = machines.details(plan.packs, estimates.held_s)
+    estimates = estimates_on(target, plan, store)
+    target.check(plan.packs, estimates)
+    details = target.details(plan.packs, estimates.held_s)
     if as_json:
-        print_json(_as_json(plan, machines, view, estimates, details))
+        print_json(_as_json(plan, target, view, estimates, details))
         return
     print_warnings(plan.snapshot.problems)
-    mismatch = other_code_of_launch(plan, store, machines.submitted_codes)
+    mismatch = other_code_of_launch(plan, store, target.submitted_codes)
     if mismatch is not None and mismatch.versions:
         print_line(
             f"warning: {describe(mismatch, plan.checked, store, resume_command(options), 'run would stop')}",
             stderr=True,
         )
     console = make_console()
-    console.print(plan_sentence(plan))
+    console.print(plan_summary(plan))
     if view is not None:
         console.print(view.sentence())
     for remark in _remarks(plan):
         console.print(remark)
     if plan.packs:
-        alone = why_alone(plan.packs, plan.checked.task, device=machines.device, workers=machines.workers)
+        alone = why_alone(plan.packs, plan.checked.task, device=target.device, workers=target.workers)
         if alone is not None:
             console.print(alone)
-        _print_packs(console, plan, machines, estimates, wide=wide)
-        _print_engines(console, plan, machines)
-        for line in cost_lines(plan, machines, estimates, details):
+        _print_packs(console, plan, target, estimates, wide=wide)
+        _print_engines(console, plan, target)
+        for line in cost_lines(plan, target, estimates, details):
             console.print(line, soft_wrap=True)
 
 
@@ -124,10 +124,10 @@ def _costs(options: LaunchOptions, store: Store, data: DataFolder) -> dict[str, 
     try:
         checked, _ = with_search(load_launch(options), store)
         row["trials"] = len(checked.trials)
-        machines = machines_of(options, checked.sweep, store)
-        plan = plan_on(machines, checked, store)
+        target = open_compute_target(options, checked.sweep, store)
+        plan = plan_on(target, checked, store)
         row["done"], row["packs"] = len(plan.done), len(plan.packs)
-        hours = estimates_on(machines, plan, store).hours(plan.packs, machines.workers)
+        hours = estimates_on(target, plan, store).hours(plan.packs, target.workers)
         row["hours"] = None if hours is None else float(f"{hours:.2g}")
         check_data(checked, data)
     except ValueError as error:
@@ -136,7 +136,7 @@ def _costs(options: LaunchOptions, store: Store, data: DataFolder) -> dict[str, 
 
 
 def _as_json(
-    plan: Plan, machines: ComputeTarget, view: SearchView | None, estimates: Estimates, details: dict[str, Any]
+    plan: Plan, target: ComputeTarget, view: SearchView | None, estimates: Estimates, details: dict[str, Any]
 ) -> dict[str, Any]:
     return {
         "sweep": plan.checked.sweep.name,
@@ -147,16 +147,16 @@ def _as_json(
             {
                 "pack_id": p.pack_id,
                 "trial_ids": p.trial_ids,
-                "predicted_memory_gb": peak_gb(p, plan, machines),
-                "engine": _engine(p, plan, machines),
+                "predicted_memory_gb": peak_gb(p, plan, target),
+                "engine": _engine(p, plan, target),
                 "estimated_core_s": estimates(p),
             }
             for p in plan.packs
         ],
-        "worker_memory_gb": None if machines.memory_bytes is None else machines.memory_bytes / 1e9,
-        "workers": machines.workers,
-        "device": machines.device,
-        "estimated_core_hours": estimates.hours(plan.packs, machines.workers),
+        "worker_memory_gb": None if target.memory_bytes is None else target.memory_bytes / 1e9,
+        "workers": target.workers,
+        "device": target.device,
+        "estimated_core_hours": estimates.hours(plan.packs, target.workers),
         "estimate_rests_on_packs": len(estimates.measured),
         "remarks": _remarks(plan),
         **details,
@@ -171,29 +171,29 @@ def _remarks(plan: Plan) -> list[str]:
     return [*(plan.checked.task.remarks(pending) if pending else ()), *thin_fits(plan.checked)]
 
 
-def _engine(pack: Pack, plan: Plan, machines: ComputeTarget) -> Engine | None:
+def _engine(pack: Pack, plan: Plan, target: ComputeTarget) -> Engine | None:
     """Return the engine that would train a pack, or None if the task has only one."""
-    requested, _ = machines.engine(plan.checked.sweep.engine)
-    return plan.checked.task.engine(pack.trials[0].params, requested, machines.device)
+    requested, _ = target.engine(plan.checked.sweep.engine)
+    return plan.checked.task.engine(pack.trials[0].params, requested, target.device)
 
 
-def _print_engines(console: Console, plan: Plan, machines: ComputeTarget) -> None:
+def _print_engines(console: Console, plan: Plan, target: ComputeTarget) -> None:
     """Print the number of packs per engine, unless the task has only one."""
-    engines = Counter(_engine(pack, plan, machines) for pack in plan.packs)
+    engines = Counter(_engine(pack, plan, target) for pack in plan.packs)
     for engine, text in _ENGINE_TEXT.items():
         if engines[engine]:
             count = "all" if engines[engine] == len(plan.packs) else f"{engines[engine]} of {len(plan.packs)}"
             console.print(f"{count} packs train {text}")
 
 
-def _print_packs(console: Console, plan: Plan, machines: ComputeTarget, estimates: Estimates, *, wide: bool) -> None:
+def _print_packs(console: Console, plan: Plan, target: ComputeTarget, estimates: Estimates, *, wide: bool) -> None:
     varying = varying_parameters(plan.checked.trials)
     rows = []
     for pack in plan.packs[:MAX_PACKS_SHOWN]:
         cells = [_values([t.params[name] for t in pack.trials]) for name in varying]
         seconds = estimates(pack)
         estimated_s = None if seconds is None else float(f"{seconds:.2g}")
-        peak = peak_gb(pack, plan, machines)
+        peak = peak_gb(pack, plan, target)
         rows.append([pack.pack_id, len(pack.trials), estimated_s, None if peak is None else round(peak, 2), *cells])
     print_rows(console, ["pack", "trials", f"est. {estimates.unit}-s", "peak GB", *varying], rows, wide=wide)
     if len(plan.packs) > MAX_PACKS_SHOWN:

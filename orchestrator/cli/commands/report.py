@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from depthrate.orchestrator.api.find_sweep import find_sweep
-from depthrate.orchestrator.api.report import ReportFiles, Written, write_report
+from depthrate.orchestrator.api.report import ReportFiles, WrittenReport, write_report
 from depthrate.orchestrator.cli.options import FILE, declared, store_option, sweep_argument
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.output_file import check_folder, check_output, is_replaceable
@@ -80,7 +80,7 @@ def _with_trials(sweep_ref: str, store: Store, url: str | None) -> CheckedSweep:
     return checked
 
 
-def _print_written(written: Written, targets: ReportFiles) -> None:
+def _print_written(written: WrittenReport, targets: ReportFiles) -> None:
     """Print the paths of the written files, and warnings."""
     print_warnings(written.problems)
     for warning in written.mixtures:

@@ -13,13 +13,13 @@ from rich.console import Console
 
 from depthrate.orchestrator.api.find_sweep import planned_trials
 from depthrate.orchestrator.api.status import (
-    SHOWN_EVENTS,
-    WATCH_EVERY_S,
+    MAX_EVENTS_SHOWN,
+    POLL_INTERVAL_S,
     Counts,
+    StatusPoller,
     StatusSnapshot,
-    Watched,
-    job_words,
-    stalled_words,
+    job_text,
+    stalled_text,
 )
 from depthrate.orchestrator.cli.options import FILE, declared, json_option, store_option, wide_option
 from depthrate.orchestrator.cli.polling import poll_until_closed
@@ -52,14 +52,14 @@ def show_status(
     if textfile is not None:
         check_library()
         check_output(textfile)
-    watched = Watched(
+    watched = StatusPoller(
         store,
         planned_trials(sweep_ref, store),
         with_costs=sweep_ref is not None or textfile is not None,
         with_events=watch or as_json,
     )
     console = make_console()
-    for snapshot in poll_until_closed(store, watched.poll, WATCH_EVERY_S, time.sleep) if watch else [watched.poll()]:
+    for snapshot in poll_until_closed(store, watched.poll, POLL_INTERVAL_S, time.sleep) if watch else [watched.poll()]:
         if textfile is not None:
             write_textfile(textfile, snapshot.states, snapshot.costs)
         if as_json:
@@ -77,7 +77,7 @@ def _print_status(console: Console, snapshot: StatusSnapshot, *, wide: bool, wit
     _print_states(console, snapshot.states, snapshot.jobs, wide=wide)
     _print_running(console, snapshot.running, wide=wide)
     for name, launch in snapshot.launches.items():
-        for event in launch["events"][-SHOWN_EVENTS:]:
+        for event in launch["events"][-MAX_EVENTS_SHOWN:]:
             when = time.strftime("%H:%M:%S", time.localtime(event["at"]))
             console.print(f"{name} {when}: {event['text']}")
     if with_costs:
@@ -105,10 +105,10 @@ def _print_states(console: Console, states: Sequence[SweepStatus], jobs: Sequenc
         for executor, counts in of_executors.items():
             if counts is not None:
                 title = schedulers()[executor].title
-                console.print(f"{state.name}: {job_words(counts, title)}")
+                console.print(f"{state.name}: {job_text(counts, title)}")
     for state in states:
         for record in state.stalled[:5]:
-            console.print(stalled_words(state.name, record))
+            console.print(stalled_text(state.name, record))
         for message, count in state.errors().most_common(5):
             console.print(f"{state.name}: {counted(count, 'trial')} failed with: {message}")
 

@@ -59,7 +59,7 @@ def test_the_command_line_and_a_notebook_take_the_same_options(sweep: Path) -> N
     planned = CliRunner().invoke(app, ["plan", "--help"], env={"COLUMNS": "200"}).output
     for option in launch_options():
         assert option.flag in helped and (option.flag in planned) == option.of_plan, option.name
-    with pytest.raises(TypeError, match="chekpoint: no option of run; there are executor, .* notify"):
+    with pytest.raises(TypeError, match="unknown option of run: chekpoint. Allowed: executor, .* notify"):
         depthrate.load(sweep).run(chekpoint=3)
     for given, message in (
         ({"stall_minutes": -1}, "stall_minutes is -1; allowed: a number >= 0"),

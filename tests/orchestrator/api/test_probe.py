@@ -29,7 +29,7 @@ def test_a_probe_runs_one_pack_and_says_the_rest(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text("\n".join(lines))
     runner, given = CliRunner(), [str(tmp_path / "s.yaml"), "--store", str(tmp_path / "store"), "--workers", "1"]
     before = runner.invoke(app, ["plan", *given])
-    assert "unknown: run one pack first (depthrate run SWEEP --pilot)" in before.output, before.output
+    assert "hours: unknown. To measure them on one pack: depthrate run SWEEP --pilot" in before.output, before.output
     probed = runner.invoke(app, ["run", *given, "--pilot"])
     assert probed.exit_code == 0 and "pilot run of 1 pack finished. s: 16 trials, 4 done" in probed.output, (
         probed.output
@@ -39,7 +39,7 @@ def test_a_probe_runs_one_pack_and_says_the_rest(tmp_path: Path) -> None:
     after = json.loads(runner.invoke(app, ["plan", *given, "--json"]).output)
     assert after["num_done"] == 4 and 12 * 0.2 <= 3600 * after["estimated_core_hours"] < 12 * 2
     refused = runner.invoke(app, ["run", *given, "--pilot", "--detach"])
-    assert refused.exit_code == 2 and "leave out --detach" in refused.output
+    assert refused.exit_code == 2 and "Leave out --detach" in refused.output
 
 
 @pytest.mark.parametrize(

@@ -389,7 +389,7 @@ def requests_a_minute(kind: str, commits_every: int, monkeypatch: pytest.MonkeyP
     running |= {"started_at": time.time(), "heartbeat_at": time.time()}
     store.write(attempt_path("a", A), json.dumps(running).encode())
     commit(store, B, trial_ids[80:90], sweep="a")
-    watched = status_command.Watched(store, planned_trials("a", store), with_costs=True, with_events=True)
+    watched = status_command.StatusPoller(store, planned_trials("a", store), with_costs=True, with_events=True)
     poller, rows = Poller(store), SweepRows(store, "a")
 
     def look() -> None:

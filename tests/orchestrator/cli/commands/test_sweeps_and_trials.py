@@ -97,7 +97,7 @@ def test_the_launch_of_a_store_is_run_again_by_its_name_and_what_there_is_none_o
     assert "low: 9 trials, 8 done, 1 to run" in invoke("run", "low", "--workers", "1", "--store", store)
     for verb in ("run", "plan", "status", "fit", "report"):
         said = refused(verb, "lo", "--store", store)
-        assert "'lo' does not exist" in said and f"sweeps of {store}: high, low, low.exponent-1.0" in said
+        assert "'lo' does not exist" in said and f"Sweeps in {store}: high, low, low.exponent-1.0" in said
     assert "'lo' does not exist" in refused("run", "lo", "--store", f"{store}/none")
 
 
