@@ -70,7 +70,7 @@ class LaunchOptions:
     sweep: str = ""
     """A sweep file, or the name of a shipped or launched sweep."""
     store: str | None = _option(str, "Store: a folder or fsspec URL. Default: DEPTHRATE_STORE, else ./results.")
-    executor: str = _option(str, "Backend of the packs: {executors}.", "local")
+    executor: str = _option(str, "Backend: {executors}.", "local")
     executor_options: Mapping[str, Any] = field(default_factory=dict)
     """The options that executors declare: name -> value or default."""
     workers: int | None = _option(int, "Worker processes. Default: one per GPU, else one per core.")
