@@ -506,7 +506,7 @@ def test_a_notebook_goes_on_while_its_store_is_shown(folder: Store, monkeypatch:
         found = Server(port).ask("/state.json", Cookie=f"depthrate_{port}={secret}").json()
         assert [each["name"] for each in found["sweeps"]] == ["a", "b"]
         assert f'href="{page.url}"' in page._repr_html_()
-    assert "ended" in repr(page) and threading.active_count() <= before + 1, "the poller ends by itself"
+    assert "stopped" in repr(page) and threading.active_count() <= before + 1, "the poller ends by itself"
     with pytest.raises(OSError):
         Server(port).ask("/state.json")
     first, second = depthrate.serve(folder.url), depthrate.serve(folder.url)
