@@ -185,7 +185,7 @@ class Bench:
 
     def settle(self, place: Place, trials: int, store: str) -> None:
         """Bring a compacted store to where the next compaction would an hour later."""
-        ended = run_depthrate(["compact", "--grace", "0", "--store", store], place.environment)
+        ended = run_depthrate(["compact", "--retain-hours", "0", "--store", store], place.environment)
         self.add(trials, place.name, "settled", "command compact --grace 0", "s", [ended.seconds])
 
     def size(self, place: Place, trials: int, state: str, store: str) -> None:

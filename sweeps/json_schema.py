@@ -13,7 +13,7 @@ from msgspec.json import schema_components
 
 from depthrate.sweeps.part import SpecSection
 from depthrate.sweeps.search_space import SearchedParameter
-from depthrate.sweeps.spec import FIGURE_KEYS, FigureRequest, FitRequest, Grid, Measure, Prune, Search, SweepSpec
+from depthrate.sweeps.spec import FIGURE_KEYS, FigureRequest, FinalRuns, FitRequest, Grid, Prune, Search, SweepSpec
 from depthrate.tasks.interface import Task
 from depthrate.tasks.metric import scalars
 from depthrate.tasks.parameters import Parameter
@@ -23,7 +23,7 @@ from depthrate.tasks.supervised.task import TARGETS
 
 Schema = dict[str, Any]
 _PARTS: tuple[type[SpecSection], ...] = (
-    *(SweepSpec, Grid, Search, SearchedParameter, Prune, Measure, FitRequest, FigureRequest),
+    *(SweepSpec, Grid, Search, SearchedParameter, Prune, FinalRuns, FitRequest, FigureRequest),
 )
 _TYPES = {"int": "integer", "float": "number", "str": "string", "bool": "boolean"}
 

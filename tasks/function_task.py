@@ -22,7 +22,7 @@ from depthrate.tasks.interface import (
     TaskError,
     TrialResult,
 )
-from depthrate.tasks.metric import Measurement, by_name
+from depthrate.tasks.metric import Metric, by_name
 from depthrate.tasks.panel import Panel
 from depthrate.tasks.parameters import REQUIRED, Parameter, ParameterError, ParameterSchema, kind_of_hint
 from depthrate.tasks.registry import core_measurements
@@ -37,7 +37,7 @@ class FunctionTask(Task):
     version: int
     schema: ParameterSchema
     fused: bool
-    measurements: tuple[Measurement, ...] = ()
+    measurements: tuple[Metric, ...] = ()
     panels: tuple[Panel, ...] = ()
     doc: str = ""
     defined_at: str = ""
@@ -124,7 +124,7 @@ def task(
     *,
     version: int = 1,
     fusible: Sequence[str] | None = None,
-    measurements: Sequence[Measurement] = (),
+    measurements: Sequence[Metric] = (),
     panels: Sequence[Panel] = (),
     added: Sequence[str] = (),
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

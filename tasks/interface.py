@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from depthrate.tasks.code.collect import TaskCode
     from depthrate.tasks.data.sources import DataSource
-    from depthrate.tasks.metric import Measurement
+    from depthrate.tasks.metric import Metric
     from depthrate.tasks.panel import Panel
     from depthrate.tasks.parameters import ParameterSchema
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 from depthrate.tasks.interface import Task
-from depthrate.tasks.metric import Measurement
+from depthrate.tasks.metric import Metric
 from depthrate.tasks.plugins import PluginError, load_plugin, load_plugins, registered_names
 from depthrate.tasks.supervised.metrics import CLASSES, NEXT_TOKENS, NUMBERS
 

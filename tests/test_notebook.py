@@ -86,7 +86,7 @@ def test_interrupting_the_cell_stops_the_sweep_and_the_next_run_goes_on(
     manager.interrupt_kernel()
     reply = answer(client, message)
     assert (reply["status"], reply.get("ename")) == ("error", "KeyboardInterrupt"), reply
-    assert "run the cell again" in reply["evalue"]
+    assert "Run the cell again" in reply["evalue"]
     query = "select trial_id, attempt_id from trials order by 1"
     before = depthrate.open(tmp_path / "results").sql(query).fetchall()
     assert len(before) < 60, "it stopped on the way"

@@ -43,16 +43,18 @@ def read(store: Path) -> list[dict[str, object]]:
 
 def test_it_is_read_verified_upgraded_and_compacted_with_nothing_lost(before: Path) -> None:
     assert read(before) == THEN and "all as committed" in call(before, "verify")
-    assert "is of format 1" in call(before, "upgrade") and "nothing to do" in call(before, "upgrade")
+    assert "has format 1" in call(before, "upgrade") and "Nothing to do" in call(before, "upgrade")
     assert json.loads((before / "format.json").read_text())["format"] == FORMAT
-    call(before, "compact", "--grace", "1e9")  # what was removed when this store was made can still be brought back
+    call(
+        before, "compact", "--retain-hours", "1e9"
+    )  # what was removed when this store was made can still be brought back
     assert read(before) == THEN and "all as committed" in call(before, "verify")
     call(before, "sweeps", "restore", "gone")
     call(before, "trials", "restore", "--all")
     restored = {(row["depth"], row["seed"]) for row in read(before)}
     assert restored == {(row["depth"], row["seed"]) for row in THEN} | {(21, 0), (13, 0)}
-    call(before, "compact", "--grace", "0")
-    call(before, "compact", "--grace", "0")
+    call(before, "compact", "--retain-hours", "0")
+    call(before, "compact", "--retain-hours", "0")
     assert {(row["depth"], row["seed"]) for row in read(before)} == restored
     assert "all as committed" in call(before, "verify")
     told = json.loads(call(before, "plan", "wide", "--json"))

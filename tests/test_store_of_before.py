@@ -126,7 +126,7 @@ def test_it_is_gone_on_with(before: Path) -> None:
 @pytest.mark.slow
 def test_it_is_compacted_verified_and_reported(before: Path) -> None:
     assert "all as committed" in run(before, "verify")
-    run(before, "compact", "--grace", "0")
+    run(before, "compact", "--retain-hours", "0")
     check_as_read_before(before)
     assert "all as committed" in run(before, "verify")
     run(before, "report", "law", "-o", str(before.parent / "page.html"))

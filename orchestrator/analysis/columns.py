@@ -8,7 +8,7 @@ from functools import cache
 
 from depthrate.storage.tables.schema import TRIALS, Columns
 from depthrate.tasks.interface import Task
-from depthrate.tasks.metric import Measurement, Per, by_name
+from depthrate.tasks.metric import Metric, Per, by_name
 from depthrate.tasks.registry import builtin_task_names, core_measurements, registered_task
 
 _SQL_TYPES = {"scalar": "double", "int": "bigint", "float": "double", "str": "varchar", "bool": "boolean"}
@@ -79,7 +79,7 @@ def result_columns(task: Task) -> dict[str, str] | None:
     return columns
 
 
-def _tables(measurements: Iterable[Measurement]) -> dict[str, dict[str, str]]:
+def _tables(measurements: Iterable[Metric]) -> dict[str, dict[str, str]]:
     tables: dict[str, dict[str, str]] = {}
     for measurement in measurements:
         tables.setdefault(TABLES[measurement.per], {})[measurement.name] = measurement.kind

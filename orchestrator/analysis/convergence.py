@@ -19,7 +19,7 @@ from depthrate.orchestrator.analysis.observations import Past
 from depthrate.storage.query.results import Results
 from depthrate.storage.tables.custom_columns import quoted
 from depthrate.sweeps.trial import Trial, canonical_json
-from depthrate.tasks.metric import Measurement
+from depthrate.tasks.metric import Metric
 
 
 @dataclass(frozen=True)

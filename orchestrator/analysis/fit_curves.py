@@ -27,7 +27,7 @@ from depthrate.tasks.interface import Task
 from depthrate.tasks.metric import by_name
 
 if TYPE_CHECKING:
-    from depthrate.tasks.metric import Measurement
+    from depthrate.tasks.metric import Metric
 
 MIN_DISTINCT_X = 3
 """Minimum number of distinct x for a fit. A line through two leaves no residual."""

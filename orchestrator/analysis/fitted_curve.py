@@ -19,7 +19,7 @@ from depthrate.tasks.fits.rate_fit import RateFit
 if TYPE_CHECKING:
     import pandas as pd
 
-    from depthrate.tasks.metric import Measurement
+    from depthrate.tasks.metric import Metric
 
 
 @dataclass(frozen=True)

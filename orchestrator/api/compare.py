@@ -1,4 +1,4 @@
-"""Compare two sweeps: parameters whose values differ, and the curves that both have fitted."""
+"""Compare two sweeps: parameters with different values, and the curves fitted by both."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 from depthrate.orchestrator.search.proposals import SearchView, fitted_trials
 from depthrate.storage.files.store import Store
 
-Found = tuple[CheckedSweep, SearchView | None]
-"""A sweep with all its trials so far, and its search."""
+FoundSweep = tuple[CheckedSweep, SearchView | None]
+"""A sweep with its trials so far, and its search."""
 
 
 @dataclass(frozen=True)
-class Compared:
-    """What two sweeps differ in, and the curves that both have."""
+class SweepComparison:
+    """Differing parameters of two sweeps, and the curves fitted by both."""
 
     names: list[str]
     sizes: list[int]
-    """Trials of each."""
+    """Number of trials of each sweep."""
     num_shared: int
-    """Trials that both ask for."""
+    """Number of trials in both sweeps."""
     parameters: dict[str, tuple[list[Any], list[Any]]]
-    """Parameter -> the values it takes in each, of those that differ."""
+    """Parameter with different values -> its values in each sweep."""
     pairs: list[FitPair]
     unpaired: str
-    """Why there is no pair; empty where there is one."""
+    """Reason why no curve is in both, else empty."""
 
     def fields(self) -> dict[str, Any]:
-        """Return it as --json prints it."""
+        """Return the JSON for --json."""
         return {
             "sweeps": self.names,
             "trials": dict(zip(self.names, self.sizes, strict=True)),
@@ -44,27 +44,27 @@ class Compared:
         }
 
 
-def compared(found: tuple[Found, Found], store: Store) -> Compared:
+def compare_fits(sweeps: tuple[FoundSweep, FoundSweep], store: Store) -> SweepComparison:
     """Fit the curves of two sweeps and compare them, parameter by parameter and curve by curve."""
     curves = [
-        fit_curves(results_of(store, each.task), each.sweep.fit, fitted_trials(each, view), each.task)
-        for each, view in found
+        fit_curves(results_of(store, sweep.task), sweep.sweep.fit, fitted_trials(sweep, view), sweep.task)
+        for sweep, view in sweeps
     ]
-    first, second = (each for each, _ in found)
+    first, second = (sweep for sweep, _ in sweeps)
     pairs, names = list(pair_up(curves[0], curves[1])), [first.sweep.name, second.sweep.name]
-    return Compared(
+    return SweepComparison(
         names=names,
         sizes=[len(first.trials), len(second.trials)],
         num_shared=len({t.trial_id for t in first.trials} & {t.trial_id for t in second.trials}),
-        parameters=differing_parameters(first, second),
+        parameters=_differing_parameters(first, second),
         pairs=pairs,
         unpaired="" if pairs else unpaired_text(names, curves),
     )
 
 
-def differing_parameters(first: CheckedSweep, second: CheckedSweep) -> dict[str, tuple[list[Any], list[Any]]]:
-    """Return parameter -> the values it takes in each sweep, of those parameters whose values differ."""
-    values = [_values(each) for each in (first, second)]
+def _differing_parameters(first: CheckedSweep, second: CheckedSweep) -> dict[str, tuple[list[Any], list[Any]]]:
+    """Return parameter with different values -> its values in each sweep."""
+    values = [_values(first), _values(second)]
     names = dict.fromkeys([*values[0], *values[1]])
     both = {name: (values[0].get(name, []), values[1].get(name, [])) for name in names}
     tasks = {"task": ([first.task.name], [second.task.name])} if first.task.name != second.task.name else {}
@@ -72,21 +72,21 @@ def differing_parameters(first: CheckedSweep, second: CheckedSweep) -> dict[str,
 
 
 def _values(checked: CheckedSweep) -> dict[str, list[Any]]:
-    found: dict[str, dict[str, Any]] = {}
+    values: dict[str, dict[str, Any]] = {}
     for trial in checked.trials:
         for name, value in trial.params.items():
-            found.setdefault(name, {})[json.dumps(value, sort_keys=True)] = value
-    return {name: _sorted(list(of.values())) for name, of in found.items()}
+            values.setdefault(name, {})[json.dumps(value, sort_keys=True)] = value
+    return {name: _sorted(list(unique.values())) for name, unique in values.items()}
 
 
 def _sorted(values: list[Any]) -> list[Any]:
-    return sorted(
-        values, key=lambda value: (not isinstance(value, int | float), value if _is_number(value) else 0, str(value))
-    )
+    """Sort numbers by value, then everything else by its text."""
 
+    def key(value: Any) -> tuple[bool, float, str]:
+        is_number = isinstance(value, int | float)
+        return not is_number, value if is_number else 0, str(value)
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)
+    return sorted(values, key=key)
 
 
 def _keys(values: Sequence[Any]) -> set[str]:

@@ -11,15 +11,15 @@ from depthrate.storage.files.store import Store
 
 
 def export_sweep(sweep_ref: str, store: Store, place: str | None = None, exporters: Sequence[str] = ()) -> str:
-    """Copy a sweep's committed results, or its search, and return what was written where.
+    """Copy a sweep's committed results, or its search, and return a message on the written files.
 
     Args:
         sweep_ref: Sweep file, or name of a shipped or launched sweep.
-        store: Store with its results.
-        place: Folder or URL to write to; None for the exporter's own.
-        exporters: Name of a registered exporter; empty for the one that takes the place.
+        store: Store of the sweep.
+        place: Folder or URL to write to. Default: that of the exporter.
+        exporters: Name of a registered exporter. If empty, the place selects it.
     Raises:
-        ValueError: There is no such sweep, nothing in it can be copied there, or the place refuses.
+        ValueError: The sweep is unknown, has nothing to copy, or the place refuses.
     """
     exporter = select_exporter(exporters, place)
     checked, search = find_sweep(sweep_ref, store)

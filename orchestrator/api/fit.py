@@ -1,4 +1,4 @@
-"""Fit the curves of a sweep: those it requests, which the store keeps, or others, which it does not."""
+"""Fit the curves of a sweep: requested fits, which are saved in the store, or ad hoc fits."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def fit_sweep(
         try:
             write_fits(store, checked.sweep.name, rows)
         except OSError as error:
-            warnings.append(f"fits are not kept: {error}")
+            warnings.append(f"fits are not saved: {error}")
     return FitResult(curves, rows, warnings, results.problems)
 
 
 def changed_requests(sweep: SweepSpec, changes: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return one new request if a metric is given, else those of the sweep with these options."""
+    """Return one new request if the changes include a metric, else the sweep's requests with the changes."""
     if "metric" in changes:
         return (fit_request(changes),)
     if not sweep.fit:
-        raise SweepError(f"sweep {sweep.name!r} asks for no fit; say which metric: --metric nc1")
+        raise SweepError(f"sweep {sweep.name!r} requests no fit. Give a metric: --metric nc1")
     return tuple(fit_request({**request.spec(), **changes}) for request in sweep.fit)

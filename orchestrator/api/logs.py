@@ -18,10 +18,10 @@ from depthrate.storage.files.store import Store
 
 
 def print_logs(store: Store, prefix: str, console: Console) -> None:
-    """Print where each attempt of the trials whose identity begins with `prefix` ran, how it ended, and what it printed.
+    """Print the attempts of all trials whose trial_id starts with `prefix`: node, end and output.
 
     Raises:
-        UsageError: no attempt had such a trial.
+        UsageError: No attempt has such a trial.
     """
     snapshot = take_snapshot(store)
     states = {state["attempt_id"]: state for state in read_records(store, snapshot)}
@@ -31,17 +31,17 @@ def print_logs(store: Store, prefix: str, console: Console) -> None:
 
 
 def print_attempts(store: Store, snapshot: Snapshot, prefix: str, records: Iterable[Record], console: Console) -> None:
-    """Print those of these attempts that had such a trial, the first first, each with what it printed.
+    """Print the attempts among `records` with such a trial and their output, in order of their start.
 
     Raises:
-        UsageError: no attempt had such a trial.
+        UsageError: No attempt has such a trial.
     """
-    found = [s for s in records if any(trial_id.startswith(prefix) for trial_id in s.get("trial_ids") or ())]
-    if not found:
+    matches = [s for s in records if any(trial_id.startswith(prefix) for trial_id in s.get("trial_ids") or ())]
+    if not matches:
         raise UsageError(
-            f'no attempt in {store.url} had a trial {prefix!r}; trial ids: depthrate query "select trial_id from trials"'
+            f'no attempt in {store.url} has a trial {prefix!r}. List all: depthrate query "select trial_id from trials"'
         )
-    for state in sorted(found, key=lambda s: s.get("started_at", 0)):
+    for state in sorted(matches, key=lambda s: s.get("started_at", 0)):
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(state["started_at"]))
         head = (
             f"attempt {state['attempt_id']} {state['state']}: started {when} on {state['host']}, pid {state['pid']}, "

@@ -1,4 +1,4 @@
-"""Warnings that the trials of a sweep are not alike: of several versions of code, or trained by several engines."""
+"""Warnings that the trials of a sweep mix code versions or engines."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from depthrate.tasks.interface import Engine
 
 
 def mixtures(checked: CheckedSweep, results: Results) -> tuple[str, ...]:
-    """Return a sentence for each way in which they differ that their parameters do not name."""
-    sentences = [mixed_code_message(checked, results.snapshot)]
+    """Return one warning per kind of mixture."""
+    sentences = [mixed_sentence(checked, results.snapshot)]
     if checked.trials and checked.task.engine(checked.trials[0].params, Engine.EAGER, "cpu") is not None:
         trial_ids = [trial.trial_id for trial in checked.trials]
         sentences.append(engines_sentence(checked.sweep.name, trial_ids, results))

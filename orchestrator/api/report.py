@@ -1,4 +1,4 @@
-"""Write a sweep's report: an HTML page, and its figures and LaTeX files where folders are given."""
+"""Write a sweep's report: an HTML page, and optionally figure and LaTeX files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from depthrate.storage.query.results import Results
 
 @dataclass(frozen=True)
 class ReportFiles:
-    """Where the report goes, and the command that ran the sweep."""
+    """Files of a report, and the command that ran the sweep."""
 
     page: Path
     figures: Path | None
@@ -34,24 +34,24 @@ class ReportFiles:
     style: FigureStyle = SCREEN
     latex: Path | None = None
     overlay: CheckedSweep | None = None
-    """A second sweep, which is drawn into the same figures."""
+    """Second sweep to draw in the same figures."""
 
 
 @dataclass(frozen=True)
-class Written:
-    """What came of a report."""
+class WrittenReport:
+    """A written report."""
 
     megabytes: float
     num_figures: int
     problems: list[Problem]
     latex: tuple[Path, ...] = ()
-    """The LaTeX file fits.tex. Empty without fits."""
+    """Paths of the LaTeX files."""
     mixtures: tuple[str, ...] = ()
-    """Sentences on how its trials are not alike."""
+    """Warnings that the trials mix code versions or engines."""
 
 
-def write_report(checked: CheckedSweep, store: Store, targets: ReportFiles) -> Written:
-    """Write a sweep's report, and its figures and LaTeX files where folders are given.
+def write_report(checked: CheckedSweep, store: Store, targets: ReportFiles) -> WrittenReport:
+    """Write a sweep's report, and its figures and LaTeX files if `targets` has folders for them.
 
     Raises:
         UsageError: A file cannot be written.
@@ -68,7 +68,7 @@ def write_report(checked: CheckedSweep, store: Store, targets: ReportFiles) -> W
     if targets.figures is not None:
         num_figures = export_figures(all_plots(data), targets.figures, targets.style)
     latex = () if targets.latex is None else tuple(export_latex(data, targets.latex))
-    return Written(len(html.encode()) / 1e6, num_figures, results.problems, latex, mixtures(checked, results))
+    return WrittenReport(len(html.encode()) / 1e6, num_figures, results.problems, latex, mixtures(checked, results))
 
 
 def read_sweep(checked: CheckedSweep, store: Store, results: Results, command: list[str]) -> ReportData:
@@ -80,6 +80,6 @@ def read_sweep(checked: CheckedSweep, store: Store, results: Results, command: l
     sweep = checked.sweep
     checked, view = with_search(checked, store)
     state = sweep_status(sweep.name, [trial.trial_id for trial in checked.trials], results.snapshot, store)
-    held = hold_numbers(checked, results)
-    curves = fit_curves(held, sweep.fit, fitted_trials(checked, view), checked.task)
-    return read_report(checked, state, results, curves, command, view, held)
+    results_in_memory = hold_numbers(checked, results)
+    curves = fit_curves(results_in_memory, sweep.fit, fitted_trials(checked, view), checked.task)
+    return read_report(checked, state, results, curves, command, view, results_in_memory)

@@ -14,9 +14,9 @@ from depthrate.orchestrator.api.planning import (
     check_launch,
     cost_lines,
     estimates_on,
-    machines_of,
+    open_compute_target,
     plan_on,
-    plan_sentence,
+    plan_summary,
     resume_command,
 )
 from depthrate.orchestrator.attempts.retry import error_pattern
@@ -59,25 +59,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class _Run:
-    """A call of `depthrate run`, its plan made."""
+    """A planned launch."""
 
     options: LaunchOptions
     console: Console
     store: Store
-    machines: ComputeTarget
+    target: ComputeTarget
     plan: Plan
     view: SearchView | None
     feed: SearchFeed | None
     started: float
     notifier: Notifier | None = None
-    """Who is told how it goes."""
+    """Notifier of --notify."""
 
     def next(self, verb: str) -> str:
-        """Return a line to call next about this sweep."""
+        """Return a command on this sweep to suggest."""
         return next_call(verb, self.plan.checked.sweep.name, self.options.store)
 
-    def say(self, text: str) -> None:
-        """Print a line as it is."""
+    def print(self, text: str) -> None:
+        """Print a line."""
         self.console.print(text)
 
 
@@ -85,41 +85,41 @@ def run_sweep(options: LaunchOptions, loaded: SweepSpec | None = None) -> RunSta
     """Run the pending trials of a sweep and fit its rates.
 
     Args:
-        options: The sweep by name or file, and the options of the launch.
-        loaded: The sweep, where it is neither in a file nor launched before.
+        options: Sweep by name or file, and the options of the launch.
+        loaded: The sweep, if it is neither in a file nor launched before.
 
     Raises:
         ValueError: An error of this project's packages for wrong input. Nothing was started.
     """
-    if options.rerun and options.accept_code:
-        raise UsageError("--rerun and --accept-code contradict each other; give one of them")
-    if options.probe and options.detach:
-        raise UsageError("--probe says at its end what the rest costs, so the launch has to stay: leave out --detach")
+    if options.rerun and options.keep_results:
+        raise UsageError("--rerun and --keep-results exclude each other. Give one of them.")
+    if options.pilot and options.detach:
+        raise UsageError("--pilot reports at its end, so the launch cannot detach. Leave out --detach.")
     if options.notify is not None and options.detach:
-        raise UsageError("--notify is done by the launch, which has to stay: leave out --detach")
+        raise UsageError("--notify needs the launch to keep running. Leave out --detach.")
     started = time.monotonic()
     console, data = make_console(quiet=options.quiet), open_data_folder()
     checked = check_launch(options, data, loaded)
     store = open_store(options.store)
     store.require_writer()
-    machines = machines_of(options, checked.sweep, store)
-    with_all, view, feed = _see_search(checked, store, machines, options)
-    plan = plan_on(machines, with_all, store)
-    if resolve_code_change(plan, store, machines.submitted_codes, options, command=resume_command(options)):
-        with_all, view, feed = _see_search(checked, store, machines, options)
-        plan = plan_on(machines, with_all, store)
+    target = open_compute_target(options, checked.sweep, store)
+    with_all, view, feed = _open_search(checked, store, target, options)
+    plan = plan_on(target, with_all, store)
+    if settle(plan, store, target.submitted_codes, options, again=resume_command(options)):
+        with_all, view, feed = _open_search(checked, store, target, options)
+        plan = plan_on(target, with_all, store)
     check_contents(plan, data)
-    if options.probe:
-        if view is not None or isinstance(machines, RemoteLauncher):
+    if options.pilot:
+        if view is not None or isinstance(target, RemoteLauncher):
             raise UsageError(
-                "--probe runs packs of a grid from here; leave it out for a search, and for --executor ray --cluster"
+                "--pilot runs packs of a grid from this machine. Leave it out for a search and for --executor ray --cluster."
             )
         plan = replace(plan, packs=one_of_each_shape(plan.packs, checked.task))
     run = _Run(
         options=replace(options, data=data.url),
         console=console,
         store=store,
-        machines=machines,
+        target=target,
         plan=plan,
         view=view,
         feed=feed,
@@ -127,95 +127,97 @@ def run_sweep(options: LaunchOptions, loaded: SweepSpec | None = None) -> RunSta
         notifier=None if options.notify is None else Notifier(options.notify, checked.sweep.name),
     )
     print_warnings(plan.snapshot.problems)
-    run.say(plan_sentence(plan))
-    _say_unknown_code(run)
+    run.print(plan_summary(plan))
+    _print_unknown_code(run)
     if view is not None and feed is not None:
-        run.say(view.summary())
+        run.print(view.sentence())
         feed.mark_dispatched(
             trial_id for pack in (*plan.packs, *plan.in_flight.values()) for trial_id in pack.trial_ids
         )
     if not (plan.packs or plan.in_flight or (view is not None and not view.is_over)):
-        if isinstance(machines, Executor) and machines.outlives_driver:
-            machines.close()  # tidies up after the launches before
+        if isinstance(target, Executor) and target.outlives_driver:
+            target.close()  # deletes what earlier launches left
         delete_checkpoints(plan.stale_checkpoints, store)
         return _conclude(run, None)
     return _launch(run) if run.notifier is None else run.notifier.notify_end(lambda: _launch(run))
 
 
 def _launch(run: _Run) -> RunState:
-    """Run the pending trials, here or as jobs, and return the state."""
-    estimate_s = estimates_on(run.machines, run.plan, run.store)
-    run.machines.check(run.plan.packs, estimate_s)
-    run.say(f"{run.machines.summary()}; store {run.store.url}")
-    if isinstance(run.machines, RemoteLauncher):
-        end = _submit_driver(run, run.machines)
+    """Run the pending trials and return the state."""
+    estimate_s = estimates_on(run.target, run.plan, run.store)
+    run.target.check(run.plan.packs, estimate_s)
+    run.print(f"{run.target.summary()}. Store: {run.store.url}")
+    if isinstance(run.target, RemoteLauncher):
+        end = _submit_driver(run, run.target)
     else:
-        assert isinstance(run.machines, Executor)
-        end = _run_driver(run, run.machines, estimate_s)
-    if run.options.probe and isinstance(end, LaunchEnd):
-        return _conclude_probe(run, end)
+        assert isinstance(run.target, Executor)
+        end = _run_driver(run, run.target, estimate_s)
+    if run.options.pilot and isinstance(end, LaunchEnd):
+        return _conclude_pilot(run, end)
     return end if isinstance(end, RunState) else _conclude(run, end)
 
 
-def _conclude_probe(run: _Run, end: LaunchEnd) -> RunState:
+def _conclude_pilot(run: _Run, end: LaunchEnd) -> RunState:
     """Report the cost of the remaining packs, estimated from those that have run."""
-    machines, store = run.machines, run.store
-    probed = {trial_id for pack in run.plan.packs for trial_id in pack.trial_ids}
-    if left := len(probed - end.snapshot.trial_ids()):
-        return _report_incomplete(run, end, left)
-    plan = plan_on(machines, run.plan.checked, store)
-    run.say(f"probed {counted(len(run.plan.packs), 'pack')}; {plan_sentence(plan)}")
+    target, store = run.target, run.store
+    trial_ids = {trial_id for pack in run.plan.packs for trial_id in pack.trial_ids}
+    if num_open := len(trial_ids - end.snapshot.trial_ids()):
+        return _report_incomplete(run, end, num_open)
+    plan = plan_on(target, run.plan.checked, store)
+    run.print(f"pilot run of {counted(len(run.plan.packs), 'pack')} finished. {plan_summary(plan)}")
     if plan.packs:
-        estimates = estimates_on(machines, plan, store)
-        details = machines.details(plan.packs, estimates.allocated_s)
+        estimates = estimates_on(target, plan, store)
+        details = target.details(plan.packs, estimates.held_s)
         costs = {name: value for name, value in details.items() if name.endswith("hours") or name == "jobs"}
-        for line in cost_lines(plan, machines, estimates, costs):
-            run.say(line)
-    run.say(f"run the rest: {resume_command(replace(run.options, probe=False))}")
+        for line in cost_lines(plan, target, estimates, costs):
+            run.print(line)
+    run.print(f"run the rest: {resume_command(replace(run.options, pilot=False))}")
     return RunState.PROBED
 
 
-def _say_unknown_code(run: _Run) -> None:
-    found = find_code_mismatch(run.plan.checked, run.plan.snapshot)
-    if found is not None and found.num_unknown and run.plan.packs:
-        run.say(unknown_code_message(found.num_unknown))
+def _print_unknown_code(run: _Run) -> None:
+    mismatch = find_code_mismatch(run.plan.checked, run.plan.snapshot)
+    if mismatch is not None and mismatch.num_unknown and run.plan.packs:
+        run.print(unknown_sentence(mismatch.num_unknown))
 
 
-def _see_search(
-    checked: CheckedSweep, store: Store, machines: ComputeTarget, options: LaunchOptions
+def _open_search(
+    checked: CheckedSweep, store: Store, target: ComputeTarget, options: LaunchOptions
 ) -> tuple[CheckedSweep, SearchView | None, SearchFeed | None]:
-    """Return the sweep with all trials so far, its search, and what proposes more; as it is without a search.
+    """Return the sweep with its trials so far, its search, and the feed of new proposals. Without a search, both are None.
 
-    A launch that is sent away proposes by itself.
+    A remote launch makes its own proposals, so it has no feed here.
     """
     checked, view = with_search(checked, store)
-    if view is None or isinstance(machines, RemoteLauncher):
+    if view is None or isinstance(target, RemoteLauncher):
         return checked, view, None
     if options.detach:
-        raise UsageError("a search needs its launch to stay and propose; leave out --detach")
+        raise UsageError("a search needs its launch to make proposals, so it cannot detach. Leave out --detach.")
     if view.is_over:
         return checked, view, None
     require_clock(store)
     try:
         from depthrate.orchestrator.search.studies import SearchFeed
     except ImportError as error:
-        raise UsageError(f"a search needs Optuna ({error}); install it: pip install 'depthrate[search]'") from None
-    feed = SearchFeed(view, device=machines.device, workers=machines.workers, memory_bytes=machines.memory_bytes)
+        raise UsageError(f"a search needs Optuna ({error}). Install it: pip install 'depthrate[search]'") from None
+    feed = SearchFeed(view, device=target.device, workers=target.workers, memory_bytes=target.memory_bytes)
     return replace(checked, trials=view.trials()), view, feed
 
 
 def _run_driver(run: _Run, executor: Executor, estimate_s: Estimate) -> LaunchEnd | RunState:
-    """Drive the packs from this process; return the end of the launch, or the state if this process leaves before."""
+    """Drive the packs from this process. Return the end of the launch, or the state if this process detaches or stops."""
     if run.options.detach:
-        sent = submit(run.plan, run.store, executor, estimate_s, run.options)
-        run.say(f"{counted(sent.submitted, 'pack is', 'packs are')} on the way; how far: {run.next('status')}")
-        if sent.claimed_by_peers:
-            run.say(f"{counted(sent.claimed_by_peers, 'pack is', 'packs are')} another launch's, which was there first")
-        if sent.job is not None:
-            run.say(f"job {sent.job.job_id} submits {sent.not_submitted} more as the cluster takes them")
-        elif sent.not_submitted:
-            left = counted(sent.not_submitted, "pack is", "packs are")
-            print_line(f"depthrate: {left} not submitted; go on: {resume_command(run.options)}", stderr=True)
+        submitted = submit(run.plan, run.store, executor, estimate_s, run.options)
+        run.print(f"{counted(submitted.on_their_way, 'pack')} submitted. Progress: {run.next('status')}")
+        if submitted.elsewhere:
+            run.print(f"{counted(submitted.elsewhere, 'pack is', 'packs are')} claimed by another launch")
+        if submitted.job is not None:
+            run.print(
+                f"job {submitted.job.job_id} submits {submitted.not_submitted} more when the cluster accepts them"
+            )
+        elif submitted.not_submitted:
+            rest = counted(submitted.not_submitted, "pack is", "packs are")
+            print_line(f"depthrate: {rest} not submitted. Resume: {resume_command(run.options)}", stderr=True)
             return RunState.INCOMPLETE
         return RunState.DETACHED
     try:
@@ -230,20 +232,20 @@ def _run_driver(run: _Run, executor: Executor, estimate_s: Estimate) -> LaunchEn
             notifier=run.notifier,
         )
     except KeyboardInterrupt:
-        run.say(f"stopped; resume: {resume_command(run.options)}")
+        run.print(f"stopped. Resume: {resume_command(run.options)}")
         return RunState.INTERRUPTED
 
 
 def _submit_driver(run: _Run, site: RemoteLauncher) -> LaunchEnd | RunState:
-    """Submit the whole launch and follow it; return its end, or the state if this process leaves before."""
+    """Submit the whole launch and follow it. Return its end, or the state if this process detaches or stops."""
     job = send_launch(run.plan, run.store, site, run.options)
-    run.say(f"job {job.job_id}; how far: {run.next('status')}")
+    run.print(f"job {job.job_id} submitted. Progress: {run.next('status')}")
     if run.options.detach:
         return RunState.DETACHED
     try:
         return follow_launch(run.plan, run.store, site, job, run.console)
     except KeyboardInterrupt:
-        run.say(f"left; the job goes on; end it: {run.next('cancel')}; look again: {resume_command(run.options)}")
+        run.print(f"detached, the job continues. Cancel: {run.next('cancel')}  Reattach: {resume_command(run.options)}")
         return RunState.INTERRUPTED
 
 
@@ -254,31 +256,31 @@ def _conclude(run: _Run, end: LaunchEnd | None) -> RunState:
     if view is not None:
         view.refresh()
         checked = replace(checked, trials=view.trials())
-        run.say(view.summary())
-    left = len({trial.trial_id for trial in checked.trials} - snapshot.trial_ids())
-    is_all = left == 0 and (view is None or view.is_over)
+        run.print(view.sentence())
+    num_open = len({trial.trial_id for trial in checked.trials} - snapshot.trial_ids())
+    is_all = num_open == 0 and (view is None or view.is_over)
     if is_all:
-        run.say(f"{_all_trials(len(checked.trials))} committed ({time.monotonic() - run.started:.0f} s)")
-        _say_diverged(run, checked, snapshot)
-    found = find_code_mismatch(checked, snapshot)
-    if found is not None and found.versions:  # by a launch that began at the same time, say
-        text = mismatch_message(found, checked, run.store, resume_command(run.options), "nothing was fitted")
+        run.print(f"{_all_trials(len(checked.trials))} committed ({time.monotonic() - run.started:.0f} s)")
+        _print_diverged(run, checked, snapshot)
+    mismatch = find_code_mismatch(checked, snapshot)
+    if mismatch is not None and mismatch.versions:  # for example by a concurrent launch
+        text = describe(mismatch, checked, run.store, resume_command(run.options), "nothing was fitted")
         print_line(f"depthrate: {text}", stderr=True)
         return RunState.INCOMPLETE
     if view is not None:
         _remember(run.store, checked)
         print_table(run.console, *view.table())
-    if len(plan.done) + left < len(checked.trials) or left == 0:
-        from depthrate.orchestrator.api.fit import fit_sweep  # scipy and pandas, which many runs do without
+    if len(plan.done) + num_open < len(checked.trials) or num_open == 0:
+        from depthrate.orchestrator.api.fit import fit_sweep  # imports scipy and pandas, which many runs do not need
 
         more = next_call("fit", checked.sweep.name, run.store.url, "--wide")
         print_fit_result(run.console, fit_sweep(checked, run.store, view), more=more)
     if not is_all:
-        return _report_incomplete(run, end, left)
+        return _report_incomplete(run, end, num_open)
     _remember(run.store, checked)
     if end is not None and end.job is not None:
         shutil.rmtree(end.job.folder, ignore_errors=True)
-    run.say(f"picture: {run.next('report')}")
+    run.print(f"report: {run.next('report')}")
     return RunState.COMPLETE
 
 
@@ -287,61 +289,63 @@ def _all_trials(count: int) -> str:
 
 
 def _remember(store: Store, checked: CheckedSweep) -> None:
-    """Make this the sweep that status, fit and report mean by its name, also when there was nothing to run."""
+    """Record the launch, so that status, fit and report find the sweep by name, even if nothing was pending."""
     with suppress(OSError):
         write_launch(store, checked)
 
 
-def _say_diverged(run: _Run, checked: CheckedSweep, snapshot: Snapshot) -> None:
-    ours = {trial.trial_id for trial in checked.trials}
+def _print_diverged(run: _Run, checked: CheckedSweep, snapshot: Snapshot) -> None:
+    trial_ids = {trial.trial_id for trial in checked.trials}
     rows = snapshot.trials.select(["trial_id", "status"]).to_pylist()
-    count = sum(row["trial_id"] in ours and row["status"] == "diverged" for row in rows)
+    count = sum(row["trial_id"] in trial_ids and row["status"] == "diverged" for row in rows)
     if count:
-        run.say(f"{count} of them diverged: depthrate query \"select * from trials where status = 'diverged'\"")
+        run.print(
+            f"{count} of them diverged. List them: depthrate query \"select * from trials where status = 'diverged'\""
+        )
 
 
-def _report_incomplete(run: _Run, end: LaunchEnd | None, left: int) -> RunState:
-    """Report why trials are left, and the command that resumes."""
-    go_on = resume_command(run.options)
+def _report_incomplete(run: _Run, end: LaunchEnd | None, num_open: int) -> RunState:
+    """Report why trials are not done, and the command that resumes."""
+    command = resume_command(run.options)
     if end is not None and end.job is not None:
-        print_line(f"depthrate: {end.job_end}\n  try what is left again: {go_on}", stderr=True)
+        print_line(f"depthrate: {end.job_end}\n  retry: {command}", stderr=True)
     outcome = None if end is None else end.outcome
     if outcome is None:
         return RunState.INCOMPLETE
     if outcome.interrupted:
-        goes_on = run.machines.outlives_driver and not outcome.cancelled
-        how = "cancelled" if outcome.cancelled else "left" if goes_on else "interrupted"
-        run.say(f"{how} with {counted(left, 'trial')} to do; resume: {go_on}")
-        if goes_on:
-            run.say(f"the jobs go on; end them: {run.next('cancel')}")
+        jobs_continue = run.target.outlives_driver and not outcome.cancelled
+        how = "cancelled" if outcome.cancelled else "detached" if jobs_continue else "interrupted"
+        run.print(f"{how} with {counted(num_open, 'trial')} to do. Resume: {command}")
+        if jobs_continue:
+            run.print(f"the jobs continue. Cancel them: {run.next('cancel')}")
     if outcome.failures or not outcome.interrupted:
-        _print_failures(outcome, left, end.not_visible if end else 0, run.options)
+        _print_failures(outcome, num_open, end.unseen if end else 0, run.options)
     return RunState.INTERRUPTED if outcome.interrupted else RunState.INCOMPLETE
 
 
-def _print_failures(outcome: Outcome, left: int, unseen: int, options: LaunchOptions) -> None:
-    print_line(f"depthrate: {counted(left, 'trial is', 'trials are')} not done", stderr=True)
+def _print_failures(outcome: Outcome, num_open: int, unseen: int, options: LaunchOptions) -> None:
+    print_line(f"depthrate: {counted(num_open, 'trial is', 'trials are')} not done", stderr=True)
     if unseen:
         print_line(
-            f"  {unseen} of them this launch has committed: the store's listing lags and does not show them yet; look again "
-            "later, nothing is lost",
+            f"  {unseen} of them are committed, but the store's listing does not show them yet. Nothing is lost. Check again "
+            "later.",
             stderr=True,
         )
-    alike: dict[str, list[PackFailure]] = {}
+    by_pattern: dict[str, list[PackFailure]] = {}
     for failure in outcome.failures:
-        alike.setdefault(error_pattern(failure.error), []).append(failure)
-    for failures in list(alike.values())[:10]:
+        by_pattern.setdefault(error_pattern(failure.error), []).append(failure)
+    for failures in list(by_pattern.values())[:10]:
         trial_ids = [trial_id for failure in failures for trial_id in failure.pack.trial_ids]
         nodes = sorted({failure.node for failure in failures if failure.node})
-        where = (
+        location = (
             f" on {', '.join(nodes[:5])}{' and others' if len(nodes) > 5 else ''}"
             if len(failures) > 1 and nodes
             else ""
         )
         of_packs = f" in {counted(len(failures), 'pack')}" if len(failures) > 1 else ""
-        see = next_call("logs", trial_ids[0] if trial_ids else "?", options.store)
+        command = next_call("logs", trial_ids[0] if trial_ids else "?", options.store)
         error = failures[0].error.rstrip(".")
-        print_line(f"  {counted(len(trial_ids), 'trial')}{of_packs}{where}: {error}; see: {see}", stderr=True)
+        print_line(f"  {counted(len(trial_ids), 'trial')}{of_packs}{location}: {error}. See: {command}", stderr=True)
     if outcome.stopped_early:
         print_line("  stopped early: several packs failed with the same error", stderr=True)
-    print_line(f"  try what is left again: {resume_command(options)}", stderr=True)
+    print_line(f"  retry: {resume_command(options)}", stderr=True)

@@ -23,49 +23,53 @@ from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.schema import STATE_COLUMNS
 
-WATCH_EVERY_S = 2.0
-QUIET_S = 30.0
-"""Seconds after which costs and events of a sweep in which nothing runs or changes are read again."""
-SPARING_COSTS_S, SPARING_LIVE_S = 10.0, 4.0
-"""Seconds between two readings of costs and events, and of what running trials log, which is written every five."""
-SHOWN_EVENTS = 6
-"""Of the last launch of a sweep, by `--watch`."""
-ASK_EVERY_S, ASK_SELDOM_S, ASK_LESS = 15.0, 60.0, 1.5
-"""Seconds between two questions to a scheduler, at first and at most, and by what they grow while its answer stays the same."""
+POLL_INTERVAL_S = 2.0
+IDLE_READ_INTERVAL_S = 30.0
+"""Seconds between two reads of the costs and events of a sweep without running or changed trials."""
+SPARING_COST_INTERVAL_S = 10.0
+"""Seconds between two reads of costs and events, if sparing."""
+SPARING_LIVE_INTERVAL_S = 4.0
+"""Seconds between two reads of live curves, if sparing. They are written every five seconds."""
+MAX_EVENTS_SHOWN = 6
+"""Maximum number of events of the last launch shown by `--watch`."""
+MIN_SCHEDULER_POLL_INTERVAL_S = 15.0
+MAX_SCHEDULER_POLL_INTERVAL_S = 60.0
+POLL_BACKOFF_FACTOR = 1.5
+"""Growth of the interval while the answer of a scheduler stays the same."""
 Counts = dict[str, JobCounts | None]
-"""Executor -> jobs of a sweep in its scheduler."""
-_Seen = dict[str, SchedulerAnswer | None]
-"""Executor -> the last answer of its scheduler."""
+"""Executor -> number of a sweep's jobs in its scheduler, or None if unknown."""
+_Answers = dict[str, SchedulerAnswer | None]
+"""Executor -> last answer of its scheduler."""
 
 
-def _ask_schedulers(store: Store, sweep: str) -> _Seen:
-    return {executor: scheduler.poll(store, sweep) for executor, scheduler in schedulers().items()}
+def _poll_schedulers(store: Store, sweep: str) -> _Answers:
+    return {executor: scheduler.look(store, sweep) for executor, scheduler in schedulers().items()}
 
 
 @dataclass(frozen=True)
 class StatusSnapshot:
-    """What is known of some sweeps at one moment."""
+    """State of some sweeps at one moment."""
 
     states: list[SweepStatus]
     jobs: list[Counts]
-    """Of each state."""
+    """Scheduler jobs of each sweep, in the order of `states`."""
     costs: dict[str, SweepCost]
-    """Of those sweeps whose costs are asked for."""
+    """Sweep -> its cost, if requested."""
     running: list[RunningTrial]
     launches: dict[str, dict[str, Any]]
-    """What happened in the last launch of each sweep."""
+    """Sweep -> record of its last launch, with events."""
     snapshot: Snapshot
     packs: list[LivePack]
-    """All that trials that run have logged."""
+    """Live curves of the running trials."""
 
     @property
     def num_open(self) -> int:
-        """Trials that are pending or running."""
+        """Number of pending or running trials."""
         return sum(state.counts()["pending"] + state.counts()["running"] for state in self.states)
 
 
-class Watched:
-    """The sweeps that are looked at, with what need not be read again."""
+class StatusPoller:
+    """Polls the state of sweeps, and caches what need not be read again."""
 
     def __init__(
         self,
@@ -77,41 +81,50 @@ class Watched:
         columns: Sequence[str] = STATE_COLUMNS,
         is_sparing: bool = False,
     ):
-        """`columns` of the trials table are read; who `is_sparing` reads all but the states of trials less often."""
+        """Set the sweeps to poll.
+
+        Args:
+            store: Store of the sweeps.
+            planned: Sweep -> its trial_ids.
+            with_costs: Whether to compute costs.
+            with_events: Whether to read the events of the last launch.
+            columns: Columns of the table of trials to read.
+            is_sparing: Whether to read everything but trial states less often.
+        """
         self.planned = planned
-        """Sweep -> its trials."""
+        """Sweep -> its trial_ids."""
         self._store, self._with_costs, self._with_events = store, with_costs, with_events
-        self._costs_every_s = SPARING_COSTS_S if is_sparing else 0.0
-        self._live_every_s = SPARING_LIVE_S if is_sparing else 0.0
+        self._costs_every_s = SPARING_COST_INTERVAL_S if is_sparing else 0.0
+        self._live_every_s = SPARING_LIVE_INTERVAL_S if is_sparing else 0.0
         self._cache, self._reader = SnapshotCache(columns=columns), RecordReader(store)
-        self._controllers, self._live = SchedulerPoller(store), LiveReader(store)
+        self._schedulers, self._live = SchedulerPoller(store), LiveReader(store)
         self._logged: list[LivePack] = []
         self._live_at = float("-inf")
         self._costs: dict[str, SweepCost] = {}
         self._launches: dict[str, dict[str, Any] | None] = {}
         self._read: dict[str, tuple[dict[str, int], float]] = {}
-        """Sweep -> how many trials were in which state when these two were read, and when that was."""
+        """Sweep -> (trials per state, time) of the last read of costs and events."""
 
     def poll(self) -> StatusSnapshot:
-        """Look at the store.
+        """Poll the store.
 
         Raises:
-            OSError, StoreError: it does not answer.
+            OSError, StoreError: The store does not answer.
         """
         self._store.require_exists()
         with self._reader.one_listing():
-            return self._look()
+            return self._poll()
 
-    def _look(self) -> StatusSnapshot:
+    def _poll(self) -> StatusSnapshot:
         store, snapshot = self._store, take_snapshot(self._store, cache=self._cache)
-        seen = {name: self._controllers.poll(name) for name in self.planned}
+        answers = {name: self._schedulers.poll(name) for name in self.planned}
         states = [
-            sweep_status(name, trial_ids, snapshot, store, _deaths(seen[name]), self._reader)
+            sweep_status(name, trial_ids, snapshot, store, _unreported_failures(answers[name]), self._reader)
             for name, trial_ids in self.planned.items()
         ]
         for state in filter(self._is_due, states):
             if self._with_costs:
-                self._costs[state.name] = _reckon(store, snapshot, state.name, self._reader)
+                self._costs[state.name] = _read_cost(store, snapshot, state.name, self._reader)
             if self._with_events:
                 self._launches[state.name] = read_last_launch(store, state.name)
         if any(state.counts()["running"] for state in states):
@@ -121,69 +134,73 @@ class Watched:
             self._logged, self._live_at = [], float("-inf")
         packs = newest_live_rows(self._logged, snapshot.commit_index.keys())
         costs = {name: self._costs[name] for name in self.planned if name in self._costs}
-        told = {name: told for name in self.planned if (told := self._launches.get(name)) is not None}
-        jobs = [_counts(seen[state.name]) for state in states]
-        return StatusSnapshot(states, jobs, costs, running_trials(states, packs), told, snapshot, packs)
+        launches = {name: launch for name in self.planned if (launch := self._launches.get(name)) is not None}
+        jobs = [_counts(answers[state.name]) for state in states]
+        return StatusSnapshot(states, jobs, costs, running_trials(states, packs), launches, snapshot, packs)
 
     def _is_due(self, state: SweepStatus) -> bool:
-        """Whether to read again what a sweep has cost and what its launch tells: now and then where nothing happens."""
+        """Return whether to read the costs and events of a sweep again. Idle sweeps are read less often."""
         now, counts = time.monotonic(), state.counts()
-        before, read_at = self._read.get(state.name, (None, float("-inf")))
+        previous, read_at = self._read.get(state.name, (None, float("-inf")))
         if now - read_at < self._costs_every_s:
             return False
-        if before == counts and not counts["running"] and now - read_at < QUIET_S:
+        if previous == counts and not counts["running"] and now - read_at < IDLE_READ_INTERVAL_S:
             return False
         self._read[state.name] = counts, now
         return True
 
 
 class SchedulerPoller:
-    """What schedulers say of sweeps' jobs; between two answers the last one holds, ever longer while nothing changes."""
+    """Cached answers of schedulers on sweeps' jobs, polled less often while they stay the same."""
 
     def __init__(
         self,
         store: Store,
-        ask: Callable[[Store, str], _Seen] = _ask_schedulers,
+        poll_schedulers: Callable[[Store, str], _Answers] = _poll_schedulers,
         clock: Callable[[], float] = time.monotonic,
     ):
-        self._store, self._ask, self._clock = store, ask, clock
-        self._answers: dict[str, _Seen] = {}
+        self._store, self._poll_schedulers, self._clock = store, poll_schedulers, clock
+        self._answers: dict[str, _Answers] = {}
         self._next: dict[str, tuple[float, float]] = {}
-        """Sweep -> when to ask again, and how long that was after the last time."""
+        """Sweep -> (time of the next poll, interval before it)."""
 
-    def poll(self, sweep: str) -> _Seen:
-        """Return executor -> what its scheduler last said of a sweep's jobs."""
-        due, pause_s = self._next.get(sweep, (float("-inf"), ASK_EVERY_S / ASK_LESS))
+    def poll(self, sweep: str) -> _Answers:
+        """Return executor -> last answer of its scheduler on a sweep's jobs."""
+        due, interval_s = self._next.get(sweep, (float("-inf"), MIN_SCHEDULER_POLL_INTERVAL_S / POLL_BACKOFF_FACTOR))
         if self._clock() >= due:
-            answer = self._ask(self._store, sweep)
+            answer = self._poll_schedulers(self._store, sweep)
             is_same = sweep in self._answers and answer == self._answers[sweep]
-            pause_s = min(ASK_SELDOM_S, ASK_LESS * pause_s) if is_same else ASK_EVERY_S
-            self._answers[sweep], self._next[sweep] = answer, (self._clock() + pause_s, pause_s)
+            interval_s = (
+                min(MAX_SCHEDULER_POLL_INTERVAL_S, POLL_BACKOFF_FACTOR * interval_s)
+                if is_same
+                else MIN_SCHEDULER_POLL_INTERVAL_S
+            )
+            self._answers[sweep], self._next[sweep] = answer, (self._clock() + interval_s, interval_s)
         return self._answers[sweep]
 
 
-def _counts(seen: _Seen) -> Counts:
-    return {executor: None if each is None else each.counts for executor, each in seen.items()}
+def _counts(answers: _Answers) -> Counts:
+    return {executor: None if answer is None else answer.counts for executor, answer in answers.items()}
 
 
-def _deaths(seen: _Seen) -> list[Record]:
-    return [record for each in seen.values() if each is not None for record in each.unreported_ends]
+def _unreported_failures(answers: _Answers) -> list[Record]:
+    return [record for answer in answers.values() if answer is not None for record in answer.deaths]
 
 
-def _reckon(store: Store, snapshot: Snapshot, sweep: str, reader: RecordReader) -> SweepCost:
+def _read_cost(store: Store, snapshot: Snapshot, sweep: str, reader: RecordReader) -> SweepCost:
     rows = snapshot.trials.select(["trial_id", "attempt_id", "wall_s"]).to_pylist()
     return compute_cost(read_records_of(store, snapshot, sweep, reader), rows, time.time())
 
 
-def stalled_words(sweep: str, record: Record) -> str:
-    """Say which attempt comes no further, and how to end it."""
+def stalled_text(sweep: str, record: Record) -> str:
+    """Return a sentence on a stalled attempt, with the command that ends it."""
     text = f"{sweep}: {describe_attempt(record)}: no progress for {stalled_s(record) / 60:.0f} min"
     text += f", at step {record['step']}/{record['num_steps'] or '?'}"
-    return f"{text}; end it: depthrate cancel {sweep} --force, or launch with --stall-minutes"
+    return f"{text}. End it: depthrate cancel {sweep} --force, or launch with --stall-minutes"
 
 
-def job_words(counts: JobCounts, title: str) -> str:
-    """Say how many jobs a scheduler has of a sweep, and why they wait."""
+def job_text(counts: JobCounts, title: str) -> str:
+    """Return a sentence on a sweep's jobs in a scheduler, with the reasons why they wait."""
     reasons = ", ".join(f"{reason} {count}" for reason, count in counts.reasons.items())
-    wait = counted(counts.waiting, f"{title} job waits", f"{title} jobs wait")
-    return wait + (f" ({reasons})" if reasons else "") + f", {counts.running} run"
+    waiting = counted(counts.waiting, f"{title} job") + " waiting"
+    return waiting + (f" ({reasons})" if reasons else "") + f", {counts.running} running"

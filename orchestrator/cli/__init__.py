@@ -1,4 +1,4 @@
-"""The command line: `app` builds it, `commands/` has a file a verb, `options` what several of them take.
+"""The command line: `app` builds it, `commands/` has one file per command, `options` the shared options.
 
-Imports every room but `notebook`, when a command is called. Begin with `commands/run`.
+Imports every package except `notebook`, when a command is called. Start reading at `commands/run`.
 """

@@ -15,21 +15,23 @@ SHELLS = {
     "zsh": (".zfunc/_depthrate", ".zshrc", "fpath+=~/.zfunc; autoload -Uz compinit; compinit"),
     "fish": (".config/fish/completions/depthrate.fish", None, ""),
 }
-"""Shell -> where its script lies, the file that it reads at its start, and the line there that finds the script."""
+"""Shell -> path of its completion script, start file of the shell or None, and the line there that loads the script."""
 
 
 def _shell() -> str:
     shell = Path(os.environ.get("SHELL", "")).name
     if shell not in SHELLS:
-        raise UsageError(f"SHELL is {shell!r}; completion is there for {', '.join(SHELLS)}: set SHELL to one of them")
+        raise UsageError(
+            f"SHELL is {shell!r}, expected {', '.join(SHELLS)}. Set SHELL to one of them to get completion."
+        )
     return shell
 
 
 def script(app: click.Command) -> str:
-    """Return the script for the shell that SHELL names.
+    """Return the completion script of the shell in SHELL.
 
     Raises:
-        UsageError: there is none for it.
+        UsageError: The shell is not supported.
     """
     make = get_completion_class(_shell())
     assert make is not None
@@ -37,19 +39,19 @@ def script(app: click.Command) -> str:
 
 
 def install(app: click.Command) -> str:
-    """Write the script where the shell finds it, once, and say where.
+    """Install the completion script and return a message with its path.
 
     Raises:
-        UsageError: there is none for it.
+        UsageError: The shell is not supported.
     """
     text = script(app)
-    place, start, line = SHELLS[_shell()]
-    path = Path.home() / place
+    location, start, line = SHELLS[_shell()]
+    path = Path.home() / location
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     if start is not None:
         start_file = Path.home() / start
-        before = start_file.read_text() if start_file.exists() else ""
-        if line not in before:
-            start_file.write_text(f"{before.rstrip()}\n{line}\n".lstrip())
-    return f"{_shell()} completion installed in {path}; it takes effect in a new shell"
+        content = start_file.read_text() if start_file.exists() else ""
+        if line not in content:
+            start_file.write_text(f"{content.rstrip()}\n{line}\n".lstrip())
+    return f"{_shell()} completion installed in {path}. Start a new shell to use it."

@@ -1,4 +1,4 @@
-"""How a command ends: 0 all done, 1 something failed, 2 bad input, 130 interrupted, and one message for an error."""
+"""Exit codes of commands (0 done, 1 something failed, 2 wrong input, 130 interrupted), and one message per error."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import click
 
 P = ParamSpec("P")
 OUTPUT_CLOSED = 141
-"""What a shell makes of a program that wrote to a closed pipe."""
+"""Exit code that shells report for a program killed by SIGPIPE."""
 
 
 def exits(command: Callable[P, int | None]) -> Callable[P, None]:
-    """Let a command end the process with the code that it returns (None: 0), or that its error stands for."""
+    """Make a command exit with the code that it returns (None: 0), or with the code of its error."""
 
     @functools.wraps(command)
     def call(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -27,30 +27,30 @@ def exits(command: Callable[P, int | None]) -> Callable[P, None]:
 
 
 def exit_code(command: Callable[[], int | None]) -> int:
-    """Return the code that a command returns (None: 0), or that its error stands for, which is printed."""
+    """Run a command and return its exit code (None: 0). An error is printed and has a code of its kind."""
     try:
         return command() or 0
     except ValueError as error:
         if type(error).__module__.partition(".")[0] != "depthrate":
-            raise  # not what a user gave, but what we got wrong
+            raise  # a bug, not wrong input
         _print_error(str(error))
         return 2
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # whoever read our output has seen enough, as `| head` does; nothing more may be written, at exit neither
+        # the reader has closed the pipe, as `| head` does: redirect, so that the flush at exit does not fail again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OUTPUT_CLOSED
     except OSError as error:
-        again = "what is committed is not touched; run the same command again when that is mended"
+        advice = "Committed trials are not affected. Fix the cause and run the same command again."
         reason = f"{type(error).__name__}: {error}"
         if error.filename and error.strerror:
             reason = f"cannot read or write {error.filename}: {error.strerror}"
-        _print_error(f"{reason}; {again}")
+        _print_error(f"{reason}. {advice}")
         return 1
 
 
 def _print_error(text: str) -> None:
-    from depthrate.orchestrator.console.tables import print_line  # imports rich, which only an error needs here
+    from depthrate.orchestrator.console.tables import print_line  # imports rich, which only errors need
 
     print_line(f"depthrate: {text}", stderr=True)

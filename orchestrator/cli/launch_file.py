@@ -1,4 +1,4 @@
-"""`python -m depthrate.orchestrator.cli.launch_file FILE`: `depthrate run` with options that another launch left in a file."""
+"""`python -m depthrate.orchestrator.cli.launch_file FILE`: `depthrate run` with options from a file."""
 
 import sys
 from pathlib import Path

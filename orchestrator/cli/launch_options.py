@@ -1,4 +1,4 @@
-"""The options of a launch on the command line, of `run` and `plan`: each as it is declared."""
+"""The options of `run` and `plan` on the command line, made from the declarations of `LaunchOptions`."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from depthrate.orchestrator.executors.options import Option
 from depthrate.orchestrator.executors.registry import launch_options as declared_options
 from depthrate.orchestrator.executors.registry import make_launch_options
 
-_BY_SET = "a parameter or key of the sweep is set by --set {0}=VALUE"
-INSTEAD = {
-    "--dry-run": "depthrate plan SWEEP shows what would run, and starts nothing",
-    "--resume": "depthrate run SWEEP goes on by itself, from what is committed and from checkpoints",
-    "--jobs": "--workers is the number of processes",
+_BY_SET = "Set a parameter or key of the sweep with --set {0}=VALUE"
+SUGGESTIONS = {
+    "--dry-run": "To list pending trials without starting them: depthrate plan SWEEP",
+    "--resume": "depthrate run SWEEP resumes by itself, from committed trials and checkpoints",
+    "--jobs": "Use --workers for the number of processes",
     **dict.fromkeys(("--name", "--seed", "--seeds", "--task"), _BY_SET),
     "": _BY_SET,
 }
-"""Options of other programs, and of none: what to type for them."""
+"""Option of other programs, or "" for any unknown one -> what to type instead."""
 
 
 def launch_options(*, of_plan: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command the options of a launch, and as its first parameter the `LaunchOptions` made of them."""
+    """Give a command the options of a launch, and pass it a `LaunchOptions` as its first argument."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         options = [option for option in declared_options() if option.in_plan or not of_plan]
 
-        def call(sweep: str, **given: Any) -> Any:
-            launch = make_launch_options(sweep, {option.name: given.pop(option.name) for option in options})
-            return command(launch, **given)
+        def call(sweep: str, **values: Any) -> Any:
+            launch = make_launch_options(sweep, {option.name: values.pop(option.name) for option in options})
+            return command(launch, **values)
 
-        call.__click_params__ = [  # type: ignore[attr-defined]  # where click collects them, the last first
+        call.__click_params__ = [  # type: ignore[attr-defined]  # where click collects options, last first
             *getattr(command, "__click_params__", []),
             *map(_click_option, reversed(options)),
         ]

@@ -1,4 +1,4 @@
-"""How a command declares itself: `declared`, or `declared_group`, and the arguments and options that several share."""
+"""Declarations of commands (`declared`, `declared_group`) and the arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any
 
 import click
 
+from depthrate.deprecated import rename_flags
 from depthrate.orchestrator.cli.exit_codes import exits
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
-GRACE_NOTE = "the first compaction an hour or more from now"
+GRACE_NOTE = "the first compaction after at least an hour"
 
 
 class Number(click.FloatRange):
-    """A number of a range, which no `nan` is in."""
+    """A number in a range. NaN is refused."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
@@ -29,78 +30,82 @@ NOT_NEGATIVE = Number(min=0.0)
 
 
 class _File(click.Path):
-    """A path that may not be there yet."""
+    """A path that need not exist."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         if "\0" in str(value):
-            self.fail(f"{str(value)!r} is no path", param, ctx)
+            self.fail(f"{str(value)!r} is not a path", param, ctx)
         return Path(value)
 
 
 FILE = _File()
-store_option = click.option("--store", help="Any fsspec URL; else DEPTHRATE_STORE, else ./results.")
-json_option = click.option("--json", is_flag=True, help="Print JSON for programs.")
-wide_option = click.option("--wide", is_flag=True, help="All columns, however wide the table gets.")
-yes_option = click.option("--yes", is_flag=True, help="Do it; without it this only shows what would go.")
-launched_argument = click.argument("sweep", help="A sweep that was launched.")
+store_option = click.option("--store", help="Store: a folder or fsspec URL. Default: DEPTHRATE_STORE, else ./results.")
+json_option = click.option("--json", is_flag=True, help="Print JSON.")
+wide_option = click.option("--wide", is_flag=True, help="Print all columns.")
+yes_option = click.option("--yes", is_flag=True, help="Remove. Without it, only list what would be removed.")
+launched_argument = click.argument("sweep", help="Name of a launched sweep.")
 
 
 def sweep_argument(name: str) -> Callable[..., Any]:
-    """Return an argument that is a sweep."""
+    """Return an argument that names a sweep."""
     return click.argument(name, help="A sweep file, or the name of a shipped or launched sweep.")
 
 
 def trial_argument(name: str) -> Callable[..., Any]:
-    """Return an argument that is a trial."""
-    return click.argument(name, help="A trial_id, or its beginning.")
+    """Return an argument that names a trial."""
+    return click.argument(name, help="A trial_id, or a prefix of one.")
 
 
 def help_of(module_doc: str | None) -> str:
-    """Return what a command's module says that it does, after its name."""
+    """Return a command's help text: the docstring of its module without the command's name."""
     _, _, text = " ".join((module_doc or "").split()).partition(": ")
     return text[:1].upper() + text[1:]
 
 
 class _Command(click.Command):
-    """A command that says of an option it has not what to type for it, where that is another thing than a similar name."""
+    """A command whose error for an unknown option can suggest something other than a similar name."""
 
-    instead: Mapping[str, str] = {}
+    suggestions: Mapping[str, str] = {}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:  # as shell completion parses
+            args = rename_flags(self.name or "", args)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             name, possibilities = error.option_name, error.possibilities
-            if not (way_on := self.instead.get(name) or self.instead.get("")):
+            if not (suggestion := self.suggestions.get(name) or self.suggestions.get("")):
                 raise
-            said = f"No such option {name!r}: {way_on.format(name.lstrip('-'))}."
-            raise click.NoSuchOption(name, said, None if name in self.instead else possibilities, ctx) from None
+            message = f"No such option {name!r}. {suggestion.format(name.lstrip('-'))}."
+            raise click.NoSuchOption(name, message, None if name in self.suggestions else possibilities, ctx) from None
 
 
 def declared(
-    module_doc: str | None, instead: Mapping[str, str] | None = None
+    module_doc: str | None, suggestions: Mapping[str, str] | None = None
 ) -> Callable[[Callable[..., int | None]], click.Command]:
-    """Make a function the command of its module, whose docstring says what it does; it ends as `exits` says.
+    """Make a function the command of its module, with the module's docstring as help and the exit codes of `exits`.
 
-    `instead` says of options that the command has not what to type for them, and by "" of all others.
+    Args:
+        module_doc: Docstring of the module.
+        suggestions: Unknown option -> what to type instead. The key "" is for all other unknown options.
     """
 
     def make(function: Callable[..., int | None]) -> click.Command:
         command = click.command(cls=_Command, help=help_of(module_doc), context_settings=SETTINGS)(exits(function))
-        command.instead = instead or {}
+        command.suggestions = suggestions or {}
         return command
 
     return make
 
 
 class DeclaredGroup(click.Group):
-    """Several verbs about one thing, in one module."""
+    """A command with subcommands, in one module."""
 
     def declared(self, name: str) -> Callable[[Callable[..., int | None]], click.Command]:
-        """Make a function one of the verbs; its docstring says what it does."""
+        """Make a function a subcommand, with its docstring as help."""
         return lambda function: self.command(name, context_settings=SETTINGS)(exits(function))
 
 
 def declared_group(module_doc: str | None) -> DeclaredGroup:
-    """Return the command of a module that has several verbs."""
+    """Return the command of a module that has subcommands."""
     return DeclaredGroup(help=help_of(module_doc), context_settings=SETTINGS)

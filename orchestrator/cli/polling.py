@@ -1,4 +1,4 @@
-"""Looking at a store again and again, for commands that watch."""
+"""Repeated polling of a store, for commands that watch it."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ T = TypeVar("T")
 
 
 def poll_until_closed(
-    store: Store, look: Callable[[], T], every_s: float, sleep: Callable[[float], None]
+    store: Store, poll: Callable[[], T], interval_s: float, sleep: Callable[[float], None]
 ) -> Iterator[T]:
-    """Yield what `look` returns, every so often; a store that stops answering after the first time is asked again.
+    """Call `poll` every `interval_s` seconds and yield its results. Errors after the first result are only printed.
 
     Raises:
-        OSError, StoreError: it did not answer at first.
+        OSError, StoreError: The first poll failed.
     """
-    has_looked = False
+    has_result = False
     while True:
         try:
-            found = look()
+            result = poll()
         except (OSError, StoreError) as error:
-            if not has_looked:
+            if not has_result:
                 raise
-            said = f"{store.url} does not answer ({first_line(error)})"
-            print_line(f"warning: {said}; asking it again", stderr=True)
+            print_line(f"warning: store {store.url} does not answer ({first_line(error)}). Retrying.", stderr=True)
         else:
-            has_looked = True
-            yield found
-        sleep(every_s)
+            has_result = True
+            yield result
+        sleep(interval_s)

@@ -1,1 +1,1 @@
-"""The code of tasks in a store: stored by launches, loaded by workers, compared between versions, executed with permission."""
+"""Code of tasks in a store: stored by launches, loaded by workers, compared between versions, run only if trusted."""

@@ -1,5 +1,7 @@
-"""Code that a store names is executed where the user alone decides both what the store says and what the code is, or where
-that very code was accepted: others may write to a store, and it does not choose what runs."""
+"""Permission to run code named by a store: other users may write to a store, so it must not decide which code runs.
+
+Code runs only if the user trusted it, or if nobody else can write either the code or the file of the store that names it.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,11 @@ from depthrate.tasks.loading import code_of_task, names_user_code
 
 
 def check_stored_sweep(sweep: SweepSpec, path: str, store: Store) -> None:
-    """Check that a sweep, which the store has at `path`, may have its code executed.
+    """Check that the code of a sweep stored at `path` may run.
 
     Raises:
-        UsageError: others decide what it is, and it was not accepted.
-        TaskError: a file is not there, or cannot be read.
+        UsageError: Other users can change it, and it is not trusted.
+        TaskError: A file is missing or cannot be read.
     """
     task = sweep.loaded_task
     if not names_user_code(task):
@@ -30,32 +32,32 @@ def check_stored_sweep(sweep: SweepSpec, path: str, store: Store) -> None:
     if code is not None:
         reason = next(iter(untrusted_reason(code, code.root / code.main, named=False)), reason)
     if reason is not None:
-        where = task if code is None else code.root / code.main
-        ways_on = "" if code is None else f", or {how_to_accept(code)}"
+        location = task if code is None else code.root / code.main
+        advice = "" if code is None else f", or {how_to_accept(code)}"
         raise UsageError(
-            f"sweep {sweep.name!r} in the store names the code of {where}, which is not executed because a store says so: "
-            f"{reason}; give the sweep's file instead of its name{ways_on}"
+            f"sweep {sweep.name!r} in the store names the code {location}, which is not executed: {reason}. Give the sweep's "
+            f"file instead of its name{advice}"
         )
 
 
-def check_kept_code(given: str, code_hash: str, path: str, store: Store) -> None:
-    """Check that code which the store keeps at `path` is what was meant by a hash, or by how it begins.
+def check_stored_code(prefix: str, code_hash: str, path: str, store: Store) -> None:
+    """Check that code stored at `path` may run, given its hash or a prefix of it.
 
     Raises:
-        UsageError: others can keep code there whose hash begins so, and it was not accepted.
+        UsageError: Only a prefix is given, other users can store code with this prefix, and it is not trusted.
     """
-    if is_hash(given) or is_accepted(code_hash) or (reason := list_writers(store, path)) is None:
+    if is_hash(prefix) or is_accepted(code_hash) or (reason := list_writers(store, path)) is None:
         return
     raise UsageError(
-        f"--code {given} is how the hash of code in the store begins, which is not executed: {reason}; look at it, and give "
-        f"all of its hash if it is what you mean: --code {code_hash}"
+        f"code {code_hash} of the store, which --code-version {prefix} abbreviates, is not executed: {reason}. Read it, and "
+        f"give the full hash to run it: --code-version {code_hash}"
     )
 
 
 def list_writers(store: Store, path: str) -> str | None:
-    """Say who else may write what a store has at a path; None where nobody does."""
+    """Return a sentence on other users who can write a path of the store, or None."""
     if not store.is_shared:
         return None
     if not store.is_local:
-        return f"who may write to {store.url} is not known here"
+        return f"it is unknown who can write to {store.url}"
     return next(iter(distrust_of_paths([Path(store.full_path(path))])), None)

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from depthrate.deprecated import rename_launch_options
 from depthrate.orchestrator.executors.options import JobOptions, LaunchOptions, Option
 from depthrate.storage.tables.states import FailureKind
 from depthrate.tasks.interface import Engine
@@ -127,11 +128,10 @@ class AttemptSpec(PackTrials):
 def _job_options(options: dict[str, Any]) -> JobOptions:
     """Return the options of a job, which an earlier version of depthrate may have submitted."""
     if "checkpoint_s" in options:
-        options["checkpoint_seconds"] = options.pop("checkpoint_s")
         stall_s = options.pop("stall_s", None)
         options["stall_minutes"] = None if stall_s is None else stall_s / 60
-        options["code"] = options.pop("code_hash", None)
-    return JobOptions(**options)
+        options["code_version"] = options.pop("code_hash", None)
+    return JobOptions(**rename_launch_options(options))
 
 
 class RequeueReason(StrEnum):

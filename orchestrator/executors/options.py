@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields
 from typing import Any, Self
 
+from depthrate.deprecated import LAUNCH_OPTIONS, rename_launch_options, warn_renamed
 from depthrate.tasks.interface import Engine
 
 
@@ -93,6 +94,13 @@ class LaunchOptions:
     probe: bool = _option(bool, "Run one pack per shape and estimate the cost of the rest.", False, in_plan=False)
     data: str | None = None
     """Folder of the data sets. None: DEPTHRATE_DATA of this process."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in LAUNCH_OPTIONS:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        new = LAUNCH_OPTIONS[name]
+        warn_renamed(f"LaunchOptions.{name}", f"LaunchOptions.{new}")
+        return getattr(self, new)
 
     @classmethod
     def declared(cls, of_executors: Sequence[Option]) -> list[Option]:

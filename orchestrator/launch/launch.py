@@ -150,7 +150,7 @@ def send_launch(plan: Plan, store: Store, site: RemoteLauncher, options: LaunchO
     """
     require_clock(store)
     write_launch(store, plan.checked)
-    return site.send_launch(replace(options, code=keep_source(store, plan.checked.task)))
+    return site.send_launch(replace(options, code_version=keep_source(store, plan.checked.task)))
 
 
 def follow_launch(plan: Plan, store: Store, site: RemoteLauncher, job: LaunchJob, console: Console) -> LaunchEnd:

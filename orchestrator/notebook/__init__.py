@@ -1,1 +1,1 @@
-"""What a notebook does with sweeps and results: the commands as methods, their tables as HTML, pictures of results."""
+"""Sweeps and results in notebooks: commands as methods, tables as HTML, figures."""

@@ -1,4 +1,4 @@
-"""Two sweeps compared in a notebook: what they differ in, and whether they share their exponents."""
+"""Comparison of two sweeps in a notebook: differing parameters, and whether exponents are equal."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two tables: parameters whose values differ, and the rates that both sweeps have; a notebook shows both as HTML."""
+    """Two tables, shown as HTML in a notebook: differing parameters, and the fits of both sweeps."""
 
     parameters: Table
-    """A row a parameter, a column a sweep."""
+    """One row per parameter with different values, one column per sweep."""
     fits: Table
-    """A row a curve that both have: the exponent of each and of both, and the p-value of the F test that they are one."""
+    """One row per curve fitted by both: the exponents, the common exponent, and the p-value of the F test of equality."""
 
     def df(self) -> pd.DataFrame:
-        """Return the rates as a pandas frame."""
+        """Return the fits as a pandas frame."""
         return self.fits.frame
 
     def __repr__(self) -> str:
@@ -35,44 +35,52 @@ class Comparison:
 def compare(
     first: str | os.PathLike[str] | Sweep, second: str | os.PathLike[str] | Sweep, store: StoreUrl = None
 ) -> Comparison:
-    """Compare two sweeps of a store as `depthrate compare` does: files, names of launches or `Sweep` objects.
+    """Compare two sweeps of a store, as `depthrate compare` does.
 
+    Args:
+        first: Sweep file, name of a launched sweep, or `Sweep`.
+        second: The sweep to compare with.
+        store: Folder or fsspec URL. Default: DEPTHRATE_STORE, else ./results.
+    Returns:
+        The parameters with different values, and the fits of both sweeps.
     Raises:
-        StoreError: there is no such store.
-        ValueError: there is no such sweep.
+        StoreError: The store does not exist.
+        ValueError: A sweep is unknown.
     """
     import pandas as pd
 
-    from depthrate.orchestrator.api.compare import compared
+    from depthrate.orchestrator.api.compare import compare_fits
     from depthrate.orchestrator.api.find_sweep import find_sweep
     from depthrate.orchestrator.console.tables import counted
     from depthrate.storage.files.store import existing_store
 
     opened = existing_store(store)
     one, other = (
-        each.checked(opened) if isinstance(each, Sweep) else find_sweep(os.fspath(each), opened)
-        for each in (first, second)
+        sweep.checked(opened) if isinstance(sweep, Sweep) else find_sweep(os.fspath(sweep), opened)
+        for sweep in (first, second)
     )
-    found = compared((one, other), opened)
-    names = (
-        found.names if found.names[0] != found.names[1] else [f"{found.names[0]} (first)", f"{found.names[1]} (second)"]
-    )
-    values = [[name, *both] for name, both in found.parameters.items()]
+    comparison = compare_fits((one, other), opened)
+    names = comparison.names
+    if names[0] == names[1]:
+        names = [f"{names[0]} (first)", f"{names[1]} (second)"]
+    values = [[name, *both] for name, both in comparison.parameters.items()]
     rows = [
         {"metric": fit["metric"], "x": fit["x"], "by": fit["by"][0] if fit["by"][0] == fit["by"][1] else fit["by"]}
         | {
-            f"{place}_{key}": None if fit[place] is None else fit[place][key]
-            for place in ("first", "second")
+            f"{position}_{key}": None if fit[position] is None else fit[position][key]
+            for position in ("first", "second")
             for key in ("exponent", "ci_low", "ci_high", "n_points")
         }
         | {"common_exponent": fit["common_exponent"], "p_equal": fit["p_equal"]}
-        for fit in found.fields()["fits"]
+        for fit in comparison.fields()["fits"]
     ]
-    said = " and ".join(f"{name} ({counted(size, 'trial')})" for name, size in zip(names, found.sizes, strict=True))
-    shared = f"{counted(found.num_shared, 'trial is', 'trials are')} in both"
-    differ = "" if values else "; parameters have the same values"
-    both_fit = f"{counted(len(rows), 'curve')} that both have; p_equal: F test that they share the exponent"
+    sizes = " and ".join(
+        f"{name} ({counted(size, 'trial')})" for name, size in zip(names, comparison.sizes, strict=True)
+    )
+    shared = f"{counted(comparison.num_shared, 'trial is', 'trials are')} in both"
+    differ = "" if values else ". All parameters have the same values"
+    both_fit = f"{counted(len(rows), 'curve')} in both. p_equal: F test that both share the exponent"
     return Comparison(
-        Table(f"{said}; {shared}{differ}", pd.DataFrame(values, columns=["parameter", *names])),
-        Table(found.unpaired or both_fit, pd.DataFrame(rows)),
+        Table(f"{sizes}. {shared}{differ}", pd.DataFrame(values, columns=["parameter", *names])),
+        Table(comparison.unpaired or both_fit, pd.DataFrame(rows)),
     )

@@ -1,4 +1,4 @@
-"""A store opened in a notebook: its results, with pictures of them."""
+"""Results of a store in a notebook, with figures."""
 
 from __future__ import annotations
 
@@ -24,50 +24,59 @@ if TYPE_CHECKING:
 
 
 class StoreResults(Results):
-    """The committed results of a store, as they were when it was opened, with pictures of them."""
+    """Committed results of a store: a snapshot from when it was opened, with SQL, frames and figures."""
 
     def df(self) -> pd.DataFrame:
-        """Return the view `results` as a pandas frame: a row a trial."""
+        """Return the view `results` as a pandas frame, one row per trial."""
         return self.sql("select * from results").df()
 
     def plot(self, metric: str, x: str = "depth", by: str | Sequence[str] = (), **options: Any) -> Picture:
-        """Draw a metric against a parameter with its fitted power laws, one colour per value of `by`, as the report does.
+        """Plot a metric against a parameter with fitted power laws, as in the report.
 
-        `options` are those of a fit: layer, where, weights, x_min, unconverged, target. A scoped result draws its sweep.
-
+        Args:
+            metric: Metric to plot.
+            x: Parameter of the x axis, or an expression of parameters.
+            by: Parameters with one colour and curve per value.
+            **options: Options of a fit: layer, where, weights, x_min, unconverged, target.
+        Returns:
+            The figure, shown in a notebook.
         Raises:
-            SweepError: an option is not allowed.
-            QueryError: nothing can be drawn: no such column, or no trial with a value.
+            SweepError: An option is not allowed.
+            QueryError: A column is unknown, or no trial has a value.
         """
         from depthrate.orchestrator.analysis.fit_curves import fit_curves
         from depthrate.orchestrator.report.figure_files import Picture
         from depthrate.orchestrator.report.figures.fits import rate_plots
 
         names = [by] if isinstance(by, str) else list(by)
-        known = self.column_names("select * from results")
-        known += [name.removeprefix("last_") for name in known if name.startswith("last_")]
+        columns = self.column_names("select * from results")
+        columns += [name.removeprefix("last_") for name in columns if name.startswith("last_")]
         request = fit_request({"metric": metric, "x": x, "by": names} | options)
-        if unknown := [name for name in (metric, *request.x_names, *names) if name not in known]:
-            raise QueryError(f"results have no column {unknown[0]!r}{nearest(unknown[0], known)}")
+        if unknown := [name for name in (metric, *request.x_names, *names) if name not in columns]:
+            raise QueryError(f"results have no column {unknown[0]!r}{nearest(unknown[0], columns)}")
         rows = self.sql("select trial_id, task, task_version, params from trials order by trial_id").fetchall()
         trials = [Trial(trial_id, task, version, parse_object(params)) for trial_id, task, version, params in rows]
         names_of_tasks = {trial.task for trial in trials}
         task = find_task(names_of_tasks.pop()) if len(names_of_tasks) == 1 else None
         plots = rate_plots(fit_curves(self, [request], trials, task))
         if not plots:
-            raise QueryError(f"no committed trial has a positive {metric} and a positive {x} to draw")
+            raise QueryError(f"no committed trial has a positive {metric} and a positive {x} to plot")
         return Picture(plots[0])
 
 
 def open_results(url: str | os.PathLike[str] | None = None) -> StoreResults:
-    """Open a store for reading: SQL, frames, features, pictures.
+    """Open a store for reading: SQL, frames, features, figures.
 
+    Args:
+        url: Folder or fsspec URL. Default: DEPTHRATE_STORE, else ./results.
+    Returns:
+        A snapshot of the committed results.
     Raises:
-        StoreError: there is no store at `url`.
+        StoreError: The store does not exist.
     """
     return store_results(existing_store(url))
 
 
 def store_results(store: Store, task: Task | None = None) -> StoreResults:
-    """Return a store's results, with what a task declares besides."""
+    """Return a store's results, with the columns that a task declares."""
     return StoreResults(store, *declared_by(task))

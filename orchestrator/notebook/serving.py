@@ -1,4 +1,4 @@
-"""A store shown in a browser from a notebook, as `depthrate serve` does, while the notebook goes on."""
+"""Serve a store to browsers from a notebook, in the background."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ if TYPE_CHECKING:
     from depthrate.orchestrator.serve.server import Listening
 
 SERVER_START_TIMEOUT_S = 30.0
+"""Seconds to wait until the server accepts connections."""
 
 
-class Served:
-    """A store that is shown until `stop`, or the end of a `with` block, or of the process; a notebook shows a link to it."""
+class Server:
+    """A running server of a store, until `stop` or the end of a `with` block. A notebook shows a link to it."""
 
     def __init__(self, listening: Listening):
         self._server = listening.server
         self._thread = threading.Thread(target=listening.run, name="serve", daemon=True)
         self.url = listening.address
-        """Where it is, the token included where one is asked for."""
+        """Address, with the token if one is required."""
         self._thread.start()
         ends_at = time.monotonic() + SERVER_START_TIMEOUT_S
         while not self._server.started and self._thread.is_alive() and time.monotonic() < ends_at:
             time.sleep(0.01)
 
     def stop(self) -> None:
-        """End it, and wait until it has ended."""
+        """Stop the server and wait until it has stopped."""
         self._server.should_exit = True
         self._thread.join()
 
@@ -41,7 +42,7 @@ class Served:
         self.stop()
 
     def __repr__(self) -> str:
-        return f"{self.url} ({'read-only; .stop() ends it' if self._thread.is_alive() else 'ended'})"
+        return f"{self.url} ({'read-only, stop with .stop()' if self._thread.is_alive() else 'stopped'})"
 
     def _repr_html_(self) -> str:
         address = html.escape(self.url, quote=True)
@@ -58,16 +59,23 @@ def serve(
     token: bool = False,
     timeout: float = 30.0,
     memory: float = 1.0,
-) -> Served:
-    """Show a store in a browser as `depthrate serve` does, and return at once; port 0 is any that is free.
+) -> Server:
+    """Serve a store to browsers, as `depthrate serve` does, and return at once.
 
-    token: ask for one on this machine too; timeout, memory: seconds and GB that queries of its page may take.
-
+    Args:
+        store: Folder or fsspec URL. Default: DEPTHRATE_STORE, else ./results.
+        host: Address to listen on. Other than localhost, a token is required.
+        port: Port to listen on, 0 for any free port.
+        token: Whether to require a token on localhost too.
+        timeout: Time limit of a query in seconds.
+        memory: Memory limit of all queries together in GB.
+    Returns:
+        The running server.
     Raises:
-        StoreError: there is no such store.
-        UsageError: Starlette or uvicorn is not installed, or nothing can listen at that address.
+        StoreError: The store does not exist.
+        UsageError: Starlette or uvicorn is not installed, or the address cannot be used.
     """
     from depthrate.orchestrator.serve.server import listen
     from depthrate.storage.files.store import existing_store
 
-    return Served(listen(existing_store(store), host, port, with_token=token, timeout_s=timeout, memory_gb=memory))
+    return Server(listen(existing_store(store), host, port, with_token=token, timeout_s=timeout, memory_gb=memory))

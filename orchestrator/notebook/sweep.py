@@ -1,16 +1,16 @@
-"""A sweep in a notebook: what the command line does with it, as methods, with tables that show as HTML."""
+"""Sweeps in a notebook: the commands on a sweep as methods, with tables shown as HTML."""
 
 from __future__ import annotations
 
 import html
 import os
-import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from depthrate.deprecated import LAUNCH_OPTIONS, accept_old_arguments, rename_launch_options, warn_renamed
 from depthrate.sweeps.load import load_sweep, sweep_of_spec
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ StoreUrl = str | os.PathLike[str] | None
 
 
 class RunError(RuntimeError):
-    """Not all trials of a sweep are done; what was said above it has the reasons."""
+    """Not all trials of a sweep are done. The reasons are printed above it."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A frame with a sentence above it; a notebook shows both as HTML."""
+    """A frame with a sentence above it, shown as HTML in a notebook."""
 
     sentence: str
     frame: pd.DataFrame
@@ -46,7 +46,7 @@ class Table:
 
 @dataclass(frozen=True)
 class ReportFile:
-    """A report that was written; a notebook shows a link to it."""
+    """A written report, shown as a link in a notebook."""
 
     path: Path
 
@@ -56,40 +56,56 @@ class ReportFile:
 
 
 class Sweep:
-    """A named set of trials, with the parts of a sweep file as keyword arguments, and what can be done with it.
+    """A named set of trials, defined by the keys of a sweep file as keyword arguments.
 
-    Every method takes the store: any fsspec URL, else DEPTHRATE_STORE, else ./results.
+    Every method takes the store: a folder or fsspec URL. Default: DEPTHRATE_STORE, else ./results.
     """
 
     def __init__(self, name: str, task: str, **parts: Any):
-        """Describe a sweep: params, grid, zip, grids, include, exclude, derive, seeds, search, fit, figures.
+        """Define a sweep.
+
+        Args:
+            name: Name of the sweep.
+            task: Name of a task, or file.py:function.
+            **parts: Keys of a sweep file: params, grid, zip, grids, include, exclude, derive, seeds, search, fit, figures.
 
         Raises:
-            SweepError: a part is unknown or has the wrong form.
+            SweepError: A key is unknown or has the wrong form.
         """
         self._spec = sweep_of_spec({"name": name, "task": task} | {key: _plain(part) for key, part in parts.items()})
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the sweep."""
         return self._spec.name
 
     def spec(self) -> dict[str, Any]:
-        """Return the sweep as the mapping a sweep file would hold."""
+        """Return the content of the sweep file of this sweep."""
         return self._spec.spec()
 
     def __repr__(self) -> str:
         return f"Sweep({', '.join(f'{key}={part!r}' for key, part in self.spec().items())})"
 
     def plan(self, store: StoreUrl = None, **options: Any) -> Table:
-        """Return what would run, in packs, and how much is done; nothing starts. Options are those of `run`.
+        """List the pending packs with estimated time, as `depthrate plan` does. Nothing is started.
 
+        Args:
+            store: Folder or fsspec URL. Default: DEPTHRATE_STORE, else ./results.
+            **options: Options of `run`.
+        Returns:
+            One row per pack.
         Raises:
-            ValueError: the sweep cannot run: a parameter, its task, its data.
+            ValueError: The sweep cannot run: a parameter, its task or its data is wrong.
         """
         import pandas as pd
 
-        from depthrate.orchestrator.api.planning import check_launch, estimates_on, machines_of, plan_on, plan_sentence
+        from depthrate.orchestrator.api.planning import (
+            check_launch,
+            estimates_on,
+            open_compute_target,
+            plan_on,
+            plan_summary,
+        )
         from depthrate.orchestrator.search.proposals import with_search
         from depthrate.storage.files.data_folder import open_data_folder
         from depthrate.storage.files.store import open_store
@@ -97,9 +113,9 @@ class Sweep:
 
         launch, opened = self._options(store, options), open_store(store)
         checked, _ = with_search(check_launch(launch, open_data_folder(), self._spec), opened)
-        machines = machines_of(launch, checked.sweep, opened)
-        plan = plan_on(machines, checked, opened)
-        estimates = estimates_on(machines, plan, opened)
+        target = open_compute_target(launch, checked.sweep, opened)
+        plan = plan_on(target, checked, opened)
+        estimates = estimates_on(target, plan, opened)
         names = varying_parameters(checked.trials) if checked.trials else []
         rows = []
         for pack in plan.packs:
@@ -109,42 +125,41 @@ class Sweep:
                     "pack": pack.pack_id,
                     "trials": len(pack.trials),
                     **values,
-                    f"rough {estimates.unit}-s": estimates(pack),
+                    f"est. {estimates.unit}-s": estimates(pack),
                 }
             )
-        return Table(plan_sentence(plan), pd.DataFrame(rows))
+        return Table(plan_summary(plan), pd.DataFrame(rows))
 
     def run(self, store: StoreUrl = None, **options: Any) -> Table:
-        """Run what is pending with a live bar, fit its rates, and return them; what is committed is never redone.
+        """Run the pending trials with a progress bar, and fit the rates. Committed trials are never rerun.
 
-        Interrupting the cell stops it: each worker saves a checkpoint after its current step, and calling `run` again
-        goes on from there. `options` are those of `depthrate run` with the same words, as in workers=4, rerun=True,
-        cluster="gpu.toml"; with detach=True the jobs go on by themselves, and what is returned is the status.
+        Interrupting the cell stops the run: each worker saves a checkpoint after its current step, and the next call of
+        `run` resumes from there.
 
+        Args:
+            store: Folder or fsspec URL. Default: DEPTHRATE_STORE, else ./results.
+            **options: Options of `depthrate run`, as in workers=4, rerun=True, cluster="gpu.toml".
+        Returns:
+            The fits, or the status with detach=True.
         Raises:
-            KeyboardInterrupt: it was interrupted, and has stopped.
-            RunError: trials are left that failed.
-            TypeError: there is no such option.
-            ValueError: the sweep cannot run; nothing was started.
+            KeyboardInterrupt: The run was interrupted and has stopped.
+            RunError: Trials have failed.
+            TypeError: An option is unknown.
+            ValueError: The sweep cannot run. Nothing was started.
         """
         from depthrate.orchestrator.api.run import run_sweep
         from depthrate.orchestrator.launch.outcome import RunState
 
-        if "checkpoint_s" in options:
-            warnings.warn("checkpoint_s is checkpoint_seconds now", DeprecationWarning, stacklevel=2)
-            options["checkpoint_seconds"] = options.pop("checkpoint_s")
         launch = self._options(store, options)
         state = run_sweep(launch, self._spec)
         if state is RunState.INTERRUPTED:
-            raise KeyboardInterrupt("stopped; run the cell again to go on")
+            raise KeyboardInterrupt("stopped. Run the cell again to resume.")
         if state is RunState.INCOMPLETE:
-            raise RunError(
-                f"sweep {self.name!r} is not done; the reasons stand above; run it again to try what is left"
-            )
+            raise RunError(f"sweep {self.name!r} is not done, for the reasons above. Run it again to retry the rest.")
         return self.status(store) if launch.detach else self.fit(store)
 
     def status(self, store: StoreUrl = None) -> Table:
-        """Return how many of its trials are in which state."""
+        """Return the number of trials per state."""
         import pandas as pd
 
         from depthrate.orchestrator.monitor.status import sweep_status
@@ -156,12 +171,12 @@ class Sweep:
 
         checked, _ = self.checked(opened)
         state = sweep_status(self.name, [t.trial_id for t in checked.trials], take_snapshot(opened), opened)
-        said = f"{self.name}: {counted(len(state.states), 'trial')}, {state.trial_hours():.3g} trial-hours"
-        errors = "".join(f"; {count} failed with: {message}" for message, count in state.errors().most_common(3))
-        return Table(said + errors, pd.DataFrame([state.counts()]))
+        sentence = f"{self.name}: {counted(len(state.states), 'trial')}, {state.trial_hours():.3g} trial-hours"
+        errors = "".join(f". {count} failed with: {message}" for message, count in state.errors().most_common(3))
+        return Table(sentence + errors, pd.DataFrame([state.counts()]))
 
     def results(self, store: StoreUrl = None) -> StoreResults:
-        """Return the committed results of its trials alone: `.sql(...)`, `.df()`, `.plot(...)`, `.features(...)`."""
+        """Return the committed results of this sweep: `.sql(...)`, `.df()`, `.plot(...)`, `.features(...)`."""
         from depthrate.orchestrator.notebook.results import store_results
         from depthrate.storage.files.store import existing_store
 
@@ -171,7 +186,7 @@ class Sweep:
         return store_results(opened, checked.task).only(trial_ids, self.name)
 
     def fit(self, store: StoreUrl = None) -> Table:
-        """Fit the rates that the sweep asks for and return them, a row a curve and model; the store keeps them."""
+        """Fit and save the rates of the sweep, and return one row per curve and model."""
         import pandas as pd
 
         from depthrate.orchestrator.api.fit import fit_sweep
@@ -183,8 +198,8 @@ class Sweep:
         checked, view = self.checked(opened)
         result = fit_sweep(checked, opened, view)
         curves, rows = result.curves, result.rows
-        groups = ["by"] if any(parse_object(row["by"]) for row in rows) else []
-        shown = [
+        groups = ["by"] if any(object_of(row["by"]) for row in rows) else []
+        columns = [
             "metric",
             "x",
             *groups,
@@ -197,19 +212,19 @@ class Sweep:
             "weight",
             "n_points",
         ]
-        frame = pd.DataFrame(rows, columns=shown if rows else [])
+        frame = pd.DataFrame(rows, columns=columns if rows else [])
         if groups:
             frame["by"] = [", ".join(f"{k} = {v}" for k, v in parse_object(by).items()) for by in frame["by"]]
         notes = Counter(curve.note for curve in curves if not curve.fits)
-        said = [f"{counted(len(curves) - notes.total(), 'curve')} fitted"]
-        said += [f"{number} without a fit ({note})" for note, number in notes.items()]
-        return Table(f"{self.name}: {', '.join(said)}" if curves else f"{self.name} asks for no fit", frame)
+        counts = [f"{counted(len(curves) - notes.total(), 'curve')} fitted"]
+        counts += [f"{number} without a fit ({note})" for note, number in notes.items()]
+        return Table(f"{self.name}: {', '.join(counts)}" if curves else f"{self.name} requests no fit", frame)
 
     def report(self, path: str | os.PathLike[str] = "report.html", store: StoreUrl = None) -> ReportFile:
-        """Write the report, one HTML file that opens from disk, and return it.
+        """Write the report as one self-contained HTML file, and return a link to it.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: The file cannot be written.
         """
         from depthrate.orchestrator.api.report import ReportFiles, write_report
         from depthrate.storage.files.store import existing_store
@@ -221,46 +236,54 @@ class Sweep:
         return ReportFile(Path(path))
 
     def checked(self, store: Store) -> tuple[CheckedSweep, SearchView | None]:
-        """Return its trials so far, and its search.
+        """Return the sweep with its trials so far, and its search.
 
         Raises:
-            ValueError: the sweep cannot run: a parameter, its task, its data.
+            ValueError: A parameter, the task or the data is wrong.
         """
         from depthrate.orchestrator.launch.launch_plan import check_sweep
         from depthrate.orchestrator.search.proposals import with_search
 
         return with_search(check_sweep(self._spec), store)
 
-    def _options(self, store: StoreUrl, given: Mapping[str, Any]) -> LaunchOptions:
+    def _options(self, store: StoreUrl, options: Mapping[str, Any]) -> LaunchOptions:
         from depthrate.orchestrator.executors.registry import make_launch_options
 
-        known = [option.name for option in run_options()]
-        if unknown := given.keys() - known:
-            raise TypeError(f"{', '.join(sorted(unknown))}: no option of run; there are {', '.join(known)}")
+        for old in options.keys() & LAUNCH_OPTIONS.keys():
+            warn_renamed(f"option {old}", LAUNCH_OPTIONS[old], stacklevel=3)
+        options = rename_launch_options(options)
+        allowed = [option.name for option in run_options()]
+        if unknown := options.keys() - allowed:
+            raise TypeError(f"unknown option of run: {', '.join(sorted(unknown))}. Allowed: {', '.join(allowed)}")
         url = None if store is None else os.fspath(store)
-        return make_launch_options(self.name, {**given, "store": url})
+        return make_launch_options(self.name, {**options, "store": url})
 
 
 def run_options() -> list[Option]:
-    """Return the options that `Sweep.run` takes: those of `depthrate run` but for what a sweep in Python says itself."""
+    """Return the options of `Sweep.run`: those of `depthrate run` except the store and --set."""
     from depthrate.orchestrator.executors.registry import launch_options
 
     return [option for option in launch_options() if option.name not in ("store", "set_")]
 
 
-def load(given: str | os.PathLike[str], **parameters: Any) -> Sweep:
-    """Read a sweep file (or a shipped sweep's name, or `file.py:function`); keyword arguments replace its parameters.
+@accept_old_arguments
+def load(sweep: str | os.PathLike[str], **parameters: Any) -> Sweep:
+    """Load a sweep.
+
+    Args:
+        sweep: A sweep file, the name of a shipped sweep, or `file.py:function`.
+        **parameters: Parameters of the sweep to replace.
 
     Raises:
-        SweepError: the file is missing, is not YAML, or does not describe a sweep.
+        SweepError: The file is missing, is not YAML, or does not describe a sweep.
     """
-    return Sweep(**load_sweep(os.fspath(given), parameters).spec())
+    return Sweep(**load_sweep(os.fspath(sweep), parameters).spec())
 
 
 def _plain(part: Any) -> Any:
-    """Return a part of a sweep as a sweep file has it: mappings for what are objects in Python."""
+    """Convert a part of a sweep to plain data, as in a sweep file."""
     if isinstance(part, list | tuple):
-        return [_plain(each) for each in part]
+        return [_plain(item) for item in part]
     return part.spec() if hasattr(part, "spec") else part
 
 

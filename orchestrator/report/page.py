@@ -32,7 +32,7 @@ from depthrate.orchestrator.report.text import duration_text, escape, number_tex
 from depthrate.orchestrator.report.trial_tables import left_out_table, trial_details, trial_table
 from depthrate.sweeps.yaml_file import yaml_text
 from depthrate.tasks.citations import titles_cited
-from depthrate.tasks.metric import Measurement
+from depthrate.tasks.metric import Metric
 
 
 def render_report(data: ReportData) -> str:

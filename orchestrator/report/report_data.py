@@ -16,7 +16,7 @@ from depthrate.orchestrator.report.curve_groups import unique, varying_names
 from depthrate.orchestrator.report.figure_data import FigureContent
 from depthrate.orchestrator.report.plot import Plot
 from depthrate.storage.attempts.records import Record
-from depthrate.tasks.metric import Measurement, Per
+from depthrate.tasks.metric import Metric, Per
 from depthrate.tasks.panel import Panel
 
 STATE_COLUMNS = ("trial_id", "state", "wall_s", "steps_done", "device", "host", "committed_at", "error")
@@ -130,4 +130,4 @@ class ReportData:
             return self.measurements[name]
         values = self.metrics[name] if name in self.metrics else pd.Series(dtype=float)
         positive = bool((pd.to_numeric(values, errors="coerce").dropna() > 0).all())
-        return Measurement(name, axis="log" if positive else "linear")
+        return Metric(name, axis="log" if positive else "linear")

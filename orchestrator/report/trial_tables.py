@@ -26,7 +26,7 @@ from depthrate.orchestrator.report.text import (
     number_text,
     value_text,
 )
-from depthrate.tasks.metric import Measurement
+from depthrate.tasks.metric import Metric
 
 MAX_TABLE_ROWS = 500
 MAX_IDS = 20

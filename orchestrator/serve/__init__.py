@@ -1,5 +1,5 @@
-"""`depthrate serve`: a page in the browser that shows a store as it is, for as many as look, and changes nothing in it.
+"""`depthrate serve`: show a live store to any number of browsers, read-only.
 
-`poller` looks at the store, `summary`, `rows` and `drawn` make of that what browsers are sent, `sql` answers questions;
-`access` says who may ask, `pages` has the pages and `web` the addresses. Starlette is imported when the command is called.
+`poller` polls the store, `summary`, `rows` and `renderer` prepare the responses, and `sql` runs queries. `access` checks
+requests, `pages` has the HTML and `web` the routes. Starlette is imported when the command is called.
 """

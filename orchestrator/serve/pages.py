@@ -32,7 +32,7 @@ def sweep_page(sweep: str) -> str:
         '<section id="figures"><h2>Figures</h2><p class=note id=figures-note>They are drawn when they come into view.</p>'
         "<div class=figures id=drawn></div></section>"
     )
-    links = '<p class=meta><a href="../../">all sweeps</a> <a href="report">the whole report</a></p>'
+    links = '<p class=meta><a href="../../">all sweeps</a> <a href="report">Full report</a></p>'
     return _page("sweep", "../../", sweep, links, body, draws=True)
 
 
@@ -43,7 +43,7 @@ def trial_page(sweep: str, trial_id: str) -> str:
         '<section id="curves"><h2>Curves</h2><p class=controls id=of></p><div class=plot id=lines></div>'
         "<p class=note id=lines-note></p></section>"
         '<section id="log"><h2>Attempts and their logs</h2><pre id=text>…</pre></section>'
-        '<section id="values"><h2>Measured last</h2><div id=numbers></div><h2>Parameters</h2><div id=params></div></section>'
+        '<section id="values"><h2>Final metrics</h2><div id=numbers></div><h2>Parameters</h2><div id=params></div></section>'
     )
     links = f'<p class=meta>a trial of <a href="../">{escape(sweep)}</a></p>'
     return _page("trial", "../../../", trial_id, links, body, draws=True)
@@ -55,9 +55,9 @@ def sql_page(store: str, timeout_s: float, most_rows: int) -> str:
     examples = "".join(f"<button type=button class=example>{escape(text)}</button>" for text in _EXAMPLES)
     body = (
         f"<form id=ask><textarea id=query rows=5 spellcheck=false aria-label=SQL>{escape(_EXAMPLES[0])}</textarea>"
-        "<p class=controls><button type=submit>Ask</button> <label>of sweep <select id=of>"
+        "<p class=controls><button type=submit>Run</button> <label>of sweep <select id=of>"
         "<option value=''>all</option></select></label> "
-        f"<span class=note>One SELECT over the views; at most {timeout_s:g} s and {most_rows} rows; Ctrl-Enter asks.</span>"
+        f"<span class=note>One SELECT over the views; at most {timeout_s:g} s and {most_rows} rows; Ctrl-Enter runs it.</span>"
         f"</p></form><p class=note id=answered></p><div id=table></div><details open><summary>Views</summary><dl>{views}</dl>"
         f"<p class=examples>{examples}</p></details>"
     )
@@ -70,7 +70,7 @@ def missing_page(sentence: str, root: str) -> str:
     return _page(
         "none",
         root,
-        "Not here",
+        "Not found",
         f'<p class=meta><a href="{root or "./"}">all sweeps</a></p>',
         f"<p>{escape(sentence)}</p>",
     )

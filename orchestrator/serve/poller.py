@@ -1,4 +1,4 @@
-"""The one who looks at the store for everybody: a thread that looks again and again while somebody wants to know."""
+"""A thread that polls the store for all browsers, while requests arrive."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 
 from depthrate.orchestrator.api.find_sweep import planned_trials
-from depthrate.orchestrator.api.status import WATCH_EVERY_S, StatusSnapshot, Watched
+from depthrate.orchestrator.api.status import POLL_INTERVAL_S, StatusPoller, StatusSnapshot
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.storage.catalog.specs import LaunchedSpec, newest_specs
 from depthrate.storage.commits.source import first_line
@@ -18,39 +18,41 @@ from depthrate.storage.tables.schema import TRIALS
 
 log = logging.getLogger("depthrate")
 POLLER_IDLE_TIMEOUT_S = 15.0
-"""Nobody has asked for so long: the store is left alone until somebody does."""
+"""Seconds without a request after which polling pauses."""
 SLOW_POLL_WARNING_S = 10.0
-"""A look that takes longer is told of."""
+"""Seconds after which a running poll is reported as slow."""
 PLAN_EVERY_LOOKS = 3
-"""Launches are looked for at every third look."""
+"""Number of polls between two checks for new launches."""
 SEARCH_EVERY_S = 15.0
-"""Searches propose trials without a new launch, so that what they ask for is read again."""
+"""Seconds between two reads of the trials of searches, which grow without a new launch."""
 AGAIN_EVERY_S = 2.0
-"""What is not known is looked for at once, and no more often than this."""
+"""Minimum seconds between two immediate polls for unknown sweeps."""
 FIRST_LOOK_S = 20.0
-"""For so long a first question waits for the first look."""
+"""Seconds that a first request waits for the first poll."""
 
 
 @dataclass(frozen=True)
 class StoreView:
-    """What the last look that succeeded found, and what has gone wrong since."""
+    """Result of the last successful poll, and the error since."""
 
     number: int = 0
-    """Of the look: what has the same number is the same."""
+    """Number of the poll. Equal numbers have equal content."""
     look: StatusSnapshot | None = None
     specs: dict[str, LaunchedSpec] = field(default_factory=dict)
     """Sweep -> its newest launch."""
     error: str = ""
-    """Why the store does not answer now; empty where it does."""
+    """Reason why the store does not answer, else empty."""
 
 
 class Poller:
-    """Looks at a store every two seconds, however many ask."""
+    """Polls a store every two seconds, for any number of requests."""
 
-    def __init__(self, store: Store, every_s: float = WATCH_EVERY_S):
+    def __init__(self, store: Store, every_s: float = POLL_INTERVAL_S):
         self.store = store
         self._every_s = every_s
-        self._watched = Watched(store, {}, with_costs=True, with_events=True, columns=TRIALS.names, is_sparing=True)
+        self._watched = StatusPoller(
+            store, {}, with_costs=True, with_events=True, columns=TRIALS.names, is_sparing=True
+        )
         self._stamps: dict[str, Stamp] | None = None
         self._specs: dict[str, LaunchedSpec] = {}
         self._planned_at = 0.0
@@ -59,17 +61,17 @@ class Poller:
         self._changed, self._is_ended = threading.Condition(), False
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start polling."""
         threading.Thread(target=self._run, name="poller", daemon=True).start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop polling."""
         with self._changed:
             self._is_ended = True
             self._changed.notify_all()
 
     def seen(self) -> StoreView:
-        """Return what the last look found; who asks after a while without questions gets a new one."""
+        """Return the result of the last poll, or of a new one if polling was paused."""
         with self._changed:
             was_idle = time.monotonic() - self._asked_at > POLLER_IDLE_TIMEOUT_S
             self._asked_at = time.monotonic()
@@ -86,7 +88,7 @@ class Poller:
             return StoreView(self._seen.number, self._seen.look, self._seen.specs, said)
 
     def seen_again(self) -> StoreView:
-        """Return what is found by a look that begins now and reads the launches: for who asks for what is not known."""
+        """Poll now, including launches, and return the result: for requests of unknown sweeps."""
         with self._changed:
             if time.monotonic() - self._again_at >= AGAIN_EVERY_S:
                 self._again_at, self._is_wanted = time.monotonic(), True
@@ -105,7 +107,7 @@ class Poller:
             self.refresh()
 
     def refresh(self) -> None:
-        """Look once."""
+        """Poll once."""
         before, is_wanted = self._seen, self._is_wanted
         try:
             if is_wanted or before.number % PLAN_EVERY_LOOKS == 0 or before.error:
@@ -114,8 +116,8 @@ class Poller:
         except (OSError, StoreError) as error:
             said = f"{self.store.url} does not answer ({first_line(error)}); it is asked again"
             now = StoreView(before.number + 1, before.look, before.specs, said)
-        except Exception as error:  # one look that fails must not end all looking
-            log.exception("a look at %s failed", self.store.url)
+        except Exception as error:  # one failed poll must not end polling
+            log.exception("polling %s failed", self.store.url)
             said = f"{self.store.url} could not be read ({first_line(error)}); it is asked again"
             now = StoreView(before.number + 1, before.look, before.specs, said)
         with self._changed:
@@ -124,8 +126,8 @@ class Poller:
             self._changed.notify_all()
 
     def _plan(self) -> None:
-        """Read which trials the sweeps ask for, where a launch has changed that."""
-        self.store.require_exists()  # no folder would list as one without launches
+        """Read the trials of all sweeps, if a launch has changed them."""
+        self.store.require_exists()  # a missing folder would list as empty
         stamps = self.store.stamps("sweeps")
         is_search = any("search" in spec.spec for spec in self._specs.values())
         is_old = is_search and time.monotonic() - self._planned_at > SEARCH_EVERY_S

@@ -1,7 +1,7 @@
-"""The process that draws: for each sweep that is asked for, its figures and its report as packed files.
+"""The process that renders figures and reports of sweeps into compressed files.
 
-It is its own since drawing takes the processor for seconds, which all that look would wait for, and since what a task's code
-does there ends nothing else. A request is a line of JSON, and so is the answer; it ends when nobody asks any more.
+It is a separate process because rendering takes seconds of CPU time, and because a crash in a task's code must not stop the
+server. Requests and answers are lines of JSON. It exits when idle.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from depthrate.storage.query.results import Results
 
 RENDERER_IDLE_TIMEOUT_S = 120.0
 MAX_RENDERS_PER_PROCESS = 20
-"""Then it ends, and another begins with the memory that drawing needs and no more."""
+"""Maximum number of renders before the process is replaced, to free memory."""
 LEFT_TO_OTHERS = 5
-"""Trials that run on the same machine, and the pages, come first."""
+"""Niceness, so that trials on the same machine and the pages have priority."""
 
 
 def main() -> None:
-    """Draw what is asked for on the standard input; argument: the store."""
+    """Render the sweeps requested on stdin. Argument: the store."""
     os.nice(LEFT_TO_OTHERS)
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a task's code prints is no answer
+    os.dup2(2, 1)  # output of a task's code must not mix with answers
     store, results = Store(sys.argv[1]), None
     for _ in range(MAX_RENDERS_PER_PROCESS):
         if not select.select([sys.stdin], [], [], RENDERER_IDLE_TIMEOUT_S)[0] or not (line := sys.stdin.readline()):
@@ -55,8 +55,8 @@ def _draw(store: Store, results: Results, sweep: str, figures: Path, page: Path)
     """Write both files.
 
     Raises:
-        ValueError: the sweep's task is not to be had, or the store does not answer.
-        OSError: the store does not answer, or the files cannot be written.
+        ValueError: The sweep's task cannot be loaded, or the store does not answer.
+        OSError: The store does not answer, or the files cannot be written.
     """
     checked, _ = find_launch(newest_specs(store)[sweep], store)
     data = read_sweep(checked, store, results, ["depthrate", "run", sweep, "--store", store.url])

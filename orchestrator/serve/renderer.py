@@ -1,4 +1,4 @@
-"""What was drawn of the sweeps, for the pages: by a process that is started when somebody looks, ends alone, and may fail."""
+"""Rendered figures and reports of sweeps, made by a process that starts on demand, exits when idle, and may fail."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from depthrate.storage.files.store import Store
 from depthrate.tasks.python_process import start_python
 
 MAX_RENDER_S = 180.0
-"""Drawing that takes longer is ended."""
+"""Time limit of a render in seconds."""
 REPORT_WAIT_TIMEOUT_S = 60.0
-"""For so long a report waits for what was committed since."""
+"""Seconds that a report waits for the render of newer commits."""
 RENDER_INTERVAL_S, SHARE = 15.0, 10.0
-"""A sweep is drawn again no sooner than this after the last time, nor than so many times what that took."""
+"""Minimum seconds between two renders of a sweep, and the minimum as a multiple of the last render time."""
 MAX_CACHED_REPORTS = 8
-"""Sweeps whose figures are kept: those that were looked at last."""
+"""Maximum number of sweeps with cached figures, least recently used first out."""
 
 
 class DrawingError(Exception):
-    """The process that draws has ended, or was ended, before it answered."""
+    """The render process ended or was terminated before it answered."""
 
 
 @dataclass
 class RenderedSweep:
-    """What was drawn of one sweep last."""
+    """Last render of a sweep."""
 
     name: str = ""
-    """Of its files; empty where nothing has been drawn yet."""
+    """Name of the files, empty before the first render."""
     last_error: str = ""
-    """What went wrong since."""
+    """Error since the last render, else empty."""
     visible_commits: frozenset[tuple[str, str]] | None = None
-    """The (trial, attempt) that counted then."""
+    """Visible (trial, attempt) pairs at the render."""
     due_at: float = 0.0
     running: Future[None] | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Renderer:
-    """Has sweeps drawn, one after the other, when they are asked for and something was committed."""
+    """Renders sweeps one at a time, when they are requested and have new commits."""
 
     def __init__(self, store: Store):
         self._store = store
@@ -61,7 +61,7 @@ class Renderer:
         self._lock, self._number, self._is_ended = threading.Lock(), 0, False
 
     def stop(self) -> None:
-        """End what draws, and forget what was drawn."""
+        """Terminate the render process and delete its files."""
         with self._lock:
             self._is_ended = True
             self._end_process()
@@ -69,11 +69,11 @@ class Renderer:
         self._scratch.cleanup()
 
     def figures(self, sweep: str, seen: StoreView) -> RenderedSweep:
-        """Return what was drawn last, at once; if something was committed since, it is drawn from now on."""
+        """Return the last render at once, and start a new one if there are new commits."""
         return self._asked(sweep, seen)
 
     def page(self, sweep: str, seen: StoreView) -> tuple[bytes | None, str]:
-        """Return the report, packed by gzip, and what went wrong since it was drawn; it waits while it is being drawn."""
+        """Return the gzipped report and the error since its render. Waits for a running render."""
         drawn = self._asked(sweep, seen)
         if drawn.running is not None:
             wait([drawn.running], REPORT_WAIT_TIMEOUT_S)
@@ -82,7 +82,7 @@ class Renderer:
         return None, drawn.last_error or "It is still being drawn; ask again in a while."
 
     def packed_figures(self, name: str) -> bytes | None:
-        """Return the figures of one drawing, packed by gzip; None where others have taken their place."""
+        """Return the gzipped figures of a render, or None if they were replaced."""
         with self._lock:
             is_known = any(name == drawn.name for drawn in self._sweeps.values())
         with contextlib.suppress(OSError):
@@ -124,10 +124,10 @@ class Renderer:
             self._forget(before)
 
     def _answer(self, request: dict[str, str]) -> str:
-        """Return what went wrong; empty where all is drawn.
+        """Send a render request and return its error, empty on success.
 
         Raises:
-            DrawingError: the process ended, or took too long and was ended.
+            DrawingError: The process ended, or timed out and was terminated.
         """
         for is_last in (False, True):
             process = self._started()
@@ -142,7 +142,7 @@ class Renderer:
             code = process.wait()
             self._end_process()
             if code or is_last:
-                break  # one that was idle for long has ended well, and another is asked
+                break  # an idle process exits with 0: start another
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         raise DrawingError(f"the process that draws has ended ({how}); what it printed stands where serve was started")
 
@@ -174,7 +174,7 @@ class Renderer:
 
 
 def _counting(seen: StoreView, sweep: str) -> frozenset[tuple[str, str]]:
-    """Return the (trial, attempt) of a sweep that count."""
+    """Return the visible (trial, attempt) pairs of a sweep."""
     assert seen.look is not None
     known = state_of(seen, sweep).states
     columns = (seen.look.snapshot.trials[name].to_pylist() for name in ("trial_id", "attempt_id"))

@@ -20,7 +20,7 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.query.results import Results
 from depthrate.storage.tables.custom_columns import quoted
 
-SHOWN_CURVES = 40
+MAX_CURVES_SHOWN = 40
 """Trials in the figure of curves: those that run, then those that were committed last."""
 CURVE_POINTS = 200
 ORDER = ("failed", "diverged", "running", "ok", "pending")
@@ -80,8 +80,8 @@ class SweepRows:
             OSError, StoreError: the store does not answer.
         """
         with self._locked_refresh(seen) as (state, live):
-            shown = {trial_id: curves_of(pack, trial_id) for trial_id, pack in list(live.items())[:SHOWN_CURVES]}
-            room = SHOWN_CURVES - len(shown)
+            shown = {trial_id: curves_of(pack, trial_id) for trial_id, pack in list(live.items())[:MAX_CURVES_SHOWN]}
+            room = MAX_CURVES_SHOWN - len(shown)
             newest = [trial_id for trial_id in reversed(self._order) if trial_id in self._curves]
             shown |= {trial_id: self._curves[trial_id] for trial_id in newest[:room]}
             names = logged_names(shown.values())
@@ -129,7 +129,7 @@ class SweepRows:
         curves = _read_curves(self._results(snapshot).without(others), [trial_id]).get(trial_id, {})
         with self._lock:
             self._curves[trial_id] = curves
-            for other in list(self._curves)[: -2 * SHOWN_CURVES]:
+            for other in list(self._curves)[: -2 * MAX_CURVES_SHOWN]:
                 del self._curves[other]
         return curves
 
@@ -172,7 +172,7 @@ class SweepRows:
             for row in _rows_of(new, "select * from results")
         }
         self._order = sorted(self._committed, key=lambda t: str(self._committed[t]["committed_at"]))
-        last = set(self._order[-SHOWN_CURVES:])
+        last = set(self._order[-MAX_CURVES_SHOWN:])
         self._curves |= _read_curves(new, [row["trial_id"] for row in found if row["trial_id"] in last])
         self._curves = {t: curves for t, curves in self._curves.items() if t in last}
         self._read |= {(row["trial_id"], row["attempt_id"]) for row in found}

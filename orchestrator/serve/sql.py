@@ -1,4 +1,4 @@
-"""The box for SQL: each question runs in a process of its own, which is killed at its limits or when nobody waits for it."""
+"""SQL queries of browsers: each runs in a separate process, killed at its limits or when the client disconnects."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ from depthrate.storage.query.sql_checks import QueryError
 from depthrate.tasks.python_process import start_python
 
 MAX_ROWS = 1000
-"""Of an answer; the rest is not shown."""
+"""Maximum number of rows in an answer."""
 MAX_READERS = 4
-"""Questions that run at the same time; those that come then wait for `PATIENCE_S`."""
+"""Maximum number of parallel queries. Others wait for `READER_WAIT_TIMEOUT_S`."""
 MAX_READERS_PER_CLIENT = 2
-"""Of one client: so that nobody keeps all others waiting."""
+"""Maximum number of parallel queries per client."""
 READER_WAIT_TIMEOUT_S = 5.0
 READER_GRACE_S = 0.5
-"""A process that has not ended its question itself is killed so long after the time limit."""
+"""Seconds after the time limit when a process is killed that has not interrupted its query."""
 READ_WAIT_S = 60.0
-"""Longest wait for a process to start and read what is committed, which the time limit of a question does not include."""
+"""Maximum seconds for a process to start and read the store, in addition to the time limit of a query."""
 CLIENT_POLL_INTERVAL_S = 0.1
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one question may take."""
+    """Limits of one query."""
 
     timeout_s: float = 30.0
     memory_gb: float = 1.0
 
 
 class BusyError(Exception):
-    """All processes are in use and stay so, or one that is needed has ended."""
+    """All processes are in use, or the store does not answer."""
 
 
 class ClientGoneError(Exception):
-    """Nobody waits for the answer any more."""
+    """The client has disconnected."""
 
 
 @dataclass
 class _Process:
-    """One child process with the end of its answers that is not a whole line yet."""
+    """A child process with the incomplete last line of its output."""
 
     popen: subprocess.Popen[bytes]
     temp: tempfile.TemporaryDirectory[str]
@@ -63,11 +63,11 @@ class _Process:
         self.popen.stdin.flush()
 
     def line(self, wait_s: float, is_gone: Callable[[], bool]) -> bytes | None:
-        """Return the next line of its answers; None where there is none in time.
+        """Return the next line of output, or None after a timeout.
 
         Raises:
-            ClientGoneError: nobody waits for it.
-            EOFError: the process has ended.
+            ClientGoneError: The client has disconnected.
+            EOFError: The process has ended.
         """
         assert self.popen.stdout is not None
         deadline = time.monotonic() + wait_s
@@ -95,7 +95,7 @@ class _Process:
 
 
 class SqlProcesses:
-    """The processes that answer questions about one store, started when they are needed and kept for the next question."""
+    """Pool of processes that run queries on one store, started on demand and reused."""
 
     def __init__(self, store: Store, limits: Limits):
         self._store, self._limits = store, limits
@@ -106,7 +106,7 @@ class SqlProcesses:
         self._lock, self._is_ended = threading.Lock(), False
 
     def stop(self) -> None:
-        """End all processes that are free; the others end with their questions."""
+        """Terminate all free processes. The others end after their queries."""
         self._is_ended = True
         for _ in range(MAX_READERS):
             with contextlib.suppress(queue.Empty):
@@ -115,18 +115,18 @@ class SqlProcesses:
                     process.end()
 
     def ask(self, query: str, sweep: str | None, client: str, is_gone: Callable[[], bool]) -> bytes:
-        """Return the answer as JSON: columns, the first rows as texts, whether there are more, problems of the store.
+        """Run a query and return JSON: columns, first rows, whether there are more, problems of the store.
 
         Raises:
-            QueryError: it is not understood, does anything but read the views, or takes more than it may.
-            BusyError: too much is asked at once, or the store does not answer.
-            ClientGoneError: the client has left.
+            QueryError: The query is refused or exceeds its limits.
+            BusyError: Too many queries are running, or the store does not answer.
+            ClientGoneError: The client has disconnected.
         """
         with self._turn_of(client):
             try:
                 free = self._free.get(timeout=READER_WAIT_TIMEOUT_S)
             except queue.Empty:
-                raise BusyError(f"{MAX_READERS} questions are being answered already; ask again in a while") from None
+                raise BusyError(f"too many queries running (limit {MAX_READERS}). Try again shortly.") from None
             kept: _Process | None = None
             try:
                 process, answer = self._answered(free, {"sql": query, "sweep": sweep}, is_gone)
@@ -146,7 +146,7 @@ class SqlProcesses:
         with self._lock:
             if self._asking[client] >= MAX_READERS_PER_CLIENT:
                 raise BusyError(
-                    f"{MAX_READERS_PER_CLIENT} questions of yours are being answered already; ask again in a while"
+                    f"too many of your queries running (limit {MAX_READERS_PER_CLIENT}). Try again shortly."
                 )
             self._asking[client] += 1
         try:
@@ -160,7 +160,7 @@ class SqlProcesses:
     def _answered(
         self, process: _Process | None, request: dict[str, str | None], is_gone: Callable[[], bool]
     ) -> tuple[_Process, bytes]:
-        """Return the process that answered, and its answer; a process that did not is ended."""
+        """Return the process and its answer. A process without an answer is terminated."""
         timeout_s = self._limits.timeout_s
         is_new = process is None
         process = process or self._start()
@@ -170,7 +170,9 @@ class SqlProcesses:
                 raise BusyError(f"{self._store.url} was not read in {READ_WAIT_S:.0f} s; ask again in a while")
             answer = process.line(timeout_s + READER_GRACE_S, is_gone)
             if answer is None:
-                raise QueryError(f"the query took longer than {timeout_s:g} s and was ended; allow more (--timeout)")
+                raise QueryError(
+                    f"the query took longer than {timeout_s:g} s and was ended; allow more (--timeout-seconds)"
+                )
         except (EOFError, OSError):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.popen.wait(READER_GRACE_S)  # it has closed its output, and ends
@@ -180,8 +182,7 @@ class SqlProcesses:
                 return self._answered(None, request, is_gone)
             raise QueryError(
                 f"the process that ran the query has ended ({f'signal {-code}' if code < 0 else f'exit code {code}'}), "
-                f"probably since it needs more memory than it may; allow more (--memory, now {self._limits.memory_gb:g} GB), "
-                "or ask for less at once"
+                f"probably because it needs more than {self._limits.memory_gb:g} GB. Raise --memory-gb, or select less at once."
             ) from None
         except BaseException:
             process.end()

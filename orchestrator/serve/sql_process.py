@@ -58,7 +58,7 @@ def _answer_all(limits: contextlib.ExitStack) -> None:
         except QueryMemoryError as error:  # what it has freed may stay this process's
             said, is_last = _refusal("?", str(error)), True
         except (MemoryError, RuntimeError):  # no thread can be started: RuntimeError
-            more = f"allow more (--memory, now {memory_gb:g} GB), or ask for less at once"
+            more = f"allow more (--memory-gb, now {memory_gb:g} GB), or ask for less at once"
             said, is_last = _refusal("?", f"the query takes more memory than it may; {more}"), True
         except QueryError as error:
             said = _refusal("?", str(error))
@@ -79,7 +79,7 @@ def _answer(results: Results, query: str, sweep: str | None, timeout_s: float, m
     Raises:
         QueryError: the query is refused, or its answer is too large.
     """
-    chosen = results if sweep is None else results.of(sweep)
+    chosen = results if sweep is None else results.for_sweep(sweep)
     relation = chosen.sql(query, timeout_s=timeout_s, memory_gb=memory_gb)
     rows = relation.limit(MAX_ROWS + 1).fetchall()
     answer = json_text(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from depthrate.orchestrator.api.status import SHOWN_EVENTS, StatusSnapshot, job_words, stalled_words
+from depthrate.orchestrator.api.status import MAX_EVENTS_SHOWN, StatusSnapshot, job_text, stalled_text
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.registry import schedulers
 from depthrate.orchestrator.monitor.cost import cost_lines, device_hours_unit, hours_text
 from depthrate.orchestrator.monitor.status import SweepStatus
 
-SHOWN_LINES = 5
+MAX_LINES_SHOWN = 5
 
 
 def summaries(look: StatusSnapshot) -> list[dict[str, Any]]:
@@ -24,12 +24,12 @@ def summary(look: StatusSnapshot, state: SweepStatus) -> dict[str, Any]:
     cost, launch = look.costs.get(state.name), look.launches.get(state.name, {})
     devices = {} if cost is None else cost.devices
     errors = [
-        f"{counted(count, 'trial')} failed with: {said}" for said, count in state.errors().most_common(SHOWN_LINES)
+        f"{counted(count, 'trial')} failed with: {said}" for said, count in state.errors().most_common(MAX_LINES_SHOWN)
     ]
-    stalled = [stalled_words(state.name, record) for record in state.stalled[:SHOWN_LINES]]
+    stalled = [stalled_text(state.name, record) for record in state.stalled[:MAX_LINES_SHOWN]]
     jobs = look.jobs[look.states.index(state)]
-    waiting = [job_words(each, schedulers()[executor].title) for executor, each in jobs.items() if each is not None]
-    events = [{"at": event["at"], "text": event["text"]} for event in launch.get("events", [])[-SHOWN_EVENTS:]]
+    waiting = [job_text(each, schedulers()[executor].title) for executor, each in jobs.items() if each is not None]
+    events = [{"at": event["at"], "text": event["text"]} for event in launch.get("events", [])[-MAX_EVENTS_SHOWN:]]
     return {
         "name": state.name,
         "trials": len(state.states),

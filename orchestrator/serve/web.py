@@ -24,7 +24,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from depthrate.orchestrator.api.logs import print_attempts
-from depthrate.orchestrator.api.status import WATCH_EVERY_S
+from depthrate.orchestrator.api.status import POLL_INTERVAL_S
 from depthrate.orchestrator.console.tables import ANY_WIDTH, PlainConsole, json_text
 from depthrate.orchestrator.report.page import page_policy
 from depthrate.orchestrator.report.plotly_bundle import library
@@ -270,7 +270,7 @@ def make_app(
     names: frozenset[str] = frozenset(),
     token: str | None = None,
     cookie: str = "depthrate",
-    every_s: float = WATCH_EVERY_S,
+    every_s: float = POLL_INTERVAL_S,
 ) -> Starlette:
     """Return the application; it looks at the store while it is served.
 

@@ -328,7 +328,7 @@ def run_job(job: AttemptSpec, stop: StopFlag, judge: Judge | None = None) -> Att
         pack_id=job.pack_id,
         trial_ids=job.all_trial_ids,
         device=job.options.device,
-        code_hash=job.options.code,
+        code_hash=job.options.code_version,
         beat_s=job.options.beat_s,
         gpu_share=job.options.gpu_share if job.options.device == "cuda" else None,
     )

@@ -1,7 +1,7 @@
-"""depthrate for notebooks and tasks: open a store, define a task, load a sweep, fit rates.
+"""The Python interface of depthrate: define tasks, load and run sweeps, open stores, fit exponents.
 
-Beside this file lie links to the five folders of the code. Names are imported when they are asked for: a command that
-reads a table need not wait for what trains.
+This folder contains links to the five folders of the code. Public names are imported on first use, so that a command
+that only reads a table does not import torch.
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from depthrate.deprecated import CLASSES, FUNCTIONS, warn_renamed
+
 if TYPE_CHECKING:
     from depthrate.orchestrator.notebook.comparison import Comparison, compare
     from depthrate.orchestrator.notebook.results import open_results as open
-    from depthrate.orchestrator.notebook.serving import Served, serve
+    from depthrate.orchestrator.notebook.serving import Server, serve
     from depthrate.orchestrator.notebook.sweep import RunError, Sweep, load
     from depthrate.storage.files.store import StoreError
     from depthrate.storage.query.results import Results
     from depthrate.storage.query.sql_checks import QueryError
     from depthrate.sweeps.errors import SweepError
-    from depthrate.sweeps.load import load_sweep
-    from depthrate.sweeps.spec import FitRequest, Measure, Prune, Search
+    from depthrate.sweeps.spec import FinalRuns, FitRequest, Prune, Search
     from depthrate.tasks.fits.common_exponent import common_exponent
     from depthrate.tasks.fits.cutoffs import cutoff
     from depthrate.tasks.fits.rates import fit_many, fit_rates, predict
@@ -30,26 +31,26 @@ if TYPE_CHECKING:
     from depthrate.tasks.measures.labelled import FeaturesError
     from depthrate.tasks.measures.linear_probe import probe_accuracy, probe_r2
     from depthrate.tasks.measures.measure import measure
-    from depthrate.tasks.measures.stream import Measurer
-    from depthrate.tasks.metric import Measurement
+    from depthrate.tasks.measures.stream import StreamingMetrics
+    from depthrate.tasks.metric import Metric
     from depthrate.tasks.supervised.probe import probe
 
 __all__ = [
     "Comparison",
     "FeaturesError",
+    "FinalRuns",
     "FitRequest",
     "Interrupted",
-    "Measure",
-    "Measurement",
-    "Measurer",
+    "Metric",
     "Prune",
     "Pruned",
     "QueryError",
     "Results",
     "RunError",
     "Search",
-    "Served",
+    "Server",
     "StoreError",
+    "StreamingMetrics",
     "Sweep",
     "SweepError",
     "TaskError",
@@ -64,7 +65,6 @@ __all__ = [
     "intrinsic_dimension",
     "linear_cka",
     "load",
-    "load_sweep",
     "measure",
     "open",
     "predict",
@@ -78,38 +78,42 @@ __all__ = [
 
 _HOMES = {
     "orchestrator.notebook.comparison": ("Comparison", "compare"),
-    "orchestrator.notebook.serving": ("Served", "serve"),
+    "orchestrator.notebook.serving": ("Server", "serve"),
     "orchestrator.notebook.sweep": ("RunError", "Sweep", "load"),
     "storage.query.sql_checks": ("QueryError",),
     "storage.query.results": ("Results",),
     "storage.files.store": ("StoreError",),
     "sweeps.errors": ("SweepError",),
-    "sweeps.load": ("load_sweep",),
-    "sweeps.spec": ("FitRequest", "Measure", "Prune", "Search"),
+    "sweeps.spec": ("FinalRuns", "FitRequest", "Prune", "Search"),
     "tasks.fits.common_exponent": ("common_exponent",),
     "tasks.fits.cutoffs": ("cutoff",),
     "tasks.fits.rates": ("fit_many", "fit_rates", "predict"),
-    "tasks.metric": ("Measurement",),
+    "tasks.metric": ("Metric",),
     "tasks.measures.labelled": ("FeaturesError",),
     "tasks.measures.linear_probe": ("probe_accuracy", "probe_r2"),
     "tasks.measures.measure": ("measure",),
-    "tasks.measures.stream": ("Measurer",),
+    "tasks.measures.stream": ("StreamingMetrics",),
     "tasks.supervised.probe": ("probe",),
     "tasks.measures.geometry": ("effective_rank", "intrinsic_dimension", "linear_cka", "regression_collapse"),
     "tasks.measures.geodesic": ("along_geodesic", "geodesic"),
     "tasks.function_task": ("task",),
     "tasks.interface": ("Interrupted", "Pruned", "TaskError"),
 }
-_PLACES = {name: (module, name) for module, names in _HOMES.items() for name in names}
-_PLACES["open"] = ("orchestrator.notebook.results", "open_results")
+_MODULES = {name: (module, name) for module, names in _HOMES.items() for name in names}
+_MODULES["open"] = ("orchestrator.notebook.results", "open_results")
+_OLD_FUNCTIONS = {"load_sweep": ("sweeps.load", "load_sweep")}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
+    if new := CLASSES.get(name) or FUNCTIONS.get(name):
+        warn_renamed(f"depthrate.{name}", f"depthrate.{new}")
+    public = CLASSES.get(name, name)
+    if public not in _MODULES and public not in _OLD_FUNCTIONS:
         raise AttributeError(f"module 'depthrate' has no attribute {name!r}; it has {', '.join(__all__)}")
-    module, attribute = _PLACES[name]
+    module, attribute = _MODULES.get(public) or _OLD_FUNCTIONS[public]
     value = getattr(importlib.import_module(f"depthrate.{module}"), attribute)
-    globals()[name] = value
+    if new is None:  # an old name is looked up, and warned of, at each use
+        globals()[name] = value
     return value
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import duckdb
 import pyarrow as pa
 
+from depthrate.deprecated import old_method
 from depthrate.storage.attempts.records import read_records
 from depthrate.storage.catalog.fits import parse_fits
 from depthrate.storage.catalog.removals import RemovalKind
@@ -92,6 +93,8 @@ class Results:
             sweeps = ", ".join(sorted(members)) or "none yet"
             raise QueryError(f"no committed trials of sweep {sweep!r} in {self.store.url}. Sweeps: {sweeps}")
         return self.only(members[sweep], sweep)
+
+    of = old_method("Results", "of")
 
     def only(self, trial_ids: Iterable[str], sweep: str) -> Self:
         """Return the same store with only some trials, under the name of a sweep."""

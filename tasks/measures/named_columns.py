@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from depthrate.tasks.metric import Measurement
+from depthrate.tasks.metric import Metric
 from depthrate.tasks.parameters import ParameterError, nearest
 
 PARAMETER = "measure"
@@ -11,21 +11,21 @@ CKA_LAST = "cka_last"
 INPUT = "cka_input"
 
 NAMED_MEASURES = (
-    Measurement(
+    Metric(
         "effective_rank",
         "Effective rank",
         "e^entropy of the singular values of the centred features, as shares of their sum (Roy & Vetterli 2007)",
         panel="fitted",
         asked_by=PARAMETER,
     ),
-    Measurement(
+    Metric(
         "intrinsic_dimension",
         "Intrinsic dimension",
         "TwoNN, from each sample's two nearest neighbours, at most 1,000 evenly spaced samples (Facco et al. 2017)",
         panel="fitted",
         asked_by=PARAMETER,
     ),
-    Measurement(
+    Metric(
         "linear_probe",
         "Linear probe",
         "held-out accuracy of a ridge regression fitted on every second sample of each class, R^2 for targets (Alain "
@@ -34,7 +34,7 @@ NAMED_MEASURES = (
         panel="fitted",
         asked_by=PARAMETER,
     ),
-    Measurement(
+    Metric(
         INPUT,
         "CKA with the input",
         "linear centred kernel alignment of the features with the network's input, null for text (Kornblith et al. 2019)",
@@ -42,7 +42,7 @@ NAMED_MEASURES = (
         panel="fitted",
         asked_by=PARAMETER,
     ),
-    Measurement(
+    Metric(
         CKA_LAST,
         "CKA with the last layer",
         "linear centred kernel alignment of the features with those of the last layer (Kornblith et al. 2019)",

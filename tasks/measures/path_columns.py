@@ -5,32 +5,32 @@ P3 is Progressive Feedforward Collapse of ResNet Training.
 
 from __future__ import annotations
 
-from depthrate.tasks.metric import Axis, Measurement
+from depthrate.tasks.metric import Axis, Metric
 from depthrate.tasks.panel import LayerMapPanel, Panel, PathPanel, VerdictPanel
 
 MONOTONE = (
-    Measurement(
+    Metric(
         "nc1_rise",
         "Rise of PFC1",
         "largest rise of nc1 from one layer to the next, over its value at the first; 0 agrees with P3's Theorem 1",
         axis="linear",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "pfc2_rise",
         "Rise of PFC2",
         "largest rise of pfc2 from one layer to the next; 0 agrees with P3's conjecture of progressive collapse",
         axis="linear",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "ncc_fall",
         "Fall of PFC3",
         "largest fall of ncc_accuracy from one layer to the next, 0 if it never falls (P3)",
         axis="linear",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "monotone",
         "Monotone along the layers",
         "1 if nc1 ever rises along the layers + 2 if pfc2 does + 4 if ncc_accuracy ever falls, 0 if all are monotone (P3)",
@@ -62,7 +62,7 @@ _PREDICTED: tuple[tuple[str, str, Axis], ...] = (
 )
 GEODESIC = (
     *(
-        Measurement(
+        Metric(
             f"{name}_geodesic",
             f"{label} predicted",
             f"{name} on the straight line between the path's first and last features, at the layer's relative position "
@@ -72,7 +72,7 @@ GEODESIC = (
         )
         for name, label, axis in _PREDICTED
     ),
-    Measurement(
+    Metric(
         "line_distance",
         "Distance from the line",
         "mean over samples of the distance from the line through a sample's first and last features, relative to their "
@@ -80,21 +80,21 @@ GEODESIC = (
         axis="linear",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "line_distance_spread",
         "Spread of the distance from the line",
         "standard deviation over samples of that distance",
         axis="linear",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "line_position",
         "Position on the line",
         "mean over samples of the t at which (1-t) h(0) + t h(1) is nearest",
         axis="linear",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "transport_cost",
         "Transport cost to the end",
         "mean over samples of ||h(1) - h||^2, h(1) a sample's last features, over the mean of ||h(1) - centre||^2; P3's "
@@ -103,14 +103,14 @@ GEODESIC = (
         panel="fitted",
     ),
     *MONOTONE,
-    Measurement(
+    Metric(
         "nc1_left",
         "NC1 left at the end",
         "nc1 at the path's last layer over nc1 at its first; 0 is a collapsed end, as P3's Theorems 1 and 2 assume",
         axis="log",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "means_cosine",
         "Cosine of first and last means",
         "cosine of the centred class means of the path's first and last layers. With a collapsed end, nc1 falls all along the "
@@ -118,7 +118,7 @@ GEODESIC = (
         axis="linear",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "effective_depth",
         "Effective depth",
         "first layer of the path from which the nearest-mean accuracy stays at or above 1 - epsilon, null if there is none",

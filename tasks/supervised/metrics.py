@@ -12,7 +12,7 @@ from functools import partial
 
 from depthrate.tasks.measures.named_columns import NAMED_MEASURES
 from depthrate.tasks.measures.path_columns import GEODESIC
-from depthrate.tasks.metric import Measurement, Optimum, by_name
+from depthrate.tasks.metric import Metric, Optimum, by_name
 from depthrate.tasks.supervised import theory
 
 NEUTRAL_PARAMETERS = frozenset(
@@ -28,7 +28,7 @@ NEUTRAL_PARAMETERS = frozenset(
 _fitted = partial(Measurement, panel="fitted")
 """A metric that is drawn only if a fit requests it."""
 _PER_LAYER = (
-    Measurement(
+    Metric(
         "nc1",
         "NC1",
         "tr Sigma_W / tr Sigma_B: spread within classes over spread of their means (P1, Def. 3.4)",
@@ -114,7 +114,7 @@ _PER_LAYER = (
         kind="vector",
         entry="Class",
     ),
-    Measurement(
+    Metric(
         "singular_values",
         "Singular values of the class means",
         "singular values of the matrix of class means (P2)",
@@ -122,7 +122,7 @@ _PER_LAYER = (
         panel="spectrum",
         entry="Singular value",
     ),
-    Measurement(
+    Metric(
         "class_gram",
         "Cosines between class means",
         "Gram matrix of the class means, row by row (P2), drawn as cosines of the centred means",
@@ -132,8 +132,8 @@ _PER_LAYER = (
     ),
 )
 _PER_STEP = (
-    Measurement("loss", "Loss", "training loss, without regularisation", per="step"),
-    Measurement(
+    Metric("loss", "Loss", "training loss, without regularisation", per="step"),
+    Metric(
         "objective",
         "Objective",
         "loss plus regularisation: the minimised quantity (P1)",
@@ -186,13 +186,13 @@ _PER_STEP = (
 CLASSES = (*_PER_LAYER, *NAMED_MEASURES, *GEODESIC, *_PER_STEP)
 _OF_CLASSES = by_name(CLASSES)
 NUMBERS = (
-    Measurement(
+    Metric(
         "nrc1",
         "NRC1",
         "mean squared share of a centred feature's direction outside the first m principal components of the features, with m "
         "numbers per target (NRC)",
     ),
-    Measurement(
+    Metric(
         "nrc2",
         "NRC2",
         "the same outside the row space of the last layer's weight, if the layer has its width (NRC)",
@@ -206,14 +206,14 @@ NUMBERS = (
     *NAMED_MEASURES,
     _OF_CLASSES["relative_position"],
     _OF_CLASSES["loss"],
-    Measurement(
+    Metric(
         "objective",
         "Objective",
         "loss plus regularisation: the minimised quantity",
         per="step",
         optimum=Optimum("depth", NEUTRAL_PARAMETERS, theory.may_idle),
     ),
-    Measurement(
+    Metric(
         "r_squared",
         "R²",
         "1 - sum of squared errors over that of the targets around their mean, over all numbers of a target",
@@ -224,13 +224,13 @@ NUMBERS = (
     _OF_CLASSES["lr"],
 )
 NEXT_TOKENS = (
-    Measurement(
+    Metric(
         "nc1",
         "NC1",
         "tr Sigma_W / tr Sigma_B: spread within classes over spread of their equally weighted means (P1, Def. 3.4)",
     ),
     _OF_CLASSES["nc1_pinv"],
-    Measurement(
+    Metric(
         "cdnv",
         "CDNV",
         "mean over pairs of classes of their mean variance over the squared distance of their means (Galanti et al. 2022; WP's "
@@ -276,7 +276,7 @@ NEXT_TOKENS = (
     Measurement("loss", "Loss", "mean cross-entropy of the next token over all positions, in nats", per="step"),
     Measurement("objective", "Objective", "loss plus regularisation: the minimised quantity", per="step"),
     _fitted("perplexity", "Perplexity", "e^loss", per="step"),
-    Measurement(
+    Metric(
         "loss_gap",
         "Loss above the entropy",
         "loss minus its minimal expectation, the entropy rate of the markov chain (below 0, sequences are memorised), for "

@@ -75,7 +75,7 @@ def shift(monkeypatch: pytest.MonkeyPatch, ahead_s: float) -> None:
 
 
 COMMANDS = (
-    "compact --grace 0",
+    "compact --retain-hours 0",
     "verify --repair",
     "sweeps rm a --yes",
     "sweeps restore gone",

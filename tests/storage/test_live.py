@@ -86,7 +86,7 @@ def test_scoped_to_a_sweep_also_where_another_launch_runs_its_trial(store: Store
     commit(store, B, ["t1"], sweep="b")
     log(store, "p", "t2", "t3", sweep="a")
     results = results_of(store)
-    assert results.of("b").sql("select distinct trial_id, sweep from live").fetchall() == [("t2", "a")]
+    assert results.for_sweep("b").sql("select distinct trial_id, sweep from live").fetchall() == [("t2", "a")]
 
 
 def test_a_compaction_takes_away_what_is_over(store: Store) -> None:

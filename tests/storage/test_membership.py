@@ -40,7 +40,7 @@ def test_queries_scoped_to_each_of_two_sweeps_that_share_trials_are_right(store:
         assert counted(store, "select count(*), count(distinct trial_id) from results") == [(3, 3)], (
             "no sweep, no doubles"
         )
-        scoped = Results(store, builtin_columns()).of("b")
+        scoped = Results(store, builtin_columns()).for_sweep("b")
         assert scoped.sql("select count(*), min(sweep), max(sweep) from trials").fetchall() == [(2, "b", "b")]
         for table in ("metrics", "curves", "features"):
             assert scoped.sql(f"select distinct trial_id from {table} order by 1").fetchall() == [("t2",), ("t3",)]

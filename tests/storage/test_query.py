@@ -72,8 +72,8 @@ def test_the_last_loss_is_there_for_every_sweep_and_errors_name_it(folder: Store
     for scoped, query in (
         (results, "select avg(loss) from results"),
         (results, "select trial_id from results where loss < 0.5"),
-        (results.of("s"), "select avg(loss) from results"),
-        (results.of("s"), "select loss from results"),
+        (results.for_sweep("s"), "select avg(loss) from results"),
+        (results.for_sweep("s"), "select loss from results"),
     ):
         with pytest.raises(QueryError, match="The last value of curve loss is column last_loss here"):
             scoped.sql(query)

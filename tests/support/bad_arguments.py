@@ -131,8 +131,8 @@ def _of_queries() -> Iterator[Said]:
     yield ["query", ""], "Pass one SELECT"
     yield ["query", "select '\ud800'"], "contains invalid characters"
     yield ["query", "select 1", "--format", "xml"], "is not one of"
-    yield ["query", "select 1", "--json", "--format", "csv"], "contradict"
-    yield ["query", "select 1", "-o", "rows.xml"], "what is .xml"
+    yield ["query", "select 1", "--json", "--format", "csv"], "exclude each other"
+    yield ["query", "select 1", "-o", "rows.xml"], "has the extension .xml"
     yield ["query", "select 1", "-o", "/dev/null/rows.csv"], "/dev/null"
     yield ["query", "select 1", "-o", ""], "it is a folder"
     yield ["query", "select 1", "-o", "."], "it is a folder"
@@ -140,9 +140,9 @@ def _of_queries() -> Iterator[Said]:
 
 
 def _of_a_store() -> Iterator[Said]:
-    yield ["compact", "--grace", "-1"], "for '--grace'"
-    yield ["compact", "--grace", "soon"], "for '--grace'"
-    yield ["compact", "--grace", "nan"], "for '--grace'"
+    yield ["compact", "--retain-hours", "-1"], "for '--retain-hours'"
+    yield ["compact", "--retain-hours", "soon"], "for '--retain-hours'"
+    yield ["compact", "--retain-hours", "nan"], "for '--retain-hours'"
     yield ["status", "nothing"], "does not exist"
     yield ["cancel", "nothing"], "no sweep 'nothing' was launched"
     yield ["cancel", "../s"], "no sweep '../s' was launched"

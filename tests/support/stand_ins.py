@@ -154,7 +154,7 @@ def _make_place(work: Path) -> Place:
         invoke("run", str(sweep), "--store", store.root, "--workers", "1", expect=0)
         if seeds == 1:
             with patch.object(compaction_groups, "SETTLED_S", -1.0):  # else records are put together a minute later
-                invoke("compact", "--grace", "0", "--store", store.root, expect=0)
+                invoke("compact", "--retain-hours", "0", "--store", store.root, expect=0)
     ids = sorted(take_snapshot(store).trial_ids())
     (node,) = {row["host"] for row in results_of(store).sql("select host from attempts").to_arrow_table().to_pylist()}
     commit(store, A, ["t7"], sweep="other", hour=4)
@@ -185,7 +185,7 @@ def _make_place(work: Path) -> Place:
     store.write(f"quarantine/20260101T000000/metrics/sweep=tiny/{C}.parquet", b"moved")
     store.write(f"removed/r1/sweeps/gone/{'0' * 16}.json", b"{}")
     (code,) = (work / "cache/depthrate/code").glob("[0-9a-f]*")
-    invoke("accept-code", code.name, expect=0)
+    invoke("trust", code.name, expect=0)
     place = Place(work, ids[0], node, code.name)
     shutil.copytree(work, place.clean, symlinks=True)
     return place
@@ -237,7 +237,7 @@ STAND_INS: dict[str, Callable[[Path], object]] = {
 }
 
 
-STORELESS = ("schema", "init", "init again", "tasks", "data list", "data fetch", "accept-code")
+STORELESS = ("schema", "init", "init again", "tasks", "data list", "data fetch", "trust")
 """Commands that have no store."""
 
 
@@ -261,11 +261,11 @@ def commands(place: Place) -> dict[str, list[str]]:
         "export": ["export", "tiny", str(out)],
         "report": ["report", "tiny", "-o", f"{out}.html"],
         "verify": ["verify"],
-        "compact": ["compact", "--grace", "0"],
+        "compact": ["compact", "--retain-hours", "0"],
         "repair": ["verify", "--repair"],
         "fit": ["fit", "tiny"],
         "cancel": ["cancel", "tiny"],
-        "nodes --forgive": ["nodes", "tiny", "--forgive", place.node],
+        "nodes --clear": ["nodes", "tiny", "--clear", place.node],
         "upgrade": ["upgrade"],
         "trials tag": ["trials", "tag", "seen", place.trial_id],
         "trials rm": ["trials", "rm", place.trial_id, "--yes"],
@@ -280,7 +280,7 @@ def commands(place: Place) -> dict[str, list[str]]:
         "tasks": ["tasks", f"{work}/law.py:law"],
         "data list": ["data", "list"],
         "data fetch": ["data", "fetch", "mnist"],
-        "accept-code": ["accept-code", place.code],
+        "trust": ["trust", place.code],
     }
 
 

@@ -238,7 +238,7 @@ def fuzz(count: int, seed: int, invoke: Callable[..., tuple[int, str]], place: P
         "plan": ["plan", str(sweep)],
         "query": ["query", "select trial_id, nc1, depth from results"],
         "logs": ["logs", "t8"],
-        "compact": ["compact", "--grace", "0"],
+        "compact": ["compact", "--retain-hours", "0"],
         "repair": ["verify", "--repair"],
     }
     for number in range(count):

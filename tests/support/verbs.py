@@ -78,7 +78,7 @@ def run(place: Place, *, accept: bool = False) -> None:
         executor="toy",
         executor_options={"nice_level": 3},
         device="cpu",
-        accept_code=accept,
+        keep_results=accept,
     )
     assert run_sweep(options) is RunState.COMPLETE
 
@@ -135,11 +135,11 @@ def a_changed_task(place: Place) -> None:
     (place.folder / "my_task.py").write_text(TASK + "\n# changed\n")
 
 
-COMPACT = invoke("compact", "--grace", "0")
+COMPACT = invoke("compact", "--retain-hours", "0")
 VERBS = {
     "run": Verb(a_sweep, run),
     "commit": Verb(two_sweeps, lambda place: commit(place.store, E, ["t5"], sweep="a")),
-    "accept-code": Verb(a_changed_task, functools.partial(run, accept=True)),
+    "keep-results": Verb(a_changed_task, functools.partial(run, accept=True)),
     "compact": Verb(two_sweeps, COMPACT, removes=frozenset({"t4"})),
     "compact what was compacted": Verb(compacted_before, COMPACT, removes=frozenset({"t4"})),
     "compact what was compacted and more": Verb(compacted_and_committed, COMPACT, removes=frozenset({"t4"})),

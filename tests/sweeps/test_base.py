@@ -100,6 +100,6 @@ def test_the_variant_of_the_page_is_what_the_page_says() -> None:
 def test_show_prints_what_it_expands_to() -> None:
     written("name: wide\nbase: wd.yaml\nparams: {width: 128}\n")
     shown = CliRunner().invoke(app, ["show", "variant.yaml", "--set", "seeds=1"], catch_exceptions=False).stdout
-    assert shown.endswith("# 4 trials, which differ in depth, weight_decay, weight_decay_last\n")
+    assert shown.endswith("# 4 trials, varying in depth, weight_decay, weight_decay_last\n")
     again = sweep_of_spec(parse_yaml(shown))
     assert again == load_sweep("variant.yaml", {"seeds": 1}) and "base" not in again.spec()

@@ -174,7 +174,7 @@ def test_committed_trials_are_found_and_only_new_ones_run(law, tmp_path):
     depths = [2, 3, 5]
     before = run(law(False), {"depth": depths})
     grown_task = law(True)
-    assert run(grown_task, {"depth": depths}, options=["--accept-code"]) == before, "nothing ran again"
+    assert run(grown_task, {"depth": depths}, options=["--keep-results"]) == before, "nothing ran again"
     requests = {"metric": "nc1", "by": ["eps"]}, {"metric": "nc1", "where": "eps = 0"}
     after = run(grown_task, {"depth": depths, "eps": [0, 1]}, *requests)
     assert [row for row in after if row["nc1"] < 1] == before and len(after) == 6

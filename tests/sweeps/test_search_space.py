@@ -8,7 +8,7 @@ import pytest
 
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.load import load_sweep, sweep_of_spec
-from depthrate.sweeps.spec import Measure, Search, SweepSpec
+from depthrate.sweeps.spec import FinalRuns, Search, SweepSpec
 from depthrate.sweeps.studies import Study, make_studies
 
 LR = {"lr": {"low": 0.01, "high": 1, "log": True}}
@@ -131,7 +131,7 @@ def test_a_sweep_with_a_search_survives_its_spec_and_overrides(tmp_path: Any) ->
         task="collapse",
         params={"arch": "rn1"},
         grid={"depth": [2]},
-        search=Search(LR, objective=("nc1",), measure=Measure({"steps": 9}, seeds=[3])),
+        search=Search(LR, objective=("nc1",), measure=FinalRuns({"steps": 9}, seeds=[3])),
     )
     again = sweep_of_spec(written.spec())
     assert again == written and again.spec_hash() == written.spec_hash()

@@ -10,7 +10,7 @@ from depthrate.sweeps.expression import Expression
 from depthrate.sweeps.load import sweep_of_spec
 from depthrate.sweeps.spec import check_fits
 from depthrate.sweeps.trial import Trial, trial_id_of
-from depthrate.tasks.metric import Measurement
+from depthrate.tasks.metric import Metric
 from depthrate.tasks.parameters import Parameter, ParameterError, ParameterSchema
 from tests.support.plain_task import PlainTask
 
@@ -32,7 +32,7 @@ TASK = PlainTask(
             Parameter(name="seed", kind="int", default=0, fusible=True),
         ]
     ),
-    measurements=(Measurement("nc1"), Measurement("nc2a")),
+    measurements=(Metric("nc1"), Metric("nc2a")),
     does={"check_trial": refuse_wide_and_deep},
 )
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from depthrate.tasks.metric import Measurement, MeasurementError, by_name, scalars
+from depthrate.tasks.metric import MeasurementError, Metric, by_name, scalars
 from depthrate.tasks.registry import core_measurements, registered_tasks
 
 
 def test_labels_and_entries_fall_back_to_names() -> None:
-    assert Measurement("bend").label == "bend" and Measurement("bend", "Bend").entry == "Bend"
+    assert Metric("bend").label == "bend" and Metric("bend", "Bend").entry == "Bend"
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_labels_and_entries_fall_back_to_names() -> None:
 )
 def test_what_cannot_be_kept_or_drawn_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(MeasurementError, match=message):
-        Measurement(**given)
+        Metric(**given)
 
 
 def test_names_are_unique_and_gaps_are_measured() -> None:

@@ -131,6 +131,6 @@ def test_what_cannot_be_imported_is_said_with_line_path_and_remedy(
 def test_depthrate_is_imported_in_a_folder_with_modules_of_the_same_names(tmp_path: Path) -> None:
     for name in ("storage", "tasks", "slurm", "sweeps", "orchestrator"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('the wrong one')")
-    code = "import depthrate; depthrate.open, depthrate.load_sweep, depthrate.task, depthrate.fit_rates"
+    code = "import depthrate; depthrate.open, depthrate.task, depthrate.fit_rates"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

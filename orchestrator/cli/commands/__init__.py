@@ -1,1 +1,1 @@
-"""The verbs of the command line, a file each, named as the verb."""
+"""The commands, one module each, named as the command."""

@@ -1,6 +1,4 @@
-"""`depthrate compact`: put many small files together into few large, sorted ones; safe while sweeps run and queries are
-asked.
-"""
+"""`depthrate compact`: merge small files into large, sorted ones. Safe during runs and queries."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from depthrate.storage.maintenance.compact import CompactionResult, compact
 
 
 def run_compaction(store: Store, grace_s: float, console: Console) -> bool:
-    """Compact a store, say what came of it, and return whether all was done."""
+    """Compact a store, print a summary, and return whether nothing was refused."""
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("compacting", total=None)
 
@@ -24,19 +22,17 @@ def run_compaction(store: Store, grace_s: float, console: Console) -> bool:
 
         result = compact(store, grace_s=grace_s, on_progress=show_progress)
     if result.groups:
-        text = (
-            f"{result.commits} commits and {result.records} records of attempts put together in {result.groups} groups"
-        )
+        text = f"merged {result.commits} commits and {result.records} attempt records into {result.groups} groups"
         console.print(f"{text} ({counted(result.trials, 'trial')})")
     else:
-        console.print("nothing to put together")
+        console.print("nothing to merge")
     if result.deleted:
         console.print(f"{result.deleted} replaced files deleted")
     if result.waiting:
-        wait = f"{grace_s / 3600:g} h" if grace_s else "until they can be deleted safely"
-        console.print(f"{result.waiting} replaced files stay for {wait}; a later compact deletes them")
+        wait = f"for {grace_s / 3600:g} h" if grace_s else "until they can be deleted safely"
+        console.print(f"{result.waiting} replaced files are kept {wait}. A later compact deletes them.")
     for path in result.damaged:
-        console.print(f"left alone, because it is damaged: {path}; see: depthrate verify")
+        console.print(f"skipped corrupt file {path}. See: depthrate verify")
     for text in result.refused:
         print_line(f"depthrate: {text}", stderr=True)
     return not result.refused
@@ -45,7 +41,10 @@ def run_compaction(store: Store, grace_s: float, console: Console) -> bool:
 @declared(__doc__)
 @store_option
 @click.option(
-    "--grace", type=NOT_NEGATIVE, default=1.0, help="Hours that replaced files stay for whoever is still reading them."
+    "--retain-hours",
+    type=NOT_NEGATIVE,
+    default=1.0,
+    help="Hours to keep replaced files for processes that still read them.",
 )
-def command(store: str | None, grace: float) -> int:
-    return 0 if run_compaction(existing_store(store, writes=True), grace * 3600, make_console()) else 1
+def command(store: str | None, retain_hours: float) -> int:
+    return 0 if run_compaction(existing_store(store, writes=True), retain_hours * 3600, make_console()) else 1

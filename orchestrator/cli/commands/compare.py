@@ -1,4 +1,4 @@
-"""`depthrate compare`: show what two sweeps differ in, their fits side by side, and whether they share their exponents."""
+"""`depthrate compare`: show the differences of two sweeps, their fits side by side, and whether they share exponents."""
 
 from __future__ import annotations
 
@@ -10,48 +10,48 @@ from rich.console import Console
 from depthrate.orchestrator.analysis.compare import FitPair
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import adequate_power
-from depthrate.orchestrator.api.compare import compared
+from depthrate.orchestrator.api.compare import compare_fits
 from depthrate.orchestrator.api.find_sweep import find_sweep
 from depthrate.orchestrator.cli.options import declared, json_option, store_option, sweep_argument
 from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_rows, print_table
 from depthrate.storage.files.store import Store, existing_store
 
-MAX_GROUPS_SHOWN = 6
-"""Values of a parameter that are printed."""
+MAX_VALUES_SHOWN = 6
+"""Maximum number of values printed per parameter."""
 
 
-def compare_sweeps(given: tuple[str, str], store: Store, as_json: bool, console: Console) -> None:
-    """Print what two sweeps differ in and how their rates compare.
+def compare_sweeps(sweep_refs: tuple[str, str], store: Store, as_json: bool, console: Console) -> None:
+    """Print the parameters in which two sweeps differ, and their fits side by side.
 
     Raises:
-        ValueError: there is no such sweep.
+        ValueError: The sweep is unknown.
     """
-    found = compared((find_sweep(given[0], store), find_sweep(given[1], store)), store)
+    comparison = compare_fits((find_sweep(sweep_refs[0], store), find_sweep(sweep_refs[1], store)), store)
     if as_json:
-        print_json(found.fields())
+        print_json(comparison.fields())
         return
-    for place, name, size in zip(("first", "second"), found.names, found.sizes, strict=True):
-        console.print(f"{place}: {name}, {counted(size, 'trial')}")
-    console.print(f"{counted(found.num_shared, 'trial is', 'trials are')} in both")
-    rows = [[name, *map(_listed, both)] for name, both in found.parameters.items()]
+    for position, name, size in zip(("first", "second"), comparison.names, comparison.sizes, strict=True):
+        console.print(f"{position}: {name}, {counted(size, 'trial')}")
+    console.print(f"{counted(comparison.num_shared, 'trial is', 'trials are')} in both")
+    rows = [[name, *map(_listed, both)] for name, both in comparison.parameters.items()]
     if rows:
-        print_table(console, ["parameter", *found.names], rows)
+        print_table(console, ["parameter", *comparison.names], rows)
     else:
         console.print("parameters: the same values")
-    if found.pairs:
-        head = ["metric", "group", "p(equal)", "exponent of first", "of second", "both"]
-        compared_rows = [_pair_row(pair) for pair in found.pairs]
-        shown = [i for i in range(len(head)) if head[i] != "group" or any(row[i] for row in compared_rows)]
-        rows = [[row[i] for i in shown] for row in compared_rows]
-        print_rows(console, [head[i] for i in shown], rows, more="--json has them")
-        console.print("p(equal): F test that both share the exponent, over the seeds that both have")
+    if comparison.pairs:
+        head = ["metric", "group", "p(equal)", "exponent of first", "of second", "of both"]
+        compared_rows = [_pair_row(pair) for pair in comparison.pairs]
+        columns = [i for i in range(len(head)) if head[i] != "group" or any(row[i] for row in compared_rows)]
+        rows = [[row[i] for i in columns] for row in compared_rows]
+        print_rows(console, [head[i] for i in columns], rows, more="see --json")
+        console.print("p(equal): F test that both share the exponent, over the seeds in both")
     else:
-        console.print(found.unpaired)
+        console.print(comparison.unpaired)
 
 
 def _listed(values: Sequence[Any]) -> str:
-    text = ", ".join("null" if value is None else str(value) for value in values[:MAX_GROUPS_SHOWN])
-    return text + (f", ... {len(values)} values" if len(values) > MAX_GROUPS_SHOWN else "")
+    text = ", ".join("null" if value is None else str(value) for value in values[:MAX_VALUES_SHOWN])
+    return text + (f", ... {len(values)} values" if len(values) > MAX_VALUES_SHOWN else "")
 
 
 def _pair_row(pair: FitPair) -> list[Any]:

@@ -1,4 +1,4 @@
-"""`depthrate data`: the data sets: what is here, and getting what is not."""
+"""`depthrate data`: list the data sets, download missing ones."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ from depthrate.tasks.parameters import nearest
 
 
 class UnknownDatasetError(ValueError):
-    """There is no data set of this name, or none that could be fetched."""
+    """The data set does not exist or cannot be downloaded."""
 
 
 class DownloadError(Exception):
-    """A file could not be had from its publisher; the message says which file to put where."""
+    """A download failed. The message names the file and where to put it."""
 
 
 @dataclass(frozen=True)
 class DatasetState:
-    """One data set and whether it is there."""
+    """A data set and the state of its files."""
 
     name: str
     num_samples: int
     num_classes: int
-    what: str
-    """The shape of its images, or `text`."""
+    sample: str
+    """Shape of an image, or `text`."""
     state: str
     """`here`, `incomplete` or `missing`."""
-    where: str
-    """The paths that are read, or what is wrong."""
+    details: str
+    """Paths of the files, or what is missing."""
 
 
 def print_datasets(data: DataFolder) -> None:
-    """Print one row a data set."""
+    """Print one row per data set."""
     console = make_console()
     console.print(f"data sets at {data.url} (DEPTHRATE_DATA)")
-    rows = [[d.name, d.num_samples, d.num_classes, d.what, d.state, d.where] for d in list_datasets(data)]
-    print_table(console, ["data set", "samples", "classes", "a sample", "state", "where"], rows)
+    rows = [[d.name, d.num_samples, d.num_classes, d.sample, d.state, d.details] for d in list_datasets(data)]
+    print_table(console, ["data set", "samples", "classes", "sample", "state", "files"], rows)
 
 
 def fetch_and_print(name: str, data: DataFolder) -> bool:
-    """Download a data set, name its files, and return whether it is whole.
+    """Download a data set, print its files, and return whether all arrived.
 
     Raises:
-        UnknownDatasetError: there is no such data set.
+        UnknownDatasetError: The data set is unknown.
     """
     try:
         for path in fetch_dataset(name, data):
@@ -67,34 +67,35 @@ def fetch_and_print(name: str, data: DataFolder) -> bool:
 
 
 def list_datasets(data: DataFolder) -> list[DatasetState]:
-    """Look for the files of every data set; nothing is read."""
+    """Check which files of every data set exist, without reading them."""
     states = []
     for name, info in PUBLISHED.items():
-        what = "text" if info.image_shape is None else " x ".join(map(str, info.image_shape))
+        sample = "text" if info.image_shape is None else " x ".join(map(str, info.image_shape))
         try:
             located = check_dataset(name, data)
-            state, where = "here", "comes with depthrate" if located is None else ", ".join(located.where)
+            state, details = "here", "included in depthrate" if located is None else ", ".join(located.where)
         except IncompleteDatasetError as error:
-            state, where = (
+            state, details = (
                 "incomplete",
-                f"lacks {error.missing[0]}" + (f" and {len(error.missing) - 1} more" if len(error.missing) > 1 else ""),
+                f"missing: {error.missing[0]}"
+                + (f" and {len(error.missing) - 1} more" if len(error.missing) > 1 else ""),
             )
         except DatasetError:
-            state, where = "missing", f"depthrate data fetch {name}"
-        states.append(DatasetState(name, info.num_samples, info.num_classes, what, state, where))
+            state, details = "missing", f"depthrate data fetch {name}"
+        states.append(DatasetState(name, info.num_samples, info.num_classes, sample, state, details))
     return states
 
 
 def fetch_dataset(name: str, data: DataFolder) -> Iterator[str]:
-    """Download what is missing of a data set, and yield the path of each file as it arrives, its checksum right.
+    """Download the missing files of a data set and yield the path of each once its checksum is verified.
 
     Raises:
-        UnknownDatasetError: there is no such data set.
-        DownloadError: a file cannot be had; those that came before it stay.
+        UnknownDatasetError: The data set is unknown.
+        DownloadError: A download failed. Earlier files are kept.
     """
     if name not in DOWNLOADS:
         raise UnknownDatasetError(
-            f"data set {name!r} cannot be fetched{nearest(name, DOWNLOADS)}; allowed: {', '.join(DOWNLOADS)}"
+            f"data set {name!r} cannot be downloaded{nearest(name, DOWNLOADS)}. Allowed: {', '.join(DOWNLOADS)}"
         )
     for download in DOWNLOADS[name]:
         if data.store.size(download.path) is None:
@@ -103,27 +104,27 @@ def fetch_dataset(name: str, data: DataFolder) -> Iterator[str]:
 
 
 def _fetch(download: Download, data: DataFolder) -> None:
-    import pooch  # here: only this needs it
+    import pooch  # slow to import, and only needed here
 
     pooch.get_logger().setLevel("WARNING")
     folder, _, file = download.path.rpartition("/")
-    with _landing_place(data, folder) as landing:
+    with _download_folder(data, folder) as landing:
         try:
             arrived = pooch.retrieve(download.url, known_hash=f"sha256:{download.sha256}", fname=file, path=landing)
-        except (OSError, ValueError) as error:  # no network, no such file; another checksum
+        except (OSError, ValueError) as error:  # no network, no such file, or another checksum
             raise DownloadError(
-                f"cannot get {download.url}: {type(error).__name__}: {error}; get {file} (sha256 {download.sha256}) by other "
-                f"means and put it at {data.store.full_path(download.path)}"
+                f"cannot download {download.url}: {type(error).__name__}: {error}. Get {file} (sha256 {download.sha256}) by "
+                f"other means and save it as {data.store.full_path(download.path)}"
             ) from error
         if not data.store.is_local:
             data.store.write(download.path, Path(arrived).read_bytes())
 
 
 @contextmanager
-def _landing_place(data: DataFolder, folder: str) -> Iterator[str]:
-    """Give a local folder to download into: the very place where that is local, so that a large file is not copied."""
-    place = nullcontext(data.store.full_path(folder)) if data.store.is_local else tempfile.TemporaryDirectory()
-    with place as landing:
+def _download_folder(data: DataFolder, folder: str) -> Iterator[str]:
+    """Yield a local folder to download to: the final one if it is local, so that large files are not copied."""
+    context = nullcontext(data.store.full_path(folder)) if data.store.is_local else tempfile.TemporaryDirectory()
+    with context as landing:
         yield landing
 
 
@@ -132,12 +133,12 @@ command = declared_group(__doc__)
 
 @command.declared("list")
 def show_list() -> None:
-    """Show which data sets are at DEPTHRATE_DATA, and which files of them are read."""
+    """List the data sets and their files in DEPTHRATE_DATA."""
     print_datasets(open_data_folder())
 
 
 @command.declared("fetch")
-@click.argument("name", help="A data set: its name in depthrate data list.")
+@click.argument("name", help="Name of a data set, from depthrate data list.")
 def fetch(name: str) -> int:
-    """Download a data set from its publisher to DEPTHRATE_DATA, checksums checked."""
+    """Download a data set from its publisher to DEPTHRATE_DATA and verify its checksums."""
     return 0 if fetch_and_print(name, open_data_folder()) else 1

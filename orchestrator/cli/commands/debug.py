@@ -1,4 +1,4 @@
-"""`depthrate debug`: run one trial alone in this process, without committing anything, and print its last measurement."""
+"""`depthrate debug`: run one trial in this process, commit nothing, and print its last metrics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from depthrate.tasks.manual_training import ManualTraining
 
 @dataclass
 class _DebugContext(ManualTraining):
-    """A context that keeps nothing and never stops (`tasks.task.TaskContext`)."""
+    """A task context that stores nothing and never stops (`tasks.interface.TaskContext`)."""
 
     device: str
     data: DataFolder
@@ -72,26 +72,26 @@ class _DebugContext(ManualTraining):
 
 
 def debug_trial(prefix: str, sweep: str | None, url: str | None, device: str, *, post_mortem: bool) -> None:
-    """Run the trial whose identity begins with `prefix` and print its last measurements, layer by layer.
+    """Run the trial whose trial_id starts with `prefix` and print its last metrics, layer by layer.
 
     Raises:
-        StoreError: there is no store and no sweep is named, or no trial or several begin with `prefix`.
+        StoreError: No trial or several match, or there is neither a store nor a sweep.
     """
     store = existing_store(url) if sweep is None else open_store(url)
     console, data = make_console(), open_data_folder()
     sweeps = [load_sweep(sweep)] if sweep else [launched_sweep(spec, store) for spec in newest_specs(store).values()]
     checked = [check_sweep(sweep) for sweep in sweeps]
-    by_task = {each.task.name: each.sweep for each in checked}
+    sweep_of_task = {entry.task.name: entry.sweep for entry in checked}
     snapshot = take_snapshot(store, cache=SnapshotCache(columns=TRIALS.names))
-    found = find_params([trial for each in checked for trial in each.trials], snapshot, prefix)
-    if len(found) != 1 or found[0][1] not in by_task:
+    matches = find_params([trial for entry in checked for trial in entry.trials], snapshot, prefix)
+    if len(matches) != 1 or matches[0][1] not in sweep_of_task:
         raise StoreError(
-            f"{len(found)} trials of {store.url} begin with {prefix!r}"
-            + (": " + ", ".join(trial_id for trial_id, _, _ in found[:5]) if found else "")
-            + '; list them: depthrate query "select trial_id from trials", or name the sweep with --sweep'
+            f"{len(matches)} trials of {store.url} start with {prefix!r}"
+            + (": " + ", ".join(trial_id for trial_id, _, _ in matches[:5]) if matches else "")
+            + '. Name the sweep with --sweep, or list the trials: depthrate query "select trial_id from trials"'
         )
-    trial_id, task_name, params = found[0]
-    task = by_task[task_name].load_task()  # again: what lies beside its file is what it imports while it runs
+    trial_id, task_name, params = matches[0]
+    task = sweep_of_task[task_name].load_task()  # again, so that imports at run time find the files next to the task
     params = task.schema.completed(params)
     console.print(f"trial {trial_id} of {task_name}: {params}")
     try:
@@ -109,9 +109,9 @@ def debug_trial(prefix: str, sweep: str | None, url: str | None, device: str, *,
 
 @declared(__doc__)
 @trial_argument("trial")
-@click.option("--sweep", help="The sweep it belongs to; default: any of the store.")
+@click.option("--sweep", help="Sweep of the trial. Default: any in the store.")
 @store_option
 @click.option("--device", default="cpu", help="cpu or cuda.")
-@click.option("--pdb", is_flag=True, help="Open the debugger where an exception was raised.")
+@click.option("--pdb", is_flag=True, help="Open the debugger at an exception.")
 def command(trial: str, sweep: str | None, store: str | None, device: str, pdb: bool) -> None:
     debug_trial(trial, sweep, store, device, post_mortem=pdb)

@@ -1,4 +1,4 @@
-"""`depthrate diff`: show what two trials differ in: parameters, versions, where they ran, and their task's code."""
+"""`depthrate diff`: show the differences of two trials: parameters, versions, node, and code of the task."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ _COLUMNS = (
 
 
 def show_difference(store: Store, prefixes: tuple[str, str], as_json: bool, console: Console) -> None:
-    """Print what two committed trials differ in.
+    """Print the differences of two committed trials.
 
     Raises:
-        UsageError: no committed trial, or several, have such an identity.
+        UsageError: No committed trial matches a prefix, or several do.
     """
     results = results_of(store)
     rows = results.sql(f"select {', '.join(_COLUMNS)} from trials").to_arrow_table().to_pylist()
-    first, second = (_the_trial(rows, prefix, store) for prefix in prefixes)
+    first, second = (_find_trial(rows, prefix, store) for prefix in prefixes)
     params, versions = (
-        _differing(parse_object(first[name]), parse_object(second[name])) for name in ("params", "versions")
+        _differences(object_of(first[name]), object_of(second[name])) for name in ("params", "versions")
     )
-    rest = _differing(
+    rest = _differences(
         *({n: row[n] for n in _COLUMNS[1:] if n not in ("params", "versions")} for row in (first, second))
     )
     code, note = _code_difference(store, first, second)
@@ -55,9 +55,9 @@ def show_difference(store: Store, prefixes: tuple[str, str], as_json: bool, cons
         parts = {"params": params, "versions": versions, "record": rest, "code": code, "code_note": note}
         print_json({"trials": [first["trial_id"], second["trial_id"]], **parts})
         return
-    for title, differing in (("parameters", params), ("versions", versions), ("records", rest)):
-        if differing:
-            table = [[name, *map(_shown, values)] for name, values in differing.items()]
+    for title, differences in (("parameters", params), ("versions", versions), ("records", rest)):
+        if differences:
+            table = [[name, *map(_cell, values)] for name, values in differences.items()]
             print_table(console, [title, first["trial_id"], second["trial_id"]], table)
         else:
             console.print(f"{title}: the same")
@@ -66,39 +66,39 @@ def show_difference(store: Store, prefixes: tuple[str, str], as_json: bool, cons
         console.print(line, soft_wrap=True)
 
 
-def _the_trial(rows: list[dict[str, Any]], prefix: str, store: Store) -> dict[str, Any]:
-    found = [row for row in rows if row["trial_id"].startswith(prefix)]
-    if len(found) != 1 or not prefix:
-        shown = ", ".join(row["trial_id"] for row in found[:5])
+def _find_trial(rows: list[dict[str, Any]], prefix: str, store: Store) -> dict[str, Any]:
+    matches = [row for row in rows if row["trial_id"].startswith(prefix)]
+    if len(matches) != 1 or not prefix:
+        names = ", ".join(row["trial_id"] for row in matches[:5])
         raise UsageError(
-            f"{len(found)} committed trials of {store.url} begin with {prefix!r}"
-            + (f": {shown}" if found else "")
-            + '; list them: depthrate query "select trial_id from trials"'
+            f"{len(matches)} committed trials of {store.url} start with {prefix!r}"
+            + (f": {names}" if matches else "")
+            + '. List all: depthrate query "select trial_id from trials"'
         )
-    return found[0]
+    return matches[0]
 
 
-def _differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def _differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     names = dict.fromkeys([*first, *second])
     both = {name: (first.get(name), second.get(name)) for name in names}
     return {name: values for name, values in both.items() if values[0] != values[1]}
 
 
-def _shown(value: Any) -> Any:
+def _cell(value: Any) -> Any:
     return json.dumps(value) if isinstance(value, list | dict) else value
 
 
 def _code_difference(store: Store, first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[list[str], str]:
-    """Return the differing lines of two trials' code, and what can be said of it in words."""
+    """Return the differing lines of two trials' code, and a note on the comparison."""
     hashes = [first["code_hash"], second["code_hash"]]
     if hashes[0] is not None and hashes[0] == hashes[1]:
         return [], f"the same, {hashes[0][:12]}"
     if None in hashes:
-        return [], "not recorded of both: tasks that come with depthrate have their version, older records nothing"
+        return [], "not recorded for both (built-in tasks have a version instead, old records have neither)"
     contents = [read_code(store, code_hash) for code_hash in hashes]
-    lost = [code_hash[:12] for code_hash, files in zip(hashes, contents, strict=True) if files is None]
-    if lost:
-        return [], f"{' and '.join(lost)} are not in the store, or damaged"
+    missing = [code_hash[:12] for code_hash, files in zip(hashes, contents, strict=True) if files is None]
+    if missing:
+        return [], f"{' and '.join(missing)} missing in the store, or corrupt"
     names = [code_hash[:12] for code_hash in hashes]
     return unified_diff(contents[0] or {}, contents[1] or {}, *names), f"{names[0]} and {names[1]} differ"
 

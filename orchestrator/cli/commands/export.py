@@ -1,5 +1,5 @@
-"""`depthrate export`: copy curves and metrics to TensorBoard, MLflow, W&B or Delta tables, or a search to an Optuna storage,
-which optuna-dashboard opens.
+"""`depthrate export`: copy curves and metrics to TensorBoard, MLflow, W&B or Delta tables, or a search to an Optuna storage
+(for optuna-dashboard).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _destination(name: str) -> str:
 
 @declared(__doc__)
 @sweep_argument("sweep")
-@click.argument("to", required=False, help="TensorBoard's folder, Optuna's database (sqlite:///x.db), MLflow's server.")
+@click.argument("to", required=False, help="Folder, Optuna database (sqlite:///x.db) or MLflow server to write to.")
 @_exporter_flags
 @store_option
 def command(sweep: str, to: str | None, store: str | None, **flags: bool) -> None:

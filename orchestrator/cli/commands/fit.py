@@ -1,6 +1,4 @@
-"""`depthrate fit`: fit the rates that a sweep asks for, keep them in the store, and print them; with options, others of
-the moment.
-"""
+"""`depthrate fit`: fit, save and print a sweep's rates. With options, print an ad hoc fit."""
 
 from __future__ import annotations
 
@@ -19,8 +17,8 @@ from depthrate.storage.files.store import Store, existing_store
 from depthrate.sweeps.load import parse_yaml
 
 
-def show_fits(given: str, store: Store, options: Mapping[str, Any], as_json: bool, *, wide: bool = False) -> None:
-    """Print the fits that a sweep requests, or those that the options describe: not None, not empty.
+def show_fits(sweep_ref: str, store: Store, options: Mapping[str, Any], as_json: bool, *, wide: bool = False) -> None:
+    """Print the fits that a sweep requests, or the fits described by options that are neither None nor empty.
 
     Raises:
         ValueError: The sweep is unknown, requests no fit, or an option is not allowed.
@@ -28,10 +26,10 @@ def show_fits(given: str, store: Store, options: Mapping[str, Any], as_json: boo
     changes = {name: value for name, value in options.items() if value not in (None, [])}
     if "x_min" in changes:
         changes["x_min"] = parse_yaml(changes["x_min"])  # a number, or auto
-    checked, view = find_sweep(given, store)
+    checked, view = find_sweep(sweep_ref, store)
     if not changes and not checked.sweep.fit:
         name = checked.sweep.name
-        raise UsageError(f"sweep {name!r} asks for no fit; add to it, for example, fit: [{{metric: nc1, x: depth}}]")
+        raise UsageError(f"sweep {name!r} requests no fit. Add one, for example fit: [{{metric: nc1, x: depth}}]")
     result = fit_sweep(checked, store, view, changed_requests(checked.sweep, changes) if changes else None)
     console = make_console()
     if as_json:
@@ -41,22 +39,22 @@ def show_fits(given: str, store: Store, options: Mapping[str, Any], as_json: boo
     more = "--wide" if changes else next_call("fit", checked.sweep.name, store.url, "--wide")
     print_fit_result(console, result, wide=wide, more=more)
     if changes:
-        console.print("not kept in the store; to keep a fit, write it under the key fit of the sweep file")
+        console.print("not saved. To save a fit, add it under the key fit of the sweep file.")
     print_warnings(result.problems)
 
 
 @declared(__doc__)
 @sweep_argument("sweep")
 @store_option
-@click.option("--metric", help="Fit this instead of what the sweep asks for.")
-@click.option("--x", help="The parameter to fit over; default: depth.")
-@click.option("--by", multiple=True, help="One curve for each value; several times.")
-@click.option("--layer", type=int, help="Default: the last; -2 is the one before it.")
-@click.option("--where", help="SQL over results: which trials.")
-@click.option("--weights", help="equal, spread or robust.")
-@click.option("--x-min", help="Lower cut-off: a number, or auto.")
-@click.option("--unconverged", help="keep or drop.")
-@click.option("--target", type=float, help="At which x is this value reached?")
+@click.option("--metric", help="Metric to fit instead of the sweep's fits.")
+@click.option("--x", help="Parameter to fit over. Default: depth.")
+@click.option("--by", multiple=True, help="Parameter with one curve per value. Repeatable.")
+@click.option("--layer", type=int, help="Layer to fit, -2 for the one before the last. Default: the last.")
+@click.option("--where", help="SQL condition over results that selects trials.")
+@click.option("--weights", help="Weights of the points: equal, spread or robust.")
+@click.option("--x-min", help="Lower cut-off of x: a number, or auto.")
+@click.option("--unconverged", help="Unconverged trials: keep or drop.")
+@click.option("--target", type=float, help="Estimate the x at which the metric has this value.")
 @json_option
 @wide_option
 def command(sweep: str, store: str | None, json: bool, wide: bool, by: tuple[str, ...], **changes: Any) -> None:

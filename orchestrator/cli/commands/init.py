@@ -1,4 +1,4 @@
-"""`depthrate init`: write a commented sweep and a task of your own to start from."""
+"""`depthrate init`: write a commented sweep and a custom task to start from."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from depthrate.tasks.registry import registered_tasks
 SCHEMA_FILE = "sweep.schema.json"
 SWEEP_TEMPLATE = """\
 # yaml-language-server: $schema=sweep.schema.json
-# depthrate plan sweep.yaml    what would run        depthrate run sweep.yaml       run it, or go on with it
-# depthrate tasks collapse     all parameters        depthrate report mine          the picture
+# depthrate plan sweep.yaml    list pending trials   depthrate run sweep.yaml       run or resume it
+# depthrate tasks collapse     list all parameters   depthrate report mine          write the report
 name: mine
-task: collapse                # or a task of your own: ./my_task.py:power_law
+task: collapse                # or a custom task: ./my_task.py:power_law
 params:                       # fixed
   arch: rn1
   dataset: digits             # depthrate data list
@@ -34,10 +34,10 @@ grid:                         # every combination
 #   lr: 0.5 / depth
 seeds: 3                      # seed: 0, 1, 2
 fit:
-  - {metric: nc1, x: depth}   # by: [weight_decay] makes a curve of each value
+  - {metric: nc1, x: depth}   # by: [weight_decay] fits one curve per value
 """
 TASK = '''\
-"""A task of my own: its keyword arguments are the parameters that a sweep may set."""
+"""A custom task: its keyword arguments are the parameters that a sweep may set."""
 
 import numpy as np
 
@@ -46,35 +46,37 @@ import depthrate
 
 @depthrate.task(version=1)  # raise the version when results change
 def power_law(*, depth: int, exponent: float = 0.5, noise: float = 0.1, seed: int = 0, context):
-    """One trial: put in its place what you train and measure."""
+    """Run one trial: replace this with your training and metrics."""
     rng = np.random.default_rng(seed)
     value = depth**-exponent * np.exp(noise * rng.normal())
-    return {"metrics": [{"layer": depth, "nc1": value}]}  # a row a layer; columns of your own are kept as well
+    return {"metrics": [{"layer": depth, "nc1": value}]}  # one row per layer; custom columns are stored too
 '''
 
 
 def write_start(folder: Path, console: Console) -> None:
-    """Write a sweep, a task and the schema by which editors check sweeps into a folder; nothing is overwritten.
+    """Write a sweep, a task and the JSON schema of sweeps for editors to a folder. Existing files are not overwritten.
 
-    Killed on the way it goes on when it is called again.
+    After an interruption, the next call completes the files.
 
     Raises:
-        UsageError: one of the files is there already, or cannot be written.
+        UsageError: A file exists already or cannot be written.
     """
     contents = {"sweep.yaml": SWEEP_TEMPLATE, "my_task.py": TASK, SCHEMA_FILE: schema_text()}
-    there = [name for name in contents if (folder / name).exists()]
-    is_begun = len(there) < len(contents) and all(_holds(folder / name, contents[name].encode()) for name in there)
-    if there and not is_begun:
-        raise UsageError(f"{folder / there[0]} is there already and is not overwritten; give another folder")
+    existing = [name for name in contents if (folder / name).exists()]
+    is_partial = len(existing) < len(contents) and all(
+        _has_content(folder / name, contents[name].encode()) for name in existing
+    )
+    if existing and not is_partial:
+        raise UsageError(f"{folder / existing[0]} exists already and is not overwritten. Give another folder.")
     for name, text in contents.items():
         write_output(folder / name, text)
-    for name, what in (("sweep.yaml", "a sweep"), ("my_task.py", "a task"), (SCHEMA_FILE, "what editors check it by")):
-        console.print(f"wrote {folder / name}: {what}")
+    for name, role in (("sweep.yaml", "sweep"), ("my_task.py", "task"), (SCHEMA_FILE, "schema of sweeps for editors")):
+        console.print(f"wrote {folder / name} ({role})")
     console.print(f"next: depthrate plan {folder / 'sweep.yaml'}")
 
 
-def _holds(path: Path, content: bytes) -> bool:
-    """Whether a file is there with this content; nothing is read of what is no file, or larger."""
+def _has_content(path: Path, content: bytes) -> bool:
+    """Return whether a path is a file with this content. Only files of this size are read."""
     return path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content
 
 
@@ -84,6 +86,6 @@ def schema_text() -> str:
 
 
 @declared(__doc__)
-@click.argument("folder", type=FILE, default=Path(), help="A folder; default: this one.")
+@click.argument("folder", type=FILE, default=Path(), help="Folder to write to. Default: the current one.")
 def command(folder: Path) -> None:
     write_start(folder, make_console())

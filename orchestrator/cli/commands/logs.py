@@ -1,4 +1,4 @@
-"""`depthrate logs`: print every attempt of a trial: where it ran, how it ended, and what it printed."""
+"""`depthrate logs`: print every attempt of a trial: its node, its end and its output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`depthrate nodes`: show what each node has done of a sweep, what failed there, how, and which nodes launches avoid."""
+"""`depthrate nodes`: show attempts, failures and hours of a sweep per node, and which nodes launches exclude."""
 
 from __future__ import annotations
 
@@ -18,62 +18,61 @@ from depthrate.storage.attempts.records import read_records_of
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store, existing_store
 
-SHOWN_ERRORS = 5
-"""Nodes whose last failure is shown in words."""
+MAX_ERRORS_SHOWN = 5
+"""Maximum number of nodes whose last failure is printed."""
 
 
-def clear_node(given: str, node: str, store: Store) -> None:
-    """Have launches of a sweep begin packs on a node again that they avoid.
+def clear_node(sweep_ref: str, node: str, store: Store) -> None:
+    """Clear the failure history of a node, so that launches of a sweep use it again.
 
     Raises:
-        ValueError: there is no such sweep, or nothing of it ever ran on that node.
+        ValueError: The sweep is unknown or never ran on this node.
     """
-    (sweep,) = planned_trials(given, store)
+    (sweep,) = planned_trials(sweep_ref, store)
     hosts = {str(record["host"]) for record in read_records_of(store, take_snapshot(store), sweep)}
     if node not in hosts:
         raise UsageError(
-            f"nothing of sweep {sweep!r} ran on {node!r}; it ran on {', '.join(sorted(hosts)) or 'no node'}"
+            f"sweep {sweep!r} never ran on node {node!r}. It ran on: {', '.join(sorted(hosts)) or 'no node'}"
         )
     try:
         write_cleared(store, sweep, node)
     except OSError as error:
         raise UsageError(
-            f"node {node!r} was not cleared: store {store.url} cannot be written ({error.strerror or error}); run this as a "
-            "user who may write there"
+            f"node {node!r} was not cleared: cannot write to store {store.url} ({error.strerror or error}). Run this as a "
+            "user with write permission."
         ) from None
-    make_console().print(f"{node} is used again")
+    make_console().print(f"node {node}: failures cleared, launches use it again")
 
 
-def show_nodes(given: str, store: Store, *, as_json: bool) -> None:
-    """Print a row for each node that ran anything of a sweep, those that wasted most first.
+def show_nodes(sweep_ref: str, store: Store, *, as_json: bool) -> None:
+    """Print one row per node on which a sweep ran, with the most wasted hours first.
 
     Raises:
-        ValueError: there is no such sweep.
+        ValueError: The sweep is unknown.
     """
-    (sweep,) = planned_trials(given, store)
+    (sweep,) = planned_trials(sweep_ref, store)
     snapshot = take_snapshot(store)
     records = read_records_of(store, snapshot, sweep)
     rows = snapshot.trials.select(["trial_id", "attempt_id", "wall_s"]).to_pylist()
-    found = compute_cost(records, rows, time.time()).nodes.values()
+    costs = compute_cost(records, rows, time.time()).nodes.values()
     health = NodeHealth()
     health.add_records(records, read_cleared(store, sweep), time.time())
-    for node in found:
+    for node in costs:
         if node.node in health.unhealthy:
             node.avoided = health.describe(node.node)
         elif node.node in health.cooling_down:
             node.avoided = f"{health.describe(node.node)}: for {COOLDOWN_S / 60:.0f} min after its last failure"
-    nodes = sorted(found, key=lambda node: (-node.wasted_hours, -sum(node.failures.values()), node.node))
+    nodes = sorted(costs, key=lambda node: (-node.wasted_hours, -sum(node.failures.values()), node.node))
     if as_json:
         print_json([asdict(node) | {"failures": dict(node.failures)} for node in nodes])
         return
     console = make_console()
-    columns = ["node", "attempts", "done", "failed", "hours", "wasted", "kinds of failure"]
+    columns = ["node", "attempts", "done", "failed", "hours", "wasted (h)", "failures"]
     print_table(console, columns, [_row(node) for node in nodes])
-    for node in [each for each in nodes if each.avoided]:
-        undo = f"depthrate nodes {shlex.quote(sweep)} --forgive {shlex.quote(node.node)}"
-        text = f"{node.node} is avoided: {node.avoided}; when it is repaired: {undo}"
-        console.print(text)
-    for node in [each for each in nodes if each.last_failed_at is not None][:SHOWN_ERRORS]:
+    for node in [node for node in nodes if node.avoided]:
+        undo = f"depthrate nodes {shlex.quote(sweep)} --clear {shlex.quote(node.node)}"
+        console.print(f"node {node.node} is excluded: {node.avoided}. Once repaired: {undo}")
+    for node in [node for node in nodes if node.last_failed_at is not None][:MAX_ERRORS_SHOWN]:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(node.last_failed_at))
         error = " ".join(node.last_error.split())
         console.print(f"{node.node}, last failure {when}: {error:.300}")
@@ -89,8 +88,8 @@ def _row(node: NodeCost) -> list[object]:
 @launched_argument
 @store_option
 @json_option
-@click.option("--forgive", metavar="NODE", help="A node that is repaired: launches that avoid it use it again.")
-def command(sweep: str, store: str | None, json: bool, forgive: str | None) -> None:
-    if forgive is not None:
-        clear_node(sweep, forgive, existing_store(store, writes=True))
+@click.option("--clear", metavar="NODE", help="Clear a repaired node's failures so launches use it again.")
+def command(sweep: str, store: str | None, json: bool, clear: str | None) -> None:
+    if clear is not None:
+        clear_node(sweep, clear, existing_store(store, writes=True))
     show_nodes(sweep, existing_store(store), as_json=json)

@@ -1,4 +1,4 @@
-"""`depthrate plan`: show what would run and what is done; starts nothing."""
+"""`depthrate plan`: list pending and committed trials with estimated cost. Starts nothing."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from depthrate.orchestrator.api.planning import (
     cost_lines,
     estimates_on,
     load_launch,
-    machines_of,
+    open_compute_target,
     peak_gb,
     plan_on,
-    plan_sentence,
+    plan_summary,
     resume_command,
 )
-from depthrate.orchestrator.cli.launch_options import INSTEAD, launch_options
+from depthrate.orchestrator.cli.launch_options import SUGGESTIONS, launch_options
 from depthrate.orchestrator.cli.options import declared, json_option, wide_option
 from depthrate.orchestrator.console.tables import (
     counted,
@@ -43,20 +43,20 @@ from depthrate.sweeps.packing import Pack, why_alone
 from depthrate.sweeps.trial import varying_parameters
 from depthrate.tasks.interface import Engine
 
-MAX_TRIALS_SHOWN = 40
-"""Packs printed; --json prints all."""
-_HOW = {
-    Engine.NATIVE: "natively (kernels are built once a machine for each width, in seconds)",
-    Engine.COMPILED: "compiled (each shape is compiled once a machine)",
+MAX_PACKS_SHOWN = 40
+"""Maximum number of packs printed. --json prints all."""
+_ENGINE_TEXT = {
+    Engine.NATIVE: "natively (kernels are built once per machine and width, in seconds)",
+    Engine.COMPILED: "compiled (once per machine and shape)",
     Engine.EAGER: "eagerly",
 }
 
 
 def show_plan(options: LaunchOptions, as_json: bool, *, wide: bool = False) -> None:
-    """Print what would run and what is done.
+    """Print pending and committed trials with estimated cost.
 
     Raises:
-        ValueError: one of our packages' errors for what a user gave.
+        ValueError: An error of this project's packages for wrong input.
     """
     data = open_data_folder()
     if names := sweeps_in_folder(options.sweep):
@@ -66,56 +66,56 @@ def show_plan(options: LaunchOptions, as_json: bool, *, wide: bool = False) -> N
     store = open_store(options.store)
     store.check_location()
     checked, view = with_search(checked, store)
-    machines = machines_of(options, checked.sweep, store)
-    plan = plan_on(machines, checked, store)
+    target = open_compute_target(options, checked.sweep, store)
+    plan = plan_on(target, checked, store)
     check_contents(plan, data)
-    estimates = estimates_on(machines, plan, store)
-    machines.check(plan.packs, estimates)
-    details = machines.details(plan.packs, estimates.allocated_s)
+    estimates = estimates_on(target, plan, store)
+    target.check(plan.packs, estimates)
+    details = target.details(plan.packs, estimates.held_s)
     if as_json:
-        print_json(_as_json(plan, machines, view, estimates, details))
+        print_json(_as_json(plan, target, view, estimates, details))
         return
     print_warnings(plan.snapshot.problems)
-    found = find_launch_mismatch(plan, store, machines.submitted_codes)
-    if found is not None and found.versions:
+    mismatch = other_code_of_launch(plan, store, target.submitted_codes)
+    if mismatch is not None and mismatch.versions:
         print_line(
-            f"warning: {mismatch_message(found, plan.checked, store, resume_command(options), 'run would stop')}",
+            f"warning: {describe(mismatch, plan.checked, store, resume_command(options), 'run would stop')}",
             stderr=True,
         )
     console = make_console()
-    console.print(plan_sentence(plan))
+    console.print(plan_summary(plan))
     if view is not None:
         console.print(view.summary())
     for remark in _remarks(plan):
         console.print(remark)
     if plan.packs:
-        alone = why_alone(plan.packs, plan.checked.task, device=machines.device, workers=machines.workers)
+        alone = why_alone(plan.packs, plan.checked.task, device=target.device, workers=target.workers)
         if alone is not None:
             console.print(alone)
-        _print_packs(console, plan, machines, estimates, wide=wide)
-        _print_engines(console, plan, machines)
-        for line in cost_lines(plan, machines, estimates, details):
+        _print_packs(console, plan, target, estimates, wide=wide)
+        _print_engines(console, plan, target)
+        for line in cost_lines(plan, target, estimates, details):
             console.print(line, soft_wrap=True)
 
 
 def _show_folder(options: LaunchOptions, names: list[str], data: DataFolder, as_json: bool, *, wide: bool) -> None:
-    """Print a row a sweep: what is left to do, what that costs on these machines, and what it lacks."""
+    """Print one row per sweep: pending work, its estimated cost, and whether something is missing."""
     store = open_store(options.store)
     rows = [_costs(replace(options, sweep=name), store, data) for name in names]
     if as_json:
         print_json(rows)
         return
     console = make_console()
-    lacking = Counter(re.split("[:;] ", row["lacks"])[0] for row in rows if row["lacks"])
+    missing = Counter(re.split("[:;] ", row["lacks"])[0] for row in rows if row["lacks"])
     columns = [name for name in rows[0] if name != "lacks"]
-    cells = [[row[name] for name in columns] + ["lacks" if row["lacks"] else ""] for row in rows]
+    cells = [[row[name] for name in columns] + ["missing" if row["lacks"] else ""] for row in rows]
     print_rows(console, [*columns, ""], cells, wide=wide)
-    for lack, count in lacking.most_common():
-        console.print(f"{counted(count, 'sweep')} {'lacks' if count == 1 else 'lack'}: {lack}")
-    known = [hours for row in rows if (hours := row["hours"]) is not None]
-    unknown = f", {len(rows) - len(known)} unknown" if len(known) < len(rows) else ""
-    console.print(f"{counted(len(rows), 'sweep')}: {sum(known):.2g} hours of one worker{unknown}")
-    console.print("more of one: depthrate plan SWEEP")
+    for problem, count in missing.most_common():
+        console.print(f"missing in {counted(count, 'sweep')}: {problem}")
+    estimated = [hours for row in rows if (hours := row["hours"]) is not None]
+    unknown = f", {len(rows) - len(estimated)} unknown" if len(estimated) < len(rows) else ""
+    console.print(f"{counted(len(rows), 'sweep')}: {sum(estimated):.2g} hours of one worker{unknown}")
+    console.print("details: depthrate plan SWEEP")
 
 
 def _costs(options: LaunchOptions, store: Store, data: DataFolder) -> dict[str, Any]:
@@ -124,10 +124,10 @@ def _costs(options: LaunchOptions, store: Store, data: DataFolder) -> dict[str, 
     try:
         checked, _ = with_search(load_launch(options), store)
         row["trials"] = len(checked.trials)
-        machines = machines_of(options, checked.sweep, store)
-        plan = plan_on(machines, checked, store)
+        target = open_compute_target(options, checked.sweep, store)
+        plan = plan_on(target, checked, store)
         row["done"], row["packs"] = len(plan.done), len(plan.packs)
-        hours = estimates_on(machines, plan, store).hours(plan.packs, machines.workers)
+        hours = estimates_on(target, plan, store).hours(plan.packs, target.workers)
         row["hours"] = None if hours is None else float(f"{hours:.2g}")
         check_data(checked, data)
     except ValueError as error:
@@ -136,7 +136,7 @@ def _costs(options: LaunchOptions, store: Store, data: DataFolder) -> dict[str, 
 
 
 def _as_json(
-    plan: Plan, machines: ComputeTarget, view: SearchView | None, estimates: Estimates, details: dict[str, Any]
+    plan: Plan, target: ComputeTarget, view: SearchView | None, estimates: Estimates, details: dict[str, Any]
 ) -> dict[str, Any]:
     return {
         "sweep": plan.checked.sweep.name,
@@ -147,16 +147,16 @@ def _as_json(
             {
                 "pack_id": p.pack_id,
                 "trial_ids": p.trial_ids,
-                "predicted_memory_gb": peak_gb(p, plan, machines),
-                "engine": _engine(p, plan, machines),
+                "predicted_memory_gb": peak_gb(p, plan, target),
+                "engine": _engine(p, plan, target),
                 "estimated_core_s": estimates(p),
             }
             for p in plan.packs
         ],
-        "worker_memory_gb": None if machines.memory_bytes is None else machines.memory_bytes / 1e9,
-        "workers": machines.workers,
-        "device": machines.device,
-        "estimated_core_hours": estimates.hours(plan.packs, machines.workers),
+        "worker_memory_gb": None if target.memory_bytes is None else target.memory_bytes / 1e9,
+        "workers": target.workers,
+        "device": target.device,
+        "estimated_core_hours": estimates.hours(plan.packs, target.workers),
         "estimate_rests_on_packs": len(estimates.measured),
         "remarks": _remarks(plan),
         **details,
@@ -166,46 +166,46 @@ def _as_json(
 
 
 def _remarks(plan: Plan) -> list[str]:
-    """Return sentences on the trials that would run, and on fits that cannot test their model."""
+    """Return remarks on the pending trials, and on fits with too few points to test their model."""
     pending = [trial.params for pack in plan.packs for trial in pack.trials]
     return [*(plan.checked.task.remarks(pending) if pending else ()), *thin_fit_remarks(plan.checked)]
 
 
-def _engine(pack: Pack, plan: Plan, machines: ComputeTarget) -> Engine | None:
-    """Return how the steps of a pack would run; null where the task has no choice."""
-    asked, _ = machines.engine(plan.checked.sweep.engine)
-    return plan.checked.task.engine(pack.trials[0].params, asked, machines.device)
+def _engine(pack: Pack, plan: Plan, target: ComputeTarget) -> Engine | None:
+    """Return the engine that would train a pack, or None if the task has only one."""
+    requested, _ = target.engine(plan.checked.sweep.engine)
+    return plan.checked.task.engine(pack.trials[0].params, requested, target.device)
 
 
-def _print_engines(console: Console, plan: Plan, machines: ComputeTarget) -> None:
-    """Say how many packs train how, unless the task has no choice."""
-    engines = Counter(_engine(pack, plan, machines) for pack in plan.packs)
-    for engine, how in _HOW.items():
+def _print_engines(console: Console, plan: Plan, target: ComputeTarget) -> None:
+    """Print the number of packs per engine, unless the task has only one."""
+    engines = Counter(_engine(pack, plan, target) for pack in plan.packs)
+    for engine, text in _ENGINE_TEXT.items():
         if engines[engine]:
             count = "all" if engines[engine] == len(plan.packs) else f"{engines[engine]} of {len(plan.packs)}"
-            console.print(f"{count} packs train {how}")
+            console.print(f"{count} packs train {text}")
 
 
-def _print_packs(console: Console, plan: Plan, machines: ComputeTarget, estimates: Estimates, *, wide: bool) -> None:
+def _print_packs(console: Console, plan: Plan, target: ComputeTarget, estimates: Estimates, *, wide: bool) -> None:
     varying = varying_parameters(plan.checked.trials)
     rows = []
-    for pack in plan.packs[:MAX_TRIALS_SHOWN]:
+    for pack in plan.packs[:MAX_PACKS_SHOWN]:
         cells = [_values([t.params[name] for t in pack.trials]) for name in varying]
         seconds = estimates(pack)
-        rough_s = None if seconds is None else float(f"{seconds:.2g}")
-        peak = peak_gb(pack, plan, machines)
-        rows.append([pack.pack_id, len(pack.trials), rough_s, None if peak is None else round(peak, 2), *cells])
-    print_rows(console, ["pack", "trials", f"rough {estimates.unit}-s", "peak GB", *varying], rows, wide=wide)
-    if len(plan.packs) > MAX_TRIALS_SHOWN:
-        console.print(f"and {counted(len(plan.packs) - MAX_TRIALS_SHOWN, 'more pack')}")
+        estimated_s = None if seconds is None else float(f"{seconds:.2g}")
+        peak = peak_gb(pack, plan, target)
+        rows.append([pack.pack_id, len(pack.trials), estimated_s, None if peak is None else round(peak, 2), *cells])
+    print_rows(console, ["pack", "trials", f"est. {estimates.unit}-s", "peak GB", *varying], rows, wide=wide)
+    if len(plan.packs) > MAX_PACKS_SHOWN:
+        console.print(f"and {counted(len(plan.packs) - MAX_PACKS_SHOWN, 'more pack')}")
 
 
 def _values(values: list[Any]) -> str:
-    unique = list({repr(value): value for value in values}.values())  # by text: a list has no hash
+    unique = list({repr(value): value for value in values}.values())  # by text, since lists are not hashable
     return ", ".join(map(str, unique[:6])) + (", ..." if len(unique) > 6 else "")
 
 
-@declared(__doc__, INSTEAD)
+@declared(__doc__, SUGGESTIONS)
 @launch_options(of_plan=True)
 @json_option
 @wide_option

@@ -1,4 +1,4 @@
-"""`depthrate query`: ask the store with SQL; read-only."""
+"""`depthrate query`: query the store with SQL. Read-only."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 3600.0
 QUERY_GRACE_S = 0.5
-"""A query that DuckDB has not ended so long after its time limit ends with this process."""
+"""Seconds after its time limit when a query that DuckDB has not interrupted ends with this process."""
 
 
 def answer(
@@ -51,26 +51,26 @@ def answer(
     timeout_s: float | None = None,
     memory_gb: float | None = None,
 ) -> None:
-    """Ask a store, or one sweep of it, and print the rows, or write them to a file.
+    """Query a store, or one sweep in it, and print the rows or write them to a file.
 
     Raises:
-        UsageError: `as_json` and another format are given, the file has no known ending, or cannot be written.
-        ValueError: `StoreError` or `QueryError` for what cannot be asked.
+        UsageError: `as_json` contradicts `format`, or the file has an unknown extension or cannot be written.
+        ValueError: `StoreError` or `QueryError`: the query cannot run.
     """
     if as_json and format not in (None, "json"):
-        raise UsageError(f"--json and --format {format} contradict each other; give one of them")
-    chosen = "json" if as_json else format or format_of(output)
+        raise UsageError(f"--json and --format {format} exclude each other. Give one of them.")
+    chosen_format = "json" if as_json else format or format_of(output)
     if output is not None:
         check_output(output)
     results = open_results(store)
     if sweep is not None:
-        results = results.of(sweep)
+        results = results.for_sweep(sweep)
     with limited_memory(memory_gb), _killed_after(timeout_s):
         relation = results.sql(sql, timeout_s=timeout_s, memory_gb=memory_gb)
     if output is None:
-        print_answer(relation, chosen, make_console(), wide=wide)
+        print_answer(relation, chosen_format, make_console(), wide=wide)
     else:
-        write_answer(relation, chosen, output)
+        write_answer(relation, chosen_format, output)
     print_warnings(results.problems)
     if (note := what_varies(results, sql)) is not None:
         print_line(f"note: {note}", stderr=True)
@@ -78,7 +78,7 @@ def answer(
 
 @contextmanager
 def _killed_after(timeout_s: float | None) -> Iterator[None]:
-    """End this process where DuckDB does not end a query that took longer, as it cannot within one call of a function."""
+    """End this process if a query exceeds its time limit and DuckDB cannot interrupt it, as within one function call."""
     if timeout_s is None:
         yield
         return
@@ -86,7 +86,8 @@ def _killed_after(timeout_s: float | None) -> Iterator[None]:
     def kill() -> None:
         remove_temporary()
         print_line(
-            f"depthrate: the query took longer than {timeout_s:g} s and was ended; allow more (--timeout)", stderr=True
+            f"depthrate: query timed out after {timeout_s:g} s. Raise --timeout-seconds.",
+            stderr=True,
         )
         os._exit(2)
 
@@ -100,21 +101,23 @@ def _killed_after(timeout_s: float | None) -> Iterator[None]:
 
 
 def format_of(output: Path | None) -> str:
-    """Return the format that a file's ending means; a table for none.
+    """Return the format for the extension of a file. The default is a table.
 
     Raises:
-        UsageError: the ending is unknown.
+        UsageError: The extension is unknown.
     """
-    ending = "" if output is None else output.suffix.removeprefix(".").lower()
-    if ending in ("csv", "json", "parquet"):
-        return ending
-    if ending not in ("txt", ""):
-        raise UsageError(f"{output}: what is .{ending}? name it .csv, .json, .parquet or .txt, or give --format")
+    extension = "" if output is None else output.suffix.removeprefix(".").lower()
+    if extension in ("csv", "json", "parquet"):
+        return extension
+    if extension not in ("txt", ""):
+        raise UsageError(
+            f"{output} has the extension .{extension}, expected .csv, .json, .parquet or .txt. Rename it or give --format."
+        )
     return "table"
 
 
 def print_answer(relation: duckdb.DuckDBPyRelation, format: str, console: Console, *, wide: bool = False) -> None:
-    """Print rows to standard output."""
+    """Print rows to stdout."""
     if format == "table":
         print_rows(console, relation.columns, relation.fetchall(), wide=wide)
     elif format == "parquet":
@@ -127,7 +130,7 @@ def write_answer(relation: duckdb.DuckDBPyRelation, format: str, path: Path) -> 
     """Write rows to a file.
 
     Raises:
-        UsageError: it cannot be written.
+        UsageError: It cannot be written.
     """
     with output_file(path, binary=format == "parquet") as stream:
         if format == "parquet":
@@ -141,25 +144,25 @@ def write_answer(relation: duckdb.DuckDBPyRelation, format: str, path: Path) -> 
 @declared(__doc__)
 @click.argument("sql", help="One SELECT over trials, metrics, curves, features, live, attempts, fits, results.")
 @store_option
-@click.option("--sweep", help="The trials of this sweep alone.")
+@click.option("--sweep", help="Limit the query to this sweep.")
 @click.option(
     "--format",
     type=click.Choice(["table", "csv", "json", "parquet"]),
-    help="Default: by the ending of -o, else a table.",
+    help="Output format. Default: by the extension of -o, else table.",
 )
-@click.option("-o", "--output", type=FILE, help="A file to write instead of printing.")
-@click.option("--json", is_flag=True, help="The same as --format json.")
+@click.option("-o", "--output", type=FILE, help="File to write to.")
+@click.option("--json", is_flag=True, help="Same as --format json.")
 @wide_option
 @click.option(
-    "--timeout",
+    "--timeout-seconds",
     type=Number(min=0.0, min_open=True),
     default=TIMEOUT_S,
-    help="Seconds after which a query is ended.",
+    help="Time limit in seconds.",
 )
 @click.option(
-    "--memory",
+    "--memory-gb",
     type=Number(min=0.05),
-    help="GB that DuckDB may take; default: half of the machine's. Beyond that it goes to the disk, or refuses.",
+    help="Memory limit in GB. Default: half of the machine's memory.",
 )
 def command(
     sql: str,
@@ -169,14 +172,14 @@ def command(
     output: Path | None,
     json: bool,
     wide: bool,
-    timeout: float,
-    memory: float | None,
+    timeout_seconds: float,
+    memory_gb: float | None,
 ) -> None:
     answer(
         *(sql, store, format, output),
         sweep=sweep,
         as_json=json,
         wide=wide,
-        timeout_s=timeout,
-        memory_gb=memory,
+        timeout_s=timeout_seconds,
+        memory_gb=memory_gb,
     )

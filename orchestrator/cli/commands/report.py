@@ -1,4 +1,4 @@
-"""`depthrate report`: draw the sweep's report: one HTML file that opens from disk."""
+"""`depthrate report`: write the report of a sweep as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from depthrate.orchestrator.api.find_sweep import find_sweep
-from depthrate.orchestrator.api.report import ReportFiles, Written, write_report
+from depthrate.orchestrator.api.report import ReportFiles, WrittenReport, write_report
 from depthrate.orchestrator.cli.options import FILE, declared, store_option, sweep_argument
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.output_file import check_folder, check_output, is_replaceable
@@ -21,45 +21,43 @@ from depthrate.storage.files.store import Store, existing_store
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """What is wanted besides the page."""
+    """Outputs besides the page, and the style of figures."""
 
     figures: Path | None = None
-    """The folder of the figures as files."""
+    """Folder for figures as files."""
     dark: bool = False
-    """Whether these are for a dark background."""
+    """Whether figure files are for a dark background."""
     style: StyleName | None = None
     width: PaperWidth | None = None
     latex: Path | None = None
-    """The folder of the LaTeX files."""
+    """Folder for LaTeX files."""
     overlay: str | None = None
-    """A second sweep."""
+    """Second sweep to draw in the same figures."""
 
     def figure_style(self) -> FigureStyle:
-        """Return how the figures look.
+        """Return the style of the figure files.
 
         Raises:
-            UsageError: the options contradict each other, or there are no figures that they could be about.
+            UsageError: Options contradict each other, or need --figures.
         """
-        given = [f"--{name}" for name in ("dark", "style", "width") if getattr(self, name)]
-        if given and self.figures is None:
-            named, verb = " and ".join(given), "is" if len(given) == 1 else "are"
-            raise UsageError(
-                f"{named} {verb} about the figures of --figures FOLDER; give that too, or leave {named} out"
-            )
+        flags = [f"--{name}" for name in ("dark", "style", "width") if getattr(self, name)]
+        if flags and self.figures is None:
+            names, verb = " and ".join(flags), "needs" if len(flags) == 1 else "need"
+            raise UsageError(f"{names} {verb} --figures FOLDER. Give it too, or leave out {names}.")
         if self.width is not None and self.style is not StyleName.paper:
-            raise UsageError(f"--width {self.width.value} is the width of a paper's figures; add --style paper")
+            raise UsageError(f"--width {self.width.value} is for figures in paper style. Add --style paper.")
         if self.style is not StyleName.paper:
             return DARK if self.dark else SCREEN
         if self.dark:
-            raise UsageError("--style paper is for white paper; leave --dark out, or --style paper")
+            raise UsageError("--style paper and --dark exclude each other. Give one of them.")
         return paper_style(self.width or PaperWidth.column)
 
 
-def report_sweep(given: str, url: str | None, page: Path, options: ReportOptions) -> None:
+def report_sweep(sweep_ref: str, url: str | None, page: Path, options: ReportOptions) -> None:
     """Write a sweep's report and print its path.
 
     Raises:
-        ValueError: there is no such sweep, it has no trials, options contradict each other, or a file cannot be written.
+        ValueError: The sweep is unknown or has no trials, options contradict each other, or a file cannot be written.
     """
     style = options.figure_style()
     check_output(page)
@@ -67,28 +65,28 @@ def report_sweep(given: str, url: str | None, page: Path, options: ReportOptions
         if folder is not None:
             check_folder(folder)
     store = existing_store(url)
-    checked = _with_trials(given, store, url)
+    checked = _with_trials(sweep_ref, store, url)
     overlay = None if options.overlay is None else _with_trials(options.overlay, store, url)
-    command = ["depthrate", "run", given, "--store", store.url]
+    command = ["depthrate", "run", sweep_ref, "--store", store.url]
     targets = ReportFiles(page, options.figures, command, style, options.latex, overlay)
-    _say(write_report(checked, store, targets), targets)
+    _print_written(write_report(checked, store, targets), targets)
 
 
-def _with_trials(given: str, store: Store, url: str | None) -> CheckedSweep:
-    checked, _ = find_sweep(given, store)
+def _with_trials(sweep_ref: str, store: Store, url: str | None) -> CheckedSweep:
+    checked, _ = find_sweep(sweep_ref, store)
     if not checked.trials:
-        again = next_call("run", given, url)
-        raise UsageError(f"sweep {checked.sweep.name!r} has proposed nothing yet; run it: {again}")
+        command = next_call("run", sweep_ref, url)
+        raise UsageError(f"sweep {checked.sweep.name!r} has no trials yet. Run it: {command}")
     return checked
 
 
-def _say(written: Written, targets: ReportFiles) -> None:
-    """Print what was written where, and what is wrong with it."""
+def _print_written(written: WrittenReport, targets: ReportFiles) -> None:
+    """Print the paths of the written files, and warnings."""
     print_warnings(written.problems)
-    for sentence in written.mixtures:
-        print_line(f"warning: {sentence}", stderr=True)
-    aside = not is_replaceable(targets.page)  # the page itself may have gone to standard output
-    print_line(f"wrote {targets.page} ({written.megabytes:.1f} MB); open it in a browser", stderr=aside)
+    for warning in written.mixtures:
+        print_line(f"warning: {warning}", stderr=True)
+    aside = not is_replaceable(targets.page)  # the page itself may have been written to stdout
+    print_line(f"wrote {targets.page} ({written.megabytes:.1f} MB). Open it in a browser.", stderr=aside)
     if targets.figures:
         print_line(f"wrote {written.num_figures} figures to {targets.figures}", stderr=aside)
     if targets.latex:
@@ -101,24 +99,24 @@ def _say(written: Written, targets: ReportFiles) -> None:
 @declared(
     __doc__,
     {
-        "--compare": "--overlay SWEEP draws a second sweep in the same figures",
-        "--watch": "depthrate serve shows a sweep while it runs",
+        "--compare": "To draw a second sweep in the same figures: --overlay SWEEP",
+        "--watch": "To watch a running sweep: depthrate serve",
     },
 )
 @sweep_argument("sweep")
 @store_option
-@click.option("-o", "--output", type=FILE, default=Path("report.html"), help="The HTML file to write.")
-@click.option("--figures", type=FILE, help="A folder for figures: SVG, PDF, CSV.")
-@click.option("--dark", is_flag=True, help="Draw these figures for a dark background.")
+@click.option("-o", "--output", type=FILE, default=Path("report.html"), help="HTML file to write.")
+@click.option("--figures", type=FILE, help="Folder for the figures as SVG, PDF and CSV.")
+@click.option("--dark", is_flag=True, help="Render --figures for a dark background.")
 @click.option(
-    "--style", type=click.Choice([*StyleName]), help="Of these figures: screen (default), or paper: serif, at its size."
+    "--style", type=click.Choice([*StyleName]), help="Style of --figures: screen or paper (serif). Default: screen."
 )
 @click.option(
     "--width",
     type=click.Choice([*PaperWidth]),
-    help="Of a paper's figures: column (3.25 in, default) or text (5.5 in).",
+    help="Width with --style paper: column (3.25 in) or text (5.5 in). Default: column.",
 )
-@click.option("--latex", type=FILE, help="A folder for fits.tex.")
-@click.option("--overlay", help="A second sweep, in the same figures.")
+@click.option("--latex", type=FILE, help="Folder for fits.tex and methods.tex.")
+@click.option("--overlay", help="Second sweep to draw in the same figures.")
 def command(sweep: str, store: str | None, output: Path, **options: Any) -> None:
     report_sweep(sweep, store, output, ReportOptions(**options))

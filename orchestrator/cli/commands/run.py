@@ -1,11 +1,9 @@
-"""`depthrate run`: run what is pending of a sweep, then fit its rates. Run it again to resume: what is committed is
-never redone.
-"""
+"""`depthrate run`: run a sweep's pending trials and fit the rates. Run again to resume."""
 
 from __future__ import annotations
 
 from depthrate.orchestrator.api.run import run_sweep
-from depthrate.orchestrator.cli.launch_options import INSTEAD, launch_options
+from depthrate.orchestrator.cli.launch_options import SUGGESTIONS, launch_options
 from depthrate.orchestrator.cli.options import declared
 from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.launch.outcome import RunState
@@ -24,7 +22,7 @@ def run_options(options: LaunchOptions) -> int:
     return EXIT_CODES[run_sweep(options)]
 
 
-@declared(__doc__, INSTEAD)
+@declared(__doc__, SUGGESTIONS)
 @launch_options(of_plan=False)
 def command(options: LaunchOptions) -> int:
     return run_options(options)

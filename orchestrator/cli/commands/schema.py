@@ -1,4 +1,4 @@
-"""`depthrate schema`: print the JSON schema of sweep files, by which editors check and complete them."""
+"""`depthrate schema`: print the JSON schema of sweep files, for checks and completion in editors."""
 
 from __future__ import annotations
 

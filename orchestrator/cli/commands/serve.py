@@ -1,4 +1,4 @@
-"""`depthrate serve`: show a store in a browser, as it lives: sweeps, trials, curves, figures, logs, SQL; it changes nothing."""
+"""`depthrate serve`: show a live store in a browser: sweeps, trials, curves, figures, logs, SQL. Read-only."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ PORT = 8377
 
 @declared(__doc__)
 @store_option
-@click.option("--host", default="127.0.0.1", help="Where to listen; beyond this machine a token is asked for.")
-@click.option("--port", type=click.IntRange(0, 65535), default=PORT, help="0: any that is free.")
-@click.option("--token", is_flag=True, help="Ask for a token on this machine too, where others have accounts.")
+@click.option("--host", default="127.0.0.1", help="Address to listen on. Other than localhost, a token is required.")
+@click.option("--port", type=click.IntRange(0, 65535), default=PORT, help="Port to listen on, 0 for any free port.")
+@click.option("--token", is_flag=True, help="Require a token on localhost too.")
 @click.option(
-    "--timeout", type=Number(min=0.0, min_open=True), default=30.0, help="Seconds after which a query is ended."
+    "--timeout-seconds", type=Number(min=0.0, min_open=True), default=30.0, help="Time limit of a query in seconds."
 )
-@click.option("--memory", type=Number(min=0.05), default=1.0, help="GB that all queries together may take.")
-def command(store: str | None, host: str, port: int, token: bool, timeout: float, memory: float) -> None:
+@click.option("--memory-gb", type=Number(min=0.05), default=1.0, help="Memory limit of all queries together in GB.")
+def command(store: str | None, host: str, port: int, token: bool, timeout_seconds: float, memory_gb: float) -> None:
     opened = existing_store(store)
-    listening = listen(opened, host, port, with_token=token, timeout_s=timeout, memory_gb=memory)
-    print_line(f"{opened.url} at {listening.address} (read-only; Ctrl-C ends it)")
-    listening.run()
+    listener = listen(opened, host, port, with_token=token, timeout_s=timeout_seconds, memory_gb=memory_gb)
+    print_line(f"{opened.url} at {listener.address} (read-only, stop with Ctrl-C)")
+    listener.run()

@@ -1,4 +1,4 @@
-"""`depthrate show`: print a sweep as it is read: its base, --set and the paths of your files filled in."""
+"""`depthrate show`: print a sweep with its base, --set and file paths resolved."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from depthrate.sweeps.yaml_file import yaml_text
 @declared(__doc__)
 @sweep_argument("sweep")
 @store_option
-@click.option("--set", "set_", multiple=True, metavar="KEY=VALUE", help="Replace a parameter, as run does.")
+@click.option("--set", "set_", multiple=True, metavar="KEY=VALUE", help="Override a parameter, as in run.")
 @json_option
 def command(sweep: str, store: str | None, set_: tuple[str, ...], json: bool) -> None:
-    found = sweep_to_launch(sweep, overrides_of(set_), store)
-    trials = check_sweep(found).trials
+    resolved = sweep_to_launch(sweep, overrides_of(set_), store)
+    trials = check_sweep(resolved).trials
     if json:
-        print_json({"spec": found.spec(), "trials": [trial.params for trial in trials]})
+        print_json({"spec": resolved.spec(), "trials": [trial.params for trial in trials]})
         return
-    print(yaml_text(found.spec()), end="")
+    print(yaml_text(resolved.spec()), end="")
     varying = ", ".join(varying_parameters(trials)) if trials else ""
-    print_line(f"# {counted(len(trials), 'trial')}{f', which differ in {varying}' if varying else ''}")
+    print_line(f"# {counted(len(trials), 'trial')}{f', varying in {varying}' if varying else ''}")

@@ -1,4 +1,4 @@
-"""`depthrate status`: show how many trials are done, running, failed and pending; of one sweep also what it has cost."""
+"""`depthrate status`: show the number of trials per state, and the cost of a single sweep."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rich.console import Console
 
 from depthrate.orchestrator.api.find_sweep import planned_trials
 from depthrate.orchestrator.api.status import (
-    SHOWN_EVENTS,
-    WATCH_EVERY_S,
+    MAX_EVENTS_SHOWN,
+    POLL_INTERVAL_S,
     Counts,
+    StatusPoller,
     StatusSnapshot,
-    Watched,
-    job_words,
-    stalled_words,
+    job_text,
+    stalled_text,
 )
 from depthrate.orchestrator.cli.options import FILE, declared, json_option, store_option, wide_option
 from depthrate.orchestrator.cli.polling import poll_until_closed
@@ -34,59 +34,64 @@ from depthrate.storage.files.store import Store, existing_store
 
 
 def show_status(
-    given: str | None, store: Store, *, watch: bool, as_json: bool, textfile: Path | None = None, wide: bool = False
+    sweep_ref: str | None, store: Store, *, watch: bool, as_json: bool, textfile: Path | None = None, wide: bool = False
 ) -> None:
-    """Print how many trials of a sweep, or of all sweeps, are in which state; of one sweep also what it has cost.
+    """Print the number of trials per state of a sweep or of all sweeps, and the cost of a single sweep.
 
-    `textfile` gets the same for Prometheus, of all sweeps that are meant. A store that stops answering while it is watched
-    is asked again.
+    Args:
+        sweep_ref: A sweep, or None for all sweeps of the store.
+        store: Store of the sweeps.
+        watch: Whether to poll until all trials are done. A store that stops answering is polled again.
+        as_json: Whether to print JSON.
+        textfile: File for Prometheus' node exporter, with the same numbers and the cost of every sweep.
+        wide: Whether to print all columns.
 
     Raises:
-        ValueError: there is no such sweep, or none at all, or the file cannot be written.
+        ValueError: The sweep is unknown, the store has no sweeps, or the file cannot be written.
     """
     if textfile is not None:
         check_library()
         check_output(textfile)
-    watched = Watched(
+    watched = StatusPoller(
         store,
-        planned_trials(given, store),
-        with_costs=given is not None or textfile is not None,
+        planned_trials(sweep_ref, store),
+        with_costs=sweep_ref is not None or textfile is not None,
         with_events=watch or as_json,
     )
     console = make_console()
-    for found in poll_until_closed(store, watched.poll, WATCH_EVERY_S, time.sleep) if watch else [watched.poll()]:
+    for snapshot in poll_until_closed(store, watched.poll, POLL_INTERVAL_S, time.sleep) if watch else [watched.poll()]:
         if textfile is not None:
-            write_textfile(textfile, found.states, found.costs)
+            write_textfile(textfile, snapshot.states, snapshot.costs)
         if as_json:
-            each = zip(found.states, found.jobs, strict=True)
-            print_json([_as_json(state, counts, found) for state, counts in each])
+            states = zip(snapshot.states, snapshot.jobs, strict=True)
+            print_json([_as_json(state, counts, snapshot) for state, counts in states])
         else:
             if watch and console.is_terminal:
                 console.clear()
-            _print_status(console, found, wide=wide, with_costs=given is not None)
-        if not found.num_open:
+            _print_status(console, snapshot, wide=wide, with_costs=sweep_ref is not None)
+        if not snapshot.num_open:
             return
 
 
-def _print_status(console: Console, found: StatusSnapshot, *, wide: bool, with_costs: bool) -> None:
-    _print_states(console, found.states, found.jobs, wide=wide)
-    _print_running(console, found.running, wide=wide)
-    for name, launch in found.launches.items():
-        for event in launch["events"][-SHOWN_EVENTS:]:
+def _print_status(console: Console, snapshot: StatusSnapshot, *, wide: bool, with_costs: bool) -> None:
+    _print_states(console, snapshot.states, snapshot.jobs, wide=wide)
+    _print_running(console, snapshot.running, wide=wide)
+    for name, launch in snapshot.launches.items():
+        for event in launch["events"][-MAX_EVENTS_SHOWN:]:
             when = time.strftime("%H:%M:%S", time.localtime(event["at"]))
             console.print(f"{name} {when}: {event['text']}")
     if with_costs:
-        for line in (line for name, cost in found.costs.items() for line in cost_lines(name, cost)):
+        for line in (line for name, cost in snapshot.costs.items() for line in cost_lines(name, cost)):
             console.print(line)
-    print_warnings(list(dict.fromkeys(problem for state in found.states for problem in state.problems)))
+    print_warnings(list(dict.fromkeys(problem for state in snapshot.states for problem in state.problems)))
 
 
-def _as_json(state: SweepStatus, jobs: Counts, found: StatusSnapshot) -> dict[str, Any]:
-    cost = {"cost": found.costs[state.name].to_json()} if state.name in found.costs else {}
-    live = {"live": [each.to_json() for each in found.running if each.sweep == state.name]}
-    launch = found.launches.get(state.name, {})
-    told = {"scheduler_calls": launch.get("scheduler_calls", {}), "events": launch.get("events", [])}
-    return state.to_json() | live | cost | _jobs_json(jobs) | told
+def _as_json(state: SweepStatus, jobs: Counts, snapshot: StatusSnapshot) -> dict[str, Any]:
+    cost = {"cost": snapshot.costs[state.name].to_json()} if state.name in snapshot.costs else {}
+    live = {"live": [trial.to_json() for trial in snapshot.running if trial.sweep == state.name]}
+    launch = snapshot.launches.get(state.name, {})
+    events = {"scheduler_calls": launch.get("scheduler_calls", {}), "events": launch.get("events", [])}
+    return state.to_json() | live | cost | _jobs_json(jobs) | events
 
 
 def _jobs_json(jobs: Counts) -> dict[str, Any]:
@@ -100,28 +105,28 @@ def _print_states(console: Console, states: Sequence[SweepStatus], jobs: Sequenc
         for executor, counts in of_executors.items():
             if counts is not None:
                 title = schedulers()[executor].title
-                console.print(f"{state.name}: {job_words(counts, title)}")
+                console.print(f"{state.name}: {job_text(counts, title)}")
     for state in states:
         for record in state.stalled[:5]:
-            console.print(stalled_words(state.name, record))
+            console.print(stalled_text(state.name, record))
         for message, count in state.errors().most_common(5):
             console.print(f"{state.name}: {counted(count, 'trial')} failed with: {message}")
 
 
 def _print_running(console: Console, running: Sequence[RunningTrial], *, wide: bool) -> None:
-    """Print what trials that run have logged last."""
+    """Print the last logged values of running trials."""
     if running:
         print_rows(console, *running_table(running), wide=wide)
-    if len(running) > MAX_TRIALS_SHOWN:
-        console.print(f"and {len(running) - MAX_TRIALS_SHOWN} more that run")
+    if len(running) > SHOWN_RUNNING:
+        console.print(f"and {len(running) - SHOWN_RUNNING} more running")
 
 
 @declared(__doc__)
-@click.argument("sweep", required=False, help="A sweep; default: all sweeps of the store.")
+@click.argument("sweep", required=False, help="Name or file of a sweep. Default: all sweeps of the store.")
 @store_option
-@click.option("--watch", is_flag=True, help="Refresh every two seconds until all is done.")
+@click.option("--watch", is_flag=True, help="Refresh every two seconds until all trials are done.")
 @json_option
-@click.option("--prometheus", type=FILE, help="Write the same for Prometheus' node exporter: a file NAME.prom.")
+@click.option("--prometheus", type=FILE, help="Also write NAME.prom for Prometheus' node exporter.")
 @wide_option
 def command(sweep: str | None, store: str | None, watch: bool, json: bool, prometheus: Path | None, wide: bool) -> None:
     show_status(sweep, existing_store(store), watch=watch, as_json=json, textfile=prometheus, wide=wide)

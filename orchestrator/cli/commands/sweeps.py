@@ -1,4 +1,4 @@
-"""`depthrate sweeps`: the sweeps of a store: list, remove, rename, bring back."""
+"""`depthrate sweeps`: list, remove, restore and rename the sweeps of a store."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ from depthrate.storage.query.membership import read_membership
 
 
 def list_sweeps(store: Store, as_json: bool, console: Console) -> None:
-    """Print every sweep with its trials, and those that were removed and can be brought back."""
+    """Print every sweep with its number of trials, and the removed sweeps that can be restored."""
     snapshot = take_snapshot(store)
     members, launched = read_membership(store, snapshot).of_sweep, newest_specs(store)
     names = sorted(members.keys() | launched.keys())
-    asked = {name: len(launched[name].trial_ids(store) or ()) or None for name in launched}
-    ran = {name: launched[name].launched_at[:16].replace("T", " ") for name in launched}
-    rows = [[name, asked.get(name), len(members.get(name, ())), ran.get(name)] for name in names]
+    requested = {name: len(launched[name].trial_ids(store) or ()) or None for name in launched}
+    launched_at = {name: launched[name].launched_at[:16].replace("T", " ") for name in launched}
+    rows = [[name, requested.get(name), len(members.get(name, ())), launched_at.get(name)] for name in names]
     removed = [removal for removal in snapshot.removals.removals if removal.kind is RemovalKind.SWEEP]
     if as_json:
-        listed = [dict(zip(("sweep", "trials", "committed", "launched_at"), row, strict=True)) for row in rows]
-        print_json({"sweeps": listed, "removed": [_removed_json(each) for each in removed]})
+        entries = [dict(zip(("sweep", "trials", "committed", "launched_at"), row, strict=True)) for row in rows]
+        print_json({"sweeps": entries, "removed": [_removed_json(removal) for removal in removed]})
         return
-    print_table(console, ["sweep", "asks for", "committed", "last launch (UTC)"], rows)
-    for each in removed:
-        how = "removed" if each.rows else "removed or renamed"  # a new name takes the trials with it
-        text = f"{how}: {each.sweep}, {len({t for t, _ in each.rows})} trials; bring it back: "
-        text += next_call("sweeps", "restore", None, each.sweep, "--store", store.url)
-        console.print(text)
+    print_table(console, ["sweep", "trials", "committed", "last launch (UTC)"], rows)
+    for removal in removed:
+        action = "removed" if removal.rows else "removed or renamed"  # a new name takes the trials with it
+        command = next_call("sweeps", "restore", None, removal.sweep, "--store", store.url)
+        count = counted(len({t for t, _ in removal.rows}), "trial")
+        console.print(f"{action}: {removal.sweep}, {count}. Restore: {command}")
 
 
 def _removed_json(removal: Removal) -> dict[str, object]:
@@ -61,41 +61,39 @@ def _removed_json(removal: Removal) -> dict[str, object]:
 
 
 def remove_named(store: Store, sweep: str, *, is_sure: bool, grace_note: str, console: Console) -> None:
-    """Say what the removal of a sweep takes away and what stays, and do it where that is wanted.
+    """Print which trials the removal of a sweep removes and keeps, and remove it if `is_sure`.
 
     Raises:
-        UsageError: there is no such sweep, or it runs.
-        ValueError: which trials another sweep asks for cannot be told.
+        UsageError: The sweep is unknown or running.
+        ValueError: The trials that another sweep requests cannot be determined.
     """
     write_missing_lists(store, removed=sweep)
     snapshot = take_snapshot(store)
-    going = plan_removal(store, snapshot, sweep)
-    if not going.paths and not going.rows:
+    plan = plan_removal(store, snapshot, sweep)
+    if not plan.paths and not plan.rows:
         raise UsageError(_unknown(store, sweep, snapshot))
     running = _running(store, snapshot, sweep)
     if running:
-        raise UsageError(
-            f"sweep {sweep!r} runs: {describe_attempt(running[0])}; stop it first: {next_call('cancel', sweep, store.url)}"
-        )
-    _say_what_goes(console, store, snapshot, going)
+        stop = next_call("cancel", sweep, store.url)
+        raise UsageError(f"sweep {sweep!r} is running: {describe_attempt(running[0])}. Cancel it first: {stop}")
+    _print_plan(console, store, snapshot, plan)
     if not is_sure:
-        again = next_call("sweeps", "rm", None, sweep, "--yes", "--store", store.url)
-        console.print(f"nothing is removed yet; do it: {again}")
+        command = next_call("sweeps", "rm", None, sweep, "--yes", "--store", store.url)
+        console.print(f"nothing was removed. To remove: {command}")
         return
-    remove_sweep(store, going)
-    back = next_call("sweeps", "restore", None, sweep, "--store", store.url)
-    console.print(f"removed; until {grace_note} it can be brought back: {back}")
+    remove_sweep(store, plan)
+    command = next_call("sweeps", "restore", None, sweep, "--store", store.url)
+    console.print(f"removed. It can be restored until {grace_note}: {command}")
 
 
-def _say_what_goes(console: Console, store: Store, snapshot: Snapshot, going: RemovalPlan) -> None:
-    goes = going.trial_ids() & snapshot.trial_ids()
-    console.print(f"sweep {going.sweep}: {len(goes)} committed trials go")
-    if going.kept:
+def _print_plan(console: Console, store: Store, snapshot: Snapshot, plan: RemovalPlan) -> None:
+    removed = plan.trial_ids() & snapshot.trial_ids()
+    console.print(f"sweep {plan.sweep}: {counted(len(removed), 'committed trial')} to remove")
+    if plan.kept:
         members = read_membership(store, snapshot).of_sweep
-        others = {name: len(ids & going.kept) for name, ids in members.items() if name != going.sweep}
-        said = ", ".join(f"{name} {count}" for name, count in sorted(others.items()) if count) or "earlier launches"
-        text = f"{len(going.kept)} stay, which other sweeps ask for: {said}"
-        console.print(text)
+        counts = {name: len(ids & plan.kept) for name, ids in members.items() if name != plan.sweep}
+        names = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()) if count) or "earlier launches"
+        console.print(f"{counted(len(plan.kept), 'trial')} kept for other sweeps: {names}")
 
 
 def _running(store: Store, snapshot: Snapshot, sweep: str) -> list[Record]:
@@ -104,86 +102,81 @@ def _running(store: Store, snapshot: Snapshot, sweep: str) -> list[Record]:
 
 
 def _unknown(store: Store, sweep: str, snapshot: Snapshot) -> str:
-    there = sorted(newest_specs(store).keys() | read_membership(store, snapshot).of_sweep.keys())
-    return f"there is no sweep {sweep!r} in {store.url}; there are: {', '.join(there) or 'none'}"
+    names = sorted(newest_specs(store).keys() | read_membership(store, snapshot).of_sweep.keys())
+    return f"no sweep {sweep!r} in {store.url}, which has: {', '.join(names) or 'none'}"
 
 
 def restore_named(store: Store, sweep: str, console: Console) -> None:
-    """Bring a removed sweep back.
+    """Restore a removed sweep.
 
     Raises:
-        UsageError: no such sweep was removed, or a compaction has taken its trials away.
+        UsageError: No such sweep was removed, or a compaction has purged its trials.
     """
     snapshot = take_snapshot(store)
-    found = [
-        removal
-        for removal in snapshot.removals.removals
-        if removal.kind is RemovalKind.SWEEP and removal.sweep == sweep
-    ]
-    if not found:
-        removed = {removal.sweep for removal in snapshot.removals.removals if removal.kind is RemovalKind.SWEEP}
-        known = ", ".join(sorted(removed)) or "nothing"
-        raise UsageError(f"no removed sweep {sweep!r} can be brought back in {store.url}; there is: {known}")
+    removed = [removal for removal in snapshot.removals.removals if removal.kind is RemovalKind.SWEEP]
+    removals = [removal for removal in removed if removal.sweep == sweep]
+    if not removals:
+        names = ", ".join(sorted({removal.sweep for removal in removed})) or "none"
+        raise UsageError(f"no removed sweep {sweep!r} to restore in {store.url}, which has: {names}")
     require_clock(store)
-    restore(store, found)
-    say_restored(store, found, sweep, console)
+    restore(store, removals)
+    print_restored(store, removals, sweep, console)
 
 
-def say_restored(store: Store, removals: Iterable[Removal], what: str, console: Console) -> None:
-    """Say how much of what was removed counts again: a compaction may have been at it in the same moment."""
-    rows = frozenset(row for each in removals for row in each.rows)
-    lost = rows & take_snapshot(store).removals.hidden
-    back = len({trial_id for trial_id, _ in rows - lost})
-    text = f"{what} is back, {counted(back, 'trial')} with it"
-    text += f"; {len({t for t, _ in lost})} more are gone with a compaction: run them again" if lost else ""
+def print_restored(store: Store, removals: Iterable[Removal], name: str, console: Console) -> None:
+    """Print how many trials were restored. A concurrent compaction may have purged some."""
+    rows = frozenset(row for removal in removals for row in removal.rows)
+    purged = rows & take_snapshot(store).removals.hidden
+    text = f"restored {name}: {counted(len({trial_id for trial_id, _ in rows - purged}), 'trial')}"
+    text += f". {len({t for t, _ in purged})} more were purged by a compaction. Run them again." if purged else ""
     console.print(text)
 
 
 def rename(store: Store, old: str, new: str, console: Console) -> None:
-    """Give a sweep another name: its launches, its fits; its trials are found by what it asks for.
+    """Rename a sweep with its launches and fits. Trials do not store the name.
 
-    Killed on the way it goes on when it is called again: it is written down under the new name before anything else is.
+    An interrupted renaming continues with the next call: it is recorded under the new name first.
 
     Raises:
-        UsageError: there is no such sweep, the name is taken, it runs, or it has a search.
-        ForeignNameError: the name cannot be one.
+        UsageError: The sweep is unknown, running or has a search, or the name is taken.
+        ForeignNameError: The name is not allowed.
     """
     identity(new)
     snapshot, specs = take_snapshot(store), _launches(store, old)
-    begun = _renaming(store, new)
-    if begun == (old, True) and not specs and new in newest_specs(store):
-        console.print(f"{old} is called {new} already")
+    recorded = _renaming(store, new)
+    if recorded == (old, True) and not specs and new in newest_specs(store):
+        console.print(f"{old} was already renamed to {new}")
         return
-    is_resumed = begun == (old, False)
+    is_resumed = recorded == (old, False)
     if not specs and not is_resumed:
         raise UsageError(_unknown(store, old, snapshot))
     if new in newest_specs(store) and not is_resumed:
-        raise UsageError(f"there is a sweep {new!r} in {store.url} already; give another name")
+        raise UsageError(f"sweep {new!r} exists already in {store.url}. Give another name.")
     if running := _running(store, snapshot, old):
         stop = next_call("cancel", old, store.url)
-        raise UsageError(f"sweep {old!r} runs: {describe_attempt(running[0])}; stop it first: {stop}")
+        raise UsageError(f"sweep {old!r} is running: {describe_attempt(running[0])}. Cancel it first: {stop}")
     if any("search" in spec.spec for spec in specs):
-        raise UsageError(f"sweep {old!r} has a search, whose proposals bear its name; it cannot be renamed")
+        raise UsageError(f"sweep {old!r} cannot be renamed, because the proposals of its search contain the name")
     require_clock(store)
     _write_renaming(store, old, new, is_over=False)
-    there = {spec.spec_hash for spec in _launches(store, new) if spec.trial_ids(store) is not None}
+    listed = {spec.spec_hash for spec in _launches(store, new) if spec.trial_ids(store) is not None}
     renamed = [(spec, launched_sweep(spec, store).replace(name=new)) for spec in specs]
-    left = [spec for spec, sweep in renamed if sweep.spec_hash() not in there]
-    if left:
+    pending = [spec for spec, sweep in renamed if sweep.spec_hash() not in listed]
+    if pending:
         write_missing_lists(store)
         for spec, sweep in renamed:
-            if spec in left:
+            if spec in pending:
                 write_spec(store, new, sweep.spec_hash(), sweep.spec(), spec.trial_ids(store))
     rename_fits(store, old, new)
-    going = plan_removal(store, take_snapshot(store), old)
-    if going.paths:
-        remove_sweep(store, replace(going, rows=frozenset()))
+    plan = plan_removal(store, take_snapshot(store), old)
+    if plan.paths:
+        remove_sweep(store, replace(plan, rows=frozenset()))
     _write_renaming(store, old, new, is_over=True)
-    console.print(f"{old} is called {new} now; a sweep file keeps the name it has")
+    console.print(f"renamed {old} to {new}. Sweep files are not changed.")
 
 
 def _renaming(store: Store, new: str) -> tuple[str, bool] | None:
-    """Return (the name that a sweep had, whether its renaming is over); None where it had no other."""
+    """Return (previous name of a sweep, whether its renaming is complete), or None if it was not renamed."""
     try:
         fields = read_with_digest(store.read(renaming_path(new)))
         return str(fields["from"]), fields["is_over"] is True
@@ -196,7 +189,7 @@ def _write_renaming(store: Store, old: str, new: str, *, is_over: bool) -> None:
 
 
 def _launches(store: Store, sweep: str) -> list[LaunchedSpec]:
-    """Return the launches of a sweep in their order."""
+    """Return the launches of a sweep in order."""
     return sorted(read_specs(store, identity(sweep)), key=lambda spec: (spec.number, spec.launched_at))
 
 
@@ -207,7 +200,7 @@ command = declared_group(__doc__)
 @store_option
 @json_option
 def show_list(store: str | None, json: bool) -> None:
-    """Show every sweep of a store: how many trials it asks for, how many of them are committed."""
+    """List the sweeps of a store with their requested and committed trials."""
     list_sweeps(existing_store(store), json, make_console())
 
 
@@ -216,22 +209,22 @@ def show_list(store: str | None, json: bool) -> None:
 @store_option
 @yes_option
 def rm(sweep: str, store: str | None, yes: bool) -> None:
-    """Remove a sweep with those of its trials that no other sweep asks for; safe beside running sweeps."""
+    """Remove a sweep and the trials that no other sweep requests. Safe during runs."""
     remove_named(existing_store(store, writes=True), sweep, is_sure=yes, grace_note=GRACE_NOTE, console=make_console())
 
 
 @command.declared("restore")
-@click.argument("sweep", help="A removed sweep.")
+@click.argument("sweep", help="Name of a removed sweep.")
 @store_option
-def bring_back(sweep: str, store: str | None) -> None:
-    """Bring a removed sweep back, until a compaction has taken its trials away."""
+def restore_sweep(sweep: str, store: str | None) -> None:
+    """Restore a removed sweep, until a compaction purges its trials."""
     restore_named(existing_store(store, writes=True), sweep, make_console())
 
 
 @command.declared("rename")
 @launched_argument
-@click.argument("name", help="Its new name.")
+@click.argument("name", help="New name.")
 @store_option
-def give_name(sweep: str, name: str, store: str | None) -> None:
-    """Give a sweep another name."""
+def rename_sweep(sweep: str, name: str, store: str | None) -> None:
+    """Rename a sweep."""
     rename(existing_store(store, writes=True), sweep, name, make_console())

@@ -1,4 +1,4 @@
-"""`depthrate tasks`: list the tasks, or the parameters and measurements of one."""
+"""`depthrate tasks`: list the tasks, or the parameters and metrics of one task."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from depthrate.orchestrator.cli.options import declared
 from depthrate.orchestrator.console.tables import make_console, print_described, print_table
 from depthrate.tasks.citations import titles_cited
 from depthrate.tasks.loading import load_task
-from depthrate.tasks.metric import Measurement
+from depthrate.tasks.metric import Metric
 from depthrate.tasks.parameters import REQUIRED
 from depthrate.tasks.registry import registered_tasks
 
 
 def show_tasks(name: str | None, console: Console) -> None:
-    """Print the tasks, or what one takes and measures.
+    """Print the tasks, or the parameters and metrics of one.
 
     Raises:
-        TaskError: there is no such task.
+        TaskError: The task is unknown.
     """
     if name is None:
         print_tasks(console)
@@ -31,17 +31,19 @@ def show_tasks(name: str | None, console: Console) -> None:
 
 
 def print_tasks(console: Console) -> None:
-    """Print one row a task."""
+    """Print one row per task."""
     print_table(
-        console, ["task", "version", "what"], [[t.name, str(t.version), t.doc] for t in registered_tasks().values()]
+        console,
+        ["task", "version", "description"],
+        [[t.name, str(t.version), t.doc] for t in registered_tasks().values()],
     )
 
 
 def print_task(name: str, console: Console) -> None:
-    """Print a task: one row a parameter, then one row a measurement.
+    """Print a task: one row per parameter, then one row per metric.
 
     Raises:
-        TaskError: there is no such task.
+        TaskError: The task is unknown.
     """
     task = load_task(name, Path.cwd())
     console.print(f"{task.name}, version {task.version}. {task.doc}")
@@ -51,19 +53,19 @@ def print_task(name: str, console: Console) -> None:
         rows.append([p.name, p.allowed, default, "yes" if p.fusible else "", p.doc])
     print_described(console, ["parameter", "allowed", "default", "fusible", "meaning"], rows)
     if task.measurements:
-        print_measurements(task.measurements, console)
+        print_metrics(task.measurements, console)
     else:
-        console.print("It declares no measurements: any column that it returns is kept.")
-    docs = [p.doc for p in task.schema.values()] + [measurement.doc for measurement in task.measurements]
+        console.print("It declares no metrics. All columns that it returns are stored.")
+    docs = [p.doc for p in task.schema.values()] + [metric.doc for metric in task.measurements]
     if titles := titles_cited(" ".join(docs)):
         console.print(titles)
 
 
-def print_measurements(measurements: Sequence[Measurement], console: Console) -> None:
-    """Print one row a measurement, those of each layer first."""
-    ordered = sorted(measurements, key=lambda each: each.per)
-    rows = [[each.name, each.label, each.per, each.kind, each.axis, each.doc] for each in ordered]
-    print_described(console, ["measurement", "label", "per", "kind", "axis", "meaning"], rows)
+def print_metrics(metrics: Sequence[Metric], console: Console) -> None:
+    """Print one row per metric, metrics per layer first."""
+    ordered = sorted(metrics, key=lambda metric: metric.per)
+    rows = [[metric.name, metric.label, metric.per, metric.kind, metric.axis, metric.doc] for metric in ordered]
+    print_described(console, ["metric", "label", "per", "kind", "axis", "meaning"], rows)
 
 
 def _literal(value: Any) -> str:
@@ -71,6 +73,6 @@ def _literal(value: Any) -> str:
 
 
 @declared(__doc__)
-@click.argument("name", required=False, help="A task: its name, or file.py:function.")
+@click.argument("name", required=False, help="Name of a task, or file.py:function.")
 def command(name: str | None) -> None:
     show_tasks(name, make_console())

@@ -1,4 +1,4 @@
-"""`depthrate trials`: the trials of a store: remove results, bring them back, tag."""
+"""`depthrate trials`: remove and restore results, tag trials."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 from rich.console import Console
 
 from depthrate.orchestrator.analysis.open_results import results_of
-from depthrate.orchestrator.cli.commands.sweeps import say_restored
+from depthrate.orchestrator.cli.commands.sweeps import print_restored
 from depthrate.orchestrator.cli.options import GRACE_NOTE, declared_group, store_option, yes_option
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.tables import counted, make_console, print_table
@@ -22,119 +22,117 @@ from depthrate.storage.query.results import Results
 from depthrate.storage.query.views import names_sweep
 
 MAX_TRIALS_SHOWN = 20
-"""Trials printed before they go."""
+"""Maximum number of trials printed before a removal."""
 
 
 def remove_trials(
     store: Store, prefixes: Sequence[str], where: str | None, *, is_sure: bool, grace_note: str, console: Console
 ) -> None:
-    """Say which results go and which sweeps have to run their trials again, and remove them where that is wanted.
+    """Print the results to remove and the sweeps that request them, and remove them if `is_sure`.
 
     Raises:
-        UsageError: no trial is named, or one that there is not.
-        QueryError: `where` is not understood.
+        UsageError: No trial is given, or one does not exist.
+        QueryError: `where` is not valid SQL.
     """
     results = results_of(store)
     chosen = chosen_trials(results, prefixes, where)
     members = results.membership().of_sweep
     rows = [[t, ", ".join(sorted(s for s, ids in members.items() if t in ids))] for t in chosen[:MAX_TRIALS_SHOWN]]
-    print_table(console, ["trial", "asked for by"], rows)
+    print_table(console, ["trial", "requested by"], rows)
     if len(chosen) > MAX_TRIALS_SHOWN:
         console.print(f"and {len(chosen) - MAX_TRIALS_SHOWN} more")
-    said = f"the results of {counted(len(chosen), 'trial')}"
+    selection = [*prefixes, *(["--where", where] if where else [])]
+    results_text = f"the results of {counted(len(chosen), 'trial')}"
     if not is_sure:
-        words = [*prefixes, *(["--where", where] if where else []), "--yes", "--store", store.url]
-        again = next_call("trials", "rm", None, *words)
-        console.print(f"nothing is removed yet; remove {said}: {again}")
+        command = next_call("trials", "rm", None, *selection, "--yes", "--store", store.url)
+        console.print(f"nothing was removed. To remove {results_text}: {command}")
         return
     require_clock(store)
     remove(store, RemovalKind.TRIALS, "", rows_of_trials(take_snapshot(store), chosen))
-    words = [*prefixes, *(["--where", where] if where else [])]
-    back = next_call("trials", "restore", None, *words, "--store", store.url)
-    console.print(f"removed {said}; a sweep that asks for one runs it again")
-    console.print(f"until {grace_note} they can be brought back: {back}")
+    command = next_call("trials", "restore", None, *selection, "--store", store.url)
+    console.print(f"removed {results_text}. A sweep that requests one runs it again.")
+    console.print(f"They can be restored until {grace_note}: {command}")
 
 
 def restore_trials(
     store: Store, prefixes: Sequence[str], where: str | None, *, all_of_them: bool, console: Console
 ) -> None:
-    """Bring removed results back: those of the removals that named one of these trials, or one for which `where` holds, or all.
+    """Restore the results of every removal that includes a trial matched by a prefix or by `where`, or of all removals.
 
     Raises:
-        UsageError: none of them was removed, or a compaction has taken them away.
-        QueryError: `where` is not understood.
+        UsageError: No such result was removed, or a compaction has purged them.
+        QueryError: `where` is not valid SQL.
     """
     removals = [removal for removal in take_snapshot(store).removals.removals if removal.kind is RemovalKind.TRIALS]
-    wanted = (*prefixes, *(trials_where(results_of(store).with_removed(), where) if where is not None else ()))
-    found = [removal for removal in removals if all_of_them or any(t.startswith(wanted) for t, _ in removal.rows)]
-    if not found or not (all_of_them or wanted):
-        named = [*prefixes, *([f"trials where {where}"] if where is not None else [])]
+    requested = (*prefixes, *(trials_where(results_of(store).with_removed(), where) if where is not None else ()))
+    matches = [removal for removal in removals if all_of_them or any(t.startswith(requested) for t, _ in removal.rows)]
+    if not matches or not (all_of_them or requested):
+        names = [*prefixes, *([f"trials where {where}"] if where is not None else [])]
         raise UsageError(
-            f"no removed results of {', '.join(named) or 'named trials'} can be brought back in {store.url}; "
-            f"{len(removals)} removals can: depthrate trials restore --all"
+            f"no removed results of {', '.join(names) or 'given trials'} to restore in {store.url}. "
+            f"Restore all {counted(len(removals), 'removal')}: depthrate trials restore --all"
         )
     require_clock(store)
-    restore(store, found)
-    say_restored(store, found, "what was removed", console)
+    restore(store, matches)
+    print_restored(store, matches, "results", console)
 
 
 def tag_trials(
     store: Store, tag: str, prefixes: Sequence[str], where: str | None, *, is_set: bool, console: Console
 ) -> None:
-    """Give some trials a tag, or take it away.
+    """Set or remove a tag of trials.
 
     Raises:
-        UsageError: no trial is named, or one that there is not.
-        StoreError: it is no tag.
+        UsageError: No trial is given, or one does not exist.
+        StoreError: The tag has characters that are not allowed.
     """
     require_tag(tag)
     chosen = chosen_trials(results_of(store), prefixes, where)
-    require_clock(store)  # of two words about a trial the later one holds
+    require_clock(store)  # the later of two changes wins
     write_tag(store, tag, chosen, is_set=is_set)
-    how = "have the tag" if is_set else "do not have the tag"
-    console.print(f"{counted(len(chosen), 'trial')} {how} {tag} now")
-    ask = f"select * from results where list_contains(tags, '{tag}')"
-    console.print(f'find them: depthrate query "{ask}"')
+    action = "set on" if is_set else "removed from"
+    console.print(f"tag {tag} {action} {counted(len(chosen), 'trial')}")
+    console.print(f"trials with it: depthrate query \"select * from results where list_contains(tags, '{tag}')\"")
 
 
 def chosen_trials(results: Results, prefixes: Sequence[str], where: str | None) -> list[str]:
-    """Return the committed trials whose identity begins so, or for which an SQL condition over results holds.
+    """Return the committed trials that match a prefix of trial_id or an SQL condition over results.
 
     Raises:
-        UsageError: neither is given, or nothing is found.
-        QueryError: the condition is not understood.
+        UsageError: Neither is given, or nothing matches.
+        QueryError: The condition is not valid SQL.
     """
     if not prefixes and where is None:
-        raise UsageError("say which trials: their identities (or how they begin), or --where 'SQL over results'")
-    known = sorted(results.snapshot.trial_ids())
-    chosen = {t for t in known if prefixes and t.startswith(tuple(prefixes))}
+        raise UsageError("no trials given. Give trial_ids (or prefixes), or --where 'SQL over results'.")
+    committed = sorted(results.snapshot.trial_ids())
+    chosen = {t for t in committed if prefixes and t.startswith(tuple(prefixes))}
     for prefix in prefixes:
-        if not prefix or not any(t.startswith(prefix) for t in known):
+        if not prefix or not any(t.startswith(prefix) for t in committed):
             raise UsageError(
-                f"no committed trial of {results.store.url} begins with {prefix!r}; list them: "
+                f"no committed trial of {results.store.url} starts with {prefix!r}. List all: "
                 'depthrate query "select trial_id from trials"'
             )
     if where is not None:
-        found = trials_where(results, where)
-        chosen.update(found)
-        if not found:
-            raise UsageError(f"for no trial of {results.store.url} holds {where}")
+        matches = trials_where(results, where)
+        chosen.update(matches)
+        if not matches:
+            raise UsageError(f"no trial of {results.store.url} satisfies {where}")
     return sorted(chosen)
 
 
 def trials_where(results: Results, where: str) -> set[str]:
-    """Return the trials for which an SQL condition over results holds.
+    """Return the trials that satisfy an SQL condition over results.
 
     Raises:
-        QueryError: it is not understood.
+        QueryError: It is not valid SQL.
     """
     of_sweep = ", sweep" if names_sweep(where) else ""
     return {row[0] for row in results.sql(f"select trial_id{of_sweep} from results where ({where})").fetchall()}
 
 
 command = declared_group(__doc__)
-trials_argument = click.argument("trials", nargs=-1, help="Trials: their identities, or how they begin.")
-where_option = click.option("--where", help="SQL over results: all trials for which it holds.")
+trials_argument = click.argument("trials", nargs=-1, help="trial_ids, or prefixes of them.")
+where_option = click.option("--where", help="SQL condition over results that selects trials.")
 
 
 @command.declared("rm")
@@ -143,7 +141,7 @@ where_option = click.option("--where", help="SQL over results: all trials for wh
 @store_option
 @yes_option
 def rm(trials: Sequence[str], where: str | None, store: str | None, yes: bool) -> None:
-    """Remove results; sweeps that ask for their trials run them again. Safe beside running sweeps."""
+    """Remove results. Sweeps that request these trials run them again. Safe during runs."""
     opened, console = existing_store(store, writes=True), make_console()
     remove_trials(opened, trials, where, is_sure=yes, grace_note=GRACE_NOTE, console=console)
 
@@ -152,18 +150,18 @@ def rm(trials: Sequence[str], where: str | None, store: str | None, yes: bool) -
 @trials_argument
 @where_option
 @store_option
-@click.option("--all", "all_", is_flag=True, help="All results that were removed.")
-def bring_back(trials: Sequence[str], where: str | None, store: str | None, all_: bool) -> None:
-    """Bring removed results back, with all that were removed by the same call."""
+@click.option("--all", "all_", is_flag=True, help="Restore all removed results.")
+def restore_results(trials: Sequence[str], where: str | None, store: str | None, all_: bool) -> None:
+    """Restore removed results, with all others removed by the same command."""
     restore_trials(existing_store(store, writes=True), trials, where, all_of_them=all_, console=make_console())
 
 
 @command.declared("tag")
-@click.argument("tag", help="The word: letters, digits and _.:+-.")
+@click.argument("tag", help="Tag of letters, digits and _.:+-.")
 @trials_argument
 @where_option
 @store_option
-@click.option("--off", is_flag=True, help="Take the tag away.")
-def give_tag(tag: str, trials: Sequence[str], where: str | None, store: str | None, off: bool) -> None:
-    """Give trials a tag; the column `tags` of trials and results has it."""
+@click.option("--off", is_flag=True, help="Remove the tag.")
+def tag_command(tag: str, trials: Sequence[str], where: str | None, store: str | None, off: bool) -> None:
+    """Tag trials, in the column `tags` of trials and results."""
     tag_trials(existing_store(store, writes=True), tag, trials, where, is_set=not off, console=make_console())

@@ -1,4 +1,4 @@
-"""`depthrate upgrade`: bring a store of an older version up to this one's format; safe beside running sweeps, and resumable."""
+"""`depthrate upgrade`: upgrade a store to the current format. Safe during runs, and resumable."""
 
 from __future__ import annotations
 
@@ -8,45 +8,42 @@ from rich.console import Console
 
 from depthrate.orchestrator.api.find_sweep import unlisted_launches, write_missing_lists
 from depthrate.orchestrator.cli.options import declared, store_option
-from depthrate.orchestrator.console.tables import make_console
+from depthrate.orchestrator.console.tables import counted, make_console
 from depthrate.storage.files.format import FORMAT, FORMAT_FILE
 from depthrate.storage.files.store import Store, existing_store
 
 OLD_VERIFY = (
-    "warning: verify --repair of versions up to 07de987 moves files with columns of later versions to quarantine/, as if they "
-    "were damaged; do not run it on this store (to undo it, move the files back to their paths)"
+    "warning: verify --repair of versions up to 07de987 moves files with newer columns to quarantine/, as if they were "
+    "corrupt. Do not run it on this store (to undo it, move the files back to their paths)."
 )
 
 
 def upgrade_store(store: Store, console: Console) -> None:
-    """Bring a store to the newest format that this version knows; killed on the way, it goes on when it is called again.
+    """Upgrade a store to the newest format of this version. After an interruption, the next call continues.
 
-    It only adds files, and the format last: what runs goes on beside it, also workers of the older version, which read and
-    write the store as before.
+    It only adds files, the format last. Running sweeps continue, and workers of the older version read and write the store
+    as before.
 
     Raises:
-        UsageError: which trials a launch asks for cannot be told.
-        OSError: the store refused a write; call it again.
+        UsageError: The trials that a launch requests cannot be determined.
+        OSError: The store refused a write. Call it again.
     """
 
-    def say(text: str) -> None:
-        console.print(text)
-
-    known = store.format
+    current = store.format
     unlisted = [spec for spec in unlisted_launches(store) if spec.trial_ids(store) is None]
-    if known.format >= FORMAT and not unlisted:
-        say(f"store {store.url} is of format {known.format} already; nothing to do")
-        say(OLD_VERIFY)
+    if current.format >= FORMAT and not unlisted:
+        console.print(f"store {store.url} has format {current.format} already. Nothing to do.")
+        console.print(OLD_VERIFY)
         return
-    say(
-        f"store {store.url} is of format {known.format}; this brings it to {FORMAT}, beside running sweeps too, by adding:"
+    console.print(f"store {store.url} has format {current.format}. Upgrading to {FORMAT} adds:")
+    console.print(
+        f"- a list of trials with a checksum for {counted(len(unlisted), 'launch', 'launches')} without an intact one"
     )
-    say(f"- the list of its trials, with a checksum, for {len(unlisted)} launches that have none, or a damaged one")
-    say(f"- {FORMAT_FILE}, which says who may read and write the store; versions that know the file obey it")
+    console.print(f"- {FORMAT_FILE}, with the versions that may read and write the store (older versions ignore it)")
     write_missing_lists(store)
-    store.write_format(replace(known, format=max(FORMAT, known.format)))
-    say(f"done: the store is of format {FORMAT}; older versions still read and write it")
-    say(OLD_VERIFY)
+    store.write_format(replace(current, format=max(FORMAT, current.format)))
+    console.print(f"done: the store has format {FORMAT}. Older versions can still read and write it.")
+    console.print(OLD_VERIFY)
 
 
 @declared(__doc__)

@@ -1,4 +1,4 @@
-"""What else varies in the rows that a query puts together: an average over different settings is said to be one."""
+"""Notes on queries that aggregate over trials with different parameters."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ MAX_VALUES_SHOWN = 6
 
 
 def what_varies(results: Results, query: str) -> str | None:
-    """Return a sentence naming the parameters that vary in the store and that an aggregating query does not name.
+    """Return a note on parameters that vary in the store but do not occur in an aggregating query, or None.
 
-    Seeds are what one averages over; a query that names trials or sweeps knows what it asks for.
+    Seeds are meant to be aggregated, and queries with trial_id or sweep are explicit, so these give no note.
     """
     words = names_in(query)
     if not _OF_TRIALS.intersection(named_views(query)) or not _AGGREGATES & words or words & {"trial_id", "sweep"}:
@@ -29,12 +29,10 @@ def what_varies(results: Results, query: str) -> str | None:
     if not varying:
         return None
     sweeps = sorted(results.membership().of_sweep)
-    shown = ", ".join(varying[:MAX_VALUES_SHOWN]) + (
+    listed = ", ".join(varying[:MAX_VALUES_SHOWN]) + (
         f" and {len(varying) - MAX_VALUES_SHOWN} more" if len(varying) > MAX_VALUES_SHOWN else ""
     )
-    text = f"this puts trials together that differ in {shown}"
+    text = f"this aggregates trials that differ in {listed}"
     if len(sweeps) > 1:
-        text += (
-            f"; the store has {len(sweeps)} sweeps: one alone with --sweep {sweeps[0]}, or where sweep = '{sweeps[0]}'"
-        )
+        text += f". Limit the query to one of {len(sweeps)} sweeps: --sweep {sweeps[0]}, or where sweep = '{sweeps[0]}'"
     return text

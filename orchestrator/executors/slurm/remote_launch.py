@@ -110,7 +110,7 @@ class RemoteLaunch(ABC):
             store=self._store.address,
             executor=executor,
             executor_options=executor_options,
-            code=options.code,
+            code_version=options.code_version,
             data=options.data,
             **OUTER_ONLY_OPTIONS,
         )

@@ -288,7 +288,7 @@ class Submitter:
         name = JOB_NAME.format(sweep=self._sweep, number=new_attempt_id())
         folder = jobs_folder(self._profile, self._store, self._sweep) / name
         packs = [
-            [SubmittedPack(job.attempt_id, job.pack_id, job.trial_ids, job.options.code) for job in bundle]
+            [SubmittedPack(job.attempt_id, job.pack_id, job.trial_ids, job.options.code_version) for job in bundle]
             for bundle in bundles
         ]
         submission = Submission(name, self._sweep, self._limits.cluster, str(folder), packs)

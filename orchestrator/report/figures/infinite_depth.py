@@ -22,7 +22,7 @@ from depthrate.orchestrator.report.plot import (
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.report.section import ReportSection
 from depthrate.orchestrator.report.text import escape, escape_for_plotly, number_text
-from depthrate.tasks.metric import Measurement
+from depthrate.tasks.metric import Metric
 
 FARTHEST_BOUND = 10.0
 """Factor of the largest value above which a bound does not extend the axis."""

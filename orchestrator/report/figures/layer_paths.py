@@ -23,7 +23,7 @@ from depthrate.orchestrator.report.plot import (
 )
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.report.text import escape_for_plotly
-from depthrate.tasks.metric import Measurement
+from depthrate.tasks.metric import Metric
 from depthrate.tasks.panel import LayerMapPanel, PathPanel, TradeOffPanel
 
 MAX_MAPS = 4

@@ -13,7 +13,7 @@ from depthrate.orchestrator.report.plot import GREY, MAX_GROUPS, Axes, Plot, Tra
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.report.section import ReportSection
 from depthrate.orchestrator.report.text import escape
-from depthrate.tasks.metric import Measurement
+from depthrate.tasks.metric import Metric
 
 
 def curve_plots(data: ReportData) -> list[Plot]:

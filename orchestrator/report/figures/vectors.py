@@ -14,7 +14,7 @@ from depthrate.orchestrator.report.plot import Axes, Plot
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.report.section import ReportSection
 from depthrate.orchestrator.report.text import escape
-from depthrate.tasks.metric import Measurement
+from depthrate.tasks.metric import Metric
 
 SECTION = "Vectors and matrices of the last layer"
 

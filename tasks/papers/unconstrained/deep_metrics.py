@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from depthrate.tasks.metric import Measurement, by_name
+from depthrate.tasks.metric import Metric, by_name
 from depthrate.tasks.supervised.metrics import CLASSES as COLLAPSE_MEASUREMENTS
 
 _COLLAPSE = by_name(COLLAPSE_MEASUREMENTS)
@@ -12,33 +12,33 @@ _SHARED_PER_LAYER = ("nc1", "rank", "stable_rank", "singular_values", "class_gra
 _SHARED_PER_STEP = ("loss", "accuracy", "grad_norm", "lr")
 
 _PER_LAYER = (
-    Measurement(
+    Metric(
         "dnc1",
         "DNC1",
         "tr(Sigma_W pinv(Sigma_B)) / K, of the directions of Sigma_B above rank_tol^2 of its largest (P2, section 6)",
     ),
-    Measurement("dnc1_pre", "DNC1 before the ReLU", "dnc1 of the values before the layer's ReLU (P2)", panel="fitted"),
-    Measurement(
+    Metric("dnc1_pre", "DNC1 before the ReLU", "dnc1 of the values before the layer's ReLU (P2)", panel="fitted"),
+    Metric(
         "dnc2",
         "DNC2",
         "condition number of the class means: largest over smallest singular value; null where that is zero (P2, section 6)",
         panel="fitted",
     ),
-    Measurement("dnc2_pre", "DNC2 before the ReLU", "dnc2 of the values before the layer's ReLU (P2)", panel="fitted"),
-    Measurement(
+    Metric("dnc2_pre", "DNC2 before the ReLU", "dnc2 of the values before the layer's ReLU (P2)", panel="fitted"),
+    Metric(
         "dnc3",
         "DNC3",
         "mean sine of the angle between a row of W_l and the nearest class mean, rows weighted by their norm (P2)",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "rank_pre",
         "Rank before the ReLU",
         "rank of the class means before the layer's ReLU (P2)",
         axis="linear",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "ranks",
         "Rank by tolerance",
         "singular values of the class means above 1e-1, 1e-2, ... 1e-6 times the largest: how far the rank depends on rank_tol",
@@ -47,7 +47,7 @@ _PER_LAYER = (
         panel="fitted",
         entry="Rank",
     ),
-    Measurement(
+    Metric(
         "class_order",
         "Classes in the graph's order",
         "the order of the classes in which their Gram matrix is the strongly regular graph's; null where there is none",
@@ -56,7 +56,7 @@ _PER_LAYER = (
         panel="fitted",
         entry="Class",
     ),
-    Measurement(
+    Metric(
         "singular_values_pre",
         "Singular values of the class means before the ReLU",
         "singular values of the class means before the layer's ReLU (P2)",
@@ -64,7 +64,7 @@ _PER_LAYER = (
         panel="fitted",
         entry="Singular value",
     ),
-    Measurement(
+    Metric(
         "class_gram_pre",
         "Gram matrix of the class means before the ReLU",
         "Gram matrix of the class means before the layer's ReLU, row by row (P2)",
@@ -74,20 +74,20 @@ _PER_LAYER = (
     ),
 )
 _PER_STEP = (
-    Measurement(
+    Metric(
         "objective",
         "Objective",
         "loss and regularisation together: what training minimises (P2, (1))",
         per="step",
     ),
-    Measurement(
+    Metric(
         "loss_over_dnc",
         "Objective / L_DNC",
         "objective over the lowest that deep neural collapse reaches (P2, Theorem 5)",
         axis="linear",
         per="step",
     ),
-    Measurement(
+    Metric(
         "loss_over_srg",
         "Objective / L_SRG",
         "objective over the lowest that the strongly regular graph's solution reaches; null where it has none (P2, Theorem 5)",
@@ -95,7 +95,7 @@ _PER_STEP = (
         per="step",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "best_known",
         "Lowest closed form",
         "the lowest objective that a closed form gives: of L_DNC, L_SRG and 1/2, the zero solution's",

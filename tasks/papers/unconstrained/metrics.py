@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from depthrate.tasks.measures.path_columns import MONOTONE, MONOTONE_PANEL
-from depthrate.tasks.metric import Measurement, by_name
+from depthrate.tasks.metric import Metric, by_name
 from depthrate.tasks.panel import Panel, TradeOffPanel
 from depthrate.tasks.supervised.metrics import CLASSES as COLLAPSE_MEASUREMENTS
 
@@ -15,14 +15,14 @@ _SHARED_PER_STEP = ("loss", "accuracy", "grad_norm", "lr")
 
 MEASUREMENTS = (
     *(_COLLAPSE[name] for name in _SHARED_PER_LAYER),
-    Measurement(
+    Metric(
         "alignment",
         "Distance from the input",
         "|| H/||H|| - X/||X|| ||: how far features have left their input (P3, section V)",
         axis="linear",
     ),
     *MONOTONE,
-    Measurement(
+    Metric(
         "objective",
         "Objective",
         "loss and both regularisers together: what is minimised (P3, (13))",
@@ -34,7 +34,7 @@ MEASUREMENTS = (
         doc="objective minus the exact optimum: the closed form of the unconstrained model, the exact solver's of the other",
         panel="always",
     ),
-    Measurement(
+    Metric(
         "optimum",
         "Exact optimum",
         "lowest objective: c - c^2/2 with c = sqrt(lambda_W lambda) for the unconstrained model with the squared loss; of the "

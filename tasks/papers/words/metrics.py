@@ -2,117 +2,115 @@
 
 from __future__ import annotations
 
-from depthrate.tasks.metric import Measurement
+from depthrate.tasks.metric import Metric
 from depthrate.tasks.panel import Panel, ProfilePanel, ScatterPanel, SharePanel, VerdictPanel
 
 _PER_LAYER = (
-    Measurement("norm_mean", "Mean word norm", "mean norm of the words", axis="linear"),
-    Measurement("norm_rms", "Word norm", "root mean square norm of the words", axis="linear", panel="fitted"),
-    Measurement(
+    Metric("norm_mean", "Mean word norm", "mean norm of the words", axis="linear"),
+    Metric("norm_rms", "Word norm", "root mean square norm of the words", axis="linear", panel="fitted"),
+    Metric(
         "predicted_norm_rms",
         "Word norm, predicted",
         "the same by theory: Theorem 1, 2 or 3 of P4, or its mean field",
         axis="linear",
         panel="fitted",
     ),
-    Measurement(
-        "norm_spread", "Spread of word norms", "standard deviation over mean of all word norms", panel="fitted"
-    ),
-    Measurement(
+    Metric("norm_spread", "Spread of word norms", "standard deviation over mean of all word norms", panel="fitted"),
+    Metric(
         "direction_collapse",
         "Directions within concepts",
         "root mean square distance of words, scaled to norm 1, from their concept's mean direction; 0: one direction a concept",
     ),
-    Measurement(
+    Metric(
         "magnitude_collapse",
         "Magnitudes within concepts",
         "standard deviation over mean of the norms within a concept, root mean square over concepts; 0: one norm a concept",
     ),
-    Measurement(
+    Metric(
         "rank_spread",
         "Magnitudes within ranks",
         "the same over the words of one frequency rank, one of each concept; 0: the norm depends on the rank only",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "equiangularity",
         "Angles between concepts",
         "largest difference of a cosine between two concepts' directions from -1/(n_c - 1); 0: equiangular",
     ),
-    Measurement(
+    Metric(
         "linear_norm_rms",
         "Block norm",
         "root mean square norm of the linear layer's blocks",
         axis="linear",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "predicted_linear_norm",
         "Block norm, predicted",
         "the same by theory, as predicted_norm_rms",
         axis="linear",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "linear_norm_spread",
         "Spread of block norms",
         "standard deviation over mean of the norms of the linear layer's blocks",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "linear_direction_collapse",
         "Directions of blocks",
         "direction_collapse of the linear layer's blocks, by the concept of their place",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "linear_magnitude_collapse",
         "Magnitudes of blocks",
         "magnitude_collapse of the linear layer's blocks",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "linear_equiangularity", "Angles between blocks", "equiangularity of the linear layer's blocks", panel="fitted"
     ),
-    Measurement(
+    Metric(
         "alignment",
         "Words against blocks",
         "largest distance between the mean direction of a concept's words and of its blocks; 0: the same",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "collapse_1",
         "Distance from type I",
         "largest distance in its conditions: words c f, blocks c' f, f equiangular (P4, type I)",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "collapse_2",
         "Distance from type II",
         "the same of words behind LayerNorm (P4, type II)",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "collapse_3",
         "Distance from type III",
         "the same with norms that depend on the frequency rank (P4, type III)",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "collapse_type",
         "Type of collapse",
         "1, 2 or 3: the strictest type whose distance is at most 0.2; 0: none",
         axis="linear",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "prediction",
         "Source of the prediction",
         "theorem of P4 that the predicted columns come from; 0: its mean field, where no theorem holds",
         axis="linear",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "word_singular_values",
         "Singular values of the words",
         "of the centred words: of their principal components (P4, Figures 3 and 4)",
@@ -120,7 +118,7 @@ _PER_LAYER = (
         panel="spectrum",
         entry="Principal component",
     ),
-    Measurement(
+    Metric(
         "linear_singular_values",
         "Singular values of the blocks",
         "of the centred blocks of the linear layer (P4, Figures 3 and 4)",
@@ -128,7 +126,7 @@ _PER_LAYER = (
         panel="spectrum",
         entry="Principal component",
     ),
-    Measurement(
+    Metric(
         "rank_norms",
         "Word norm by frequency rank",
         "mean over concepts of the norm of the word of each frequency rank",
@@ -136,7 +134,7 @@ _PER_LAYER = (
         panel="fitted",
         entry="Frequency rank within a concept",
     ),
-    Measurement(
+    Metric(
         "predicted_rank_norms",
         "Word norm by frequency rank, predicted",
         "the same by theory, as predicted_norm_rms",
@@ -146,11 +144,11 @@ _PER_LAYER = (
     ),
 )
 _PER_STEP = (
-    Measurement("loss", "Loss", "cross-entropy, without regularisation", per="step"),
-    Measurement("objective", "Objective", "loss and weight decay together", per="step"),
-    Measurement("accuracy", "Accuracy", "share of sentences classified right", axis="linear", per="step"),
-    Measurement("test_loss", "Test loss", "cross-entropy of fresh sentences", per="step", panel="fitted"),
-    Measurement(
+    Metric("loss", "Loss", "cross-entropy, without regularisation", per="step"),
+    Metric("objective", "Objective", "loss and weight decay together", per="step"),
+    Metric("accuracy", "Accuracy", "share of sentences classified right", axis="linear", per="step"),
+    Metric("test_loss", "Test loss", "cross-entropy of fresh sentences", per="step", panel="fitted"),
+    Metric(
         "test_accuracy",
         "Test accuracy",
         "share of fresh sentences classified right",
@@ -158,7 +156,7 @@ _PER_STEP = (
         per="step",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "best_test_accuracy",
         "Best test accuracy",
         "largest test accuracy so far, over the steps of the curves",
@@ -166,14 +164,14 @@ _PER_STEP = (
         per="step",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "epoch_loss",
         "Loss, mean over the epoch so far",
         "mean cross-entropy of the sentences that the epoch has passed, each with the parameters of its step",
         per="step",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "epoch_accuracy",
         "Accuracy, mean over the epoch so far",
         "the same of the share classified right",
@@ -181,21 +179,21 @@ _PER_STEP = (
         per="step",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "predicted_loss",
         "Loss, predicted",
         "cross-entropy of the collapsed minimiser, as predicted_norm_rms",
         per="step",
         panel="fitted",
     ),
-    Measurement(
+    Metric(
         "predicted_objective",
         "Objective, predicted",
         "objective of the collapsed minimiser, as predicted_norm_rms",
         per="step",
         panel="fitted",
     ),
-    Measurement("lr", doc="learning rate of the step", per="step", panel="fitted"),
+    Metric("lr", doc="learning rate of the step", per="step", panel="fitted"),
 )
 MEASUREMENTS = (*_PER_LAYER, *_PER_STEP)
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from depthrate.tasks.data.dataset import Dataset, DataShape
 from depthrate.tasks.data.sources import DatasetError, DataSource
-from depthrate.tasks.metric import Measurement
+from depthrate.tasks.metric import Metric
 from depthrate.tasks.networks.network import Layer, Network
 from depthrate.tasks.panel import Panel
 from depthrate.tasks.parameters import REQUIRED, Parameter, ParameterError, ParameterSchema
@@ -48,7 +48,7 @@ class Target(ABC):
     """Task name of its trials, as stored."""
     version = 1
     doc: str
-    metrics: tuple[Measurement, ...]
+    metrics: tuple[Metric, ...]
     panels: tuple[Panel, ...] = ()
     declares: ClassVar[Mapping[str, Fields]] = {}
     """Parameters -> fields of their declaration that differ from `SupervisedParameters`."""

@@ -58,8 +58,8 @@ def test_the_command_line_and_a_notebook_take_the_same_options(sweep: Path) -> N
     helped = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "200"}).output
     planned = CliRunner().invoke(app, ["plan", "--help"], env={"COLUMNS": "200"}).output
     for option in launch_options():
-        assert option.flag in helped and (option.flag in planned) == option.in_plan, option.name
-    with pytest.raises(TypeError, match="chekpoint: no option of run; there are executor, .* notify"):
+        assert option.flag in helped and (option.flag in planned) == option.of_plan, option.name
+    with pytest.raises(TypeError, match="unknown option of run: chekpoint. Allowed: executor, .* notify"):
         depthrate.load(sweep).run(chekpoint=3)
     for given, message in (
         ({"stall_minutes": -1}, "stall_minutes is -1, expected a number >= 0"),
@@ -69,8 +69,8 @@ def test_the_command_line_and_a_notebook_take_the_same_options(sweep: Path) -> N
     ):
         with pytest.raises(OptionError, match=message):
             depthrate.load(sweep).run(**given)
-    with pytest.raises(ValueError, match="--rerun and --accept-code contradict each other"):
-        depthrate.load(sweep).run(rerun=True, accept_code=True)
+    with pytest.raises(ValueError, match="--rerun and --keep-results exclude each other"):
+        depthrate.load(sweep).run(rerun=True, keep_results=True)
 
 
 def test_options_travel_as_json(folder: Store) -> None:
@@ -92,14 +92,14 @@ def test_a_job_that_an_earlier_version_submitted_begins() -> None:
     "options": {"store": "/s", "data": "/d", "device": "cpu", "checkpoint_s": 7, "git_sha": null, "git_dirty": null,
     "code_hash": "c", "accepted_codes": [], "stall_s": 90, "gpu_share": 1.0, "beat_s": null, "engine": "eager"}}"""
     options = AttemptSpec.from_json(before).options
-    assert (options.checkpoint_seconds, options.stall_minutes, options.code) == (7, 1.5, "c")
+    assert (options.checkpoint_seconds, options.stall_minutes, options.code_version) == (7, 1.5, "c")
 
 
 @pytest.mark.parametrize(
     ("use", "file"),
     [
         (r"\boptions\.checkpoint_seconds\b", "worker/context.py"),
-        (r"\boptions\.accept_code\b", "launch/code_changes.py"),
+        (r"\boptions\.keep_results\b", "launch/code_changes.py"),
         (r"\boptions\.notify\b", "api/run.py"),
         (r"\bNICE\b", "executors/local.py"),
     ],

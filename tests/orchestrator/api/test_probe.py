@@ -1,4 +1,4 @@
-"""What a plan says of hours before a task's first run, what --probe makes of it, and what a job is billed for."""
+"""What a plan says of hours before a task's first run, what --pilot makes of it, and what a job is billed for."""
 
 from __future__ import annotations
 
@@ -29,15 +29,17 @@ def test_a_probe_runs_one_pack_and_says_the_rest(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text("\n".join(lines))
     runner, given = CliRunner(), [str(tmp_path / "s.yaml"), "--store", str(tmp_path / "store"), "--workers", "1"]
     before = runner.invoke(app, ["plan", *given])
-    assert "unknown: run one pack first (depthrate run SWEEP --probe)" in before.output, before.output
-    probed = runner.invoke(app, ["run", *given, "--probe"])
-    assert probed.exit_code == 0 and "probed 1 pack; s: 16 trials, 4 done" in probed.output, probed.output
-    assert "core-hours" in probed.output and "based on the last measured pack" in probed.output
-    assert "run the rest: depthrate run" in probed.output and "--probe" not in probed.output.split("run the rest")[1]
+    assert "hours: unknown. To measure them on one pack: depthrate run SWEEP --pilot" in before.output, before.output
+    probed = runner.invoke(app, ["run", *given, "--pilot"])
+    assert probed.exit_code == 0 and "pilot run of 1 pack finished. s: 16 trials, 4 done" in probed.output, (
+        probed.output
+    )
+    assert "core-hours" in probed.output and "corrected by what the last measured pack" in probed.output
+    assert "run the rest: depthrate run" in probed.output and "--pilot" not in probed.output.split("run the rest")[1]
     after = json.loads(runner.invoke(app, ["plan", *given, "--json"]).output)
     assert after["num_done"] == 4 and 12 * 0.2 <= 3600 * after["estimated_core_hours"] < 12 * 2
-    refused = runner.invoke(app, ["run", *given, "--probe", "--detach"])
-    assert refused.exit_code == 2 and "leave out --detach" in refused.output
+    refused = runner.invoke(app, ["run", *given, "--pilot", "--detach"])
+    assert refused.exit_code == 2 and "Leave out --detach" in refused.output
 
 
 @pytest.mark.parametrize(

@@ -119,12 +119,15 @@ def test_bad_sweeps(
             "--cluster needs --executor ray or slurm, but --executor is local",
         ),
         (["run", "quickstart", "--executor", "slurm", "--cluster", "x.toml"], "cluster file x.toml: No such file"),
-        (["run", "quickstart", "--resume"], "No such option '--resume': depthrate run SWEEP goes on by itself"),
-        (["run", "quickstart", "--dry-run"], "No such option '--dry-run': depthrate plan SWEEP shows what would run"),
-        (["plan", "quickstart", "--seeds", "5"], "a parameter or key of the sweep is set by --set seeds=VALUE."),
+        (["run", "quickstart", "--resume"], "No such option '--resume'. depthrate run SWEEP resumes by itself"),
+        (
+            ["run", "quickstart", "--dry-run"],
+            "No such option '--dry-run'. To list pending trials without starting them: depthrate plan SWEEP",
+        ),
+        (["plan", "quickstart", "--seeds", "5"], "Set a parameter or key of the sweep with --set seeds=VALUE."),
         (["plan", "quickstart", "--worker", "5"], "'--workers'"),
         (["plan", "quickstrt.yml"], "did you mean 'quickstart'?"),
-        (["report", "quickstart", "--compare", "x"], "--overlay SWEEP draws a second sweep in the same figures"),
+        (["report", "quickstart", "--compare", "x"], "To draw a second sweep in the same figures: --overlay SWEEP"),
         (["plan", "quickstart", "--set", "optimizer=AdamW"], "did you mean 'adamw'?"),
         (["run", "quickstart", "--workers", "0"], "workers is 0, expected an int >= 1"),
         (["run", "quickstart", "--device", "tpu"], "device is 'tpu', expected auto, cpu or cuda"),
@@ -328,7 +331,7 @@ def test_fits_of_the_moment_are_printed_and_not_kept(rates: str) -> None:
     before = invoke("query", "select * from fits", "--store", rates, "--json")[1]
     options = ["--metric", "nc3", "--layer", "-1", "--where", "depth < 9", "--target", "0.01", "--weights", "robust"]
     code, output = invoke("fit", "tiny", "--store", rates, *options)
-    assert code == 0 and "layer -1, where depth < 9" in output and "not kept in the store" in output
+    assert code == 0 and "layer -1, where depth < 9" in output and "not saved" in output
     rows = json.loads(invoke("fit", "tiny", "--store", rates, "--weights", "spread", "--json")[1])
     assert {row["metric"] for row in rows} == {"nc1", "objective_gap"} and {row["weights"] for row in rows} == {
         "spread"

@@ -90,7 +90,7 @@ def test_an_edited_module_stops_the_launch_with_what_changed_and_the_ways_on(lab
         "-SCALE = 1.0",
         "+SCALE = 2.0",
         "--rerun",
-        "--accept-code",
+        "--keep-results",
         "raise the version, @depthrate.task(version=2) in law.py, line 5",
     ):
         assert part in output, part
@@ -103,7 +103,7 @@ def test_rerun_counts_the_new_code_alone_and_the_old_comes_back_with_its_code(la
     code, output = lab.run("--rerun")
     assert code == 0, output
     assert lab.nc1() == {2: 2, 3: 2, 4: 2, 5: 2}
-    assert lab.call("compact", "--grace", "0")[0] == 0 and lab.nc1() == {2: 2, 3: 2, 4: 2, 5: 2}
+    assert lab.call("compact", "--retain-hours", "0")[0] == 0 and lab.nc1() == {2: 2, 3: 2, 4: 2, 5: 2}
     assert lab.call("verify")[0] == 0
     assert "4 trials, 4 done" in lab.run()[1], "nothing is asked twice"
     (lab.folder / "parts.py").write_text("SCALE = 1.0\n")
@@ -118,7 +118,7 @@ def test_rerun_counts_the_new_code_alone_and_the_old_comes_back_with_its_code(la
 def test_accepted_code_counts_and_is_named_where_rates_are_fitted(lab: Lab) -> None:
     (lab.folder / "law.py").write_text(LAW + "# a comment\n")
     lab.write_sweep([2, 3, 4, 5])
-    code, output = lab.run("--accept-code")
+    code, output = lab.run("--keep-results")
     assert code == 0 and lab.nc1() == {2: 1, 3: 1, 4: 1, 5: 1}, output
     assert "were run by 2 versions of task 'law:law' (3 by" in output
     lab.write_sweep([2, 3, 4, 5, 6])
@@ -132,14 +132,14 @@ def test_accepted_code_counts_and_is_named_where_rates_are_fitted(lab: Lab) -> N
 def test_what_was_accepted_can_be_run_again_after_all(lab: Lab) -> None:
     (lab.folder / "parts.py").write_text("SCALE = 2.0\n")
     lab.write_sweep([2, 3, 4, 5])
-    assert lab.run("--accept-code")[0] == 0 and lab.nc1() == {2: 1, 3: 1, 4: 1, 5: 2}
+    assert lab.run("--keep-results")[0] == 0 and lab.nc1() == {2: 1, 3: 1, 4: 1, 5: 2}
     code, output = lab.run("--rerun")
     assert code == 0 and lab.nc1() == {2: 2, 3: 2, 4: 2, 5: 2}, output
     assert "4 trials, 1 done, 3 to run" in output
 
 
 def test_the_two_ways_contradict_each_other(lab: Lab) -> None:
-    assert lab.run("--rerun", "--accept-code")[0] == 2
+    assert lab.run("--rerun", "--keep-results")[0] == 2
 
 
 def test_the_same_code_elsewhere_is_the_same_and_a_renamed_file_is_another_task(lab: Lab) -> None:
@@ -173,7 +173,7 @@ def test_an_edit_during_a_run_changes_nothing_of_it(tmp_path: Path, workers: str
     assert read_code(lab.store, version) == {"law.py": STEADY.encode(), "parts.py": b"SCALE = 1.0\n"}
     (tmp_path / "law.py").write_text(LAW)
     assert lab.run()[0] == 2
-    code, output = lab.run("--code", version[:8])
+    code, output = lab.run("--code-version", version[:8])
     assert code == 0 and "40 trials, 40 done" in output, "the kept version is run by its name"
 
 
@@ -235,7 +235,7 @@ def test_code_in_the_store_that_was_changed_is_not_executed(tmp_path: Path) -> N
     assert read_code(lab.store, version) is None
     code, output = lab.call("verify")
     assert code == 1 and f"code/{version}/index.json" in output
-    assert lab.run("--code", version)[0] == 2
+    assert lab.run("--code-version", version)[0] == 2
     lab.write_sweep([2, 3])
     assert lab.run()[0] == 0 and lab.nc1() == {2: 1, 3: 1}, "a launch keeps it anew"
 
@@ -251,7 +251,7 @@ def test_a_decision_that_is_none_is_named_and_ignored(lab: Lab) -> None:
 def test_diff_shows_parameters_and_code(lab: Lab) -> None:
     (lab.folder / "parts.py").write_text("SCALE = 1.00\n")
     lab.write_sweep([2, 5])
-    assert lab.run("--accept-code")[0] == 0
+    assert lab.run("--keep-results")[0] == 0
     rows = depthrate.open(lab.store.url).sql("select depth, trial_id from trials").fetchall()
     of = dict(rows)
     code, output = lab.call("diff", of[2], of[5])

@@ -37,5 +37,5 @@ def test_it_runs_a_sweep_from_the_command_line(folder: Store, tmp_path: Path, mo
     assert "toy workers end with their launch" in call("run", *words, "toy", "--detach", code=2)
     assert "one by one, 7 times nice" in call("run", *words, "toy", "--nice-level", "7")
     assert committed(folder) == [(1, 1.0), (2, 0.5), (4, 0.25)]
-    assert "s: 2 TOY jobs wait (Play 2), 1 run" in call("status", "--store", folder.root)
+    assert "s: 2 TOY jobs waiting (Play 2), 1 running" in call("status", "--store", folder.root)
     assert "launches of s stop" in call("cancel", "s", "--store", folder.root)

@@ -40,7 +40,7 @@ def test_a_detached_launch_gives_the_numbers_of_a_local_one(bench: Bench) -> Non
     spec = yaml.safe_load((bench.folder / "sweep.yaml").read_text())
     spec |= {"task": "collapse", "params": params}
     (bench.folder / "sweep.yaml").write_text(yaml.safe_dump(spec))
-    assert "packs are on the way" in bench.run("run", "--detach")
+    assert "packs submitted" in bench.run("run", "--detach")
     bench.run("status", "--watch", bench.name)
     bench.run("fit", bench.name)
     local = [sys.executable, "-m", "depthrate", "run", str(bench.folder / "sweep.yaml")]
@@ -72,7 +72,7 @@ def test_one_job_is_cancelled_by_hand(bench: Bench) -> None:
     bench.until(lambda: len({step[0] for step in bench.steps()}) == 3)
     bench.lab.run("scancel", bench.queue()[0][0])
     printed = bench.wait(process, code=130)
-    assert "was cancelled" in printed and "cancelled with 1 trial to do; resume: depthrate run" in printed
+    assert "was cancelled" in printed and "cancelled with 1 trial to do. Resume: depthrate run" in printed
     assert bench.status()["ok"] == 2 and bench.status()["pending"] == 1
     bench.wait(bench.start())
     bench.check(3, most_redone=1)
@@ -110,7 +110,7 @@ def test_everything_is_cancelled_by_hand(bench: Bench) -> None:
     process = bench.start()
     bench.until(lambda: len({step[0] for step in bench.steps()}) == 2)
     bench.lab.run("scancel", bench.queue()[0][0].partition("_")[0])
-    assert "cancelled with 2 trials to do; resume: depthrate run" in bench.wait(process, code=130)
+    assert "cancelled with 2 trials to do. Resume: depthrate run" in bench.wait(process, code=130)
     assert bench.status()["pending"] == 2 and not bench.queue()
 
 
@@ -268,7 +268,7 @@ def test_leaving_cancelling_and_going_on(bench: Bench) -> None:
     process = bench.start()
     bench.until(lambda: len({step[0] for step in bench.steps()}) == 2)
     process.send_signal(signal.SIGINT)
-    assert "the jobs go on; end them: depthrate cancel" in bench.wait(process, code=130)
+    assert "the jobs continue. Cancel them: depthrate cancel" in bench.wait(process, code=130)
     assert len(bench.queue()) == 2
     assert "2 jobs of" in bench.run("cancel", bench.name)
     bench.until(lambda: not bench.queue())

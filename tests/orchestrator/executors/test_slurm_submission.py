@@ -109,7 +109,7 @@ def test_two_launches_at_the_same_moment_submit_once(bench: Bench) -> None:
     assert len(set(bench.job_names())) == 1, "one array"
     launches.sort(key=lambda launch: launch.pid)
     launches[0].send_signal(signal.SIGINT)
-    assert "left with" in bench.wait(launches[0], code=130)
+    assert "detached with" in bench.wait(launches[0], code=130)
     bench.wait(launches[1])
     bench.check(6, most_redone=0)
     assert not lost(bench)
@@ -161,7 +161,7 @@ def test_a_detached_launch_leaves_a_job_that_submits_the_rest(limited: Bench, ho
 def test_a_detached_launch_that_may_leave_no_job_says_what_is_not_submitted(limited: Bench) -> None:
     limited.profile["supervisor"] = False
     printed = limited.run("run", "--detach", code=1)
-    assert "packs are not submitted; go on: depthrate run" in printed
+    assert "packs are not submitted. Resume: depthrate run" in printed
     limited.until(lambda: not limited.queue())
     assert 0 < limited.status()["ok"] < 8
 
@@ -227,6 +227,6 @@ def test_jobs_run_the_code_that_they_were_submitted_with(bench: Bench) -> None:
     assert "the code of task" in refused and "2 packs in flight" in refused
     bench.lab.run("scontrol", "release", *{job.partition("_")[0] for job, _, _ in bench.queue()})
     bench.until(lambda: not bench.queue())
-    bench.run("run", "--accept-code")
+    bench.run("run", "--keep-results")
     bench.check(2)
     assert results_of(bench.store).sql("select distinct nc1 from metrics").fetchall() == [(1.0,)]

@@ -74,7 +74,7 @@ def test_it_is_told_all_that_the_launch_was(folder: Store, monkeypatch: pytest.M
         checkpoint_seconds=7.0,
         stall_minutes=1.5,
         set_=[],
-        code="c0de",
+        code_version="c0de",
         data="/data",
     ), "as requested, except for options handled here or part of the sweep file"
     profile = sent["profile"]

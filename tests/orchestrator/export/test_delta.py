@@ -69,7 +69,7 @@ def test_tables_follow_the_store_through_runs_compaction_and_removals(tmp_path, 
     invoked("run", sweep, "--store", store)
     assert "trials: 5 trials written; " in invoked("export", sweep, folder, "--delta", "--store", store)
     assert assert_equal(store, folder) == 8
-    invoked("compact", "--grace", "0", "--store", store)
+    invoked("compact", "--retain-hours", "0", "--store", store)
     assert "trials: 0 trials written; " in invoked("export", sweep, folder, "--delta", "--store", store)
     invoked("trials", "rm", "--where", "depth = 4", "--yes", "--store", store)
     assert "trials: 0 trials written, 2 removed" in invoked("export", sweep, folder, "--delta", "--store", store)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from depthrate.orchestrator.analysis.open_results import results_of
-from depthrate.orchestrator.api.planning import plan_sentence
+from depthrate.orchestrator.api.planning import plan_summary
 from depthrate.orchestrator.attempts.record import Attempt, read_attempt
 from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, SubmitRateError
 from depthrate.orchestrator.launch.driver import Driver
@@ -133,8 +133,8 @@ def test_checkpointed_packs_are_formed_again(folder: Store) -> None:
     assert {tuple(p.trial_ids) for p in packs} == {tuple(pack.trial_ids[:3]), tuple(pack.trial_ids[3:])}
     assert packs[0].pack_id == pack.pack_id
     assert (
-        plan_sentence(make_plan(checked, folder))
-        == "s: 4 trials, 0 done, 4 to run in 2 packs, 1 of which from a checkpoint"
+        plan_summary(make_plan(checked, folder))
+        == "s: 4 trials, 0 done, 4 to run in 2 packs, 1 of them from a checkpoint"
     )
 
 

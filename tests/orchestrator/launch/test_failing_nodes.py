@@ -227,11 +227,11 @@ def test_nodes_says_what_is_avoided_and_forgives(folder: Store) -> None:
     checked = check_sweep(sweep_of_spec({"name": "s", "task": f"{OWN_TASKS}:power_law", "grid": {"depth": [2]}}))
     write_launch(folder, checked)
     result = CliRunner().invoke(app, ["nodes", "s", "--store", folder.url])
-    assert "n2 is avoided: " in result.output and "--forgive n2" in result.output.replace("\n", " ")
-    result = CliRunner().invoke(app, ["nodes", "s", "--store", folder.url, "--forgive", "n7"])
+    assert "node n2 is excluded: " in result.output and "--clear n2" in result.output.replace("\n", " ")
+    result = CliRunner().invoke(app, ["nodes", "s", "--store", folder.url, "--clear", "n7"])
     assert result.exit_code == 2 and "n1, n2, n3, n4" in result.output
-    result = CliRunner().invoke(app, ["nodes", "s", "--store", folder.url, "--forgive", "n2"])
-    assert result.exit_code == 0 and "n2 is used again" in result.output and "is avoided" not in result.output
+    result = CliRunner().invoke(app, ["nodes", "s", "--store", folder.url, "--clear", "n2"])
+    assert result.exit_code == 0 and "node n2: failures cleared" in result.output and "is excluded" not in result.output
 
 
 def test_a_node_that_is_forgiven_is_used_again_by_a_launch_that_runs(folder: Store) -> None:

@@ -160,6 +160,6 @@ def test_a_sweep_that_was_run(tiny_sweep: Path, tmp_path: Path) -> None:
     assert nodes.exit_code == 0 and "task 1" in nodes.output and "RuntimeError: no" in nodes.output
     first, second = json.loads(runner.invoke(app, ["nodes", "tiny", "--store", store, "--json"]).output)
     assert first["node"] == "bad" and second["done"] > 0
-    assert runner.invoke(app, ["compact", "--store", store, "--grace", "0"]).exit_code == 0
+    assert runner.invoke(app, ["compact", "--store", store, "--retain-hours", "0"]).exit_code == 0
     again = json.loads(runner.invoke(app, ["status", "tiny", "--store", store, "--json"]).output)[0]["cost"]
     assert again["hours"]["cpu"]["used"] == pytest.approx(hours["used"]), "also for compacted records"

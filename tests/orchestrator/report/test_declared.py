@@ -15,7 +15,7 @@ from depthrate.orchestrator.report.page import render_report
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.report.tables import verdict_table
 from depthrate.tasks.fits.proportions import wilson_interval
-from depthrate.tasks.metric import Measurement, by_name
+from depthrate.tasks.metric import Metric, by_name
 from depthrate.tasks.panel import ProfilePanel, ScatterPanel, SharePanel, VerdictPanel
 
 SCATTER = ScatterPanel(kind="thing", title="Things", axes=("Across", "Up"), group="sort", doc="A point a thing.")
@@ -25,11 +25,11 @@ VERDICT = VerdictPanel(
 )
 MEASUREMENTS = by_name(
     [
-        Measurement("sizes", "Size by place", "of all things", kind="vector", panel="fitted", entry="Place"),
-        Measurement("told_sizes", kind="vector", panel="fitted"),
-        Measurement("code", "Order", panel="fitted"),
-        Measurement("size", "Size", panel="fitted"),
-        Measurement("loss", "Loss", per="step"),
+        Metric("sizes", "Size by place", "of all things", kind="vector", panel="fitted", entry="Place"),
+        Metric("told_sizes", kind="vector", panel="fitted"),
+        Metric("code", "Order", panel="fitted"),
+        Metric("size", "Size", panel="fitted"),
+        Metric("loss", "Loss", per="step"),
     ]
 )
 STEPS = [0, *(2**power for power in range(16))]

@@ -19,7 +19,7 @@ from depthrate.orchestrator.analysis.columns import builtin_columns, columns_of
 from depthrate.storage.tables.from_task import task_table
 from depthrate.storage.tables.schema import CURVES, METRICS, Columns, TableError
 from depthrate.tasks.interface import Task
-from depthrate.tasks.metric import Measurement
+from depthrate.tasks.metric import Metric
 from depthrate.tasks.registry import core_measurements
 from tests.support.plain_task import PlainTask
 
@@ -28,11 +28,11 @@ TASK = '''
 import depthrate
 
 @depthrate.task(version=1, measurements=[
-    depthrate.Measurement("width_ratio", label="Width ratio", doc="a made-up law, depth^-rate"),
-    depthrate.Measurement("bend", label="Bend", doc="grows by a half a layer", axis="linear"),
-    depthrate.Measurement("shape", label="Shape of it", kind="vector", axis="linear"),
-    depthrate.Measurement("score", label="Score", per="step", axis="linear"),
-    depthrate.Measurement("never", label="Never there"),
+    depthrate.Metric("width_ratio", label="Width ratio", doc="a made-up law, depth^-rate"),
+    depthrate.Metric("bend", label="Bend", doc="grows by a half a layer", axis="linear"),
+    depthrate.Metric("shape", label="Shape of it", kind="vector", axis="linear"),
+    depthrate.Metric("score", label="Score", per="step", axis="linear"),
+    depthrate.Metric("never", label="Never there"),
 ])
 def law(*, depth: int, rate: float = 0.5, seed: int = 0):
     """A law with a bend."""
@@ -148,7 +148,7 @@ def test_stores_keep_the_columns_and_types_that_they_have_always_had() -> None:
     assert str(schemas["metrics"].field("class_gram").type) == "list<item: float>"
 
 
-def own_task(*measurements: Measurement) -> Task:
+def own_task(*measurements: Metric) -> Task:
     schema: Any = {}
     return PlainTask(name="f", schema=schema, fused=False, measurements=measurements)
 
@@ -161,13 +161,13 @@ def own_task(*measurements: Measurement) -> Task:
         (Measurement("nc1", kind="vector"), "declared as a vector, but in metrics it is a scalar"),
     ],
 )
-def test_columns_that_stand_for_something_else_are_refused(measurement: Measurement, message: str) -> None:
+def test_columns_that_stand_for_something_else_are_refused(measurement: Metric, message: str) -> None:
     with pytest.raises(TableError, match=message):
         columns_of(own_task(measurement))
 
 
 def test_matrices_come_as_rows_or_flat() -> None:
-    columns = columns_of(own_task(Measurement("m", kind="matrix")))
+    columns = columns_of(own_task(Metric("m", kind="matrix")))
     rows = [{"m": [[1, 2], [3, float("nan")]]}, {"m": [1.0, 2.0, 3.0, 4.0]}, {}]
     column = task_table("metrics", rows, columns, trial_id="t", attempt_id="a")["m"]
     assert str(column.type) == "list<item: float>"

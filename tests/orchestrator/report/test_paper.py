@@ -103,13 +103,16 @@ def test_a_legend_is_inside_where_there_is_room_and_below_where_not() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (ReportOptions(dark=True), "--dark is about the figures of --figures FOLDER"),
-        (ReportOptions(style=StyleName.paper, width=PaperWidth.text), "--style and --width are about the figures"),
+        (ReportOptions(dark=True), "--dark needs --figures FOLDER"),
+        (ReportOptions(style=StyleName.paper, width=PaperWidth.text), "--style and --width need --figures"),
         (
             ReportOptions(figures=Path("f"), width=PaperWidth.text),
-            "--width text is the width of a paper's figures; add",
+            "--width text is for figures in paper style",
         ),
-        (ReportOptions(figures=Path("f"), style=StyleName.paper, dark=True), "--style paper is for white paper"),
+        (
+            ReportOptions(figures=Path("f"), style=StyleName.paper, dark=True),
+            "--style paper and --dark exclude each other",
+        ),
     ],
 )
 def test_options_that_do_not_belong_together_are_refused(options: ReportOptions, message: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from depthrate.orchestrator.report.figures.declared import declared_plots
 from depthrate.orchestrator.report.page import render_report
 from depthrate.orchestrator.report.report_data import ReportData
-from depthrate.tasks.metric import Measurement, by_name
+from depthrate.tasks.metric import Metric, by_name
 from depthrate.tasks.panel import LayerMapPanel, PathPanel, TradeOffPanel
 
 PATH = PathPanel(measurement="size", predicted="told", x="place")
@@ -17,9 +17,9 @@ MAP = LayerMapPanel(measurement="size", needs="told")
 TRADE = TradeOffPanel(x="place", y="size", along="rate")
 MEASUREMENTS = by_name(
     [
-        Measurement("size", "Size"),
-        Measurement("told", panel="fitted"),
-        Measurement("place", "Place", axis="linear", panel="fitted"),
+        Metric("size", "Size"),
+        Metric("told", panel="fitted"),
+        Metric("place", "Place", axis="linear", panel="fitted"),
     ]
 )
 

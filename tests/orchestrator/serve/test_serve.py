@@ -435,7 +435,7 @@ def requests_a_minute(kind: str, commits_every: int, monkeypatch: pytest.MonkeyP
     running |= {"started_at": time.time(), "heartbeat_at": time.time()}
     store.write(attempt_path("a", A), json.dumps(running).encode())
     commit(store, B, trial_ids[80:90], sweep="a")
-    watched = status_command.Watched(store, planned_trials("a", store), with_costs=True, with_events=True)
+    watched = status_command.StatusPoller(store, planned_trials("a", store), with_costs=True, with_events=True)
     poller, rows = Poller(store), SweepRows(store, "a")
 
     def look() -> None:
@@ -552,7 +552,7 @@ def test_a_notebook_goes_on_while_its_store_is_shown(folder: Store, monkeypatch:
         found = Server(port).ask("/state.json", Cookie=f"depthrate_{port}={secret}").json()
         assert [each["name"] for each in found["sweeps"]] == ["a", "b"]
         assert f'href="{page.url}"' in page._repr_html_()
-    assert "ended" in repr(page) and threading.active_count() <= before + 1, "the poller ends by itself"
+    assert "stopped" in repr(page) and threading.active_count() <= before + 1, "the poller ends by itself"
     with pytest.raises(OSError):
         Server(port).ask("/state.json")
     first, second = depthrate.serve(folder.url), depthrate.serve(folder.url)

@@ -109,7 +109,7 @@ def is_refused(shared: Path, attack: Callable[[Path], None], words: str) -> None
     attack(lab)
     refused = load_as_me(lab / "law.py")
     assert refused.returncode == 1 and "executed\n" not in refused.stderr
-    for part in (words, "is not executed: ", "chmod go-w", "depthrate accept-code "):
+    for part in (words, "is not executed: ", "chmod go-w", "depthrate trust "):
         assert part in refused.stderr
 
 
@@ -206,7 +206,7 @@ def test_code_that_was_accepted_is_executed_as_it_was_then(shared: Path) -> None
     home.mkdir()
     os.chown(home, ME, ME)
     refused = load_as_me(lab / "law.py").stderr
-    content_hash = refused.partition("depthrate accept-code ")[2][:32]
+    content_hash = refused.partition("depthrate trust ")[2][:32]
     kept = home / f".cache/depthrate/code/{content_hash}"
     assert str(kept) in refused and (kept / "yaml.py").read_text() == "VALUE = 1.0\n", "it can be read before"
     accepted = home / f".local/state/depthrate/accepted-code/{content_hash}"

@@ -50,7 +50,7 @@ class Items:
 
 ENTRY_POINTS = {
     "measure": lambda y: depthrate.measure(X, y),
-    "Measurer": lambda y: depthrate.Measurer().update(X, y),
+    "StreamingMetrics": lambda y: depthrate.StreamingMetrics().update(X, y),
     "probe": lambda y: depthrate.probe(nn.Sequential(nn.Linear(4, 5), nn.ReLU()), (X, y), layers="0"),
     "loader": lambda y: depthrate.probe(nn.Sequential(nn.Linear(4, 5), nn.ReLU()), [(X, y)], layers="0"),
     "function": lambda y: data_of_function(lambda: (X, y)).read({}),

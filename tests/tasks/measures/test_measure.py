@@ -45,14 +45,14 @@ def test_batches_give_the_metrics_of_the_whole():
     numbers = np.unique(LABELS, return_inverse=True)[1]
     for offset in (0.0, 1e6):  # where sums of squares would cancel
         h = FEATURES + offset
-        measurer = depthrate.Measurer(WEIGHT)
+        measurer = depthrate.StreamingMetrics(WEIGHT)
         for rows in np.array_split(RNG.permutation(90), 7):
             measurer.update(h[rows], numbers[rows])
         assert measurer.result()["nc1_pinv"] is None
         for rows in np.array_split(np.arange(90), 4):
             measurer.revisit(torch.from_numpy(h[rows]), numbers[rows])
         same(measurer.result(), depthrate.measure(h, numbers, WEIGHT), 1e-10 if offset == 0 else 1e-8)
-    named = depthrate.Measurer()
+    named = depthrate.StreamingMetrics()
     for rows in (slice(0, 1), slice(1, 40), slice(40, 90)):
         named.update(FEATURES[rows], LABELS[rows])
     for rows in (slice(0, 50), slice(50, 90)):
@@ -61,7 +61,7 @@ def test_batches_give_the_metrics_of_the_whole():
 
 
 def test_a_result_between_two_batches_does_not_spoil_the_next():
-    measurer = depthrate.Measurer()
+    measurer = depthrate.StreamingMetrics()
     for start, upto in ((0, 60), (60, 90)):
         measurer.update(FEATURES[start:upto], LABELS[start:upto])
         whole = depthrate.measure(FEATURES[:upto], LABELS[:upto])
@@ -71,14 +71,14 @@ def test_a_result_between_two_batches_does_not_spoil_the_next():
 STREAM = """
 import numpy as np, torch
 torch.set_num_threads(1)
-from depthrate import Measurer
+from depthrate import StreamingMetrics
 def batches():
     rng = np.random.default_rng(1)
     means = rng.normal(size=(100, 512)).astype(np.float32)
     for _ in range(100):
         labels = rng.integers(0, 100, 2000)
         yield means[labels] + rng.normal(size=(2000, 512)).astype(np.float32), labels
-measurer = Measurer()
+measurer = StreamingMetrics()
 for h, labels in batches(): measurer.update(h, labels)
 for h, labels in batches(): measurer.revisit(h, labels)
 found = measurer.result()
@@ -123,7 +123,7 @@ def test_invalid_features_raise():
     ):
         with pytest.raises(depthrate.FeaturesError, match=words):
             call()
-    short = depthrate.Measurer()
+    short = depthrate.StreamingMetrics()
     short.update(FEATURES, LABELS)
     short.revisit(FEATURES[:50], LABELS[:50])
     with pytest.raises(depthrate.FeaturesError, match="50 samples, the first 90"):

@@ -27,7 +27,7 @@ from depthrate.tasks.interface import Engine
 
 class Context:
     engine = Engine.EAGER
-    runs_as = lambda self, *words, **more: None
+    report_engine = lambda self, *words, **more: None
     device, data = "cpu", None
     def progress(self, step, num_steps): pass
     def report(self, step, values): return set()

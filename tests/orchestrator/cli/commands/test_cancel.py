@@ -50,6 +50,6 @@ def test_cancel_prints_a_line_a_kind(folder: Store, capsys: pytest.CaptureFixtur
     cancel_sweep(folder, "s", Console(width=1000))
     first, last = capsys.readouterr().out.splitlines()
     assert (
-        first == "each of 7 running attempts on n1, n2: is asked to stop; if it hangs: --force"
+        first == "7 running attempts on n1, n2: will stop after a checkpoint. If it hangs: --force"
         and "stop within" in last
     )

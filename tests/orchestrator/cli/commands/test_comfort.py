@@ -45,7 +45,7 @@ def test_what_init_writes_runs_and_is_never_written_over(tmp_path: Path, monkeyp
     (tmp_path / "start/own.yaml").write_text(yaml.safe_dump(own))
     assert "12 trials, 0 done" in invoke("plan", "start/own.yaml")
     again = CliRunner().invoke(app, ["init", "start"])
-    assert again.exit_code == 2 and "sweep.yaml is there already" in again.stderr
+    assert again.exit_code == 2 and "sweep.yaml exists already" in again.stderr
     monkeypatch.chdir(tmp_path / "start")
     for name in ("sweep.yaml", "my_task.py", "sweep.schema.json"):
         Path(name).unlink()
@@ -103,7 +103,7 @@ def test_a_plan_that_reads_for_long_says_what_it_reads(tmp_path: Path, monkeypat
     Path("s.yaml").write_text(
         'name: s\ntask: collapse\nparams: {arch: rn1, dataset: "./data.py:make", width: 8, steps: 2}\ngrid: {depth: [2]}\n'
     )
-    script = "from depthrate.orchestrator.api import planning\nplanning.PATIENCE_S = {}\nimport depthrate\n"
+    script = "from depthrate.orchestrator.api import planning\nplanning.SLOW_NOTICE_AFTER_S = {}\nimport depthrate\n"
     script += "depthrate.load('s.yaml').plan()\n"
     for patience_s, is_terminal, is_said in ((0.2, True, True), (0.2, False, False), (60.0, True, False)):
         master, slave = pty.openpty() if is_terminal else os.pipe()

@@ -44,10 +44,10 @@ def store(folder: Store) -> str:
 
 def test_compact_says_what_it_did(store: str) -> None:
     code, output = invoke("compact", "--store", store)
-    assert code == 0 and "4 commits and 4 records of attempts put together in 1 groups (8 trials)" in output
-    assert "20 replaced files stay for 1 h" in output
-    code, output = invoke("compact", "--store", store, "--grace", "0")
-    assert code == 0 and "nothing to put together" in output and "20 replaced files deleted" in output
+    assert code == 0 and "merged 4 commits and 4 attempt records into 1 groups (8 trials)" in output
+    assert "20 replaced files are kept for 1 h" in output
+    code, output = invoke("compact", "--store", store, "--retain-hours", "0")
+    assert code == 0 and "nothing to merge" in output and "20 replaced files deleted" in output
     code, output = invoke("query", "select count(*) as n from results", "--store", store, "--json")
     assert json.loads(output) == [{"n": 8}]
 
@@ -70,8 +70,8 @@ def test_verify_and_repair(store: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--json", "--format", "csv"], "contradict each other"),
-        (["-o", "x.xls"], "what is .xls"),
+        (["--json", "--format", "csv"], "exclude each other"),
+        (["-o", "x.xls"], "has the extension .xls"),
         (["--format", "excel"], "excel"),
     ],
 )
@@ -131,7 +131,7 @@ def test_a_sweep_on_s3(remote: tuple[S3Server, str, Path]) -> None:
     code, output = invoke("run", str(sweep), "--store", url, "--device", "cpu")
     assert code == 0 and "4 trials, 4 done" in output
     assert "4" in invoke("status", "--store", url)[1]
-    assert invoke("compact", "--store", url, "--grace", "0")[0] == 0
+    assert invoke("compact", "--store", url, "--retain-hours", "0")[0] == 0
     assert invoke("verify", "--store", url)[0] == 0
     code, output = invoke(
         "query", "select depth, count(*) from results group by 1 order by 1", "--store", url, "--json"

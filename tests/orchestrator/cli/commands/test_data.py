@@ -72,7 +72,7 @@ def test_list_says_what_is_here_and_what_is_not(data: Path) -> None:
     code, output = invoke("list")
     rows = {line.split()[0]: line for line in output.splitlines() if line.split()[:1] and line.split()[0] in PUBLISHED}
     assert code == 0 and rows.keys() == PUBLISHED.keys() and str(data) in output
-    assert "here" in rows["mnist"] and "here" in rows["cifar10_batch1"] and "comes with depthrate" in rows["digits"]
+    assert "here" in rows["mnist"] and "here" in rows["cifar10_batch1"] and "included in depthrate" in rows["digits"]
     assert "incomplete" in rows["cifar10"] and "missing" in rows["imdb"]
 
 
@@ -89,7 +89,7 @@ def test_a_wrong_checksum_keeps_nothing(data: Path, publisher: str, monkeypatch:
     publish(monkeypatch, publisher, {"train-labels-idx1-ubyte.gz": "0" * 64})
     code, output = invoke("fetch", "mnist")
     assert code == 1 and [path.name for path in (data / "mnist").iterdir()] == ["train-images-idx3-ubyte.gz"]
-    for part in ("train-labels-idx1-ubyte.gz", "0" * 64, f"put it at {data}/mnist/train-labels-idx1-ubyte.gz"):
+    for part in ("train-labels-idx1-ubyte.gz", "0" * 64, f"save it as {data}/mnist/train-labels-idx1-ubyte.gz"):
         assert part in output.replace("\n", "")
 
 
@@ -101,15 +101,15 @@ def test_another_file_than_the_published_one_is_named(
     monkeypatch.setitem(DOWNLOADS, name, tuple(served))
     code, output = invoke("fetch", name)
     assert code == 1 and not [path for path in data.rglob("*") if path.is_file()]
-    assert served[0].sha256 in output and f"put it at {data}/{served[0].path}" in output.replace("\n", "")
+    assert served[0].sha256 in output and f"save it as {data}/{served[0].path}" in output.replace("\n", "")
 
 
 def test_without_a_network_it_says_which_file_to_put_where(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pooch")
     publish(monkeypatch, "http://127.0.0.1:9")  # the discard port: nobody listens
     code, output = invoke("fetch", "mnist")
-    assert code == 1 and "cannot get http://127.0.0.1:9/train-images-idx3-ubyte.gz" in output
-    assert f"put it at {data}/mnist/train-images-idx3-ubyte.gz" in output.replace("\n", "")
+    assert code == 1 and "cannot download http://127.0.0.1:9/train-images-idx3-ubyte.gz" in output
+    assert f"save it as {data}/mnist/train-images-idx3-ubyte.gz" in output.replace("\n", "")
 
 
 def test_an_unknown_set_is_refused_with_the_known_ones(data: Path) -> None:

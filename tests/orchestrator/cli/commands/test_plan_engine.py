@@ -17,13 +17,13 @@ def planned(tmp_path, *arguments):
 @pytest.mark.parametrize(
     ("arguments", "engines", "sentence"),
     [
-        ([], {"native"}, "all packs train natively (kernels are built once a machine for each width, in seconds)"),
+        ([], {"native"}, "all packs train natively (kernels are built once per machine and width, in seconds)"),
         (["--engine", "eager"], {"eager"}, "all packs train eagerly"),
-        (["--engine", "compiled"], {"compiled"}, "all packs train compiled (each shape is compiled once a machine)"),
+        (["--engine", "compiled"], {"compiled"}, "all packs train compiled (once per machine and shape)"),
         (
             ["--set", "arch=resnet_dense", "--set", "steps=60000"],
             {"eager", "compiled"},
-            " packs train compiled (each shape",
+            " packs train compiled (once per machine",
         ),
     ],
 )

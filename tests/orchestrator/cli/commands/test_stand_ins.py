@@ -18,8 +18,8 @@ BESIDE = {
     "cluster file": ["plan on a cluster"],
     "begun file": ["init again"],
     "data file": ["data list", "data fetch"],
-    "unpacked code": ["plan", "plan by name", "tasks", "accept-code"],
-    "accepted code": ["accept-code", "plan"],
+    "unpacked code": ["plan", "plan by name", "tasks", "trust"],
+    "accepted code": ["trust", "plan"],
 }
 """What a user keeps beside stores, and the commands that read it."""
 _PATHS = [

@@ -70,7 +70,7 @@ def test_each_sweep_is_asked_for_itself(store: str) -> None:
 def test_an_average_over_different_settings_is_said_to_be_one(store: str) -> None:
     sql = "select depth, avg(nc1) from results group by depth"
     said = CliRunner().invoke(app, ["query", sql, "--store", store]).stderr
-    assert "puts trials together that differ in exponent" in said and "--sweep high" in said
+    assert "aggregates trials that differ in exponent" in said and "--sweep high" in said
     assert not CliRunner().invoke(app, ["query", sql, "--store", store, "--sweep", "low"]).stderr
     by_both = "select depth, exponent, avg(nc1) from results group by all"
     assert not CliRunner().invoke(app, ["query", by_both, "--store", store]).stderr
@@ -97,15 +97,15 @@ def test_the_launch_of_a_store_is_run_again_by_its_name_and_what_there_is_none_o
     assert "low: 9 trials, 8 done, 1 to run" in invoke("run", "low", "--workers", "1", "--store", store)
     for verb in ("run", "plan", "status", "fit", "report"):
         said = refused(verb, "lo", "--store", store)
-        assert "'lo' does not exist" in said and f"sweeps of {store}: high, low, low.exponent-1.0" in said
+        assert "'lo' does not exist" in said and f"Sweeps in {store}: high, low, low.exponent-1.0" in said
     assert "'lo' does not exist" in refused("run", "lo", "--store", f"{store}/none")
 
 
 @pytest.mark.slow
 def test_a_sweep_is_removed_and_brought_back(store: str) -> None:
     shown = invoke("sweeps", "rm", "low", "--store", store)
-    assert "6 committed trials go" in shown and "3 stay, which other sweeps ask for: high 3" in shown
-    assert "nothing is removed yet" in shown and len(ask(store, "select * from trials")) == 24
+    assert "6 committed trials to remove" in shown and "3 trials kept for other sweeps: high 3" in shown
+    assert "nothing was removed" in shown and len(ask(store, "select * from trials")) == 24
     invoke("sweeps", "rm", "low", "--yes", "--store", store)
     assert len(ask(store, "select * from trials")) == 18
     assert [s["sweep"] for s in json.loads(invoke("status", "--json", "--store", store))] == [
@@ -116,14 +116,14 @@ def test_a_sweep_is_removed_and_brought_back(store: str) -> None:
     assert "low" not in {row["sweep"] for row in ask(store, "select distinct sweep from fits")}
     invoke("compact", "--store", store)
     assert "removed: low, 6 trials" in invoke("sweeps", "list", "--store", store)
-    assert "6 trials with it" in invoke("sweeps", "restore", "low", "--store", store)
+    assert "restored low: 6 trials" in invoke("sweeps", "restore", "low", "--store", store)
     assert len(ask(store, "select * from trials")) == 24
     assert json.loads(invoke("status", "low", "--json", "--store", store))[0]["ok"] == 9
     invoke("sweeps", "rm", "low", "--yes", "--store", store)
-    invoke("compact", "--grace", "0", "--store", store)
+    invoke("compact", "--retain-hours", "0", "--store", store)
     assert "no removed sweep 'low'" in refused("sweeps", "restore", "low", "--store", store)
     assert "all as committed" in invoke("verify", "--store", store)
-    assert "there are: high" in refused("sweeps", "rm", "low", "--store", store)
+    assert "which has: high" in refused("sweeps", "rm", "low", "--store", store)
 
 
 def test_a_sweep_is_renamed(store: str, ran: Path) -> None:
@@ -144,11 +144,11 @@ def test_results_of_trials_are_removed_brought_back_and_tagged(store: str) -> No
     pending = {s["sweep"]: s["pending"] for s in json.loads(invoke("status", "--json", "--store", store))}
     assert pending == {"high": 1, "low": 1, "low.exponent-1.0": 0}, "both have to run it again"
     assert "no removed results" in refused("trials", "restore", "--where", "depth = 13", "--store", store)
-    assert "1 trial with it" in invoke("trials", "restore", *where)
+    assert "restored results: 1 trial" in invoke("trials", "restore", *where)
     assert len(ask(store, "select * from trials")) == 24
     trial = str(ask(store, "select trial_id from trials where depth = 13 and seed = 1")[0]["trial_id"])
     invoke("trials", "tag", "odd", trial[:12], "--store", store)
     assert ask(store, "select trial_id from results where list_contains(tags, 'odd')") == [{"trial_id": trial}]
-    assert "begins with 'zz'" in refused("trials", "rm", "zz", "--store", store)
-    assert "say which trials" in refused("trials", "rm", "--store", store)
-    assert "tag 'two words' is invalid" in refused("trials", "tag", "two words", trial, "--store", store)
+    assert "starts with 'zz'" in refused("trials", "rm", "zz", "--store", store)
+    assert "no trials given" in refused("trials", "rm", "--store", store)
+    assert "no tag" in refused("trials", "tag", "two words", trial, "--store", store)

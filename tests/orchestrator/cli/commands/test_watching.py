@@ -56,7 +56,7 @@ def test_a_store_that_is_away_for_a_moment_does_not_end_watching(
     with pytest.raises(Enough):
         status.show_status("wider", store, watch=True, as_json=True)
     shown = capsys.readouterr()
-    assert shown.out.count('"pending"') == 2 and shown.err.count("asking it again") == 1
+    assert shown.out.count('"pending"') == 2 and shown.err.count("Retrying") == 1
     break_off(monkeypatch, "depthrate.orchestrator.api.status", "take_snapshot", {0})
     with pytest.raises(ConnectionError):
         status.show_status("wider", store, watch=True, as_json=True)
