@@ -70,7 +70,7 @@ class Prune(SpecSection, frozen=True):
             raise SweepError(self.ALLOWED["metric"])
 
 
-class Measure(SpecSection, frozen=True):
+class FinalRuns(SpecSection, frozen=True):
     """Final runs at the best proposal of each study."""
 
     ALWAYS = ("params",)
@@ -105,7 +105,7 @@ class Search(SpecSection, frozen=True):
     """Seed of the sampler."""
     prune: Prune | None = None
     """Rule by which trials that fall behind stop early."""
-    measure: Measure | None = None
+    measure: FinalRuns | None = None
     """Final runs at the best proposal of each study."""
 
     def __post_init__(self) -> None:

@@ -52,7 +52,7 @@ class FunctionTask(Task):
         by_name(self.measurements)
 
     @property
-    def measurable(self) -> tuple[Measurement, ...]:
+    def measurable(self) -> tuple[Metric, ...]:
         """Declared metrics, then the metrics of `probe` and `measure`. Empty if none are declared."""
         declared = {measurement.name for measurement in self.measurements}
         others = [measurement for measurement in core_measurements() if measurement.name not in declared]

@@ -189,7 +189,7 @@ class Task(ABC):
     fused: bool
     """Whether a pack's trials run together and are committed together."""
     doc: str = ""
-    measurements: tuple[Measurement, ...] = ()
+    measurements: tuple[Metric, ...] = ()
     """Declared metrics, in display order. Undeclared columns are stored and shown by name."""
     panels: tuple[Panel, ...] = ()
     """Additional panels of the report, in order."""
@@ -201,7 +201,7 @@ class Task(ABC):
     """File and line of a custom task."""
 
     @property
-    def measurable(self) -> tuple[Measurement, ...]:
+    def measurable(self) -> tuple[Metric, ...]:
         """All metrics that its trials may have, for fits, figures and searches. Empty if unknown."""
         return self.measurements
 

@@ -38,7 +38,7 @@ class Optimum:
 
 
 @dataclass(frozen=True)
-class Measurement:
+class Metric:
     """One measured column and its presentation. A task's metrics are shown in their order."""
 
     name: str
@@ -104,7 +104,7 @@ class Measurement:
             object.__setattr__(self, "entry", self.label)
 
 
-def scalars(measurements: Iterable[Measurement], per: Per | None = None) -> list[str]:
+def scalars(measurements: Iterable[Metric], per: Per | None = None) -> list[str]:
     """Return the names of the scalar metrics, per layer, per step or both, which fits and searches accept."""
     return [
         measurement.name
@@ -113,13 +113,13 @@ def scalars(measurements: Iterable[Measurement], per: Per | None = None) -> list
     ]
 
 
-def by_name(measurements: Iterable[Measurement]) -> dict[str, Measurement]:
+def by_name(measurements: Iterable[Metric]) -> dict[str, Metric]:
     """Map names to metrics.
 
     Raises:
         MeasurementError: Two have the same name, or a gap is not a scalar metric among them.
     """
-    named: dict[str, Measurement] = {}
+    named: dict[str, Metric] = {}
     for metric in measurements:
         if metric.name in named:
             raise MeasurementError(f"metric {metric.name!r} is declared twice. Rename one of them.")

@@ -51,9 +51,9 @@ def registered_tasks() -> dict[str, Task]:
     return load_plugins(GROUP, registered_task)
 
 
-def core_measurements() -> tuple[Measurement, ...]:
+def core_measurements() -> tuple[Metric, ...]:
     """Return the metrics of the supervised tasks, which `measure` and `probe` also compute for custom tasks."""
-    by_column: dict[str, Measurement] = {}
+    by_column: dict[str, Metric] = {}
     for measurement in (*CLASSES, *NEXT_TOKENS, *NUMBERS):
         by_column.setdefault(measurement.name, measurement)
     return tuple(by_column.values())

@@ -43,7 +43,7 @@ def columns_of(task: Task) -> Columns:
     return replace(builtin_columns(), own=_tables(task.measurements))
 
 
-def known_measurements(task: Task) -> dict[str, Measurement]:
+def known_measurements(task: Task) -> dict[str, Metric]:
     """Return name -> metric: the task's metrics, then the core ones, since its columns may be theirs."""
     declared = by_name(task.measurements)
     return declared | {other.name: other for other in core_measurements() if other.name not in declared}

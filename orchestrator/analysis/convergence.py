@@ -97,7 +97,7 @@ class Convergence:
         return abs(self.moved) <= MAX_MOVED if self.stationary is None else self.stationary
 
 
-def judge(results: Results, trials: Sequence[Trial], measurements: Iterable[Measurement]) -> dict[str, Convergence]:
+def judge(results: Results, trials: Sequence[Trial], measurements: Iterable[Metric]) -> dict[str, Convergence]:
     """Return each trial's convergence. Trials without curves and diverged trials are missing."""
     objective = next((measurement for measurement in measurements if measurement.optimum is not None), None)
     curves = _read_curves(results, objective)
@@ -116,7 +116,7 @@ CurveEnd = tuple[float, float, float, float]
 """Share moved, first step of the last quarter, last height, last gap."""
 
 
-def _read_curves(results: Results, declared: Measurement | None) -> dict[str, Curve]:
+def _read_curves(results: Results, declared: Metric | None) -> dict[str, Curve]:
     """Return each trial's training curve: step, height, gap and lr, in the order of the steps."""
     names = results.sql("select * from curves limit 0").columns
     height = "coalesce(objective, loss)" if declared is None else quoted(declared.name)
@@ -161,7 +161,7 @@ def _last_lr_quarter(step: np.ndarray, lr: np.ndarray, last: float) -> float:
     return float(np.interp(LAST_QUARTER_START * spent[-1], spent, step))
 
 
-def _above_shallower(ends: Mapping[str, CurveEnd], trials: Sequence[Trial], declared: Measurement) -> dict[str, float]:
+def _above_shallower(ends: Mapping[str, CurveEnd], trials: Sequence[Trial], declared: Metric) -> dict[str, float]:
     """Return the height of objectives above a shallower network's with the same optimum, as a share of the gap."""
     assert declared.optimum is not None
     depth, holds = declared.optimum.falls_with, declared.optimum.holds

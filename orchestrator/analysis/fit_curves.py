@@ -197,9 +197,7 @@ def _with_drift(
     return [replace(curve, drift=exponent_drift(curve.rows, past, ended)) if curve.power else curve for curve in curves]
 
 
-def _with_bound(
-    curve: FittedCurve, declared: Measurement | None, params: Mapping[str, Mapping[str, Any]]
-) -> FittedCurve:
+def _with_bound(curve: FittedCurve, declared: Metric | None, params: Mapping[str, Mapping[str, Any]]) -> FittedCurve:
     """Compare with the theorem's upper bound on the last layer, if it has one and there are enough whole seeds."""
     if not curve.fits or declared is None or declared.bound is None or curve.asked.layer not in (None, -1):
         return curve

@@ -47,7 +47,7 @@ class FittedCurve:
     """Power law without the smallest x, the two smallest, ...: x_min, exponent, ci_low, ci_high, n_points."""
     common: CommonFit | None = None
     """Common exponent of the request's groups, with the test for it."""
-    measurement: Measurement | None = None
+    measurement: Metric | None = None
     """Declaration of the metric for the report. None: shown by its name."""
     above: Mapping[str, float] = field(default_factory=dict)
     """Used trials with an objective above a shallower network's -> the excess, as a share of the gap."""

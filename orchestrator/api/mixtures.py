@@ -11,7 +11,7 @@ from depthrate.tasks.interface import Engine
 
 def mixtures(checked: CheckedSweep, results: Results) -> tuple[str, ...]:
     """Return one warning per kind of mixture."""
-    sentences = [mixed_sentence(checked, results.snapshot)]
+    sentences = [mixed_code_message(checked, results.snapshot)]
     if checked.trials and checked.task.engine(checked.trials[0].params, Engine.EAGER, "cpu") is not None:
         trial_ids = [trial.trial_id for trial in checked.trials]
         sentences.append(engines_sentence(checked.sweep.name, trial_ids, results))

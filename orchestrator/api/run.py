@@ -105,7 +105,7 @@ def run_sweep(options: LaunchOptions, loaded: SweepSpec | None = None) -> RunSta
     target = open_compute_target(options, checked.sweep, store)
     with_all, view, feed = _open_search(checked, store, target, options)
     plan = plan_on(target, with_all, store)
-    if settle(plan, store, target.submitted_codes, options, again=resume_command(options)):
+    if resolve_code_change(plan, store, target.submitted_codes, options, command=resume_command(options)):
         with_all, view, feed = _open_search(checked, store, target, options)
         plan = plan_on(target, with_all, store)
     check_contents(plan, data)
@@ -130,7 +130,7 @@ def run_sweep(options: LaunchOptions, loaded: SweepSpec | None = None) -> RunSta
     run.print(plan_summary(plan))
     _print_unknown_code(run)
     if view is not None and feed is not None:
-        run.print(view.sentence())
+        run.print(view.summary())
         feed.mark_dispatched(
             trial_id for pack in (*plan.packs, *plan.in_flight.values()) for trial_id in pack.trial_ids
         )
@@ -167,7 +167,7 @@ def _conclude_pilot(run: _Run, end: LaunchEnd) -> RunState:
     run.print(f"pilot run of {counted(len(run.plan.packs), 'pack')} finished. {plan_summary(plan)}")
     if plan.packs:
         estimates = estimates_on(target, plan, store)
-        details = target.details(plan.packs, estimates.held_s)
+        details = target.details(plan.packs, estimates.allocated_s)
         costs = {name: value for name, value in details.items() if name.endswith("hours") or name == "jobs"}
         for line in cost_lines(plan, target, estimates, costs):
             run.print(line)
@@ -178,7 +178,7 @@ def _conclude_pilot(run: _Run, end: LaunchEnd) -> RunState:
 def _print_unknown_code(run: _Run) -> None:
     mismatch = find_code_mismatch(run.plan.checked, run.plan.snapshot)
     if mismatch is not None and mismatch.num_unknown and run.plan.packs:
-        run.print(unknown_sentence(mismatch.num_unknown))
+        run.print(unknown_code_message(mismatch.num_unknown))
 
 
 def _open_search(
@@ -208,9 +208,9 @@ def _run_driver(run: _Run, executor: Executor, estimate_s: Estimate) -> LaunchEn
     """Drive the packs from this process. Return the end of the launch, or the state if this process detaches or stops."""
     if run.options.detach:
         submitted = submit(run.plan, run.store, executor, estimate_s, run.options)
-        run.print(f"{counted(submitted.on_their_way, 'pack')} submitted. Progress: {run.next('status')}")
-        if submitted.elsewhere:
-            run.print(f"{counted(submitted.elsewhere, 'pack is', 'packs are')} claimed by another launch")
+        run.print(f"{counted(submitted.submitted, 'pack')} submitted. Progress: {run.next('status')}")
+        if submitted.claimed_by_peers:
+            run.print(f"{counted(submitted.claimed_by_peers, 'pack is', 'packs are')} claimed by another launch")
         if submitted.job is not None:
             run.print(
                 f"job {submitted.job.job_id} submits {submitted.not_submitted} more when the cluster accepts them"
@@ -256,7 +256,7 @@ def _conclude(run: _Run, end: LaunchEnd | None) -> RunState:
     if view is not None:
         view.refresh()
         checked = replace(checked, trials=view.trials())
-        run.print(view.sentence())
+        run.print(view.summary())
     num_open = len({trial.trial_id for trial in checked.trials} - snapshot.trial_ids())
     is_all = num_open == 0 and (view is None or view.is_over)
     if is_all:
@@ -264,7 +264,7 @@ def _conclude(run: _Run, end: LaunchEnd | None) -> RunState:
         _print_diverged(run, checked, snapshot)
     mismatch = find_code_mismatch(checked, snapshot)
     if mismatch is not None and mismatch.versions:  # for example by a concurrent launch
-        text = describe(mismatch, checked, run.store, resume_command(run.options), "nothing was fitted")
+        text = mismatch_message(mismatch, checked, run.store, resume_command(run.options), "nothing was fitted")
         print_line(f"depthrate: {text}", stderr=True)
         return RunState.INCOMPLETE
     if view is not None:
@@ -319,7 +319,7 @@ def _report_incomplete(run: _Run, end: LaunchEnd | None, num_open: int) -> RunSt
         if jobs_continue:
             run.print(f"the jobs continue. Cancel them: {run.next('cancel')}")
     if outcome.failures or not outcome.interrupted:
-        _print_failures(outcome, num_open, end.unseen if end else 0, run.options)
+        _print_failures(outcome, num_open, end.not_visible if end else 0, run.options)
     return RunState.INTERRUPTED if outcome.interrupted else RunState.INCOMPLETE
 
 

@@ -43,7 +43,7 @@ _Answers = dict[str, SchedulerAnswer | None]
 
 
 def _poll_schedulers(store: Store, sweep: str) -> _Answers:
-    return {executor: scheduler.look(store, sweep) for executor, scheduler in schedulers().items()}
+    return {executor: scheduler.poll(store, sweep) for executor, scheduler in schedulers().items()}
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def _counts(answers: _Answers) -> Counts:
 
 
 def _unreported_failures(answers: _Answers) -> list[Record]:
-    return [record for answer in answers.values() if answer is not None for record in answer.deaths]
+    return [record for answer in answers.values() if answer is not None for record in answer.unreported_ends]
 
 
 def _read_cost(store: Store, snapshot: Snapshot, sweep: str, reader: RecordReader) -> SweepCost:

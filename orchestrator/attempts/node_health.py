@@ -361,7 +361,7 @@ class NodeMonitor:
             if health.fails_only_here(node):
                 reports[node] = f"Excluded for {COOLDOWN_S / 60:.0f} min."
         for node in health.unhealthy:
-            undo = f"depthrate nodes {shlex.quote(self._sweep)} --forgive {shlex.quote(node)}"
+            undo = f"depthrate nodes {shlex.quote(self._sweep)} --clear {shlex.quote(node)}"
             reports[node] = f"Excluded. Once it is repaired: {undo}"
         for node, text in reports.items():
             if self._reported.get(node) != text:

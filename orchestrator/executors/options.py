@@ -79,7 +79,7 @@ class LaunchOptions:
     set_: Sequence[str] = _option(
         str, "Replace a parameter. A list becomes a grid axis.", (), metavar="KEY=VALUE", is_list=True
     )
-    code: str | None = _option(str, "Hash of a stored version of the task's code to run instead of its file.")
+    code_version: str | None = _option(str, "Hash of a stored version of the task's code to run.", metavar="HASH")
     detach: bool = _option(bool, "Submit and exit. The jobs keep running.", False, in_plan=False)
     checkpoint_seconds: float = _option(
         float, "Seconds of training between checkpoints. Default: 30.", 30.0, minimum=0.0, in_plan=False
@@ -88,10 +88,10 @@ class LaunchOptions:
         float, "Minutes without progress before a pack is retried. Default: never.", minimum=0.0, in_plan=False
     )
     rerun: bool = _option(bool, "If the task's code changed, rerun existing trials.", False, in_plan=False)
-    accept_code: bool = _option(bool, "If the task's code changed, keep existing results.", False, in_plan=False)
+    keep_results: bool = _option(bool, "If the task's code changed, keep existing results.", False, in_plan=False)
     notify: str | None = _option(str, "Command or URL to call on first failure and on completion.", in_plan=False)
     quiet: bool = _option(bool, "Print only errors, on stderr. Check the exit code.", False, in_plan=False)
-    probe: bool = _option(bool, "Run one pack per shape and estimate the cost of the rest.", False, in_plan=False)
+    pilot: bool = _option(bool, "Run one pack per shape and estimate the cost of the rest.", False, in_plan=False)
     data: str | None = None
     """Folder of the data sets. None: DEPTHRATE_DATA of this process."""
 
@@ -117,7 +117,7 @@ class LaunchOptions:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Parse the JSON of `to_json`."""
-        return cls(**json.loads(text))
+        return cls(**rename_launch_options(json.loads(text)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +130,7 @@ class JobOptions(LaunchOptions):
     """Device of the packs: cpu or cuda."""
     engine: str = Engine.AUTO
     """Engine of the training (`tasks.interface.Engine`)."""
-    code: str | None = None
+    code_version: str | None = None
     """Stored version of the task's code that workers run. None for a task that ships with depthrate."""
     accepted_codes: Sequence[str] = ()
     """Versions that count as equal, so that trials resume from their checkpoints."""

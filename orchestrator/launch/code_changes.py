@@ -159,7 +159,7 @@ def resolve_code_change(
         return False
     if not mismatch.versions and not (rerun and (mismatch.num_unknown or mismatch.accepted)):
         return False
-    if not (rerun or options.accept_code) or (rerun and mismatch.in_flight):
+    if not (rerun or options.keep_results) or (rerun and mismatch.in_flight):
         raise CodeChangedError(mismatch_message(mismatch, plan.checked, store, command, "nothing was started"))
     planned = [trial.trial_id for trial in plan.checked.trials]
     others: set[str | None] = {*mismatch.versions, *mismatch.accepted, *([None] if mismatch.num_unknown else [])}
@@ -199,7 +199,7 @@ def mismatch_message(
         lines.append(f"  wait for the packs in flight, or cancel them: depthrate cancel {checked.sweep.name}")
     else:
         lines.append(f"  rerun these trials with the new code: {command} --rerun")
-    lines.append(f"  keep these results (the change does not affect them): {command} --accept-code")
+    lines.append(f"  keep these results (the change does not affect them): {command} --keep-results")
     raise_version = f"raise the version, @depthrate.task(version={task.version + 1}) in {task.defined_at}"
     lines.append(f"  keep both, as different trials: {task.distinguished_by or raise_version}")
     return "\n".join(lines)

@@ -186,7 +186,7 @@ def _prepare(plan: Plan, store: Store, executor: Executor, options: LaunchOption
         "data": options.data or open_data_folder().url,
         "device": executor.device,
         "engine": engine,
-        "code": keep_source(store, plan.checked.task),
+        "code_version": keep_source(store, plan.checked.task),
         "shares_libraries": not executor.is_local,
         "notify": None,  # the URL may contain a key
     }

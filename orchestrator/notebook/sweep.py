@@ -198,7 +198,7 @@ class Sweep:
         checked, view = self.checked(opened)
         result = fit_sweep(checked, opened, view)
         curves, rows = result.curves, result.rows
-        groups = ["by"] if any(object_of(row["by"]) for row in rows) else []
+        groups = ["by"] if any(parse_object(row["by"]) for row in rows) else []
         columns = [
             "metric",
             "x",

@@ -119,7 +119,7 @@ def _summary(data: ReportData) -> str:
     return f"<section class=summary><h2>Summary</h2><ul>{''.join(sentences)}</ul></section>"
 
 
-def _last_values(data: ReportData, metric: Measurement) -> str:
+def _last_values(data: ReportData, metric: Metric) -> str:
     """Describe the final values of a metric on a linear axis. Empty without values."""
     values = _finite_values(data.results, metric.name)
     if metric.axis == "log" or not values.size:

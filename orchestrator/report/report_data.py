@@ -62,7 +62,7 @@ class ReportData:
     created_at: str
     problems: list[str]
     """Corrupt files and other problems, shown as a warning."""
-    measurements: dict[str, Measurement] = field(default_factory=dict)
+    measurements: dict[str, Metric] = field(default_factory=dict)
     """Metrics by name, in the order of the figures. An undeclared column is shown by its name."""
     lists: pd.DataFrame = field(default_factory=pd.DataFrame)
     """trial_id, vectors and matrices of the last layer at the last step."""
@@ -119,12 +119,12 @@ class ReportData:
         )
         return [name for name in names if name in self.metrics]
 
-    def panel_metrics(self, per: Per, panels: tuple[str, ...] = ("always",), kind: str = "scalar") -> list[Measurement]:
+    def panel_metrics(self, per: Per, panels: tuple[str, ...] = ("always",), kind: str = "scalar") -> list[Metric]:
         """Return the metrics with one of these panels, metrics with a known limit first."""
         metrics = [m for m in self.measurements.values() if m.per == per and m.kind == kind and m.panel in panels]
         return sorted(metrics, key=lambda metric: metric.gap == "")
 
-    def measurement(self, name: str) -> Measurement:
+    def measurement(self, name: str) -> Metric:
         """Return a column's metric. An undeclared one has its name, and a log axis if all values are positive."""
         if name in self.measurements:
             return self.measurements[name]

@@ -84,7 +84,7 @@ def _shared(data: ReportData, differing: Sequence[str]) -> str:
     return details if same else ""
 
 
-def _measured(data: ReportData, max_columns: int) -> list[tuple[Measurement, str]]:
+def _measured(data: ReportData, max_columns: int) -> list[tuple[Metric, str]]:
     """Return the metrics of the table with their columns of the results, fitted metrics first."""
     curves = [metric.name for metric in data.panel_metrics("step")]
     names = unique([*(curve.metric for curve in data.fits), *curves, *data.layer_metrics])

@@ -337,7 +337,7 @@ def run_job(job: AttemptSpec, stop: StopFlag, judge: Judge | None = None) -> Att
         try:
             with _store_errors():
                 retry_while_full(lambda: attempt.beat(store), stop, attempt)
-                task = load_stored_task(job.task, store, job.options.code)
+                task = load_stored_task(job.task, store, job.options.code_version)
             attempt.code_hash = code_hash(task)
             runner = AttemptRunner(job, task, store, attempt, stop, judge)
             with Heartbeat(runner, output, stop):

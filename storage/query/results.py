@@ -82,7 +82,7 @@ class Results:
         self._reset(take_snapshot(self.store, ignore=self._corrupt, cache=self._cache))
         return self
 
-    def of(self, sweep: str) -> Self:
+    def for_sweep(self, sweep: str) -> Self:
         """Return the same store with only the trials that the newest launch of one sweep requests.
 
         Raises:
@@ -93,6 +93,8 @@ class Results:
             sweeps = ", ".join(sorted(members)) or "none yet"
             raise QueryError(f"no committed trials of sweep {sweep!r} in {self.store.url}. Sweeps: {sweeps}")
         return self.only(members[sweep], sweep)
+
+    of = old_method("Results", "of")
 
     of = old_method("Results", "of")
 

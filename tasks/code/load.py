@@ -117,7 +117,7 @@ def how_to_accept(code: TaskCode) -> str:
     folder = unpack(code)
     if is_of_process(folder.parent):
         return "set XDG_CACHE_HOME to a folder that only you can write, where the code can be reviewed and accepted"
-    return f"review {folder} and accept it: depthrate accept-code {code.content_hash}"
+    return f"review {folder} and trust it: depthrate trust {code.content_hash}"
 
 
 class _Loader(SourceFileLoader):

@@ -21,7 +21,7 @@ from depthrate.tasks.measures.measure import as_columns
 from depthrate.tasks.measures.spectra import spectrum
 
 
-class Measurer:
+class StreamingMetrics:
     """Computes the metrics of `measure` in batches: `update` with every batch, `revisit` with every batch again, `result`.
 
     Without the second pass, nc1_pinv and ncc_accuracy are None. Memory grows with classes x width, not with samples.
@@ -62,7 +62,7 @@ class Measurer:
         """
         if self._revisited:
             raise FeaturesError(
-                "update after revisit: the second pass needs the means of all batches. Create a new Measurer."
+                "update after revisit: the second pass needs the means of all batches. Create a new StreamingMetrics."
             )
         self._scatter_KK = None  # result() may have centred the means of the batches up to then
         h_ND, labels_N = self._batch(features, labels)

@@ -25,7 +25,7 @@ NEUTRAL_PARAMETERS = frozenset(
 )
 """Parameters that the objective's minimum does not depend on."""
 
-_fitted = partial(Measurement, panel="fitted")
+_fitted = partial(Metric, panel="fitted")
 """A metric that is drawn only if a fit requests it."""
 _PER_LAYER = (
     Metric(
@@ -160,8 +160,8 @@ _PER_STEP = (
         "(not computed for more than 10,000 samples)",
         per="step",
     ),
-    Measurement("accuracy", "Accuracy", "share of training samples classified correctly", axis="linear", per="step"),
-    Measurement("grad_norm", "Gradient norm", "norm of the objective's gradient", per="step"),
+    Metric("accuracy", "Accuracy", "share of training samples classified correctly", axis="linear", per="step"),
+    Metric("grad_norm", "Gradient norm", "norm of the objective's gradient", per="step"),
     _fitted(
         "smoothed_grad_norm",
         "Gradient norm, smoothed",
@@ -273,8 +273,8 @@ NEXT_TOKENS = (
         "share of positions whose next token is a measured class (the others are only trained on)",
         axis="linear",
     ),
-    Measurement("loss", "Loss", "mean cross-entropy of the next token over all positions, in nats", per="step"),
-    Measurement("objective", "Objective", "loss plus regularisation: the minimised quantity", per="step"),
+    Metric("loss", "Loss", "mean cross-entropy of the next token over all positions, in nats", per="step"),
+    Metric("objective", "Objective", "loss plus regularisation: the minimised quantity", per="step"),
     _fitted("perplexity", "Perplexity", "e^loss", per="step"),
     Metric(
         "loss_gap",
@@ -284,7 +284,7 @@ NEXT_TOKENS = (
         axis="linear",
         per="step",
     ),
-    Measurement(
+    Metric(
         "accuracy",
         "Accuracy",
         "share of positions where the next token has the largest output",

@@ -1,4 +1,4 @@
-"""Measurement of a pack's trials on the test split.
+"""Metric of a pack's trials on the test split.
 
 Shapes: T trials, N samples, I input dimensions.
 """

@@ -47,7 +47,7 @@ def test_queries_scoped_to_each_of_two_sweeps_that_share_trials_are_right(store:
         assert [trial_id for trial_id, _, _ in scoped.iter_features(1)] == ["t2", "t3"]
         compact(store, grace_s=0)
     with pytest.raises(QueryError, match="no committed trials of sweep 'd' in .*Sweeps: a, b"):
-        Results(store, builtin_columns()).of("d")
+        Results(store, builtin_columns()).for_sweep("d")
 
 
 def test_what_an_earlier_launch_asked_for_is_not_mixed_with_what_the_sweep_is_now(store: Store) -> None:

@@ -67,7 +67,7 @@ def test_the_last_loss_is_there_for_every_sweep_and_errors_name_it(folder: Store
     commit(folder, A, ["t1"], params={"depth": 2})
     commit(folder, B, ["t2"], params={"depth": 2, "loss": "ce"}, sweep="other")
     results = results_of(folder)
-    for scoped in (results, results.of("s"), results.of("other")):
+    for scoped in (results, results.for_sweep("s"), results.for_sweep("other")):
         assert {value for (value,) in scoped.sql("select last_loss from results").fetchall()} == {2.0}
     for scoped, query in (
         (results, "select avg(loss) from results"),

@@ -115,7 +115,7 @@ def _of_runs() -> Iterator[Said]:
         (["--checkpoint-seconds", "nan"], "for '--checkpoint-seconds'"),
         (["--stall-minutes", "-1"], "for '--stall-minutes'"),
         (["--stall-minutes", "soon"], "for '--stall-minutes'"),
-        (["--rerun", "--accept-code"], "contradict"),
+        (["--rerun", "--keep-results"], "exclude each other"),
         (["--store", "memory://x"], "exists only in this process"),
         (["--store", "/proc/nowhere"], "cannot write to store"),
         (["--store", "bad.yaml/x"], "cannot write to store"),

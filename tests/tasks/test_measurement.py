@@ -32,10 +32,10 @@ def test_what_cannot_be_kept_or_drawn_is_refused(given: dict[str, Any], message:
 
 def test_names_are_unique_and_gaps_are_measured() -> None:
     with pytest.raises(MeasurementError, match="'a' is declared twice"):
-        by_name([Measurement("a"), Measurement("a", per="step")])
+        by_name([Metric("a"), Metric("a", per="step")])
     with pytest.raises(MeasurementError, match="gap is 'b'"):
-        by_name([Measurement("a", gap="b")])
-    assert scalars([Measurement("a"), Measurement("v", kind="vector"), Measurement("s", per="step")]) == ["a", "s"]
+        by_name([Metric("a", gap="b")])
+    assert scalars([Metric("a"), Metric("v", kind="vector"), Metric("s", per="step")]) == ["a", "s"]
 
 
 def test_every_builtin_measurement_says_what_it_is() -> None:

@@ -45,7 +45,7 @@ def show_difference(store: Store, prefixes: tuple[str, str], as_json: bool, cons
     rows = results.sql(f"select {', '.join(_COLUMNS)} from trials").to_arrow_table().to_pylist()
     first, second = (_find_trial(rows, prefix, store) for prefix in prefixes)
     params, versions = (
-        _differences(object_of(first[name]), object_of(second[name])) for name in ("params", "versions")
+        _differences(parse_object(first[name]), parse_object(second[name])) for name in ("params", "versions")
     )
     rest = _differences(
         *({n: row[n] for n in _COLUMNS[1:] if n not in ("params", "versions")} for row in (first, second))

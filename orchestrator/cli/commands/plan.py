@@ -71,15 +71,15 @@ def show_plan(options: LaunchOptions, as_json: bool, *, wide: bool = False) -> N
     check_contents(plan, data)
     estimates = estimates_on(target, plan, store)
     target.check(plan.packs, estimates)
-    details = target.details(plan.packs, estimates.held_s)
+    details = target.details(plan.packs, estimates.allocated_s)
     if as_json:
         print_json(_as_json(plan, target, view, estimates, details))
         return
     print_warnings(plan.snapshot.problems)
-    mismatch = other_code_of_launch(plan, store, target.submitted_codes)
+    mismatch = find_launch_mismatch(plan, store, target.submitted_codes)
     if mismatch is not None and mismatch.versions:
         print_line(
-            f"warning: {describe(mismatch, plan.checked, store, resume_command(options), 'run would stop')}",
+            f"warning: {mismatch_message(mismatch, plan.checked, store, resume_command(options), 'run would stop')}",
             stderr=True,
         )
     console = make_console()

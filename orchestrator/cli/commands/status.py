@@ -117,8 +117,8 @@ def _print_running(console: Console, running: Sequence[RunningTrial], *, wide: b
     """Print the last logged values of running trials."""
     if running:
         print_rows(console, *running_table(running), wide=wide)
-    if len(running) > SHOWN_RUNNING:
-        console.print(f"and {len(running) - SHOWN_RUNNING} more running")
+    if len(running) > MAX_TRIALS_SHOWN:
+        console.print(f"and {len(running) - MAX_TRIALS_SHOWN} more running")
 
 
 @declared(__doc__)

@@ -37,7 +37,7 @@ def run_verification(store: Store, with_repair: bool, as_json: bool, console: Co
         def show_progress(done: int, of: int) -> None:
             progress.update(bar, completed=done, total=of)
 
-        verification = verify(store, builtin_columns(), measured=_measured, hash_of=_hash_of, tell=show_progress)
+        verification = verify(store, builtin_columns(), measured=_measured, hash_of=_hash_of, on_progress=show_progress)
     done = repair(store, verification) if with_repair and verification.findings else None
     if as_json:
         print_json(_as_json(verification, done))

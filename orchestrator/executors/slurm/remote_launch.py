@@ -43,7 +43,7 @@ log = logging.getLogger("depthrate")
 OPTIONS_FILE = "launch.json"
 """File in the job's folder with the options of the inner launch."""
 OUTER_ONLY_OPTIONS: dict[str, Any] = {
-    **{"set_": (), "engine": None, "detach": False, "rerun": False, "accept_code": False},
+    **{"set_": (), "engine": None, "detach": False, "rerun": False, "keep_results": False},
     "notify": None,  # may be a URL with a secret key
 }
 """Options that the outer launch has handled, or that are part of the sweep file, reset for the inner launch."""

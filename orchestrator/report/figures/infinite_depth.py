@@ -34,7 +34,7 @@ def limit_plots(data: ReportData) -> list[Plot]:
     return [plot for plot in plots if plot is not None]
 
 
-def _limit_plot(data: ReportData, metric: Measurement) -> Plot | None:
+def _limit_plot(data: ReportData, metric: Metric) -> Plot | None:
     """Plot the values, their limit, and theory's line above it, scaled to the deepest mean."""
     frame = data.results
     if data.x_name != "depth" or not {metric.name, metric.gap, "depth"} <= set(frame):
@@ -74,7 +74,7 @@ def _limit_plot(data: ReportData, metric: Measurement) -> Plot | None:
 
 
 def _group_traces(
-    data: ReportData, metric: Measurement, part: pd.DataFrame, group: str, name: str, style: LineStyle
+    data: ReportData, metric: Metric, part: pd.DataFrame, group: str, name: str, style: LineStyle
 ) -> list[Trace]:
     means = part.groupby("depth")[["value", "limit", "bound"]].mean().reset_index()
     dots = {"color": style.colour, "size": 5, "opacity": 0.5, "symbol": style.symbol}
@@ -97,7 +97,7 @@ def _group_traces(
     return traces
 
 
-def _bound(data: ReportData, metric: Measurement) -> tuple[pd.Series[float], str]:
+def _bound(data: ReportData, metric: Metric) -> tuple[pd.Series[float], str]:
     """Return the theorem's bound on each row's gap, and the reason if it applies to none."""
     missing = pd.Series(np.nan, data.results.index)
     bound = data.results.get(metric.gap_bound, missing).astype(float)
@@ -117,7 +117,7 @@ def _bound(data: ReportData, metric: Measurement) -> tuple[pd.Series[float], str
     return informative, reason if informative.isna().all() else ""
 
 
-def _construction(data: ReportData, metric: Measurement, part: pd.DataFrame, means: pd.DataFrame) -> list[float] | None:
+def _construction(data: ReportData, metric: Metric, part: pd.DataFrame, means: pd.DataFrame) -> list[float] | None:
     """Return limit + predicted gap at each depth, with one factor fitted to the deepest mean."""
     if metric.excess is None:
         return None
@@ -134,7 +134,7 @@ def _construction(data: ReportData, metric: Measurement, part: pd.DataFrame, mea
     return list(np.asarray(means["limit"]) + factor * np.asarray(excess["min"]))
 
 
-def _is_limit(data: ReportData, metric: Measurement, frame: pd.DataFrame) -> bool:
+def _is_limit(data: ReportData, metric: Metric, frame: pd.DataFrame) -> bool:
     """Return whether the gaps refer to a limit as depth grows. For some networks it is only a lower bound."""
     trials = data.trials.drop_duplicates("trial_id").set_index("trial_id").loc[frame["trial_id"]]
     params = [{str(name): value for name, value in row.items()} for row in trials[data.parameters].to_dict("records")]
@@ -165,7 +165,7 @@ def _lead(data: ReportData) -> str:
     )
 
 
-def _bound_text(data: ReportData, metric: Measurement) -> str:
+def _bound_text(data: ReportData, metric: Metric) -> str:
     bound, reason = _bound(data, metric)
     if reason:
         return f". The theorem's bound is not shown: {reason}."

@@ -95,7 +95,7 @@ def _means(part: pd.DataFrame, column: str, *, is_log: bool) -> list[float]:
     return [float(value) for value in (np.exp(means) if is_log else means)]
 
 
-def _error_note(frame: pd.DataFrame, panel: PathPanel, metric: Measurement, *, is_log: bool) -> str:
+def _error_note(frame: pd.DataFrame, panel: PathPanel, metric: Metric, *, is_log: bool) -> str:
     """Describe the error of the prediction between the ends. At the ends it is exact by definition."""
     between = frame[(frame[panel.x] > 0) & (frame[panel.x] < 1)]
     if between.empty:
@@ -116,7 +116,7 @@ def _layer_maps(data: ReportData, panel: LayerMapPanel) -> list[Plot]:
     return [_layer_map(data, metric, key, part) for key, part in spread(groups, MAX_MAPS)]
 
 
-def _layer_map(data: ReportData, metric: Measurement, key: tuple[str, ...], part: pd.DataFrame) -> Plot:
+def _layer_map(data: ReportData, metric: Metric, key: tuple[str, ...], part: pd.DataFrame) -> Plot:
     table = part.pivot_table(index="layer", columns="step", values=metric.name, aggfunc="mean")
     table = table.sort_index(ascending=False)  # the last layer on top
     is_log = metric.axis == "log" and bool((table > 0).all().all())

@@ -20,7 +20,7 @@ from depthrate.orchestrator.report.plot import Axes, Plot, heat_map_trace, make_
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.report.section import ReportSection
 from depthrate.orchestrator.report.text import escape, signed_text
-from depthrate.tasks.metric import Measurement
+from depthrate.tasks.metric import Metric
 
 MAX_MAPS = 4
 DIVERGING = [[0, "#2166ac"], [0.25, "#92c5de"], [0.5, "#f7f7f7"], [0.75, "#f4a582"], [1, "#b2182b"]]
@@ -32,11 +32,11 @@ def matrix_plots(data: ReportData) -> list[Plot]:
     return [plot for metric in _matrices(data) for plot in _maps(data, metric)]
 
 
-def _matrices(data: ReportData) -> list[Measurement]:
+def _matrices(data: ReportData) -> list[Metric]:
     return data.panel_metrics("layer", ("always", "cosines"), kind="matrix")
 
 
-def _maps(data: ReportData, metric: Measurement) -> list[Plot]:
+def _maps(data: ReportData, metric: Metric) -> list[Plot]:
     matrices, undefined = {}, []
     for trial_id, flat in finite_arrays(data.trials, data.lists, metric.name):
         size = round(len(flat) ** 0.5)
@@ -79,7 +79,7 @@ def _cosines(gram_KK: np.ndarray) -> np.ndarray | None:
     return gram_KK / np.outer(norms, norms) if len(gram_KK) > 1 and norms.min() > 0 else None
 
 
-def _heat_map(metric: Measurement, mean_KK: np.ndarray, name: str, num_trials: int) -> Plot:
+def _heat_map(metric: Metric, mean_KK: np.ndarray, name: str, num_trials: int) -> Plot:
     is_cosine, size = metric.panel == "cosines", len(mean_KK)
     largest = 1 if is_cosine else float(np.abs(mean_KK).max()) or 1.0
     values = np.round(mean_KK, 4) if is_cosine else mean_KK

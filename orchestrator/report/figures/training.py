@@ -31,11 +31,11 @@ def curve_plots(data: ReportData) -> list[Plot]:
     return [plot for plot in plots if plot is not None]
 
 
-def _axes(metric: Measurement, title: str) -> Axes:
+def _axes(metric: Metric, title: str) -> Axes:
     return Axes("step", metric.name, "Step", title, x_log=True, y_log=metric.axis == "log")
 
 
-def _limit_traces(frame: pd.DataFrame, metric: Measurement) -> list[Trace]:
+def _limit_traces(frame: pd.DataFrame, metric: Metric) -> list[Trace]:
     """Return lines at a metric's limit for infinite depth, the value minus its gap, if the task knows it."""
     if not metric.gap or not {metric.name, metric.gap, "step"} <= set(frame):
         return []

@@ -25,11 +25,11 @@ def vector_plots(data: ReportData) -> list[Plot]:
     return [plot for plot in plots if plot is not None]
 
 
-def _vectors(data: ReportData) -> list[Measurement]:
+def _vectors(data: ReportData) -> list[Metric]:
     return data.panel_metrics("layer", ("always", "spectrum"), kind="vector")
 
 
-def _vector_plot(data: ReportData, metric: Measurement) -> Plot | None:
+def _vector_plot(data: ReportData, metric: Metric) -> Plot | None:
     is_spectrum = metric.panel == "spectrum"
     rows: list[dict[str, Any]] = []
     for trial_id, values in finite_arrays(data.trials, data.lists, metric.name):

@@ -219,7 +219,7 @@ def test_excluded_nodes_are_avoided_and_reported_once_until_they_are_cleared(
         monitor.health.record_failure("n2", f"p{number}", FailureKind.HARDWARE, error=ECC)
         monitor.update()
     assert nodes.avoided == [["n2"]] and len(caplog.messages) == 2
-    assert "Once it is repaired: depthrate nodes s --forgive n2" in caplog.messages[1]
+    assert "Once it is repaired: depthrate nodes s --clear n2" in caplog.messages[1]
     write_cleared(folder, "s", "n2")
     monitor.update()
     assert nodes.avoided == [["n2"]], "it is read again after a while only"

@@ -156,9 +156,9 @@ def own_task(*measurements: Metric) -> Task:
 @pytest.mark.parametrize(
     ("measurement", "message"),
     [
-        (Measurement("layer"), "'layer' exists in every table"),
-        (Measurement("nc1", per="step"), "'nc1' of curves is declared as a scalar, but in metrics it is a scalar"),
-        (Measurement("nc1", kind="vector"), "declared as a vector, but in metrics it is a scalar"),
+        (Metric("layer"), "'layer' exists in every table"),
+        (Metric("nc1", per="step"), "'nc1' of curves is declared as a scalar, but in metrics it is a scalar"),
+        (Metric("nc1", kind="vector"), "declared as a vector, but in metrics it is a scalar"),
     ],
 )
 def test_columns_that_stand_for_something_else_are_refused(measurement: Metric, message: str) -> None:

@@ -119,7 +119,7 @@ def test_invalid_features_raise():
         (lambda: depthrate.measure(FEATURES, numbers, np.vstack([WEIGHT, WEIGHT[:1]])), "no sample of class 3"),
         (lambda: depthrate.measure(FEATURES, numbers, WEIGHT[:, :5]), "width 20"),
         (lambda: depthrate.measure(FEATURES[:, 0, 0], numbers), "one row per sample"),
-        (lambda: depthrate.Measurer(WEIGHT).update(FEATURES, LABELS), "row numbers, 0 to 2"),
+        (lambda: depthrate.StreamingMetrics(WEIGHT).update(FEATURES, LABELS), "row numbers, 0 to 2"),
     ):
         with pytest.raises(depthrate.FeaturesError, match=words):
             call()
