@@ -42,7 +42,7 @@ def require_keys(content: Mapping[str, Any], allowed: Iterable[str], place: str)
         if key not in allowed
     ]
     if unknown:
-        raise SweepError(f"{', '.join(unknown)} (known: {', '.join(allowed)})")
+        raise SweepError(f"{', '.join(unknown)}. Known: {', '.join(allowed)}.")
 
 
 def check_count(count: int, most: int) -> None:

@@ -155,8 +155,8 @@ def _check_operands(derived: dict[str, Expression], task: Task) -> None:
     for name, expression in derived.items():
         for used in sorted(expression.names - set(task.schema)):
             raise SweepError(
-                f"derive: {name} = {expression.text}: {used!r} is not a parameter{nearest(used, task.schema)} "
-                f"(known: {format_names(task.schema)})"
+                f"derive: {name} = {expression.text}: {used!r} is not a parameter{nearest(used, task.schema)}. "
+                f"Known: {format_names(task.schema)}."
             )
 
 

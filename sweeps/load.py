@@ -98,7 +98,7 @@ def find_sweep_file(sweep_ref: str) -> Path:
     below = [f"{count} below {folder}/" for folder, count in folders.items() if folder]
     hint = nearest_file(sweep_ref, [*shipped, *map(str, path.parent.glob("*.yaml"))])
     raise NoSweepFileError(
-        f"sweep file {sweep_ref!r} does not exist in {Path.cwd()}{hint or '.'} "
+        f"sweep file {sweep_ref!r} does not exist in {Path.cwd()}{hint}. "
         f"Shipped sweeps: {', '.join(sorted(top) + sorted(below))} (list them: depthrate plan papers/)"
     )
 
@@ -107,7 +107,7 @@ def nearest_file(name: str, known: Iterable[str]) -> str:
     """Return a hint like `nearest`, comparing names without the suffix .yaml."""
     stems = {candidate.removesuffix(".yaml"): candidate for candidate in known}
     matches = difflib.get_close_matches(name.removesuffix(".yaml"), stems, n=1, cutoff=0.6)
-    return f"; did you mean {stems[matches[0]]!r}?" if matches else ""
+    return f" (did you mean {stems[matches[0]]!r}?)" if matches else ""
 
 
 def sweeps_in_folder(folder_ref: str) -> list[str]:

@@ -427,7 +427,7 @@ def check_figures(sweep: SweepSpec, task: Task) -> None:
 def _check_measured(name: str, columns: list[str], kind: str, place: str) -> None:
     if name not in columns:
         known = format_names(columns) or "no names"
-        raise SweepError(f"unknown {kind} {name!r} in {place}{nearest(name, columns)} (known: {known})")
+        raise SweepError(f"unknown {kind} {name!r} in {place}{nearest(name, columns)}. Known: {known}.")
 
 
 def _check_asked(sweep: SweepSpec, task: Task, name: str, place: str) -> None:

@@ -36,7 +36,7 @@ HOMES = {
     "tensorboardX": "orchestrator/export/tensorboard.py",
     "wandb": "orchestrator/export/wandb.py",
     "starlette": "orchestrator/serve/",
-    "uvicorn": "orchestrator/serve/server.py",
+    "uvicorn": "orchestrator/serve",
     "prometheus_client": "orchestrator/monitor/prometheus.py",
 }
 NEEDS_TORCH = {

@@ -67,7 +67,7 @@ def test_old_launch_options() -> None:
     assert caught[0].filename == __file__
     with (
         pytest.warns(DeprecationWarning, match="option code is deprecated, use code_version"),
-        pytest.raises(ValueError, match="there is no store"),
+        pytest.raises(ValueError, match="no store at"),
     ):
         depthrate.load("quickstart").plan("nowhere", code="abc")
 

@@ -167,7 +167,7 @@ def write_launch(store: Store, checked: CheckedSweep) -> None:
 
 def _prepare(plan: Plan, store: Store, executor: Executor, options: LaunchOptions) -> JobOptions:
     """Check the store, record the launch in it, and return the options that all its attempts share."""
-    store.require_writer()
+    store.check_location()
     require_clock(store)
     if not plan.snapshot.listing and store.format == Format():
         store.write_format(Format(FORMAT))

@@ -6,7 +6,7 @@ import collections
 
 import pandas as pd
 
-from depthrate.orchestrator.monitor.cost import Hours, NodeCost, SweepCost, device_kind
+from depthrate.orchestrator.monitor.cost import Hours, NodeCost, SweepCost, device_hours_unit
 from depthrate.orchestrator.report.curve_groups import group_trials
 from depthrate.orchestrator.report.html_table import Cell, long_cell, table
 from depthrate.orchestrator.report.report_data import ReportData, SearchContent
@@ -43,7 +43,11 @@ def failure_table(data: ReportData) -> str:
 def cost_tables(cost: SweepCost) -> str:
     """Return the allocated hours by device and use, and the failures by node."""
     rows = [
-        [Cell(escape(device_kind(device))), *(_hours(getattr(hours, kind)) for kind in HOUR_COLUMNS), _share(hours)]
+        [
+            Cell(escape(device_hours_unit(device))),
+            *(_hours(getattr(hours, kind)) for kind in HOUR_COLUMNS),
+            _share(hours),
+        ]
         for device, hours in sorted(cost.devices.items())
     ]
     content = table(["", *(f"{name} (h)" for name in HOUR_COLUMNS.values()), "useful / allocated"], rows)

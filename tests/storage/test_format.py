@@ -110,7 +110,7 @@ def test_a_store_without_the_file_is_of_format_1_and_is_upgraded(folder: Store) 
     before = newest_specs(folder)["s"]
     assert existing_store(folder.url).format == Format() and before.trial_ids(folder) is None
     code, output = call(folder, "upgrade")
-    assert code == 0 and "is of format 1" in output and "1 launches that have none" in output
+    assert code == 0 and "has format 1" in output and "for 1 launch without an intact one" in output
     after = newest_specs(folder)["s"]
     assert len(after.trial_ids(folder) or ()) == 2 and (after.number, after.launched_at) == (
         before.number,

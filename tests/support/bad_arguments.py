@@ -85,8 +85,8 @@ def _of_launches() -> Iterator[Said]:
             (["nothing.yaml"], "does not exist"),
             (["nothing.py:f"], "does not exist"),
             (["a\0b.yaml"], "does not exist"),
-            (["quickstart", "--set", "depth"], "give KEY=VALUE"),
-            (["quickstart", "--set", "=3"], "give KEY=VALUE"),
+            (["quickstart", "--set", "depth"], "expected KEY=VALUE"),
+            (["quickstart", "--set", "=3"], "expected KEY=VALUE"),
             (["quickstart", "--set", "depht=3"], "unknown parameter"),
             (["quickstart", "--set", "depth=[1"], "not YAML"),
             (["quickstart", "--set", "name=../x"], "expected at most 100 letters, digits"),
@@ -100,7 +100,7 @@ def _of_launches() -> Iterator[Said]:
             (["quickstart", "--workers", "-3"], "workers is -3"),
             (["quickstart", "--workers", "two"], "for '--workers'"),
             (["quickstart", "--device", "tpu"], "device is 'tpu'"),
-            (["quickstart", "--code", "abc"], "there is no store"),
+            (["quickstart", "--code", "abc"], "no store at"),
             (["quickstart", "more"], "unexpected extra argument"),
         ):
             yield [verb, *words], piece

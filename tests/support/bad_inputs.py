@@ -171,7 +171,7 @@ _RANGE = {"low": 0.01, "high": 1.0}
 _SEARCHES: dict[str, tuple[list[Any], str]] = {
     "params": ([3, None, {}], "search needs params"),
     "params.lr": ([{"lr": 3}, {"lr": []}, {"lr": {"low": 1}}, {"lr": {"low": 1, "high": 0.5}}], "search.params.lr"),
-    "params.rl": ([{"rl": [1]}], "unknown parameter 'rl' in search.params; did you mean 'lr'?"),
+    "params.rl": ([{"rl": [1]}], r"unknown parameter 'rl' in search.params \(did you mean 'lr'?"),
     "objective": ([3, None, "", [], ["nc1", 3]], "Give a string or a list of strings"),
     "objective in SQL": (["nc11", "nc1 >", "a\0b"], "is not an SQL expression over results"),
     "objective of letters": (["\ud800"], "contains invalid characters"),

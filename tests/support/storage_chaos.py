@@ -228,7 +228,7 @@ def read_on(store: str, index: int, journal: Path) -> None:
 
     results = None
     while results is None:
-        with contextlib.suppress(StoreError):  # before the first commit there is no store
+        with contextlib.suppress(StoreError):  # before the first commit no store at
             results = open_results(store)
         time.sleep(0.1)
     seen: set[str] = set()

@@ -96,10 +96,10 @@ def test_conditions_follow_the_values_so_far() -> None:
         ),
         ({"params": LR, "objective": ["nc1", "loss"], "measure": {}}, "search.measure needs a single objective"),
         ({"params": LR, "objective": "nc1", "prune": {"rule": "median"}}, "search.prune needs a metric"),
-        ({"params": {"lrr": [1]}, "objective": "nc1"}, "unknown parameter 'lrr' in search.params; did you mean 'lr'"),
+        ({"params": {"lrr": [1]}, "objective": "nc1"}, r"unknown parameter 'lrr' in search.params \(did you mean 'lr'"),
         ({"params": {"lr": {"low": 1}}, "objective": "nc1"}, "expected low and high"),
         ({"params": {"lr": {"low": 1, "high": 1}}, "objective": "nc1"}, "expected low < high"),
-        ({"params": {"lr": {"low": -1, "high": 1}}, "objective": "nc1"}, "'lr' is -1; allowed: a number > 0"),
+        ({"params": {"lr": {"low": -1, "high": 1}}, "objective": "nc1"}, "'lr' is -1, expected a number > 0"),
         (
             {"params": {"weight_decay": {"low": 0, "high": 1, "log": True}}, "objective": "nc1"},
             "low of a log range is 0",

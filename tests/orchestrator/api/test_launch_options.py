@@ -58,7 +58,7 @@ def test_the_command_line_and_a_notebook_take_the_same_options(sweep: Path) -> N
     helped = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "200"}).output
     planned = CliRunner().invoke(app, ["plan", "--help"], env={"COLUMNS": "200"}).output
     for option in launch_options():
-        assert option.flag in helped and (option.flag in planned) == option.of_plan, option.name
+        assert option.flag in helped and (option.flag in planned) == option.in_plan, option.name
     with pytest.raises(TypeError, match="unknown option of run: chekpoint. Allowed: executor, .* notify"):
         depthrate.load(sweep).run(chekpoint=3)
     for given, message in (

@@ -50,7 +50,7 @@ def rates(tmp_path_factory: pytest.TempPathFactory) -> str:
 CHANGES: list[tuple[str, dict[str, object] | str, str]] = [
     ("not YAML", "a: [1", "not YAML"),
     ("a list", "- 1", "expected a mapping with the keys"),
-    ("unknown key", {"grids_": []}, "unknown key 'grids_' in the sweep; did you mean 'grids'?"),
+    ("unknown key", {"grids_": []}, "unknown key 'grids_' in the sweep (did you mean 'grids'?"),
     (
         "a key of the sweep",
         {"params": {"arch": "rn1", "engine": "eager"}},
@@ -69,7 +69,7 @@ CHANGES: list[tuple[str, dict[str, object] | str, str]] = [
     ("depth 0", {"grid": {"depth": [2, 0]}}, "parameter 'depth' is 0, expected an int >= 1"),
     ("empty axis", {"grid": {"depth": []}}, "axis 'depth' in grid is empty"),
     ("twice", {"params": {"arch": "rn1", "depth": 2}}, "parameter 'depth' is set in grid and in params"),
-    ("derive from nothing", {"derive": {"lr": "0.1 / dept"}}, "'dept' is not a parameter; did you mean 'depth'?"),
+    ("derive from nothing", {"derive": {"lr": "0.1 / dept"}}, "'dept' is not a parameter (did you mean 'depth'?"),
     ("derive by zero", {"derive": {"lr": "0.1 / (depth - 2)"}}, "divides by zero where depth = 2"),
     ("derive calls", {"derive": {"lr": "__import__('os').system('touch hacked')"}}, "is a call; allowed: numbers"),
     ("no data", {"params": {"arch": "rn1", "dataset": "mnist"}}, "data set 'mnist' not found: looked for"),
@@ -104,7 +104,7 @@ def test_bad_sweeps(
     [
         (["run", "nothing.yaml"], "sweep file 'nothing.yaml' does not exist"),
         (["run", "quickstrat"], "did you mean 'quickstart'?"),
-        (["run", "quickstart", "--set", "depth"], "give KEY=VALUE"),
+        (["run", "quickstart", "--set", "depth"], "expected KEY=VALUE"),
         (["run", "quickstart", "--set", "depht=3"], "unknown parameter 'depht'"),
         (
             ["run", "quickstart", "--executor", "pbs"],
@@ -131,8 +131,8 @@ def test_bad_sweeps(
         (["plan", "quickstart", "--set", "optimizer=AdamW"], "did you mean 'adamw'?"),
         (["run", "quickstart", "--workers", "0"], "workers is 0, expected an int >= 1"),
         (["run", "quickstart", "--device", "tpu"], "device is 'tpu', expected auto, cpu or cuda"),
-        (["run", "quickstart", "--store", "memory://x"], "exists in one process only"),
-        (["plan", "quickstart", "--store", "memory://x"], "exists in one process only"),
+        (["run", "quickstart", "--store", "memory://x"], "exists only in this process"),
+        (["plan", "quickstart", "--store", "memory://x"], "exists only in this process"),
         (["plan", "quickstart", "--store", "/dev/null/x"], "/dev/null is not a folder"),
         (["run", "quickstart", "--store", "nosuch://x"], "cannot open 'nosuch://x'"),
         (["run", "quickstart", "--store", "/proc/nowhere"], "cannot write to store"),

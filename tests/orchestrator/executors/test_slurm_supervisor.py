@@ -58,7 +58,7 @@ def test_it_is_told_all_that_the_launch_was(folder: Store, monkeypatch: pytest.M
     requested = Profile(
         gpus=2, packs_per_gpu=4, credentials="/keys", supervisor_partition="main", container="x.sif", python="p"
     )
-    sent_on = replace(base_options, device="cuda", code="c0de", data="/data")
+    sent_on = replace(base_options, device="cuda", code_version="c0de", data="/data")
     assert Supervisor(request, requested, LIMITS).send_launch(sent_on).job_id == "7"
     ((where,),) = sent["arguments"]
     inside = LaunchOptions.from_json((Path(where) / OPTIONS_FILE).read_text())

@@ -112,7 +112,7 @@ def test_equal_errors_are_listed_once_and_status_has_what_happened(tmp_path: Pat
     runner, store = CliRunner(), str(tmp_path / "store")
     ran = runner.invoke(app, ["run", str(tmp_path / "s.yaml"), "--store", store, "--workers", "1"])
     assert ran.exit_code == 1 and "2 trials in 2 packs" in ran.output, ran.output
-    assert ran.output.count("see: depthrate logs") == 1
+    assert ran.output.count("See: depthrate logs") == 1
     assert "1 packs" not in ran.output and ran.output.count("ValueError: no such depth") <= 2, (
         "as it happens, and at the end"
     )

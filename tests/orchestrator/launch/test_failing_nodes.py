@@ -44,8 +44,8 @@ def test_a_suspect_is_told_of_once_and_only_where_others_work(folder: Store, cap
     outcome, _ = drive_cluster(folder, fails, tick_s=1.0)
     messages = [text for text in caplog.messages if "failed on n2" in text]
     assert not outcome.failures and len(messages) == 1
-    assert "1 of 1 attempts failed on n2, 0 of " in messages[0] and ECC in messages[0]
-    assert messages[0].endswith("nothing new begins there for 2 min")
+    assert "1 of 1 attempts failed on n2 (elsewhere 0 of " in messages[0] and ECC in messages[0]
+    assert messages[0].endswith("Excluded for 2 min.")
 
 
 def test_nodes_says_which_are_suspects(folder: Store) -> None:

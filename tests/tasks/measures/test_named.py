@@ -89,7 +89,7 @@ def test_fits_and_figures_require_the_metric_to_be_requested():
     check_fits(sweep(measure="linear_probe,cka_last"), COLLAPSE)
     check_figures(sweep(measure="linear_probe,cka_last"), COLLAPSE)
     for check, place in ((check_fits, "fit"), (check_figures, "figures")):
-        with pytest.raises(SweepError, match=rf"{place} is of 'cka_last'.* give params \{{measure: cka_last\}}"):
+        with pytest.raises(SweepError, match=rf"{place} uses 'cka_last'.* Set params \{{measure: cka_last\}}"):
             check(sweep(measure="linear_probe"), COLLAPSE)
     for wrong, words in (("cka_lsat", "did you mean 'cka_last'"), ("cka_last, cka_last", "twice")):
         with pytest.raises(ParameterError, match=words):

@@ -108,7 +108,7 @@ def test_code_that_others_decide_is_not_executed_because_a_store_names_it(
     for command in BY_NAME:
         code, output = call(*command)
         assert code == 2 and "sweep 's' in the store names the code" in output, command
-        assert f"{words}. Give the sweep's file instead of its name, or read what is in" in output
+        assert f"{words}. Give the sweep's file instead of its name, or review" in output
         assert not (launched / "executed").exists(), command
 
 

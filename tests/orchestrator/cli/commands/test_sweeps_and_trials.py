@@ -151,4 +151,4 @@ def test_results_of_trials_are_removed_brought_back_and_tagged(store: str) -> No
     assert ask(store, "select trial_id from results where list_contains(tags, 'odd')") == [{"trial_id": trial}]
     assert "starts with 'zz'" in refused("trials", "rm", "zz", "--store", store)
     assert "no trials given" in refused("trials", "rm", "--store", store)
-    assert "no tag" in refused("trials", "tag", "two words", trial, "--store", store)
+    assert "tag 'two words' is invalid" in refused("trials", "tag", "two words", trial, "--store", store)
