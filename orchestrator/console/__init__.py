@@ -1,4 +1,4 @@
-"""What a terminal shows and a file takes: tables, printable texts, files written whole, the form of a usage error.
+"""Terminal output: tables, printable text, atomically written files and usage errors.
 
-Imports no room above `analysis`.
+Imports no package above `analysis`.
 """

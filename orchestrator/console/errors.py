@@ -1,4 +1,4 @@
-"""How a command is called: the refusal of a call that makes no sense, and the call to make next."""
+"""Usage errors, and the next command to suggest."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import shlex
 
 
 class UsageError(ValueError):
-    """Options that contradict each other, or something that is not there."""
+    """Options exclude each other, or an object does not exist."""
 
 
 def next_call(verb: str, what: str, store: str | None, *options: str) -> str:
-    """Return a line to call next, with the same store."""
+    """Return the next command to run, with the same store."""
     return shlex.join(["depthrate", verb, what, *(["--store", store] if store else []), *options])

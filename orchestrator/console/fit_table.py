@@ -1,4 +1,4 @@
-"""Fitted curves in a terminal: a row a curve, and how far its trials' training had converged."""
+"""Print fitted curves, one row per curve, and the convergence of their trials."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def print_fits(
 
 
 def _convergence(curves: Sequence[FittedCurve]) -> list[str]:
-    """Say whether the trials' training had converged, which exponents rest on."""
+    """Return lines on the convergence of the trials."""
     fitted = [curve for curve in curves if curve.fits]
     used = {row["trial_id"] for curve in fitted for row in curve.rows}
     judged = max((curve.judged for curve in fitted), default=0)
@@ -125,8 +125,8 @@ def _curve_name(curve: FittedCurve) -> str:
 
 
 def _bounded(curve: FittedCurve) -> str:
-    """Whether the data fall as fast as a theorem's upper bound."""
-    if curve.bound is None or not curve.is_stationary:  # it speaks of optima
+    """Return the verdict on a theorem's upper bound, or an empty string."""
+    if curve.bound is None or not curve.is_stationary:  # the bound holds for optima
         return ""
     return f"{curve.bound.verdict} ({curve.bound.exponent:.2f})"
 
@@ -143,7 +143,7 @@ def _interval(fit: RateFit) -> str:
 
 
 def _reached(curve: FittedCurve) -> str:
-    """Where the power law meets the target."""
+    """Return the x at which the power law reaches the target."""
     power = adequate_power(curve)
     if power is None or curve.asked.target is None:
         return ""

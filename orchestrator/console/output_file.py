@@ -14,7 +14,7 @@ from typing import IO, Any
 from depthrate.orchestrator.console.errors import UsageError
 
 READER_TIMEOUT_S = 5.0
-"""How long to wait until a program reads from a named pipe."""
+"""Longest wait for a reader of a named pipe, in seconds."""
 _POLL_S = 0.05
 
 
@@ -49,7 +49,7 @@ def _require_writable(path: Path) -> None:
 
 
 def is_replaceable(path: Path) -> bool:
-    """Whether a path is a regular file or does not exist: no device, pipe, socket or link."""
+    """Return whether a path is a regular file or does not exist."""
     try:
         return stat.S_ISREG(os.lstat(path).st_mode)
     except FileNotFoundError:
@@ -57,10 +57,10 @@ def is_replaceable(path: Path) -> bool:
 
 
 def write_output(path: Path, content: str | bytes) -> None:
-    """Write a file that a user named; its folder is created.
+    """Write a file named by the user, and create its folder.
 
     Raises:
-        UsageError: it cannot be written.
+        UsageError: The file cannot be written.
     """
     with output_file(path, binary=isinstance(content, bytes)) as stream:
         stream.write(content)
@@ -68,13 +68,12 @@ def write_output(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def output_file(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
-    """Open a file that a user named, and create its folder.
+    """Open a file named by the user, and create its folder.
 
-    A regular file has all that the block writes, or keeps its content if the block fails. Devices, pipes and links are
-    written to as they are.
+    A regular file is replaced atomically when the block succeeds. Devices, pipes and links are opened directly.
 
     Raises:
-        UsageError: it cannot be written.
+        UsageError: The file cannot be written.
     """
     mode, options = ("wb", {}) if binary else ("w", {"encoding": "utf-8", "newline": "", "errors": "backslashreplace"})
     is_atomic = is_replaceable(path)
@@ -95,7 +94,7 @@ def output_file(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
 
 
 def _open(path: str, flags: int) -> int:
-    """Return a descriptor for writing; a named pipe is opened once a program reads from it, or not at all."""
+    """Open a descriptor for writing. A named pipe needs a reader within `READER_TIMEOUT_S`."""
     deadline = time.monotonic() + READER_TIMEOUT_S
     while True:
         try:

@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 _CONTROLS |= {code: f"\\u{code:04x}" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
-"""What makes a terminal do something other than show a letter: escape sequences, and signs that turn the direction."""
+"""Escapes of control characters and bidirectional marks."""
 
 
 def printable(text: str) -> str:
-    """Return a text from a task or a store as a terminal may have it: what is no letter there is written out."""
+    """Escape control characters in text from a task or a store, for a terminal."""
     return text.translate(_CONTROLS).encode(errors="backslashreplace").decode()
 
 
 ANY_WIDTH = 100_000
-"""The width for lines that nothing may wrap or cut."""
+"""Width that disables wrapping and truncation."""
 TEXT_WIDTH = 120
-"""The width for tables with a column of prose, in a file or a pipe."""
+"""Width of tables with a column of prose in a file or a pipe, in characters."""
 FILE_WIDTH = 200
 """Maximum width of a table in a file or a pipe, in characters, unless --wide asks for every column."""
 
 
 class PlainConsole(Console):
-    """A console that prints texts as they are, without markup, and control characters escaped."""
+    """A console without markup that escapes control characters."""
 
     def __init__(self, **options: Any):
         super().__init__(markup=False, highlight=False, emoji=False, **options)
@@ -51,10 +51,10 @@ class PlainConsole(Console):
 
 
 def make_console(*, stderr: bool = False, quiet: bool = False) -> Console:
-    """Return a console that never wraps or cuts a table when its output goes to a file or a pipe; `quiet` prints nothing."""
+    """Create a console. Output to a file or a pipe is never wrapped. `quiet` prints nothing."""
     stream = sys.stderr if stderr else sys.stdout
     if isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(errors="backslashreplace")  # a letter that this place does not know is no reason to end
+        stream.reconfigure(errors="backslashreplace")  # escape characters that the encoding lacks
     return PlainConsole(
         stderr=stderr, quiet=quiet, width=None if stream.isatty() else ANY_WIDTH, soft_wrap=not stream.isatty()
     )
@@ -63,7 +63,7 @@ def make_console(*, stderr: bool = False, quiet: bool = False) -> Console:
 def print_table(
     console: Console, columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None
 ) -> None:
-    """Print rows under their columns; numbers stand right, with six digits."""
+    """Print a table. Numbers are right-aligned, with six digits."""
     rows = list(rows)
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
     for index, column in enumerate(columns):
@@ -72,7 +72,7 @@ def print_table(
             Text(printable(column)),
             justify="right" if is_number else "left",
             no_wrap=not console.is_terminal,
-            overflow="fold",  # a long word goes on in the next line: names and paths are to be read whole
+            overflow="fold",  # wrap long names and paths instead of truncating them
         )
     for row in rows:
         table.add_row(*(Text(format_value(value)) for value in row))
@@ -82,9 +82,9 @@ def print_table(
 def print_rows(
     console: Console, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, wide: bool = False, more: str = "--wide"
 ) -> None:
-    """Print rows with their first columns, as many as fit the terminal, or a file of `FILE_WIDTH`; all of them with `wide`.
+    """Print the first columns that fit the terminal (or `FILE_WIDTH`), or all of them with `wide`.
 
-    `more` is the hint that follows the names of the columns left out.
+    `more` is the hint after the names of the omitted columns.
     """
     width = console.width if console.is_terminal else FILE_WIDTH
     kept = len(columns) if wide else _columns_that_fit(columns, rows, width)
@@ -98,7 +98,7 @@ def print_rows(
 
 
 def print_described(console: Console, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print rows whose last cell is prose: as a table if the width allows it, else as an entry for each row."""
+    """Print rows whose last cell is prose: as a table if it fits, else one entry per row."""
     width = console.width if console.is_terminal else TEXT_WIDTH
     if _columns_that_fit(columns, rows, width) == len(columns):
         print_table(console, columns, rows)
@@ -115,7 +115,7 @@ def print_described(console: Console, columns: Sequence[str], rows: Sequence[Seq
 
 
 def _columns_that_fit(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int) -> int:
-    """Return how many columns a terminal has room for; one at least."""
+    """Return the number of columns that fit, at least one."""
     used = 2
     for index, column in enumerate(columns):
         cells = [printable(column), *(format_value(row[index]) for row in rows)]
@@ -126,7 +126,7 @@ def _columns_that_fit(columns: Sequence[str], rows: Sequence[Sequence[Any]], wid
 
 
 def format_value(value: Any) -> str:
-    """Return a table cell's text: six significant digits, an empty cell for null."""
+    """Format a table cell: six significant digits, empty for None."""
     if value is None:
         return ""
     if isinstance(value, float):
@@ -140,24 +140,24 @@ def format_value(value: Any) -> str:
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """Return a number of things in words: 1 trial, 2 trials."""
+    """Format a count with its noun: 1 trial, 2 trials."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {plural or noun + 's'}"
 
 
 def duration(seconds: float) -> str:
-    """Return a time in words."""
+    """Format a duration: 2 h 05 min."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
 def print_line(text: str, *, stderr: bool = False) -> None:
-    """Print a line, with control characters escaped: it may hold names and errors."""
+    """Print a line with control characters escaped."""
     print(printable(text), file=sys.stderr if stderr else sys.stdout, flush=True)
 
 
 def print_warnings(problems: Sequence[Problem]) -> None:
-    """Name damaged and foreign files on standard error."""
+    """Print warnings about corrupt and foreign files to stderr."""
     for problem in problems[:20]:
         print_line(f"warning: {problem}", stderr=True)
     if len(problems) > 20:
@@ -165,12 +165,12 @@ def print_warnings(problems: Sequence[Problem]) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print JSON for programs."""
+    """Print indented JSON."""
     print(json.dumps(finite(value), indent=1, default=str, allow_nan=False))
 
 
 def finite(value: Any) -> Any:
-    """Return the value with null for numbers that JSON has no word for."""
+    """Replace infinite and NaN numbers by None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -179,6 +179,6 @@ def finite(value: Any) -> Any:
 
 
 def json_text(value: Any) -> bytes:
-    """Return the value as short JSON, with null for numbers that it has no word for."""
+    """Encode as compact JSON, with null for infinite and NaN numbers."""
     text = json.dumps(finite(value), separators=(",", ":"), default=str, allow_nan=False)
     return text.encode("utf-8", "backslashreplace")

@@ -1,4 +1,4 @@
-"""Who may ask: the names a browser may know this server by, pages of our own alone, and whoever has the token."""
+"""Access control: allowed host names, same-origin requests, and the token."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self' 'unsafe-inline'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""What a page may load: our script and our data, nothing of others; plotly sets styles in the page."""
+"""Content security policy: only own scripts and data. plotly sets inline styles."""
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -29,10 +29,10 @@ ALLOWED_METHODS = ("GET", "HEAD", "POST")
 
 
 class Access:
-    """Refuses what no page of ours asks, before anything is read."""
+    """Middleware that refuses foreign requests before the store is read."""
 
     def __init__(self, app: ASGIApp, *, names: frozenset[str], token: str | None, cookie: str):
-        """names: hosts under which the server is known, beside `localhost` and addresses; token: null where none is asked."""
+        """Args: names: host names of the server besides `localhost` and addresses. token: None if not required."""
         self._app, self._names, self._token, self._cookie = app, names, token, cookie
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -57,18 +57,18 @@ class Access:
         host = headers.get("host", "")
         if not is_known_host(host, self._names):
             known = ", ".join(sorted({"localhost", *self._names}))
-            # another site's name that leads here is how its pages would read what only this machine may
-            return _refused(f"this server is not called {host[:100]!r}; it is {known}, or an address", 421)
+            # DNS rebinding: another site's name that resolves to this machine
+            return _refused(f"this server is not {host[:100]!r}. Use {known}, or an address.", 421)
         origin = headers.get("origin")
         if origin is not None and not _is_of(origin, host):
-            return _refused(f"a page of {origin[:100]!r} may not ask here; open this server's own page")
+            return _refused(f"a page of {origin[:100]!r} may not send requests here. Open this server's own page.")
         if headers.get("sec-fetch-site") in ("cross-site", "same-site") and headers.get("sec-fetch-mode") != "navigate":
-            return _refused("a page of another site may not load this; open this server's own page")
+            return _refused("a page of another site may not load this. Open this server's own page.")
         if method not in ALLOWED_METHODS:
-            return _refused(f"{method} is refused: this server only shows, it changes nothing", 405)
+            return _refused(f"{method} is refused: this server is read-only", 405)
         if method == "POST" and origin is None:
             return _refused(
-                f"a question in SQL is asked by this server's own page, or a program that says so: give the header Origin: http://{host}"
+                f"SQL queries are accepted from this server's own page, or with the header Origin: http://{host}"
             )
         return None
 
@@ -80,7 +80,7 @@ class Access:
         if _tokens_equal(given, self._token):
             if scope["method"] != "GET":
                 return None
-            # the token goes into a cookie, and out of the address that is shown, kept and copied
+            # move the token from the address, which browsers show and store, into a cookie
             rest = f"?{urlencode(asked, doseq=True)}" if asked else ""
             answer = RedirectResponse(f"./{quote(scope['path'].rpartition('/')[2])}{rest}", 303)
             answer.set_cookie(self._cookie, self._token, httponly=True, samesite="lax")
@@ -94,7 +94,7 @@ class Access:
 
 
 def is_known_host(host: str, names: frozenset[str]) -> bool:
-    """Tell whether a Host header names this server: an address, which is no other site's name, or one of its names."""
+    """Return whether a Host header names this server: an address, or one of its names."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
         if "@" in host or "/" in host:
@@ -109,7 +109,7 @@ def is_known_host(host: str, names: frozenset[str]) -> bool:
 
 
 def _is_of(origin: str, host: str) -> bool:
-    """Tell whether an Origin header names this host; what is no address names none."""
+    """Return whether an Origin header names this host."""
     try:
         return urlsplit(origin).netloc == host
     except ValueError:
@@ -117,12 +117,12 @@ def _is_of(origin: str, host: str) -> bool:
 
 
 def own_names(host: str) -> frozenset[str]:
-    """Return the names of this machine, and the one that it is to listen at."""
+    """Return the names of this machine and `host`."""
     return frozenset(name.lower() for name in (host, socket.gethostname(), socket.getfqdn()) if not _is_address(name))
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether only this machine reaches what listens there."""
+    """Return whether an address is reachable from this machine only."""
     return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 

@@ -1,4 +1,4 @@
-"""The pages as they are sent: places that the page's script fills; what users named is escaped here and text there."""
+"""HTML of the pages, filled in by the script. User-defined names are escaped here and set as text there."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def sql_page(store: str, timeout_s: float, most_rows: int) -> str:
 
 
 def missing_page(sentence: str, root: str) -> str:
-    """Return what stands where nothing is."""
+    """Return the page of an unknown address."""
     return _page(
         "none",
         root,
@@ -82,7 +82,7 @@ def script() -> str:
 
 
 def style() -> str:
-    """Return how the pages look: as the report does, and what only they have."""
+    """Return the style sheet: the report's and the pages' own."""
     return STYLE + (resources.files(__package__) / "page.css").read_text(encoding="utf-8")
 
 
@@ -95,6 +95,6 @@ def _page(kind: str, root: str, title: str, links: str, body: str, *, draws: boo
         f'content="width=device-width, initial-scale=1"><link rel="icon" href="data:,"><title>{shown}</title>'
         f'<link rel="stylesheet" href="{root}page.css">{library}<script src="{root}page.js" defer></script></head>'
         f'<body data-page="{kind}" data-root="{root}"><main><header>{sql}<h1>{escape(title)}</h1>{links}</header>'
-        f"<div class=warning id=said role=alert hidden></div>{body}<noscript><p>This page needs JavaScript; the same in a "
+        f"<div class=warning id=said role=alert hidden></div>{body}<noscript><p>This page needs JavaScript. In a "
         "terminal: <code>depthrate status</code>.</p></noscript></main></body></html>\n"
     )

@@ -84,7 +84,7 @@ class Poller:
             took_s = time.monotonic() - self._began_at if self._began_at else 0.0
             if took_s < SLOW_POLL_WARNING_S or self._seen.error:
                 return self._seen
-            said = f"{self.store.url} has not answered for {took_s:.0f} s; it is waited for"
+            said = f"{self.store.url} has not answered for {took_s:.0f} s. Waiting."
             return StoreView(self._seen.number, self._seen.look, self._seen.specs, said)
 
     def seen_again(self) -> StoreView:
@@ -114,11 +114,11 @@ class Poller:
                 self._plan()
             now = StoreView(before.number + 1, self._watched.poll(), self._specs)
         except (OSError, StoreError) as error:
-            said = f"{self.store.url} does not answer ({first_line(error)}); it is asked again"
+            said = f"{self.store.url} does not answer ({first_line(error)}). Retrying."
             now = StoreView(before.number + 1, before.look, before.specs, said)
         except Exception as error:  # one failed poll must not end polling
             log.exception("polling %s failed", self.store.url)
-            said = f"{self.store.url} could not be read ({first_line(error)}); it is asked again"
+            said = f"{self.store.url} could not be read ({first_line(error)}). Retrying."
             now = StoreView(before.number + 1, before.look, before.specs, said)
         with self._changed:
             self._seen, self._began_at = now, 0.0

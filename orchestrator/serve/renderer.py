@@ -79,7 +79,7 @@ class Renderer:
             wait([drawn.running], REPORT_WAIT_TIMEOUT_S)
         with contextlib.suppress(OSError):
             return self._path(drawn.name, "page").read_bytes(), drawn.last_error
-        return None, drawn.last_error or "It is still being drawn; ask again in a while."
+        return None, drawn.last_error or "It is still being rendered. Try again shortly."
 
     def packed_figures(self, name: str) -> bytes | None:
         """Return the gzipped figures of a render, or None if they were replaced."""
@@ -144,7 +144,7 @@ class Renderer:
             if code or is_last:
                 break  # an idle process exits with 0: start another
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        raise DrawingError(f"the process that draws has ended ({how}); what it printed stands where serve was started")
+        raise DrawingError(f"the process that draws has ended ({how}). Its output is in the terminal of serve.")
 
     def _started(self) -> subprocess.Popen[str]:
         with self._lock:

@@ -1,4 +1,4 @@
-"""The trials of a sweep as rows, and their curves: what is committed is read once, what runs as it is logged."""
+"""Rows and curves of a sweep's trials: committed ones are read once, live ones at each poll."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from depthrate.storage.query.results import Results
 from depthrate.storage.tables.custom_columns import quoted
 
 MAX_CURVES_SHOWN = 40
-"""Trials in the figure of curves: those that run, then those that were committed last."""
+"""Maximum number of trials in the figure of curves: running ones first, then the latest commits."""
 CURVE_POINTS = 200
 ORDER = ("failed", "diverged", "running", "ok", "pending")
-"""Of the table: what needs a look, what runs, and what was committed last come first."""
+"""Order of states in the table."""
 FIRST_CURVES = ("loss", "accuracy")
 Curves = dict[str, dict[str, list[float | None]]]
-"""Of one trial: split -> step and what was logged."""
+"""Curves of one trial: split -> column -> values."""
 
 
 class SweepRows:
-    """A sweep that somebody looks at."""
+    """Cached rows of one sweep."""
 
     def __init__(self, store: Store, sweep: str):
         self._store, self._sweep = store, sweep
         self._read: set[tuple[str, str]] = set()
-        """(trial, attempt) whose numbers are below."""
+        """(trial, attempt) pairs whose values are cached."""
         self._numbers: dict[str, dict[str, Any]] = {}
         self._committed: dict[str, dict[str, Any]] = {}
         self._order: list[str] = []
-        """Committed trials, the newest last."""
+        """Committed trials, newest last."""
         self._curves: dict[str, Curves] = {}
         self._planned: dict[str, Mapping[str, Any]] = {}
         self._looked_up: frozenset[str] = frozenset()
@@ -50,14 +50,14 @@ class SweepRows:
         self._lock, self._number = threading.Lock(), -1
 
     def table(self, seen: StoreView) -> dict[str, Any]:
-        """Return the columns of the table of trials, and a row a trial.
+        """Return the columns and rows of the table of trials.
 
         Raises:
-            OSError, StoreError: the store does not answer.
+            OSError, StoreError: The store does not answer.
         """
         with self._locked_refresh(seen) as (state, live):
             params, varying = self._settings(state, live)
-            running = {each.trial_id: each for each in (seen.look.running if seen.look else ())}
+            running = {trial.trial_id: trial for trial in (seen.look.running if seen.look else ())}
             values = {t: self._numbers.get(t) or _last(running[t].last) for t in state.states if self._has(t, running)}
             measured = self._chosen(seen, values, MAX_COLUMNS - 5 - len(varying))
             errors = {trial_id: error for trial_id in state.states if (error := state.error_of(trial_id)) is not None}
@@ -74,10 +74,10 @@ class SweepRows:
             return {"columns": columns, "rows": rows}
 
     def curves(self, seen: StoreView, of: str | None) -> dict[str, Any]:
-        """Return one logged quantity over the steps: of the trials that run, and of those that were committed last.
+        """Return one logged quantity over the steps, for running trials and the latest commits.
 
         Raises:
-            OSError, StoreError: the store does not answer.
+            OSError, StoreError: The store does not answer.
         """
         with self._locked_refresh(seen) as (state, live):
             shown = {trial_id: curves_of(pack, trial_id) for trial_id, pack in list(live.items())[:MAX_CURVES_SHOWN]}
@@ -103,13 +103,13 @@ class SweepRows:
             return {"names": names, "of": chosen, "lines": lines}
 
     def trial(self, seen: StoreView, trial_id: str) -> dict[str, Any]:
-        """Return all that is known of a trial but its attempts: parameters, last numbers, curves.
+        """Return the parameters, last values and curves of a trial.
 
         Raises:
-            OSError, StoreError: the store does not answer.
+            OSError, StoreError: The store does not answer.
         """
         with self._locked_refresh(seen) as (state, live):
-            running = [each for each in (seen.look.running if seen.look else ()) if each.trial_id == trial_id]
+            running = [trial for trial in (seen.look.running if seen.look else ()) if trial.trial_id == trial_id]
             curves = curves_of(live[trial_id], trial_id) if trial_id in live else self._curves.get(trial_id)
             params, numbers = self._params(trial_id, live), self._numbers.get(trial_id)
             found = {
@@ -123,7 +123,7 @@ class SweepRows:
         return found | {"curves": curves or {}, "names": logged_names([curves or {}])}
 
     def _keep_curves(self, snapshot: Snapshot, trial_id: str) -> Curves:
-        """Read the curves of a trial that was committed long ago; they are kept while it is among the last few of these."""
+        """Read and cache the curves of an older commit."""
         rows = snapshot.trials.select(["trial_id", "attempt_id"]).to_pylist()
         others = {(row["trial_id"], row["attempt_id"]) for row in rows if row["trial_id"] != trial_id}
         curves = _read_curves(self._results(snapshot).without(others), [trial_id]).get(trial_id, {})
@@ -135,10 +135,10 @@ class SweepRows:
 
     @contextmanager
     def _locked_refresh(self, seen: StoreView) -> Iterator[tuple[SweepStatus, dict[str, LivePack]]]:
-        """Lend the sweep's state and what runs of it, to one thread at a time, once what was committed since is read.
+        """Refresh the cache, and yield the sweep's state and live packs under the lock.
 
         Raises:
-            OSError, StoreError: the store does not answer.
+            OSError, StoreError: The store does not answer.
         """
         state = state_of(seen, self._sweep)
         with self._lock:
@@ -146,7 +146,7 @@ class SweepRows:
             yield state, self._live(seen)
 
     def _catch_up(self, seen: StoreView, state: SweepStatus) -> None:
-        """Read the numbers of what was committed since."""
+        """Read the values of new commits."""
         if seen.look is None or self._number == seen.number:
             return
         self._number = seen.number
@@ -155,14 +155,14 @@ class SweepRows:
         columns = (seen.look.snapshot.trials[name].to_pylist() for name in ("trial_id", "attempt_id"))
         counting = set(zip(*columns, strict=True))
         there = {trial_id: attempt_id for trial_id, attempt_id in counting if trial_id in state.states}
-        for trial_id in [t for t in self._committed if t not in there]:  # removed, or to be run again
+        for trial_id in [t for t in self._committed if t not in there]:  # removed, or pending again
             for kept in (self._committed, self._numbers, self._curves):
                 kept.pop(trial_id, None)
         self._read = {pair for pair in self._read if there.get(pair[0]) == pair[1]}
         unread = there.items() - self._read
         if not unread:
             return
-        # in memory: each file is read once, and what the poller has seen is not listed again
+        # in memory: each file is read once, without listing the store again
         new = self._results(seen.look.snapshot).without(counting - unread).in_memory(dict(unread))
         found = _rows_of(new, "select trial_id, attempt_id, steps, wall_s, params, committed_at from trials")
         self._committed |= {row["trial_id"]: row for row in found}
@@ -181,7 +181,7 @@ class SweepRows:
         return results_of(self._store, snapshot=snapshot)
 
     def _look_up(self, seen: StoreView, trial_ids: frozenset[str]) -> None:
-        """Expand the sweep for the parameters of its trials; where its task is not to be had, those of commits remain."""
+        """Expand the sweep for the parameters of its trials. Without its task, committed parameters are used."""
         self._looked_up = trial_ids
         try:
             checked, _ = find_launch(seen.specs[self._sweep], self._store)
@@ -192,7 +192,7 @@ class SweepRows:
     def _settings(
         self, state: SweepStatus, live: Mapping[str, LivePack]
     ) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
-        """Return the parameters of each trial, and those in which they differ, found again when other trials are known."""
+        """Return the parameters per trial and the names of varying parameters."""
         params = {trial_id: self._params(trial_id, live) for trial_id in state.states}
         known = (len(params), len(self._planned), len(self._committed), *live)
         if known != self._varying_of:
@@ -207,10 +207,10 @@ class SweepRows:
         return parse_object(self._committed[trial_id]["params"]) if trial_id in self._committed else {}
 
     def _live(self, seen: StoreView) -> dict[str, LivePack]:
-        """Return the trials of this sweep that run and have logged something."""
+        """Return the running trials of this sweep that have logged values."""
         if seen.look is None:
             return {}
-        running = [each.trial_id for each in seen.look.running if each.sweep == self._sweep]
+        running = [trial.trial_id for trial in seen.look.running if trial.sweep == self._sweep]
         of_trial = {trial_id: pack for pack in seen.look.packs for trial_id in pack.params}
         return {trial_id: of_trial[trial_id] for trial_id in running if trial_id in of_trial}
 
@@ -218,9 +218,11 @@ class SweepRows:
         return trial_id in self._numbers or trial_id in running
 
     def _chosen(self, seen: StoreView, values: Mapping[str, Mapping[str, Any]], room: int) -> list[str]:
-        """Return the measured columns that the table shows: the fitted ones first."""
-        asked = seen.specs[self._sweep].spec.get("fit") if self._sweep in seen.specs else None
-        fits = [each.get("metric") for each in asked if isinstance(each, dict)] if isinstance(asked, list) else []
+        """Return the metric columns of the table, fitted metrics first."""
+        requests = seen.specs[self._sweep].spec.get("fit") if self._sweep in seen.specs else None
+        fits = (
+            [entry.get("metric") for entry in requests if isinstance(entry, dict)] if isinstance(requests, list) else []
+        )
         there = dict.fromkeys(name for of_trial in values.values() for name in of_trial)
         order = [*fits, *FIRST_CURVES, *(n for n in self._names if n in there), *there]
         return [name for name in dict.fromkeys(order) if name in there][: max(room, 2)]
@@ -230,7 +232,7 @@ def state_of(seen: StoreView, sweep: str) -> SweepStatus:
     """Return the states of a sweep's trials.
 
     Raises:
-        KeyError: no such sweep was launched.
+        KeyError: The sweep was never launched.
     """
     for state in seen.look.states if seen.look else ():
         if state.name == sweep:
@@ -239,13 +241,13 @@ def state_of(seen: StoreView, sweep: str) -> SweepStatus:
 
 
 def curves_of(pack: LivePack, trial_id: str) -> Curves:
-    """Return what a trial that runs has logged so far."""
+    """Return the live curves of a running trial."""
     rows = [row for row in pack.rows.to_pylist() if row["trial_id"] == trial_id]
     return _by_split(rows, [name for name in pack.rows.column_names if name not in ("trial_id", "step", "split")])
 
 
 def logged_names(curves: Any) -> list[str]:
-    """Return what was logged of some trials, the loss first."""
+    """Return the names of logged columns, loss first."""
     names = dict.fromkeys(n for of_trial in curves for columns in of_trial.values() for n in columns if n != "step")
     return sorted(names, key=lambda name: (*FIRST_CURVES, name).index(name))
 
@@ -267,7 +269,7 @@ def _read_curves(results: Results, trial_ids: Sequence[str]) -> dict[str, Curves
 
 
 def _by_split(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Curves:
-    """Thin rows so that a figure of many is quick to send."""
+    """Group rows by split, thinned to `CURVE_POINTS` per curve."""
     splits: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         splits.setdefault(row["split"] or "train", []).append(row)
@@ -289,7 +291,7 @@ def _rows_of(results: Results, query: str) -> list[dict[str, Any]]:
 
 
 def _number_columns(results: Results) -> list[str]:
-    """Return the measured columns of the view `results`: those of metrics and curves, not the parameters."""
+    """Return the float columns of the view `results` that are not parameters."""
     relation = results.sql("select * from results limit 0")
     hidden = set(results.parameter_names())
     kinds = zip(relation.columns, relation.types, strict=True)
@@ -297,15 +299,15 @@ def _number_columns(results: Results) -> list[str]:
 
 
 def _varying(params: Any) -> list[str]:
-    """Return the parameters in which trials differ."""
+    """Return the names of varying parameters."""
     values: dict[str, set[str]] = {}
-    for each in params:
-        for name, value in each.items():
+    for trial_params in params:
+        for name, value in trial_params.items():
             values.setdefault(name, set()).add(repr(value))
     return [name for name, found in values.items() if len(found) > 1]
 
 
 def _last(splits: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what a trial that runs has logged last."""
+    """Return the last logged values of a running trial."""
     row = splits.get("train") or next(iter(splits.values()), {})
     return {name: value for name, value in row.items() if name != "step"}

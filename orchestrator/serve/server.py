@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 MAX_CONNECTIONS = 200
 STOPPED_AFTER_S = 5
-"""Seconds that open requests may take after the server is asked to stop."""
+"""Grace period of open requests on shutdown, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Listening:
     address: str
 
     def run(self) -> None:
-        """Answer until the server is told to end."""
+        """Serve until stopped."""
         self.server.run(sockets=[self.socket])
 
 
@@ -46,7 +46,7 @@ def listen(store: Store, host: str, port: int, *, with_token: bool, timeout_s: f
         from depthrate.orchestrator.serve.web import make_app
     except ImportError as error:
         raise UsageError(
-            f"depthrate serve needs Starlette and uvicorn ({error}); install them: pip install 'depthrate[serve]'"
+            f"depthrate serve needs Starlette and uvicorn ({error}). Install them: pip install 'depthrate[serve]'"
         ) from None
     listening = _listen(host, port)
     port = listening.getsockname()[1]
@@ -76,13 +76,13 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         why = error.strerror or error
         raise UsageError(
-            f"cannot listen at {host}, port {port}: {why}; give another --port (0: any that is free), or --host"
+            f"cannot listen at {host}, port {port}: {why}. Give another --port (0: any free port) or --host."
         ) from None
     return listening
 
 
 def _shown(host: str) -> str:
-    """Return the host as an address has it; of all of this machine's, its name."""
+    """Format a host for a URL. A wildcard address becomes the machine's name."""
     if host in ("0.0.0.0", "::"):
         return socket.gethostname()
     return f"[{host}]" if ":" in host else host

@@ -167,11 +167,11 @@ class SqlProcesses:
         try:
             process.send(request)
             if process.line(READ_WAIT_S, is_gone) is None:
-                raise BusyError(f"{self._store.url} was not read in {READ_WAIT_S:.0f} s; ask again in a while")
+                raise BusyError(f"{self._store.url} was not read in {READ_WAIT_S:.0f} s. Try again shortly.")
             answer = process.line(timeout_s + READER_GRACE_S, is_gone)
             if answer is None:
                 raise QueryError(
-                    f"the query took longer than {timeout_s:g} s and was ended; allow more (--timeout-seconds)"
+                    f"the query took longer than {timeout_s:g} s and was stopped. Allow more with --timeout-seconds."
                 )
         except (EOFError, OSError):
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,8 +1,7 @@
-"""The process that answers questions in SQL; arguments: the store, seconds and GB that a question may take.
+"""Process that answers SQL queries. Arguments: store, seconds and GB per query.
 
-A question is a line of JSON. It is answered by two lines: an empty one when the store has been read, then the answer after
-one character: `=` an answer, `?` a refusal, `!` a store that does not answer. It ends when nobody asks for a while, and
-after a question for which memory did not suffice.
+A query is a line of JSON. The reply has two lines: an empty one once the store is read, then one character and the answer:
+`=` a result, `?` a refusal, `!` an unreachable store. The process exits when idle, and after a query that ran out of memory.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from depthrate.storage.query.sql_checks import QueryError, QueryMemoryError
 
 READER_IDLE_TIMEOUT_S = 120.0
 MAX_CELL_CHARACTERS = 10_000
-"""Of one cell; the rest is cut off."""
+"""Maximum length of a cell. Longer text is truncated."""
 MAX_ANSWER_BYTES = 20_000_000
 
 
 def main() -> None:
-    """Answer what is asked on the standard input."""
+    """Answer the queries on standard input."""
     with contextlib.ExitStack() as limits:
         _answer_all(limits)
 
@@ -55,11 +54,11 @@ def _answer_all(limits: contextlib.ExitStack) -> None:
             print(file=answers, flush=True)
             is_read = True
             said = "=" + _answer(results, asked["sql"], asked["sweep"], timeout_s, memory_gb)
-        except QueryMemoryError as error:  # what it has freed may stay this process's
+        except QueryMemoryError as error:  # freed memory may stay with this process
             said, is_last = _refusal("?", str(error)), True
         except (MemoryError, RuntimeError):  # no thread can be started: RuntimeError
-            more = f"allow more (--memory-gb, now {memory_gb:g} GB), or ask for less at once"
-            said, is_last = _refusal("?", f"the query takes more memory than it may; {more}"), True
+            more = f"Allow more with --memory-gb (now {memory_gb:g}), or select less."
+            said, is_last = _refusal("?", f"the query needs more memory than allowed. {more}"), True
         except QueryError as error:
             said = _refusal("?", str(error))
         except (OSError, ValueError) as error:
@@ -74,10 +73,10 @@ def _refusal(kind: str, text: str) -> str:
 
 
 def _answer(results: Results, query: str, sweep: str | None, timeout_s: float, memory_gb: float) -> str:
-    """Return the columns and the first rows of an answer, as texts, and whether there are more.
+    """Return the columns and first rows of a result as JSON, and whether more rows exist.
 
     Raises:
-        QueryError: the query is refused, or its answer is too large.
+        QueryError: The query is refused, or its result is too large.
     """
     chosen = results if sweep is None else results.for_sweep(sweep)
     relation = chosen.sql(query, timeout_s=timeout_s, memory_gb=memory_gb)
@@ -91,12 +90,12 @@ def _answer(results: Results, query: str, sweep: str | None, timeout_s: float, m
         }
     )
     if len(answer) > MAX_ANSWER_BYTES:
-        raise QueryError(f"the answer has {len(answer):,} bytes, at most {MAX_ANSWER_BYTES:,} are shown; ask for less")
+        raise QueryError(f"the answer has {len(answer):,} bytes, at most {MAX_ANSWER_BYTES:,} are shown. Select less.")
     return answer.decode()
 
 
 def _cell(value: Any) -> Any:
-    """Return a finite number as it is, by which a browser sorts; anything else as a text."""
+    """Return finite numbers unchanged, for sorting in the browser, and other values as strings."""
     if value is None or (isinstance(value, int | float) and math.isfinite(value)):
         return value
     text = value if isinstance(value, str) else format_value(value)

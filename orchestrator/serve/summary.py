@@ -1,4 +1,4 @@
-"""How a sweep is getting on, in the words of `depthrate status`, as the pages show it."""
+"""Progress of a sweep for the pages, with the texts of `depthrate status`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ MAX_LINES_SHOWN = 5
 
 
 def summaries(look: StatusSnapshot) -> list[dict[str, Any]]:
-    """Return each sweep's summary, those in which something runs first."""
-    found = [summary(look, state) for state in look.states]
-    return sorted(found, key=lambda each: (not each["counts"]["running"], each["name"]))
+    """Return one summary per sweep, running sweeps first."""
+    sweeps = [summary(look, state) for state in look.states]
+    return sorted(sweeps, key=lambda sweep: (not sweep["counts"]["running"], sweep["name"]))
 
 
 def summary(look: StatusSnapshot, state: SweepStatus) -> dict[str, Any]:
-    """Return how many trials are in which state, what they cost, what failed and what happened."""
+    """Return the counts by state, cost, failures and events of a sweep."""
     cost, launch = look.costs.get(state.name), look.launches.get(state.name, {})
     devices = {} if cost is None else cost.devices
     errors = [
@@ -28,7 +28,7 @@ def summary(look: StatusSnapshot, state: SweepStatus) -> dict[str, Any]:
     ]
     stalled = [stalled_text(state.name, record) for record in state.stalled[:MAX_LINES_SHOWN]]
     jobs = look.jobs[look.states.index(state)]
-    waiting = [job_text(each, schedulers()[executor].title) for executor, each in jobs.items() if each is not None]
+    waiting = [job_text(count, schedulers()[executor].title) for executor, count in jobs.items() if count is not None]
     events = [{"at": event["at"], "text": event["text"]} for event in launch.get("events", [])[-MAX_EVENTS_SHOWN:]]
     return {
         "name": state.name,

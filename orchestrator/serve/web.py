@@ -1,4 +1,4 @@
-"""The addresses of `depthrate serve`, and what stands at each."""
+"""The web application of `depthrate serve`: its routes and their responses."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.query.sql_checks import QueryError
 
 MAX_CACHED_RESPONSES = 8
-"""Sweeps whose rows are kept at once: those that were looked at last."""
+"""Maximum number of sweeps with cached rows, most recently used first."""
 ANSWERS_KEPT = 40
 WATCH_CLIENT_S = 0.2
 MAX_QUERY_BYTES = 100_000
 MAX_LOG_CHARACTERS = 200_000
-"""Characters of a trial's logs, the last ones."""
+"""Maximum number of characters of a trial's logs. The last ones are sent."""
 Make = Callable[[StoreView], dict[str, Any]]
 
 
 class Pages:
-    """What is answered at each address."""
+    """Responses per route."""
 
     def __init__(self, store: Store, poller: Poller, drawer: Renderer, limits: Limits):
         self._store, self._poller, self._drawer, self._limits = store, poller, drawer, limits
@@ -69,7 +69,7 @@ class Pages:
         self._answers = _LruCache(lambda address: _CachedResponse(), ANSWERS_KEPT)
 
     def routes(self) -> list[Route]:
-        """Return the addresses."""
+        """Return the routes."""
         return [
             Route("/", self._index),
             Route("/state.json", self._state),
@@ -198,14 +198,14 @@ class Pages:
         return Response(answer, media_type="application/json")
 
     def _known(self, request: Request) -> str:
-        """Return the sweep that is asked for, if it and the trial that may be asked for are there.
+        """Return the requested sweep, after a check that it and the requested trial exist.
 
         Raises:
-            HTTPException: they are not.
+            HTTPException: The sweep or the trial is unknown.
         """
         sweep, trial, seen = request.path_params["sweep"], request.path_params.get("trial"), self._poller.seen()
         if seen.look is None:
-            raise HTTPException(503, seen.error or f"{self._store.url} is being read; ask again")
+            raise HTTPException(503, seen.error or f"{self._store.url} is being read. Try again shortly.")
         try:
             state = state_of(seen, sweep)
         except KeyError:
@@ -219,14 +219,14 @@ class Pages:
         return str(sweep)
 
     def _answer(self, request: Request, make: Make) -> Response:
-        """Return what is made of the last look, once for all that ask, or in one line that it is what the browser has."""
+        """Return the response made from the last poll, cached for all clients, or 304 if the browser has it."""
         seen, kept = self._poller.seen(), self._answers.get(f"{request.url.path}?{request.url.query}")
         with kept.lock:
             if kept.number != seen.number or seen.error:
                 try:
                     kept.body = json_text(make(seen) | {"error": seen.error})
                 except (OSError, StoreError) as error:
-                    said = seen.error or f"{self._store.url} does not answer ({first_line(error)}); it is asked again"
+                    said = seen.error or f"{self._store.url} does not answer ({first_line(error)}). Retrying."
                     return PlainTextResponse(f"{said}\n", 503)
                 kept.number = seen.number
             body = kept.body
@@ -237,14 +237,14 @@ T = TypeVar("T")
 
 
 class _LruCache(Generic[T]):
-    """What is kept by name: of those that were asked for last."""
+    """Cache of the most recently used values, by name."""
 
     def __init__(self, make: Callable[[str], T], most: int = MAX_CACHED_RESPONSES):
         self._make, self._most, self._lock = make, most, threading.Lock()
         self._known: OrderedDict[str, T] = OrderedDict()
 
     def get(self, name: str) -> T:
-        """Return that of one name."""
+        """Return the value of a name, and make it if needed."""
         with self._lock:
             if name not in self._known:
                 self._known[name] = self._make(name)
@@ -256,7 +256,7 @@ class _LruCache(Generic[T]):
 
 @dataclass
 class _CachedResponse:
-    """An answer, and the look that it was made of; whoever asks meanwhile waits for it."""
+    """A response with the number of its poll. Concurrent requests wait for the lock."""
 
     number: int = -1
     body: bytes = b""
@@ -272,9 +272,15 @@ def make_app(
     cookie: str = "depthrate",
     every_s: float = POLL_INTERVAL_S,
 ) -> Starlette:
-    """Return the application; it looks at the store while it is served.
+    """Create the application. It polls the store while it is served.
 
-    names: hosts under which it is known; token: what who asks has to show, null: nothing.
+    Args:
+        store: The store.
+        limits: Limits of SQL queries.
+        names: Host names of the server.
+        token: Token that requests must carry. None: no token.
+        cookie: Name of the token's cookie.
+        every_s: Seconds between polls.
     """
     poller, drawer = Poller(store, every_s), Renderer(store)
     pages = Pages(store, poller, drawer, limits)
@@ -307,7 +313,7 @@ def _refusal(request: Request, error: Exception) -> Response:
 
 @asynccontextmanager
 async def _watched(request: Request) -> AsyncIterator[Callable[[], bool]]:
-    """Yield what tells whether the client has closed its connection, which is seen while others work in here."""
+    """Yield a function that returns whether the client has closed its connection."""
     gone = threading.Event()
 
     async def watch() -> None:
@@ -323,7 +329,7 @@ async def _watched(request: Request) -> AsyncIterator[Callable[[], bool]]:
 
 
 def _file(content: bytes, media_type: str) -> Callable[[Request], Response]:
-    """Return an endpoint of something that never changes while the server runs, packed once."""
+    """Return an endpoint for static content, compressed once."""
     packed, tag = gzip.compress(content, 9), _tag(content)
 
     def answer(request: Request) -> Response:
@@ -336,7 +342,7 @@ def _file(content: bytes, media_type: str) -> Callable[[Request], Response]:
 
 
 def _unpacked(request: Request, packed: bytes, media_type: str, headers: Mapping[str, str] | None = None) -> Response:
-    """Return what is packed by gzip as it is, to who reads that."""
+    """Return gzip content, decompressed for clients that do not accept gzip."""
     headers = {**(headers or {}), "Vary": "Accept-Encoding"}
     if "gzip" not in request.headers.get("accept-encoding", ""):
         return Response(gzip.decompress(packed), media_type=media_type, headers=headers)
