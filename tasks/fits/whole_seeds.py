@@ -163,7 +163,8 @@ def log_x_interval(line: Line, spread: SeedSpread, log_target: float, log_x_C: A
         log_x_C: ln x at which each line meets the target, infinite if it never does.
 
     Returns:
-        Lower and upper limits. A limit is infinite if the band contains the target all the way.
+        Lower and upper limits. A limit is infinite if the search finds no end of the band, or the line never meets the
+        target.
     """
     meets_C = np.isfinite(log_x_C)
     start_C = np.where(meets_C, log_x_C, 0.0)
