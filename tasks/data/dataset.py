@@ -57,9 +57,9 @@ class DataShape:
     vocabulary_size: int | None = None
     """Number of distinct tokens if samples are texts, None if they are numbers."""
     has_targets: bool = False
-    """Whether samples have numeric targets instead of a class."""
+    """True if samples have numeric targets instead of a class."""
     labels_tokens: bool = False
-    """Whether each token is labelled with the next token, instead of one label per text."""
+    """True if each token is labelled with the next token, instead of one label per text."""
     reading_bytes: float = 0
     """Memory in bytes needed for reading, including the resulting arrays."""
     stream: StreamShape | None = None

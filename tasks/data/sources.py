@@ -55,7 +55,7 @@ class Layout:
     archive: str | None = None
     """Name of the published, compressed archive. The name without .gz is accepted too."""
     is_python: bool = False
-    """Flag for files that are Python pickles."""
+    """True if the files are Python pickles."""
 
     def describe(self) -> str:
         """Describe the files and archive expected, for messages."""
@@ -80,6 +80,12 @@ class Located:
 
 def locate(name: str, layouts: Sequence[Layout], source: DataSource, homepage: str) -> Located:
     """Locate a data set in the first of its layouts that is present.
+
+    Args:
+        name: Name of the data set, for messages.
+        layouts: Supported layouts, preferred one first.
+        source: Folder or other place to search.
+        homepage: Web page of the data set, for messages.
 
     Raises:
         DatasetError: No layout is present and complete. The message lists the paths searched and how to get the files.

@@ -34,7 +34,7 @@ class Cutoff:
     p_lack_of_fit: float | None
     """p-value of the test that the means at the remaining x lie on a power law. None without a degree of freedom."""
     passed: bool
-    """Whether the cut-off passes the test. If no cut-off passes, nothing is cut."""
+    """True if the cut-off passes the test. If no cut-off passes, nothing is cut."""
 
 
 def cutoff(

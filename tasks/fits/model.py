@@ -1,7 +1,7 @@
 """Base classes of the fit models: one object per model, with its names, formula and computations.
 
 Shapes: C curves on one design, N points, G groups (the distinct x, rising), R rows, P shape parameters (all but the
-prefactor; the first is the exponent; at most two), S starting points. Curves and rows come last.
+prefactor, at most two, the first is the exponent), S starting points. Curves and rows come last.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ class FitParameter:
 
 
 class Model(ABC):
-    """Model log y = log c + shape(x; a, at most one more parameter). To add a model, add an instance to MODELS."""
+    """Model log y = log c + shape(x), with parameters a and at most one more. To add a model, add an instance to MODELS."""
 
     name: str
     """Name in the fits table."""
     words: str
-    """Name in prose, such as `power law with floor`."""
+    """Name in prose, for example `power law with floor`."""
     formula: str
     """Formula of y, with ^{...} for an exponent of more than one character: `c x^{-a} + floor`."""
     parameters: tuple[FitParameter, ...] = ()
     """Parameters in addition to c and a."""
     has_theory: bool = False
-    """Whether a theorem predicts the exponent, so that a = 1/2 and a = 1 are tested."""
+    """True if a theorem predicts the exponent, so that a = 1/2 and a = 1 are tested."""
     values_are_told: bool = False
-    """Whether a sentence that prefers this model to the power law states its exponent and other parameters."""
+    """True if a sentence that prefers this model to the power law states its exponent and other parameters."""
 
     @property
     def num_parameters(self) -> int:

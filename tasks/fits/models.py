@@ -1,7 +1,7 @@
 """Fit models and the table MODELS.
 
 Shapes: C curves on one design, N points, G groups (the distinct x, rising), R rows, P shape parameters (all but the
-prefactor; the first is the exponent). Curves and rows come last.
+prefactor, the first is the exponent). Curves and rows come last.
 """
 
 from __future__ import annotations

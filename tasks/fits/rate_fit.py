@@ -66,7 +66,7 @@ class RateFit:
     profile_low: float | None = None
     profile_high: float | None = None
     """95 % interval of the exponent by profile likelihood (F test). Assumes independent values with the same variance at
-    all x after weighting. An end is None if the points do not determine it, both if whole seeds are known."""
+    every x after weighting. An end is None if the points do not determine it, both if whole seeds are known."""
     p_half: float | None = None
     p_one: float | None = None
     """Two-sided p-values of a = 1/2 and a = 1: over whole seeds if known, else by the profile. None for models that are
@@ -88,7 +88,7 @@ class RateFit:
         return self.others.get(name) if name not in _COLUMNS else getattr(self, name)
 
     def row(self) -> dict[str, Any]:
-        """Return the fit as a table row: the columns, then the other parameters by name."""
+        """Build the row of the fits table: the columns, then the other parameters by name."""
         return {name: getattr(self, name) for name in _COLUMNS} | dict(self.others)
 
 
