@@ -1,1 +1,1 @@
-"""Data sets: where they come from, and how they are read."""
+"""Data sets: sources, formats and preparation."""

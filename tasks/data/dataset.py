@@ -1,4 +1,4 @@
-"""A data set as training takes it, whoever provides it: a published one, a task of its own, or a user's arrays.
+"""Data sets as used by training: published ones, generated ones and custom arrays.
 
 Importable without torch. Shapes: N samples, I numbers of a sample, K classes.
 """
@@ -16,63 +16,63 @@ import numpy as np
 from depthrate.tasks.data.sources import DatasetError
 
 DISTANCE_BLOCK_ROWS = 10_000
-"""Samples whose distances are compared: all pairs of as many take some 10 s."""
+"""Maximum number of samples for the pairwise distance check, which then takes about 10 s."""
 COMPARED_AT_ONCE = 1000
 DUPLICATE_SQ_DISTANCE = 1e-12
-"""Squares of distances between samples of norm 1 that are no larger are the rounding of none."""
+"""Maximum squared distance, between samples of norm 1, that counts as zero (rounding)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamShape:
-    """What is known of samples that are too many to hold: each is read when it is drawn."""
+    """Size and cost of samples that do not fit in memory and are read when a batch is sampled."""
 
     num_measured: int
-    """Samples that are held, on which loss and layers are measured."""
+    """Number of samples in memory, used to measure loss and layers."""
     kept_bytes: float = 0
-    """Memory taken for as long as training lasts, beside these samples and a batch."""
+    """Memory in bytes used throughout training, in addition to these samples and a batch."""
     sample_bytes: float = 0
-    """One sample as it comes."""
+    """Size in bytes of one sample as read."""
     sample_s: float = 0
-    """Rough seconds that reading one takes."""
+    """Approximate seconds to read one sample."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampleStream:
-    """Training samples that are read when they are drawn."""
+    """Training samples that are read when a batch is sampled."""
 
     num_samples: int
     read: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-    """From indices [B] to samples as training takes them, [B, I], and their class numbers [B] or targets [B, m]."""
+    """Function from indices [B] to training samples [B, I] and their class numbers [B] or targets [B, m]."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataShape:
-    """What is known of a data set before it is read: networks are made for it, and memory is predicted from it."""
+    """Shape of a data set, known before it is read. It determines the networks and the predicted memory."""
 
     num_samples: int
     sample_shape: tuple[int, ...]
-    """Channels, rows, columns of an image; (tokens,) of a text; (I,) of a plain vector."""
+    """Shape of one sample: (channels, rows, columns) of an image, (tokens,) of a text, (I,) of a vector."""
     num_classes: int
-    """Of a regression the numbers of a target: either way what the network gives for a sample."""
+    """Number of network outputs per sample: classes or, for a regression, the numbers of a target."""
     vocabulary_size: int | None = None
-    """Tokens that are told apart, where samples are texts; null: samples are numbers."""
+    """Number of distinct tokens if samples are texts, None if they are numbers."""
     has_targets: bool = False
-    """Whether samples have numbers as targets instead of a class."""
+    """True if samples have numeric targets instead of a class."""
     labels_tokens: bool = False
-    """Whether each token of a text has a label, the token after it, instead of the whole text one."""
+    """True if each token is labelled with the next token, instead of one label per text."""
     reading_bytes: float = 0
-    """Memory that reading it takes, the arrays that it gives included."""
+    """Memory in bytes needed for reading, including the resulting arrays."""
     stream: StreamShape | None = None
-    """What more there is to know of samples that are not held; null: all are."""
+    """Size and cost of samples read on demand. None if all samples are in memory."""
 
     @property
     def num_held(self) -> int:
-        """Samples in memory, on which loss and layers are measured."""
+        """Number of samples in memory, used to measure loss and layers."""
         return self.num_samples if self.stream is None else self.stream.num_measured
 
     @property
     def num_inputs(self) -> int:
-        """Numbers (or tokens) of one sample."""
+        """Count of numbers (or tokens) in one sample."""
         return math.prod(self.sample_shape)
 
 
@@ -81,20 +81,20 @@ class Dataset:
     """Inputs and labels sorted by class, so that each class is one contiguous segment."""
 
     x_NI: np.ndarray
-    """Numbers, or of a text its token numbers, flat; `sample_shape` says how they lie."""
+    """Flat samples: numbers, or token numbers of a text, to be reshaped to `sample_shape`."""
     labels_N: np.ndarray
-    """Class numbers; of a regression targets [N, m], of next tokens a class a token [N, S], in the order in which samples
-    come."""
+    """Class numbers [N]. Targets [N, m] (regression) and classes per token [N, S] (next token) keep the order of the
+    input samples."""
     class_counts_K: np.ndarray
-    """Of a regression empty."""
+    """Number of samples per class. Empty for a regression."""
     sample_shape: tuple[int, ...] = ()
-    """Of one sample; (): a plain vector."""
+    """Shape of one sample, () for a vector."""
     vocabulary_size: int | None = None
-    """Tokens that are told apart, where samples are texts."""
+    """Number of distinct tokens if samples are texts, None if they are numbers."""
     test: Dataset | None = None
-    """Samples that are not trained on, where there are any."""
+    """Test samples, which are not trained on, or None."""
     stream: SampleStream | None = None
-    """What training draws from, where these are the measured ones of too many to hold."""
+    """Training samples read on demand. The arrays then hold only the measured samples."""
 
     @classmethod
     def from_arrays(
@@ -105,10 +105,19 @@ class Dataset:
         vocabulary_size: int | None = None,
         test: Dataset | None = None,
     ) -> Dataset:
-        """Return samples [N, *sample shape] with labels [N], 0 to K - 1, as a data set; the order within a class stays.
+        """Build a data set from labelled samples. The order within a class is kept.
+
+        Args:
+            x: Samples, shape [N, *sample shape].
+            labels: Class numbers 0 to K - 1, shape [N].
+            vocabulary_size: Number of distinct tokens, if samples are texts.
+            test: Samples that are not trained on.
+
+        Returns:
+            The samples, sorted by class.
 
         Raises:
-            DatasetError: the arrays do not fit together, a class is empty, or a number is not finite.
+            DatasetError: The arrays do not fit together, a class is empty, or a number is not finite.
         """
         x, labels_N = np.asarray(x), np.asarray(labels)
         _check_arrays(x, labels_N, vocabulary_size)
@@ -123,22 +132,22 @@ class Dataset:
 
     @property
     def has_targets(self) -> bool:
-        """Whether samples have numbers as targets instead of a class."""
+        """Return whether samples have numeric targets instead of a class."""
         return self.labels_N.ndim == 2 and self.labels_N.dtype.kind == "f"
 
     @property
     def is_balanced(self) -> bool:
-        """Whether every class has the same number of samples."""
+        """Return whether every class has the same number of samples."""
         return bool((self.class_counts_K == self.class_counts_K[0]).all())
 
     @property
     def num_samples(self) -> int:
-        """Samples that are trained on."""
+        """Number of training samples."""
         return len(self.x_NI) if self.stream is None else self.stream.num_samples
 
     @property
     def shape(self) -> DataShape:
-        """What networks are made for."""
+        """Shape of the data set, which determines the networks."""
         return DataShape(
             num_samples=self.num_samples,
             sample_shape=self.sample_shape or self.x_NI.shape[1:],
@@ -152,7 +161,7 @@ class Dataset:
 
     @cached_property
     def closest_samples(self) -> float | None:
-        """Smallest distance between two samples scaled to norm 1; null where too many would have to be compared, or tokens."""
+        """Smallest distance between two samples scaled to norm 1. None for tokens or more than DISTANCE_BLOCK_ROWS samples."""
         if len(self.x_NI) > DISTANCE_BLOCK_ROWS or not np.issubdtype(self.x_NI.dtype, np.floating):
             return None
         unit_NI = self.x_NI.reshape(len(self.x_NI), -1).astype(np.float64)
@@ -167,7 +176,7 @@ class Dataset:
 
     @cached_property
     def content_hash(self) -> str:
-        """Hexadecimal SHA-256 of samples, labels and shape, test set included: what a trial on it depends on."""
+        """Hexadecimal SHA-256 of samples, labels and shape, including the test set."""
         digest = hashlib.sha256(
             repr((self.x_NI.shape, self.x_NI.dtype.str, self.sample_shape, self.vocabulary_size)).encode()
         )
@@ -179,7 +188,7 @@ class Dataset:
 
 
 def numbered_samples(num_classes: int, num_samples: int) -> Dataset:
-    """Return the data set of a model whose features are free: each sample is its own number, every class has as many."""
+    """Build a balanced data set for models with free features: each sample is its own index."""
     per_class = num_samples // num_classes
     labels_N = np.repeat(np.arange(num_classes), per_class)
     return Dataset(np.arange(num_samples)[:, None], labels_N, np.full(num_classes, per_class))

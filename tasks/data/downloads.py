@@ -1,4 +1,4 @@
-"""Where data sets are downloaded from: addresses and checksums of the files that training reads. Importable without torch."""
+"""Addresses and checksums of the data set files used for training. Importable without torch."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Download:
-    """One published file."""
+    """A published file."""
 
     url: str
     sha256: str
-    """As libraries that have fetched the file for years state it: publishers give an md5 or nothing."""
+    """Checksum used by established libraries, since publishers provide an MD5 or none."""
     path: str
-    """Where it goes below DEPTHRATE_DATA."""
+    """Destination relative to DEPTHRATE_DATA."""
 
 
 def _idx(folder: str, base: str, images_sha256: str, labels_sha256: str) -> tuple[Download, ...]:

@@ -1,6 +1,6 @@
-"""The published formats of image data sets, decoded to arrays of bytes.
+"""Decoders from published image formats to arrays of bytes.
 
-Shapes: N images, I = channels x rows x columns numbers of an image, in that order.
+Shapes: N images, I = channels x rows x columns numbers per image, in that order.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0
 
 
 def read_idx(content: bytes, origin: str) -> np.ndarray:
-    """Decode an IDX file, compressed with gzip or not.
+    """Decode an IDX file, plain or gzipped.
 
     Raises:
-        DatasetError: the content is not IDX, is cut short, or has bytes left over; the message names `origin`.
+        DatasetError: The content is not IDX, is truncated or has trailing bytes. The message names `origin`.
     """
     content = unzipped(content, origin)
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in _IDX_TYPES:
@@ -47,10 +47,10 @@ def read_idx(content: bytes, origin: str) -> np.ndarray:
 def read_idx_pair(
     images: tuple[bytes, str], labels: tuple[bytes, str], *, num_images: int, rows: int, columns: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Decode images [N, I] and labels [N], each given as (content, origin).
+    """Decode images [N, I] and labels [N], each passed as (content, origin).
 
     Raises:
-        DatasetError: a file is damaged, or does not hold exactly `num_images` images of that size, or as many labels.
+        DatasetError: A file is corrupt, or does not hold exactly `num_images` labels or images of that size.
     """
     images_NYX, labels_N = read_idx(*images), read_idx(*labels)
     for array, shape, origin in (
@@ -68,10 +68,12 @@ def read_idx_pair(
 def read_cifar_binary(
     content: bytes, origin: str, *, num_images: int, label_bytes: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Decode images [N, I] and labels [N] of a CIFAR binary file; the last of the label bytes is taken (CIFAR-100's fine one).
+    """Decode images [N, I] and labels [N] of a CIFAR binary file.
+
+    The label is the last label byte (the fine label of CIFAR-100).
 
     Raises:
-        DatasetError: the file has not exactly `num_images` records.
+        DatasetError: The file does not have exactly `num_images` records.
     """
     record = label_bytes + CIFAR_PIXELS
     records = _records(content, origin, num_images, record, f"{label_bytes} label and {CIFAR_PIXELS} pixel bytes")
@@ -79,17 +81,17 @@ def read_cifar_binary(
 
 
 def read_cifar_python(content: bytes, origin: str, *, num_images: int, labels: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Decode images [N, I] and labels [N] of a CIFAR batch pickled for Python.
+    """Decode images [N, I] and labels [N] of a pickled CIFAR batch.
 
-    Only arrays and plain values are unpickled: nothing in the file can run.
+    Only arrays and plain values are unpickled, so the file cannot execute code.
 
     Raises:
-        DatasetError: the file is damaged, holds anything else, or has not exactly `num_images` images.
+        DatasetError: The file is corrupt, contains other objects, or does not have exactly `num_images` images.
     """
     try:
         batch = _PlainUnpickler(io.BytesIO(content), encoding="bytes").load()
         images_NI, labels_N = np.asarray(batch[b"data"]), np.asarray(batch[labels], dtype=np.int64)
-    except Exception as error:  # a damaged pickle raises anything at all
+    except Exception as error:  # A corrupt pickle can raise any exception.
         raise DatasetError(
             f"{origin} is not a CIFAR batch for Python ({type(error).__name__}: {error}); get it again"
         ) from error
@@ -108,19 +110,19 @@ class _PlainUnpickler(pickle.Unpickler):
         if (module, name) == ("numpy", "dtype"):
             return np.dtype
         if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
-            return np.zeros(0).__reduce__()[0]  # that very function, wherever this numpy keeps it
+            return np.zeros(0).__reduce__()[0]  # the same function, independent of its module in this numpy
         raise pickle.UnpicklingError(f"it wants to load {module}.{name}, which no CIFAR batch needs")
 
 
 def read_stl10_binary(
     images: tuple[bytes, str], labels: tuple[bytes, str], *, num_images: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Decode images [N, I] and labels [N] (0 to 9) of STL-10's training set, each given as (content, origin).
+    """Decode images [N, I] and labels [N] (0 to 9) of STL-10, each passed as (content, origin).
 
-    Its labels run from 1 to 10, and each channel is stored column by column.
+    The files store labels from 1 to 10 and each channel column by column.
 
     Raises:
-        DatasetError: a file has not exactly `num_images` records.
+        DatasetError: A file does not have exactly `num_images` records.
     """
     pixels = 3 * STL10_SIDE**2
     columns_NCXY = _records(*images, num_images, pixels, f"{pixels} pixel bytes").reshape(-1, 3, STL10_SIDE, STL10_SIDE)

@@ -1,6 +1,6 @@
-"""Whether labels are classes, one a sample; if not, the sentence that says what they are and what to do.
+"""Check that labels are classes, one per sample, and describe the problem and its fix if they are not.
 
-Importable without torch. Shapes: N samples, T tokens, m numbers of a target.
+Importable without torch. Shapes: N samples, T tokens, m numbers per target.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import numpy as np
 
 
 class LabelsError(ValueError):
-    """Labels that are no classes; the message says what they are and what to give."""
+    """Labels that are not classes. The message describes them and the labels needed."""
 
 
 def as_array(labels: Any) -> np.ndarray:
-    """Return labels of numpy, torch or lists as an array.
+    """Convert labels from numpy, torch or lists to an array.
 
     Raises:
-        LabelsError: samples have lists of different lengths.
+        LabelsError: Samples have lists of different lengths.
     """
     if hasattr(labels, "detach"):
         return labels.detach().cpu().numpy()
@@ -29,12 +29,13 @@ def as_array(labels: Any) -> np.ndarray:
 
 
 def check_classes(labels: np.ndarray, num_samples: int) -> None:
-    """Refuse labels that are not one class for each of `num_samples` samples.
+    """Check that there is one class per sample.
 
-    Numbers of a regression have (nearly) as many values as samples: each would be a class of its own, and collapse perfect.
+    Regression targets have nearly as many distinct values as samples. As classes they would make collapse perfect.
 
     Raises:
-        LabelsError: their number differs, or they are targets, several labels a sample, a label a token, or missing.
+        LabelsError: There are not `num_samples` labels, or they are targets, several per sample, one per token, or
+            missing.
     """
     if labels.ndim and len(labels) != num_samples:
         raise LabelsError(f"{num_samples} samples have labels of shape {list(labels.shape)}; give one label a sample")

@@ -1,4 +1,4 @@
-"""A Markov chain over tokens whose frequencies follow Zipf's law and whose entropy is known: the data set `markov`.
+"""Data set `markov`: a Markov chain over tokens with Zipf frequencies and known entropy.
 
 Importable without torch. Shapes: V tokens, N sequences, S tokens of context.
 """
@@ -12,27 +12,27 @@ import numpy as np
 
 MARKOV = "markov"
 BALANCED = 1e-12
-"""How far, as a share, a token's frequency may be off after a step of the chain."""
+"""Maximum relative error of a token's frequency after a step of the chain."""
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Tokens of which each follows the one `order` places before it: x_t ~ transition[x_(t - order)].
+    """Markov chain in which a token depends on the one `order` places before it: x_t ~ transition[x_(t - order)].
 
-    The first `order` of a sequence are drawn from `stationary`, so that every token of it has these frequencies.
+    The first `order` tokens are sampled from `stationary_V`, so these frequencies hold at every position.
     """
 
     stationary_V: np.ndarray
-    """Frequencies, falling: that of the i-th token is proportional to i^-zipf."""
+    """Token frequencies in falling order: the i-th is proportional to i^-zipf."""
     transition_VV: np.ndarray
-    """Rows sum to 1."""
+    """Transition probabilities. Each row sums to 1."""
     order: int
 
     def floor(self, context_length: int) -> float:
-        """Return the least expected cross-entropy, in nats, of the token after each of so many tokens of context.
+        """Return the minimum expected cross-entropy in nats, averaged over the positions of a context of this length.
 
-        It is the entropy rate sum_i p_i H(P_i) where the context reaches `order` tokens back, the entropy H(p) where it does
-        not, averaged over positions.
+        At positions where the context reaches `order` tokens back it is the entropy rate sum_i p_i H(P_i), elsewhere the
+        entropy H(p).
         """
         rate = float(self.stationary_V @ _entropies(self.transition_VV))
         unseen = min(self.order - 1, context_length)
@@ -41,7 +41,7 @@ class Chain:
         ) / context_length
 
     def sequences(self, number: int, length: int, rng: np.random.Generator) -> np.ndarray:
-        """Return drawn sequences [number, length]; fewer of them are the first of more."""
+        """Sample sequences [number, length]. A smaller sample is a prefix of a larger one."""
         uniform_NS = rng.random((number, length))
         first_V, next_VV = np.cumsum(self.stationary_V), np.cumsum(self.transition_VV, axis=1)
         tokens_NS = np.empty((number, length), np.int64)
@@ -51,16 +51,16 @@ class Chain:
             else:
                 before_N = tokens_NS[:, place - self.order]
                 drawn_N = (next_VV[before_N] <= uniform_NS[:, place, None]).sum(1)
-            tokens_NS[:, place] = np.minimum(drawn_N, len(first_V) - 1)  # a sum may end short of 1 by rounding
+            tokens_NS[:, place] = np.minimum(drawn_N, len(first_V) - 1)  # rounding can leave a sum below 1
         return tokens_NS
 
 
 @functools.lru_cache(maxsize=4)
 def chain(vocabulary_size: int, *, order: int, zipf: float, sharpness: float, seed: int) -> Chain:
-    """Return the chain of these parameters.
+    """Build the chain with these parameters.
 
-    The joint frequencies of a token and the one that follows are exp(sharpness z), z standard normal, scaled by rows and by
-    columns until both sums are Zipf's (iterative proportional fitting): so the frequencies are exactly stationary.
+    The joint frequencies of a token and its successor are exp(sharpness z), z standard normal. Rows and columns are
+    scaled until both sums follow Zipf's law (iterative proportional fitting), so the frequencies are stationary.
     """
     frequency_V = np.arange(1, vocabulary_size + 1) ** -float(zipf)
     frequency_V /= frequency_V.sum()

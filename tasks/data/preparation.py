@@ -1,6 +1,6 @@
-"""From all images or texts of a set to those that a trial trains on: the draw, and the normalisation.
+"""Sampling and normalisation of a data set for a trial.
 
-Shapes: N images, I numbers of an image, K classes.
+Shapes: N images, I numbers per image, K classes.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ ROWS_AT_ONCE = 4096
 def drawn(
     name: str, labels_N: np.ndarray, num_classes: int, samples_per_class: int | None, data_seed: int
 ) -> np.ndarray:
-    """Return the indices of `samples_per_class` samples of each class, class after class; of all where it is null.
+    """Sample the indices of `samples_per_class` samples per class, or of all if it is None, in class order.
 
     Raises:
-        DatasetError: a class has too few.
+        DatasetError: A class has too few samples.
     """
     segments = []
     for label in range(num_classes):
@@ -41,12 +41,12 @@ def drawn(
 def prepare_classes(
     whole: Dataset, name: str, *, samples_per_class: int | None, data_seed: int, normalize: str, dtype: str
 ) -> Dataset:
-    """Return samples drawn of each class, in the order of classes, and normalised, with the test split by the same moments.
+    """Sample each class and normalise, in class order. The test split is normalised with the same moments.
 
     Tokens are not normalised.
 
     Raises:
-        DatasetError: a class has too few samples.
+        DatasetError: A class has too few samples.
     """
     chosen = drawn(name, whole.labels_N, len(whole.class_counts_K), samples_per_class, data_seed)
     x_NI, labels_N = whole.x_NI[chosen], whole.labels_N[chosen]
@@ -65,20 +65,21 @@ def prepare_classes(
 
 
 def scaled(images_NI: np.ndarray, mean: np.ndarray | float, std: np.ndarray | float, dtype: np.dtype) -> np.ndarray:
-    """Return (images - mean) / std in `dtype`, formed in float64."""
+    """Return (images - mean) / std in `dtype`, computed in float64."""
     x_NI = np.empty(images_NI.shape, dtype)
     for start in range(
         0, len(images_NI), ROWS_AT_ONCE
-    ):  # in parts: a whole set in float64 would be eight times its file
+    ):  # in blocks, since float64 takes eight times the size of the file
         rows = slice(start, start + ROWS_AT_ONCE)
         x_NI[rows] = (images_NI[rows].astype(np.float64) - mean) / std
     return x_NI
 
 
 def moments(images_NI: np.ndarray, normalize: str) -> tuple[np.ndarray | float, np.ndarray | float]:
-    """Return the mean and the standard deviation to normalise by: of all numbers (`global`), of each, or 0 and 1 (`none`).
+    """Compute the mean and standard deviation for normalisation.
 
-    Pixels are whole numbers, so that their sums are exact and the same on every machine.
+    They are over all numbers (`global`), per number (`per_feature`), or 0 and 1 (`none`). Pixels are integers, so their
+    sums are exact and identical on every machine.
     """
     if normalize == "none":
         return 0.0, 1.0
@@ -94,7 +95,7 @@ def moments(images_NI: np.ndarray, normalize: str) -> tuple[np.ndarray | float, 
         squares_I += (block * block).sum(0)
     if normalize == "per_feature":
         count = len(images_NI)
-        spread_I = count * squares_I.astype(object) - sum_I.astype(object) ** 2  # whole numbers too large for numpy's
+        spread_I = count * squares_I.astype(object) - sum_I.astype(object) ** 2  # Python int: too large for int64
         std_I = np.sqrt(spread_I.astype(np.float64)) / count
         return sum_I / count, np.where(std_I > 0, std_I, 1.0)  # a pixel that is always dark stays 0
     count, total, squares = images_NI.size, sum(sum_I.tolist()), sum(squares_I.tolist())
@@ -103,7 +104,7 @@ def moments(images_NI: np.ndarray, normalize: str) -> tuple[np.ndarray | float, 
 
 
 def _is_vast(values_NI: np.ndarray) -> bool:
-    """Whether the squares of whole numbers add up to more than one of 64 bits holds."""
+    """Return whether the sum of the squared integers could exceed 64 bits."""
     if values_NI.dtype.itemsize <= 2 or not values_NI.size:
         return False
     largest = max(abs(int(values_NI.min())), abs(int(values_NI.max())))

@@ -1,6 +1,6 @@
-"""The table of published data sets, and how each is read from its files. Importable without torch.
+"""Table of published data sets and their readers. Importable without torch.
 
-Shapes: N samples, I numbers of an image (channels x rows x columns) or tokens of a text, K classes.
+Shapes: N samples, I numbers per image (channels x rows x columns) or tokens per text, K classes.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ from depthrate.tasks.data.sources import DatasetError, DataSource, Layout, Locat
 
 CIFAR_BATCH = 10_000
 READING_TEXT_BYTES = 60e6
-"""Memory that the reviews' tokens take while they are read (measured)."""
+"""Memory in bytes for reading the reviews' tokens (measured)."""
 Files = Mapping[str, tuple[bytes, str]]
-"""File -> (its content, its place for messages)."""
+"""Content of each file and its path for messages: file -> (content, origin)."""
 Decoded = tuple[np.ndarray, np.ndarray]
 """Images [N, I] and labels [N]."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedDataset:
-    """What is known of a data set before it is read."""
+    """Properties of a published data set that are known before it is read."""
 
     num_samples: int
     smallest_class: int
     num_classes: int = 10
     image_shape: tuple[int, int, int] | None = None
-    """Channels, rows, columns; null for a text."""
+    """Channels, rows and columns. None for text."""
     homepage: str = ""
     layouts: tuple[Layout, ...] = ()
-    """Forms in which it is read, the first one preferred; none for what comes with depthrate."""
+    """Supported layouts, preferred one first. Empty for data sets included in depthrate."""
     test: tuple[int, tuple[Layout, ...]] | None = None
-    """Samples of the test split, and the forms in which it is read; null where none is read."""
+    """Number of test samples and supported layouts of the test split. None without a supported test split."""
     read: Callable[[PublishedDataset, Layout, Files], Decoded] | None = None
-    """Decodes the files of a form; null for texts, and for what comes with depthrate."""
+    """Decoder for the files of a layout. None for text and for data sets included in depthrate."""
 
     @property
     def is_text(self) -> bool:
-        """Whether its samples are texts."""
+        """Return whether samples are text."""
         return self.image_shape is None
 
     def shape(
         self, *, samples_per_class: int | None, context_length: int, vocabulary_size: int, dtype: str
     ) -> DataShape:
-        """Return the shape of what `load_dataset` gives for the same arguments."""
+        """Return the shape of the data set that `load_dataset` returns for the same arguments."""
         num_samples = self.num_samples if samples_per_class is None else samples_per_class * self.num_classes
         if self.image_shape is None:
             return DataShape(
@@ -111,7 +111,7 @@ def _idx(name: str, split: str = "train") -> tuple[Layout, ...]:
 
 
 def _of_file(layouts: tuple[Layout, ...], *files: tuple[str, ...]) -> tuple[Layout, ...]:
-    """Return the forms of a test split: each like the one of the training split, with other files."""
+    """Return the training split's layouts with the files of the test split."""
     return tuple(dataclasses.replace(layout, files=each) for layout, each in zip(layouts, files, strict=True))
 
 
@@ -169,7 +169,7 @@ PUBLISHED = {
         test=(CIFAR_BATCH, _CIFAR10_TEST),
         read=_read_cifar10,
     ),
-    "cifar10_batch1": PublishedDataset(  # a data set of its own, so that a part never passes for the whole
+    "cifar10_batch1": PublishedDataset(  # a separate data set, so that a part is never mistaken for the whole
         num_samples=CIFAR_BATCH,
         smallest_class=937,
         image_shape=(3, 32, 32),
@@ -211,20 +211,20 @@ PUBLISHED = {
 
 
 def check_dataset(name: str, source: DataSource) -> Located | None:
-    """Return where the files of a data set lie; null for one that comes with depthrate.
+    """Locate the files of a data set. Return None for a data set included in depthrate.
 
     Raises:
-        DatasetError: a file is missing; the message says where it was looked for and how to get it.
+        DatasetError: A file is missing. The message lists the paths searched and how to get the file.
     """
     info = PUBLISHED[name]
     return locate(name, info.layouts, source, info.homepage) if info.layouts else None
 
 
 def check_test(name: str, source: DataSource) -> Located:
-    """Return where the files of a data set's test split lie.
+    """Locate the files of a data set's test split.
 
     Raises:
-        DatasetError: none is known, or a file is missing; the message says where it was looked for.
+        DatasetError: The test split is not supported, or a file is missing. The message lists the paths searched.
     """
     info = PUBLISHED[name]
     if info.test is None:
@@ -236,10 +236,10 @@ def check_test(name: str, source: DataSource) -> Located:
 
 
 def check_contents(name: str, source: DataSource) -> None:
-    """Read all of a data set as a trial would; reviews are tokenised, and kept for the trials.
+    """Read a whole data set to verify it. Reviews are tokenised and cached for the trials.
 
     Raises:
-        DatasetError: a file is missing or damaged.
+        DatasetError: A file is missing or corrupt.
     """
     located = check_dataset(name, source)
     if PUBLISHED[name].is_text:
@@ -260,14 +260,24 @@ def load_dataset(
     dtype: str = "float64",
     test: bool = False,
 ) -> Dataset:
-    """Load a data set, draw `samples_per_class` samples of each class, normalise, and sort by class.
+    """Load a data set, sample each class, normalise, and sort by class.
 
-    The draw depends on `data_seed` alone, and a smaller draw is a prefix of a larger one. Images are normalised in
-    float64 and given in `dtype`; of texts the last `context_length` tokens are given. The test split, where it is wanted,
-    comes whole, normalised as the training split is.
+    Args:
+        name: Key of PUBLISHED.
+        source: Folder or other place with the files.
+        samples_per_class: Number of samples per class. None: all.
+        data_seed: Seed of the sample, which depends on nothing else. A smaller sample is a prefix of a larger one.
+        normalize: Normalisation of images in float64, see `moments`.
+        context_length: Number of tokens per text: the last ones are used.
+        vocabulary_size: Number of distinct tokens. Less frequent tokens become UNKNOWN.
+        dtype: Type of the normalised images.
+        test: Whether to load the whole test split, normalised like the training split. Ignored for text.
+
+    Returns:
+        The samples, sorted by class.
 
     Raises:
-        DatasetError: a file is missing or damaged, or a class has too few samples.
+        DatasetError: A file is missing or corrupt, or a class has too few samples.
     """
     info = PUBLISHED[name]
     if info.is_text:
@@ -301,10 +311,10 @@ def _load_test(name: str, source: DataSource) -> Dataset:
 
 
 def load_corpus_of(name: str, source: DataSource) -> Corpus:
-    """Return all texts of a set as tokens.
+    """Load a whole text data set as tokens.
 
     Raises:
-        DatasetError: the archive is missing or damaged.
+        DatasetError: The archive is missing or corrupt.
     """
     located = check_dataset(name, source)
     assert located is not None

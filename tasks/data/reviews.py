@@ -1,8 +1,8 @@
-"""The IMDB reviews as sequences of token numbers; the same archive gives the same numbers everywhere.
+"""IMDB reviews as sequences of token numbers. The same archive gives the same numbers on every machine.
 
-A token is a run of ASCII letters and digits, lower case, with what follows an apostrophe. Tokens are numbered by how
-often they occur in the whole training set, ties by alphabet: 0 is padding, 1 any token beyond the vocabulary, 2 the most
-frequent one. So a smaller vocabulary is a prefix of a larger one, and neither depends on which reviews a trial draws.
+A token is a lower-case run of ASCII letters and digits, including suffixes after an apostrophe. Tokens are numbered by
+falling frequency in the whole training set, ties alphabetically: 0 is padding, 1 any token outside the vocabulary, 2 the
+most frequent token. A smaller vocabulary is thus a prefix of a larger one, and independent of a trial's sample.
 
 Shapes: N reviews, S tokens of context, M tokens of all reviews.
 """
@@ -28,26 +28,26 @@ from depthrate.tasks.private_cache import private_cache
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
 REVIEWS_PER_CLASS = 12_500
 TOKENIZER_VERSION = 1
-"""Part of the cache's key: raise it when `tokenize` or the numbering changes."""
+"""Version in the cache key, to be raised when `tokenize` or the numbering changes."""
 _TOKEN = re.compile(r"[a-z0-9]+(?:'[a-z]+)*")
 _TRAINING_REVIEW = re.compile(r"aclImdb/train/(neg|pos)/([^/]+\.txt)")
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """All training reviews, each a stretch of `tokens_M`, negative ones first, by file name within a class."""
+    """All training reviews, one segment of `tokens_M` per review: negative reviews first, by file name within a class."""
 
     tokens_M: np.ndarray
-    """Numbers from FIRST_WORD on."""
+    """Token numbers of all reviews, from FIRST_WORD on."""
     ends_N: np.ndarray
-    """Where each review ends."""
+    """End (exclusive) of each review in `tokens_M`."""
     labels_N: np.ndarray
-    """0 negative, 1 positive."""
+    """Labels: 0 negative, 1 positive."""
 
     def contexts(self, reviews: np.ndarray, context_length: int, vocabulary_size: int) -> np.ndarray:
-        """Return the last tokens of the chosen reviews [N, S], padded in front, so that the last position is a word's.
+        """Return the last tokens of the selected reviews, [N, S], padded in front so that the last position is a word.
 
-        The end is taken because a review's verdict stands there, and the network is read out at the last position.
+        The end usually holds a review's verdict, and the network's output is taken at the last position.
         """
         x_NS = np.full((len(reviews), context_length), PADDING, dtype=np.int64)
         for row, review in enumerate(reviews):
@@ -57,8 +57,10 @@ class Corpus:
         return x_NS
 
     def windows(self, length: int, vocabulary_size: int) -> np.ndarray:
-        """Return stretches of so many tokens [W, length] that do not overlap, each of one review; what is left of it is not
-        given."""
+        """Split the reviews into windows of `length` tokens, [W, length].
+
+        Windows do not overlap or cross reviews. A review's remaining tokens are omitted.
+        """
         starts = np.concatenate([[0], self.ends_N[:-1]])
         whole_N = (self.ends_N - starts) // length
         first_W = np.repeat(starts, whole_N)
@@ -68,16 +70,16 @@ class Corpus:
 
 
 def tokenize(text: str) -> list[str]:
-    """Return the tokens of a review; its HTML line breaks separate words."""
+    """Split a review into tokens. HTML line breaks separate words."""
     return _TOKEN.findall(text.lower().replace("<br />", " "))
 
 
 def build_corpus(reviews: Iterable[tuple[int, str]]) -> Corpus:
-    """Number the tokens of (label, text) pairs, in the order given."""
+    """Build a corpus from (label, text) pairs, in their order."""
     first_seen: dict[str, int] = {}
     labels, texts = [], []
     for label, text in reviews:
-        labels.append(label)  # as numbers at once: the words of all reviews as Python texts would take half a gigabyte
+        labels.append(label)  # convert to numbers at once: all words as Python strings would take 0.5 GB
         texts.append(
             np.array([first_seen.setdefault(word, len(first_seen)) for word in tokenize(text)], dtype=np.int32)
         )
@@ -91,10 +93,10 @@ def build_corpus(reviews: Iterable[tuple[int, str]]) -> Corpus:
 
 
 def load_corpus(opened: IO[bytes], origin: str) -> Corpus:
-    """Return the corpus of an archive, from the cache where this very content was read before.
+    """Load the corpus of an archive, from the cache if an archive with the same content was read before.
 
     Raises:
-        DatasetError: the archive is damaged or lacks reviews.
+        DatasetError: The archive is corrupt or lacks reviews.
     """
     digest = hashlib.sha256()
     while part := opened.read(1 << 20):
@@ -110,10 +112,10 @@ def load_corpus(opened: IO[bytes], origin: str) -> Corpus:
 
 
 def read_reviews(opened: IO[bytes], origin: str, *, per_class: int) -> list[tuple[int, str]]:
-    """Return (label, text) of the training reviews in an aclImdb archive, sorted by label and file name.
+    """Read (label, text) of the training reviews in an aclImdb archive, sorted by label and file name.
 
     Raises:
-        DatasetError: the archive is damaged, or has not exactly `per_class` reviews of each class.
+        DatasetError: The archive is corrupt, or does not have exactly `per_class` reviews per class.
     """
     found: dict[tuple[str, str], str] = {}
     for member, content in archive_members(opened, origin):
@@ -148,7 +150,7 @@ def _read_cached(path: Path) -> Corpus | None:
 
 
 def _write_cached(path: Path, corpus: Corpus) -> None:
-    """Keep a corpus, seen whole or not at all; a place that cannot be written costs time, nothing else."""
+    """Cache a corpus with an atomic write. Log a warning if that fails, since the cache only saves time."""
     buffer = io.BytesIO()
     np.savez(buffer, tokens_M=corpus.tokens_M, ends_N=corpus.ends_N, labels_N=corpus.labels_N)
     payload = buffer.getvalue()

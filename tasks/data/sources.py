@@ -1,4 +1,4 @@
-"""Where the files of a data set lie: in a folder, plain or compressed, or in the archive they were published in."""
+"""Locate and read the files of a data set: plain or compressed in a folder, or in the published archive."""
 
 from __future__ import annotations
 
@@ -12,77 +12,83 @@ from typing import IO, Protocol
 
 
 class DatasetError(ValueError):
-    """A data set is missing or damaged; the message names the file, what was expected and the remedy."""
+    """Missing or corrupt data set. The message names the file, the expected content and the remedy."""
 
 
 class IncompleteDatasetError(DatasetError):
-    """Some files of a data set are there, others are not."""
+    """Data set with only some of its files present."""
 
     def __init__(self, message: str, missing: Sequence[str]):
         super().__init__(message)
         self.missing = list(missing)
-        """Paths that were not found."""
+        """Paths of the missing files."""
 
 
 class DataSource(Protocol):
-    """Where data sets are read from: a folder or any other place with files in folders."""
+    """Source of data sets: a folder, or any other storage with files in folders."""
 
     @property
     def url(self) -> str:
-        """The place, as the user gave it."""
+        """Path or URL of the source, as passed by the user."""
         ...
 
     def find(self, folder: str, names: list[str]) -> str | None:
-        """Return the path of the first of `names` that exists in `folder` (`` for the place itself), or None."""
+        """Return the path of the first of `names` that exists in `folder` (`` for the source itself), or None."""
         ...
 
     def read(self, path: str) -> bytes:
-        """Return the bytes of a file that `find` gave."""
+        """Read a file at a path returned by `find`."""
         ...
 
     def open(self, path: str) -> IO[bytes]:
-        """Open a file that `find` gave, for reading in parts."""
+        """Open a file at a path returned by `find`, for reading in parts."""
         ...
 
 
 @dataclass(frozen=True)
 class Layout:
-    """One form in which a data set is published: files of a folder, or an archive that holds that folder."""
+    """Layout of a published data set: files in a folder, or an archive of that folder."""
 
     folder: str
     files: tuple[str, ...]
-    """Empty where only the archive is read."""
+    """File names in the folder. Empty if only the archive is read."""
     archive: str | None = None
-    """As published, compressed; the same name without .gz is read too."""
+    """Name of the published, compressed archive. The name without .gz is accepted too."""
     is_python: bool = False
-    """Whether its files are pickles for Python."""
+    """True if the files are Python pickles."""
 
     def describe(self) -> str:
-        """Return what to put where."""
+        """Describe the files and archive expected, for messages."""
         parts = [f"{self.folder}/{' and '.join(self.files)} (or .gz)"] if self.files else []
         return " or ".join(parts + ([self.archive] if self.archive else []))
 
 
 @dataclass(frozen=True)
 class Located:
-    """A data set that was found."""
+    """Location of a data set's files."""
 
     layout: Layout
     paths: Mapping[str, str]
-    """File -> path; empty for an archive."""
+    """Path of each file. Empty for an archive."""
     archive: str | None = None
 
     @property
     def where(self) -> list[str]:
-        """The paths that are read."""
+        """Paths to read."""
         return [self.archive] if self.archive else list(self.paths.values())
 
 
 def locate(name: str, layouts: Sequence[Layout], source: DataSource, homepage: str) -> Located:
-    """Return where a data set lies: the first of its forms that is there.
+    """Locate a data set in the first of its layouts that is present.
+
+    Args:
+        name: Name of the data set, for messages.
+        layouts: Supported layouts, preferred one first.
+        source: Folder or other place to search.
+        homepage: Web page of the data set, for messages.
 
     Raises:
-        DatasetError: none is there, or one lacks files; the message says where it looked and how to get them.
+        DatasetError: No layout is present and complete. The message lists the paths searched and how to get the files.
     """
     incomplete: IncompleteDatasetError | None = None
 
@@ -123,10 +129,10 @@ def _remedy(name: str, layouts: Sequence[Layout], homepage: str) -> str:
 
 
 def read_files(located: Located, source: DataSource) -> dict[str, tuple[bytes, str]]:
-    """Return file -> (its content, uncompressed; its place, for messages).
+    """Read a data set's files, decompressed: file -> (content, origin for messages).
 
     Raises:
-        DatasetError: a file is damaged, or the archive lacks one.
+        DatasetError: A file is corrupt or unreadable, or the archive lacks one.
     """
     contents: dict[str, tuple[bytes, str]] = {}
     if located.archive is None:
@@ -150,10 +156,10 @@ def read_files(located: Located, source: DataSource) -> dict[str, tuple[bytes, s
 
 @contextmanager
 def opened_archive(located: Located, source: DataSource) -> Iterator[IO[bytes]]:
-    """Open the archive that was found.
+    """Open the located archive.
 
     Raises:
-        DatasetError: it cannot be opened or read.
+        DatasetError: The archive cannot be opened or read.
     """
     assert located.archive is not None
     origin = f"{source.url}/{located.archive}"
@@ -162,10 +168,10 @@ def opened_archive(located: Located, source: DataSource) -> Iterator[IO[bytes]]:
 
 
 def archive_members(opened: IO[bytes], origin: str) -> Iterator[tuple[str, _Content]]:
-    """Yield (path, what reads its content) of each file in a tar archive, compressed or not.
+    """Yield (path, function that reads the content) for each file in a tar archive, compressed or not.
 
     Raises:
-        DatasetError: it is no tar archive, or it is damaged.
+        DatasetError: The file is corrupt or not a tar archive.
     """
     with naming(origin), tarfile.open(fileobj=opened, mode="r:*") as archive:
         for member in archive:
@@ -187,10 +193,10 @@ class _Content:
 
 
 def unzipped(content: bytes, origin: str) -> bytes:
-    """Return the content of a file, decompressed where it is gzip.
+    """Return the content of a file, decompressed if it is gzipped.
 
     Raises:
-        DatasetError: it is damaged.
+        DatasetError: The content is corrupt.
     """
     with naming(origin):
         return gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
@@ -198,7 +204,7 @@ def unzipped(content: bytes, origin: str) -> bytes:
 
 @contextmanager
 def reading(origin: str) -> Iterator[None]:
-    """Turn what a place raises that cannot be read into an error that names the file and the remedy."""
+    """Convert read errors to a DatasetError that names the file and the remedy."""
     try:
         yield
     except IsADirectoryError as error:
@@ -215,9 +221,9 @@ def reading(origin: str) -> Iterator[None]:
 
 @contextmanager
 def naming(origin: str) -> Iterator[None]:
-    """Turn what decoders raise for damaged files into an error that names the file and the remedy."""
+    """Convert decoder errors for corrupt files to a DatasetError that names the file and the remedy."""
     try:
         yield
     except (EOFError, OSError, zlib.error, tarfile.TarError) as error:
-        reason = str(error).partition("\n")[0]  # tarfile tells of every compression it tried
+        reason = str(error).partition("\n")[0]  # tarfile lists every compression it tried
         raise DatasetError(f"{origin} is damaged ({reason}); get it again") from error

@@ -1,1 +1,1 @@
-"""Rates: curves fitted to measurements over depth, with their uncertainty."""
+"""Rates: curves fitted to metrics over depth, with their uncertainty."""

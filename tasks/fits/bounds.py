@@ -1,4 +1,4 @@
-"""Whether a measurement falls as fast as a theorem's upper bound: one-sided, and up to the factor that no theorem fixes well.
+"""One-sided test that a metric falls as fast as a theorem's upper bound, up to a constant factor.
 
 Shapes: N points.
 """
@@ -18,19 +18,19 @@ from depthrate.tasks.fits.rates import fit_rates
 
 @dataclass(frozen=True)
 class BoundCheck:
-    """A measurement over its bound: what respects the bound does not grow with x."""
+    """Fit of the ratio of a metric to its bound, which must not grow with x."""
 
     exponent: float
-    """Of the bound at these x, its logarithms included: positive when it falls."""
+    """Exponent of the bound at these x, including its logarithms. Positive when it falls."""
     ratio: float
-    """The exponent of the measurement over the bound: negative when it grows."""
+    """Exponent of the ratio metric / bound. Negative when the ratio grows."""
     ci_low: float
     ci_high: float
-    """95 % interval of it: below zero as a whole, the measurement falls more slowly than the bound, which can't last."""
+    """95 % interval of `ratio`. Entirely below zero: the metric falls more slowly than the bound, which cannot last."""
 
     @property
     def verdict(self) -> str:
-        """What the interval says: above zero as a whole `respected`, below zero `slower`, else `not rejected`."""
+        """Verdict: `respected` if the interval is above zero, `slower` if below, else `not rejected`."""
         if self.ci_high < 0:
             return "slower"
         return "respected" if self.ci_low >= 0 else "not rejected"
@@ -44,10 +44,18 @@ def check_bound(
     seeds: Sequence[Hashable] | None = None,
     weights: str = "equal",
 ) -> BoundCheck | None:
-    """Fit a power law to y / bound; null where that has no interval (too few x, or too few whole seeds), and where the bound
-    says nothing of x: it is the same at each, or differs at one x by something else.
+    """Fit a power law to y / bound.
 
-    x_N, y_N, bound_N: [N], positive. seeds: as for `fit_rates`.
+    Args:
+        x_N: Positive x values, shape [N].
+        y_N: Positive y values, shape [N].
+        bound_N: Positive bound of each y, shape [N].
+        seeds: Seed of each value, length N, as for `fit_rates`.
+        weights: Weighting, see `fit_many`.
+
+    Returns:
+        The check, or None if the fit fails, has no interval (too few x or whole seeds), or the bound is not a function
+        of x that varies.
     """
     x_N, y_N, bound_N = (np.asarray(values, dtype=np.float64) for values in (x_N, y_N, bound_N))
     bound_of_x = dict(zip(x_N.tolist(), bound_N.tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""One exponent for several curves, and whether they have one.
+"""Common exponent of several curves, and the test that they share it.
 
 Shapes: N points, G groups (the distinct x, rising), S seeds, K curves.
 Source: Draper and Smith, Applied Regression Analysis (1998), 14 (common slopes).
@@ -23,14 +23,14 @@ from depthrate.tasks.fits.whole_seeds import MIN_SEEDS, p_of_zero_means, table_o
 
 @dataclass(frozen=True)
 class CommonFit:
-    """One exponent for several groups, each with its own prefactor, and whether they have one."""
+    """Common exponent of several groups with separate prefactors, and the test that they share it."""
 
     exponent: float
     ci_low: float
     ci_high: float
     """95 % interval, Student's t."""
     p_common: float
-    """p-value of the F test that all groups share the exponent: over whole seeds where they are known."""
+    """p-value of the F test that all groups share the exponent, over whole seeds if they are known."""
     num_groups: int
 
 
@@ -40,11 +40,20 @@ def common_exponent(
     seeds: Sequence[Sequence[Hashable]] | None = None,
     weights: str = "equal",
 ) -> CommonFit:
-    """Fit one power-law exponent to several curves (x, y), with a prefactor each, and test that it is one.
+    """Fit one power-law exponent to several curves and test whether they share it.
 
-    seeds: of each curve's values; one seed may have values in all of them, and is drawn as a whole. Without, the noise is
-    taken to be independent and of one size in all groups (after the weights).
-    Raises FitError for fewer than two curves, too few points or whole seeds for the test, and what `fit_many` refuses.
+    Args:
+        curves: Pairs (x, y) of positive values. Each curve has its own prefactor.
+        seeds: Seed of each value, per curve. A seed may have values in all curves and is one replicate. Without it, the
+            noise is assumed independent, with the same variance in all groups after weighting.
+        weights: Weighting, see `fit_many`.
+
+    Returns:
+        The common exponent, its 95 % interval and the p-value of the test.
+
+    Raises:
+        FitError: There are fewer than two curves, too few points or whole seeds for the test, or invalid values as for
+            `fit_many`.
     """
     if len(curves) < 2:
         raise FitError(f"a common exponent needs at least 2 curves; given {len(curves)}")
@@ -55,7 +64,7 @@ def common_exponent(
 
 
 def _over_seeds(curves: list[tuple[Array, Array]], seeds: Sequence[Sequence[Hashable]], weights: str) -> CommonFit:
-    """Compare the exponents that each seed has in the groups: one mean for all groups, and whether their means differ."""
+    """Average each seed's exponents over the groups, and test whether the group means differ."""
     slopes, information = [], []
     for (x_N, y_N), of_curve in zip(curves, seeds, strict=True):
         points = gather(x_N, y_N[None], weights, of_curve)
@@ -91,7 +100,7 @@ def _over_values(groups: Sequence[Points]) -> CommonFit:
     if free < 1:
         raise FitError(f"{num_points} points in {len(groups)} curves leave no degree of freedom for the test")
     exponent = moment / information
-    # the squares that a common slope adds to those around each curve's own
+    # Squares added by a common slope to the squares around each curve's own slope.
     added = max(slopes - moment**2 / information, 0.0)
     q = len(groups) - 1
     scale = max(within / free, EXACT_FIT_RMS**2)

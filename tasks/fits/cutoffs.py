@@ -1,4 +1,4 @@
-"""Where a power law sets in: the lower cut-off, and how the exponent moves when the smallest x are left out.
+"""Lower cut-off of a power law, and the sensitivity of the exponent to omitting the smallest x.
 
 Shapes: N points, G groups (the distinct x, rising), S seeds, Q contrasts.
 Source: Draper and Smith, Applied Regression Analysis (1998), 2.1 (lack of fit).
@@ -21,29 +21,40 @@ from depthrate.tasks.fits.rates import fit_rates
 from depthrate.tasks.fits.whole_seeds import MIN_SEEDS, p_of_zero_means, table_of_seeds, without
 
 SMALLEST_CUT = 4
-"""Distinct x that the lower cut-off leaves at least."""
+"""Minimum number of distinct x above the lower cut-off."""
 CUT_LEVEL = 0.05
-"""The lower cut-off is the smallest x from which on the lack-of-fit test gives at least this p-value."""
+"""Minimum p-value of the lack-of-fit test: the lower cut-off is the smallest x that reaches it."""
 
 
 @dataclass(frozen=True)
 class Cutoff:
-    """From which x on a power law is fitted."""
+    """Lower cut-off: the power law is fitted to x >= x_min."""
 
     x_min: float
     p_lack_of_fit: float | None
-    """p-value of the test that the means at the x kept lie on a power law; null without a degree of freedom."""
+    """p-value of the test that the means at the remaining x lie on a power law. None without a degree of freedom."""
     passed: bool
-    """False where no cut-off passes: then nothing is cut."""
+    """True if the cut-off passes the test. If no cut-off passes, nothing is cut."""
 
 
 def cutoff(
     x_N: npt.ArrayLike, y_N: npt.ArrayLike, *, seeds: Sequence[Hashable] | None = None, weights: str = "equal"
 ) -> Cutoff:
-    """Choose the smallest x from which on the power law passes the lack-of-fit F test at 5 %, four distinct x kept.
+    """Choose the smallest cut-off at which the power law passes the lack-of-fit F test at 5 %.
 
-    seeds: as for `fit_rates`.
-    Raises FitError: see `fit_many`.
+    At least four distinct x remain.
+
+    Args:
+        x_N: Positive x values, shape [N].
+        y_N: Positive y values, shape [N].
+        seeds: Seed of each value, length N, as for `fit_rates`.
+        weights: Weighting, see `fit_many`.
+
+    Returns:
+        The first cut-off that passes or cannot be tested, else the smallest x with its p-value.
+
+    Raises:
+        FitError: See `fit_many`.
     """
     x_N, y_N = np.asarray(x_N, dtype=np.float64), np.asarray(y_N, dtype=np.float64)
     distinct = np.unique(x_N)
@@ -70,11 +81,14 @@ def _from(
 def lack_of_fit(
     x_N: Array, y_N: Array, seeds: Sequence[Hashable] | None = None, *, weights: str = "equal"
 ) -> float | None:
-    """Return the p-value of the test that the means at the distinct x lie on a power law; null where they can't tell.
+    """Test whether the means at the distinct x lie on a power law.
 
-    Over whole seeds: how far the seeds' own values bend away from their lines, on average, beside how that differs between
-    seeds (those with a value at every x). Else: the scatter of the means around a power law, beside that of the values
-    around their means.
+    Over whole seeds, the test compares the mean deviation of the seeds' values from their own lines with its variation
+    between seeds (only seeds with a value at every x). Otherwise it compares the scatter of the means around a power law
+    with the scatter of the values around their means.
+
+    Returns:
+        The p-value, or None if the points do not allow the test.
     """
     points = gather(x_N, y_N[None], weights, seeds)
     line, pure = len(points.x_G) - 2, points.num_points - len(points.x_G)
@@ -99,9 +113,10 @@ def sensitivity(
     weights: str = "equal",
     num_resamples: int = 1000,
 ) -> list[dict[str, float | int | None]]:
-    """Fit the power law without the smallest x, the two smallest, and so on while three are left.
+    """Fit the power law to all x, then without the smallest x, the two smallest, and so on while three are left.
 
-    Returns a row a cut: x_min, exponent, ci_low, ci_high, n_points; the first is the whole.
+    Returns:
+        One row per cut: x_min, exponent, ci_low, ci_high, n_points. The first row covers all points.
     """
     x_N, y_N = np.asarray(x_N, dtype=np.float64), np.asarray(y_N, dtype=np.float64)
     distinct = np.unique(x_N)

@@ -1,7 +1,7 @@
-"""How sure an exponent is: bootstrap over the seeds (BCa), profile likelihood, and the tests that go with them.
+"""Uncertainty of an exponent: bootstrap over the seeds (BCa), profile likelihood, and the corresponding tests.
 
-Shapes: C curves, N points, G groups (distinct x), B resamples, P shape parameters, R rows. Curves and rows come last, but
-for what is sorted by resample.
+Shapes: C curves, N points, G groups (distinct x), B resamples, P shape parameters, R rows. Curves and rows come last,
+except in arrays sorted by resample.
 Sources: Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapters 12 to 14 (BCa: 14.3; several samples:
 8.3); Hesterberg (2015), What Teachers Should Know About the Bootstrap, 5.3 (intervals too narrow, Student's quantile);
 Bates and Watts, Nonlinear Regression Analysis (1988), 6.1 (profiles).
@@ -24,36 +24,36 @@ from depthrate.tasks.fits.weights import group_sums
 COVERAGE = 0.95
 NORMAL_QUANTILE = float(special.ndtri((1 + COVERAGE) / 2))
 EQUAL_ESTIMATE_SHARE = 1e-6
-"""Resampled estimates this near to the estimate, as a share of their middle half's width, are equal to it."""
+"""Maximum distance, relative to the interquartile range, at which a resampled estimate counts as equal to the estimate."""
 CLOSE = 1e-5
-"""A profile's curve is found to this share of the residuals: the squares around it are then right to its square."""
+"""Tolerance of a profile's curve, relative to the residuals. The squares are then accurate to its square."""
 MAX_BRACKETS = 30
 MAX_SECANTS = 40
 
 
 @dataclass(frozen=True)
 class Resampling:
-    """One set of draws for all curves and models of a design: intervals differ by the data and the model, not by luck."""
+    """Resamples shared by all curves and models of a design, so that intervals differ only by data and model."""
 
     pools: list[np.ndarray[tuple[int], np.dtype[np.int64]]]
-    """The points each group draws from: its own, or those of all others where it has one value."""
+    """Points from which each group is resampled: its own or, if it has one value, those of all repeated groups."""
     shares: list[Array]
-    """Per group [pool, B]: which share of the resampled mean is which point, times the stretch of small samples."""
+    """Weight of each point in the resampled means, [pool, B] per group, times the stretch for small samples."""
 
     def means(self, points: Points) -> Array:
-        """Return resampled group means, [G, C, B]."""
+        """Compute the resampled group means, [G, C, B]."""
         moved = [points.deviation_NC[pool].T @ share for pool, share in zip(self.pools, self.shares, strict=True)]
         return np.asarray(np.stack(moved) + points.mean_GC[..., None])
 
 
 def draw(points: Points, num_resamples: int, seed: int) -> Resampling | None:
-    """Draw each group's values anew among themselves, with replacement; null where no group has two."""
+    """Resample each group's values with replacement. Return None if no group has two values."""
     rng = np.random.default_rng(seed)
     members = [np.flatnonzero(points.group_N == g) for g in range(len(points.x_G))]
-    # m values drawn from m have (m-1)/m of the unbiased variance: at three seeds the plain bootstrap would shrink the
-    # interval by a fifth. Deviations stretched by sqrt(m/(m-1)) give the group's mean its unbiased variance s^2/m.
+    # m values resampled from m have (m-1)/m of the unbiased variance: with three seeds, the plain bootstrap would shrink
+    # the interval by a fifth. Deviations stretched by sqrt(m/(m-1)) give the group mean its unbiased variance s^2/m.
     stretch_N = np.concatenate([np.full(len(own), np.sqrt(len(own) / max(len(own) - 1, 1))) for own in members])
-    # a lone value shows no spread of its own, which is not the same as having none: it borrows that of the others
+    # A single value has an unknown spread, not a zero one, so its group borrows the spread of the others.
     repeated = np.concatenate([own for own in members if len(own) > 1] or [np.zeros(0, dtype=np.int64)])
     if not len(repeated):
         return None
@@ -67,22 +67,22 @@ def draw(points: Points, num_resamples: int, seed: int) -> Resampling | None:
 
 
 def t_quantile(degrees_of_freedom: float) -> float:
-    """Return the t that Student's |T| stays below in 95 % of cases."""
+    """Return the t with P(|T| < t) = 95 % for Student's T."""
     return float(t_quantiles(np.array(degrees_of_freedom, dtype=np.float64)))
 
 
 def t_quantiles(degrees_of_freedom: Array) -> Array:
-    """Return `t_quantile` of each."""
+    """Return `t_quantile` elementwise."""
     return np.asarray(special.stdtrit(degrees_of_freedom, (1 + COVERAGE) / 2))
 
 
 def f_tail(f: Array | float, q: float, degrees_of_freedom: Array | float) -> Array:
-    """Return P(F > f) for Fisher's F with q and so many degrees of freedom."""
+    """Return P(F > f) for Fisher's F with q and `degrees_of_freedom` degrees of freedom."""
     return np.asarray(special.fdtrc(q, degrees_of_freedom, np.maximum(f, 0.0)))
 
 
 def acceleration(influence_GC: Array, points: Points) -> Array:
-    """Return BCa's acceleration [C] from each point's influence on the estimate (the infinitesimal jackknife)."""
+    """Compute BCa's acceleration [C] from each point's influence on the estimate (infinitesimal jackknife)."""
     influence_NC = (influence_GC / points.count_G[:, None])[points.group_N] * points.deviation_NC
     squares_C = (influence_NC**2).sum(0)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -91,9 +91,9 @@ def acceleration(influence_GC: Array, points: Points) -> Array:
 
 
 def effective_freedom(influence_GC: Array, points: Points) -> Array:
-    """Return Satterthwaite's degrees of freedom [C] of the estimate's variance, the sum of what each group adds to it.
+    """Compute Satterthwaite's degrees of freedom [C] of the estimate's variance, a sum of contributions per group.
 
-    Where one depth's spread makes most of the uncertainty, few values stand behind it. Source: Satterthwaite (1946).
+    If one depth contributes most of the variance, few values determine it. Source: Satterthwaite (1946).
     """
     free_G1 = np.maximum(points.count_G - 1, 0.0)[:, None]
     free, lone_G1 = free_G1.sum(), free_G1 == 0
@@ -110,13 +110,13 @@ def bca_interval(
 ) -> tuple[Array, Array]:
     """Return the 95 % interval [C], [C] from resampled estimates, corrected for bias and skewness, and stretched.
 
-    A spread estimated from few seeds is uncertain itself: each end's distance from the estimate is scaled by Student's
-    quantile over the normal one. (A tail further out would not do: the means of three values drawn anew reach no
-    further than two standard errors, and Student's quantile at two degrees of freedom is 4.3.)
+    A spread estimated from few seeds is itself uncertain, so each end's distance from the estimate is scaled by Student's
+    quantile over the normal one. (A more extreme tail would not suffice: resampled means of three values reach at most
+    two standard errors, and Student's quantile at two degrees of freedom is 4.3.)
     """
     num_resamples = resampled_CB.shape[1]
     ordered_CB = np.sort(resampled_CB, axis=1)
-    # a resample that is the sample itself counts half; rounding and the minimiser's tolerance must not decide
+    # Resamples equal to the sample count half. The margin absorbs rounding and the minimiser's tolerance.
     with np.errstate(invalid="ignore"):
         reach_C = EQUAL_ESTIMATE_SHARE * (ordered_CB[:, 3 * num_resamples // 4] - ordered_CB[:, num_resamples // 4])
     reach_C1 = np.where(np.isfinite(reach_C), reach_C, 0.0)[:, None]
@@ -128,7 +128,7 @@ def bca_interval(
         moved_C = bias_C + sign * NORMAL_QUANTILE
         tail_C = special.ndtr(bias_C + moved_C / np.maximum(1 - acceleration_C * moved_C, 0.1))
         end_C = _quantile(ordered_CB, tail_C)
-        with np.errstate(invalid="ignore"):  # inf stands for a curve that never meets its target
+        with np.errstate(invalid="ignore"):  # inf: the curve never meets its target
             wider_C = estimate_C + (end_C - estimate_C) * t_quantiles(freedom_C) / NORMAL_QUANTILE
         ends.append(np.where(np.isfinite(estimate_C) & np.isfinite(end_C), wider_C, end_C))
     return ends[0], ends[1]
@@ -140,7 +140,7 @@ def _quantile(ordered_CB: Array, share_C: Array) -> Array:
     high_C = np.minimum(low_C + 1, ordered_CB.shape[1] - 1)
     rows, part_C = np.arange(len(ordered_CB)), place_C - low_C
     lower_C, upper_C = ordered_CB[rows, low_C], ordered_CB[rows, high_C]
-    # inf stands for a curve that never meets its target
+    # inf: the curve never meets its target
     return np.where(part_C == 0, lower_C, np.where(lower_C == upper_C, lower_C, _between(lower_C, upper_C, part_C)))
 
 
@@ -151,44 +151,44 @@ def _between(lower_C: Array, upper_C: Array, part_C: Array) -> Array:
 
 @dataclass(frozen=True)
 class ProfileLikelihood:
-    """The least squares left when the exponent is held, for the model as fitted."""
+    """Profile of a fitted model: the minimum squares at a fixed exponent."""
 
     family: CurveFamily
     points: Points
     theta_PC: Array
     squares_C: Array
-    """At the best exponent, within groups included."""
+    """Squares at the best exponent, including those within groups."""
 
     def squares_at(self, a_R: Array, curve_R: np.ndarray) -> Array:
-        """Return the squares [R] of each row's curve with its exponent held at a."""
+        """Return the squares [R] of each row's curve with its exponent fixed at a."""
         theta_PR = self.theta_PC[:, curve_R]
         lower_PR, upper_PR = self.family.lower_PC[:, curve_R], self.family.upper_PC[:, curve_R]
         held_R = np.clip(a_R, lower_PR[0], upper_PR[0])
         lower_PR[0] = upper_PR[0] = theta_PR[0] = held_R
         shape, ref_R = self.family.shape, self.family.ref_C[curve_R]
         mean_GR, mass_GR = self.points.mean_GC[:, curve_R], self.points.mass_GC[:, curve_R]
-        if len(theta_PR) == 1:  # nothing is left to be found
+        if len(theta_PR) == 1:  # no free parameter is left
             best_R = squares_left(shape, theta_PR, ref_R, mean_GR, mass_GR)
         else:
-            # from where the fit is, and from no floor: between them the squares can have a second valley
+            # Start from the fit and from no floor, since the squares can have a second minimum.
             no_floor_PR = np.concatenate([theta_PR[:1], lower_PR[1:]])
             tolerance_R = np.maximum(1e-9, CLOSE * np.sqrt(self.squares_C[curve_R] / self.points.num_points))
             rows = (ref_R, mean_GR[..., None], mass_GR, lower_PR, upper_PR, tolerance_R)
             found = [minimise(shape, start_PR, *rows)[..., 0] for start_PR in (theta_PR, no_floor_PR)]
             best_R = np.min([squares_left(shape, found_PR, ref_R, mean_GR, mass_GR) for found_PR in found], axis=0)
-        outside_R = held_R != a_R  # the model has no such curve
+        outside_R = held_R != a_R  # the model has no curve there
         return np.where(outside_R, np.inf, best_R + self.points.within_C[curve_R])
 
     def interval(self, stderr_C: Array, added_C: Array) -> tuple[Array, Array]:
-        """Return the exponents [C], [C] around which the squares are added_C above the least; NaN where they never are.
+        """Find the exponents [C], [C] at which the squares are `added_C` above the minimum, NaN if they never are.
 
-        stderr_C: of the exponent, where the search begins.
+        `stderr_C`: standard error of the exponent, the initial scale of the search.
         """
         num_curves = len(self.squares_C)
         curve_R, sign_R = np.tile(np.arange(num_curves), 2), np.repeat([-1.0, 1.0], num_curves)
         centre_R = self.theta_PC[0, curve_R]
         bound_R = np.where(sign_R < 0, self.family.lower_PC[0, curve_R], self.family.upper_PC[0, curve_R])
-        # the root of the added squares, in its units at the limit: nearly a line in a, from -1 at the best exponent
+        # The square root of added / added_C, minus 1, is nearly linear in a: -1 at the best exponent, 0 at the limit.
         least_R = self.squares_C[curve_R]
         unit_R = np.maximum(np.nan_to_num(added_C, nan=np.inf), 1e-24)[curve_R]
 
@@ -229,7 +229,7 @@ class ProfileLikelihood:
             middle = inside_R[rows] + share * (outside_R[rows] - inside_R[rows])
             value = height(middle, rows)
             over = value > 0
-            # the end that stays counts half the next time, or it would stay for ever
+            # Halve the value at the end that stays, otherwise it would stay in every iteration.
             high_R[rows] = np.where(over, value, high_R[rows] / 2)
             low_R[rows] = np.where(over, low_R[rows] / 2, value)
             outside_R[rows[over]], inside_R[rows[~over]] = middle[over], middle[~over]

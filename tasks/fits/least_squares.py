@@ -1,4 +1,4 @@
-"""Least squares around curves with a free level: log y = level + shape(theta), through the means of groups.
+"""Least squares of curves with a free level, log y = level + shape(theta), on group means.
 
 Shapes: R rows (curves, resamples of them), G groups (the distinct x, rising), P shape parameters (one or two), Q = 1 + P.
 Rows come last.
@@ -14,16 +14,16 @@ import numpy.typing as npt
 
 Array: TypeAlias = npt.NDArray[np.float64]
 Shape: TypeAlias = Callable[[Array, Array], Array]
-"""(theta [P, R], the rows' reference log x [R] or [1]) -> [1 + P, G, R]: the shape, then its derivative by each parameter,
-up to a constant over G; an array of its own that the caller may write into."""
+"""Function (theta [P, R], reference log x of the rows [R] or [1]) -> [1 + P, G, R]: the shape and its derivative with
+respect to each parameter, up to a constant over G, in a new array that the caller may overwrite."""
 
 
 def residuals(
     shape: Shape, theta_PR: Array, ref_R: Array, mean_GR: Array, share_GR: Array
 ) -> tuple[Array, Array, Array]:
-    """Return the level [R], the residuals [G, R] and the shape's Jacobian [P, G, R], the level solved for in both.
+    """Return the level [R], the residuals [G, R] and the shape's Jacobian [P, G, R], both with the level eliminated.
 
-    share_GR: each group's share of its row's mass; [G, 1] where it is that of every row.
+    `share_GR`: share of each group in its row's mass, [G, 1] if equal for all rows.
     """
     curve_QGR = shape(theta_PR, ref_R)
     np.subtract(mean_GR, curve_QGR[0], out=curve_QGR[0])
@@ -44,9 +44,9 @@ def squares_left(shape: Shape, theta_PR: Array, ref_R: Array, mean_GR: Array, ma
 
 
 def influence(jacobian_PGR: Array, mass_GR: Array) -> Array:
-    """Return d theta / d mean, [P, G, R], of least squares with this centred Jacobian; NaN where theta is left open.
+    """Return d theta / d mean, [P, G, R], of least squares with this centred Jacobian. NaN if theta is not determined.
 
-    For a shape linear in theta this is the solution itself: theta = influence @ mean.
+    For a shape linear in theta, this gives the solution: theta = influence @ mean.
     """
     root_GR = np.sqrt(mass_GR)
     scaled_PGR = jacobian_PGR * root_GR
@@ -54,7 +54,7 @@ def influence(jacobian_PGR: Array, mass_GR: Array) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
         unit_RPG = np.moveaxis(scaled_PGR / length_PR[:, None], -1, 0)
     gram_RPP = unit_RPG @ np.swapaxes(unit_RPG, 1, 2)
-    # columns as good as parallel, or zero, leave theta open
+    # Nearly parallel or zero columns do not determine theta.
     open_R = ~np.isfinite(gram_RPP).all((1, 2))
     gram_RPP[open_R] = np.eye(len(jacobian_PGR))
     open_R |= np.linalg.cond(gram_RPP) > 1e12

@@ -1,4 +1,4 @@
-"""Weighted least squares of many small curves at once: level + shape(theta) through group means, in a box.
+"""Weighted least squares of many small curves at once: level + shape(theta) on group means, with bounds (the box).
 
 Shapes: C curves, B rows of a curve (resamples), R rows fitted at once, G groups (the distinct x, rising), P shape
 parameters (one or two), Q = 1 + P, T = 1 or 3 elements of a symmetric matrix. Rows come last: numpy is fast along its last
@@ -16,13 +16,13 @@ from depthrate.tasks.fits.least_squares import Array, Shape, residuals
 from depthrate.tasks.fits.threads import BLOCK_ROWS, in_threads, parts_of
 
 MAX_STEPS = 100
-"""A row takes 1 to 10 unless the points leave the exponent open."""
+"""Maximum steps per row. A row takes 1 to 10, unless the points do not determine the exponent."""
 CACHE_VALUES = 40_000
-"""Rows times groups whose curves are computed at once: so few that what they pass through stays in the core's cache."""
+"""Maximum number of values (rows times groups) computed at once, so that temporaries fit in the core's cache."""
 MOST = 0.9
-"""While more than this share of a block's rows go on, all do: taking out the others would cost more than it saves."""
+"""Minimum share of active rows at which the whole block continues: removing the others would cost more than it saves."""
 SMALLEST = 1e-300
-"""The least that is divided by: where it is the divisor, the numerator is zero."""
+"""Minimum divisor, to avoid division by zero. Where it applies, the numerator is zero."""
 
 
 def minimise(
@@ -35,10 +35,10 @@ def minimise(
     upper_PC: Array,
     tolerance_C: Array,
 ) -> Array:
-    """Return theta [P, C, B] of least squares in its box: Levenberg-Marquardt, many rows at once.
+    """Minimise the squares within bounds with Levenberg-Marquardt, many rows at once, and return theta [P, C, B].
 
-    The B rows of a curve start from the same theta. A row is done when its next step would move the curve by less than
-    its tolerance, root mean square, or when, as the steps shorten, the one after the next would.
+    The B rows of a curve start from the same theta. A row has converged when the RMS change of the curve by the next
+    step is below the tolerance or, extrapolating from shrinking steps, by the step after it.
     """
     curves = (theta_PC, ref_C, mass_GC / mass_GC.sum(0), lower_PC, upper_PC, tolerance_C**2)
     found = in_threads(
@@ -50,14 +50,14 @@ def minimise(
 
 @dataclass(frozen=True)
 class _Rows:
-    """Where each row is, and all that least squares needs to know of its curve there."""
+    """Current theta of each row, with the squares and derivatives at that point."""
 
     theta_PR: Array
     squares_R: Array
     gradient_PR: Array
-    """Of half the squares, its sign turned: the way down."""
+    """Negative gradient of half the squares, the descent direction."""
     normal_TR: Array
-    """The upper triangle of the Jacobian's normal matrix, T = 1 or 3."""
+    """Upper triangle of the Jacobian's normal matrix, T = 1 or 3."""
 
     def take(self, rows: np.ndarray) -> _Rows:
         return _Rows(*(part.take(rows, axis=-1) for part in self.parts))
@@ -68,14 +68,14 @@ class _Rows:
 
     @property
     def parts(self) -> tuple[Array, Array, Array, Array]:
-        """All of it, rows last."""
+        """All arrays, rows last."""
         return self.theta_PR, self.squares_R, self.gradient_PR, self.normal_TR
 
     def curve_moved(self, step_PR: Array) -> Array:
         """Return the mean squares [R] by which a step moves the curve, to first order."""
         if len(step_PR) == 1:
             return np.asarray(self.normal_TR[0] * step_PR[0] ** 2)
-        # as a sum of squares: in a straight valley the terms of the quadratic form cancel
+        # Use a sum of squares, since the terms of the quadratic form cancel in a straight valley.
         first_R, cross_R, second_R = self.normal_TR
         ratio_R = cross_R / np.maximum(first_R, SMALLEST)
         along_R, across_R = step_PR[0] + ratio_R * step_PR[1], np.maximum(second_R - ratio_R * cross_R, 0.0)
@@ -84,17 +84,17 @@ class _Rows:
 
 @dataclass(frozen=True)
 class _Descent:
-    """Rows on their way down."""
+    """State of the rows that have not converged."""
 
     rows: _Rows
     damping_R: Array
     before_R: Array
-    """By how much the step before this one moved the curve, mean squares; 0 before the first, and after one taken back."""
+    """Mean squared change of the curve by the previous step. 0 before the first step and after a rejected one."""
     place_R: np.ndarray
-    """Where in the result a row belongs."""
+    """Index of each row in the result."""
     mean_GR: Array
     design: tuple[Array, ...]
-    """ref_R, share_GR, lower_PR, upper_PR and the square of the tolerance; [..., 1] of what is the same for all rows."""
+    """ref_R, share_GR, lower_PR, upper_PR and the squared tolerance. An array equal for all rows has shape [..., 1]."""
 
     def take(self, go: np.ndarray) -> _Descent:
         rows, parts = self.rows.take(go), (self.damping_R[go], self.before_R[go], self.place_R[go])
@@ -103,21 +103,21 @@ class _Descent:
 
 
 def _descend(shape: Shape, descent: _Descent) -> Array:
-    """Go down, each row until it is done, and return where they end: theta [P, R]."""
+    """Iterate until every row has converged and return theta [P, R]."""
     found_PR = descent.rows.theta_PR.copy()
     for _ in range(MAX_STEPS):
         rows, (_, _, lower_PR, upper_PR, limit_R) = descent.rows, descent.design
         step_PR = _step(rows, lower_PR, upper_PR, descent.damping_R)
         moved_R = rows.curve_moved(step_PR)
-        # how steps shorten says how far the next but one goes, unless it is the damping that shortens them
+        # The ratio of steps predicts the length of the step after next, unless damping shortened them.
         shorter_R = np.minimum(moved_R / np.maximum(descent.before_R, SMALLEST), 1.0)
         np.maximum(shorter_R, (descent.damping_R > 0.01) | (descent.before_R == 0), out=shorter_R)
-        # steps below 1e-8 of the residuals change the squares by less than their rounding
+        # Steps below 1e-8 of the residuals change the squares by less than their rounding error.
         far_R = moved_R * shorter_R > limit_R + 1e-16 * rows.squares_R
         if np.count_nonzero(far_R) < MOST * len(far_R):
             go, done = np.flatnonzero(far_R), np.flatnonzero(~far_R)
-            # a last step only after another: where the curve says nothing of theta it is long, and nobody looks where
-            # it ends
+            # Take a last step only after another step: if the curve does not determine theta, the step is long and its
+            # result is not checked.
             last_PR = np.clip(rows.theta_PR + step_PR * (shorter_R < 1), lower_PR, upper_PR)
             found_PR[:, descent.place_R[done]] = last_PR[:, done]
             if not len(go):
@@ -130,14 +130,14 @@ def _descend(shape: Shape, descent: _Descent) -> Array:
 
 def _stepped(shape: Shape, descent: _Descent, step_PR: Array, moved_R: Array) -> _Descent:
     before, (ref_R, share_GR, lower_PR, upper_PR, _) = descent.rows, descent.design
-    theta_PR = np.clip(before.theta_PR + step_PR, lower_PR, upper_PR)  # but for rounding it is inside
+    theta_PR = np.clip(before.theta_PR + step_PR, lower_PR, upper_PR)  # only corrects rounding
     after = _rows_at(shape, theta_PR, ref_R, descent.mean_GR, share_GR)
-    # a step that gained much less than promised went too far, and without more damping so would the next
+    # Increase the damping after a step that gained much less than predicted: it went too far, as would the next one.
     promised_R = 2 * np.einsum("pr,pr->r", before.gradient_PR, step_PR) - moved_R
     gain_R = (before.squares_R - after.squares_R) / np.maximum(promised_R, 1e-100)
     damping_R = descent.damping_R * (0.1 + 0.9 * (gain_R < 0.75) + 3 * (gain_R < 0.25))
     np.maximum(damping_R, 1e-9, out=damping_R)
-    # back to where it was, with much more damping; rounding must not turn the last steps away
+    # Reject worse steps and increase the damping. The margin prevents rounding from rejecting the last steps.
     worse = np.flatnonzero(after.squares_R > before.squares_R * (1 + 1e-12))
     if len(worse):
         damping_R[worse] = np.minimum(damping_R[worse] * 7.5, 1e15)
@@ -156,7 +156,7 @@ def _start(
     upper_PC: Array,
     limit_C: Array,
 ) -> _Descent:
-    """Return the rows of some curves where they start."""
+    """Return the initial state of the rows of some curves."""
     num_groups, _, num_rows = mean_GCB.shape
     rows = _rows_at_start(shape, theta_PC, ref_C, mean_GCB, share_GC)
     design = tuple(_of_each_row(part, num_rows) for part in (ref_C, share_GC, lower_PC, upper_PC, limit_C))
@@ -166,13 +166,13 @@ def _start(
 
 
 def _of_each_row(part_C: Array, num_rows: int) -> Array:
-    """Return what belongs to a curve for each of its rows; where all curves agree, once."""
+    """Repeat each curve's values for its rows, or return them once if all curves agree."""
     shared_1 = part_C[..., :1]
     return shared_1 if (part_C == shared_1).all() else np.repeat(part_C, num_rows, axis=-1)
 
 
 def _rows_at_start(shape: Shape, theta_PC: Array, ref_C: Array, mean_GCB: Array, share_GC: Array) -> _Rows:
-    """Return the rows where they start: what the rows of a curve share is computed once."""
+    """Return the rows at their starting points, computing values shared by a curve's rows once."""
     num_groups, num_curves, num_rows = mean_GCB.shape
     _, shape_GC, jacobian_PGC = residuals(shape, theta_PC, ref_C, np.zeros((num_groups, 1)), share_GC)
     residual_GCB = mean_GCB + shape_GC[..., None]
@@ -196,14 +196,14 @@ def _rows_at(shape: Shape, theta_PR: Array, ref_R: Array, mean_GR: Array, share_
         residual_GR -= np.einsum("gr,gr->r", share, residual_GR)
         weighted_GR = residual_GR * share
         np.einsum("gr,gr->r", residual_GR, weighted_GR, out=rows.squares_R[part])
-        # the weighted residuals sum to zero: what the Jacobian has in common over G is of no account
+        # The weighted residuals sum to zero, so a constant over G in the Jacobian does not matter.
         np.einsum("pgr,gr->pr", jacobian_PGR, weighted_GR, out=rows.gradient_PR[:, part])
         rows.normal_TR[:, part] = _normal(jacobian_PGR, share)
     return rows
 
 
 def _normal(jacobian_PGR: Array, share_GR: Array) -> Array:
-    """Return the upper triangle of the normal matrix, [T, R]: the Jacobian's products less those of its means."""
+    """Return the upper triangle of the normal matrix, [T, R]: products of the Jacobian minus products of its means."""
     weighted_PGR = jacobian_PGR * share_GR
     mean_PR = np.add.reduce(weighted_PGR, axis=1)
     pairs = [(p, q) for p in range(len(jacobian_PGR)) for q in range(p, len(jacobian_PGR))]
@@ -216,23 +216,23 @@ def _normal(jacobian_PGR: Array, share_GR: Array) -> Array:
 
 
 def _step(rows: _Rows, lower_PR: Array, upper_PR: Array, damping_R: Array) -> Array:
-    """Return the damped step [P, R] that stays in the box."""
+    """Return the damped step [P, R] within the box."""
     gradient_PR, diagonal_PR = rows.gradient_PR, rows.normal_TR[::2]
     lowest_PR, highest_PR = lower_PR - rows.theta_PR, upper_PR - rows.theta_PR
-    # a parameter at its bound that wants to leave the box stays, and the others move as if it were known
+    # Fix a parameter at its bound if its step would leave the box. The others move as if it were known.
     pinned_PR = ((lowest_PR >= 0) & (gradient_PR <= 0)) | ((highest_PR <= 0) & (gradient_PR >= 0))
     gradient_PR = gradient_PR * ~pinned_PR
-    # the share of the trace keeps a parameter without influence (the floor, when a = 0) from running away
+    # A share of the trace keeps a parameter without influence (the floor, when a = 0) from diverging.
     damped_PR = diagonal_PR * (1 + damping_R) + (1e-6 * damping_R * diagonal_PR.sum(0) + SMALLEST)
     if len(gradient_PR) == 1:
         return np.minimum(np.maximum(gradient_PR / damped_PR, lowest_PR), highest_PR)
     cross_R = rows.normal_TR[1] * ~(pinned_PR[0] | pinned_PR[1])
-    # by elimination of the first: the determinant would lose digits in a straight valley
+    # Eliminate the first parameter, since the determinant would lose digits in a straight valley.
     ratio_R = cross_R / damped_PR[0]
     step_PR = np.empty_like(gradient_PR)
     step_PR[1] = (gradient_PR[1] - ratio_R * gradient_PR[0]) / (damped_PR[1] - ratio_R * cross_R)
     np.clip(step_PR[1], lowest_PR[1], highest_PR[1], out=step_PR[1])
-    # where the second stops at its bound, the first goes to the best place on that edge
+    # If the second stops at its bound, the first moves to the minimum on that edge.
     step_PR[0] = (gradient_PR[0] - cross_R * step_PR[1]) / damped_PR[0]
     np.clip(step_PR[0], lowest_PR[0], highest_PR[0], out=step_PR[0])
     return step_PR

@@ -1,7 +1,7 @@
-"""What a fit model is: one object that holds all that is said and done about its curve.
+"""Base classes of the fit models: one object per model, with its names, formula and computations.
 
 Shapes: C curves on one design, N points, G groups (the distinct x, rising), R rows, P shape parameters (all but the
-prefactor; the first is the exponent; at most two), S starting points. Curves and rows come last.
+prefactor, at most two, the first is the exponent), S starting points. Curves and rows come last.
 """
 
 from __future__ import annotations
@@ -20,82 +20,83 @@ from depthrate.tasks.fits.points import Points
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 MAX_CONDITION_NUMBER = 1e4
-"""A model linear in two parameters is left out where their columns are this near to parallel (condition number):
-log x and log log x at depths 2 to 21 give 92, at 12 to 31 1,900, at 102 to 121 150,000, and exponents in the hundreds."""
+"""Maximum condition number of the two columns of a linear model. Beyond it they are nearly parallel and the model is
+omitted. log x and log log x give 92 at depths 2 to 21, 1,900 at 12 to 31, and 150,000 at 102 to 121, where exponents are
+in the hundreds."""
 
 
 @dataclass(frozen=True)
 class FitParameter:
-    """A parameter of a model besides the prefactor c and the exponent a."""
+    """Parameter of a model in addition to the prefactor c and the exponent a."""
 
     name: str
-    """As the fits table and `depthrate fit --json` call it."""
+    """Name in the fits table and in `depthrate fit --json`."""
     symbol: str
-    """As the formula and the report's table call it."""
+    """Symbol in the formula and in the report's table."""
 
 
 class Model(ABC):
-    """log y = log c + shape(x; a, at most one more). A new model is one such object, and a line in the table MODELS."""
+    """Model log y = log c + shape(x), with parameters a and at most one more. To add a model, add an instance to MODELS."""
 
     name: str
-    """As in the fits table."""
+    """Name in the fits table."""
     words: str
-    """As in a sentence: `power law with floor`."""
+    """Name in prose, for example `power law with floor`."""
     formula: str
-    """Of y, with ^{...} for an exponent of more than one sign: `c x^{-a} + floor`."""
+    """Formula of y, with ^{...} for an exponent of more than one character: `c x^{-a} + floor`."""
     parameters: tuple[FitParameter, ...] = ()
-    """Those besides c and a."""
+    """Parameters in addition to c and a."""
     has_theory: bool = False
-    """Whether a theorem speaks of its exponent, so that a = 1/2 and a = 1 are tested."""
+    """True if a theorem predicts the exponent, so that a = 1/2 and a = 1 are tested."""
     values_are_told: bool = False
-    """Whether a sentence that prefers this model to the power law names its exponent and its other parameters."""
+    """True if a sentence that prefers this model to the power law states its exponent and other parameters."""
 
     @property
     def num_parameters(self) -> int:
-        """c, a and the others."""
+        """Number of parameters, including c and a."""
         return 2 + len(self.parameters)
 
     @property
     def min_distinct_x(self) -> int:
-        """Below so many distinct x the model is left out."""
+        """Minimum number of distinct x for fitting the model."""
         return self.num_parameters + 1
 
     @abstractmethod
     def family(self, points: Points) -> CurveFamily | None:
-        """Return its curves on these points; null where they have an x it is not defined at, or can't tell it."""
+        """Build the curves on these points, or return None if an x is outside the domain or the model is not identifiable."""
 
     @abstractmethod
     def value(self, x_N: Array, prefactor: float, exponent: float, others: Mapping[str, float]) -> Array:
-        """Return y at x, of x's shape; others: the parameters by name."""
+        """Return y at x, in the shape of x. `others`: the other parameters by name."""
 
     @abstractmethod
     def log_x_at(self, theta_PR: Array, level_R: Array, ref_R: Array, log_target: float) -> Array:
         """Return log x [R] where each row's curve meets the target, infinite where it never does at growing x.
 
-        numpy's warnings are off.
+        The caller disables numpy warnings.
         """
 
     def others(self, theta_PR: Array, level_R: Array, ref_R: Array) -> dict[str, Array]:
-        """Return its other parameters [R] by name; numpy's warnings are off."""
+        """Return the other parameters [R] by name. The caller disables numpy warnings."""
         return {parameter.name: theta_R for parameter, theta_R in zip(self.parameters, theta_PR[1:], strict=True)}
 
 
 @dataclass(frozen=True)
 class CurveFamily:
-    """A model's curves on one design, and where least squares looks for the best of them."""
+    """Curves of a model on one design, with the starting points and bounds of least squares."""
 
     model: Model
     shape: Shape
     basis_GP: Array | None
-    """Of a shape linear in theta; null otherwise."""
+    """Columns of a shape that is linear in theta, else None."""
     starts_SPC: Array
     lower_PC: Array
     upper_PC: Array
     ref_C: Array
-    """log x that the shape of a curve refers to."""
+    """Reference log x of each curve's shape."""
 
     def select(self, curves: slice) -> CurveFamily:
-        """Return it for some of the curves."""
+        """Select some of the curves."""
         starts_SPC, lower_PC, upper_PC, ref_C = (
             part[..., curves] for part in (self.starts_SPC, self.lower_PC, self.upper_PC, self.ref_C)
         )
@@ -103,14 +104,14 @@ class CurveFamily:
 
 
 class LinearModel(Model):
-    """A model whose shape is linear in its parameters: solved in one step."""
+    """Model whose shape is linear in its parameters, so that it is solved in one step."""
 
     @abstractmethod
     def basis(self, x_G: Array) -> Array | None:
-        """Return the columns [G, P] that the parameters multiply; null where x has a value without them."""
+        """Return the columns [G, P] multiplied by the parameters, or None if they are undefined at an x."""
 
     def family(self, points: Points) -> CurveFamily | None:
-        """Return its curves on these points; null where its columns are parallel or not defined."""
+        """Build the curves on these points, or return None if the columns are nearly parallel or undefined."""
         basis_GP = self.basis(points.x_G)
         if basis_GP is None or (basis_GP.shape[1] > 1 and _parallel(basis_GP)):
             return None
@@ -146,7 +147,7 @@ def never_unless(meets_R: Mask, log_x_R: Array) -> Array:
 
 
 def last_above(above: Callable[[Array], Mask], low_R: Array, high_R: Array) -> Array:
-    """Return by bisection where `above` turns from true at low [R] to false at high [R]; infinity where it does not."""
+    """Bisect between low [R] and high [R] for the point where `above` becomes false. Infinity if it does not."""
     meets_R = above(low_R) & ~above(high_R)
     for _ in range(80):
         middle_R = (low_R + high_R) / 2

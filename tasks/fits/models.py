@@ -1,7 +1,7 @@
-"""The curves a rate can follow, an object each, and the one table of them.
+"""Fit models and the table MODELS.
 
 Shapes: C curves on one design, N points, G groups (the distinct x, rising), R rows, P shape parameters (all but the
-prefactor; the first is the exponent). Curves and rows come last.
+prefactor, the first is the exponent). Curves and rows come last.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from depthrate.tasks.fits.model import (
 from depthrate.tasks.fits.points import FitError, Points
 
 LOG_REACH = 100.0
-"""Bound on a log(x_max / x_min) in PowerFloor, where the points may leave the exponent open: 43 decades of y."""
+"""Bound on a log(x_max / x_min) in PowerFloor, whose exponent may be undetermined by the points: 43 decades of y."""
 LOG_LARGEST = 500.0
-"""Bound on a |log x| there, so that c stays a float when the x lie close together and far from 1."""
+"""Bound on a |log x| in PowerFloor, so that c stays a float when the x are close together and far from 1."""
 LOG_FLOAT = 300.0
-"""Bound on a log(x_max / x_min) whatever the points: the square of exp of it is still a float."""
+"""Bound on a log(x_max / x_min) for all points: the square of its exponential is still a float."""
 STEEPEST = 1e6
-"""Bound on LogLinear's exponent where positivity sets none (rising y, all x above 1: y = c log x is its limit)."""
+"""Bound on LogLinear's exponent if positivity sets none (rising y and all x above 1, with limit y = c log x)."""
 
 
 class Power(LinearModel):
-    """y = c x^-a, which every other model is compared with."""
+    """Power law y = c x^-a, the reference for all other models."""
 
     name = "power"
     words = "power law"
@@ -43,11 +43,11 @@ class Power(LinearModel):
 
     @property
     def min_distinct_x(self) -> int:
-        """The power law is always fitted: through two x it is a line through two points."""
+        """Minimum number of distinct x: two, since the power law is always fitted."""
         return 2
 
     def basis(self, x_G: Array) -> Array:
-        """log y falls by a log x."""
+        """Return the column -log x of log y = log c - a log x."""
         return -np.log(x_G)[:, None]
 
     def value(self, x_N: Array, prefactor: float, exponent: float, others: Mapping[str, float]) -> Array:
@@ -70,18 +70,19 @@ class PowerFloor(Model):
     values_are_told = True
 
     def family(self, points: Points) -> CurveFamily:
-        """Write y = c (x^-a + t x_ref^-a), theta = (a, tau): t is tau up to 1 and exp(tau - 1) above.
+        """Write y = c (x^-a + t x_ref^-a) with theta = (a, tau), t = tau up to 1 and t = exp(tau - 1) above.
 
-        x_ref is where the power law is lowest: t is the floor in units of its last value. Linear at zero: the squares
-        keep a slope there, so a fit can stop at no floor and leave it again (log t could do neither). Exponential above:
-        where only the first x lie above the floor, log t rises with a along a straight valley.
+        x_ref is the x where the power law is lowest, so t is the floor in units of the lowest value. t is linear near
+        zero: the squares keep a slope there, so a fit can reach a floor of zero and leave it again (impossible with
+        log t). t is exponential above 1: if only the first x lie above the floor, log t rises with a along a straight
+        valley.
         """
         log_x_G = np.log(points.x_G)
         slope_C = power_slope(points)
 
         def shape(theta_PR: Array, ref_R: Array) -> Array:
             (a_R, tau_R), curve_QGR = theta_PR, np.empty((3, len(log_x_G), theta_PR.shape[1]))
-            sum_GR, by_a_GR, by_tau_GR = curve_QGR  # each step in place: this is where resampling spends its time
+            sum_GR, by_a_GR, by_tau_GR = curve_QGR  # in place: resampling spends most of its time here
             np.subtract(ref_R, log_x_G[:, None], out=by_a_GR)
             np.exp(np.multiply(by_a_GR, a_R, out=sum_GR), out=sum_GR)
             by_a_GR *= sum_GR
@@ -100,12 +101,12 @@ class PowerFloor(Model):
     @staticmethod
     def _starts(log_x_G: Array, slope_C: Array) -> tuple[list[Array], Array, Array]:
         span, largest = log_x_G[-1] - log_x_G[0], np.abs(log_x_G).max()
-        # the power law first; then ever steeper ones that meet their floor at 0.4 of the way back from x_ref
+        # Start from the power law, then from steeper ones that meet their floor at 0.4 of the way back from x_ref.
         steepness_C = np.copysign(np.maximum(np.abs(slope_C), 0.1 / span), slope_C)
         starts = [np.stack([slope_C, np.zeros_like(slope_C)])]
         for k in (1, 2, 4, 8):
             starts.append(np.stack([k * steepness_C, 1 + 0.4 * k * np.abs(steepness_C) * span]))
-        # the power law itself is always inside, but for one through more than 130 decades
+        # The power law is always inside the bounds, unless it spans more than 130 decades.
         steepest_C = np.maximum(min(LOG_REACH / span, LOG_LARGEST / largest), 2 * np.abs(slope_C))
         steepest_C = np.minimum(steepest_C, LOG_FLOAT / span)
         lower_PC = np.stack([-steepest_C, np.zeros_like(slope_C)])
@@ -116,7 +117,7 @@ class PowerFloor(Model):
         return np.asarray(prefactor * x_N**-exponent + others["floor"])
 
     def log_x_at(self, theta_PR: Array, level_R: Array, ref_R: Array, log_target: float) -> Array:
-        """Take the floor from the target; then as the power law."""
+        """Subtract the floor from the target and solve the power law for log x."""
         a_R = theta_PR[0]
         share_R = np.exp(self._log_floor(theta_PR, level_R, ref_R) - log_target)
         left_R = log_target + np.log1p(-np.minimum(share_R, 1.0))
@@ -132,7 +133,7 @@ class PowerFloor(Model):
 
 
 def _floor_ratio(tau: Array) -> tuple[Array, Array]:
-    """Return t, the floor in units of the power law's last value, and its derivative by tau."""
+    """Return t, the floor in units of the power law's lowest value, and its derivative with respect to tau."""
     slope = np.exp(np.maximum(tau, 1.0) - 1)
     return np.minimum(tau, 1.0) * slope, slope
 
@@ -147,7 +148,7 @@ class PowerLog(LinearModel):
     has_theory = True
 
     def basis(self, x_G: Array) -> Array | None:
-        """log x has no logarithm up to x = 1."""
+        """Return the columns -log x and log log x, or None if an x is not above 1."""
         log_x_G = np.log(x_G)
         return None if x_G[0] <= 1 else np.stack([-log_x_G, np.log(log_x_G)], axis=1)
 
@@ -175,7 +176,7 @@ class Exponential(LinearModel):
     formula = "c e^{-a x}"
 
     def basis(self, x_G: Array) -> Array:
-        """log y falls by a x."""
+        """Return the column -x of log y = log c - a x."""
         return -x_G[:, None]
 
     def value(self, x_N: Array, prefactor: float, exponent: float, others: Mapping[str, float]) -> Array:
@@ -196,7 +197,7 @@ class LogLinear(Model):
     formula = "c (1 - a log x)"
 
     def family(self, points: Points) -> CurveFamily:
-        """Write log y = log c + log(1 - a log x), theta = (a), positive at each x of the data (and at 1, where it is c)."""
+        """Write log y = log c + log(1 - a log x), theta = (a), with y > 0 at every x (and at x = 1, where y = c)."""
         log_x_G = np.log(points.x_G)
 
         def shape(theta_PR: Array, ref_R: Array) -> Array:
@@ -226,13 +227,14 @@ POWER = Power()
 MODELS: dict[str, Model] = {
     model.name: model for model in (POWER, PowerFloor(), PowerLog(), Exponential(), LogLinear())
 }
-"""Every model by its name, in the order of the fits table."""
+"""Models by name, in the order of the fits table."""
 
 
 def models_named(names: Iterable[str]) -> list[Model]:
-    """Return the models of these names.
+    """Return the models with these names.
 
-    Raises FitError for a name that is not known.
+    Raises:
+        FitError: A name is unknown.
     """
     names = list(names)
     if unknown := [name for name in names if name not in MODELS]:

@@ -1,4 +1,4 @@
-"""The values of many curves, checked and gathered by their x: all that fitting sees of them.
+"""Values of many curves, checked and gathered by x: the input of every fit.
 
 Shapes: C curves on one design (the same x, the same seeds), N points, G groups (the distinct x, rising), S seeds. Curves
 come last.
@@ -15,39 +15,39 @@ from depthrate.tasks.fits.least_squares import Array
 from depthrate.tasks.fits.weights import WEIGHTINGS, clip_outliers, spread_weights
 
 EXACT_FIT_RMS = 1e-12
-"""A root mean square in log space below this is rounding: two curves that both hit the points this well are equal."""
+"""Maximum RMS residual in log space that counts as rounding: curves that fit the points this well are equal."""
 
 
 class FitError(ValueError):
-    """The points can't be fitted: the message says what was given and what is needed."""
+    """Points that cannot be fitted. The message names the values and the requirement."""
 
 
 @dataclass(frozen=True)
 class Points:
-    """C curves through the same x, gathered by x: least squares sees means and masses, `within` is all the rest."""
+    """C curves at the same x, gathered by x. Least squares uses group means and masses, `within_C` holds the rest."""
 
     x_G: Array
     count_G: Array
     group_N: np.ndarray[tuple[int], np.dtype[np.int64]]
-    """The group of each point, rising."""
+    """Group of each point, rising."""
     mean_GC: Array
-    """Of log y."""
+    """Group means of log y."""
     deviation_NC: Array
-    """log y minus its group's mean, rising within a group."""
+    """log y minus its group mean, rising within a group."""
     weight_GC: Array
-    """Of one value, its mean over the points 1."""
+    """Weight of one value. The mean over the points is 1."""
     num_noise_parameters: int
-    """How many numbers describe the noise: its size, and with weights of their own how it changes with x."""
+    """Number of noise parameters: its variance and, for `spread` weights, the variance's power of x."""
     seed_N: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None
-    """Which seed each point belongs to, counted from 0; null where every value is a draw of its own."""
+    """Seed number of each point, from 0. None for independent values."""
 
     @property
     def num_seeds(self) -> int:
-        """S; 0 where every value is a draw of its own."""
+        """Number of seeds S, 0 for independent values."""
         return 0 if self.seed_N is None else int(self.seed_N.max()) + 1
 
     def select(self, curves: slice) -> Points:
-        """Return some of the curves."""
+        """Select some of the curves."""
         mean_GC, deviation_NC, weight_GC = (
             part[:, curves] for part in (self.mean_GC, self.deviation_NC, self.weight_GC)
         )
@@ -55,25 +55,31 @@ class Points:
 
     @property
     def mass_GC(self) -> Array:
-        """Weight of a group's mean."""
+        """Weight of a group mean."""
         return self.count_G[:, None] * self.weight_GC
 
     @property
     def within_C(self) -> Array:
-        """Weighted squares around the group means: the same for every curve."""
+        """Weighted squares around the group means, independent of the fitted curve."""
         return np.asarray((self.deviation_NC**2 * self.weight_GC[self.group_N]).sum(0))
 
     @property
     def num_points(self) -> int:
-        """N."""
+        """Number of points N."""
         return len(self.group_N)
 
 
 def gather(x_N: Array, y_CN: Array, weights: str, seeds: Sequence[Hashable] | None = None) -> Points:
-    """Gather curves by x, the values weighted.
+    """Gather curves by x and weight their values.
 
-    x_N: [N]; y_CN: [C, N]; seeds: N of them, null where every value is a draw of its own.
-    Raises FitError: see `fit_many`.
+    Args:
+        x_N: Positive x values, shape [N].
+        y_CN: Positive y values, shape [C, N].
+        weights: Weighting, see `fit_many`.
+        seeds: Seed of each value, length N. None for independent values.
+
+    Raises:
+        FitError: See `fit_many`.
     """
     _check(x_N, y_CN, weights)
     seed_N = None if seeds is None else _numbered(seeds, len(x_N))
@@ -81,7 +87,7 @@ def gather(x_N: Array, y_CN: Array, weights: str, seeds: Sequence[Hashable] | No
     x_G, group_N, count_G = np.unique(x_N[order_N], return_inverse=True, return_counts=True)
     members = [np.flatnonzero(group_N == g) for g in range(len(x_G))]
     log_y_NC = np.log(y_CN.T[order_N])
-    if seed_N is None:  # sums and draws then don't depend on the order of the points
+    if seed_N is None:  # makes sums and resamples independent of the order of the points
         log_y_NC = np.concatenate([np.sort(log_y_NC[own], axis=0) for own in members])
     else:
         seed_N = seed_N[order_N]
@@ -104,7 +110,11 @@ def _numbered(seeds: Sequence[Hashable], num_points: int) -> np.ndarray[tuple[in
 
 
 def check_positive(name: str, values: Array) -> None:
-    """Raise FitError unless all values have a logarithm."""
+    """Check that all values have a logarithm.
+
+    Raises:
+        FitError: A value is not positive and finite.
+    """
     bad = values[~(np.isfinite(values) & (values > 0))]
     if len(bad):
         raise FitError(

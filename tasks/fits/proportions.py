@@ -1,4 +1,4 @@
-"""Shares of trials, with their intervals."""
+"""Proportions of trials, with intervals."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ Z_95 = 1.959963984540054
 
 
 def wilson_interval(successes: float, count: float, z: float = Z_95) -> tuple[float, float]:
-    """Return the score interval of a proportion, 95 % by default; it stays in [0, 1] and is not empty at 0 and at 1.
+    """Compute the score interval of a proportion, 95 % by default.
 
-    Counts that were put together from rounded shares may be no whole numbers.
+    The interval lies in [0, 1] and has positive width at 0 and 1. Counts derived from rounded shares may be fractional.
 
     Raises:
-        ValueError: there are no trials, or more successes than trials.
+        ValueError: There are no trials, or more successes than trials.
 
     Source: Wilson 1927, Probable inference, the law of succession, and statistical inference.
     """
@@ -23,6 +23,6 @@ def wilson_interval(successes: float, count: float, z: float = Z_95) -> tuple[fl
     share, weight = successes / count, z * z / count
     middle = (share + weight / 2) / (1 + weight)
     half = z / (1 + weight) * math.sqrt(share * (1 - share) / count + weight / (4 * count))
-    # at the ends the formula gives exactly 0 and 1, but for rounding
+    # At the ends the formula gives exactly 0 and 1, except for rounding.
     low = 0.0 if successes == 0 else middle - half
     return low, 1.0 if successes == count else middle + half

@@ -1,4 +1,4 @@
-"""One model fitted to many curves: its parameters, what they are worth, and the row of the fits table they make.
+"""One model fitted to many curves: its parameters, their uncertainty, and the resulting rows of the fits table.
 
 Shapes: C curves on one design (the same x), N points, G groups (the distinct x, rising), B resamples, P shape parameters,
 S starting points, R rows. Curves come last, resamples after them.
@@ -30,65 +30,65 @@ from depthrate.tasks.fits.threads import BLOCK_ROWS, in_threads, parts_of
 from depthrate.tasks.fits.whole_seeds import Line, SeedSpread, log_x_interval, own_levels, seed_spread
 
 SMALLEST_PART = 256
-"""Profiles of fewer curves are not worth a second thread."""
+"""Minimum number of curves per thread: for fewer, another thread does not pay."""
 
 
 @dataclass(frozen=True)
 class RateFit:
-    """One model fitted to one curve; the field names are columns of the fits table, but for `others`."""
+    """One model fitted to one curve. All fields except `others` are columns of the fits table."""
 
     model: str
-    """One of MODELS."""
+    """Model name, a key of MODELS."""
     exponent: float
-    """a in y = c x^-a, c x^-a + floor, c x^-a (log x)^b, c exp(-a x), c (1 - a log x): positive when y falls with x."""
+    """a in y = c x^-a, c x^-a + floor, c x^-a (log x)^b, c exp(-a x), c (1 - a log x). Positive when y falls with x."""
     stderr: float | None
-    """Of the exponent: over whole seeds, else least squares'; null without a degree of freedom left, or when it is left
-    open."""
+    """Standard error of the exponent: over whole seeds if known, else from least squares. None without a remaining degree
+    of freedom, or if the points do not determine the exponent."""
     ci_low: float | None
     ci_high: float | None
-    """95 % interval of the exponent; an end is null where the points leave it open, or where there is no interval."""
+    """95 % interval of the exponent. An end is None if the points do not determine it or no interval exists."""
     ci_method: str | None
-    """seeds (Student's t over whole seeds); where every value is a draw of its own bca (bootstrap over the values that
-    share one x), or t where no x has two; null without an interval."""
+    """Method: `seeds` (Student's t over whole seeds) or, for independent values, `bca` (bootstrap over the values that
+    share one x) or `t` (no x has two values). None without an interval."""
     prefactor: float
-    """c; infinite or zero where it lies outside the range of a float."""
+    """c. Infinite or zero outside the range of a float."""
     floor: float | None
-    """Of power_floor, >= 0; null for the others."""
+    """Floor of power_floor, >= 0. None for other models."""
     r2: float | None
-    """Share of the variance of log y that the curve explains; null when y is constant."""
+    """Share of the variance of log y explained by the curve. None when y is constant."""
     aicc: float | None
-    """Up to a constant of the points; the noise's variance counts as a parameter; null with too few points."""
+    """AICc up to a constant of the points. The noise variance counts as a parameter. None with too few points."""
     weight: float | None
-    """Akaike weight among the models fitted to the same points; null where aicc is."""
+    """Akaike weight among the models fitted to the same points. None without `aicc`."""
     n_points: int
     log_power: float | None = None
-    """b of power_log; null for the others."""
+    """b of power_log. None for other models."""
     profile_low: float | None = None
     profile_high: float | None = None
-    """95 % interval of the exponent by profile likelihood (F test); an end is null where the points leave it open. It takes
-    every value to be a draw of its own, of one size at all x after the weights; null where whole seeds are known."""
+    """95 % interval of the exponent by profile likelihood (F test). Assumes independent values with the same variance at
+    every x after weighting. An end is None if the points do not determine it, both if whole seeds are known."""
     p_half: float | None = None
     p_one: float | None = None
-    """p-values of a pure power law with a = 1/2 and a = 1, two-sided: over whole seeds, else by the profile; null for models
-    that are no power of x."""
+    """Two-sided p-values of a = 1/2 and a = 1: over whole seeds if known, else by the profile. None for models that are
+    not a power of x."""
     x_at_target: float | None = None
     x_at_low: float | None = None
     x_at_high: float | None = None
-    """The x at which the curve meets the target asked for, with a 95 % interval; null where it never does. Over whole seeds
-    only straight lines have the interval (power, exponential)."""
+    """x at which the curve meets the requested target, with a 95 % interval. None if it never does. Over whole seeds, only
+    straight lines (power, exponential) have the interval."""
     n_seeds: int | None = None
-    """How many whole seeds the interval is over; null where every value is a draw of its own."""
+    """Number of whole seeds. None for independent values."""
     seed_spread: float | None = None
-    """Standard deviation of the exponent from seed to seed, noise included; null with fewer than three."""
+    """Standard deviation of the exponent between seeds, noise included. None with fewer than three seeds."""
     others: Mapping[str, float | None] = field(default_factory=dict)
-    """The model's parameters that the fits table has no column for, by name."""
+    """Model parameters without a column in the fits table, by name."""
 
     def parameter(self, name: str) -> float | None:
-        """Return one of the model's parameters besides c and a; null where it has none of the name."""
+        """Return a parameter other than c and a, or None if the model does not have it."""
         return self.others.get(name) if name not in _COLUMNS else getattr(self, name)
 
     def row(self) -> dict[str, Any]:
-        """Return the fit as a row: its columns, then its other parameters by name."""
+        """Build the row of the fits table: the columns, then the other parameters by name."""
         return {name: getattr(self, name) for name in _COLUMNS} | dict(self.others)
 
 
@@ -98,9 +98,16 @@ _COLUMNS = tuple(column.name for column in fields(RateFit) if column.name != "ot
 def fit_family(
     family: CurveFamily, points: Points, resampling: Resampling | None, target: float | None
 ) -> list[RateFit]:
-    """Fit a model to each curve; the weights among models are left out.
+    """Fit a model to each curve, without the weights among models.
 
-    resampling: the bootstrap's draws, null where no x has two values. target: y for x_at_target.
+    Args:
+        family: The model's curves on these points.
+        points: The curves, gathered by x.
+        resampling: Bootstrap resamples, or None if no x has two values.
+        target: Value of y for `x_at_target`.
+
+    Returns:
+        One fit per curve.
     """
     free = points.num_points - family.model.num_parameters
     theta_PC = _best(family, points)
@@ -129,7 +136,7 @@ def fit_family(
 
 @dataclass(frozen=True)
 class _Fitted:
-    """A model's curves where least squares has them."""
+    """A model's curves at the least-squares solution."""
 
     family: CurveFamily
     points: Points
@@ -138,19 +145,19 @@ class _Fitted:
     residual_GC: Array
     jacobian_PGC: Array
     influence_GC: Array
-    """Of the exponent."""
+    """Influence of each group mean on the exponent."""
     squares_C: Array
 
     @property
     def information_C(self) -> Array:
-        """How many squares the exponent's square is worth: 1 over its variance in units of the noise's."""
+        """Information about the exponent: 1 over its variance in units of the noise variance."""
         return np.asarray(1 / (self.influence_GC**2 / self.points.mass_GC).sum(0))
 
 
 def _noise(fit: _Fitted) -> tuple[Array, int]:
-    """Return the squares that AICc counts, and how many parameters it counts besides the model's own.
+    """Return the squares for AICc and the number of noise parameters it adds to the model's.
 
-    Where seeds are known each has a level of its own: what lifts all values of a seed says nothing of the curve's shape.
+    If seeds are known, each seed has its own level: a shift of all its values carries no information about the shape.
     """
     if fit.points.num_seeds < 2:
         return fit.squares_C, 0
@@ -158,7 +165,7 @@ def _noise(fit: _Fitted) -> tuple[Array, int]:
 
 
 def _over_seeds(fit: _Fitted, target: float | None) -> dict[str, Array]:
-    """Return what whole seeds say of the exponent; without an interval where they are too few."""
+    """Return the columns estimated over whole seeds, without an interval if there are too few seeds."""
     points, nowhere_C = fit.points, np.full_like(fit.squares_C, np.nan)
     columns = {"stderr": nowhere_C}
     spread = seed_spread(points, fit.jacobian_PGC, fit.residual_GC, fit.influence_GC)
@@ -200,7 +207,7 @@ def _seeds_x_at(fit: _Fitted, spread: SeedSpread, target: float) -> dict[str, Ar
 def _over_values(
     fit: _Fitted, resampling: Resampling | None, stderr_C: Array, free: int, target: float | None
 ) -> dict[str, Array]:
-    """Return what values that are draws of their own say of the exponent."""
+    """Return the columns estimated over independent values."""
     columns: dict[str, Array] = {}
     if resampling is not None:
         columns |= resampled(fit.family, fit.points, resampling, fit.theta_PC, fit.level_C, fit.influence_GC, target)
@@ -235,7 +242,7 @@ def _around(family: CurveFamily, points: Points, theta_PC: Array) -> tuple[Array
 
 
 def squares_around(model: Model, points: Points) -> Array:
-    """Return the squares [C] around each curve's fit, those around the group means included."""
+    """Return the squares [C] around each curve's fit, including the squares around the group means."""
     family = model.family(points)
     assert family is not None, f"{model.name} has no curve on these points"
     _, residual_GC, _ = _around(family, points, _best(family, points))
@@ -260,14 +267,14 @@ def _best(family: CurveFamily, points: Points) -> Array:
         np.full(len(curve_R), TOLERANCE),
     )[..., 0]
     squares_SC = squares_left(family.shape, theta_PR, ref_R, mean_GR, mass_GR).reshape(num_starts, num_curves)
-    # the first of equals: power_floor's first start is the power law, so there is no floor unless it helps
+    # Take the first of equals: power_floor starts from the power law, so it has a floor only if that improves the fit.
     equal_SC = squares_SC <= squares_SC.min(0) * (1 + 1e-9) + points.num_points * EXACT_FIT_RMS**2
     theta_PSC = theta_PR.reshape(num_parameters, num_starts, num_curves)
     return theta_PSC[:, equal_SC.argmax(0), np.arange(num_curves)]
 
 
 def _profiled(fit: _Fitted, stderr_C: Array, free: int) -> dict[str, Array]:
-    """Return the profile likelihood's interval and the p-values of a = 1/2 and a = 1, of values that are draws of their own."""
+    """Return the profile-likelihood interval and the p-values of a = 1/2 and a = 1 for independent values."""
     if fit.family.basis_GP is not None:  # the squares are a parabola: Student's t
         half_C = t_quantile(free) * stderr_C
         ends = fit.theta_PC[0] - half_C, fit.theta_PC[0] + half_C
@@ -278,7 +285,7 @@ def _profiled(fit: _Fitted, stderr_C: Array, free: int) -> dict[str, Array]:
 
 
 def _profile_ends(fit: _Fitted, unit_C: Array, t_C: Array) -> tuple[Array, Array]:
-    """Return the exponents between which the squares are less than t^2 units above the least."""
+    """Return the limits of the exponents whose squares are less than t^2 units above the minimum."""
     with np.errstate(divide="ignore", invalid="ignore"):
         stderr_C = np.sqrt(unit_C / fit.information_C)
 
@@ -294,7 +301,7 @@ def _profile_ends(fit: _Fitted, unit_C: Array, t_C: Array) -> tuple[Array, Array
 
 
 def _p_values(fit: _Fitted, unit_C: Array, freedom_C: Array) -> dict[str, Array]:
-    """Return the p-values of a = 1/2 and a = 1; unit_C: how many squares one degree of freedom of noise adds."""
+    """Return the p-values of a = 1/2 and a = 1. `unit_C`: squares per degree of freedom of noise."""
     if not fit.family.model.has_theory:
         return {}
     columns = {}

@@ -1,4 +1,4 @@
-"""How a measurement falls with depth: curves fitted by least squares on log y of every seed, with their uncertainty.
+"""Rates of a metric over depth: curves fitted by least squares on log y of every seed, with their uncertainty.
 
 Shapes: C curves on one design (the same x), N points.
 Source: Burnham and Anderson, Model Selection and Multimodel Inference (2002), section 2.9 (weights).
@@ -31,12 +31,25 @@ def fit_rates(
     seed: int = 0,
     target: float | None = None,
 ) -> list[RateFit]:
-    """Fit every model that has fewer parameters than there are distinct x (power always), in the order asked for.
+    """Fit models to one curve.
 
-    x_N, y_N: [N], positive; the order of the points is of no account. The noise is taken as multiplicative. seeds: which
-    seed each value belongs to, where one seed has values at several x: intervals are then over whole seeds. Without, every
-    value is taken as a draw of its own.
-    Raises FitError: see `fit_many`.
+    A model needs more distinct x than it has parameters (power is always fitted). Noise is assumed multiplicative.
+
+    Args:
+        x_N: Positive x values, shape [N], in any order.
+        y_N: Positive y values, shape [N].
+        models: Names from MODELS. Default: all.
+        seeds: Seed of each value, length N. With it, intervals are over whole seeds. Without it, values are independent.
+        weights: Weighting, see `fit_many`.
+        num_resamples: Number of bootstrap resamples.
+        seed: Seed of the bootstrap.
+        target: Value of y for `x_at_target`.
+
+    Returns:
+        One fit per fitted model, in the order requested.
+
+    Raises:
+        FitError: See `fit_many`.
     """
     y_N = np.asarray(y_N, dtype=np.float64)
     y_CN = y_N[None] if y_N.ndim == 1 else y_N
@@ -55,15 +68,28 @@ def fit_many(
     seed: int = 0,
     target: float | None = None,
 ) -> list[list[RateFit]]:
-    """Fit many curves measured at the same x at once; every curve's fits are those it would have alone.
+    """Fit models to many curves measured at the same x.
 
-    x_N: [N]; y_CN: [C, N]; positive. seeds: N of them, as for `fit_rates`. models: names out of MODELS, null for all.
-    weights: equal; spread (the variance follows a power of x, fitted to the spread at each x); robust (values far from
-    their group's median are pulled in).
-    target: y for x_at_target.
-    power_log is left out where an x is not above 1, or the x lie too close together to tell log x from log log x.
-    Raises FitError for fewer than two distinct x, values that are not positive and finite, lengths that differ, a model
-    or weighting that is not known, fewer than one resample.
+    Each curve gets the same fits as it would alone. power_log is omitted if an x is not above 1, or if the x are too
+    close together to distinguish log x from log log x.
+
+    Args:
+        x_N: Positive x values, shape [N].
+        y_CN: Positive y values, shape [C, N].
+        models: Names from MODELS. Default: all.
+        seeds: Seed of each value, length N, as for `fit_rates`.
+        weights: `equal`, `spread` (the variance follows a power of x, fitted to the spread at each x) or `robust`
+            (values far from their group's median are pulled in).
+        num_resamples: Number of bootstrap resamples.
+        seed: Seed of the bootstrap.
+        target: Value of y for `x_at_target`.
+
+    Returns:
+        For each curve, one fit per fitted model, in the order requested.
+
+    Raises:
+        FitError: Fewer than two x are distinct, a value is not positive and finite, lengths differ, a model or weighting
+            is unknown, the target is not positive and finite, or `num_resamples` is below 1.
     """
     asked = models_named(MODELS if models is None else models)
     if num_resamples < 1:
@@ -78,11 +104,17 @@ def fit_many(
 
 
 def predict(fit: RateFit, x_N: npt.ArrayLike) -> Array:
-    """Return the fitted curve's y at x.
+    """Evaluate a fitted curve.
 
-    x_N: any shape, positive; y has the same shape. Beyond the fitted x, log_linear may fall below zero; power_log is
-    NaN below x = 1.
-    Raises FitError for an x that is not positive and finite.
+    Args:
+        fit: The fit to evaluate.
+        x_N: Positive x values, any shape.
+
+    Returns:
+        y values in the shape of `x_N`. Outside the fitted x, log_linear may be negative. power_log is NaN below x = 1.
+
+    Raises:
+        FitError: An x is not positive and finite.
     """
     x_N = np.asarray(x_N, dtype=np.float64)
     check_positive("x", x_N)

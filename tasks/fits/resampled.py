@@ -1,4 +1,4 @@
-"""A model fitted to resampled means: the bootstrap's intervals of the exponent, and of the x that meets a target.
+"""Bootstrap intervals of the exponent and of the x that meets a target, from a model fitted to resampled means.
 
 Shapes: C curves, G groups (the distinct x, rising), B resamples, P shape parameters, R rows. Curves come last, resamples
 after them.
@@ -16,15 +16,15 @@ from depthrate.tasks.fits.points import Points
 from depthrate.tasks.fits.threads import BLOCK_ROWS, in_threads, parts_of
 
 TOLERANCE = 1e-11
-"""A row is done when its step moves the curve by less than this, root mean square in log space."""
+"""Convergence tolerance: the RMS change of the curve in log space by a row's step."""
 TOLERANCE_RESAMPLED = 5e-4
-"""The same for resamples, as a share of the spread between them: twenty times finer than 1000 of them can tell."""
+"""Tolerance for resamples, relative to their spread: twenty times finer than the resolution of 1000 resamples."""
 NUM_FOR_SPREAD = 100
-"""Resamples that spread is taken from."""
+"""Number of resamples from which the spread is estimated."""
 
 
 def exp(value: Array) -> Array:
-    """Return e^value; infinite or zero where a float ends."""
+    """Return e^value, infinite or zero outside the range of a float."""
     with np.errstate(over="ignore", under="ignore"):
         return np.asarray(np.exp(value))
 
@@ -36,7 +36,7 @@ def log_x_at(family: CurveFamily, theta_PR: Array, level_R: Array, ref_R: Array,
 
 
 def linear_solution(basis_GP: Array, mean_GCB: Array, mass_GC: Array) -> Array:
-    """Return theta [P, C, B] of a shape linear in theta."""
+    """Solve for theta [P, C, B] of a shape that is linear in theta."""
     centred_PGC = basis_GP.T[..., None] - (basis_GP.T @ (mass_GC / mass_GC.sum(0)))[:, None]
     return np.asarray(np.einsum("pgc,gcb->pcb", influence(centred_PGC, mass_GC), mean_GCB))
 
@@ -50,7 +50,7 @@ def resampled(
     influence_GC: Array,
     target: float | None,
 ) -> dict[str, Array]:
-    """Return the intervals that the bootstrap gives."""
+    """Compute the bootstrap intervals by column name."""
     num_curves, num_resamples = len(level_C), resampling.shares[0].shape[1]
     acceleration_C, freedom_C = acceleration(influence_GC, points), effective_freedom(influence_GC, points)
     names = ["ci_low", "ci_high"] + (["x_at_low", "x_at_high"] if target is not None else [])
@@ -61,7 +61,7 @@ def resampled(
         mean_GCB = resampling.means(points_here)
         theta_PCB = refit(family_here, points_here, estimate_PC, mean_GCB)
         ends = bca_interval(estimate_PC[0], theta_PCB[0], acceleration_C[part], freedom_C[part])
-        for name, end_C in zip(("ci_low", "ci_high"), ends, strict=True):  # beyond the box the model has no such curve
+        for name, end_C in zip(("ci_low", "ci_high"), ends, strict=True):  # the model has no curve outside the box
             columns[name][part] = np.clip(end_C, family_here.lower_PC[0], family_here.upper_PC[0])
         if target is not None:
             log_x_C = log_x_at(family_here, estimate_PC, level_C[part], family_here.ref_C, target)
@@ -74,7 +74,7 @@ def resampled(
 
 
 def refit(family: CurveFamily, points: Points, theta_PC: Array, mean_GCB: Array) -> Array:
-    """Return the shape parameters [P, C, B] of resampled means."""
+    """Fit the shape parameters [P, C, B] to resampled means."""
     if family.basis_GP is not None:
         return linear_solution(family.basis_GP, mean_GCB, points.mass_GC)
     spread_C = (mean_GCB[..., :NUM_FOR_SPREAD] - points.mean_GC[..., None]).std((0, 2))

@@ -1,4 +1,4 @@
-"""Work on many curves, cut into parts and done on every core we may use."""
+"""Parallel work on many curves, in parts, on all available cores."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TypeVar
 Result = TypeVar("Result")
 
 BLOCK_ROWS = 1 << 16
-"""Rows a thread works on together: enough to make numpy's calls cheap, few enough for the memory of many threads."""
+"""Maximum rows per block of a thread: enough to amortise numpy calls, few enough for the memory of many threads."""
 
 
 def in_threads(work: Callable[[slice], Result], parts: Sequence[slice]) -> list[Result]:
-    """Return work(part) of each part, in order, done on every core we may use."""
-    # numpy's long calls let go of the interpreter's lock
+    """Return work(part) for each part, in order, computed on all available cores."""
+    # Threads suffice, since long numpy calls release the interpreter lock.
     num_threads = min(len(parts), _num_cores())
     if num_threads < 2:
         return [work(part) for part in parts]
@@ -24,7 +24,7 @@ def in_threads(work: Callable[[slice], Result], parts: Sequence[slice]) -> list[
 
 
 def parts_of(num_curves: int, *, at_most: int, at_least: int = 1) -> list[slice]:
-    """Cut the curves into parts: one for each core, within these sizes."""
+    """Split the curves into one part per core, within these sizes."""
     size = max(1, min(at_most, max(-(-num_curves // _num_cores()), at_least)))
     return [slice(first, min(first + size, num_curves)) for first in range(0, num_curves, size)]
 

@@ -1,4 +1,4 @@
-"""How much each value of a curve counts: all alike, by a spread that changes with x, or wild ones pulled in.
+"""Weights of a curve's values: equal, by a spread that changes with x, or with outliers pulled in.
 
 Shapes: C curves, N points, G groups (distinct x). Curves come last.
 Source: Carroll and Ruppert, Transformation and Weighting (1988), 3.2.
@@ -12,15 +12,15 @@ from depthrate.tasks.fits.least_squares import Array
 
 WEIGHTINGS = ("equal", "spread", "robust")
 CLIP_AT = 2.5
-"""robust: values are pulled in to so many standard deviations (of the middle of all values) from their group's median."""
+"""Maximum distance from the group median for `robust`, in standard deviations (estimated from the median distance)."""
 STEEPEST_SPREAD = 8.0
-"""Bound on how fast the variance changes with x: x^8 from one depth to twice that is a factor of 256."""
+"""Maximum power of x in the variance: x^8 is a factor of 256 from one depth to twice that depth."""
 
 
 def spread_weights(x_G: Array, count_G: Array, group_N: np.ndarray, deviation_NC: Array) -> Array:
-    """Return weights [G, C] of values whose variance follows s^2 x^d, fitted by gamma likelihood to the groups' variances.
+    """Return weights [G, C] for a variance s^2 x^d, fitted by gamma likelihood to the group variances.
 
-    A variance of its own a depth would be estimated from three seeds, and its reciprocal is worse than no weight at all.
+    A separate variance per depth would often be estimated from three seeds. Its reciprocal is worse than equal weights.
     """
     weight_GC = np.ones((len(x_G), deviation_NC.shape[1]))
     used_G = count_G > 1
@@ -46,16 +46,16 @@ def spread_weights(x_G: Array, count_G: Array, group_N: np.ndarray, deviation_NC
 
 
 def group_sums(value_NC: Array, group_N: np.ndarray) -> Array:
-    """Return each group's sum [G, C]."""
+    """Sum the values of each group, [G, C]."""
     return np.asarray(np.equal.outer(np.arange(group_N[-1] + 1), group_N).astype(np.float64) @ value_NC)
 
 
 def clip_outliers(log_y_NC: Array, group_N: np.ndarray) -> Array:
-    """Return log y with what lies far from its group's median pulled in (Huber's pseudo-values)."""
+    """Return log y with values far from their group median pulled in (Huber's pseudo-values)."""
     groups = [np.flatnonzero(group_N == g) for g in range(group_N[-1] + 1)]
     median_NC = np.stack([np.median(log_y_NC[own], axis=0) for own in groups])[group_N]
     distance_NC = np.abs(log_y_NC - median_NC)
-    # in a group of odd size the median itself is at distance zero, which says nothing of the spread: left out
+    # Omit the median of a group of odd size: its distance of zero carries no information about the spread.
     telling = [-np.sort(-distance_NC[own], axis=0)[: len(own) - len(own) % 2] for own in groups]
     telling_NC = np.concatenate(telling)
     if not len(telling_NC):

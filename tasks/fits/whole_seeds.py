@@ -1,10 +1,10 @@
-"""How sure an exponent is when all values of a seed belong together: the spread is that between whole seeds.
+"""Uncertainty of an exponent when the values of a seed are correlated: the spread is between whole seeds.
 
-One seed gives networks of every depth the same first layers and the same order of the data, so its values lie above or
-below the others' together, or fall faster, or bend. Only seeds are draws of their own. Where each has every x the
-interval of a line is Student's t over the seeds' own slopes; where values are missing it is the sandwich of linearised
-least squares with Bell and McCaffrey's correction, which is the same where none is. A curve that is not linear has the
-profile whose F test is scaled by that variance.
+One seed gives networks of every depth the same first layers and the same order of the data. Its values therefore share
+an offset, a slope or a bend, and only whole seeds are independent replicates. If every seed has every x, the interval of
+a line is Student's t over the slopes per seed. If values are missing, it is the sandwich estimator of linearised least
+squares with Bell and McCaffrey's correction, which is identical for complete data. For nonlinear curves, the F test of
+the profile is scaled by that variance.
 
 Shapes: C curves, N points, G groups (distinct x), S seeds, P shape parameters, Q = 1 + P, M values of one seed. Curves
 come last but where matrices are solved.
@@ -29,25 +29,25 @@ from depthrate.tasks.fits.points import EXACT_FIT_RMS, Points
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 MIN_SEEDS = 3
-"""With two seeds Student's t is 12.7 and one number stands behind the spread: no interval, and the report says why."""
+"""Minimum number of seeds for an interval: with two, Student's t is 12.7 and the spread has one degree of freedom."""
 FREE = 1e-9
-"""Directions of a seed's residuals with less than this share of freedom are the fit's own."""
+"""Minimum eigenvalue (share of freedom) of a direction of a seed's residuals: below it, the fit determines the direction."""
 FARTHER = 0.001 * 1.5 ** np.arange(27)
-"""Steps, in ln x, by which the ends of an interval of x are looked for: up to 38, which is 16 decades."""
+"""Search steps, in ln x, for the ends of an interval of x: up to 38, or 16 decades."""
 
 
 @dataclass(frozen=True)
 class SeedSpread:
-    """What whole seeds say of the noise around a fit."""
+    """Noise around a fit, estimated from whole seeds."""
 
     points: Points
     residual_NC: Array
-    """Each value's residual, such that the squared sums over a seed are unbiased."""
+    """Residual of each value, scaled so that squared sums over a seed are unbiased."""
     freedom_C: Array
     """Degrees of freedom of the exponent's variance."""
 
     def variance(self, influence_GC: Array) -> Array:
-        """Return the variance [C] of a sum over the group means with these factors."""
+        """Return the variance [C] of the sum of the group means weighted by `influence_GC`."""
         return np.asarray((self._sums(influence_GC) ** 2).sum(0))
 
     def _sums(self, influence_GC: Array) -> Array:
@@ -57,14 +57,21 @@ class SeedSpread:
 
     @property
     def t_C(self) -> Array:
-        """Student's t of 95 % intervals."""
+        """Student's t for 95 % intervals."""
         return t_quantiles(self.freedom_C)
 
 
 def seed_spread(points: Points, jacobian_PGC: Array, residual_GC: Array, influence_GC: Array) -> SeedSpread | None:
-    """Return the spread between whole seeds around a fit; null with fewer than MIN_SEEDS, or without seeds.
+    """Estimate the spread between whole seeds around a fit.
 
-    jacobian_PGC, residual_GC, influence_GC: of the fit, `influence` that of the exponent.
+    Args:
+        points: The curves, gathered by x.
+        jacobian_PGC: Jacobian of the fit.
+        residual_GC: Residuals of the fit.
+        influence_GC: Influence of each group mean on the exponent.
+
+    Returns:
+        The spread, or None with fewer than MIN_SEEDS seeds or without seeds.
     """
     if points.seed_N is None or points.num_seeds < MIN_SEEDS:
         return None
@@ -76,7 +83,7 @@ def seed_spread(points: Points, jacobian_PGC: Array, residual_GC: Array, influen
 
 
 def is_complete(points: Points) -> bool:
-    """Tell whether each seed has as many values at each x as the others."""
+    """Return whether all seeds have the same number of values at each x."""
     assert points.seed_N is not None
     counts_SG = np.zeros((points.num_seeds, len(points.x_G)))
     np.add.at(counts_SG, (points.seed_N, points.group_N), 1)
@@ -84,16 +91,16 @@ def is_complete(points: Points) -> bool:
 
 
 def sums_of_seeds(value_NC: Array, seed_N: np.ndarray) -> Array:
-    """Return each seed's sum [S, C]."""
+    """Sum the values of each seed, [S, C]."""
     sums_SC = np.zeros((int(seed_N.max()) + 1, value_NC.shape[1]))
     np.add.at(sums_SC, seed_N, value_NC)
     return sums_SC
 
 
 def _incomplete(points: Points, jacobian_PGC: Array, residual_GC: Array, influence_GC: Array) -> SeedSpread:
-    """Each seed's residuals are widened by what the fit took from them (CR2); the freedom is Satterthwaite's.
+    """Correct each seed's residuals for the fit (CR2), with Satterthwaite's degrees of freedom.
 
-    Both are exact for values that are independent, which is what Bell and McCaffrey take for their reference.
+    Both are exact for independent values, the reference case of Bell and McCaffrey.
     """
     assert points.seed_N is not None
     group_N, root_NC = points.group_N, np.sqrt(points.weight_GC)[points.group_N]
@@ -122,7 +129,7 @@ def _incomplete(points: Points, jacobian_PGC: Array, residual_GC: Array, influen
 
 
 def own_levels(points: Points, residual_GC: Array) -> Array:
-    """Return the weighted squares [C] left when each seed may lie above or below the curve as a whole."""
+    """Return the weighted squares [C] that remain when each seed has its own level."""
     assert points.seed_N is not None
     weight_NC = points.weight_GC[points.group_N]
     around_NC = points.deviation_NC + residual_GC[points.group_N]
@@ -132,13 +139,13 @@ def own_levels(points: Points, residual_GC: Array) -> Array:
 
 @dataclass(frozen=True)
 class Line:
-    """A curve log y = level + slope (column(x) - centre), as fitted."""
+    """Fitted curve log y = level + slope (column(x) - centre)."""
 
     column: Callable[[Array], Array]
-    """Of x [C]."""
+    """Function of x [C] in which log y is linear."""
     centre_C: Array
     level_C: Array
-    """At the centre."""
+    """Value of log y at the centre."""
     slope_C: Array
     share_GC: Array
     """d level / d mean."""
@@ -147,9 +154,17 @@ class Line:
 
 
 def log_x_interval(line: Line, spread: SeedSpread, log_target: float, log_x_C: Array) -> tuple[Array, Array]:
-    """Return the ln x [C], [C] between which the 95 % band around a line holds the target (Fieller's theorem).
+    """Return the limits in ln x, [C] and [C], of the 95 % interval at which a line meets a target (Fieller's theorem).
 
-    log_x_C: where the line meets it, infinite where it never does. An end that the band does not leave is infinite.
+    Args:
+        line: The fitted lines.
+        spread: Noise around them.
+        log_target: Target in ln y.
+        log_x_C: ln x at which each line meets the target, infinite if it never does.
+
+    Returns:
+        Lower and upper limits. A limit is infinite if the search finds no end of the band, or the line never meets the
+        target.
     """
     meets_C = np.isfinite(log_x_C)
     start_C = np.where(meets_C, log_x_C, 0.0)
@@ -179,9 +194,9 @@ def log_x_interval(line: Line, spread: SeedSpread, log_target: float, log_x_C: A
 
 
 def p_of_zero_means(value_SQ: Array) -> float:
-    """Return the p-value of the F test that Q values have mean zero over S seeds, however they hang together.
+    """Return the p-value of the F test that Q values have mean zero over S seeds, for any correlation between them.
 
-    Greenhouse and Geisser's degrees of freedom: Student's t for Q = 1, on the safe side for several.
+    Degrees of freedom follow Greenhouse and Geisser: Student's t for Q = 1, conservative for Q > 1.
     """
     num_seeds, num_values = value_SQ.shape
     mean_Q = value_SQ.mean(0)
@@ -195,9 +210,9 @@ def p_of_zero_means(value_SQ: Array) -> float:
 
 
 def table_of_seeds(points: Points, seeds: Sequence[Hashable]) -> tuple[list[Hashable], Array]:
-    """Return the seeds that have a value at each x, and their log y [S, G] on the first curve (means of several values).
+    """Return the seeds with a value at each x, and their log y [S, G] on the first curve (means of repeated values).
 
-    seeds: as they were given to `gather`.
+    `seeds`: the argument passed to `gather`.
     """
     assert points.seed_N is not None
     log_y_N = points.mean_GC[points.group_N, 0] + points.deviation_NC[:, 0]
@@ -210,5 +225,5 @@ def table_of_seeds(points: Points, seeds: Sequence[Hashable]) -> tuple[list[Hash
 
 
 def without(columns_GP: Array) -> Array:
-    """Return an orthonormal basis [G, G - P] of what is orthogonal to these columns."""
+    """Return an orthonormal basis [G, G - P] of the orthogonal complement of the columns."""
     return np.linalg.qr(columns_GP, mode="complete")[0][:, columns_GP.shape[1] :]
