@@ -146,7 +146,7 @@ def theorem_2(setting: Setting) -> Prediction:
     wanted = length * float(setting.concepts) ** (length - 1)
 
     def ratios(c: float) -> Floats:
-        """Solve (lambda/L) x (n_c - 1 + exp(steepness c^2 x)) = mu_b for x = r_b / c for each word. The left side increases in x."""
+        """Solve (lambda/L) x (n_c - 1 + exp(steepness c^2 x)) = mu_b for x = r_b / c; the left side increases in x."""
         target, scale = setting.frequencies * length / setting.weight_decay, steepness * c**2
 
         def excess(x: float, aim: float) -> float:

@@ -333,7 +333,7 @@ class WordsTrainer:
                     scales[trial] = 1.0
 
     def _tested(self, table: Tensor, words_KSL: Tensor) -> tuple[float, float]:
-        """Return mean cross-entropy and accuracy over S sentences of each class, from the table of logits per word and position."""
+        """Return mean cross-entropy and accuracy over S sentences per class, from the logits per word and position."""
         num_classes, per_class, length = words_KSL.shape
         places_L = torch.arange(length, dtype=torch.int32) * self.shape.vocabulary_size
         labels_N = torch.arange(num_classes).repeat_interleave(per_class)
