@@ -126,7 +126,7 @@ def objective(problem: DufmProblem, solution: Solution, *, relu: bool = True) ->
 
 
 def _through_relu(before: Array, delta: Array, h: Array, decayed: Array) -> Array:
-    """Return the gradient before a ReLU, such that the gradient of the weight before it is as small as zeros allow."""
+    """Return the gradient before a ReLU, choosing its derivative at zeros to minimise the gradient of the weight before it."""
     bound = KINK * np.abs(before).max(initial=0)
     sure, free = np.where(before > bound, delta, 0), np.where(np.abs(before) <= bound, delta, 0)
     fixed, change = sure.T @ h + decayed, free.T @ h
@@ -136,7 +136,7 @@ def _through_relu(before: Array, delta: Array, h: Array, decayed: Array) -> Arra
 
 
 def norm(solution: Solution) -> float:
-    """Return the norm of all its matrices together."""
+    """Return the joint norm of all matrices of a solution."""
     return float(np.sqrt(sum((matrix**2).sum() for matrix in _matrices(solution))))
 
 

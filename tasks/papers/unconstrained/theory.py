@@ -16,14 +16,14 @@ from dataclasses import dataclass
 ZERO_LOSS = 0.5
 """Objective of the zero solution, which is always a candidate."""
 SMALLEST_R = 4
-"""Smallest r of the graph. With r = 3 all edges share vertices, and the last features would be zero."""
+"""Smallest r of the graph. With r = 3 any two edges share a vertex, and the last features would be zero."""
 _GRID = 400
 """Grid points over twelve decades of the scale; minima are far wider than their spacing."""
 
 
 @dataclass(frozen=True)
 class DufmProblem:
-    """Inputs of the closed forms of a deep unconstrained features model. They do not depend on the width if it is large enough."""
+    """Inputs of the closed forms of a deep unconstrained features model. Any sufficient width gives the same."""
 
     num_classes: int
     samples_per_class: int

@@ -75,7 +75,11 @@ class NativeWords:
         batches: Sequence[Sequence[Batch]],
         divergence: Divergence | None,
     ) -> Tensor:
-        """Take as many steps as there are rates and batches [S][T], return the losses [T] of the last; notes who diverges."""
+        """Take one step per entry of rates and batches [S][T].
+
+        Returns:
+            Losses [T] of the last step. `divergence` records the trials that diverge.
+        """
         of_steps = [batch for batches_T in batches for batch in batches_T]
         assert all(len(batch.sentences_B) == self._batch for batch in of_steps)
         loss_T = state.words_TVD.new_empty(len(trials))
@@ -104,6 +108,6 @@ def _doubles(numbers: Sequence[float] | Sequence[Sequence[float]]) -> Tensor:
 
 
 def _addresses(tensors: Sequence[Tensor]) -> Tensor:
-    """Return where tensors lie, which must live on while that is used."""
+    """Return the addresses of tensors, which must stay alive while the addresses are used."""
     assert all(tensor.is_contiguous() for tensor in tensors)
     return torch.tensor([tensor.data_ptr() for tensor in tensors])

@@ -1,10 +1,10 @@
 """Fused training of networks of one embedding and one linear layer: T trials advance together, each as if it were alone.
 
-The gradient is written out, as there are two layers only: words are gathered, their gradients scattered, so that a step
-touches the rows of its own words. Weight decay multiplies a whole matrix by 1 - lr lambda at each step; it is kept as one
-factor a matrix (W = w_scale x the stored one), which is exact and costs nothing, and the linear layer's gradient is added by
-the matrix product that forms it. Products are batched over T and nothing is summed across T, as in the trainer of deep
-networks. On a CPU kernels take the same steps (`native.py`), trial by trial.
+The gradient of the two layers is written out. Words are gathered and their gradients scattered, so a step touches only the
+rows of its words. Weight decay multiplies a whole matrix by 1 - lr lambda at each step. It is stored as one factor per
+matrix (W = w_scale x the stored one), which is exact and costs nothing. The matrix product that computes the linear layer's
+gradient also adds it. Products are batched over T and nothing is summed across T, as in the trainer of deep networks. On a
+CPU, kernels take the same steps (`native.py`), trial by trial.
 
 Shapes: T trials, V words, D = width, K classes, L words of a sentence, M = L D, B batch, N sentences.
 """
@@ -30,17 +30,17 @@ from depthrate.tasks.training.trainer import stream
 from depthrate.tasks.training.training_plan import learning_rate_factor
 
 SMALLEST_SCALE = 2.0**-20
-"""A factor below it is multiplied into its matrix, long before that leaves the range of its numbers."""
+"""Scale below which the factor is multiplied into its matrix, long before values leave their range."""
 STEP_RTOL = 1e-3
-"""What a native step may differ from the eager one when it is first used: far more than rounding, far less than a fault."""
+"""Relative tolerance of the first native step against the eager one: far above rounding, far below a fault."""
 ROWS_AT_ONCE = 4096
 EVALUATED_PER_SEQUENCE = 10
-"""Training sentences of a sequence that losses and accuracies are taken over: a pass over 500 costs some 1,000 steps."""
+"""Training sentences per sequence used for losses and accuracies; evaluating 500 costs about 1,000 steps."""
 
 
 @dataclass(frozen=True)
 class WordsEvaluation:
-    """Numbers of some trials, each a float64 tensor [T]."""
+    """Losses and accuracies of trials, each a float64 tensor [T]."""
 
     loss: Tensor
     objective: Tensor
@@ -48,17 +48,17 @@ class WordsEvaluation:
     test_loss: Tensor
     test_accuracy: Tensor
     epoch_loss: Tensor
-    """Mean over the sentences of the epoch so far, each with the parameters of its step; not a number before the first step."""
+    """Mean over the sentences of the epoch so far, each with the parameters of its step; NaN before the first step."""
     epoch_accuracy: Tensor
 
 
 class WordsTrainer:
-    """Trains T networks on their own sentences; trials that leave the pack disturb nobody."""
+    """Trainer of T networks, each on separate sentences. Removing trials from the pack does not affect the others."""
 
     def __init__(self, trials: Sequence[WordsParameters], sentences: Sequence[Sentences], device: str = "cpu"):
         self.trials, self.sentences, self.device = list(trials), list(sentences), torch.device(device)
         self.shape = trials[0]
-        """What all trials of a pack share."""
+        """Parameters that all trials of the pack share."""
         self._dtype = getattr(torch, self.shape.dtype)
         self._num_steps = [trial.num_steps for trial in trials]
         self.step_count = 0
