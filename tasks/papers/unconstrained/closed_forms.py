@@ -18,7 +18,7 @@ from depthrate.tasks.papers.unconstrained.theory import (
 
 @lru_cache(maxsize=4096)
 def dnc_loss(problem: DufmProblem) -> float:
-    """Return L_DNC, the lowest objective of deep neural collapse; 1/2 if the zero solution is better."""
+    """Return L_DNC, the lowest objective of deep neural collapse, or 1/2 if the zero solution is better."""
     return dnc_branch(problem).minimum()[1]
 
 

@@ -68,7 +68,7 @@ class DufmDescent(HandGradientTrainer):
         return torch.bmm(h_TND, self._weights[-1].mT, out=self._error_TNK).sub_(self._targets_NK)
 
     def _backward(self, error_TNK: Tensor) -> None:
-        """Update every matrix; the error includes the learning rate, so that products are steps."""
+        """Update every matrix. The error includes the learning rate, so that products are steps."""
         delta = error_TNK.mul_(self._rate_T11)
         shrink_features, *shrinks = self._shrinks
         inputs = [self._h0_TND, *self._h]

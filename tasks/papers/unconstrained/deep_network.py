@@ -21,7 +21,7 @@ FEATURES = "H_1"
 
 @dataclass(frozen=True, kw_only=True)
 class UnconstrainedFeatures(Network):
-    """W_L sigma(W_{L-1} ... sigma(W_1 H_1)), sigma = ReLU or nothing; no biases, and no ReLU on the output.
+    """W_L sigma(W_{L-1} ... sigma(W_1 H_1)), sigma = ReLU or nothing, without biases or an output ReLU.
 
     Layer l is the input of W_l: layer 1 is H_1 itself. Each matrix is a decay group with its name.
     """
@@ -51,7 +51,7 @@ class UnconstrainedFeatures(Network):
         return [Layer(number, (self.width,)) for number in range(1, self.depth + 1)]
 
     def step_cost(self) -> StepCost:
-        """Return the cost of a step; each layer keeps its output for the backward pass."""
+        """Return the cost of a step. Each layer keeps its output for the backward pass."""
         multiply_adds = (self.depth - 1) * self.width**2 + self.width * self.num_classes
         return StepCost(self.depth, multiply_adds, kept=self.width * (self.depth + 2))
 

@@ -54,7 +54,7 @@ class Dufm(NetworkTask[DufmParameters]):
         """Reject parameter combinations that cannot run.
 
         Raises:
-            ParameterError: parameters conflict; the message names them.
+            ParameterError: parameters conflict (named in the message).
         """
         given, depth, classes, init = trial.weight_decays, trial.depth, trial.num_classes, trial.init
         if given is not None and len(given) != depth:
@@ -76,7 +76,7 @@ class Dufm(NetworkTask[DufmParameters]):
         return training(trials, self.network(trials[0], self.data_shape(trials[0])))
 
     def run(self, trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
-        """Train and measure a pack of trials of one shape; warn first if the zero solution is the best closed form.
+        """Train and measure a pack of trials of one shape. Warn first if the zero solution is the best closed form.
 
         Raises:
             Interrupted: a stop was requested and a checkpoint saved.

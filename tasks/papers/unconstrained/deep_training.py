@@ -63,7 +63,7 @@ def training(trials: Sequence[DufmParameters], network: UnconstrainedFeatures) -
 
 
 def _ratios(problems: Sequence[DufmProblem], *, relu: bool) -> OwnCurves:
-    """Return a function that adds the objective over the closed forms to a curve row; None where they are undefined."""
+    """Return a function that adds the objective over the closed forms to a curve row, or None where they are undefined."""
 
     def ratios(index: int, row: Row, earlier: Sequence[Row]) -> dict[str, float | None]:
         problem = problems[index]
@@ -87,7 +87,7 @@ class _LayerMeasurements:
         self._counts_K = torch.from_numpy(numbered_samples(network.num_classes, network.num_samples).class_counts_K)
 
     def __call__(self, trainer: FusedTrainer, positions: Sequence[int], step: int) -> list[list[dict[str, Any]]]:
-        """Return one row per layer for each trial; the last row holds the kind of solution.
+        """Return one row per layer for each trial. The last row holds the kind of solution.
 
         Computed in float64 on the CPU: the matrices are small, and ranks use tolerances down to 1e-6.
         """
@@ -128,7 +128,7 @@ class _LayerMeasurements:
         }
 
     def _of_values(self, h_TND: Tensor) -> dict[str, Tensor]:
-        """Return what is measured both before and after a ReLU."""
+        """Compute the metrics defined both before and after a ReLU."""
         means_TKD = class_means(h_TND, self._counts_K)
         measured = spectrum(means_TKD, self._rank_tol)
         collapse = class_collapse(h_TND, self._counts_K, means_TKD, pinv_tolerance=self._rank_tol**2)

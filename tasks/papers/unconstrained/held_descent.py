@@ -28,7 +28,7 @@ class Descent:
     anchored: bool
     """Flag: features are regularised towards X (MUFM), else towards zero (UFM)."""
     scaled_steps: bool
-    """Flag: steps are lr K n on features and lr K on W, which cancels the objective's 1/N and 1/K; else lr."""
+    """Flag: steps are lr K n on features and lr K on W, which cancels the objective's 1/N and 1/K, else lr."""
 
 
 class UnconstrainedDescent(HandGradientTrainer):

@@ -20,7 +20,7 @@ Array = npt.NDArray[np.float64]
 GRADIENT_TOLERANCE = 1e-12
 MAX_ITERATIONS = 20_000
 SMALLEST_START = 1e-3
-"""Standard deviation of the random start over that of ridge regression; W = 0 is a saddle for X = 0."""
+"""Standard deviation of the random start over that of ridge regression. W = 0 is a saddle for X = 0."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class UnconstrainedProblem:
     num_classes: int
     weight_decay: float
     proximity: float
-    """lambda, above zero; lambda / L for L blocks."""
+    """lambda, above zero (lambda / L for L blocks)."""
 
     @property
     def targets_NK(self) -> Array:

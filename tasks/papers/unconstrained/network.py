@@ -43,7 +43,7 @@ class UnconstrainedLayers(Network):
         return [f"H_{layer}" for layer in range(1, self.depth + 1)]
 
     def parameter_specs(self) -> list[ParameterSpec]:
-        """Return H_1 to H_L [N, D] and W [K, D]; the trainer applies the proximity of features."""
+        """Return H_1 to H_L [N, D] and W [K, D]. The trainer applies the proximity of features."""
         features = [ParameterSpec(name, (self.num_samples, self.dimension), 1, None) for name in self.feature_names()]
         return [*features, ParameterSpec(WEIGHT, (self.num_classes, self.dimension), self.dimension, WEIGHT)]
 
@@ -61,7 +61,7 @@ class UnconstrainedLayers(Network):
         return StepCost(3 + self.depth, multiply_adds, kept=2 * self.dimension * self.depth)
 
     def kernels(self) -> Kernels:
-        """Return the kernels of `tasks/native/unconstrained.cpp`; the trainer passes their arguments for each trial."""
+        """Return the kernels of `tasks/native/unconstrained.cpp`. The trainer passes their arguments for each trial."""
         constants = {"WIDTH": self.dimension, "CLASSES": self.num_classes}
         return Kernels("unconstrained", constants, {"depth": self.depth}, ())
 

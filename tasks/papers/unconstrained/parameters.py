@@ -25,7 +25,7 @@ _IMAGES = tuple(name for name, info in PUBLISHED.items() if not info.is_text)
 
 
 class UnconstrainedParameters(TrainingParameters):
-    """Parameters of both tasks; `depth` and `proximity` belong to MUFM, `weight_decay_features` to UFM."""
+    """Parameters of both tasks. `depth` and `proximity` belong to MUFM, `weight_decay_features` to UFM."""
 
     is_anchored: ClassVar[bool]
     """Flag: features are regularised towards X, as in MUFM."""
@@ -71,7 +71,7 @@ class UnconstrainedParameters(TrainingParameters):
 
     @property
     def default_steps(self) -> int:
-        """Default number of steps; 0 for the exact solver."""
+        """Default number of steps, 0 for the exact solver."""
         return 0 if self.solver == EXACT else DEFAULT_STEPS
 
 

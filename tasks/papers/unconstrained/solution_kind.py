@@ -34,7 +34,7 @@ class SolutionKind(StrEnum):
     SRG = "srg"
     LOW_RANK = "low_rank"
     FULL_RANK = "full_rank"
-    """Converged with means of rank K in every layer, yet not orthogonal ones."""
+    """Converged with means of rank K in every layer that are not orthogonal."""
     ZERO = "zero"
     UNCONVERGED = "unconverged"
 
@@ -53,7 +53,7 @@ def classify(problem: DufmProblem, solution: Solution, *, drift: float, relu: bo
     5. low_rank: in some layer the class means have a rank below K (singular values above rank_tol times the largest).
     6. full_rank: none of these.
 
-    All of it is about the values after the ReLU, and holds for any scale of the matrices and any order of classes and neurons.
+    All rules use the values after the ReLU and do not depend on the scale of the matrices or the order of classes and neurons.
     """
     layers, output_NK = _layers(solution, relu)
     targets_NK = np.repeat(np.eye(problem.num_classes), problem.samples_per_class, axis=0)

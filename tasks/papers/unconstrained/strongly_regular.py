@@ -59,7 +59,7 @@ class TriangularGraph:
 
     @property
     def signs_KR(self) -> Array:
-        """A, one row per class: -1 at the ends of its edge, +1 elsewhere; W_{L-1} up to a factor."""
+        """A, one row per class: -1 at the ends of its edge, +1 elsewhere. Equals W_{L-1} up to a factor."""
         return 1.0 - 2.0 * self.incidence_RK.T
 
     @property
@@ -104,7 +104,7 @@ def cut_graph_branch(problem: DufmProblem, r: int) -> Branch:
 
 
 def graph_order(gram_KK: Array, tolerance: float) -> list[int] | None:
-    """Return the order of classes in which a Gram matrix is the graph's up to a factor; None if there is none.
+    """Return the order of classes in which a Gram matrix is the graph's up to a factor, or None if there is none.
 
     The order is that of `TriangularGraph.edges`. Each entry, over the mean of the diagonal, may be off by `tolerance`.
     """

@@ -62,7 +62,7 @@ class Unconstrained(NetworkTask[UnconstrainedParameters]):
         )
 
     def engine(self, params: Params, asked: Engine, device: str) -> Engine | None:
-        """Return the engine that runs the steps of a trial; None for the exact solver, which takes no steps.
+        """Return the engine that runs the steps of a trial, or None for the exact solver, which takes no steps.
 
         Raises:
             EngineError: native steps were requested on a device other than a CPU.
@@ -78,7 +78,7 @@ class Unconstrained(NetworkTask[UnconstrainedParameters]):
         """Reject parameter combinations that cannot run.
 
         Raises:
-            ParameterError: parameters conflict; the message names them.
+            ParameterError: parameters conflict (named in the message).
         """
         if trial.solver == EXACT:
             for name in _OF_DESCENT:

@@ -18,7 +18,7 @@ ZERO_LOSS = 0.5
 SMALLEST_R = 4
 """Smallest r of the graph. With r = 3 any two edges share a vertex, and the last features would be zero."""
 _GRID = 400
-"""Grid points over twelve decades of the scale; minima are far wider than their spacing."""
+"""Grid points over twelve decades of the scale. Minima are far wider than their spacing."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class DufmProblem:
     weight_decays: tuple[float, ...]
     """Weight decays lambda_1 to lambda_L, all above zero."""
     weight_decay_features: float
-    """lambda_H, above zero; n lambda_H once the n samples of a class are one."""
+    """lambda_H, above zero (n lambda_H if the n samples of a class are merged)."""
 
     @property
     def depth(self) -> int:
@@ -54,7 +54,7 @@ class Branch:
 
     problem: DufmProblem
     spectrum: tuple[tuple[float, float], ...]
-    """(multiplicity m_i, eigenvalue mu_i); the multiplicities sum to the number of classes covered."""
+    """(multiplicity m_i, eigenvalue mu_i). The multiplicities sum to the number of classes covered."""
     gain: float
     slope: float
 
@@ -135,7 +135,7 @@ def srg_branch(problem: DufmProblem, r: int) -> Branch:
 
 
 def limit_ratio(r: int, depth: int) -> float:
-    """Return L_SRG / L_DNC for K = r(r-1)/2 as all weight decays go to zero together; independent of n and their proportions.
+    """Return L_SRG / L_DNC for K = r(r-1)/2 as all weight decays go to zero together, independent of n and their proportions.
 
     In this limit both objectives are B q^{-L} + C q, whose minimum is proportional to B^{1/(L+1)} C^{L/(L+1)}.
 

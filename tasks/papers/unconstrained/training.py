@@ -79,7 +79,7 @@ def _lowest(trial: UnconstrainedParameters, optimum: ExactSolution) -> float:
 def _start(network: UnconstrainedLayers, trial: UnconstrainedParameters, x_ND: Array, optimum: ExactSolution) -> Tensor:
     """Return the flat start of a trial.
 
-    The exact solver starts at the optimum, with features evenly spaced between X and H; descent at H = X or at random.
+    The exact solver starts at the optimum, with features evenly spaced between X and H. Descent starts at H = X or at random.
     """
     if trial.solver == EXACT:
         shares = [layer / network.depth for layer in range(1, network.depth + 1)]
@@ -119,7 +119,7 @@ class _PathMeasurements:
         self._of_layers = LayerMeasurements(of_features, of_weights)
 
     def __call__(self, trainer: FusedTrainer, positions: Sequence[int], step: int) -> list[list[dict[str, Any]]]:
-        """Return one row per layer for each trial; the last row holds the monotonicity of the metrics over layers."""
+        """Return one row per layer for each trial. The last row holds the monotonicity of the metrics over layers."""
         rows_of_trials = self._of_layers(trainer, positions, step)
         for position, rows in zip(positions, rows_of_trials, strict=True):
             x_1ND = _unit(trainer.untrained[INPUTS][position : position + 1].double())

@@ -1,6 +1,6 @@
 """Parameters of the task `words` and values derived from them. Importable without torch.
 
-Source: Feature Collapse (Laurent, von Brecht and Bresson 2023); defaults are those of its Figure 3. Brackets hold the paper's symbols.
+Source: Feature Collapse (Laurent, von Brecht and Bresson 2023); defaults are those of its Figure 3. Brackets: its symbols.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Words(FusedTask[WordsParameters]):
         """Reject parameter combinations that cannot run.
 
         Raises:
-            ParameterError: parameters conflict; the message names them.
+            ParameterError: parameters conflict (named in the message).
         """
         check_training(trial, trial.num_sentences)
         words, concepts = trial.vocabulary_size, trial.concepts

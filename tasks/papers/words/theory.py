@@ -70,7 +70,7 @@ class Prediction:
 
     source: PredictionSource
     word_norms: Floats
-    """Norms by frequency rank, [s]: of embeddings; with LayerNorm, of the words as the linear layer reads them."""
+    """Norms by frequency rank, [s]: of embeddings, or with LayerNorm of the words as the linear layer reads them."""
     linear_norm: float
     """Norm of a block of the linear layer."""
     loss: float
@@ -146,7 +146,7 @@ def theorem_2(setting: Setting) -> Prediction:
     wanted = length * float(setting.concepts) ** (length - 1)
 
     def ratios(c: float) -> Floats:
-        """Solve (lambda/L) x (n_c - 1 + exp(steepness c^2 x)) = mu_b for x = r_b / c; the left side increases in x."""
+        """Solve (lambda/L) x (n_c - 1 + exp(steepness c^2 x)) = mu_b for x = r_b / c. The left side increases in x."""
         target, scale = setting.frequencies * length / setting.weight_decay, steepness * c**2
 
         def excess(x: float, aim: float) -> float:

@@ -1,5 +1,5 @@
-"""The task `words`: what a pack of it trains, and what it measures. Every trial has its own sentences, and so its own number of
-steps in an epoch. Shapes: T trials.
+"""Training of the task `words`: a pack's networks and metrics. Trials differ in their sentences, and so in the number of
+steps per epoch. Shapes: T trials.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class TestSentences:
     def record(
         self, trainer: WordsTrainer, step: int, tables: Mapping[int, tuple[Rows, Rows]], measured: Sequence[int]
     ) -> None:
-        """Append loss and accuracy of trials at a step; `tables` maps a trial's position to its (metrics, curves)."""
+        """Append loss and accuracy of trials at a step. `tables` maps a trial's position to its (metrics, curves)."""
         for _, curves in tables.values():
             loss, accuracy = curves[-1]["test_loss"], curves[-1]["test_accuracy"]
             curves.append({"step": step, "split": "test", "loss": loss, "accuracy": accuracy})

@@ -28,7 +28,7 @@ class Groups:
     norms: Tensor
     """Norms of all vectors, [N], group after group."""
     centres_CD: Tensor
-    """Mean direction of each group, scaled to norm 1; NaN for an empty group."""
+    """Mean direction of each group, scaled to norm 1, or NaN for an empty group."""
     direction_collapse: float
     """Root mean square distance of the vectors, scaled to norm 1, from their group's mean direction."""
     magnitude_collapse: float
@@ -149,5 +149,5 @@ def _variation(norms: Tensor) -> float:
 
 
 def _worst(distances: Sequence[float]) -> float:
-    """Return the largest distance; NaN if any distance is NaN."""
+    """Return the largest distance, or NaN if any distance is NaN."""
     return torch.tensor(distances, dtype=torch.float64).max().item()

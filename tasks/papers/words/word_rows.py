@@ -18,11 +18,11 @@ from depthrate.tasks.papers.words.word_trainer import WordsTrainer
 from depthrate.tasks.training.layers import defined
 
 KEPT_BLOCKS = 1500
-"""Largest number of linear layer blocks whose projection is stored; more would overlap in a figure."""
+"""Largest number of linear layer blocks whose projection is stored. More would overlap in a figure."""
 
 
 def prediction_of(trial: WordsParameters) -> Prediction | None:
-    """Return the theory's prediction for a trial; None without weight decay, or if the embedding's does not fit the theory."""
+    """Return the theory's prediction for a trial, or None without weight decay, or if the embedding's does not fit the theory."""
     expected = 0.0 if trial.layer_norm else trial.weight_decay
     if trial.weight_decay == 0 or trial.embedding_decay != expected:
         return None
@@ -98,7 +98,7 @@ def _of_blocks(linear_KLD: Tensor, words: geometry.Groups, blocks: geometry.Grou
 
 
 def kept_projection(trainer: WordsTrainer, position: int, step: int) -> dict[str, Any]:
-    """Return the first principal components of words and of blocks as columns of features; labels are concepts."""
+    """Return the first principal components of words and of blocks as columns of features, with concepts as labels."""
     trial, words_VD = trainer.trials[position], trainer.word_features(position).cpu()
     labels_V = torch.arange(trial.concepts).repeat_interleave(trial.words_per_concept)
     linear_KLD, labels_N = trainer.linear(position).cpu(), trainer.sentences[position].concepts_KL.flatten()

@@ -35,7 +35,7 @@ STEP_RTOL = 1e-3
 """Relative tolerance of the first native step against the eager one: far above rounding, far below a fault."""
 ROWS_AT_ONCE = 4096
 EVALUATED_PER_SEQUENCE = 10
-"""Training sentences per sequence used for losses and accuracies; evaluating 500 costs about 1,000 steps."""
+"""Training sentences per sequence used for losses and accuracies. Evaluating 500 costs about 1,000 steps."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class WordsTrainer:
         self._orders: list[Tensor | None] = [None] * len(starts)
         self._shuffled: list[tuple[Tensor, Tensor] | None] = [None] * len(starts)
         self._epoch_T3 = torch.zeros(len(starts), 3, dtype=torch.float64, device=self.device)
-        """Of each trial's epoch so far: sum of losses, sentences classified right, sentences."""
+        """Running sums of each trial's epoch: losses, correctly classified sentences, sentences."""
         self._native: NativeWords | None = None
         self._prepare()
 
@@ -129,14 +129,14 @@ class WordsTrainer:
         self._native = NativeWords(library, self.shape, self._batch_size(0))
 
     def advance(self, until: int, divergence: Divergence) -> bool:
-        """Take a step, or native ones for a fraction of a second, up to step `until`; return whether divergence was checked."""
+        """Take a step, or native ones for a fraction of a second, up to step `until`. Return whether divergence was checked."""
         if self._native is not None:
             self._native_steps(self._native, until - self.step_count, divergence)
             return True
         return divergence.look_when_due(self.step(), self.step_count - 1)
 
     def _native_steps(self, native: NativeWords, most: int, divergence: Divergence | None) -> Tensor:
-        """Take at least one step; return the losses of the last, [T]."""
+        """Take at least one step and return the losses of the last, [T]."""
         steps = range(self.step_count, self.step_count + min(most, native.pace.steps_at_once))
         state = WordsState(
             self._words_TVD,
@@ -296,7 +296,7 @@ class WordsTrainer:
         return Batch(order_N[rows], rows.start == 0)
 
     def _next_rows(self, trial: int) -> slice:
-        """Advance a trial through its permutation of its sentences; drop an incomplete last batch."""
+        """Advance a trial through its permutation of its sentences and drop an incomplete last batch."""
         num_train, batch = self.sentences[trial].num_train, self._batch_size(trial)
         start = self._positions[trial]
         if self._orders[trial] is None or start + batch > num_train:
