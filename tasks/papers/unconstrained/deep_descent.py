@@ -25,7 +25,7 @@ class DufmDescent(HandGradientTrainer):
     def drift(self, position: int) -> float:
         """Return one trial's distance from rest: 0 at a stationary point, about 1 if nothing balances the weight decay.
 
-        The distance is the norm of the mean gradient over the next steps, taken on a copy, over the norm of lambda times the matrices.
+        This is the norm of the mean gradient over the next steps, taken on a copy, over the norm of lambda times the matrices.
         """
         alone, hyperparameters = slice(position, position + 1), self.hyperparameters[position]
         ahead = DufmDescent(

@@ -22,7 +22,7 @@ KEPT_BLOCKS = 1500
 
 
 def prediction_of(trial: WordsParameters) -> Prediction | None:
-    """Return the theory's prediction for a trial, or None without weight decay, or if the embedding's does not fit the theory."""
+    """Return the theory's prediction for a trial, or None if its weight decays do not fit the theory."""
     expected = 0.0 if trial.layer_norm else trial.weight_decay
     if trial.weight_decay == 0 or trial.embedding_decay != expected:
         return None
