@@ -1,4 +1,4 @@
-"""The lowest objectives that the closed forms reach, for any number of classes: what every trial is compared with."""
+"""Lowest objectives of the closed forms for any number of classes, as the baseline of every trial."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from depthrate.tasks.papers.unconstrained.theory import (
 
 @lru_cache(maxsize=4096)
 def dnc_loss(problem: DufmProblem) -> float:
-    """Return L_DNC, the lowest objective of deep neural collapse; 1/2 where the zero solution is better."""
+    """Return L_DNC, the lowest objective of deep neural collapse, or 1/2 if the zero solution is better."""
     return dnc_branch(problem).minimum()[1]
 
 
@@ -26,9 +26,9 @@ def dnc_loss(problem: DufmProblem) -> float:
 def srg_loss(problem: DufmProblem) -> float | None:
     """Return L_SRG: the graph's lowest objective, and for K other than r(r-1)/2 the best of two constructions from it.
 
-    These are: a graph on r(r-1)/2 of the classes beside deep neural collapse of the others, any r that fits; and the next
-    larger graph with classes left out. Null where there is none: a depth below 3, or fewer than 6 classes (with 4 or 5 the
-    graph of 6 could be cut, which never beats DNC there).
+    The constructions are a graph on r(r-1)/2 of the classes with deep neural collapse of the others, for any r that fits,
+    and the next larger graph with some classes removed. None for a depth below 3 or fewer than 6 classes (with 4 or 5, the
+    graph of 6 could be cut, but is never better than DNC).
     """
     if problem.depth < 3 or problem.num_classes < SMALLEST_R * (SMALLEST_R - 1) // 2:
         return None
@@ -41,12 +41,12 @@ def srg_loss(problem: DufmProblem) -> float | None:
 
 
 def _graph_beside_dnc(problem: DufmProblem, r: int) -> float:
-    """Return the objective of a graph on r(r-1)/2 classes and DNC on the others: their matrices are orthogonal blocks."""
+    """Return the objective of a graph on r(r-1)/2 classes and DNC on the others: the matrices are orthogonal blocks."""
     others = problem.num_classes - r * (r - 1) // 2
     return srg_branch(problem, r).minimum()[1] + dnc_branch(problem, others).minimum()[1]
 
 
 def best_known(problem: DufmProblem, *, relu: bool = True) -> float:
-    """Return the lowest objective that a closed form gives; without ReLU, or with K = 2 or L = 2, DNC's is the optimum."""
+    """Return the lowest objective of the closed forms. Without ReLU, or with K = 2 or L = 2, DNC's is the optimum."""
     graph = srg_loss(problem) if relu else None
     return min(ZERO_LOSS, dnc_loss(problem), *([] if graph is None else [graph]))

@@ -1,4 +1,4 @@
-"""Gradient descent on the deep unconstrained features model with the gradient by hand, in place and in buffers that stay.
+"""Gradient descent on the deep unconstrained features model with hand-written gradients, in place and in reused buffers.
 
 Shapes: T trials, N samples, D = width, K classes, P parameters of one trial.
 """
@@ -14,7 +14,7 @@ from depthrate.tasks.papers.unconstrained.deep_network import FEATURES, Unconstr
 from depthrate.tasks.training.engines.hand_gradient import HandGradientTrainer
 
 DRIFT_STEPS = 200
-"""Enough for what crosses a ReLU's kink back and forth to average out."""
+"""Steps of the mean gradient: enough to average out oscillations across a ReLU's kink."""
 
 
 class DufmDescent(HandGradientTrainer):
@@ -23,9 +23,9 @@ class DufmDescent(HandGradientTrainer):
     network: UnconstrainedFeatures
 
     def drift(self, position: int) -> float:
-        """Return how far one trial is from rest: 0 at a stationary point, about 1 where nothing balances the weight decay.
+        """Return one trial's distance from rest: 0 at a stationary point, about 1 if nothing balances the weight decay.
 
-        It is the norm of the mean gradient over the next steps, taken on a copy, over the norm of lambda times the matrices.
+        This is the norm of the mean gradient over the next steps, taken on a copy, over the norm of lambda times the matrices.
         """
         alone, hyperparameters = slice(position, position + 1), self.hyperparameters[position]
         ahead = DufmDescent(
@@ -47,7 +47,7 @@ class DufmDescent(HandGradientTrainer):
         self._decays_MT = torch.tensor(decays, dtype=torch.float64)
 
     def _set_rates(self, rates: Sequence[float]) -> None:
-        """All is formed in float64, and rounded once."""
+        """Set the learning rates: compute in float64 and round once."""
         rate_T = torch.tensor(rates, dtype=torch.float64)
         self._rate_T11 = (rate_T / len(self._targets_NK)).view(-1, 1, 1).to(self.theta_TP)
         self._shrinks = [shrink_T.view(-1, 1, 1).to(self.theta_TP) for shrink_T in 1 - rate_T * self._decays_MT]
@@ -68,7 +68,7 @@ class DufmDescent(HandGradientTrainer):
         return torch.bmm(h_TND, self._weights[-1].mT, out=self._error_TNK).sub_(self._targets_NK)
 
     def _backward(self, error_TNK: Tensor) -> None:
-        """Update every matrix; the learning rate enters with the error, so that products are steps at once."""
+        """Update every matrix. The error includes the learning rate, so that products are steps."""
         delta = error_TNK.mul_(self._rate_T11)
         shrink_features, *shrinks = self._shrinks
         inputs = [self._h0_TND, *self._h]

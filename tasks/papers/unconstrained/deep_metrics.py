@@ -1,4 +1,4 @@
-"""What the task `dufm` measures. P2 is Neural Collapse versus Low-Rank Bias."""
+"""Metrics of the task `dufm`. P2 is Neural Collapse versus Low-Rank Bias."""
 
 from __future__ import annotations
 
@@ -110,4 +110,4 @@ MEASUREMENTS = (
     *(_COLLAPSE[name] for name in _SHARED_PER_STEP),
 )
 RANK_TOLERANCES = tuple(10.0**-exponent for exponent in range(1, 7))
-"""Of the measurement `ranks`."""
+"""Relative tolerances of the metric `ranks`."""

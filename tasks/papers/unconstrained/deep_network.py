@@ -1,6 +1,6 @@
-"""The deep unconstrained features model as a network: its first features are parameters too. Importable without torch.
+"""The deep unconstrained features model as a network: its first features are also parameters. Importable without torch.
 
-A sample is its own number: the input of sample i is i. Shapes: T trials, N samples, D = width, K classes.
+The input of sample i is its index i. Shapes: T trials, N samples, D = width, K classes.
 Source: P2 Neural Collapse versus Low-Rank Bias, (1).
 """
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FEATURES = "H_1"
-"""Name of the first features, and of their decay group."""
+"""Name of the first features and their decay group."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnconstrainedFeatures(Network):
-    """W_L sigma(W_{L-1} ... sigma(W_1 H_1)), sigma = ReLU or nothing; no biases, and no ReLU on the output.
+    """W_L sigma(W_{L-1} ... sigma(W_1 H_1)), sigma = ReLU or nothing, without biases or an output ReLU.
 
-    Layer l is what W_l reads: layer 1 is H_1 itself. Each matrix is a decay group of its name.
+    Layer l is the input of W_l: layer 1 is H_1 itself. Each matrix is a decay group with its name.
     """
 
     depth: int
@@ -38,7 +38,7 @@ class UnconstrainedFeatures(Network):
         return [f"W_{layer}" for layer in range(1, self.depth + 1)]
 
     def parameter_specs(self) -> list[ParameterSpec]:
-        """Return H_1 [N, D] and the weights, in the order in which they are drawn and stored."""
+        """Return H_1 [N, D] and the weights, in the order of sampling and storage."""
         sizes = [self.width] * (self.depth - 1) + [self.num_classes]
         weights = [
             ParameterSpec(name, (rows, self.width), self.width, name)
@@ -51,17 +51,17 @@ class UnconstrainedFeatures(Network):
         return [Layer(number, (self.width,)) for number in range(1, self.depth + 1)]
 
     def step_cost(self) -> StepCost:
-        """Return what a step takes; each layer keeps its output for the backward pass."""
+        """Return the cost of a step. Each layer keeps its output for the backward pass."""
         multiply_adds = (self.depth - 1) * self.width**2 + self.width * self.num_classes
         return StepCost(self.depth, multiply_adds, kept=self.width * (self.depth + 2))
 
     def kernels(self) -> Kernels:
-        """Return those of `tasks/native/products.cpp`."""
+        """Return the kernels of `tasks/native/products.cpp`."""
         constants = {"WIDTH": self.width, "CLASSES": self.num_classes, "RELU": int(self.relu)}
         return Kernels("products", constants, {"depth": self.depth}, (FEATURES, *self.weight_names()))
 
     def stages(self, parameters: Tensors, x_TNI: Tensor) -> Iterator[tuple[Tensor | None, Tensor]]:
-        """Yield for layer 1 to depth its values before the ReLU (null for layer 1) and after it, [T, N, D]."""
+        """Yield for layer 1 to depth the values before the ReLU (None for layer 1) and after it, [T, N, D]."""
         h_TND = parameters[FEATURES][:, x_TNI[0, :, 0]]  # all trials read the same samples
         yield None, h_TND
         for name in self.weight_names()[:-1]:
@@ -70,7 +70,7 @@ class UnconstrainedFeatures(Network):
             yield before_TND, h_TND
 
     def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:
-        """Yield what each weight reads: layer 1 to layer depth, each [T, N, D]."""
+        """Yield the input of each weight: layer 1 to layer depth, each [T, N, D]."""
         for _, h_TND in self.stages(parameters, x_TNI):
             yield h_TND
 

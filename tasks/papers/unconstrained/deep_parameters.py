@@ -1,4 +1,4 @@
-"""The parameters of the task `dufm`, and what follows from them. Importable without torch."""
+"""Parameters of the task `dufm` and values derived from them. Importable without torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from depthrate.tasks.training.parameters import (
 
 
 class DufmParameters(TrainingParameters):
-    """What a trial of `dufm` has."""
+    """Parameters of a trial of `dufm`."""
 
     depth: int = parameter(minimum=1, doc="number L of weight matrices; ReLUs stand between them")
     num_classes: int = parameter(minimum=2, doc="classes K")
@@ -65,7 +65,7 @@ class DufmParameters(TrainingParameters):
 
     @property
     def relu(self) -> bool:
-        """Whether ReLUs stand between the matrices."""
+        """Flag: ReLUs between the matrices."""
         return self.activation == "relu"
 
 
@@ -78,11 +78,11 @@ def weight_decays(trial: DufmParameters) -> dict[str, float]:
 
 
 def problem_of(trial: DufmParameters) -> DufmProblem:
-    """Return what the closed forms of a trial depend on."""
+    """Return the inputs of a trial's closed forms."""
     features, *weights = weight_decays(trial).values()
     return DufmProblem(trial.num_classes, trial.samples_per_class, tuple(weights), features)
 
 
 def has_closed_forms(problem: DufmProblem) -> bool:
-    """Return whether all weight decays are above zero: without regularisation the best loss is 0, at no finite scale."""
+    """Return whether all weight decays are above zero: without regularisation the infimum 0 is reached at no finite scale."""
     return min(problem.weight_decay_features, *problem.weight_decays) > 0

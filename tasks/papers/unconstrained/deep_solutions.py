@@ -23,19 +23,19 @@ from depthrate.tasks.papers.unconstrained.theory import (
 
 Array = npt.NDArray[np.float64]
 KINK = 1e-12
-"""Before a ReLU, values below this share of the largest are zero to rounding."""
+"""Share of the largest value before a ReLU below which values count as zero to rounding."""
 
 
 @dataclass(frozen=True)
 class Solution:
-    """All that the model trains: one feature a class (or a sample), and the weights W_1 to W_L."""
+    """Trained parameters of the model: one feature per class (or sample), and the weights W_1 to W_L."""
 
     h_ND: Array
     weights: list[Array]
 
 
 def dnc_solution(problem: DufmProblem, width: int) -> Solution:
-    """Return deep neural collapse at its best scale: class k has its own coordinate k in every layer.
+    """Return deep neural collapse at its best scale: class k uses coordinate k alone in every layer.
 
     Raises:
         ValueError: the width is below the number of classes.
@@ -83,7 +83,7 @@ def _padded(matrix: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _with_ridge(problem: DufmProblem, m_KD: Array, hidden: list[Array]) -> Solution:
-    """Return the solution with the best last weight for these."""
+    """Return the solution with the optimal last weight for these features and weights."""
     h_KD = m_KD
     for weight in hidden:
         h_KD = np.maximum(h_KD @ weight.T, 0)
@@ -93,17 +93,17 @@ def _with_ridge(problem: DufmProblem, m_KD: Array, hidden: list[Array]) -> Solut
 
 
 def repeated(solution: Solution, samples_per_class: int) -> Solution:
-    """Return the solution with each class's feature for each of its samples."""
+    """Repeat each class's feature for each of its samples."""
     return Solution(np.repeat(solution.h_ND, samples_per_class, axis=0), solution.weights)
 
 
 def objective(problem: DufmProblem, solution: Solution, *, relu: bool = True) -> tuple[float, Solution]:
     """Return the objective of all samples and its gradient, laid out as a solution.
 
-    Where a value before a ReLU is zero to rounding, the ReLU's derivative may be any number from 0 to 1 (Clarke); of each
-    layer the one is taken that makes the gradient smallest. The graph's solution has such zeros. In this sense it is
+    Where a value before a ReLU is zero to rounding, the ReLU's derivative may be any number from 0 to 1 (Clarke). Each
+    layer uses the derivative that minimises the gradient. The graph's solution has such zeros. In this sense it is
     stationary for K = 10 and 15, and for K = 21 at L = 3; for K = 6, for 21 at L > 3 and for 28 and more the derivative
-    would have to lie outside of [0, 1], and a gradient in proportion to lambda is left: there are better solutions nearby.
+    would have to lie outside [0, 1]. A gradient proportional to lambda remains, so better solutions exist nearby.
     """
     num_samples = len(solution.h_ND)
     h, before = [solution.h_ND], []
@@ -126,7 +126,7 @@ def objective(problem: DufmProblem, solution: Solution, *, relu: bool = True) ->
 
 
 def _through_relu(before: Array, delta: Array, h: Array, decayed: Array) -> Array:
-    """Return the gradient before a ReLU, such that the gradient of the weight before it is as small as zeros allow."""
+    """Return the gradient before a ReLU, choosing its derivative at zeros to minimise the gradient of the weight before it."""
     bound = KINK * np.abs(before).max(initial=0)
     sure, free = np.where(before > bound, delta, 0), np.where(np.abs(before) <= bound, delta, 0)
     fixed, change = sure.T @ h + decayed, free.T @ h
@@ -136,7 +136,7 @@ def _through_relu(before: Array, delta: Array, h: Array, decayed: Array) -> Arra
 
 
 def norm(solution: Solution) -> float:
-    """Return the norm of all its matrices together."""
+    """Return the joint norm of all matrices of a solution."""
     return float(np.sqrt(sum((matrix**2).sum() for matrix in _matrices(solution))))
 
 

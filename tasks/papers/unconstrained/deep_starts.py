@@ -1,4 +1,4 @@
-"""Where training starts: drawn matrices, balanced ones, or a closed form's solution with noise on it.
+"""Starts of training: random matrices, balanced ones, or a closed form's solution with added noise.
 
 Shapes: N samples, D = width, K classes, P parameters of one trial.
 """
@@ -29,14 +29,14 @@ def start(
 ) -> Tensor:
     """Return one trial's start [P] in float64, flat in the network's order.
 
-    normal: W ~ N(0, 1/width); uniform: U(-1, 1)/sqrt(width), what torch.nn.Linear does; he: N(0, 2/width); all three with
+    normal: W ~ N(0, 1/width); uniform: U(-1, 1)/sqrt(width), as torch.nn.Linear; he: N(0, 2/width); all three with
     H_1 ~ N(0, 1). balanced: all matrices have the same singular values, K of them, those of a K x D matrix of N(0, 1/width),
     on random bases. dnc, srg: the closed form's solution. All are multiplied by `scale`; then to each matrix is added
     normal noise of `noise` times its root mean square.
     """
     specs = network.parameter_specs()
     if init in _EXPLICIT:
-        assert problem is not None  # weight decays of zero are refused before
+        assert problem is not None  # zero weight decays are rejected earlier
         solution = repeated(_EXPLICIT[init](problem, network.width), problem.samples_per_class)
         pieces = [torch.from_numpy(matrix) for matrix in (solution.h_ND, *solution.weights)]
     elif init == "balanced":

@@ -1,4 +1,4 @@
-"""The task `dufm`: its checks, and all of it put together. Importable without torch."""
+"""The task `dufm`: checks and the task object. Importable without torch."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from depthrate.tasks.training.training import NetworkTraining
 
 _WIDE = ("balanced", "dnc", "srg")
-"""Starts with a dimension for each class."""
+"""Initialisations that need one dimension per class."""
 
 
 class Dufm(NetworkTask[DufmParameters]):
-    """Deep unconstrained features, all of them trained."""
+    """Deep unconstrained features model, with all matrices trained."""
 
     name = "dufm"
     version = 1
@@ -36,7 +36,7 @@ class Dufm(NetworkTask[DufmParameters]):
     has_engines = True
 
     def data_shape(self, trial: DufmParameters) -> DataShape:
-        """Return the shape of samples that are their own numbers."""
+        """Return the data shape: each sample is its own index."""
         classes = trial.num_classes
         return DataShape(num_samples=classes * trial.samples_per_class, sample_shape=(1,), num_classes=classes)
 
@@ -51,10 +51,10 @@ class Dufm(NetworkTask[DufmParameters]):
         )
 
     def check(self, trial: DufmParameters) -> None:
-        """Refuse combinations that cannot run.
+        """Reject parameter combinations that cannot run.
 
         Raises:
-            ParameterError: naming the parameters that do not go together.
+            ParameterError: parameters conflict (named in the message).
         """
         given, depth, classes, init = trial.weight_decays, trial.depth, trial.num_classes, trial.init
         if given is not None and len(given) != depth:
@@ -70,16 +70,16 @@ class Dufm(NetworkTask[DufmParameters]):
             _check_graph(trial)
 
     def training(self, trials: Sequence[DufmParameters], source: DataSource) -> NetworkTraining:
-        """Return what a pack of trials does."""
+        """Build the training of a pack of trials."""
         from depthrate.tasks.papers.unconstrained.deep_training import training
 
         return training(trials, self.network(trials[0], self.data_shape(trials[0])))
 
     def run(self, trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
-        """Train and measure a pack of trials of one shape; say first where the zero solution is the best to be found.
+        """Train and measure a pack of trials of one shape. Warn first if the zero solution is the best closed form.
 
         Raises:
-            Interrupted: it was asked to stop and has saved a checkpoint.
+            Interrupted: a stop was requested and a checkpoint saved.
         """
         for trial_id, params in zip(context.trial_ids, trials, strict=True):
             _warn_of_zero(trial_id, self.read(params))
@@ -101,7 +101,7 @@ def _check_graph(trial: DufmParameters) -> None:
 
 
 def _warn_of_zero(trial_id: str, trial: DufmParameters) -> None:
-    """Say where no closed form beats the zero solution: with so much regularisation all matrices may go to zero."""
+    """Warn if no closed form is better than zero: strong regularisation may drive all matrices to zero."""
     problem = problem_of(trial)
     if not has_closed_forms(problem) or best_known(problem, relu=trial.relu) < ZERO_LOSS * (1 - 1e-9):
         return

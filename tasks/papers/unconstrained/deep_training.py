@@ -1,4 +1,4 @@
-"""The task `dufm`: what a pack of it trains, and what it measures of every layer at log-spaced steps.
+"""Training of the task `dufm`: a pack's model, and metrics of every layer at log-spaced steps.
 
 Shapes: T trials, N samples sorted by class, D = width, K classes.
 """
@@ -37,7 +37,7 @@ from depthrate.tasks.training.training_plan import Hyperparameters
 
 
 def training(trials: Sequence[DufmParameters], network: UnconstrainedFeatures) -> NetworkTraining:
-    """Return what a pack of trials does."""
+    """Build the training of a pack of trials."""
     problems = [problem_of(trial) for trial in trials]
     starts = [
         start(
@@ -58,12 +58,12 @@ def training(trials: Sequence[DufmParameters], network: UnconstrainedFeatures) -
         measure=_LayerMeasurements(network, trials[0].rank_tol),
         extra_curves=_ratios(problems, relu=network.relu),
         trainer=functools.partial(DufmDescent, start_TP=torch.stack(starts)),
-        init="normal",  # the trainer begins at these starts
+        init="normal",  # overridden: the trainer uses start_TP
     )
 
 
 def _ratios(problems: Sequence[DufmProblem], *, relu: bool) -> ExtraCurves:
-    """Return what adds to a row of curves the objective over the closed forms: null where these are not defined."""
+    """Return a function that adds the objective over the closed forms to a curve row, or None where they are undefined."""
 
     def ratios(index: int, row: Row, earlier: Sequence[Row]) -> dict[str, float | None]:
         problem = problems[index]
@@ -80,16 +80,16 @@ def _ratios(problems: Sequence[DufmProblem], *, relu: bool) -> ExtraCurves:
 
 
 class _LayerMeasurements:
-    """Measures one trial of a pack at a time, layer by layer, before and after the ReLU, and names its solution."""
+    """Metrics of one trial at a time, layer by layer, before and after the ReLU, and the kind of its solution."""
 
     def __init__(self, network: UnconstrainedFeatures, rank_tol: float):
         self._network, self._rank_tol = network, rank_tol
         self._counts_K = torch.from_numpy(numbered_samples(network.num_classes, network.num_samples).class_counts_K)
 
     def __call__(self, trainer: FusedTrainer, positions: Sequence[int], step: int) -> list[list[dict[str, Any]]]:
-        """Return of each trial one row a layer; the last one says which solution it is.
+        """Return one row per layer for each trial. The last row holds the kind of solution.
 
-        In float64 and on the CPU: the matrices are small, and ranks down to 1e-6 are asked for.
+        Computed in float64 on the CPU: the matrices are small, and ranks use tolerances down to 1e-6.
         """
         return [self._of_trial(trainer, position, step) for position in positions]
 
@@ -128,7 +128,7 @@ class _LayerMeasurements:
         }
 
     def _of_values(self, h_TND: Tensor) -> dict[str, Tensor]:
-        """Return what is measured both before and after a ReLU."""
+        """Compute the metrics defined both before and after a ReLU."""
         means_TKD = class_means(h_TND, self._counts_K)
         measured = spectrum(means_TKD, self._rank_tol)
         collapse = class_collapse(h_TND, self._counts_K, means_TKD, pinv_tolerance=self._rank_tol**2)

@@ -1,6 +1,6 @@
-"""Gradient descent on the unconstrained features models, with the gradient by hand.
+"""Gradient descent on the unconstrained features models, with hand-written gradients.
 
-The trials of a pack have inputs of their own. Shapes: T trials, N samples, D = dimension, K classes.
+Each trial of a pack has separate inputs. Shapes: T trials, N samples, D = dimension, K classes.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from depthrate.tasks.training.step import losses
 from depthrate.tasks.training.trainer import Evaluation
 
 PROXIMITY = "proximity"
-"""Name under which a trial's lambda stands among its weight decays."""
+"""Key of a trial's lambda in its weight decays."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Descent:
-    """What all trials of a pack share beside the plan."""
+    """Settings, besides the plan, that all trials of a pack share."""
 
     anchored: bool
-    """Whether features are held to X (MUFM), or to zero (UFM)."""
+    """Flag: features are regularised towards X (MUFM), else towards zero (UFM)."""
     scaled_steps: bool
-    """Whether the step is lr K n on features and lr K on W, which takes the factors before their squares out; else lr."""
+    """Flag: steps are lr K n on features and lr K on W, which cancels the objective's 1/N and 1/K, else lr."""
 
 
 class UnconstrainedDescent(HandGradientTrainer):
@@ -49,16 +49,16 @@ class UnconstrainedDescent(HandGradientTrainer):
 
     @property
     def _step_factors(self) -> tuple[int, int]:
-        """What the learning rate is multiplied with for features and for W."""
+        """Factors on the learning rate for features and for W."""
         return (len(self.x_NI), self.network.num_classes) if self._descent.scaled_steps else (1, 1)
 
     def _native_inputs(self) -> Tensor:
-        """Return what H_1 is held to, [T, N, D]."""
+        """Return the target of H_1's regulariser, [T, N, D]."""
         inputs_TND = self.untrained[INPUTS]
         return inputs_TND if self._descent.anchored else torch.zeros_like(inputs_TND)
 
     def _native_decays(self) -> Tensor:
-        """Return lambda_W / K, lambda / N, and what the learning rate is multiplied with for W and for features, [4, T]."""
+        """Return lambda_W / K, lambda / N, and the learning rate factors for W and for features, [4, T]."""
         decay_T11, proximity_T11 = self._factors()
         of_features, of_weight = (torch.full_like(decay_T11, factor) for factor in self._step_factors)
         return torch.stack([decay_T11, proximity_T11, of_weight, of_features]).view(4, -1)
@@ -72,7 +72,7 @@ class UnconstrainedDescent(HandGradientTrainer):
 
     def _descend(self) -> Tensor:
         loss_T, error_TNK = self._errors(self._features[-1].bmm(self._weight_TKD.mT))
-        # all from the values before the step, as one gradient has it
+        # a simultaneous step: use the values before it
         ways = self._ways()
         of_weight_TKD = error_TNK.mT.bmm(self._features[-1])
         self._features[-1].sub_(error_TNK.bmm(self._weight_TKD).mul_(self._rate_features))
@@ -120,7 +120,7 @@ class UnconstrainedDescent(HandGradientTrainer):
         return loss_T, gradients
 
     def _ways(self) -> list[Tensor]:
-        """Return what each block adds to what is before it, [T, N, D]."""
+        """Return the change of features in each block, [T, N, D]."""
         return [after - before for before, after in zip(self._before, self._features, strict=True)]
 
     def _factors(self) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""The inputs X of the unconstrained features models: of the Gaussian model, or of a published data set.
+"""The inputs X of the unconstrained features models: from the Gaussian model or a published data set.
 
 Shapes: N samples sorted by class, D = dimension, K classes.
 """
@@ -18,8 +18,8 @@ Array = npt.NDArray[np.float64]
 def inputs(trial: UnconstrainedParameters, source: DataSource) -> Array:
     """Return X [N, D] of one trial.
 
-    Gaussian: x ~ N(mu_k, I) with mu_k uniform on the unit sphere (P3, section V). A data set: the first classes, drawn by
-    data_seed, along their first principal components, in a unit in which a coordinate has mean square 1.
+    Gaussian: x ~ N(mu_k, I) with mu_k uniform on the unit sphere (P3, section V). A data set: the first classes, sampled
+    with data_seed, projected on their first principal components and scaled to mean square 1 per coordinate.
 
     Raises:
         DatasetError: a file of the data set is missing or damaged.

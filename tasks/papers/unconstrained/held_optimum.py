@@ -1,7 +1,7 @@
 """Exact optima of the unconstrained features models, by quasi-Newton methods in few variables. Torch-free.
 
-Squared loss: given W the best features are closed, so what is left is a function of the K x d numbers of W, and of the data
-only through second moments. With R = (Y - W X)(Y - W X)^T / N and P = (I + W W^T / lambda)^-1 it is
+Squared loss: given W, the best features have a closed form. The rest is a function of the K x d entries of W, and of the
+data only through second moments. With R = (Y - W X)(Y - W X)^T / N and P = (I + W W^T / lambda)^-1 it is
 tr(P R) / 2 + lambda_W/(2K) ||W||^2. Cross-entropy has no such form: L-BFGS in W and H together.
 
 Shapes: N samples sorted by class, D = dimension, K classes. Source: P3 Progressive Feedforward Collapse of ResNet
@@ -20,12 +20,12 @@ Array = npt.NDArray[np.float64]
 GRADIENT_TOLERANCE = 1e-12
 MAX_ITERATIONS = 20_000
 SMALLEST_START = 1e-3
-"""Standard deviation of a drawn start, over that of ridge regression: W = 0 is a saddle for X = 0."""
+"""Standard deviation of the random start over that of ridge regression. W = 0 is a saddle for X = 0."""
 
 
 @dataclass(frozen=True)
 class ExactSolution:
-    """Where an objective is lowest."""
+    """Minimiser of an objective."""
 
     h_ND: Array
     weight_KD: Array
@@ -41,18 +41,18 @@ class UnconstrainedProblem:
     num_classes: int
     weight_decay: float
     proximity: float
-    """lambda, above zero; of several blocks lambda / L."""
+    """lambda, above zero (lambda / L for L blocks)."""
 
     @property
     def targets_NK(self) -> Array:
-        """The labels as unit vectors."""
+        """One-hot labels."""
         return np.eye(self.num_classes)[self.labels_N]
 
 
 def solve(problem: UnconstrainedProblem, loss: str, generator: np.random.Generator) -> ExactSolution:
-    """Return the optimum of a problem with loss mse or ce, the better of two starts: ridge regression, and one drawn.
+    """Return the optimum of a problem with loss mse or ce, the better result of two starts: ridge regression and a random one.
 
-    The problem is not convex. From both starts the same objective was found wherever it was tried.
+    The problem is not convex. In all cases tried, both starts reached the same objective.
     """
     ridge_KD = _ridge(problem, problem.target_ND)
     scale = max(float(ridge_KD.std()), 1.0)
@@ -72,7 +72,7 @@ def _ridge(problem: UnconstrainedProblem, h_ND: Array) -> Array:
 
 
 def _solve_mse(problem: UnconstrainedProblem, start_KD: Array) -> ExactSolution:
-    from scipy.optimize import minimize  # here: it takes half a second
+    from scipy.optimize import minimize  # local import: it takes half a second
 
     x_ND, y_NK, count = problem.target_ND, problem.targets_NK, len(problem.target_ND)
     yy_KK, yx_KD, xx_DD = y_NK.T @ y_NK / count, y_NK.T @ x_ND / count, x_ND.T @ x_ND / count
@@ -103,7 +103,7 @@ def _solve_ce(problem: UnconstrainedProblem, start_KD: Array) -> ExactSolution:
     from scipy.optimize import minimize
 
     x_ND, labels_N, (count, dimension) = problem.target_ND, problem.labels_N, problem.target_ND.shape
-    # features in units in which their curvature is that of the weights: their gradients carry a factor 1 / N
+    # scale features so that their curvature matches the weights': their gradients have a factor 1 / N
     unit, rows = np.sqrt(count / problem.num_classes), np.arange(count)
 
     def value_and_gradient(flat: Array) -> tuple[float, Array]:

@@ -17,8 +17,8 @@ def ufm_optimum(loss: str, *, num_classes: int, weight_decay: float, weight_deca
     """Return the lowest objective of the unconstrained features model, for d >= K and balanced classes.
 
     Both regularisers together cost sqrt(lambda_W lambda / n) / K times the nuclear norm of W H, so with
-    c = sqrt(lambda_W lambda): mse, W H = (1 - c) Y and c - c^2/2, or 1/2 at zero where c >= 1; ce, W H = a (I - 1 1^T / K)
-    on the classes with exp(-a) = c / (K - c (K-1)), or log K at zero where c >= 1.
+    c = sqrt(lambda_W lambda): mse, W H = (1 - c) Y and c - c^2/2, or 1/2 at zero if c >= 1; ce, W H = a (I - 1 1^T / K)
+    on the classes with exp(-a) = c / (K - c (K-1)), or log K at zero if c >= 1.
     """
     c = math.sqrt(weight_decay * weight_decay_features)
     if loss == "mse":
@@ -33,9 +33,9 @@ def ufm_optimum(loss: str, *, num_classes: int, weight_decay: float, weight_deca
 
 
 def equivalent_proximity(proximity: float, num_blocks: int) -> float:
-    """Return the lambda at which one block (13) has the optimum of so many blocks (12): lambda / L (Theorem 3, corrected).
+    """Return the lambda at which one block (13) has the optimum of L blocks (12): lambda / L (Theorem 3, corrected).
 
-    Given first and last features the blocks between them divide the way evenly, and L steps of a share 1/L of the way cost
-    1/L of its square.
+    For fixed first and last features, the blocks between them split the distance evenly. L steps of 1/L of the distance
+    cost 1/L of its square.
     """
     return proximity / num_blocks

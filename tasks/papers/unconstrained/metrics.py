@@ -1,4 +1,4 @@
-"""What the tasks `ufm` and `mufm` measure. P3 is Progressive Feedforward Collapse of ResNet Training."""
+"""Metrics of the tasks `ufm` and `mufm`. P3 is Progressive Feedforward Collapse of ResNet Training."""
 
 from __future__ import annotations
 

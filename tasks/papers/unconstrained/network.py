@@ -1,6 +1,6 @@
 """The unconstrained features models as networks: the features of every block are parameters. Importable without torch.
 
-A sample is its own number: the input of sample i is i, and what it stands for is X, which the network carries untrained.
+The input of sample i is its index i. It refers to row i of X, which the network carries as untrained state.
 Shapes: T trials, N samples, D = dimension, K classes. Source: P3 Progressive Feedforward Collapse of ResNet Training, (12).
 """
 
@@ -43,7 +43,7 @@ class UnconstrainedLayers(Network):
         return [f"H_{layer}" for layer in range(1, self.depth + 1)]
 
     def parameter_specs(self) -> list[ParameterSpec]:
-        """Return H_1 to H_L [N, D] and W [K, D]; how features are held to what is before them is the trainer's."""
+        """Return H_1 to H_L [N, D] and W [K, D]. The trainer applies the proximity of features."""
         features = [ParameterSpec(name, (self.num_samples, self.dimension), 1, None) for name in self.feature_names()]
         return [*features, ParameterSpec(WEIGHT, (self.num_classes, self.dimension), self.dimension, WEIGHT)]
 
@@ -56,12 +56,12 @@ class UnconstrainedLayers(Network):
         return [Layer(number, (self.dimension,)) for number in range(self.depth + 1)]
 
     def step_cost(self) -> StepCost:
-        """Return what a step takes: the output, two gradients of it, and passes over the features."""
+        """Return the cost of a step: the output, two gradients of it, and passes over the features."""
         multiply_adds = 3 * self.dimension * self.num_classes + 4 * self.depth * self.dimension
         return StepCost(3 + self.depth, multiply_adds, kept=2 * self.dimension * self.depth)
 
     def kernels(self) -> Kernels:
-        """Return those of `tasks/native/unconstrained.cpp`; what they are given of each trial is the trainer's."""
+        """Return the kernels of `tasks/native/unconstrained.cpp`. The trainer passes their arguments for each trial."""
         constants = {"WIDTH": self.dimension, "CLASSES": self.num_classes}
         return Kernels("unconstrained", constants, {"depth": self.depth}, ())
 

@@ -25,10 +25,10 @@ _IMAGES = tuple(name for name, info in PUBLISHED.items() if not info.is_text)
 
 
 class UnconstrainedParameters(TrainingParameters):
-    """What a trial of either has: `depth` and `proximity` of MUFM, `weight_decay_features` of UFM."""
+    """Parameters of both tasks. `depth` and `proximity` belong to MUFM, `weight_decay_features` to UFM."""
 
     is_anchored: ClassVar[bool]
-    """Whether features are held to X, as in MUFM."""
+    """Flag: features are regularised towards X, as in MUFM."""
     num_classes: int = parameter(5, minimum=2, doc="classes K")
     samples_per_class: int = parameter(100, minimum=1, doc="samples n of each class")
     dimension: int = parameter(20, minimum=2, doc="numbers d of an input and of a feature")
@@ -71,24 +71,24 @@ class UnconstrainedParameters(TrainingParameters):
 
     @property
     def default_steps(self) -> int:
-        """Steps where none are given; the exact solver takes none."""
+        """Default number of steps, 0 for the exact solver."""
         return 0 if self.solver == EXACT else DEFAULT_STEPS
 
 
 class UfmParameters(UnconstrainedParameters):
-    """What a trial of `ufm` has."""
+    """Parameters of a trial of `ufm`."""
 
     is_anchored = False
     depth = 1
 
     @property
     def proximity(self) -> float:  # type: ignore[override]
-        """lambda of the features' regulariser, which here holds them to zero."""
+        """lambda of the features' regulariser, which here pulls them towards zero."""
         return self.weight_decay_features
 
 
 class MufmParameters(UnconstrainedParameters):
-    """What a trial of `mufm` has."""
+    """Parameters of a trial of `mufm`."""
 
     is_anchored = True
     weight_decay_features = 0.0

@@ -1,4 +1,4 @@
-"""Which solution of the deep unconstrained features model training ended at: one rule, in `classify`.
+"""Kind of solution that training of the deep unconstrained features model reached, by the rule of `classify`.
 
 Float64. Shapes: N samples sorted by class, K classes, D = width.
 """
@@ -18,9 +18,9 @@ from depthrate.tasks.papers.unconstrained.theory import DufmProblem
 Array = npt.NDArray[np.float64]
 
 DRIFT = 0.01
-"""Largest mean gradient over steps to come, over the norm of lambda times the matrices, for a run that has converged."""
+"""Largest mean gradient over the next steps, over the norm of lambda times the matrices, for a converged trial."""
 ZERO_SHARE = 1e-3
-"""Of the targets' norm."""
+"""Largest output norm of the zero solution, as a share of the targets' norm."""
 GEOMETRY_TOLERANCE = 0.1
 """Largest difference of an entry of a Gram matrix, over the mean of its diagonal, from the solution's."""
 WITHIN_SHARE = 1e-2
@@ -28,19 +28,19 @@ WITHIN_SHARE = 1e-2
 
 
 class SolutionKind(StrEnum):
-    """What a trial ended at; see `classify` for the rule."""
+    """Kind of solution that a trial reached, by the rule of `classify`."""
 
     DNC = "dnc"
     SRG = "srg"
     LOW_RANK = "low_rank"
     FULL_RANK = "full_rank"
-    """Converged with means of rank K in every layer, yet not orthogonal ones."""
+    """Converged with means of rank K in every layer that are not orthogonal."""
     ZERO = "zero"
     UNCONVERGED = "unconverged"
 
 
 def classify(problem: DufmProblem, solution: Solution, *, drift: float, relu: bool, rank_tol: float) -> SolutionKind:
-    """Return which solution these matrices are. The first that holds, of:
+    """Classify a solution by the first rule that holds:
 
     1. zero: the output's norm is at most 0.001 of the targets'.
     2. unconverged: drift is above 0.01, the norm of the mean gradient over the next steps of gradient descent, over the
@@ -53,7 +53,7 @@ def classify(problem: DufmProblem, solution: Solution, *, drift: float, relu: bo
     5. low_rank: in some layer the class means have a rank below K (singular values above rank_tol times the largest).
     6. full_rank: none of these.
 
-    All of it is about the values after the ReLU, and holds for any scale of the matrices and any order of classes and neurons.
+    All rules use the values after the ReLU and do not depend on the scale of the matrices or the order of classes and neurons.
     """
     layers, output_NK = _layers(solution, relu)
     targets_NK = np.repeat(np.eye(problem.num_classes), problem.samples_per_class, axis=0)
@@ -65,7 +65,7 @@ def classify(problem: DufmProblem, solution: Solution, *, drift: float, relu: bo
 
 
 def geometry(layers: Sequence[Array], num_classes: int, rank_tol: float) -> SolutionKind:
-    """Return which of dnc, srg, low_rank and full_rank the features of layers 1 to L look like: 3 to 6 of `classify`."""
+    """Classify features of layers 1 to L as dnc, srg, low_rank or full_rank: rules 3 to 6 of `classify`."""
     means = [h_ND.reshape(num_classes, -1, h_ND.shape[1]).mean(1) for h_ND in layers]
     are_points = all(_within_share(h, mean) <= WITHIN_SHARE for h, mean in zip(layers, means, strict=True))
     if are_points and all(_is_orthogonal(mean_KD) for mean_KD in means):
@@ -77,7 +77,7 @@ def geometry(layers: Sequence[Array], num_classes: int, rank_tol: float) -> Solu
 
 
 def _layers(solution: Solution, relu: bool) -> tuple[list[Array], Array]:
-    """Return what each weight reads, and the output."""
+    """Return the input of each weight, and the output."""
     layers = [solution.h_ND]
     for weight in solution.weights[:-1]:
         before = layers[-1] @ weight.T

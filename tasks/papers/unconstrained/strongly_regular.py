@@ -1,6 +1,6 @@
 """The strongly regular graph behind the low-rank solution: classes are the edges of a complete graph on r vertices.
 
-The triangular graph T(r): two classes are neighbours where their edges share a vertex. It is strongly regular with
+The triangular graph T(r): two classes are neighbours if their edges share a vertex. It is strongly regular with
 K = r(r-1)/2 vertices, degree 2(r-2), r-2 common neighbours of neighbours and 4 of others. Shapes: R = r, K classes.
 Source: P2 Neural Collapse versus Low-Rank Bias, Definition 10.
 """
@@ -22,7 +22,7 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class TriangularGraph:
-    """T(r), with the matrices of the solution that is built on it.
+    """T(r), with the matrices of the solution built on it.
 
     Raises:
         ValueError: r is below 4.
@@ -41,12 +41,12 @@ class TriangularGraph:
 
     @cached_property
     def edges(self) -> list[tuple[int, int]]:
-        """The pair of vertices that each class is, in lexicographic order."""
+        """Pair of vertices of each class, in lexicographic order."""
         return list(itertools.combinations(range(self.r), 2))
 
     @cached_property
     def incidence_RK(self) -> Array:
-        """Which vertex is an end of which edge, 0 or 1."""
+        """Incidence matrix: 1 where a vertex is an end of an edge, else 0."""
         incidence = np.zeros((self.r, self.num_classes))
         for column, ends in enumerate(self.edges):
             incidence[list(ends), column] = 1.0
@@ -54,12 +54,12 @@ class TriangularGraph:
 
     @property
     def features_RK(self) -> Array:
-        """T_r, the incidence divided by sqrt(r-1): the class means of layers 2 to L-1, but for a factor."""
+        """T_r, the incidence divided by sqrt(r-1): the class means of layers 2 to L-1 up to a factor."""
         return self.incidence_RK / math.sqrt(self.r - 1)
 
     @property
     def signs_KR(self) -> Array:
-        """A, a row a class: -1 at the ends of its edge and +1 elsewhere; what W_{L-1} is, but for a factor."""
+        """A, one row per class: -1 at the ends of its edge, +1 elsewhere. Equals W_{L-1} up to a factor."""
         return 1.0 - 2.0 * self.incidence_RK.T
 
     @property
@@ -69,12 +69,12 @@ class TriangularGraph:
 
     @property
     def last_features_KK(self) -> Array:
-        """relu(A T_r) with each row over its norm before the ReLU: the class means of layer L, but for a factor."""
+        """relu(A T_r) with each row over its norm before the ReLU: the class means of layer L up to a factor."""
         return np.maximum(self.signs_KR @ self.features_RK, 0) / self.row_norm
 
     @property
     def adjacency_KK(self) -> npt.NDArray[np.bool_]:
-        """Whether two classes are neighbours: their edges share one vertex."""
+        """Adjacency matrix: true for two classes whose edges share one vertex."""
         return self.incidence_RK.T @ self.incidence_RK == 1
 
     def gram_KK(self) -> Array:
@@ -83,9 +83,9 @@ class TriangularGraph:
 
 
 def cut_graph_branch(problem: DufmProblem, r: int) -> Branch:
-    """Return the family of solutions on the first K classes of the graph of r, whose other classes are left out.
+    """Return the family of solutions on the first K classes of the graph of r, without its other classes.
 
-    For K = r(r-1)/2 it is `srg_branch`. Nuclear norm and eigenvalues are computed: they have no closed form here.
+    For K = r(r-1)/2 it equals `srg_branch`. Nuclear norm and eigenvalues are computed numerically: they have no closed form.
 
     Raises:
         ValueError: K is more than the graph has.
@@ -96,7 +96,7 @@ def cut_graph_branch(problem: DufmProblem, r: int) -> Branch:
     features = graph.features_RK[:, :classes]
     last = graph.last_features_KK[:classes, :classes]
     p = problem.first_pair * float(np.linalg.norm(features, ord="nuc"))
-    # of the p q / 2 that each matrix costs, W_2 to W_{L-2} are multiples of I_r, and W_{L-1} of K rows of signs
+    # each matrix costs p q / 2; W_2 to W_{L-2} are multiples of I_r, and W_{L-1} of K rows of signs
     gain = (p / r) ** (problem.depth - 3) * p * graph.row_norm**2 / (r * classes)
     eigenvalues = np.linalg.eigvalsh(last.T @ last)
     spectrum = tuple((1.0, max(float(eigenvalue), 0.0)) for eigenvalue in eigenvalues)
@@ -104,7 +104,7 @@ def cut_graph_branch(problem: DufmProblem, r: int) -> Branch:
 
 
 def graph_order(gram_KK: Array, tolerance: float) -> list[int] | None:
-    """Return the order of classes in which a Gram matrix is the graph's but for a factor; null where there is none.
+    """Return the order of classes in which a Gram matrix is the graph's up to a factor, or None if there is none.
 
     The order is that of `TriangularGraph.edges`. Each entry, over the mean of the diagonal, may be off by `tolerance`.
     """
@@ -125,7 +125,7 @@ def graph_order(gram_KK: Array, tolerance: float) -> list[int] | None:
 
 
 def _has_counts(adjacency: npt.NDArray[np.bool_], r: int) -> bool:
-    """Return whether a graph has the degree and the common neighbours of T(r), which only T(8) shares with others."""
+    """Return whether a graph has the degree and the common neighbours of T(r), which identify T(r) except for r = 8."""
     common = adjacency.astype(int) @ adjacency.astype(int)
     expected = np.where(adjacency, r - 2, 4)
     np.fill_diagonal(expected, 2 * (r - 2))
@@ -133,7 +133,7 @@ def _has_counts(adjacency: npt.NDArray[np.bool_], r: int) -> bool:
 
 
 def _edges_of_classes(adjacency: npt.NDArray[np.bool_], graph: TriangularGraph) -> list[tuple[int, int]] | None:
-    """Return an edge for each class, such that neighbours share a vertex: by trying, which the graph leaves little of."""
+    """Return an edge for each class, such that neighbours share a vertex (a backtracking search with few branches)."""
     chosen: list[tuple[int, int]] = []
 
     def fits(edge: tuple[int, int]) -> bool:

@@ -1,4 +1,4 @@
-"""The tasks `ufm` and `mufm`: their checks, and all of them put together. Importable without torch."""
+"""The tasks `ufm` and `mufm`: checks and the task objects. Importable without torch."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 _OF_DESCENT = ("lr", "scaled_steps", "schedule", "steps", "start", "init_scale", "measure_steps")
 _EXACT_STEPS = 1000
-"""The exact solver takes as long as so many steps or so."""
+"""Approximate cost of the exact solver, in gradient descent steps."""
 
 
 class Unconstrained(NetworkTask[UnconstrainedParameters]):
-    """Unconstrained features, held to their input or to zero."""
+    """Unconstrained features, regularised towards their input or towards zero."""
 
     version = 1
     has_engines = True
@@ -44,11 +44,11 @@ class Unconstrained(NetworkTask[UnconstrainedParameters]):
         self.name, self.parameters, self.schema, self.doc = name, parameters, parameters.schema, doc
 
     def published_sets(self, trial: UnconstrainedParameters) -> Sequence[str]:
-        """Return the data set that X is made of."""
+        """Return the data set that X is computed from, if any."""
         return () if trial.data == GAUSSIAN else (trial.data,)
 
     def data_shape(self, trial: UnconstrainedParameters) -> DataShape:
-        """Return the shape of samples that are their own numbers."""
+        """Return the data shape: each sample is its own index."""
         classes = trial.num_classes
         return DataShape(num_samples=classes * trial.samples_per_class, sample_shape=(1,), num_classes=classes)
 
@@ -62,23 +62,23 @@ class Unconstrained(NetworkTask[UnconstrainedParameters]):
         )
 
     def engine(self, params: Params, asked: Engine, device: str) -> Engine | None:
-        """Return how the steps of such a trial run; null for the exact solver, which takes none.
+        """Return the engine that runs the steps of a trial, or None for the exact solver, which takes no steps.
 
         Raises:
-            EngineError: native steps were asked for on another device than a CPU.
+            EngineError: native steps were requested on a device other than a CPU.
         """
         return None if self.read(params).solver == EXACT else super().engine(params, asked, device)
 
     def pack_shape(self, trial: UnconstrainedParameters) -> PackShape:
-        """Return what the memory and the time of a pack of such trials depend on."""
+        """Return the quantities that determine memory and time of a pack."""
         shape = super().pack_shape(trial)
         return dataclasses.replace(shape, num_steps=shape.num_steps or _EXACT_STEPS)
 
     def check(self, trial: UnconstrainedParameters) -> None:
-        """Refuse combinations that cannot run.
+        """Reject parameter combinations that cannot run.
 
         Raises:
-            ParameterError: naming the parameters that do not go together.
+            ParameterError: parameters conflict (named in the message).
         """
         if trial.solver == EXACT:
             for name in _OF_DESCENT:
@@ -98,10 +98,10 @@ class Unconstrained(NetworkTask[UnconstrainedParameters]):
             _check_data_set(trial)
 
     def training(self, trials: Sequence[UnconstrainedParameters], source: DataSource) -> NetworkTraining:
-        """Return what a pack of trials does.
+        """Build the training of a pack of trials.
 
         Raises:
-            DatasetError: a file of the data set is missing or damaged.
+            DatasetError: a file of the data set is missing or corrupt.
         """
         from depthrate.tasks.papers.unconstrained.held_inputs import inputs
         from depthrate.tasks.papers.unconstrained.training import training

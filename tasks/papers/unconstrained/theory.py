@@ -14,32 +14,32 @@ import math
 from dataclasses import dataclass
 
 ZERO_LOSS = 0.5
-"""The objective where all matrices are zero: always a candidate."""
+"""Objective of the zero solution, which is always a candidate."""
 SMALLEST_R = 4
-"""With r = 3 no two edges are apart, and the last features would be zero."""
+"""Smallest r of the graph. With r = 3 any two edges share a vertex, and the last features would be zero."""
 _GRID = 400
-"""Points over twelve decades of the scale: a valley is far wider than their distance."""
+"""Grid points over twelve decades of the scale. Minima are far wider than their spacing."""
 
 
 @dataclass(frozen=True)
 class DufmProblem:
-    """One deep unconstrained features model: what its closed forms depend on. The width is none of it, if large enough."""
+    """Inputs of the closed forms of a deep unconstrained features model. Any sufficient width gives the same."""
 
     num_classes: int
     samples_per_class: int
     weight_decays: tuple[float, ...]
-    """lambda_1 to lambda_L, all above zero."""
+    """Weight decays lambda_1 to lambda_L, all above zero."""
     weight_decay_features: float
-    """lambda_H, above zero; n lambda_H once the n samples of a class are one."""
+    """lambda_H, above zero (n lambda_H if the n samples of a class are merged)."""
 
     @property
     def depth(self) -> int:
-        """The number L of weight matrices."""
+        """Number L of weight matrices."""
         return len(self.weight_decays)
 
     @property
     def first_pair(self) -> float:
-        """sqrt(n lambda_H lambda_1): what a unit of nuclear norm of W_1 M_1 costs."""
+        """sqrt(n lambda_H lambda_1): the cost per unit of nuclear norm of W_1 M_1."""
         return math.sqrt(self.samples_per_class * self.weight_decay_features * self.weight_decays[0])
 
 
@@ -54,7 +54,7 @@ class Branch:
 
     problem: DufmProblem
     spectrum: tuple[tuple[float, float], ...]
-    """(multiplicity m_i, eigenvalue mu_i); the multiplicities add up to the classes that it is about."""
+    """(multiplicity m_i, eigenvalue mu_i). The multiplicities sum to the number of classes covered."""
     gain: float
     slope: float
 
@@ -67,7 +67,7 @@ class Branch:
         return last / 2 * fit + problem.depth / 2 * self.slope * scale
 
     def minimum(self) -> tuple[float, float]:
-        """Return (q, loss) at the best q >= 0; q is 0 where that is best."""
+        """Return (q, loss) at the best q >= 0, which may be 0."""
         unit = (self.problem.num_classes * self.problem.weight_decays[-1] / self.gain) ** (1 / self.problem.depth)
         grid = [unit * 10 ** (12 * index / _GRID - 6) for index in range(_GRID + 1)]
         best = min(range(1, _GRID), key=lambda index: self.loss(grid[index]))
@@ -77,7 +77,7 @@ class Branch:
         return min(((scale, self.loss(scale)) for scale in (0.0, low)), key=lambda pair: pair[1])
 
     def _rises(self, scale: float) -> bool:
-        """Return whether the objective's derivative is above zero, but for the factor L / 2."""
+        """Return whether the objective's derivative (over L / 2) is above zero."""
         floor = self.problem.num_classes * self.problem.weight_decays[-1]
         alpha = self.gain * scale**self.problem.depth
         falls = sum(number * eigenvalue / (eigenvalue * alpha + floor) ** 2 for number, eigenvalue in self.spectrum)
@@ -85,7 +85,7 @@ class Branch:
 
 
 def dnc_branch(problem: DufmProblem, num_classes: int | None = None) -> Branch:
-    """Return deep neural collapse of so many of the classes (all by default): M_l = sqrt(alpha_l) I for every layer.
+    """Return deep neural collapse of `num_classes` classes (all by default): M_l = sqrt(alpha_l) I for every layer.
 
     alpha_l = x^l / (n lambda_H prod_{i<l} lambda_i), and the regularisation of each matrix is K x / 2.
     """
@@ -101,13 +101,13 @@ def graph_constant(r: int) -> float:
 
 
 def triangular_root(num_classes: int) -> int | None:
-    """Return r with K = r(r-1)/2 where there is one from 4 on, else null."""
+    """Return r >= 4 with K = r(r-1)/2, or None if there is none."""
     r = (1 + math.isqrt(1 + 8 * num_classes)) // 2
     return r if r >= SMALLEST_R and r * (r - 1) // 2 == num_classes else None
 
 
 def triangular_classes(around: int) -> str:
-    """Return in words which numbers of classes near this one the graph exists for."""
+    """List the numbers of classes near this one for which the graph exists, as text."""
     r = max(SMALLEST_R, (1 + math.isqrt(1 + 8 * around)) // 2 - 2)
     return ", ".join(str(size * (size - 1) // 2) for size in range(r, r + 5))
 
@@ -135,9 +135,9 @@ def srg_branch(problem: DufmProblem, r: int) -> Branch:
 
 
 def limit_ratio(r: int, depth: int) -> float:
-    """Return L_SRG / L_DNC for K = r(r-1)/2 as all weight decays go to zero together; n and their proportions drop out.
+    """Return L_SRG / L_DNC for K = r(r-1)/2 as all weight decays go to zero together, independent of n and their proportions.
 
-    Both objectives become B q^{-L} + C q there, whose minimum is proportional to B^{1/(L+1)} C^{L/(L+1)}.
+    In this limit both objectives are B q^{-L} + C q, whose minimum is proportional to B^{1/(L+1)} C^{L/(L+1)}.
 
     Raises:
         ValueError: the depth is below 3, or r below 4.

@@ -1,7 +1,7 @@
-"""The tasks `ufm` and `mufm`: what a pack of them solves or trains, and what it measures of every layer.
+"""The tasks `ufm` and `mufm`: a pack's solver or training, and metrics of every layer.
 
-The exact solver is gradient descent that starts at the optimum and takes no step: what is measured, kept and drawn is the
-same. Shapes: T trials, N samples sorted by class, D = dimension, K classes.
+The exact solver is gradient descent that starts at the optimum and takes no step, so metrics, stored features and figures
+are the same. Shapes: T trials, N samples sorted by class, D = dimension, K classes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from depthrate.tasks.training.training import ExtraCurves, NetworkTraining, Row,
 def training(
     trials: Sequence[UnconstrainedParameters], network: UnconstrainedLayers, inputs_of_trials: Sequence[Array]
 ) -> NetworkTraining:
-    """Return what a pack of trials does with their inputs, each [N, D]."""
+    """Build the training of a pack of trials from their inputs, each [N, D]."""
     shared = trials[0]
     optima = [_optimum(trial, x_ND) for trial, x_ND in zip(trials, inputs_of_trials, strict=True)]
     starts = [_start(network, *of_trial) for of_trial in zip(trials, inputs_of_trials, optima, strict=True)]
@@ -77,7 +77,10 @@ def _lowest(trial: UnconstrainedParameters, optimum: ExactSolution) -> float:
 
 
 def _start(network: UnconstrainedLayers, trial: UnconstrainedParameters, x_ND: Array, optimum: ExactSolution) -> Tensor:
-    """Return where a trial starts, flat: at the optimum, features evenly between X and H; or for descent at H = X or drawn."""
+    """Return the flat start of a trial.
+
+    The exact solver starts at the optimum, with features evenly spaced between X and H. Descent starts at H = X or at random.
+    """
     if trial.solver == EXACT:
         shares = [layer / network.depth for layer in range(1, network.depth + 1)]
         features = [x_ND + share * (optimum.h_ND - x_ND) for share in shares]
@@ -92,7 +95,7 @@ def _start(network: UnconstrainedLayers, trial: UnconstrainedParameters, x_ND: A
 
 
 def _gaps(lowest: Sequence[float]) -> ExtraCurves:
-    """Return what adds to a row of curves the exact optimum, and the objective above it."""
+    """Return a function that adds the exact optimum, and the gap of the objective to it, to a curve row."""
 
     def gap(index: int, row: Row, earlier: Sequence[Row]) -> dict[str, float | None]:
         return {"objective_gap": row["objective"] - lowest[index], "optimum": lowest[index]}
@@ -101,7 +104,7 @@ def _gaps(lowest: Sequence[float]) -> ExtraCurves:
 
 
 class _PathMeasurements:
-    """Measures trials of a pack, layer by layer from X on, and whether the metrics are monotone."""
+    """Metrics of a pack's trials, layer by layer from X, with the monotonicity of the metrics."""
 
     def __init__(self, class_counts_K: np.ndarray):
         counts_K = torch.from_numpy(class_counts_K)
@@ -116,7 +119,7 @@ class _PathMeasurements:
         self._of_layers = LayerMeasurements(of_features, of_weights)
 
     def __call__(self, trainer: FusedTrainer, positions: Sequence[int], step: int) -> list[list[dict[str, Any]]]:
-        """Return of each trial one row a layer; the last one says whether the metrics were monotone on the way."""
+        """Return one row per layer for each trial. The last row holds the monotonicity of the metrics over layers."""
         rows_of_trials = self._of_layers(trainer, positions, step)
         for position, rows in zip(positions, rows_of_trials, strict=True):
             x_1ND = _unit(trainer.untrained[INPUTS][position : position + 1].double())

@@ -1,1 +1,1 @@
-"""The task `words`: sentences made of concepts, networks of an embedding and a linear layer, and what theory says of both."""
+"""The task `words`: sentences made of concepts, networks of an embedding and a linear layer, and their theory."""

@@ -1,4 +1,4 @@
-"""What the task `words` measures. P4 is Feature Collapse (Laurent, von Brecht and Bresson 2023). Importable without torch."""
+"""Metrics of the task `words`. P4 is Feature Collapse (Laurent, von Brecht and Bresson 2023). Importable without torch."""
 
 from __future__ import annotations
 

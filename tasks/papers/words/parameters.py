@@ -1,6 +1,6 @@
-"""The task `words`: its parameters and what follows from them. Importable without torch.
+"""Parameters of the task `words` and values derived from them. Importable without torch.
 
-Source: Feature Collapse (Laurent, von Brecht and Bresson 2023); defaults are those of its Figure 3. Brackets hold its symbols.
+Source: Feature Collapse (Laurent, von Brecht and Bresson 2023); defaults are those of its Figure 3. Brackets: its symbols.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from depthrate.tasks.training.parameters import (
 
 
 class WordsParameters(TrainingParameters):
-    """What a trial of `words` has."""
+    """Parameters of a trial of `words`."""
 
     concepts: int = parameter(3, minimum=2, doc="number of concepts [n_c]")
     vocabulary_size: int = parameter(1200, minimum=2, doc="number of words [n_w], the same number in each concept")
@@ -83,22 +83,22 @@ class WordsParameters(TrainingParameters):
 
     @property
     def words_per_concept(self) -> int:
-        """The number s of words in each concept."""
+        """Number s of words per concept."""
         return self.vocabulary_size // self.concepts
 
     @property
     def num_sentences(self) -> int:
-        """The size N of the training set."""
+        """Size N of the training set."""
         return self.sequences * self.samples_per_sequence
 
     @property
     def num_steps(self) -> int:
-        """Steps of training."""
+        """Number of training steps."""
         return num_steps(self, self.num_sentences)
 
     @property
     def embedding_decay(self) -> float:
-        """lambda of the embedding."""
+        """Weight decay lambda of the embedding."""
         if self.weight_decay_embedding is not None:
             return self.weight_decay_embedding
         return 0.0 if self.layer_norm else self.weight_decay

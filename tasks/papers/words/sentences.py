@@ -1,6 +1,6 @@
-"""The data of the task `words`: latent sequences of concepts, and sentences that say them in words.
+"""The data of the task `words`: latent sequences of concepts, and sentences that express them in words.
 
-Word b of concept a has the number a s + b, with s words in a concept, the most frequent first.
+Word b of concept a has the number a s + b, with s words per concept, the most frequent first.
 
 Shapes: K sequences (classes), L words of a sentence, N sentences sorted by class.
 Source: Feature Collapse (Laurent, von Brecht and Bresson 2023), section 2.
@@ -18,28 +18,30 @@ from depthrate.tasks.papers.words.theory import frequencies
 from depthrate.tasks.training.trainer import random_stream
 
 LARGEST_SHUFFLED = 1 << 20
-"""Up to so many possible sequences all of them are shuffled; of more, draws are repeated until there are enough."""
+"""Largest number of possible sequences that is shuffled as a whole. Above it, sequences are sampled until enough differ."""
 
 
 @dataclass(frozen=True)
 class Sentences:
-    """What one trial trains and is tested on."""
+    """Training and test sentences of one trial."""
 
     concepts_KL: Tensor
-    """int64: the latent sequences."""
+    """Latent sequences, int64."""
     train_NL: Tensor
-    """int32 word numbers, sorted by class, the same number of sentences in each."""
+    """Word numbers of the training sentences, int32, sorted by class, with equally many sentences per class."""
     test_NL: Tensor
-    """The same for fresh sentences."""
+    """Word numbers of the test sentences, in the same layout."""
 
     @property
     def num_train(self) -> int:
-        """Training sentences."""
+        """Number of training sentences."""
         return len(self.train_NL)
 
 
 def draw_sentences(trial: WordsParameters) -> Sentences:
-    """Return the sentences of a trial; more of them begin with the same ones, and frequencies change no sequence."""
+    """Sample the sentences of a trial.
+
+    A larger sample starts with the smaller one. Word frequencies do not affect the latent sequences."""
     seed = trial.seed if trial.data_seed is None else trial.data_seed
     concepts_KL = latent_sequences(
         random_stream(seed, "latent sequences"), trial.concepts, trial.sentence_length, trial.sequences
@@ -62,7 +64,7 @@ def draw_sentences(trial: WordsParameters) -> Sentences:
 
 
 def latent_sequences(generator: torch.Generator, concepts: int, length: int, num_sequences: int) -> Tensor:
-    """Return different sequences of concepts, drawn uniformly, [K, L]."""
+    """Sample distinct sequences of concepts uniformly, [K, L]."""
     possible = concepts**length
     if possible <= LARGEST_SHUFFLED:
         numbers = torch.randperm(possible, generator=generator)[:num_sequences]

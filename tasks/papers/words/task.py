@@ -1,4 +1,4 @@
-"""The task `words`: its checks, its predictions of memory and time, and all of it put together. Importable without torch."""
+"""The task `words`: checks, memory and time estimates, and the task object. Importable without torch."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from depthrate.tasks.papers.words.training import WordsTraining
 
 MULTIPLY_ADDS_PER_S, STEP_OVERHEAD_S = 7e10, 2e-4
-"""Of one core in the matrix products of an eager step, and what a step takes beside them (measured)."""
+"""Multiply-adds per second of one core in an eager step's matrix products, and the overhead per step (measured)."""
 NATIVE_MULTIPLY_ADDS_PER_S, NATIVE_STEP_OVERHEAD_S = 8e10, 3e-5
-"""Of native steps, of which those are not taken that a word said twice at a place repeats."""
+"""The same for native steps, which skip the products that a word repeated at a position would repeat."""
 FUSED_MULTIPLY_ADDS = 1e8
-"""Of one step, up to which fusing pays on a CPU: beyond it the matrix products take all the time."""
+"""Multiply-adds per step up to which fusing pays on a CPU: above it the matrix products take all the time."""
 
 
 class Words(FusedTask[WordsParameters]):
-    """An embedding and a linear layer, on sentences of the trial's own."""
+    """An embedding and a linear layer, trained on sentences drawn for each trial."""
 
     name = "words"
     version = 1
@@ -38,16 +38,16 @@ class Words(FusedTask[WordsParameters]):
     panels = PANELS
 
     def training(self, trials: Sequence[WordsParameters], source: DataSource) -> WordsTraining:
-        """Return what a pack of trials does."""
+        """Build the training of a pack of trials."""
         from depthrate.tasks.papers.words.training import training
 
         return training(trials)
 
     def check(self, trial: WordsParameters) -> None:
-        """Refuse combinations that cannot run.
+        """Reject parameter combinations that cannot run.
 
         Raises:
-            ParameterError: naming the parameters that exclude each other.
+            ParameterError: parameters conflict (named in the message).
         """
         check_training(trial, trial.num_sentences)
         words, concepts = trial.vocabulary_size, trial.concepts
@@ -73,21 +73,21 @@ class Words(FusedTask[WordsParameters]):
                 )
 
     def engine(self, params: Params, asked: Engine, device: str) -> Engine:
-        """Return how the steps of such a trial run, given what was asked for.
+        """Return the engine that runs the steps of a trial.
 
         Raises:
-            EngineError: native steps were asked for on another device than a CPU.
+            EngineError: native steps were requested on a device other than a CPU.
         """
         return select_engine_by_hand(asked, device)
 
     def max_pack_size(self, params: Params, device: str) -> int:
-        """Return how many trials of a shape to fuse for speed."""
+        """Return the number of trials of one shape to fuse for speed."""
         if device == "cuda":
             return 64
         return int(max(1, min(16, FUSED_MULTIPLY_ADDS // _step_multiply_adds(self.read(params)))))
 
     def estimate_s(self, params: Params, engine: Engine = Engine.EAGER) -> float:
-        """Return the rough seconds of a trial on one core."""
+        """Estimate the seconds that a trial takes on one core."""
         trial = self.read(params)
         a_second, beside_s = (
             (NATIVE_MULTIPLY_ADDS_PER_S, NATIVE_STEP_OVERHEAD_S)
@@ -97,7 +97,7 @@ class Words(FusedTask[WordsParameters]):
         return float(trial.num_steps * (beside_s + 3 * _step_multiply_adds(trial) / a_second))
 
     def memory_bytes(self, params: Params, num_trials: int, device: str) -> float:
-        """Return the peak memory of a pack: of the process on a CPU, of torch's tensors on a GPU."""
+        """Estimate the peak memory of a pack in bytes: the process on a CPU, torch's tensors on a GPU."""
         trial = self.read(params)
         number = 8 if trial.dtype == "float64" else 4
         length, classes, width = trial.sentence_length, trial.sequences, trial.width
@@ -106,21 +106,22 @@ class Words(FusedTask[WordsParameters]):
         step = batch * (3 * length * width + 3 * classes)
         sentences = classes * (trial.samples_per_sequence + trial.test_samples_per_sequence)
         data = sentences * (2 * 4 * length + 4 * 8)
-        # of one trial at a time: the table of what each word adds to each class at each place, and float64 copies to measure
+        # one trial at a time: the table of logits per word, class and position, and float64 copies for the metrics
         table = number * length * classes * (trial.vocabulary_size + width) + 3 * 8 * length * classes * width
-        at_once = num_trials + (device == "cpu")  # kernels work in memory of one trial more
+        at_once = num_trials + (device == "cpu")  # kernels use the memory of one more trial
         pack = at_once * number * (weights + step) + num_trials * data
         return float((0 if device == "cuda" else PROCESS_BYTES) + pack + table)
 
     def measured(self, params: Params, steps: int) -> tuple[list[int], list[int]]:
-        """Return the (steps, layers) at which a trial that took so many steps was measured: layer 0 is the embedding, with
-        LayerNorm layer 1 the words as the linear layer reads them."""
+        """Return the (steps, layers) measured in a trial of `steps` steps.
+
+        Layer 0 is the embedding. With LayerNorm, layer 1 is the words as the linear layer reads them."""
         trial = self.read(params)
         return taken_steps(trial, trial.num_sentences, steps), [0, 1] if trial.layer_norm else [0]
 
 
 def _step_multiply_adds(trial: WordsParameters) -> float:
-    """Return those of the linear layer's forward product in one step; the backward pass has two more of them."""
+    """Return the multiply-adds of the linear layer's forward product in one step. The backward pass takes twice as many."""
     batch = trial.batch_size or trial.num_sentences
     return float(batch * trial.sentence_length * trial.width * trial.sequences)
 

@@ -1,4 +1,4 @@
-"""What the paper's theorems say of a trial: norms of words, norms of the linear layer's blocks, loss. Torch-free.
+"""Predictions of the paper's theorems for a trial: word norms, block norms of the linear layer, loss. Torch-free.
 
 Sentences of L words, n_c concepts of s words each, K of the n_c^L sequences of concepts as classes, word b of a concept drawn
 with frequency mu_b. At a collapsed solution the words of concept alpha are r_b f_alpha and the blocks of the linear layer
@@ -23,11 +23,11 @@ from scipy import optimize
 Floats = npt.NDArray[np.float64]
 
 GRID = 1 << 14
-"""Points of the grid on which the mean field adds up L - 1 words: four times as many move no norm by more than 2e-4."""
+"""Grid points on which the mean field sums L - 1 words. Four times as many change no norm by more than 2e-4."""
 
 
 class PredictionSource(IntEnum):
-    """Where a prediction comes from."""
+    """Source of a prediction."""
 
     MEAN_FIELD = 0
     THEOREM_1 = 1
@@ -37,7 +37,7 @@ class PredictionSource(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What the theorems depend on."""
+    """Inputs of the theorems."""
 
     concepts: int
     vocabulary_size: int
@@ -46,16 +46,16 @@ class Setting:
     weight_decay: float
     width: int
     frequencies: Floats
-    """[s], falling, with sum 1."""
+    """Word frequencies of a concept, [s], descending, with sum 1."""
 
     @property
     def share(self) -> float:
-        """Classes over sequences, K / n_c^L."""
+        """Share of sequences that are classes, K / n_c^L."""
         return self.sequences / self.concepts**self.sentence_length
 
     @property
     def steepness(self) -> float:
-        """What one wrong concept costs, per unit of (word norm x block norm): n_c / (n_c - 1)."""
+        """Cost in the logit of one wrong concept per unit of (word norm x block norm): n_c / (n_c - 1)."""
         return self.concepts / (self.concepts - 1)
 
     @property
@@ -70,13 +70,13 @@ class Prediction:
 
     source: PredictionSource
     word_norms: Floats
-    """[s], by frequency rank: of embeddings, with LayerNorm of the words as the linear layer reads them."""
+    """Norms by frequency rank, [s]: of embeddings, or with LayerNorm of the words as the linear layer reads them."""
     linear_norm: float
-    """Of a block of the linear layer."""
+    """Norm of a block of the linear layer."""
     loss: float
     """Cross-entropy on fresh sentences."""
     objective: float
-    """The loss and the weight decay together."""
+    """Loss plus the weight decay penalty."""
 
 
 def frequencies(words: int, zipf: float) -> Floats:
@@ -86,7 +86,7 @@ def frequencies(words: int, zipf: float) -> Floats:
 
 
 def predict(setting: Setting, *, layer_norm: bool) -> Prediction:
-    """Return what theory says: with LayerNorm Theorem 3; without it Theorem 1 or 2 where they hold, else the mean field."""
+    """Predict the minimiser: with LayerNorm by Theorem 3, else by Theorem 1 or 2 if it holds, else by the mean field."""
     if layer_norm:
         return theorem_3(setting)
     if setting.is_uniform:
@@ -97,7 +97,7 @@ def predict(setting: Setting, *, layer_norm: bool) -> Prediction:
 
 
 def risk(setting: Setting, gap: float) -> float:
-    """Return the cross-entropy where each wrong concept of a sentence costs its class `gap` in the logit."""
+    """Return the cross-entropy if each wrong concept of a sentence costs its class `gap` in the logit."""
     return float(_log_sum(setting, setting.sentence_length * _log_factor(setting, gap)))
 
 
@@ -131,10 +131,10 @@ def theorem_2_holds(setting: Setting) -> bool:
 
 
 def theorem_2(setting: Setting) -> Prediction:
-    """Return the minimiser without LayerNorm for any frequencies, all n_c^L sequences being classes (Theorem 2).
+    """Return the minimiser without LayerNorm for any frequencies, with all n_c^L sequences as classes (Theorem 2).
 
     Raises:
-        ValueError: the theorem's condition does not hold; see `theorem_2_holds`.
+        ValueError: the condition of the theorem does not hold (`theorem_2_holds`).
     """
     if setting.share != 1 or not theorem_2_holds(setting):
         raise ValueError(
@@ -146,7 +146,7 @@ def theorem_2(setting: Setting) -> Prediction:
     wanted = length * float(setting.concepts) ** (length - 1)
 
     def ratios(c: float) -> Floats:
-        """Solve (lambda/L) x (n_c - 1 + exp(steepness c^2 x)) = mu_b for x = r_b / c of each word: the left side rises."""
+        """Solve (lambda/L) x (n_c - 1 + exp(steepness c^2 x)) = mu_b for x = r_b / c. The left side increases in x."""
         target, scale = setting.frequencies * length / setting.weight_decay, steepness * c**2
 
         def excess(x: float, aim: float) -> float:
@@ -187,7 +187,7 @@ def theorem_3(setting: Setting) -> Prediction:
 
 
 def mean_field(setting: Setting) -> Prediction:
-    """Return the minimiser without LayerNorm for any frequencies and any number of classes, averaged over their draw.
+    """Return the minimiser without LayerNorm for any frequencies and any number of classes, averaged over the sampled classes.
 
     Minimises over r_b and c the mean over sentences of log(1 - K/n_c^L + K prod_l s(b_l)) + (lambda/2)(n_c sum r_b^2 +
     K L c^2), s(b) = 1/n_c + (1 - 1/n_c) exp(-n_c/(n_c - 1) c r_b). Equal to Theorem 1 for uniform frequencies.
@@ -204,7 +204,7 @@ def mean_field(setting: Setting) -> Prediction:
         gradient = np.append(c * by_gap + decay * concepts * norms, norms @ by_gap + decay * blocks * c)
         return value, gradient
 
-    # the norms at which frequent words stand out as much as their frequency asks, at the same total
+    # scale the uniform norms by the square root of the relative frequency, with the same sum of squares
     spread = np.sqrt(setting.frequencies * len(setting.frequencies))
     start = np.append(uniform.word_norms * spread, uniform.linear_norm)
     solution = optimize.minimize(
@@ -215,7 +215,7 @@ def mean_field(setting: Setting) -> Prediction:
         bounds=[(0, None)] * len(start),
         options={"maxiter": 5000, "maxfun": 10000, "ftol": 1e-15, "gtol": 1e-9, "maxcor": 30},
     )
-    if solution.fun > math.log(1 - setting.share + setting.sequences):  # nothing learned is better
+    if solution.fun > math.log(1 - setting.share + setting.sequences):  # the zero solution is better
         return _of_norms(setting, PredictionSource.MEAN_FIELD, np.zeros(len(setting.frequencies)), 0.0)
     return _of_norms(setting, PredictionSource.MEAN_FIELD, solution.x[:-1], float(solution.x[-1]))
 
@@ -228,7 +228,7 @@ def _of_norms(setting: Setting, source: PredictionSource, norms: Floats, c: floa
 
 
 def _log_factor(setting: Setting, gap: Any) -> Any:
-    """Return log(1/n_c + (1 - 1/n_c) exp(-gap)): of the classes' sum, what one word multiplies into it."""
+    """Return log(1/n_c + (1 - 1/n_c) exp(-gap)), the log factor of one word in the sum over classes."""
     return np.log1p((setting.concepts - 1) * np.exp(-gap)) - math.log(setting.concepts)
 
 
@@ -252,8 +252,8 @@ def _factor_slope(setting: Setting, gap: Any) -> Any:
 def _mean_risk(setting: Setting, products: Floats) -> tuple[float, Floats]:
     """Return the mean cross-entropy over sentences and its derivative in each word's (norm x block norm).
 
-    The log factors of L - 1 words are added up on a grid, by powers of a Fourier transform; the last word is then put to
-    each place where it can stand, which is all places alike.
+    The distribution of the summed log factors of L - 1 words is computed on a grid, as a power of a Fourier transform.
+    The last word is then added; all positions are equivalent.
     """
     length, mu = setting.sentence_length, setting.frequencies
     gaps = setting.steepness * products
@@ -266,7 +266,7 @@ def _mean_risk(setting: Setting, products: Floats) -> tuple[float, Floats]:
     grid = -spacing * np.arange(2 * GRID)
 
     def averaged(of_sum: Floats) -> Floats:
-        """Average over L - 1 other words: sum_j p_j f(x_i + x_j), read between the points of the grid."""
+        """Average over L - 1 other words: sum_j p_j f(x_i + x_j), interpolated linearly between grid points."""
         mean = np.fft.irfft(np.conj(others) * np.fft.rfft(of_sum), 2 * GRID)
         return np.asarray(mean[lower] * (1 - upper_share) + mean[lower + 1] * upper_share)
 
@@ -278,7 +278,7 @@ def _mean_risk(setting: Setting, products: Floats) -> tuple[float, Floats]:
 
 
 def _minimiser(objective: Callable[[float], float], slope: Callable[[float], float], most: float) -> float:
-    """Return where the objective is least over [0, most]: 0, or where its slope rises through zero, to rounding."""
+    """Return the minimiser of the objective over [0, most]: 0, or a point where the slope rises through zero, to rounding."""
     if math.isinf(most):
         raise ValueError("weight_decay is 0, and the norms grow for ever; give a positive one")
     points = [0.0, *np.geomspace(most * 1e-9, most, 2000)]

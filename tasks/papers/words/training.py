@@ -1,5 +1,5 @@
-"""The task `words`: what a pack of it trains, and what it measures. Every trial has its own sentences, and so its own number of
-steps in an epoch. Shapes: T trials.
+"""Training of the task `words`: a pack's networks and metrics. Trials differ in their sentences, and so in the number of
+steps per epoch. Shapes: T trials.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CURVES_PER_DECADE = 16
 
 
 def training(trials: Sequence[WordsParameters]) -> WordsTraining:
-    """Return what a pack of trials of one shape does."""
+    """Build the training of a pack of trials of one shape."""
     prediction = OncePerObject(prediction_of)
 
     def measure(trainer: WordsTrainer, positions: Sequence[int], step: int) -> list[Rows]:
@@ -35,9 +35,7 @@ def training(trials: Sequence[WordsParameters]) -> WordsTraining:
     def own_curves(index: int, row: Row, earlier: Sequence[Row]) -> dict[str, float | None]:
         predicted, best_before = prediction(trials[index]), [last["best_test_accuracy"] for last in earlier[-2:-1]]
         return {
-            "best_test_accuracy": max(
-                [row["test_accuracy"], *best_before]
-            ),  # the row before the last, which is of the test
+            "best_test_accuracy": max([row["test_accuracy"], *best_before]),  # the last row belongs to the test split
             "predicted_loss": None if predicted is None else predicted.loss,
             "predicted_objective": None if predicted is None else predicted.objective,
         }
@@ -55,30 +53,30 @@ def training(trials: Sequence[WordsParameters]) -> WordsTraining:
 
 @dataclass(frozen=True, kw_only=True)
 class WordsTraining(Training):
-    """Embeddings and linear layers, each trial's on its own sentences."""
+    """Training of embeddings and linear layers, with separate sentences per trial."""
 
     trials: Sequence[WordsParameters]
 
     def engine(self, asked: Engine, device: str) -> Engine:
-        """Return how the steps are run, given what was asked for."""
+        """Return the engine that runs the steps."""
         return select_engine_by_hand(asked, device)
 
     def native_library(
         self, should_stop: Callable[[], bool], shared: SharedLibraries | None = None
     ) -> tuple[Library, float]:
-        """Return the kernels of its steps, and the seconds that building them took."""
+        """Return the kernel library of the steps and the seconds spent building it."""
         return words_library(self.trials[0], should_stop, shared)
 
     def begin(self, device: str = "cpu") -> WordsTrainer:
-        """Return the trainer of all trials, on a device, before their first step."""
+        """Create the trainer of all trials on a device, before the first step."""
         return WordsTrainer(self.trials, [draw_sentences(trial) for trial in self.trials], device)
 
     def evaluate(self, trainer: WordsTrainer, positions: Sequence[int]) -> WordsEvaluation:
-        """Return the numbers of the trials at these positions."""
+        """Evaluate loss and accuracy of the trials at these positions."""
         return trainer.evaluate(positions)
 
     def test_split(self, device: str) -> TestSentences:
-        """Return what adds the rows of the test sentences."""
+        """Return the recorder of the test sentences' rows."""
         return TestSentences()
 
     def intermediate_features(
@@ -91,20 +89,20 @@ class WordsTraining(Training):
 
 
 class TestSentences:
-    """The rows of curves of the fresh sentences, which are evaluated together with those of training."""
+    """Curve rows of the test sentences, which are evaluated together with the training sentences."""
 
     __test__ = False
 
     def record(
         self, trainer: WordsTrainer, step: int, tables: Mapping[int, tuple[Rows, Rows]], measured: Sequence[int]
     ) -> None:
-        """Append loss and accuracy of trials at a step; `tables` is a trial's position -> its (metrics, curves)."""
+        """Append loss and accuracy of trials at a step. `tables` maps a trial's position to its (metrics, curves)."""
         for _, curves in tables.values():
             loss, accuracy = curves[-1]["test_loss"], curves[-1]["test_accuracy"]
             curves.append({"step": step, "split": "test", "loss": loss, "accuracy": accuracy})
 
 
 def curve_steps(last: int) -> set[int]:
-    """Return some sixteen steps a decade, 0 and the last among them: dense enough to find the peak of a test accuracy."""
+    """Return about sixteen steps per decade, with 0 and the last: dense enough to find the peak of a test accuracy."""
     exponents = range(int(CURVES_PER_DECADE * math.log10(last)) + 1) if last > 1 else range(1)
     return {0, last, *(round(10 ** (exponent / CURVES_PER_DECADE)) for exponent in exponents)}

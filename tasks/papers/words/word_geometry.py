@@ -1,7 +1,7 @@
-"""How far words have collapsed to their concepts: norms, directions, angles between concepts, and the collapse of which type.
+"""Collapse of words to their concepts: norms, directions, angles between concepts, and the type of collapse.
 
-Everything in float64. Every number that says how far is zero for perfect collapse and a relative distance elsewhere:
-noise of size eps beside a vector of norm 1 gives about eps.
+All values are computed in float64. Each distance is relative and is zero for perfect collapse: noise of size eps on a
+vector of norm 1 gives about eps.
 
 Shapes: C concepts, S words of a concept, the most frequent first, X vectors of a group, D = width, K classes, L places.
 Source: Feature Collapse (Laurent, von Brecht and Bresson 2023), Definitions 1, 2 and 3.
@@ -18,21 +18,21 @@ from torch import Tensor
 from depthrate.tasks.measures.finite_matrices import zero_unless_finite
 
 COLLAPSE_MAX_DISTANCE = 0.2
-"""Largest distance from a type of collapse, in any of its conditions, at which a trial is said to have collapsed so."""
+"""Largest distance, in any condition of a type of collapse, at which a trial counts as collapsed."""
 
 
 @dataclass(frozen=True)
 class Groups:
-    """What vectors that belong to concepts have in common."""
+    """Geometry of vectors grouped by concept."""
 
     norms: Tensor
-    """[N], group after group."""
+    """Norms of all vectors, [N], group after group."""
     centres_CD: Tensor
-    """The mean direction of each group, of norm 1; NaN for an empty group."""
+    """Mean direction of each group, scaled to norm 1, or NaN for an empty group."""
     direction_collapse: float
     """Root mean square distance of the vectors, scaled to norm 1, from their group's mean direction."""
     magnitude_collapse: float
-    """Root mean square over groups of (standard deviation / mean) of the norms within one."""
+    """Root mean square over groups of (standard deviation / mean) of the norms within a group."""
     equiangularity: float
     """Largest difference of a cosine between two mean directions from -1/(C - 1)."""
 
@@ -43,7 +43,7 @@ class Groups:
 
 
 def grouped(groups: Sequence[Tensor]) -> Groups:
-    """Measure vectors that belong to one concept each, given as [X, D] concept by concept."""
+    """Measure the geometry of vectors passed as one [X, D] tensor per concept."""
     vectors = [group.double() for group in groups]
     norms = [group.norm(dim=1) for group in vectors]
     units = [group / norm.unsqueeze(1) for group, norm in zip(vectors, norms, strict=True)]
@@ -63,12 +63,12 @@ def grouped(groups: Sequence[Tensor]) -> Groups:
 
 
 def words_of(words_VD: Tensor, concepts: int) -> Groups:
-    """Measure the words, numbered concept after concept."""
+    """Measure the words, which are numbered concept after concept."""
     return grouped(list(words_VD.view(concepts, -1, words_VD.shape[1])))
 
 
 def blocks_of(linear_KLD: Tensor, concepts_KL: Tensor, concepts: int) -> Groups | None:
-    """Measure the blocks of the linear layer by the concept of their place; None where a concept occurs nowhere."""
+    """Measure the blocks of the linear layer by the concept at their position; return None if a concept never occurs."""
     groups = [linear_KLD[concepts_KL == concept] for concept in range(concepts)]
     return grouped(groups) if all(map(len, groups)) else None
 
@@ -86,9 +86,9 @@ def alignment(words: Groups, blocks: Groups) -> float:
 
 
 def scores(words: Groups, blocks: Groups | None, concepts: int, *, layer_norm: bool) -> dict[str, float]:
-    """Return how far a network is from each type of collapse that it can have: the largest distance in its conditions.
+    """Return the distance from each type of collapse that the network can have: the largest over the type's conditions.
 
-    Type I: words c f_alpha and blocks c' f_alpha with equiangular f. Type II: the same of the words behind LayerNorm.
+    Type I: words c f_alpha and blocks c' f_alpha with equiangular f. Type II: the same for the words after LayerNorm.
     Type III: words r_b f_alpha, norms that depend on the frequency rank b only.
     """
     if blocks is None:
@@ -108,7 +108,7 @@ def scores(words: Groups, blocks: Groups | None, concepts: int, *, layer_norm: b
 
 
 def collapse_type(found: dict[str, float]) -> int:
-    """Return the type of collapse that these scores show, the strictest first: 1, 2, 3, or 0 for none."""
+    """Return the strictest type of collapse that the scores reach: 1, 2, 3, or 0 for none."""
     for name in ("collapse_1", "collapse_2", "collapse_3"):
         if found.get(name, torch.inf) <= COLLAPSE_MAX_DISTANCE:
             return int(name[-1])
@@ -116,17 +116,17 @@ def collapse_type(found: dict[str, float]) -> int:
 
 
 def principal_values(vectors_ND: Tensor) -> Tensor:
-    """Return the singular values of the centred vectors, falling: those of their principal components."""
+    """Return the singular values of the centred vectors (their principal components) in descending order."""
     vectors_ND = vectors_ND.double()
     centred_ND, is_finite = zero_unless_finite((vectors_ND - vectors_ND.mean(0)).cpu())
     return torch.where(is_finite[0], torch.linalg.svdvals(centred_ND), torch.nan)
 
 
 def projection(vectors_ND: Tensor, labels_N: Tensor, num_components: int = 3) -> Tensor:
-    """Return the first principal components of the vectors, [N, components], zero where there are fewer dimensions.
+    """Return the first principal components of the vectors, [N, components], padded with zeros if there are fewer dimensions.
 
-    In the plane of the first two the picture is turned so that the mean of label 0 lies to the right and that of label 1
-    not below it: pictures of several steps, and of several seeds, then lie alike.
+    The plane of the first two is rotated so that the mean of label 0 lies on the positive x-axis, and reflected if needed
+    so that the mean of label 1 does not lie below it. Figures of different steps and seeds are then comparable.
     """
     centred_ND = vectors_ND.double() - vectors_ND.double().mean(0)
     _, _, basis_DD = torch.linalg.svd(zero_unless_finite(centred_ND.T @ centred_ND)[0])
@@ -149,5 +149,5 @@ def _variation(norms: Tensor) -> float:
 
 
 def _worst(distances: Sequence[float]) -> float:
-    """Return the largest; not defined where one of them is not."""
+    """Return the largest distance, or NaN if any distance is NaN."""
     return torch.tensor(distances, dtype=torch.float64).max().item()

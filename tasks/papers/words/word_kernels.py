@@ -1,4 +1,4 @@
-"""Steps of `words` by kernels: many of them of a pack's trials in one call, each trial alone.
+"""Native steps of `words`: one call takes many steps of a pack's trials, each trial separately.
 
 Shapes: T trials, S steps, V words, D width, K classes, M numbers that the linear layer reads, L words of a sentence,
 N sentences, B batch.
@@ -25,10 +25,10 @@ from depthrate.tasks.training.engines.native_call import BoundCall, Pace
 def words_library(
     shape: WordsParameters, should_stop: Callable[[], bool], shared: SharedLibraries | None = None
 ) -> tuple[Library, float]:
-    """Return the kernels that train trials of a shape, and the seconds it took to build them or to wait for that.
+    """Return the kernel library for trials of a shape, and the seconds spent building it or waiting for the build.
 
     Raises:
-        EngineError, Interrupted: as `load_library`.
+        EngineError, Interrupted: raised by `load_library`.
     """
     constants = {
         "NUMBER": NUMBERS[getattr(torch, shape.dtype)],
@@ -48,7 +48,7 @@ class Batch(NamedTuple):
 
 
 class WordsState(NamedTuple):
-    """What steps change in place: matrices, their scales, and what the epoch has passed (`WordsTrainer`)."""
+    """State that steps change in place: matrices, their scales, and the epoch's running sums (`WordsTrainer`)."""
 
     words_TVD: Tensor
     linear_TKM: Tensor
@@ -58,7 +58,7 @@ class WordsState(NamedTuple):
 
 
 class NativeWords:
-    """Runs the steps of a library."""
+    """Runner of a library's steps."""
 
     def __init__(self, library: Library, shape: WordsParameters, batch: int):
         fields = WordsCall(vocabulary=shape.vocabulary_size, ln_eps=shape.layer_norm_eps, look_every=CHECK_STEPS)
@@ -75,7 +75,11 @@ class NativeWords:
         batches: Sequence[Sequence[Batch]],
         divergence: Divergence | None,
     ) -> Tensor:
-        """Take as many steps as there are rates and batches [S][T], return the losses [T] of the last; notes who diverges."""
+        """Take one step per entry of rates and batches [S][T].
+
+        Returns:
+            Losses [T] of the last step. `divergence` records the trials that diverge.
+        """
         of_steps = [batch for batches_T in batches for batch in batches_T]
         assert all(len(batch.sentences_B) == self._batch for batch in of_steps)
         loss_T = state.words_TVD.new_empty(len(trials))
@@ -104,6 +108,6 @@ def _doubles(numbers: Sequence[float] | Sequence[Sequence[float]]) -> Tensor:
 
 
 def _addresses(tensors: Sequence[Tensor]) -> Tensor:
-    """Return where tensors lie, which must live on while that is used."""
+    """Return the addresses of tensors, which must stay alive while the addresses are used."""
     assert all(tensor.is_contiguous() for tensor in tensors)
     return torch.tensor([tensor.data_ptr() for tensor in tensors])

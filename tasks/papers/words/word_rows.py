@@ -1,4 +1,4 @@
-"""The rows that a trial of the task `words` gives: its layers beside their prediction, its curves, and what it keeps of both.
+"""Result rows of a trial of the task `words`: metrics of its layers with their prediction, and stored projections.
 
 Shapes: V words, D = width, K classes, L places, C concepts.
 """
@@ -18,11 +18,11 @@ from depthrate.tasks.papers.words.word_trainer import WordsTrainer
 from depthrate.tasks.training.layers import null_if_not_finite
 
 KEPT_BLOCKS = 1500
-"""Blocks of the linear layer whose projection is kept: more of them are one spot on top of the other."""
+"""Largest number of linear layer blocks whose projection is stored. More would overlap in a figure."""
 
 
 def prediction_of(trial: WordsParameters) -> Prediction | None:
-    """Return what theory says of a trial; None where it says nothing: no or uneven weight decay."""
+    """Return the theory's prediction for a trial, or None if its weight decays do not fit the theory."""
     expected = 0.0 if trial.layer_norm else trial.weight_decay
     if trial.weight_decay == 0 or trial.embedding_decay != expected:
         return None
@@ -41,7 +41,7 @@ def prediction_of(trial: WordsParameters) -> Prediction | None:
 
 
 def layer_rows(trainer: WordsTrainer, position: int, step: int, prediction: Prediction | None) -> list[dict[str, Any]]:
-    """Return the rows of metrics of one trial: the words as they are read, before it the embedding."""
+    """Return one trial's metric rows: with LayerNorm the embedding first, then the words as the linear layer reads them."""
     trial = trainer.trials[position]
     concepts, layer_norm, place = trial.concepts, trial.layer_norm, {"step": step, "split": "train"}
     linear_KLD, concepts_KL = trainer.linear(position).cpu(), trainer.sentences[position].concepts_KL
@@ -98,7 +98,7 @@ def _of_blocks(linear_KLD: Tensor, words: geometry.Groups, blocks: geometry.Grou
 
 
 def kept_projection(trainer: WordsTrainer, position: int, step: int) -> dict[str, Any]:
-    """Return the first principal components of words and of blocks as columns of features; labels are concepts."""
+    """Return the first principal components of words and of blocks as columns of features, with concepts as labels."""
     trial, words_VD = trainer.trials[position], trainer.word_features(position).cpu()
     labels_V = torch.arange(trial.concepts).repeat_interleave(trial.words_per_concept)
     linear_KLD, labels_N = trainer.linear(position).cpu(), trainer.sentences[position].concepts_KL.flatten()

@@ -1,10 +1,10 @@
 """Fused training of networks of one embedding and one linear layer: T trials advance together, each as if it were alone.
 
-The gradient is written out, as there are two layers only: words are gathered, their gradients scattered, so that a step
-touches the rows of its own words. Weight decay multiplies a whole matrix by 1 - lr lambda at each step; it is kept as one
-factor a matrix (W = w_scale x the stored one), which is exact and costs nothing, and the linear layer's gradient is added by
-the matrix product that forms it. Products are batched over T and nothing is summed across T, as in the trainer of deep
-networks. On a CPU kernels take the same steps (`native.py`), trial by trial.
+The gradient of the two layers is written out. Words are gathered and their gradients scattered, so a step touches only the
+rows of its words. Weight decay multiplies a whole matrix by 1 - lr lambda at each step. It is stored as one factor per
+matrix (W = w_scale x the stored one), which is exact and costs nothing. The matrix product that computes the linear layer's
+gradient also adds it. Products are batched over T and nothing is summed across T, as in the trainer of deep networks. On a
+CPU, kernels take the same steps (`native.py`), trial by trial.
 
 Shapes: T trials, V words, D = width, K classes, L words of a sentence, M = L D, B batch, N sentences.
 """
@@ -30,17 +30,17 @@ from depthrate.tasks.training.trainer import random_stream
 from depthrate.tasks.training.training_plan import learning_rate_factor
 
 SMALLEST_SCALE = 2.0**-20
-"""A factor below it is multiplied into its matrix, long before that leaves the range of its numbers."""
+"""Scale below which the factor is multiplied into its matrix, long before values leave their range."""
 STEP_RTOL = 1e-3
-"""What a native step may differ from the eager one when it is first used: far more than rounding, far less than a fault."""
+"""Relative tolerance of the first native step against the eager one: far above rounding, far below a fault."""
 ROWS_AT_ONCE = 4096
 EVALUATED_PER_SEQUENCE = 10
-"""Training sentences of a sequence that losses and accuracies are taken over: a pass over 500 costs some 1,000 steps."""
+"""Training sentences per sequence used for losses and accuracies. Evaluating 500 costs about 1,000 steps."""
 
 
 @dataclass(frozen=True)
 class WordsEvaluation:
-    """Numbers of some trials, each a float64 tensor [T]."""
+    """Losses and accuracies of trials, each a float64 tensor [T]."""
 
     loss: Tensor
     objective: Tensor
@@ -48,17 +48,17 @@ class WordsEvaluation:
     test_loss: Tensor
     test_accuracy: Tensor
     epoch_loss: Tensor
-    """Mean over the sentences of the epoch so far, each with the parameters of its step; not a number before the first step."""
+    """Mean over the sentences of the epoch so far, each with the parameters of its step; NaN before the first step."""
     epoch_accuracy: Tensor
 
 
 class WordsTrainer:
-    """Trains T networks on their own sentences; trials that leave the pack disturb nobody."""
+    """Trainer of T networks, each on separate sentences. Removing trials from the pack does not affect the others."""
 
     def __init__(self, trials: Sequence[WordsParameters], sentences: Sequence[Sentences], device: str = "cpu"):
         self.trials, self.sentences, self.device = list(trials), list(sentences), torch.device(device)
         self.shape = trials[0]
-        """What all trials of a pack share."""
+        """Parameters that all trials of the pack share."""
         self._dtype = getattr(torch, self.shape.dtype)
         self._num_steps = [trial.num_steps for trial in trials]
         self.step_count = 0
@@ -71,7 +71,7 @@ class WordsTrainer:
         self._orders: list[Tensor | None] = [None] * len(starts)
         self._shuffled: list[tuple[Tensor, Tensor] | None] = [None] * len(starts)
         self._epoch_T3 = torch.zeros(len(starts), 3, dtype=torch.float64, device=self.device)
-        """Of each trial's epoch so far: sum of losses, sentences classified right, sentences."""
+        """Running sums of each trial's epoch: losses, correctly classified sentences, sentences."""
         self._native: NativeWords | None = None
         self._prepare()
 
@@ -105,11 +105,11 @@ class WordsTrainer:
         ]
 
     def use_native(self, library: Library) -> None:
-        """Run native steps from now on.
+        """Switch to native steps.
 
         Raises:
-            EngineError: a step of the first trial, with weights at which every term counts, is not the eager one, but for
-                rounding.
+            EngineError: a native step of the first trial differs from the eager one by more than rounding. The check uses
+                weights at which every term matters.
         """
         trial = changed(self.trials[0], init_scale=1.0)
         eager, other = (WordsTrainer([trial], self.sentences[:1]) for _ in range(2))
@@ -129,14 +129,14 @@ class WordsTrainer:
         self._native = NativeWords(library, self.shape, self._batch_size(0))
 
     def advance(self, until: int, divergence: Divergence) -> bool:
-        """Take a step, or native ones for a fraction of a second, up to step `until`; return whether it looked who diverges."""
+        """Take a step, or native ones for a fraction of a second, up to step `until`. Return whether divergence was checked."""
         if self._native is not None:
             self._take_native_steps(self._native, until - self.step_count, divergence)
             return True
         return divergence.check_if_due(self.step(), self.step_count - 1)
 
     def _take_native_steps(self, native: NativeWords, most: int, divergence: Divergence | None) -> Tensor:
-        """Take some steps, at least one; return the losses of the last, [T]."""
+        """Take at least one step and return the losses of the last, [T]."""
         steps = range(self.step_count, self.step_count + min(most, native.pace.steps_per_call))
         state = WordsState(
             self._words_TVD,
@@ -154,8 +154,10 @@ class WordsTrainer:
 
     @torch.no_grad()
     def step(self) -> Tensor:
-        """Advance every trial by one step; return numbers [T] that are finite where its outputs were: its loss, of native
-        steps, else a sum of probabilities."""
+        """Advance every trial by one step.
+
+        Returns:
+            Values [T], finite where a trial's outputs were: its loss for native steps, else a sum of probabilities."""
         if self._native is not None:
             return self._take_native_steps(self._native, 1, None)
         num_trials, width = self.num_trials, self.shape.width
@@ -180,7 +182,7 @@ class WordsTrainer:
                 slope_TXD, words_TXD, [width], *kept, None, None, [True, False, False]
             )
         self._decay(rates)
-        # x holds the old scale of the linear layer, which its gradient does not
+        # x includes the old scale of the linear layer, its gradient does not
         factors = zip(rates, self._linear_scales, linear_scale_T11.flatten().tolist(), strict=True)
         slope_TBK *= self._column([-rate / (new * old) for rate, new, old in factors])
         self._linear_TKM.baddbmm_(slope_TBK.mT, x_TBM)
@@ -192,7 +194,7 @@ class WordsTrainer:
 
     @torch.no_grad()
     def evaluate(self, trials: Sequence[int]) -> WordsEvaluation:
-        """Return loss and accuracy of trials on training sentences (up to 10 of each sequence) and on their test sentences."""
+        """Return loss and accuracy of trials on training sentences (up to 10 per sequence) and test sentences."""
         numbers = torch.tensor([self._evaluated(trial) for trial in trials], dtype=torch.float64).view(-1, 5)
         seen_T3 = self._epoch_T3[list(trials)].cpu()
         means_T2 = seen_T3[:, :2] / seen_T3[:, 2:]
@@ -201,7 +203,7 @@ class WordsTrainer:
     def _evaluated(self, trial: int) -> tuple[float, ...]:
         of_trial, sentences = self.trials[trial], self.sentences[trial]
         linear_KLD, features_VD = self.linear(trial), self.word_features(trial)
-        # of every word at every place what it adds to every class: sentences are then sums of its rows
+        # the logits that each word adds to each class at each position: a sentence is a sum of rows of this table
         table_LVK = torch.matmul(features_VD, linear_KLD.permute(1, 2, 0))
         table = table_LVK.reshape(-1, self.shape.sequences)
         per_sequence = sentences.num_train // self.shape.sequences
@@ -215,7 +217,7 @@ class WordsTrainer:
         return loss, loss + decay / 2, accuracy, test_loss, test_accuracy
 
     def select(self, trials: Sequence[int]) -> None:
-        """Go on with these trials only; those that stay are not changed by a bit."""
+        """Keep only these trials, unchanged to the bit."""
         index = torch.tensor(list(trials), dtype=torch.int64)
         self._words_TVD, self._linear_TKM = self._words_TVD[index], self._linear_TKM[index]
         self._epoch_T3 = self._epoch_T3[index]
@@ -235,7 +237,7 @@ class WordsTrainer:
         self._prepare()
 
     def state(self) -> dict[str, Any]:
-        """Return all that training needs to go on, as tensors and numbers."""
+        """Return the state needed to resume training, as tensors and numbers."""
         return {
             "step_count": self.step_count,
             "words_TVD": self._words_TVD,
@@ -249,15 +251,13 @@ class WordsTrainer:
         }
 
     def load_state(self, state: Mapping[str, Any], trials: Sequence[int]) -> None:
-        """Go on from what `state` gave: of these trials of it, in this order."""
+        """Resume from the result of `state`: these of its trials, in this order."""
         index = torch.tensor(list(trials), dtype=torch.int64)
         self.step_count = state["step_count"]
         self._words_TVD, self._linear_TKM = (state[name][index].to(self.device) for name in ("words_TVD", "linear_TKM"))
         for name in ("word_scales", "linear_scales", "positions", "orders"):
             setattr(self, f"_{name}", [state[name][trial] for trial in trials])
-        if (
-            "epoch_T3" in state
-        ):  # checkpoints of older versions have none: their epoch's mean begins where they were saved
+        if "epoch_T3" in state:  # missing in older checkpoints: the epoch's mean then starts at the checkpoint
             self._epoch_T3 = state["epoch_T3"][index].to(self.device)
         for generator, trial in zip(self._generators, trials, strict=True):
             generator.set_state(state["generators"][trial])
@@ -270,11 +270,11 @@ class WordsTrainer:
         )
 
     def _column(self, values: Sequence[float]) -> Tensor:
-        """Return one number a trial, [T, 1, 1]."""
+        """Return one value per trial, [T, 1, 1]."""
         return torch.tensor(values, dtype=self._dtype, device=self.device).view(-1, 1, 1)
 
     def _next_batch(self) -> tuple[Tensor, Tensor]:
-        """Return the rows of the table that each trial's batch names, [T B L], and its labels, [T, B, 1]."""
+        """Return the table rows of each trial's batch, [T B L], and the labels, [T, B, 1]."""
         parts = [self._next_part(trial) for trial in range(self.num_trials)]
         words_TBL = torch.stack([words for words, _ in parts]) + self._offsets_T11
         return words_TBL.view(-1), torch.stack([labels for _, labels in parts]).unsqueeze(-1)
@@ -290,13 +290,13 @@ class WordsTrainer:
         return words_NL[rows], labels_N[rows]
 
     def _next_sentences(self, trial: int) -> Batch:
-        """Return which sentences the next batch of a trial has."""
+        """Return the sentences of a trial's next batch."""
         rows, order_N = self._next_rows(trial), self._orders[trial]
         assert order_N is not None
         return Batch(order_N[rows], rows.start == 0)
 
     def _next_rows(self, trial: int) -> slice:
-        """Every trial walks its own permutation of its own sentences; an incomplete last batch is left out."""
+        """Advance a trial through its permutation of its sentences and drop an incomplete last batch."""
         num_train, batch = self.sentences[trial].num_train, self._batch_size(trial)
         start = self._positions[trial]
         if self._orders[trial] is None or start + batch > num_train:
@@ -314,13 +314,13 @@ class WordsTrainer:
         return self.shape.batch_size or self.sentences[trial].num_train
 
     def _shuffle(self, trial: int, order: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the sentences of a trial in this order, and their labels: once an epoch, so that batches are slices."""
+        """Return the sentences of a trial in this order, and their labels: once per epoch, so that batches are slices."""
         sentences = self.sentences[trial]
         labels_N = order // (sentences.num_train // self.shape.sequences)
         return sentences.train_NL[order].to(self.device), labels_N.to(self.device)
 
     def _decay(self, rates: Sequence[float]) -> None:
-        """Multiply both matrices of every trial by what weight decay leaves of them."""
+        """Apply weight decay to the scales of both matrices of every trial."""
         for position, (rate, trial) in enumerate(zip(rates, self.trials, strict=True)):
             self._word_scales[position] *= 1 - rate * trial.embedding_decay
             self._linear_scales[position] *= 1 - rate * trial.weight_decay
@@ -333,7 +333,7 @@ class WordsTrainer:
                     scales[trial] = 1.0
 
     def _tested(self, table: Tensor, words_KSL: Tensor) -> tuple[float, float]:
-        """Return mean cross-entropy and accuracy over S sentences of each class, given what each word adds at each place."""
+        """Return mean cross-entropy and accuracy over S sentences per class, from the logits per word and position."""
         num_classes, per_class, length = words_KSL.shape
         places_L = torch.arange(length, dtype=torch.int32) * self.shape.vocabulary_size
         labels_N = torch.arange(num_classes).repeat_interleave(per_class)
@@ -349,7 +349,7 @@ class WordsTrainer:
 
 
 def _initial(trial: WordsParameters, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return the start of the embedding, N(0, 1), and of the linear layer, U(-1, 1)/sqrt(M), both times the initial scale."""
+    """Sample the initial embedding, N(0, 1), and linear layer, U(-1, 1)/sqrt(M), both times the initial scale."""
     generator, inputs = random_stream(trial.seed, "init"), trial.sentence_length * trial.width
     words_VD = torch.randn(trial.vocabulary_size, trial.width, generator=generator, dtype=dtype)
     linear_KM = torch.rand(trial.sequences, inputs, generator=generator, dtype=dtype) * 2 - 1
@@ -357,17 +357,17 @@ def _initial(trial: WordsParameters, dtype: torch.dtype) -> tuple[Tensor, Tensor
 
 
 def _loss_slope(logits_TBK: Tensor, labels_TB1: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the derivative of the mean cross-entropy in the logits, [T, B, K], and numbers finite where it is, [T].
+    """Return the derivative of the mean cross-entropy in the logits, [T, B, K], and values finite where it is, [T].
 
-    The third are the batch's sum of losses, its sentences classified right (a tie is) and how many it has, [T, 3].
+    The third result, [T, 3], holds the batch's sum of losses, correctly classified sentences (ties count) and size.
     """
     slope_TBK = torch.softmax(logits_TBK, dim=-1)
     said_TB1 = slope_TBK.gather(-1, labels_TB1)
     loss_T = -said_TB1.clamp_min(torch.finfo(said_TB1.dtype).tiny).log().double().sum((1, 2))
-    # of the outputs: near the start probabilities are all alike, to their last digit
+    # compare the outputs: near the start all probabilities agree to the last digit
     correct_T = (logits_TBK.gather(-1, labels_TB1) == logits_TBK.amax(-1, keepdim=True)).double().sum((1, 2))
     seen_T3 = torch.stack([loss_T, correct_T, torch.full_like(loss_T, labels_TB1.shape[1])], dim=1)
-    sums_T = slope_TBK[..., 0].sum(1)  # one number that is not finite spoils its whole row
+    sums_T = slope_TBK[..., 0].sum(1)  # one non-finite value makes its whole row non-finite
     minus_one = slope_TBK.new_full((1, 1, 1), -1.0).expand(labels_TB1.shape)
     slope_TBK.scatter_add_(-1, labels_TB1, minus_one)
     return slope_TBK.div_(logits_TBK.shape[1]), sums_T, seen_T3
