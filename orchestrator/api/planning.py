@@ -159,9 +159,14 @@ def cost_lines(plan: Plan, target: ComputeTarget, estimates: Estimates, details:
     if hours is not None:
         wall = hours / min(target.workers, len(plan.packs))
         text = (
-            f"about {hours:.2g} {estimates.unit}-hours, {wall:.2g} h with {target.workers} workers on {target.device}"
+            f"about {hours:.2g} {estimates.unit}-hours, {wall:.2g} h with "
+            f"{counted(target.workers, 'worker')} on {target.device}"
         )
-        lines.append(f"{text}. {estimates.remark or f'Calculated, not measured. To measure: {PILOT}'}")
+        lines.append(
+            f"{text}, {estimates.remark}"
+            if estimates.remark
+            else f"{text}. Calculated, not measured. To measure: {PILOT}"
+        )
     else:
         lines.append(f"hours: unknown. To measure them on one pack: {PILOT}")
     if target.memory_bytes is not None and any(peak_gb(pack, plan, target) is not None for pack in plan.packs):

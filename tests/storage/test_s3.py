@@ -100,7 +100,9 @@ def test_an_upload_that_was_never_completed_is_found_and_removed(s3: S3Server, s
 
 
 def test_no_such_bucket(s3: S3Server) -> None:
-    with pytest.raises(StoreError, match=r"'s3://nowhere/store' cannot be read.*bucket 'nowhere' exists.*AWS_PROFILE"):
+    with pytest.raises(
+        StoreError, match=r"cannot read store 's3://nowhere/store'.*bucket 'nowhere' exists.*AWS_PROFILE"
+    ):
         Store("s3://nowhere/store").check_readable()
 
 

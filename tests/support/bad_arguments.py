@@ -157,7 +157,7 @@ def _of_a_store() -> Iterator[Said]:
     yield ["report", "quickstart", "-o", "/dev/null/r.html"], "/dev/null"
     yield ["report", "quickstart", "-o", "a\0b"], "for '-o'"
     yield ["report", "quickstart", "--figures", "bad.yaml"], "bad.yaml"
-    yield ["report", "quickstart", "--dark"], "--dark is about"
+    yield ["report", "quickstart", "--dark"], "--dark needs"
     yield ["fit", "nothing"], "does not exist"
     yield ["export", "quickstart", "nothing://x"], "has no search"
     for words, piece in (

@@ -145,7 +145,7 @@ def bad_formulas() -> Iterator[Row]:
         yield f"derive {text!r:.30}", {"derive": {"lr": text}}, "allowed: numbers, parameter names"
     for value in (True, None, [1], {"a": 1}):
         yield f"derive {value!r}", {"derive": {"lr": value}}, "derive: lr"
-    yield "derive in a circle", {"derive": {"lr": "momentum", "momentum": "lr"}}, "in a circle"
+    yield "derive in a circle", {"derive": {"lr": "momentum", "momentum": "lr"}}, "has a cycle"
 
 
 def bad_fits() -> Iterator[Row]:
@@ -171,7 +171,7 @@ _RANGE = {"low": 0.01, "high": 1.0}
 _SEARCHES: dict[str, tuple[list[Any], str]] = {
     "params": ([3, None, {}], "search needs params"),
     "params.lr": ([{"lr": 3}, {"lr": []}, {"lr": {"low": 1}}, {"lr": {"low": 1, "high": 0.5}}], "search.params.lr"),
-    "params.rl": ([{"rl": [1]}], r"unknown parameter 'rl' in search.params \(did you mean 'lr'?"),
+    "params.rl": ([{"rl": [1]}], r"unknown parameter 'rl' in search.params (did you mean 'lr'?"),
     "objective": ([3, None, "", [], ["nc1", 3]], "Give a string or a list of strings"),
     "objective in SQL": (["nc11", "nc1 >", "a\0b"], "is not an SQL expression over results"),
     "objective of letters": (["\ud800"], "contains invalid characters"),
@@ -183,10 +183,10 @@ _SEARCHES: dict[str, tuple[list[Any], str]] = {
     "batch": ([0, -1, 1.5, "many", True], "allowed: an int, at least 1"),
     "batch at most": ([10**12], "at most 1,000,000 are allowed"),
     "seed": ([-1, 1.5, "a", True], "allowed: an int, at least 0"),
-    "prune": ([3, "median"], "give a mapping with some of the keys rule, metric"),
+    "prune": ([3, "median"], "expected a mapping with some of the keys rule, metric"),
     "prune metric": ([{}, {"metric": 3}], "search.prune needs a metric"),
     "prune rule": ([{"metric": "loss", "rule": "half"}], "did you mean 'halving'?"),
-    "prune factor": ([{"metric": "loss", "factor": 1}], "allowed: an int from 2 on"),
+    "prune factor": ([{"metric": "loss", "factor": 1}], "allowed: an int, at least 2"),
     "measure": ([3, "best", {"params": 3}], "search.measure"),
     "measure seed": ([{"seed": 3}], "did you mean 'seeds'?"),
     "parmas": ([{}], "unknown key 'parmas' in search (did you mean 'params'?)"),
@@ -221,13 +221,13 @@ def bad_searches() -> Iterator[Row]:
 _OF_FILE = {
     "nothing": "the sweep is missing",
     "null": "the sweep is missing",
-    "a number": "this is the value 3",
-    "a list": "this is a list",
-    "a text": "this is the text 'quickstart'",
-    "a key twice": "stands twice in one mapping",
-    "a key that is a number": "is not a text; quote it",
-    "a bomb": "write fewer aliases",
-    "many digits": "a whole number of 5,000 digits",
+    "a number": "the sweep is the value 3",
+    "a list": "the sweep is a list",
+    "a text": "the sweep is the string 'quickstart'",
+    "a key twice": "is repeated",
+    "a key that is a number": "is not a string. Quote it",
+    "a bomb": "Use fewer aliases",
+    "many digits": "an int of 5,000 digits",
 }
 
 

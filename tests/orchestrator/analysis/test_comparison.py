@@ -58,7 +58,7 @@ def test_python_says_what_the_command_says(ran: Path) -> None:
         == [["exponent", [0.5], [1.0]]]
         == [["exponent", *printed["parameters"]["exponent"]]]
     )
-    assert "half (12 trials) and one (12 trials); 0 trials are in both" in repr(found)
+    assert "half (12 trials) and one (12 trials). 0 trials are in both" in repr(found)
     assert found._repr_html_().count("<table") == 2
     same = depthrate.compare("one", "one")
     assert list(same.parameters.frame.columns) == ["parameter", "one (first)", "one (second)"]

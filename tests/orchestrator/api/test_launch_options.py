@@ -130,4 +130,4 @@ def test_a_job_runs_the_launch_that_its_file_says(sweep: Path, folder: Store, tm
     assert niceness(folder.address) == [os.getpriority(os.PRIO_PROCESS, 0) + 1.0]
     file.write_text(replace(options, device="tpu", store=f"{folder.address}/other").to_json())
     code, _, errors = launch()
-    assert code == 2 and "device 'tpu' is unknown" in errors, errors
+    assert code == 2 and "device is 'tpu', expected" in errors, errors

@@ -34,7 +34,7 @@ def test_a_probe_runs_one_pack_and_says_the_rest(tmp_path: Path) -> None:
     assert probed.exit_code == 0 and "pilot run of 1 pack finished. s: 16 trials, 4 done" in probed.output, (
         probed.output
     )
-    assert "core-hours" in probed.output and "corrected by what the last measured pack" in probed.output
+    assert "core-hours" in probed.output and "based on the last measured pack" in probed.output
     assert "run the rest: depthrate run" in probed.output and "--pilot" not in probed.output.split("run the rest")[1]
     after = json.loads(runner.invoke(app, ["plan", *given, "--json"]).output)
     assert after["num_done"] == 4 and 12 * 0.2 <= 3600 * after["estimated_core_hours"] < 12 * 2

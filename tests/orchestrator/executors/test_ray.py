@@ -123,7 +123,7 @@ def test_asha_compares_trials_of_packs_that_run_at_the_same_time(folder: Store, 
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(spec))
     command = ["run", str(tmp_path / "s.yaml"), "--store", folder.root]
     refused = CliRunner().invoke(app, command)
-    assert refused.exit_code == 2 and "only --executor ray can" in refused.output
+    assert refused.exit_code == 2 and "asha needs --executor ray" in refused.output
     result = CliRunner().invoke(app, [*command, "--executor", "ray", "--workers", "2"])
     assert result.exit_code == 0, result.output
     records = SearchRecords(folder, "s")

@@ -58,7 +58,7 @@ def test_what_the_user_cancels_is_not_submitted_again(bench: Bench, what: str) -
     bench.lab.run("scancel", *([f"{what}={named[what]}"] if what in named else waiting[:3]))
     (bench.folder / "hold").unlink()
     printed = bench.wait(process, code=130)
-    left = re.search(r"cancelled with (\d+) trials to do; resume: depthrate run", printed)
+    left = re.search(r"cancelled with (\d+) trials to do. Resume: depthrate run", printed)
     assert left is not None and "submission stopped" in printed, printed
     assert len(calls.read_text()) == 1 and not bench.queue()
     assert int(left[1]) == 12 - bench.status()["ok"] >= (4 if what in named else 3)

@@ -348,7 +348,7 @@ def test_a_node_ends_every_job_at_once(bench: Bench) -> None:
     bench.profile |= {"job_min": 0, "array_parallelism": 4, "setup": ['[ "$SLURMD_NODENAME" != n2 ] || exit 7']}
     bench.sweep(params={"steps": 5}, grid={"depth": list(range(2, 14))})
     printed = bench.wait(bench.start())
-    assert "node n2 ended" in printed
+    assert "node n2: 2 jobs ended before depthrate started" in printed
     bench.check(12, most_redone=0)
     assert {step[3] for step in bench.steps()} <= {"n1", "n3", "n4"}
     lost = results_of(bench.store).sql("select distinct error_kind from attempts where state = 'lost'").fetchall()
@@ -388,7 +388,7 @@ def test_a_task_that_fails_on_every_node_stops_the_launch(bench: Bench) -> None:
     assert 1 <= printed.count("RuntimeError: a bug") <= 2, (
         "a line as it happens, with a count and nodes, and one at the end"
     )
-    (last,) = [line for line in printed.splitlines() if "RuntimeError: a bug" in line and "see: depthrate logs" in line]
+    (last,) = [line for line in printed.splitlines() if "RuntimeError: a bug" in line and "See: depthrate logs" in line]
     assert " packs on n" in last
     assert list(bench.status()["errors"]) == ["RuntimeError: a bug"]
 
@@ -429,7 +429,7 @@ def test_ray_inside_an_allocation(bench: Bench) -> None:
     bench.profile = {"nodes": 5, "mem_gb": 2.5, "walltime_min": 10}
     (hold := bench.folder / "hold").touch()  # on a busy machine they would finish before the time limit warning
     bench.sweep(params={"steps": 60, "step_s": 0.2, "hold": str(hold)}, grid={"depth": [2, 3, 5]})
-    assert "nodes is 5; partition main has 4" in bench.run("plan", code=2)
+    assert "nodes is 5, but partition main has 4" in bench.run("plan", code=2)
     bench.profile["nodes"] = 2
     plan = json.loads(bench.run("plan", "--json"))
     assert "#SBATCH --nodes=2" in plan["batch_script"] and plan["workers"] == 2

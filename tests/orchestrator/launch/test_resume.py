@@ -63,7 +63,7 @@ def test_ctrl_c_checkpoints_and_says_how_to_resume(sweep: Path, quiet: Results, 
     launch.send_signal(signal.SIGINT)
     output = launch.communicate(timeout=60)[0]
     assert launch.returncode == 130
-    assert "saves a checkpoint" in output and f"resume: depthrate run {sweep} --store {store}" in output
+    assert "saves a checkpoint" in output and f"Resume: depthrate run {sweep} --store {store}" in output
     assert open_results(store).sql("select count(*) from attempts where state = 'interrupted'").fetchall()[0][0] >= 1
     again = start(sweep, store)
     output = again.communicate()[0]

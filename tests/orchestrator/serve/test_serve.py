@@ -500,7 +500,7 @@ def test_a_store_that_goes_away_is_a_sentence_until_it_is_back(folder: Store) ->
         server.ask("/sweep/a/trials.json")
         os.rename(folder.root, away)
         gone = until(lambda: server.ask("/state.json").json(), lambda found: found["error"])
-        assert "does not answer (no store at at" in gone["error"] and len(gone["sweeps"]) == 2
+        assert "does not answer (no store at" in gone["error"] and len(gone["sweeps"]) == 2
         assert (rows := server.ask("/sweep/a/trials.json")).status == 200 and rows.json()["error"]
         assert server.sql("select 1").status == 503
         assert server.ask("/sweep/a/report", Accept="text/html").status == 503
