@@ -86,7 +86,7 @@ def test_axes_are_those_declared(done: Path) -> None:
     assert types["Layer / depth", "Bend"] is None and types["Layer / depth", "Width ratio"] == "log"
     assert types["Step", "Score"] is None and types["Index", "Shape of it"] is None
     (path,) = (done / "figures").glob("*-shape-of-it-last-layer.csv")
-    rows = list(csv.DictReader(path.open()))
+    rows = list(csv.DictReader(path.read_text().splitlines()))
     assert {(row["x"], row["y"]) for row in rows} == {("1.0", "1.0"), ("2.0", "2.0"), ("3.0", "4.0")}
 
 
@@ -252,7 +252,7 @@ def sources() -> Iterator[Path]:
         yield from (ROOT / folder).rglob("*.py")
 
 
-@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", [*sources()], ids=lambda path: str(path.relative_to(ROOT)))
 def test_storage_report_and_search_name_no_measurement(path: Path) -> None:
     text = path.read_text()
     # `objective` is also what a search minimises, `loss`, `rank` and `lr` are words: as names they stand in quotes
