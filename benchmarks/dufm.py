@@ -61,7 +61,7 @@ def _measured(processes: int, *arguments: str) -> float:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, __file__, *arguments]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) for _ in range(processes)]
-    return statistics.mean(float(each.communicate()[0]) for each in running)
+    return statistics.mean(float(item.communicate()[0]) for item in running)
 
 
 def _packs(side: str, trials: int, steps: int) -> float:

@@ -296,7 +296,7 @@ def _modules(setting: Setting, device: str, count: int):  # type: ignore[no-unty
 
         def forward(self, h: torch.Tensor) -> torch.Tensor:
             u = self.norm(h)
-            q, k, v = (each.unsqueeze(1) for each in (self.scores(u), u, self.values(u)))  # one head
+            q, k, v = (item.unsqueeze(1) for item in (self.scores(u), u, self.values(u)))  # one head
             u = u + nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).squeeze(1)
             v = self.norm(u)
             return v + torch.relu(self.linear(v))

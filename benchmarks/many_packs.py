@@ -79,8 +79,8 @@ def watch(process: subprocess.Popen[bytes], tally: Path, every_s: float) -> Iter
             packs = tally.stat().st_size
             found = [sample(process.pid, packs, is_driver=True)]
             found += [sample(pid, packs, is_driver=False) for pid in workers_of(process.pid)]
-            there = [each for each in found if each is not None]
-            held = "   ".join(f"{each.resident_mb:6.0f} MB {each.descriptors:3d} fd" for each in there)
+            there = [item for item in found if item is not None]
+            held = "   ".join(f"{item.resident_mb:6.0f} MB {item.descriptors:3d} fd" for item in there)
             print(f"{time.perf_counter() - started:6.0f} s  {packs:6d} packs   {held}", flush=True)
             yield from there
 
@@ -88,21 +88,21 @@ def watch(process: subprocess.Popen[bytes], tally: Path, every_s: float) -> Iter
 def summary(samples: list[Sample], packs: int) -> Iterator[str]:
     """Yield a line for the driver and one for the workers: medians early and late."""
     for is_driver in (True, False):
-        own = [each for each in samples if each.is_driver == is_driver]
-        early = [each for each in own if packs // 10 <= each.packs < packs // 5]
-        late = [each for each in own if packs - packs // 10 <= each.packs < packs]  # then come the fits
+        own = [item for item in samples if item.is_driver == is_driver]
+        early = [item for item in own if packs // 10 <= item.packs < packs // 5]
+        late = [item for item in own if packs - packs // 10 <= item.packs < packs]  # then come the fits
         who = "driver" if is_driver else "workers"
         if not early or not late:
             yield f"{who}: too few samples; take a smaller --every"
             continue
         memory, opened = (
-            [statistics.median(getattr(each, name) for each in part) for part in (early, late)]
+            [statistics.median(getattr(item, name) for item in part) for part in (early, late)]
             for name in ("resident_mb", "descriptors")
         )
         yield (
             f"{who}: {memory[0]:.0f} MB -> {memory[1]:.0f} MB ({1024 * (memory[1] - memory[0]) / (0.8 * packs):+.2f} kB "
-            f"a pack), at most {max(each.resident_mb for each in own):.0f} MB; {opened[0]:.0f} -> {opened[1]:.0f} "
-            f"descriptors, at most {max(each.descriptors for each in own)}"
+            f"a pack), at most {max(item.resident_mb for item in own):.0f} MB; {opened[0]:.0f} -> {opened[1]:.0f} "
+            f"descriptors, at most {max(item.descriptors for item in own)}"
         )
 
 

@@ -47,7 +47,7 @@ def hooked(model: Net, x: Tensor, y: Tensor) -> dict[str, Tensor]:
     def keep(name: str) -> Callable[..., None]:
         return lambda module, inputs, output: kept.setdefault(name, []).append(output)
 
-    handles = [each.register_forward_hook(keep(f"blocks.{n}")) for n, each in enumerate(model.blocks)]
+    handles = [item.register_forward_hook(keep(f"blocks.{n}")) for n, item in enumerate(model.blocks)]
     model.eval()
     with torch.no_grad():
         for start in range(0, len(x), BATCH):

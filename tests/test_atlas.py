@@ -91,7 +91,7 @@ def test_feature_collapse_is_as_its_authors_print(name, accuracy, loss, words, l
     measured_accuracy, measured_loss, *norms = row.values()
     assert measured_accuracy == pytest.approx(accuracy, abs=0.03) and measured_loss == pytest.approx(loss, rel=0.015)
     for norm, values, rows in ((norms[0], words, 1200), (norms[1], linear, 15_000)):
-        assert values is None or norm == pytest.approx(math.sqrt(sum(each**2 for each in values) / rows), rel=0.005)
+        assert values is None or norm == pytest.approx(math.sqrt(sum(item**2 for item in values) / rows), rel=0.005)
 
 
 @pytest.mark.slow

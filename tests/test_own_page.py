@@ -163,14 +163,14 @@ def test_features_are_measured_whole_in_batches_and_of_a_module() -> None:
     own["batches"] = lambda: zip(np.array_split(features.numpy(), 5), np.array_split(y, 5), strict=True)
     exec(streamed, own)
     for name, value in expected.items():  # type: ignore[attr-defined]
-        given, wanted = (np.asarray(each, float) for each in (own["values"][name], value))  # type: ignore[index]
+        given, wanted = (np.asarray(item, float) for item in (own["values"][name], value))  # type: ignore[index]
         np.testing.assert_allclose(given, wanted, rtol=1e-10, err_msg=name)  # null is nan
     own |= {"model": model, "loader": DataLoader(TensorDataset(torch.as_tensor(x).float(), torch.as_tensor(y)), 32)}
     exec(probed, own)
     assert [row["name"] for row in own["rows"]] == ["input", "blocks.0", "blocks.1", "head input"]  # type: ignore[attr-defined]
     exec(compared, own)
     assert own["similar"]["blocks.0"] == pytest.approx(1) and 0 < own["similar"]["blocks.1"] < 1  # type: ignore[index]
-    assert all(0 < each < 17 for each in own["dimensions"].values())  # type: ignore[attr-defined]
+    assert all(0 < item < 17 for item in own["dimensions"].values())  # type: ignore[attr-defined]
 
 
 def after(diff: str) -> str:

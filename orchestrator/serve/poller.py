@@ -37,7 +37,7 @@ class StoreView:
 
     number: int = 0
     """Number of the poll. Equal numbers have equal content."""
-    look: StatusSnapshot | None = None
+    status: StatusSnapshot | None = None
     specs: dict[str, LaunchedSpec] = field(default_factory=dict)
     """Sweep -> its newest launch."""
     error: str = ""
@@ -85,7 +85,7 @@ class Poller:
             if took_s < SLOW_POLL_WARNING_S or self._seen.error:
                 return self._seen
             said = f"{self.store.url} has not answered for {took_s:.0f} s. Waiting."
-            return StoreView(self._seen.number, self._seen.look, self._seen.specs, said)
+            return StoreView(self._seen.number, self._seen.status, self._seen.specs, said)
 
     def seen_again(self) -> StoreView:
         """Poll now, including launches, and return the result: for requests of unknown sweeps."""
@@ -115,11 +115,11 @@ class Poller:
             now = StoreView(before.number + 1, self._watched.poll(), self._specs)
         except (OSError, StoreError) as error:
             said = f"{self.store.url} does not answer ({first_line(error)}). Retrying."
-            now = StoreView(before.number + 1, before.look, before.specs, said)
+            now = StoreView(before.number + 1, before.status, before.specs, said)
         except Exception as error:  # one failed poll must not end polling
             log.exception("polling %s failed", self.store.url)
             said = f"{self.store.url} could not be read ({first_line(error)}). Retrying."
-            now = StoreView(before.number + 1, before.look, before.specs, said)
+            now = StoreView(before.number + 1, before.status, before.specs, said)
         with self._changed:
             self._seen, self._began_at = now, 0.0
             self._is_wanted = self._is_wanted and not is_wanted

@@ -105,8 +105,8 @@ class Renderer:
             drawn = self._sweeps.setdefault(sweep, RenderedSweep())
             self._sweeps.move_to_end(sweep)
             left = [self._sweeps.popitem(last=False)[1] for _ in range(len(self._sweeps) - MAX_CACHED_REPORTS)]
-        for each in left:
-            self._forget(each.name)
+        for rendered in left:
+            self._forget(rendered.name)
         return drawn
 
     def _draw(self, sweep: str, drawn: RenderedSweep, counting: frozenset[tuple[str, str]]) -> None:
@@ -175,7 +175,7 @@ class Renderer:
 
 def _counting(seen: StoreView, sweep: str) -> frozenset[tuple[str, str]]:
     """Return the visible (trial, attempt) pairs of a sweep."""
-    assert seen.look is not None
+    assert seen.status is not None
     known = state_of(seen, sweep).states
-    columns = (seen.look.snapshot.trials[name].to_pylist() for name in ("trial_id", "attempt_id"))
+    columns = (seen.status.snapshot.trials[name].to_pylist() for name in ("trial_id", "attempt_id"))
     return frozenset(pair for pair in zip(*columns, strict=True) if pair[0] in known)

@@ -57,7 +57,7 @@ class SweepRows:
         """
         with self._locked_refresh(seen) as (state, live):
             params, varying = self._settings(state, live)
-            running = {trial.trial_id: trial for trial in (seen.look.running if seen.look else ())}
+            running = {trial.trial_id: trial for trial in (seen.status.running if seen.status else ())}
             values = {t: self._numbers.get(t) or _last(running[t].last) for t in state.states if self._has(t, running)}
             measured = self._chosen(seen, values, MAX_COLUMNS - 5 - len(varying))
             errors = {trial_id: error for trial_id in state.states if (error := state.error_of(trial_id)) is not None}
@@ -109,7 +109,7 @@ class SweepRows:
             OSError, StoreError: The store does not answer.
         """
         with self._locked_refresh(seen) as (state, live):
-            running = [trial for trial in (seen.look.running if seen.look else ()) if trial.trial_id == trial_id]
+            running = [trial for trial in (seen.status.running if seen.status else ()) if trial.trial_id == trial_id]
             curves = curves_of(live[trial_id], trial_id) if trial_id in live else self._curves.get(trial_id)
             params, numbers = self._params(trial_id, live), self._numbers.get(trial_id)
             found = {
@@ -118,8 +118,8 @@ class SweepRows:
                 "numbers": numbers or (_last(running[0].last) if running else {}),
                 "error": state.error_of(trial_id),
             }
-        if curves is None and trial_id in self._committed and seen.look is not None:
-            curves = self._keep_curves(seen.look.snapshot, trial_id)
+        if curves is None and trial_id in self._committed and seen.status is not None:
+            curves = self._keep_curves(seen.status.snapshot, trial_id)
         return found | {"curves": curves or {}, "names": logged_names([curves or {}])}
 
     def _keep_curves(self, snapshot: Snapshot, trial_id: str) -> Curves:
@@ -147,12 +147,12 @@ class SweepRows:
 
     def _catch_up(self, seen: StoreView, state: SweepStatus) -> None:
         """Read the values of new commits."""
-        if seen.look is None or self._number == seen.number:
+        if seen.status is None or self._number == seen.number:
             return
         self._number = seen.number
         if self._looked_up != state.states.keys():
             self._look_up(seen, frozenset(state.states))
-        columns = (seen.look.snapshot.trials[name].to_pylist() for name in ("trial_id", "attempt_id"))
+        columns = (seen.status.snapshot.trials[name].to_pylist() for name in ("trial_id", "attempt_id"))
         counting = set(zip(*columns, strict=True))
         there = {trial_id: attempt_id for trial_id, attempt_id in counting if trial_id in state.states}
         for trial_id in [t for t in self._committed if t not in there]:  # removed, or pending again
@@ -163,7 +163,7 @@ class SweepRows:
         if not unread:
             return
         # in memory: each file is read once, without listing the store again
-        new = self._results(seen.look.snapshot).without(counting - unread).in_memory(dict(unread))
+        new = self._results(seen.status.snapshot).without(counting - unread).in_memory(dict(unread))
         found = _rows_of(new, "select trial_id, attempt_id, steps, wall_s, params, committed_at from trials")
         self._committed |= {row["trial_id"]: row for row in found}
         self._names = [name for name in _number_columns(new) if name != "wall_s"]
@@ -208,10 +208,10 @@ class SweepRows:
 
     def _live(self, seen: StoreView) -> dict[str, LivePack]:
         """Return the running trials of this sweep that have logged values."""
-        if seen.look is None:
+        if seen.status is None:
             return {}
-        running = [trial.trial_id for trial in seen.look.running if trial.sweep == self._sweep]
-        of_trial = {trial_id: pack for pack in seen.look.packs for trial_id in pack.params}
+        running = [trial.trial_id for trial in seen.status.running if trial.sweep == self._sweep]
+        of_trial = {trial_id: pack for pack in seen.status.packs for trial_id in pack.params}
         return {trial_id: of_trial[trial_id] for trial_id in running if trial_id in of_trial}
 
     def _has(self, trial_id: str, running: Mapping[str, Any]) -> bool:
@@ -234,7 +234,7 @@ def state_of(seen: StoreView, sweep: str) -> SweepStatus:
     Raises:
         KeyError: The sweep was never launched.
     """
-    for state in seen.look.states if seen.look else ():
+    for state in seen.status.states if seen.status else ():
         if state.name == sweep:
             return state
     raise KeyError(sweep)

@@ -13,21 +13,21 @@ from depthrate.orchestrator.monitor.status import SweepStatus
 MAX_LINES_SHOWN = 5
 
 
-def summaries(look: StatusSnapshot) -> list[dict[str, Any]]:
+def summaries(status: StatusSnapshot) -> list[dict[str, Any]]:
     """Return one summary per sweep, running sweeps first."""
-    sweeps = [summary(look, state) for state in look.states]
+    sweeps = [summary(status, state) for state in status.states]
     return sorted(sweeps, key=lambda sweep: (not sweep["counts"]["running"], sweep["name"]))
 
 
-def summary(look: StatusSnapshot, state: SweepStatus) -> dict[str, Any]:
+def summary(status: StatusSnapshot, state: SweepStatus) -> dict[str, Any]:
     """Return the counts by state, cost, failures and events of a sweep."""
-    cost, launch = look.costs.get(state.name), look.launches.get(state.name, {})
+    cost, launch = status.costs.get(state.name), status.launches.get(state.name, {})
     devices = {} if cost is None else cost.devices
     errors = [
         f"{counted(count, 'trial')} failed with: {said}" for said, count in state.errors().most_common(MAX_LINES_SHOWN)
     ]
     stalled = [stalled_text(state.name, record) for record in state.stalled[:MAX_LINES_SHOWN]]
-    jobs = look.jobs[look.states.index(state)]
+    jobs = status.jobs[status.states.index(state)]
     waiting = [job_text(count, schedulers()[executor].title) for executor, count in jobs.items() if count is not None]
     events = [{"at": event["at"], "text": event["text"]} for event in launch.get("events", [])[-MAX_EVENTS_SHOWN:]]
     return {

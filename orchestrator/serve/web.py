@@ -106,15 +106,15 @@ class Pages:
     def _state(self, request: Request) -> Response:
         return self._answer(
             request,
-            lambda seen: {"sweeps": summaries(seen.look) if seen.look else [], "is_seen": seen.look is not None},
+            lambda seen: {"sweeps": summaries(seen.status) if seen.status else [], "is_seen": seen.status is not None},
         )
 
     def _trials(self, request: Request) -> Response:
         rows = self._rows.get(self._known(request))
 
         def make(seen: StoreView) -> dict[str, Any]:
-            assert seen.look is not None
-            return {"sweep": summary(seen.look, state_of(seen, request.path_params["sweep"])), **rows.table(seen)}
+            assert seen.status is not None
+            return {"sweep": summary(seen.status, state_of(seen, request.path_params["sweep"])), **rows.table(seen)}
 
         return self._answer(request, make)
 
@@ -135,13 +135,13 @@ class Pages:
         self._known(request)
 
         def make(seen: StoreView) -> dict[str, Any]:
-            assert seen.look is not None
+            assert seen.status is not None
             text = io.StringIO()
             try:
                 console = PlainConsole(file=text, width=ANY_WIDTH, soft_wrap=True, color_system=None)
                 with self._reading:
-                    records = read_records(self._store, seen.look.snapshot, reader=self._records)
-                print_attempts(self._store, seen.look.snapshot, request.path_params["trial"], records, console)
+                    records = read_records(self._store, seen.status.snapshot, reader=self._records)
+                print_attempts(self._store, seen.status.snapshot, request.path_params["trial"], records, console)
             except StoreError:
                 raise
             except ValueError as error:
@@ -204,7 +204,7 @@ class Pages:
             HTTPException: The sweep or the trial is unknown.
         """
         sweep, trial, seen = request.path_params["sweep"], request.path_params.get("trial"), self._poller.seen()
-        if seen.look is None:
+        if seen.status is None:
             raise HTTPException(503, seen.error or f"{self._store.url} is being read. Try again shortly.")
         try:
             state = state_of(seen, sweep)

@@ -96,7 +96,8 @@ def _check_objects(labels_N: np.ndarray) -> None:
         if isinstance(label, float) and not label.is_integer():
             raise LabelsError(f"labels are numbers such as {label:.4g}, {_TARGETS}")
     kinds = {
-        bool if isinstance(each, bool) else int if isinstance(each, int | float) else type(each) for each in labels_N
+        bool if isinstance(entry, bool) else int if isinstance(entry, int | float) else type(entry)
+        for entry in labels_N
     }
     if len(kinds) > 1:
         names = ", ".join(sorted(kind.__name__ for kind in kinds))

@@ -112,7 +112,7 @@ def _idx(name: str, split: str = "train") -> tuple[Layout, ...]:
 
 def _of_file(layouts: tuple[Layout, ...], *files: tuple[str, ...]) -> tuple[Layout, ...]:
     """Return the training split's layouts with the files of the test split."""
-    return tuple(dataclasses.replace(layout, files=each) for layout, each in zip(layouts, files, strict=True))
+    return tuple(dataclasses.replace(layout, files=names) for layout, names in zip(layouts, files, strict=True))
 
 
 _CIFAR_PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"

@@ -190,7 +190,7 @@ def _rows_at(shape: Shape, theta_PR: Array, ref_R: Array, mean_GR: Array, share_
     at_once = max(1, CACHE_VALUES // len(mean_GR))
     for first in range(0, num_rows, at_once):
         part = slice(first, first + at_once)
-        ref, share = (each if each.shape[-1] == 1 else each[..., part] for each in (ref_R, share_GR))
+        ref, share = (array if array.shape[-1] == 1 else array[..., part] for array in (ref_R, share_GR))
         curve_QGR = shape(theta_PR[:, part], ref)
         residual_GR, jacobian_PGR = np.subtract(mean_GR[:, part], curve_QGR[0], out=curve_QGR[0]), curve_QGR[1:]
         residual_GR -= np.einsum("gr,gr->r", share, residual_GR)

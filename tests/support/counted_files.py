@@ -46,7 +46,7 @@ class CountedFileSystem(AbstractFileSystem):
 
     def count(self, who: str) -> int:
         """Return how many requests somebody made."""
-        return sum(number for (each, _), number in self.requests.items() if each == who)
+        return sum(number for (item, _), number in self.requests.items() if item == who)
 
     def _ask(self, what: str, times: int = 1) -> None:
         who = getattr(_here, "who", None) or self.DRIVER

@@ -133,7 +133,7 @@ class Desk(Simulation):
     def check_removed(self) -> None:
         """Compare what is hidden with what nobody asks for."""
         snapshot, asked = take_snapshot(self.store), requested_ids(self.store)
-        hidden = {row for each in snapshot.removals.removals for row in each.rows if row[0] not in asked}
+        hidden = {row for item in snapshot.removals.removals for row in item.rows if row[0] not in asked}
         visible = set(zip(*(snapshot.trials[n].to_pylist() for n in ("trial_id", "attempt_id")), strict=True))
         assert not hidden & visible, f"seed {self.seed}: removed, asked for by nobody, and there: {hidden & visible}"
 

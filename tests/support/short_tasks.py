@@ -15,7 +15,7 @@ from depthrate.storage.commits import commit
 def hop(*, depth: int, step_s: float = 0.01, seed: int = 0) -> Any:
     """A number made of the depth and the seed; each depth is a pack."""
     time.sleep(step_s)
-    values = [(depth * 6364136223846793005 + each * 1442695040888963407) % 2**64 / 2**64 for each in seed]  # type: ignore[attr-defined]
+    values = [(depth * 6364136223846793005 + item * 1442695040888963407) % 2**64 / 2**64 for item in seed]  # type: ignore[attr-defined]
     return [{"metrics": [{"layer": depth, "nc1": v}], "curves": [{"step": 1, "loss": v}]} for v in values]
 
 

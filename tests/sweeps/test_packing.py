@@ -230,7 +230,7 @@ def chained_trials(depths, seeds, **changes):
     given = {"arch": "rn1", "samples_per_class": 20, "polish": 10, "continuation": [2, 3, 5], **changes}
     shapes = [(depth, seed) for depth in depths for seed in range(seeds)]
     params = [COLLAPSE.schema.fill({**given, "depth": depth, "seed": seed}) for depth, seed in shapes]
-    return [Trial(f"{number:016x}", "collapse", 2, each) for number, each in enumerate(params)]
+    return [Trial(f"{number:016x}", "collapse", 2, item) for number, item in enumerate(params)]
 
 
 def test_trials_of_a_chain_share_a_pack_and_count_as_one():

@@ -53,5 +53,5 @@ def test_a_probe_runs_one_pack_and_says_the_rest(tmp_path: Path) -> None:
 def test_a_job_is_held_from_its_start_up_to_its_last_pack(
     seconds: list[float], profile: Profile, expected: list[float]
 ) -> None:
-    assert job_durations_s(seconds, seconds, profile) == [JOB_OVERHEAD_S + each for each in expected]
+    assert job_durations_s(seconds, seconds, profile) == [JOB_OVERHEAD_S + item for item in expected]
     assert job_durations_s([1, 2], [1.0, None], profile) is None

@@ -130,7 +130,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def test_sweeps_trials_curves_and_logs_are_those_of_the_store(server: Server) -> None:
-    sweeps = {each["name"]: each for each in server.ask("/state.json").json()["sweeps"]}
+    sweeps = {item["name"]: item for item in server.ask("/state.json").json()["sweeps"]}
     assert sweeps["a"]["counts"] == {"ok": 2, "diverged": 0, "running": 0, "failed": 0, "pending": 1}
     assert sweeps["b"]["counts"]["failed"] == 1 and sweeps["b"]["failures"] == 1 and HOSTILE in sweeps["b"]["says"]
     found = server.ask("/sweep/a/trials.json").json()
@@ -485,7 +485,7 @@ def test_what_is_committed_is_read_once_and_what_is_removed_goes(folder: Store) 
         assert until(lambda: states(server, "a"), lambda found: found["t1"] == "pending")["t2"] == "ok"
         write_spec(folder, "later", "l1", {"name": "later", **SPEC}, ["t9"])
         names = until(
-            lambda: [each["name"] for each in server.ask("/state.json").json()["sweeps"]],
+            lambda: [item["name"] for item in server.ask("/state.json").json()["sweeps"]],
             lambda names: "later" in names,
         )
         assert len(names) == 3
@@ -513,7 +513,7 @@ def test_nobody_asks_nothing_is_read(folder: Store, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("depthrate.orchestrator.serve.poller.POLLER_IDLE_TIMEOUT_S", 0.3)
     poller = Poller(fill(folder), every_s=0.05)
     poller.start()
-    assert poller.seen().look is not None
+    assert poller.seen().status is not None
     time.sleep(1.0)
     idle = poller._seen.number
     time.sleep(0.5)
@@ -550,7 +550,7 @@ def test_a_notebook_goes_on_while_its_store_is_shown(folder: Store, monkeypatch:
         secret = page.url.partition("?token=")[2]
         assert Server(port).ask("/state.json").status == 401
         found = Server(port).ask("/state.json", Cookie=f"depthrate_{port}={secret}").json()
-        assert [each["name"] for each in found["sweeps"]] == ["a", "b"]
+        assert [item["name"] for item in found["sweeps"]] == ["a", "b"]
         assert f'href="{page.url}"' in page._repr_html_()
     assert "stopped" in repr(page) and threading.active_count() <= before + 1, "the poller ends by itself"
     with pytest.raises(OSError):

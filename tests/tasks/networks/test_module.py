@@ -224,7 +224,7 @@ def test_features_are_those_that_a_module_gave_though_they_are_overwritten():
     features = [list(trainer(made, [0, 1]).features(1)) for made in (plain, overwritten)]
     assert all(torch.equal(one, other) for one, other in zip(*features, strict=True)) and (features[1][0] < 0).any()
     rows = [depthrate.probe(InPlace(inplace), samples()) for inplace in (False, True)]
-    assert [[row["name"] for row in each] for each in rows] == [["input", "blocks.0", "blocks.1", "head input"]] * 2
+    assert [[row["name"] for row in item] for item in rows] == [["input", "blocks.0", "blocks.1", "head input"]] * 2
 
 
 class Counting(nn.Module):

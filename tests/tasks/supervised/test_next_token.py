@@ -134,7 +134,7 @@ def pack_of(sweep):
 
 def trainer_of(folder, **params):
     task, pack = pack_of(sweep_in(folder, **params))
-    training = task.training([task.read(each) for each in pack], Folder("."))
+    training = task.training([task.read(item) for item in pack], Folder("."))
     return training, training.begin()
 
 
@@ -497,7 +497,7 @@ def test_reviews_are_cut_into_stretches(tmp_path, monkeypatch):
     found = NEXT_TOKEN.load(trial, Folder(str(tmp_path)))
     # 7, 6 and 5 tokens, twice: two, two and one stretches of three; a, b and c are 2, 3 and 4
     assert found.shape.num_samples == 5 and found.test.shape.num_samples == 5
-    together = np.concatenate([np.c_[each.x_NI, each.labels_N[:, -1]] for each in (found, found.test)])
+    together = np.concatenate([np.c_[item.x_NI, item.labels_N[:, -1]] for item in (found, found.test)])
     assert sorted(map(tuple, together.tolist())) == [(1, 1, 1)] * 4 + [(2, 3, 4)] * 6
     np.testing.assert_array_equal(found.x_NI[:, 1:], found.labels_N[:, :-1])
     NEXT_TOKEN.check_data([{**given, "samples": 5}], Folder(str(tmp_path)))

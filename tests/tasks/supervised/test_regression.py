@@ -102,7 +102,7 @@ def test_loss_and_steps_are_those_of_torch(folder, batch_size):
 def test_every_layer_has_nrc_and_no_class_is_spoken_of(folder, arch):
     more = "effective_rank, linear_probe, cka_last"
     task, results = run(sweep_in(folder, arch=arch, measure=more))
-    assert task.name == "regression" and not NC & {each.name for each in task.measurements}
+    assert task.name == "regression" and not NC & {item.name for item in task.measurements}
     for result in results:
         metrics, curves = result.tables["metrics"], result.tables["curves"]
         assert not NC & set().union(*metrics) and {row["split"] for row in metrics} == {"train", "test"}

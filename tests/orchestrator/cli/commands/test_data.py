@@ -97,7 +97,7 @@ def test_a_wrong_checksum_keeps_nothing(data: Path, publisher: str, monkeypatch:
 def test_another_file_than_the_published_one_is_named(
     data: Path, publisher: str, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    served = [Download(f"{publisher}/{next(iter(CONTENT))}", each.sha256, each.path) for each in DOWNLOADS[name]]
+    served = [Download(f"{publisher}/{next(iter(CONTENT))}", item.sha256, item.path) for item in DOWNLOADS[name]]
     monkeypatch.setitem(DOWNLOADS, name, tuple(served))
     code, output = invoke("fetch", name)
     assert code == 1 and not [path for path in data.rglob("*") if path.is_file()]

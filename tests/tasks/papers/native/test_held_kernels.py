@@ -33,7 +33,7 @@ def trials_of(task, shape, count=4, **changes):
         {"seed": seed, "data_seed": seed, "lr": 0.2 / (1 + seed), pull: 0.02 * (1 + seed), "weight_decay": 0.01 * seed}
         for seed in range(count)
     ]
-    return [task.schema.fill({**given, **each, **changes}) for each in own]
+    return [task.schema.fill({**given, **item, **changes}) for item in own]
 
 
 @functools.cache

@@ -97,7 +97,7 @@ def test_a_step_is_as_near_to_float64_as_the_eager_one(shape):
         start = weights(exact)
         for trainer in (exact, eager, native):
             trainer.step()
-        moved, by_eager, by_native = (weights(each).double() - start for each in (exact, eager, native))
+        moved, by_eager, by_native = (weights(item).double() - start for item in (exact, eager, native))
         least = 1e-13 if shape[5] == "float64" else 1e-7
         assert error(by_native, moved) <= 2 * error(by_eager, moved) + least, trials[0]
         for _ in range(9):
@@ -162,7 +162,7 @@ def test_a_step_that_is_another_is_refused():
 def test_it_is_chosen_on_a_cpu_and_refused_elsewhere():
     params = params_of(0, SHAPES[0])
     asked = (Engine.AUTO, Engine.NATIVE, Engine.COMPILED, Engine.EAGER)
-    assert [WORDS.engine(params, each, "cpu") for each in asked] == [Engine.NATIVE] * 2 + [Engine.EAGER] * 2
+    assert [WORDS.engine(params, item, "cpu") for item in asked] == [Engine.NATIVE] * 2 + [Engine.EAGER] * 2
     assert WORDS.engine(params, Engine.AUTO, "cuda") is Engine.EAGER
     with pytest.raises(
         EngineError, match="native steps do not support these trials: .*the device is cuda.*--engine auto"

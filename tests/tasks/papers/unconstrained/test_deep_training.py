@@ -90,9 +90,9 @@ def test_every_declared_column_is_measured_and_no_other():
     keys = {"step", "split", "layer", "is_last"}
     metrics, curves = result.tables["metrics"], result.tables["curves"]
     assert {name for row in metrics for name in row} - keys - {"solution"} == {
-        name for name, each in declared.items() if each.per == "layer"
+        name for name, item in declared.items() if item.per == "layer"
     } - {"class_order"}
-    assert {name for row in curves for name in row} - keys == {n for n, each in declared.items() if each.per == "step"}
+    assert {name for row in curves for name in row} - keys == {n for n, item in declared.items() if item.per == "step"}
     last = [row for row in metrics if row["step"] == 30]
     assert [row["layer"] for row in last] == [1, 2, 3] and [row["is_last"] for row in last] == [False, False, True]
     assert "rank_pre" not in last[0] and last[1]["rank_pre"] >= last[1]["rank"] - 6

@@ -36,7 +36,7 @@ def run(trials, task=MUFM):
 @pytest.fixture(scope="module")
 def of_paper():
     """The exact optima of the paper's sweep over proximity, for two draws of the data."""
-    trials = [trial(proximity=each, data_seed=seed) for each in TABLE for seed in range(2)]
+    trials = [trial(proximity=item, data_seed=seed) for item in TABLE for seed in range(2)]
     return {(p["proximity"], p["data_seed"]): r for p, r in zip(trials, run(trials), strict=True)}
 
 
@@ -49,7 +49,7 @@ def test_the_optima_have_the_trend_of_the_table(of_paper):
         found = [mean(proximity, name) for proximity in TABLE]
         assert (np.diff(found) > 0).all() if index < 2 else (np.diff(found) < 0).all()
         # what differs is the draw: 20 % of nc1, 60 % of pfc2, which varies most from draw to draw
-        np.testing.assert_allclose(found, [each[index] for each in TABLE.values()], rtol=(0.2, 0.6, 0.05)[index])
+        np.testing.assert_allclose(found, [item[index] for item in TABLE.values()], rtol=(0.2, 0.6, 0.05)[index])
 
 
 @pytest.mark.slow
@@ -147,7 +147,7 @@ def test_every_declared_column_is_measured_and_no_other():
     keys = {"step", "split", "layer", "is_last"}
     for table, per in (("metrics", "layer"), ("curves", "step")):
         found = {name for row in result.tables[table] for name in row} - keys
-        assert found == {name for name, each in declared.items() if each.per == per}
+        assert found == {name for name, item in declared.items() if item.per == per}
     assert result.tables["features"]["feature"].shape == (2 * 12, 4)
 
 

@@ -131,7 +131,7 @@ def test_the_epoch_s_mean_is_that_of_its_batches_each_before_its_step(layer_norm
         before = [now] if step % 2 == 0 else [*before, now]
         trainer.step()
         found = trainer.evaluate([0])
-        means = [sum(each) / len(before) for each in zip(*before, strict=True)]
+        means = [sum(item) / len(before) for item in zip(*before, strict=True)]
         torch.testing.assert_close(
             torch.stack([found.epoch_loss[0], found.epoch_accuracy[0]]), torch.tensor(means).double()
         )
