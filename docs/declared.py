@@ -24,6 +24,7 @@ from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.attempts.retry import MAX_FAILURES_PER_PACK, RULES
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors.registry import executors as registered_executors
+from depthrate.orchestrator.executors.slurm.outcomes import OUTCOME_RULES
 from depthrate.storage.attempts.live_curves import live_schema
 from depthrate.storage.files import paths
 from depthrate.storage.query.views import VIEWS
@@ -211,7 +212,22 @@ def failures_page() -> str:
         "is split instead. Failures on an unhealthy node are not counted. A pack is also given up after "
         f"{MAX_FAILURES_PER_PACK} failures of kinds with fewer retries than that.\n\n"
         + _table(["failure kind", "meaning", "retries", "possible causes", "only on another node"], rows)
+        + "\n## Outcome of a SLURM job\n\nThe outcome of each pack of a job. The first matching row applies, and an empty cell "
+        "matches everything.\n\n" + _table(["attempt record", "job state", "conditions", "outcome"], _outcome_rows())
     )
+
+
+def _outcome_rows() -> list[list[Any]]:
+    """The rules by which the SLURM executor decides."""
+    return [
+        [
+            ", ".join("missing" if state is None else state.value for state in rule.record),
+            ", ".join(rule.job),
+            ", ".join(condition.value for condition in rule.conditions),
+            rule.outcome.value,
+        ]
+        for rule in OUTCOME_RULES
+    ]
 
 
 def security_page() -> str:
