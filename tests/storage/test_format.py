@@ -119,7 +119,7 @@ def test_a_store_without_the_file_is_of_format_1_and_is_upgraded(folder: Store) 
     assert existing_store(folder.url).format == Format(FORMAT)
     there = files(folder)
     code, output = call(folder, "upgrade")
-    assert code == 0 and "nothing to do" in output and files(folder) == there
+    assert code == 0 and "Nothing to do" in output and files(folder) == there
 
 
 def newer_commit(store: Store, attempt_id: str, trial_id: str, schema_version: int = 1) -> None:
