@@ -70,11 +70,11 @@ class LaunchOptions:
     sweep: str = ""
     """Sweep file, or name of a shipped or launched sweep."""
     store: str | None = _option(str, "Store (any fsspec URL). Default: DEPTHRATE_STORE, else ./results.")
-    executor: str = _option(str, "Backend: {executors}. Default: local.", "local")
+    executor: str = _option(str, "Backend: {executors}.", "local")
     executor_options: Mapping[str, Any] = field(default_factory=dict)
     """Options declared by executors: name -> value or default."""
     workers: int | None = _option(int, "Worker processes. Default: one per GPU, else one per core.")
-    device: str = _option(str, "auto (GPUs if available), cpu or cuda. Default: auto.", "auto")
+    device: str = _option(str, "auto (GPUs if available), cpu or cuda.", "auto")
     engine: str | None = _option(str, "auto, native, compiled or eager. Default: the sweep's engine.")
     set_: Sequence[str] = _option(
         str, "Replace a parameter. A list becomes a grid axis.", (), metavar="KEY=VALUE", is_list=True
@@ -82,7 +82,7 @@ class LaunchOptions:
     code_version: str | None = _option(str, "Hash of a stored version of the task's code to run.", metavar="HASH")
     detach: bool = _option(bool, "Submit and exit. The jobs keep running.", False, in_plan=False)
     checkpoint_seconds: float = _option(
-        float, "Seconds of training between checkpoints. Default: 30.", 30.0, minimum=0.0, in_plan=False
+        float, "Seconds of training between checkpoints.", 30.0, minimum=0.0, in_plan=False
     )
     stall_minutes: float | None = _option(
         float, "Minutes without progress before a pack is retried. Default: never.", minimum=0.0, in_plan=False
