@@ -100,7 +100,7 @@ class Exporter:
     """Copies a sweep to another program."""
 
     name: str
-    """Name of its flag: `mlflow` is --mlflow."""
+    """Name of its flag: `mlflow` gives `--mlflow`."""
     doc: str
     """Help text of its flag."""
     export: Callable[[ExportedSweep, str | None], str]

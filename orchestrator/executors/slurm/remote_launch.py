@@ -51,7 +51,7 @@ MAX_WALLTIME_MIN = 7 * 24 * 60
 """Time limit of the supervisor in minutes. It requeues itself near the limit."""
 SUPERVISOR_MEM_GB = 2.0
 MAX_EXCLUDED_NODES = 10
-"""Nodes that the supervisor excludes, one after another, because it ended on them before depthrate started."""
+"""Maximum number of nodes that the supervisor excludes, each after its job ended there before depthrate started."""
 BAD_INPUT_CODE = 2
 """Exit code of a rejected launch, or one that got no answer from the controller."""
 RELAUNCH_DELAYS_S = (20.0, 60.0, 180.0, 600.0)

@@ -55,7 +55,7 @@ class Target(ABC):
     fixed: ClassVar[Mapping[str, Any]] = {}
     """Values that training reads for parameters determined by the target."""
     published_only: tuple[str, ...] = ()
-    """Parameters of built-in data only."""
+    """Parameters that apply only to built-in data."""
     from_data: tuple[str, ...] = ("num_classes", "num_inputs", "in_channels", "image_size")
     """Arguments of a custom network that default to sizes of the data, like those of `TEXT_PARAMETERS` without a default."""
     draw = "samples"
