@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -21,8 +19,7 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.maintenance.repair import repair
 from depthrate.storage.maintenance.verify import YOUNG_S, verify
-from tests.support import storage_chaos
-from tests.support.storage_chaos import CHECK, journalled
+from tests.support.storage_chaos import CHECK, Chaos, faults_in, journalled
 from tests.support.tests_rows import commit, tables_of
 
 A, B = "20260101T000000_aaaaaaaaaaaa", "20260101T000000_bbbbbbbbbbbb"
@@ -39,25 +36,22 @@ def test_verify_and_repair_beside_running_writers(
 ) -> None:
     """Short packs, one after another, without a grace period for young files, so that only the order of the scans
     protects them."""
-    journals = tmp_path / "journals"
-    journals.mkdir()
-    command = [sys.executable, storage_chaos.__file__, "--store", folder.url, "--journals", str(journals)]
-    command += ["--writer-pause", "0.05", "--io-errors", "0"]
-    writers = [subprocess.Popen([*command, "--role", f"writer-{number}"]) for number in range(2)]
+    chaos = Chaos(folder.url, tmp_path, seed=0, pause_s=0.05, io_errors=0.0)
     moved, repairs, started = [], 0, time.monotonic()
     try:
-        while time.monotonic() - started < 8 or repairs < 5 or len(journalled(journals)) < 60:
+        for number in range(2):
+            chaos.start(f"writer-{number}")
+        while time.monotonic() - started < 8 or repairs < 5 or len(journalled(tmp_path)) < 60:
             verification = verify(folder, builtin_columns())
             moved += repair(folder, verification).moved if verification.findings else []
             repairs += 1
     finally:
-        for writer in writers:
-            writer.kill()
-            writer.wait()
-    committed = journalled(journals)
+        for name in list(chaos.running):
+            chaos.kill(name)
+    committed = journalled(tmp_path)
     assert moved == [] and len(committed) >= 60 and repairs >= 5
     rows = results_of(folder).sql(CHECK).fetchall()
-    assert not list(storage_chaos.faults_in(rows, committed))
+    assert not list(faults_in(rows, committed))
 
 
 def test_a_commit_between_two_listings_is_no_leftover(

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
-import importlib
 import json
 import os
 import random
@@ -31,24 +30,23 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT)]
+from depthrate.orchestrator.analysis.columns import builtin_columns
+from depthrate.orchestrator.analysis.open_results import open_results, results_of
+from depthrate.orchestrator.attempts.record import Attempt, new_attempt_id
+from depthrate.storage.commits import commit
+from depthrate.storage.files.store import Store, StoreError
+from depthrate.storage.maintenance import verify
+from depthrate.storage.maintenance.compact import compact
+from depthrate.storage.maintenance.repair import repair
+from depthrate.storage.query import scan  # noqa: F401 - before the forks
+from depthrate.storage.tables.from_task import task_table
+from depthrate.storage.tables.states import AttemptState
+from tests.support.s3_server import s3_server
+
 WRITERS, COMPACTIONS, REPAIRS, REMOVALS, READERS = 4, 1, 1, 1, 2
 IO_ERRORS = 0.05
 PAUSE_S = 0.25
 """Between two commits of a writer, in the mean."""
-USED = (
-    "orchestrator.analysis.columns",
-    "orchestrator.analysis.open_results",
-    "orchestrator.attempts.record",
-    "storage.commits.commit",
-    "storage.maintenance.compact",
-    "storage.maintenance.repair",
-    "storage.maintenance.verify",
-    "storage.query.scan",
-    "storage.tables.from_task",
-)
-"""What the crowd imports."""
 DEEDS = {"compaction": "group", "repair": "repair", "removal": "removed"}
 """What members note of what they have done; writers name trials."""
 YOUNG_S, LIVE_S, SUSPENDED_S = 8.0, 4.0, 2.0
@@ -76,18 +74,8 @@ def value_of(trial_id: str, attempt_id: str) -> float:
     return float(int(hashlib.sha256(f"{trial_id} {attempt_id}".encode()).hexdigest()[:12], 16))
 
 
-def be_impatient() -> None:
-    """Have this process use seconds where the store uses minutes."""
-    from depthrate.storage.commits import commit
-    from depthrate.storage.maintenance import verify
-
-    verify.YOUNG_S, verify.LIVE_S, commit.SUSPENDED_S = YOUNG_S, LIVE_S, SUSPENDED_S
-
-
 def make_writes_fail(rng: random.Random, share: float) -> None:
-    """Make a share of the writes of this process fail, half of them after they have been stored."""
-    from depthrate.storage.files.store import Store
-
+    """Make a share of this process's writes fail, half of them after the content is stored."""
     plain = Store.write
 
     def write(store: Store, path: str, content: bytes, *, durable: bool = False) -> None:
@@ -101,48 +89,8 @@ def make_writes_fail(rng: random.Random, share: float) -> None:
     Store.write = write  # type: ignore[method-assign]
 
 
-def write(store: str, index: int, seed: int, journal: Path, pause_s: float, io_errors: float) -> None:
-    """Commit small packs until killed; one trial in five is one that other writers commit too."""
-    from depthrate.orchestrator.attempts.record import Attempt, new_attempt_id
-    from depthrate.storage.files.store import Store
-    from depthrate.storage.tables.states import AttemptState
-
-    store, rng = Store(store), random.Random(f"{seed} writer {index} {time.time_ns()}")
-    skew = timedelta(hours=rng.choice([-5, 0, 0, 0, 3]))
-    make_writes_fail(rng, io_errors)
-    while True:
-        time.sleep(rng.uniform(0, 2 * pause_s))
-        attempt_id = new_attempt_id()
-        trial_ids = [f"{rng.getrandbits(64):016x}" for _ in range(rng.randint(1, 4))]
-        if rng.random() < 0.3:  # a pack that somebody else runs at the same time
-            trial_ids[0] = f"shared{int(time.time()) // 2:010d}"
-        state = Attempt(attempt_id=attempt_id, sweep="chaos", pack_id="p", trial_ids=trial_ids, device="cpu")
-        with contextlib.suppress(OSError):
-            state.beat(store)
-        for part in range(10):
-            try:
-                commit_pack(store, "chaos", attempt_id, part, trial_ids, skew)
-            except OSError:
-                continue  # what of it was stored, nobody knows: another part, as a worker does
-            with journal.open("a") as file:
-                file.write("".join(f"{trial_id}\n" for trial_id in trial_ids))
-                file.flush()
-                os.fsync(file.fileno())
-            break
-        state.state, state.ended_at = (
-            AttemptState.DONE,
-            time.time() - 3600,
-        )  # long ago, so that compactions take the record
-        with contextlib.suppress(OSError):
-            state.write(store)
-
-
-def commit_pack(store: Any, sweep: str, attempt_id: str, part: int, trial_ids: list[str], skew: timedelta) -> None:
+def commit_pack(store: Store, sweep: str, attempt_id: str, part: int, trial_ids: list[str], skew: timedelta) -> None:
     """Commit trials whose numbers are all made of their names and the attempt's."""
-    from depthrate.orchestrator.analysis.columns import builtin_columns
-    from depthrate.storage.commits.commit import commit_trials
-    from depthrate.storage.tables.from_task import task_table
-
     tables: dict[str, list[Any]] = {"metrics": [], "curves": [], "features": []}
     columns = builtin_columns()
     for trial_id in trial_ids:
@@ -159,98 +107,126 @@ def commit_pack(store: Any, sweep: str, attempt_id: str, part: int, trial_ids: l
         | {"committed_at": datetime.now(UTC) + skew}
         for n, t in enumerate(trial_ids)
     ]
-    commit_trials(store, sweep=sweep, attempt_id=attempt_id, part=part, trials=rows, tables=tables, columns=columns)
+    commit.commit_trials(
+        store, sweep=sweep, attempt_id=attempt_id, part=part, trials=rows, tables=tables, columns=columns
+    )
 
 
-def compact_on(store: str, journal: Path) -> None:
-    """Compact until killed, in small groups."""
-    from depthrate.storage.files.store import Store
-    from depthrate.storage.maintenance.compact import compact
+@dataclass(frozen=True)
+class Member:
+    """A process of the crowd. Each role runs until it is killed."""
 
-    store = Store(store)
+    name: str
+    """Role and number, as in `writer-2`."""
+    url: str
+    journals: Path
+    seed: int
+    pause_s: float
+    io_errors: float
 
-    def note(kind: str, count: int) -> None:
-        with journal.open("a") as file:
-            file.write(f"{kind} {count}\n")
+    def play(self) -> None:
+        """Run the role, with seconds where the store uses minutes."""
+        verify.YOUNG_S, verify.LIVE_S, commit.SUSPENDED_S = YOUNG_S, LIVE_S, SUSPENDED_S
+        roles = {"compaction": self.compact, "repair": self.repair, "removal": self.remove}
+        roles |= {"writer": self.write, "reader": self.read}
+        roles[self.name.partition("-")[0]]()
 
-    while True:
-        result = compact(
-            store,
-            grace_s=GRACE_S,
-            at_least=8,
-            group_bytes=400_000,
-            on_progress=lambda result, num_groups: note("group", 1),
-        )
-        note("finished", 1)
-        note("deleted", result.deleted)
-        time.sleep(0.2)
+    def note(self, *lines: str, durable: bool = False) -> None:
+        """Append lines to the journal."""
+        with (self.journals / f"{self.name}.log").open("a") as file:
+            file.write("".join(f"{line}\n" for line in lines))
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
 
+    def write(self) -> None:
+        """Commit small packs. One pack in three has a trial that other writers commit too."""
+        store, rng = Store(self.url), random.Random(f"{self.seed} {self.name} {time.time_ns()}")
+        skew = timedelta(hours=rng.choice([-5, 0, 0, 0, 3]))
+        make_writes_fail(rng, self.io_errors)
+        while True:
+            time.sleep(rng.uniform(0, 2 * self.pause_s))
+            attempt_id = new_attempt_id()
+            trial_ids = [f"{rng.getrandbits(64):016x}" for _ in range(rng.randint(1, 4))]
+            if rng.random() < 0.3:  # another process runs this pack at the same time
+                trial_ids[0] = f"shared{int(time.time()) // 2:010d}"
+            state = Attempt(attempt_id=attempt_id, sweep="chaos", pack_id="p", trial_ids=trial_ids, device="cpu")
+            with contextlib.suppress(OSError):
+                state.beat(store)
+            for part in range(10):
+                try:
+                    commit_pack(store, "chaos", attempt_id, part, trial_ids, skew)
+                except OSError:
+                    continue  # a failed write may have stored data: write another part, as a worker does
+                self.note(*trial_ids, durable=True)
+                break
+            state.state = AttemptState.DONE
+            state.ended_at = time.time() - 3600  # long ago, so that compactions take the record
+            with contextlib.suppress(OSError):
+                state.write(store)
 
-def repair_on(store: str, journal: Path) -> None:
-    """Verify and repair until killed."""
-    from depthrate.orchestrator.analysis.columns import builtin_columns
-    from depthrate.storage.files.store import Store
-    from depthrate.storage.maintenance.repair import repair
-    from depthrate.storage.maintenance.verify import verify
+    def compact(self) -> None:
+        """Compact in small groups."""
+        while True:
+            result = compact(
+                Store(self.url),
+                grace_s=GRACE_S,
+                at_least=8,
+                group_bytes=400_000,
+                on_progress=lambda result, num_groups: self.note("group 1"),
+            )
+            self.note("finished 1", f"deleted {result.deleted}")
+            time.sleep(0.2)
 
-    store = Store(store)
-    while True:
-        found = verify(store, builtin_columns())
-        moved = repair(store, found).moved if found.findings else []
-        with journal.open("a") as file:
-            file.write(f"repair 1\nmoved {len(moved)}\n")
-        time.sleep(0.5)
+    def repair(self) -> None:
+        """Verify and repair."""
+        store = Store(self.url)
+        while True:
+            found = verify.verify(store, builtin_columns())
+            moved = repair(store, found).moved if found.findings else []
+            self.note("repair 1", f"moved {len(moved)}")
+            time.sleep(0.5)
 
+    def remove(self) -> None:
+        """Commit other sweeps and remove them again, as with rm."""
+        store, rng = Store(self.url), random.Random(time.time_ns())
+        while True:
+            sweep = f"foreign{rng.getrandbits(32):08x}"
+            for _ in range(3):
+                trial_ids = [f"{rng.getrandbits(64):016x}" for _ in range(2)]
+                with contextlib.suppress(FileNotFoundError):  # it was stopped, and a repair moved its files
+                    commit_pack(store, sweep, new_attempt_id(), 0, trial_ids, timedelta(0))
+            time.sleep(rng.uniform(0, 2))
+            for folder in ("manifest", "trials", "metrics", "curves", "features", "attempts"):
+                store.delete(f"{folder}/sweep={sweep}")
+            self.note("removed 1")
 
-def remove_on(store: str, journal: Path) -> None:
-    """Commit sweeps of our own and remove them again, as with rm, until killed."""
-    from depthrate.orchestrator.attempts.record import new_attempt_id
-    from depthrate.storage.files.store import Store
-
-    store, rng = Store(store), random.Random(time.time_ns())
-    while True:
-        sweep = f"foreign{rng.getrandbits(32):08x}"
-        for _ in range(3):
-            trial_ids = [f"{rng.getrandbits(64):016x}" for _ in range(2)]
-            with contextlib.suppress(FileNotFoundError):  # it stood still, was taken for dead, and is told so
-                commit_pack(store, sweep, new_attempt_id(), 0, trial_ids, timedelta(0))
-        time.sleep(rng.uniform(0, 2))
-        for folder in ("manifest", "trials", "metrics", "curves", "features", "attempts"):
-            store.delete(f"{folder}/sweep={sweep}")
-        with journal.open("a") as file:
-            file.write("removed 1\n")
-
-
-def read_on(store: str, index: int, journal: Path) -> None:
-    """Ask and check until killed; whatever is wrong goes into the journal."""
-    from depthrate.orchestrator.analysis.open_results import open_results
-    from depthrate.storage.files.store import StoreError
-
-    results = None
-    while results is None:
-        with contextlib.suppress(StoreError):  # before the first commit no store at
-            results = open_results(store)
-        time.sleep(0.1)
-    seen: set[str] = set()
-    while True:
-        before = journalled(journal.parent)
-        try:
-            results = results.refresh() if index % 2 else open_results(store)
-            rows = results.sql(CHECK).fetchall()
-            faults = list(faults_in(rows, before | seen)) + [
-                f"problem: {problem}"
-                for problem in results.problems
-                # the sweeps that are removed are missed, by their files or as trials that are gone; losses are seen above
-                if "sweep=foreign" not in str(problem) and "the store has changed" not in str(problem)
-            ]
-            (joined,) = results.sql(JOINED).fetchall()
-            if len(set(joined)) != 1:
-                faults.append(f"results has (rows, values, trials) {joined}")
-            seen = {row[0] for row in rows}
-        except Exception as error:
-            faults = [f"error: {type(error).__name__}: {error}"]
-        with journal.open("a") as file:
-            file.write(f"{len(seen)}\n" if not faults else "".join(f"FAULT {fault}\n" for fault in faults[:5]))
+    def read(self) -> None:
+        """Query and check. Faults go into the journal."""
+        results = None
+        while results is None:
+            with contextlib.suppress(StoreError):  # no store exists before the first commit
+                results = open_results(self.url)
+            time.sleep(0.1)
+        seen: set[str] = set()
+        while True:
+            before = journalled(self.journals)
+            try:
+                results = results.refresh() if self.name.endswith("1") else open_results(self.url)
+                rows = results.sql(CHECK).fetchall()
+                faults = list(faults_in(rows, before | seen)) + [
+                    f"problem: {problem}"
+                    for problem in results.problems
+                    # removed sweeps are missed, by their files or as trials; losses are detected above
+                    if "sweep=foreign" not in str(problem) and "the store has changed" not in str(problem)
+                ]
+                (joined,) = results.sql(JOINED).fetchall()
+                if len(set(joined)) != 1:
+                    faults.append(f"results has (rows, values, trials) {joined}")
+                seen = {row[0] for row in rows}
+            except Exception as error:
+                faults = [f"error: {type(error).__name__}: {error}"]
+            self.note(*([f"FAULT {fault}" for fault in faults[:5]] or [f"{len(seen)}"]))
 
 
 def faults_in(rows: list[tuple[Any, ...]], expected: set[str]) -> Iterator[str]:
@@ -274,20 +250,6 @@ def journalled(folder: Path) -> set[str]:
     return lines
 
 
-def play(
-    name: str, store: str, seed: int, journal: Path, pause_s: float = PAUSE_S, io_errors: float = IO_ERRORS
-) -> None:
-    """Be a member of the crowd until killed."""
-    kind, _, number = name.partition("-")
-    be_impatient()
-    if kind == "writer":
-        write(store, int(number), seed, journal, pause_s, io_errors)
-    elif kind == "reader":
-        read_on(store, int(number), journal)
-    else:
-        {"compaction": compact_on, "repair": repair_on, "removal": remove_on}[kind](store, journal)
-
-
 @dataclass
 class Chaos:
     """A crowd of processes on one store."""
@@ -295,20 +257,22 @@ class Chaos:
     store: str
     folder: Path
     seed: int
-    environment: dict[str, str]
+    environment: dict[str, str] = field(default_factory=dict)
+    pause_s: float = PAUSE_S
+    io_errors: float = IO_ERRORS
     running: dict[str, int] = field(default_factory=dict)
     """Member -> its process."""
     kills: Counter[str] = field(default_factory=Counter)
     stops: Counter[str] = field(default_factory=Counter)
 
     def start(self, name: str) -> None:
-        """Start a process of the crowd: a fork, for who has to import everything first is killed before a commit."""
+        """Fork a process of the crowd: one that has to import modules first would be killed before a commit."""
         self.running[name] = os.fork()
         if self.running[name]:
             return
         try:
             os.environ.update(self.environment)
-            play(name, self.store, self.seed, self.folder / f"{name}.log")
+            Member(name, self.store, self.folder, self.seed, self.pause_s, self.io_errors).play()
         except BaseException:
             traceback.print_exc()
         finally:
@@ -326,8 +290,6 @@ class Chaos:
         A busy machine gets up to ten times as long, for the little work that makes counts mean anything; then who has not
         done any is left alone, and kills grow rarer.
         """
-        for name in USED:
-            importlib.import_module(f"depthrate.{name}")
         rng = random.Random(self.seed)
         counts = {"writer": WRITERS, "compaction": COMPACTIONS, "repair": REPAIRS, "removal": REMOVALS}
         names = [f"{kind}-{number}" for kind, count in counts.items() for number in range(count)]
@@ -364,41 +326,35 @@ class Chaos:
 
     def _has_done(self, kind: str) -> bool:
         """Whether somebody of a kind has come to the end of what it does, as its journal says."""
-        return any(line.startswith(DEEDS.get(kind, "")) for line in self._journal(kind))
+        return any(line.startswith(DEEDS.get(kind, "")) for line in self.journal(kind))
 
     def has_worked(self) -> bool:
         """Whether there were commits, reads, a group of a compaction and a repair."""
         return (
             self._has_done("compaction")
             and self._has_done("repair")
-            and len(self._journal("reader")) > 2
+            and len(self.journal("reader")) > 2
             and len(journalled(self.folder)) > 20
             and self.kills["writer"] > 2
         )
 
-    def _journal(self, kind: str) -> list[str]:
+    def journal(self, kind: str) -> list[str]:
+        """Return the lines of all journals of a role."""
         return [line for path in self.folder.glob(f"{kind}-*.log") for line in path.read_text().splitlines()]
 
 
 def report(chaos: Chaos) -> dict[str, Any]:
     """Look at what the crowd left, compact and verify it, and return the counts."""
-    from depthrate.orchestrator.analysis.columns import builtin_columns
-    from depthrate.orchestrator.analysis.open_results import results_of
-    from depthrate.storage.files.store import Store
-    from depthrate.storage.maintenance.compact import compact
-    from depthrate.storage.maintenance.verify import verify
-
     store, committed = Store(chaos.store), journalled(chaos.folder)
-    found = verify(store, builtin_columns()).findings
+    found = verify.verify(store, builtin_columns()).findings
     compact(store, grace_s=0)
     rows = results_of(store).sql(CHECK).fetchall()
-    reads = [line for path in chaos.folder.glob("reader-*.log") for line in path.read_text().splitlines()]
+    reads = chaos.journal("reader")
     did = Counter[str]()
-    for path in chaos.folder.glob("*.log"):
-        if not path.name.startswith(("writer", "reader")):
-            for kind, count in (line.split() for line in path.read_text().splitlines()):
-                did[kind] += int(count)
-    returned = sum(len(path.read_text().splitlines()) for path in chaos.folder.glob("writer-*.log"))
+    for line in [line for kind in DEEDS for line in chaos.journal(kind)]:
+        kind, count = line.split()
+        did[kind] += int(count)
+    returned = len(chaos.journal("writer"))
     return {
         "seed": chaos.seed,
         "commits_returned_trials": returned,
@@ -438,33 +394,21 @@ def run_chaos(
 
 
 def main() -> None:
-    """Run the crowd, or be one of it."""
+    """Run the crowd and print the counts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--pause", type=float, default=1.0, help="mean seconds between two kills")
-    parser.add_argument("--store")
     parser.add_argument("--s3", action="store_true")
-    parser.add_argument("--writer-pause", type=float, default=PAUSE_S, help=argparse.SUPPRESS)
-    parser.add_argument("--io-errors", type=float, default=IO_ERRORS, help="share of writes that fail")
-    parser.add_argument("--role", help=argparse.SUPPRESS)
-    parser.add_argument("--journals", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.role:
-        journal = given.journals / f"{given.role}.log"
-        play(given.role, given.store, given.seed, journal, given.writer_pause, given.io_errors)
-        return
+    arguments = parser.parse_args()
     with contextlib.ExitStack() as stack:
         environment: dict[str, str] = {}
-        store = given.store
-        if given.s3:
-            from tests.support.s3_server import s3_server
-
+        store = stack.enter_context(tempfile.TemporaryDirectory())
+        if arguments.s3:
             server = stack.enter_context(s3_server())
             environment, store = server.environment, server.new_url()
             os.environ.update(environment)
-        store = store or stack.enter_context(tempfile.TemporaryDirectory())
-        counts = run_chaos(store, given.seconds, given.seed, environment, given.pause)
+        counts = run_chaos(store, arguments.seconds, arguments.seed, environment, arguments.pause)
     print(json.dumps(counts, indent=1))
     sys.exit(any(counts[key] for key in ("faults_of_readers", "faults_at_the_end", "damage_at_the_end")))
 
