@@ -18,6 +18,7 @@ from depthrate.orchestrator.cli import app as app_module
 from depthrate.orchestrator.cli.app import app
 from depthrate.tasks.registry import registered_tasks
 from tests.support.browser import browser
+from tests.support.here import printed
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -30,12 +31,6 @@ PAGES = sorted(
 
 def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
-
-
-def invoke(*arguments: str) -> str:
-    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
 
 
 def load_declared() -> ModuleType:
@@ -62,16 +57,16 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_sweeps_are_valid() -> None:
     whole, several, _variant = blocks("how-to/write-sweeps.md", "yaml")
     Path("wd.yaml").write_text(whole)
-    assert "wd: 75 trials" in invoke("plan", "wd.yaml")
+    assert "wd: 75 trials" in printed("plan", "wd.yaml")
     Path("two.yaml").write_text(several)
-    assert "two: 5 trials" in invoke("plan", "two.yaml")
+    assert "two: 5 trials" in printed("plan", "two.yaml")
     Path("my_sweep.py").write_text(blocks("how-to/write-sweeps.md", "python")[0])
-    assert "50 trials" in invoke("plan", "my_sweep.py:wd")
+    assert "50 trials" in printed("plan", "my_sweep.py:wd")
     Path("tuned.yaml").write_text(blocks("how-to/search.md", "yaml")[0])
-    assert "search: 5 studies of 20 proposals" in invoke("plan", "tuned.yaml")
+    assert "search: 5 studies of 20 proposals" in printed("plan", "tuned.yaml")
     grid = "name: f\ntask: collapse\nparams: {arch: rn1}\ngrid: {depth: [2, 3], width: [16, 32]}\n"
     Path("fit.yaml").write_text(grid + blocks("how-to/analyse.md", "yaml")[0])
-    assert "f: 4 trials" in invoke("plan", "fit.yaml")
+    assert "f: 4 trials" in printed("plan", "fit.yaml")
 
 
 @pytest.mark.slow
@@ -84,15 +79,15 @@ def test_custom_tasks_and_the_store_in_python() -> None:
     sweep = "name: {0}\ntask: ./{1}\ngrid: {{depth: [2, 4]}}\nseeds: 2\nfit: [{{metric: {2}}}]\n"
     Path("custom.yaml").write_text(sweep.format("custom", "my_task.py:power_law", "nc1"))
     Path("spread.yaml").write_text(sweep.format("spread", "spread.py:spread", "spread"))
-    assert "nc1" in invoke("run", "custom.yaml", "--workers", "1")
-    assert "spread" in invoke("run", "spread.yaml", "--workers", "1")
+    assert "nc1" in printed("run", "custom.yaml", "--workers", "1")
+    assert "spread" in printed("run", "spread.yaml", "--workers", "1")
     for page, number in (("how-to/analyse.md", 0), ("tutorials/first-sweep.md", 0)):
         namespace: dict[str, object] = {}
         code = blocks(page, "python")[number]
         exec(code if "frame" in code else code.replace("results.sql(", "frame = results.sql("), namespace)
         assert list(namespace["frame"]["depth"]) == [2, 4]  # type: ignore[index]
     query = re.findall(r'depthrate query "(.*?)" --sweep wd', (DOCS / "how-to/analyse.md").read_text())[0]
-    assert "depth" in invoke("query", query, "--sweep", "custom")
+    assert "depth" in printed("query", query, "--sweep", "custom")
 
 
 @pytest.mark.slow
@@ -102,16 +97,16 @@ def test_the_tutorial_of_the_first_sweep_runs(monkeypatch: pytest.MonkeyPatch) -
     commands = re.findall(r"^depthrate (.*)$", "\n".join(blocks("tutorials/first-sweep.md", "bash")), re.MULTILINE)
     assert [command.split()[0] for command in commands] == ["run", "report", "query", "run", "compare"]
     small = ["--set", "depth=[2,3,5]", "--set", "width=8", "--set", "name=quickstart", "--set", "seeds=2"]
-    assert "all 6 trials are committed" in invoke("run", "quickstart", *small, "--set", "steps=20", "--workers", "1")
-    invoke("report", "quickstart")
+    assert "all 6 trials are committed" in printed("run", "quickstart", *small, "--set", "steps=20", "--workers", "1")
+    printed("report", "quickstart")
     assert Path("report.html").exists()
-    assert "depth" in invoke("query", re.findall(r'query "(.*?)"', text)[0])
-    assert "all 6 trials are committed" in invoke(
+    assert "depth" in printed("query", re.findall(r'query "(.*?)"', text)[0])
+    assert "all 6 trials are committed" in printed(
         "run", "quickstart", *small, "--set", "steps=10", "--set", "name=quickstart.steps-2000", "--workers", "1"
     )
-    compared = invoke("compare", "quickstart", "quickstart.steps-2000")
+    compared = printed("compare", "quickstart", "quickstart.steps-2000")
     assert "p(equal)" in compared and "exponent of first" in compared
-    invoke("status")
+    printed("status")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -160,8 +155,8 @@ def test_the_command_of_contributing_works(tiny_sweep: Path, monkeypatch: pytest
     monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setattr(app_module, "COMMANDS", (*app_module.COMMANDS, "count"))
     exec(body, vars(sys.modules[name]))
-    invoke("run", str(tiny_sweep), "--workers", "1")
-    assert invoke("count") == "4\n" and "Print how many trials are committed." in invoke("count", "-h")
+    printed("run", str(tiny_sweep), "--workers", "1")
+    assert printed("count") == "4\n" and "Print how many trials are committed." in printed("count", "-h")
     refused = CliRunner().invoke(app, ["count", "--store", "nowhere"])
     assert refused.exit_code == 2 and "nowhere" in refused.stderr
 

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 import depthrate
 from depthrate.orchestrator.cli.app import app
+from tests.support.here import printed
 
 DOCS = Path(__file__).parents[1] / "docs"
 TUTORIAL = (DOCS / "tutorials" / "own-model.md").read_text()
@@ -32,12 +33,6 @@ def listing(name: str) -> str:
     return match
 
 
-def invoke(*arguments: str) -> str:
-    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -48,10 +43,10 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_a_network_of_ones_own_is_measured_block_by_block_and_fitted() -> None:
     Path("net.yaml").write_text(listing("net"))
-    planned = invoke("plan", "net.yaml")
+    planned = printed("plan", "net.yaml")
     assert "model:Net: trains fused" in planned and "1 blocks.0 [32]" in planned
-    printed = invoke("run", "net.yaml", "--workers", "1")
-    assert re.search(r"nc1 +0\.\d+ depth\^-0\.\d+ ", printed), "the tutorial promises a power law"
+    output = printed("run", "net.yaml", "--workers", "1")
+    assert re.search(r"nc1 +0\.\d+ depth\^-0\.\d+ ", output), "the tutorial promises a power law"
     results = depthrate.open("results")
     frame = results.sql(
         "select depth, layer, avg(nc1) as nc1, count(*) as n from metrics join trials using (trial_id) where step = 2000 "
@@ -66,13 +61,13 @@ def test_a_network_of_ones_own_is_measured_block_by_block_and_fitted() -> None:
     assert (
         refused.exit_code == 2 and "0.5 * x +" in refused.stderr and "keep both, as different trials" in refused.stderr
     )
-    assert "12 trials, 0 done" not in invoke("plan", "net.yaml")
+    assert "12 trials, 0 done" not in printed("plan", "net.yaml")
 
 
 @pytest.mark.slow
 def test_data_of_ones_own() -> None:
     Path("noise.yaml").write_text(listing("noise"))
-    invoke("run", "noise.yaml", "--workers", "1", "--set", "name=noise", "--set", "depth=[2,3]", "--set", "seeds=1")
+    printed("run", "noise.yaml", "--workers", "1", "--set", "name=noise", "--set", "depth=[2,3]", "--set", "seeds=1")
     found = depthrate.open("results").sql("select noise, dataset_hash, avg(nc1) as nc1 from results group by all").df()
     assert len(found) == 2 and found["dataset_hash"].nunique() == 2 and (found["nc1"] > 0).all()
 
@@ -83,13 +78,13 @@ def test_next_tokens_come_from_twenty_lines_to_a_fit_and_a_picture() -> None:
     assert len((chain + sweep).splitlines()) <= 20
     Path("chain.py").write_text(chain)
     Path("chain.yaml").write_text(sweep)
-    assert "nc1" in invoke("run", "chain.yaml", "--workers", "1")
+    assert "nc1" in printed("run", "chain.yaml", "--workers", "1")
     results = depthrate.open("results")
     ((exponent,),) = results.sql("select exponent from fits where metric = 'nc1' and model = 'power'").fetchall()
     assert exponent > 0.1
     wanted = "nc1 > 0 and cdnv > 0 and nc3_means > 0 and nc4 > 0.3 and accuracy > 0.3 and measured_classes > 2"
     assert results.sql(f"select count(*) from results where {wanted}").fetchall() == [(9,)]
-    invoke("report", "chain", "-o", "chain.html")
+    printed("report", "chain", "-o", "chain.html")
     assert "NC1 against depth" in Path("chain.html").read_text()
 
 
@@ -99,7 +94,7 @@ def test_targets_that_are_numbers_come_from_twenty_lines_to_a_fit_and_a_picture(
     assert len((targets + sweep).splitlines()) <= 20
     Path("targets.py").write_text(targets)
     Path("sines.yaml").write_text(sweep)
-    assert "nrc1" in invoke("run", "sines.yaml", "--workers", "1")
+    assert "nrc1" in printed("run", "sines.yaml", "--workers", "1")
     results = depthrate.open("results")
     ((exponent,),) = results.sql("select exponent from fits where metric = 'nrc1' and model = 'power'").fetchall()
     assert exponent > 0.5, "a deeper network's last features lie nearer to the targets' dimensions"
@@ -107,7 +102,7 @@ def test_targets_that_are_numbers_come_from_twenty_lines_to_a_fit_and_a_picture(
         "select nrc1, nrc2, nrc3, effective_rank, intrinsic_dimension, linear_probe, r_squared, last_loss from results"
     ).df()
     assert len(found) == 12 and found.notna().all(axis=None) and (found["r_squared"] > 0.5).all()
-    invoke("report", "sines", "-o", "sines.html")
+    printed("report", "sines", "-o", "sines.html")
     page = Path("sines.html").read_text()
     assert "NRC1 against depth" in page and "NRC2, last layer" in page
 
@@ -118,9 +113,9 @@ def test_five_million_samples_come_from_twenty_lines_to_a_fit_and_a_picture() ->
     assert len((vast + sweep).splitlines()) <= 20
     Path("vast.py").write_text(vast)
     Path("vast.yaml").write_text(sweep)
-    planned = invoke("plan", "vast.yaml")
+    planned = printed("plan", "vast.yaml")
     assert "5,000,000 samples are streamed" in planned and "those of 4,096 samples" in planned
-    assert "nc1" in invoke("run", "vast.yaml", "--workers", "1")
+    assert "nc1" in printed("run", "vast.yaml", "--workers", "1")
     results = depthrate.open("results")
     ((exponent,),) = results.sql("select exponent from fits where metric = 'nc1' and model = 'power'").fetchall()
     assert exponent > 0.3
@@ -128,14 +123,14 @@ def test_five_million_samples_come_from_twenty_lines_to_a_fit_and_a_picture() ->
     assert (
         len(found) == 8 and found.notna().all(axis=None) and (found["accuracy"] > 0.9).all() and found["stream"].all()
     )
-    invoke("report", "vast", "-o", "vast.html")
+    printed("report", "vast", "-o", "vast.html")
     assert "NC1 against depth" in Path("vast.html").read_text()
 
 
 @pytest.mark.slow
 def test_what_is_asked_for_by_name_is_measured_of_a_network_of_ones_own_and_fitted() -> None:
     Path("dimensions.yaml").write_text(listing("dimensions"))
-    assert "intrinsic_dimension" in invoke("run", "dimensions.yaml", "--workers", "1")
+    assert "intrinsic_dimension" in printed("run", "dimensions.yaml", "--workers", "1")
     found = (
         depthrate.open("results")
         .sql(
@@ -205,7 +200,7 @@ def test_a_loop_of_ones_own_that_is_killed_goes_on_and_measures_as_probe_does() 
     running.wait()
     taken = steps_done()
     assert len(taken) < 200
-    invoke("run", "loop.yaml", "--workers", "1")
+    printed("run", "loop.yaml", "--workers", "1")
     again = steps_done()[len(taken) :]
     assert again[0] > 0 and set(taken) | set(again) == set(
         range(200)

@@ -7,11 +7,10 @@ import warnings
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from depthrate.orchestrator.cli.app import app
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.load import SweepRenamedWarning, find_sweep_file, sweeps_in_folder
+from tests.support.here import printed
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -19,12 +18,6 @@ README = (ROOT / "README.md").read_text()
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
-
-
-def invoke(*arguments: str) -> str:
-    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
 
 
 @pytest.mark.slow
@@ -35,17 +28,17 @@ def test_the_snippets_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     Path("own.yaml").write_text(
         "name: own\ntask: ./my_task.py:power_law\ngrid: {depth: [2, 4, 8, 16]}\nseeds: 4\nfit: [{metric: nc1}]\n"
     )
-    assert "nc1" in invoke("run", "own.yaml", "--workers", "1")
+    assert "nc1" in printed("run", "own.yaml", "--workers", "1")
     namespace: dict[str, object] = {}
     exec(notebook.replace("depthrate.open(", "frame = depthrate.open("), namespace)
     assert list(namespace["frame"]["depth"]) == [2, 4, 8, 16]  # type: ignore[index]
-    assert "depth" in invoke("query", re.findall(r'depthrate query "(.*)"', README)[0])
+    assert "depth" in printed("query", re.findall(r'depthrate query "(.*)"', README)[0])
 
 
 def test_the_sweep_file_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("wd.yaml").write_text(blocks("yaml")[0])
-    assert "wd: 75 trials" in invoke("plan", "wd.yaml")
+    assert "wd: 75 trials" in printed("plan", "wd.yaml")
 
 
 def test_ci_finds_one_test_command() -> None:

@@ -6,10 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
-from depthrate.orchestrator.cli.app import app
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.verify import verify
 from tests.support.store_mutations import fuzz, make_store, seen
@@ -18,18 +16,11 @@ COUNT = int(os.environ.get("DEPTHRATE_MUTATIONS", "100"))
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120 + 10 * COUNT)]
 
 
-def invoke(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, list(arguments))
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.output
-
-
 def test_whatever_is_changed_in_a_store_nothing_outside_is_touched_and_what_matters_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("depthrate.storage.maintenance.verify.YOUNG_S", -10.0)  # `fuzz` sets it
-    counts, faults = fuzz(COUNT, 1, invoke, tmp_path / "place")
+    counts, faults = fuzz(COUNT, 1, tmp_path / "place")
     print(counts)
     assert not faults, "\n".join(faults)
     assert counts["matters"] > COUNT / 5

@@ -16,9 +16,8 @@ import pytest
 
 from depthrate.orchestrator.executors import registry
 from depthrate.storage.files.store import Store
-from tests.support.crash_points import on_folder
+from tests.support.crash_points import Trace, disk_of, disks_after_power_cuts, on_folder, write_disk
 from tests.support.one_by_one import TOY
-from tests.support.power_cuts import Trace, disk_of, disks_after_power_cuts, write_disk
 from tests.support.verbs import VERBS, Place, counting_trials, state
 
 IS_ALL = bool(os.environ.get("DEPTHRATE_ALL_POINTS"))

@@ -16,7 +16,7 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.maintenance.sweep_removal import plan_removal, remove_sweep, rows_of_trials
 from depthrate.storage.maintenance.verify import verify
-from tests.support.membership_simulation import simulate_desk
+from tests.support.storage_simulation import simulate_desk
 from tests.support.tests_rows import commit
 
 A, B, C = (f"20260101T000000_00000000000{letter}" for letter in "abc")

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.support.here import free_port
+
 FAULTS = """
 const found = [], boxes = (figure, what) => [...figure.querySelectorAll(what)]
   .filter((text) => text.textContent.trim() && !text.closest('.modebar, .hoverlayer') && text.getBoundingClientRect().width)
@@ -99,9 +101,7 @@ class Browser:
 @contextlib.contextmanager
 def browser(driver: str, chromium: str) -> Iterator[Browser]:
     """Start a browser, and end it."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen([driver, f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         for _ in range(150):

@@ -1,9 +1,14 @@
-"""What tests in several folders use: a small sweep, and whether permissions bind us."""
+"""What tests in several folders use: a small sweep, the command line, a free port, whether permissions bind."""
 
 from __future__ import annotations
 
 import os
+import socket
 from typing import Any
+
+from click.testing import CliRunner
+
+from depthrate.orchestrator.cli.app import app
 
 TINY: dict[str, Any] = {
     "name": "tiny",
@@ -15,6 +20,26 @@ TINY: dict[str, Any] = {
 }
 
 
+def invoke(*words: object) -> tuple[int, str]:
+    """Call the command line in this process and return its exit code and output."""
+    result = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+    return result.exit_code, result.output
+
+
+def printed(*words: object, code: int = 0) -> str:
+    """Call the command line in this process, check its exit code and return its output."""
+    actual, output = invoke(*words)
+    assert actual == code, output
+    return output
+
+
 def is_root() -> bool:
-    """Whether permissions do not bind this process."""
+    """Return whether permissions do not bind this process."""
     return os.geteuid() == 0
+
+
+def free_port() -> int:
+    """Return a port of this machine that no process uses."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])

@@ -38,7 +38,7 @@ from depthrate.storage.query.results import Results
 SWEEPS: dict[str, dict[str, Any]] = {
     "walk": {
         "name": "walk",
-        "task": f"{Path(__file__).with_name('walking_task.py')}:walk",
+        "task": f"{Path(__file__).with_name('short_tasks.py')}:walk",
         "grid": {"depth": [2, 3, 4, 5]},
         "seeds": 5,
     },

@@ -1,4 +1,4 @@
-"""Launches of the tests: a plan, the options of its jobs, and a driver with an executor of the test's own."""
+"""Launches of the tests: a plan, its job options, a driver with an executor of the test, and what a launch left."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+
+from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, Executor
 from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.executors.options import JobOptions
@@ -102,3 +105,18 @@ def clock_of(step_s: float) -> Callable[[], float]:
         return now[0]
 
     return clock
+
+
+def committed(store: Store) -> list[tuple[Any, ...]]:
+    """(depth, nc1) of each committed trial."""
+    return results_of(store).sql("select depth, nc1 from results order by depth, nc1").fetchall()
+
+
+def raw_rows(store: Store) -> int:
+    """Rows of all trials files as they lie there: a view would hide a trial that was run twice."""
+    return sum(pq.read_metadata(store.full_path(path)).num_rows for path in store.list("trials"))
+
+
+def states(store: Store) -> list[str]:
+    """The states of all attempts."""
+    return sorted(row[0] for row in results_of(store).sql("select state from attempts").fetchall())

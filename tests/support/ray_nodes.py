@@ -17,6 +17,7 @@ import yaml
 
 from depthrate.storage.attempts.records import Record, read_loose_records
 from depthrate.storage.files.store import Store
+from tests.support.here import free_port
 
 OWN_TASKS = Path(__file__).parent / "own_tasks.py"
 
@@ -26,9 +27,7 @@ class Nodes:
 
     def __init__(self, folder: Path):
         self._folder, self._processes = folder, list[subprocess.Popen[bytes]]()
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            self._port = probe.getsockname()[1]
+        self._port = free_port()
 
     def start(self, cpus: int, name: str = "", **environment: str) -> subprocess.Popen[bytes]:
         """Start the head, or another node, which a process takes for a machine of that name."""
@@ -59,7 +58,9 @@ class Nodes:
     @property
     def address(self) -> str:
         """Where the head listens."""
-        return f"{_own_address()}:{self._port}"
+        from ray.util import get_node_ip_address
+
+        return f"{get_node_ip_address()}:{self._port}"
 
     def kill(self, process: subprocess.Popen[bytes], name: str) -> None:
         """Kill one process of a node, as the kernel would for lack of memory."""
@@ -83,21 +84,13 @@ class Nodes:
                 process.wait()
 
 
-def _own_address() -> str:
-    from ray.util import get_node_ip_address
-
-    return str(get_node_ip_address())
-
-
 def await_that(is_so: Callable[[], bool], longest_s: float) -> None:
     """Wait until something is so."""
     deadline = time.monotonic() + longest_s
     while time.monotonic() < deadline:
-        try:
+        with contextlib.suppress(OSError):
             if is_so():
                 return
-        except OSError:
-            pass
         time.sleep(0.3)
     raise AssertionError(f"not so within {longest_s} s")
 

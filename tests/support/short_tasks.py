@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -106,3 +107,22 @@ def widens(*, depth: int, width: int = 2, text_at: int = -1, seed: int = 0) -> A
     if text_at < 0:
         tables["features"] = [{"layer": depth, "kind": "sample", "label": 0, "feature": feature}]
     return [tables for _ in seed]  # type: ignore[attr-defined]
+
+
+@depthrate.task(version=1)
+def walk(*, depth: int, steps: int = 40, step_s: float = 0.02, seed: int = 0, context: Any) -> Any:
+    """Step through a generator of numbers, saving its state when asked or due: a step omitted or repeated shows."""
+    begin = {"step": 0, "value": depth + 1000 * seed, "curve": []}
+    at = json.loads(context.load_checkpoint() or json.dumps(begin))
+    while at["step"] < steps:
+        if context.should_stop() or context.checkpoint_due():
+            context.save_checkpoint(json.dumps(at).encode())
+        if context.should_stop():
+            raise depthrate.Interrupted
+        time.sleep(step_s)
+        at["value"] = (at["value"] * 6364136223846793005 + 1442695040888963407) % 2**64
+        at["step"] += 1
+        if at["step"] % 10 == 0:
+            at["curve"].append({"step": at["step"], "loss": at["value"] / 2**64})
+        context.progress(at["step"], steps)
+    return {"metrics": [{"layer": depth, "nc1": at["value"] / 2**64}], "curves": at["curve"]}

@@ -6,6 +6,7 @@ python -m tests.support.stand_ins > table.md
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import json
 import logging
@@ -19,7 +20,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_IFCHR
@@ -27,12 +28,10 @@ from typing import Any
 from unittest.mock import patch
 
 import yaml
-from click.testing import CliRunner
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.cancellation import write_cancel_mark
 from depthrate.orchestrator.attempts.node_health import write_cleared
-from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack
 from depthrate.storage.attempts.heartbeats import write_heartbeats
 from depthrate.storage.attempts.live_curves import write_live
@@ -45,6 +44,7 @@ from depthrate.storage.files.json_objects import with_digest
 from depthrate.storage.files.paths import claim_path, kind_of, launch_log_path, launch_path, library_path, renaming_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance import compaction_groups
+from tests.support import here
 from tests.support.tests_rows import commit
 
 SPARSE_BYTES = 10 * 2**30
@@ -134,8 +134,9 @@ def looking_in(work: Path) -> AbstractContextManager[Any]:
 
 def make_place(folder: Path) -> Place:
     """Make a store by a launch, a compaction and another launch, with all that comes beside results."""
-    with looking_in(folder / "work"):
-        return _make_place(folder / "work")
+    work = folder / "work"
+    with looking_in(work):
+        return _make_place(work)
 
 
 def _make_place(work: Path) -> Place:
@@ -208,19 +209,9 @@ def _device(path: Path) -> None:
 
 
 def _socket(path: Path) -> None:
-    here, one = os.getcwd(), socket.socket(socket.AF_UNIX)
-    try:
-        os.chdir(path.parent)  # a socket's path is short
+    with contextlib.chdir(path.parent), socket.socket(socket.AF_UNIX) as one:  # a socket's path is short
         one.bind("s")
         os.rename("s", path.name)
-    finally:
-        os.chdir(here)
-        one.close()
-
-
-def _sparse(path: Path) -> None:
-    with path.open("wb") as file:
-        file.truncate(SPARSE_BYTES)
 
 
 COSTLY = ("export", "report", "compare", "fit", "run", "debug")
@@ -233,7 +224,7 @@ STAND_INS: dict[str, Callable[[Path], object]] = {
     "link to itself": lambda path: path.symlink_to(path.name),
     "link out": lambda path: path.symlink_to("/etc/passwd"),
     "folder": Path.mkdir,
-    "10 GB": _sparse,
+    "10 GB": lambda path: (path.touch(), os.truncate(path, SPARSE_BYTES)),
 }
 
 
@@ -298,25 +289,23 @@ def read_through_the_api(store: str) -> tuple[int, str]:
 
 
 def invoke(*words: str, expect: int | None = None) -> tuple[int, str]:
-    """Call the command line in this process; what it warns of is part of what it says, as in a process of its own."""
+    """Call the command line in this process. Warnings are part of its output, as in a separate process."""
     warnings = io.StringIO()
     handler = logging.StreamHandler(warnings)
     logging.getLogger("depthrate").addHandler(handler)
     try:
-        result = CliRunner().invoke(app, list(words))
+        code, output = here.invoke(*words)
     finally:
         logging.getLogger("depthrate").removeHandler(handler)
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert expect in (None, result.exit_code), result.output
-    return result.exit_code, result.output + warnings.getvalue()
+    assert expect in (None, code), output
+    return code, output + warnings.getvalue()
 
 
 class TooLongError(BaseException):
     """A command went on for longer than `HANG_S`."""
 
 
-@contextmanager
+@contextlib.contextmanager
 def watched() -> Iterator[Callable[[], int]]:
     """Let nothing in here take longer than `HANG_S`; it gets what says how much memory this process took meanwhile, at most."""
 
@@ -409,38 +398,33 @@ class Matrix:
         if taken > MOST_BYTES:
             return outcome("memory", f"{taken / 1e9:.2f} GB")
         words, path = "".join(said.split()), self.paths[kind].removeprefix("store/")
-        names_it = (
-            Path(path).name in said or path in words or (kind == "code" and path.partition("/files/")[0] in words)
-        )
+        names_it = Path(path).name in said or path in words
+        names_it |= kind == "code" and path.partition("/files/")[0] in words
         names_it |= kind == "unpacked code" and self.place.code in words
-        if code != self._codes[name]:
-            return outcome("refused" if names_it else "silent", said[-400:])
-        return outcome("named" if names_it else "as ever", said[-400:])
+        refused = code != self._codes[name]
+        return outcome(
+            ("refused" if refused else "named") if names_it else "silent" if refused else "as ever", said[-400:]
+        )
 
 
 def main() -> None:
-    """Print the table of all."""
+    """Print the table of all. Costly commands meet pipes and 10 GB only."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", nargs="*", help="default: all")
     parser.add_argument("--stand-ins", nargs="*", default=list(STAND_INS))
-    parser.add_argument("--commands", nargs="*")
-    parser.add_argument(
-        "--costly", nargs="*", default=["pipe", "10 GB"], help="with which stand-ins costly commands go"
-    )
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     counts, faults, seconds = Counter[str](), list[Outcome](), 0.0
     print("| kind | stand-in | as ever | named | refused | faults |\n|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         matrix = Matrix(make_place(Path(folder)))
-        for stand_in in given.stand_ins:
-            left_out = () if stand_in in given.costly else COSTLY
-            names = [name for name in given.commands or matrix.names if name not in left_out]
-            for kind in given.kinds or matrix.paths:
-                found = list(matrix.outcomes(kind, stand_in, names))
-                faults += [outcome for outcome in found if outcome.is_fault]
-                whats = Counter("fault" if outcome.is_fault else outcome.what for outcome in found)
+        for stand_in in arguments.stand_ins:
+            names = [name for name in matrix.names if stand_in in ("pipe", "10 GB") or name not in COSTLY]
+            for kind in arguments.kinds or matrix.paths:
+                outcomes = list(matrix.outcomes(kind, stand_in, names))
+                faults += [outcome for outcome in outcomes if outcome.is_fault]
+                whats = Counter("fault" if outcome.is_fault else outcome.what for outcome in outcomes)
                 counts += whats
-                seconds = max([seconds, *(outcome.seconds for outcome in found)])
+                seconds = max([seconds, *(outcome.seconds for outcome in outcomes)])
                 cells = [kind, stand_in, *(whats[what] for what in ("as ever", "named", "refused", "fault"))]
                 print(f"| {' | '.join(map(str, cells))} |", flush=True)
     print(f"\n{counts.total()} calls, {dict(counts)}, the longest {seconds:.1f} processor s", *faults, sep="\n")
@@ -448,5 +432,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.path[:0] = [str(Path(__file__).parents[2])]
     main()

@@ -38,6 +38,7 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance import verify
 from depthrate.storage.maintenance.compact import compact
 from depthrate.sweeps.load import sweep_of_spec
+from tests.support.here import invoke
 from tests.support.tests_rows import commit
 
 SPEC = {
@@ -135,31 +136,22 @@ def mutate(store: Store, rng: random.Random) -> str:
 
 def _mutate_file(store: Store, path: str, rng: random.Random) -> str:
     content = store.read(path)
-    kind = rng.choice(["empty", "cut", "flip", "delete", "rename", "swap", "link", "nested", "append"])
-    full = Path(store.full_path(path))
-    if kind == "empty":
-        full.write_bytes(b"")
-    elif kind == "cut":
-        full.write_bytes(content[: rng.randrange(len(content) + 1)])
-    elif kind == "flip" and content:
-        changed = bytearray(content)
-        changed[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
-        full.write_bytes(bytes(changed))
-    elif kind == "rename":
-        full.rename(
-            full.with_name(rng.choice(["..x", "a b", "x\ny", "-", "é.json", f"{A}.json", f"{B}.parquet", "x.parquet"]))
-        )
-    elif kind == "swap":
-        full.write_bytes(store.read(rng.choice(sorted(store.list()))))
-    elif kind == "link":
-        full.unlink()
-        full.symlink_to(Path(store.root).parent / "keys.txt")
-    elif kind == "nested":
-        full.write_bytes(b"[" * 100_000)
-    elif kind == "append":
-        full.write_bytes(content + b"\x00{")
-    else:
-        full.unlink()
+    full, middle = Path(store.full_path(path)), rng.randrange(max(1, len(content)))
+    names = ["..x", "a b", "x\ny", "-", "é.json", f"{A}.json", f"{B}.parquet", "x.parquet"]
+    flipped = content[:middle] + bytes(byte ^ 1 << rng.randrange(8) for byte in content[middle : middle + 1])
+    changes: dict[str, Callable[[], object]] = {
+        "empty": lambda: full.write_bytes(b""),
+        "cut": lambda: full.write_bytes(content[:middle]),
+        "flip": lambda: full.write_bytes(flipped + content[middle + 1 :]),
+        "delete": full.unlink,
+        "rename": lambda: full.rename(full.with_name(rng.choice(names))),
+        "swap": lambda: full.write_bytes(store.read(rng.choice(sorted(store.list())))),
+        "link": lambda: (full.unlink(), full.symlink_to(Path(store.root).parent / "keys.txt")),
+        "nested": lambda: full.write_bytes(b"[" * 100_000),
+        "append": lambda: full.write_bytes(content + b"\x00{"),
+    }
+    kind = rng.choice(list(changes))
+    changes[kind]()
     return kind
 
 
@@ -226,7 +218,7 @@ def can_be_known(what: str) -> bool:
     return not what.startswith(HINTS) and not what.endswith(", forged") and not what.startswith("sweeps/tiny/cancel")
 
 
-def fuzz(count: int, seed: int, invoke: Callable[..., tuple[int, str]], place: Path) -> tuple[Counter[str], list[str]]:
+def fuzz(count: int, seed: int, place: Path) -> tuple[Counter[str], list[str]]:
     """Mutate a store `count` times, each time from the beginning, and return (counts, faults)."""
     store, sweep = make_store(place)
     verify.YOUNG_S = -10.0  # nothing of it is on its way to a commit
@@ -267,14 +259,10 @@ def fuzz(count: int, seed: int, invoke: Callable[..., tuple[int, str]], place: P
         if matters and named == 0 and can_be_known(mutation):
             faults.append(f"{what}: matters and was not named")
         for name, arguments in commands.items():
-            if name in ("compact", "repair") or rng.random() < 0.4:
-                if name == "compact" and rng.random() < 0.5:
-                    continue
+            if rng.random() < {"compact": 0.5, "repair": 1.0}.get(name, 0.4):
                 run(name, arguments)
         if number % 50 == 49:
-            print(
-                f"{number + 1} mutations, {len(faults)} faults", *faults[-3:], sep="\n  ", file=sys.stderr, flush=True
-            )
+            print(f"{number + 1} mutations, {len(faults)} faults", *faults[-3:], sep="\n  ", file=sys.stderr)
         if outside(place) != before:
             faults.append(f"{what}: something outside the store was touched")
             return counts, faults
@@ -287,24 +275,13 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    from click.testing import CliRunner
-
-    from depthrate.orchestrator.cli.app import app
-
-    def invoke(*arguments: str) -> tuple[int, str]:
-        result = CliRunner().invoke(app, list(arguments))
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return result.exit_code, result.output
-
     with tempfile.TemporaryDirectory() as folder:
         os.environ.pop("DEPTHRATE_STORE", None)
-        counts, faults = fuzz(given.count, given.seed, invoke, Path(folder) / "place")
+        counts, faults = fuzz(given.count, given.seed, Path(folder) / "place")
     print(json.dumps(counts, indent=1, sort_keys=True))
     print(f"{len(faults)} faults", *faults, sep="\n")
     sys.exit(bool(faults))
 
 
 if __name__ == "__main__":
-    sys.path[:0] = [str(Path(__file__).parents[2])]
     main()

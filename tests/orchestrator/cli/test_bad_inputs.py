@@ -16,8 +16,7 @@ from click.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.storage.files.store import Store
-from tests.support.bad_arguments import bad_arguments
-from tests.support.bad_inputs import Row, bad_sweeps
+from tests.support.bad_inputs import Row, bad_arguments, bad_sweeps
 from tests.support.here import TINY
 from tests.support.tests_rows import commit
 

@@ -13,14 +13,7 @@ import yaml
 from click.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
-from tests.support.here import TINY
-
-
-def invoke(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, list(arguments))
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.output
+from tests.support.here import TINY, invoke
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors import registry
 from depthrate.storage.files.store import Store
+from tests.support.launches import committed
 from tests.support.one_by_one import TOY
-from tests.support.outcomes import committed
 
 
 def test_it_runs_a_sweep_from_the_command_line(folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,8 +28,7 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState
 from depthrate.sweeps.load import sweep_of_spec
 from depthrate.sweeps.spec import SweepSpec
-from tests.support.launches import job_options
-from tests.support.outcomes import committed, raw_rows, states
+from tests.support.launches import committed, job_options, raw_rows, states
 
 OWN_TASKS = Path(__file__).parents[2] / "support/own_tasks.py"
 KINDS = (

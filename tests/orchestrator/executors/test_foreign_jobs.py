@@ -8,13 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack, jobs_of_sweep
 from depthrate.slurm import job_states
 from depthrate.storage.catalog.specs import write_spec
 from depthrate.storage.files.store import Store
+from tests.support.here import printed
 
 OURS, LIE = (f"depthrate-s-20260101T000000_{letter * 12}" for letter in "ab")
 CONFIG = "ClusterName = lab\nMaxArraySize = 1001\nMaxJobCount = 10000\n"
@@ -56,25 +55,17 @@ def shared(folder: Store) -> Store:
     return folder
 
 
-def call(*arguments: str) -> str:
-    result = CliRunner().invoke(app, list(arguments))
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
 def test_cancel_ends_the_jobs_of_the_sweep_and_no_others(
     shared: Store, queue: Callable[..., None], tmp_path: Path
 ) -> None:
     queue(("7", "RUNNING", OURS), ("8", "RUNNING", "thesis"))
-    assert "1 job of s cancelled" in call("cancel", "s", "--store", shared.root)
+    assert "1 job of s cancelled" in printed("cancel", "s", "--store", shared.root)
     assert (tmp_path / "cancelled").read_text().split() == ["--quiet", "7"]
 
 
 def test_status_counts_only_them(shared: Store, queue: Callable[..., None]) -> None:
     queue(("7", "PENDING", OURS), ("8", "RUNNING", "thesis"))
-    (status,) = json.loads(call("status", "s", "--json", "--store", shared.root))
+    (status,) = json.loads(printed("status", "s", "--json", "--store", shared.root))
     assert (status["slurm_jobs"]["waiting"], status["slurm_jobs"]["running"]) == (1, 0)
 
 

@@ -7,15 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors import machine
-
-
-def invoke(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
-    return result.exit_code, result.output
+from tests.support.here import invoke
 
 
 @pytest.fixture

@@ -5,13 +5,12 @@ import threading
 
 import polars
 import pytest
-from click.testing import CliRunner
 from deltalake import DeltaTable
 
 from depthrate.orchestrator.analysis.open_results import results_of
-from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.export import delta
 from depthrate.storage.files.store import existing_store
+from tests.support.here import printed
 
 LAW = """import depthrate
 @depthrate.task()
@@ -19,12 +18,6 @@ def law(*, depth: int, rate: float = 0.5):
     return {"metrics": [{"layer": layer, "nc1": layer ** -rate} for layer in range(1, depth + 1)],
             "curves": [{"step": step, "loss": 1 / (1 + step)} for step in range(3)]}
 """
-
-
-def invoked(*arguments, code=0):
-    result = CliRunner().invoke(app, [*map(str, arguments)])
-    assert result.exit_code == code, result.output
-    return result.output
 
 
 @pytest.fixture
@@ -59,23 +52,23 @@ def _plain(rows):
 def test_tables_follow_the_store_through_runs_compaction_and_removals(tmp_path, law):
     store, folder = tmp_path / "store", tmp_path / "delta"
     sweep = law({"depth": [1, 2, 3]})
-    invoked("run", sweep, "--store", store)
-    assert "trials: 3 trials written; " in invoked("export", sweep, folder, "--delta", "--store", store)
+    printed("run", sweep, "--store", store)
+    assert "trials: 3 trials written; " in printed("export", sweep, folder, "--delta", "--store", store)
     assert assert_equal(store, folder) == 3
     versions = [DeltaTable(f"{folder}/law/{name}").version() for name in delta.DELTA_TABLES]
-    assert "trials: 0 trials written; " in invoked("export", sweep, folder, "--delta", "--store", store)
+    assert "trials: 0 trials written; " in printed("export", sweep, folder, "--delta", "--store", store)
     assert [DeltaTable(f"{folder}/law/{name}").version() for name in delta.DELTA_TABLES] == versions
     sweep = law({"depth": [1, 2, 3, 4], "rate": [0.5, 1]})  # `rate` was a column without any value so far
-    invoked("run", sweep, "--store", store)
-    assert "trials: 5 trials written; " in invoked("export", sweep, folder, "--delta", "--store", store)
+    printed("run", sweep, "--store", store)
+    assert "trials: 5 trials written; " in printed("export", sweep, folder, "--delta", "--store", store)
     assert assert_equal(store, folder) == 8
-    invoked("compact", "--retain-hours", "0", "--store", store)
-    assert "trials: 0 trials written; " in invoked("export", sweep, folder, "--delta", "--store", store)
-    invoked("trials", "rm", "--where", "depth = 4", "--yes", "--store", store)
-    assert "trials: 0 trials written, 2 removed" in invoked("export", sweep, folder, "--delta", "--store", store)
+    printed("compact", "--retain-hours", "0", "--store", store)
+    assert "trials: 0 trials written; " in printed("export", sweep, folder, "--delta", "--store", store)
+    printed("trials", "rm", "--where", "depth = 4", "--yes", "--store", store)
+    assert "trials: 0 trials written, 2 removed" in printed("export", sweep, folder, "--delta", "--store", store)
     assert assert_equal(store, folder) == 6
-    invoked("run", sweep, "--store", store)
-    assert "trials: 2 trials written; " in invoked("export", sweep, folder, "--delta", "--store", store)
+    printed("run", sweep, "--store", store)
+    assert "trials: 2 trials written; " in printed("export", sweep, folder, "--delta", "--store", store)
     assert assert_equal(store, folder) == 8
 
 
@@ -83,11 +76,11 @@ def test_tables_follow_the_store_through_runs_compaction_and_removals(tmp_path, 
 def test_a_trial_that_was_run_again_stands_once(tmp_path, law):
     store, folder = tmp_path / "store", tmp_path / "delta"
     sweep = law({"depth": [1, 2]})
-    invoked("run", sweep, "--store", store)
-    invoked("export", sweep, folder, "--delta", "--store", store)
-    invoked("trials", "rm", "--where", "depth > 0", "--yes", "--store", store)
-    invoked("run", sweep, "--store", store)
-    assert "trials: 2 trials written, 2 removed" in invoked("export", sweep, folder, "--delta", "--store", store)
+    printed("run", sweep, "--store", store)
+    printed("export", sweep, folder, "--delta", "--store", store)
+    printed("trials", "rm", "--where", "depth > 0", "--yes", "--store", store)
+    printed("run", sweep, "--store", store)
+    assert "trials: 2 trials written, 2 removed" in printed("export", sweep, folder, "--delta", "--store", store)
     assert assert_equal(store, folder) == 2
 
 
@@ -95,25 +88,25 @@ def test_a_trial_that_was_run_again_stands_once(tmp_path, law):
 def test_a_column_whose_type_has_changed_is_written_whole_and_not_cast(tmp_path, law):
     store, folder = tmp_path / "store", tmp_path / "delta"
     sweep = law({"depth": [1, 2], "rate": [1.0]})
-    invoked("run", sweep, "--store", store)
-    invoked("export", sweep, folder, "--delta", "--store", store)
+    printed("run", sweep, "--store", store)
+    printed("export", sweep, folder, "--delta", "--store", store)
     trials = DeltaTable(f"{folder}/law/trials")
     polars.read_delta(str(folder / "law" / "trials")).with_columns(rate=polars.lit(1, polars.Int64)).write_delta(
         trials.table_uri, mode="overwrite", delta_write_options={"schema_mode": "overwrite"}
     )
-    invoked("run", law({"depth": [1, 2], "rate": [1.0, 2.5]}), "--store", store)
-    invoked("export", tmp_path / "law.yaml", folder, "--delta", "--store", store)
+    printed("run", law({"depth": [1, 2], "rate": [1.0, 2.5]}), "--store", store)
+    printed("export", tmp_path / "law.yaml", folder, "--delta", "--store", store)
     assert assert_equal(store, folder) == 4
 
 
 def test_an_export_that_was_stopped_between_two_tables_is_completed_by_the_next(tmp_path, law, monkeypatch):
     store, folder = tmp_path / "store", tmp_path / "delta"
     sweep = law({"depth": [1, 2]})
-    invoked("run", sweep, "--store", store)
+    printed("run", sweep, "--store", store)
     with monkeypatch.context() as patched:
         patched.setattr(delta, "DELTA_TABLES", ("trials",))
-        invoked("export", sweep, folder, "--delta", "--store", store)
-    said = invoked("export", sweep, folder, "--delta", "--store", store)
+        printed("export", sweep, folder, "--delta", "--store", store)
+    said = printed("export", sweep, folder, "--delta", "--store", store)
     assert "trials: 0 trials written; metrics: 2 trials written; curves: 2 trials written" in said
     assert assert_equal(store, folder) == 2
 
@@ -122,9 +115,9 @@ def test_an_export_that_was_stopped_between_two_tables_is_completed_by_the_next(
 def test_of_two_exports_at_once_one_is_refused_and_nothing_stands_twice(tmp_path, law):
     store, folder = tmp_path / "store", tmp_path / "delta"
     sweep = law({"depth": [1]})
-    invoked("run", sweep, "--store", store)
-    invoked("export", sweep, folder, "--delta", "--store", store)
-    invoked("run", law({"depth": [1, 2, 3]}), "--store", store)
+    printed("run", sweep, "--store", store)
+    printed("export", sweep, folder, "--delta", "--store", store)
+    printed("run", law({"depth": [1, 2, 3]}), "--store", store)
     ready, ended = threading.Barrier(2), []
 
     def attempts(table, original=delta._attempts):
@@ -149,15 +142,15 @@ def test_of_two_exports_at_once_one_is_refused_and_nothing_stands_twice(tmp_path
             thread.join()
     refused = [end for end in ended if end != "written"]
     assert len(ended) == 2 and len(refused) == 1 and "at the same time" in refused[0], ended
-    invoked("export", tmp_path / "law.yaml", folder, "--delta", "--store", store)
+    printed("export", tmp_path / "law.yaml", folder, "--delta", "--store", store)
     assert assert_equal(store, folder) == 3
 
 
 def test_what_is_no_place_for_a_table_is_refused_in_a_line(tmp_path, law):
     store = tmp_path / "store"
     sweep = law({"depth": [1]})
-    invoked("run", sweep, "--store", store)
+    printed("run", sweep, "--store", store)
     (tmp_path / "file").write_text("x")
-    said = invoked("export", sweep, tmp_path / "file", "--delta", "--store", store, code=2)
+    said = printed("export", sweep, tmp_path / "file", "--delta", "--store", store, code=2)
     assert said.startswith("depthrate: cannot write Delta tables below ") and said.count("\n") == 1
-    assert "exclude each other" in invoked("export", sweep, tmp_path, "--delta", "--mlflow", "--store", store, code=2)
+    assert "exclude each other" in printed("export", sweep, tmp_path, "--delta", "--mlflow", "--store", store, code=2)

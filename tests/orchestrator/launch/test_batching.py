@@ -26,8 +26,7 @@ from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.maintenance.verify import verify
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.sweeps.packing import Pack, make_pack
-from tests.support.launches import drive, job_options, plan_of
-from tests.support.outcomes import committed, raw_rows, states
+from tests.support.launches import committed, drive, job_options, plan_of, raw_rows, states
 
 SHORT_TASKS = Path(__file__).parents[2] / "support/short_tasks.py"
 

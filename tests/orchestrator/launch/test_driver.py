@@ -24,13 +24,15 @@ from tests.support.launches import (
     OWN_TASKS,
     IdleExecutor,
     clock_of,
+    committed,
     drive,
     drive_task,
     job_options,
     plan_of,
     plan_of_depths,
+    raw_rows,
+    states,
 )
-from tests.support.outcomes import committed, raw_rows, states
 from tests.support.tests_rows import commit
 
 STEADY = OWN_TASKS.with_name("steady_task.py")

@@ -23,8 +23,7 @@ from depthrate.orchestrator.worker.attempt_runner import run_job
 from depthrate.orchestrator.worker.context import StopFlag
 from depthrate.storage.attempts.heartbeats import NodeHeartbeats
 from depthrate.storage.files.store import Store
-from tests.support.launches import job_options
-from tests.support.outcomes import committed, states
+from tests.support.launches import committed, job_options, states
 
 SHORT_TASKS = Path(__file__).parents[2] / "support/short_tasks.py"
 HANGS = """

@@ -23,40 +23,35 @@ from depthrate.orchestrator.console.tables import print_rows
 from depthrate.sweeps.json_schema import sweep_schema
 from depthrate.sweeps.load import SHIPPED, load_sweep
 from depthrate.tasks.registry import registered_tasks
-
-
-def invoke(*arguments: str) -> str:
-    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
+from tests.support.here import printed
 
 
 def test_version_help_and_completion() -> None:
-    assert invoke("--version") == f"{version('depthrate')}\n"
-    assert invoke("-h") == invoke("--help") and "--install-completion" in invoke("-h")
-    assert "KEY=VALUE" in invoke("run", "-h")
+    assert printed("--version") == f"{version('depthrate')}\n"
+    assert printed("-h") == printed("--help") and "--install-completion" in printed("-h")
+    assert "KEY=VALUE" in printed("run", "-h")
 
 
 def test_what_init_writes_runs_and_is_never_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    invoke("init", "start")
-    assert "mine: 12 trials, 0 done" in invoke("plan", "start/sweep.yaml")
+    printed("init", "start")
+    assert "mine: 12 trials, 0 done" in printed("plan", "start/sweep.yaml")
     own = yaml.safe_load((tmp_path / "start/sweep.yaml").read_text()) | {"task": "./my_task.py:power_law", "params": {}}
     (tmp_path / "start/own.yaml").write_text(yaml.safe_dump(own))
-    assert "12 trials, 0 done" in invoke("plan", "start/own.yaml")
+    assert "12 trials, 0 done" in printed("plan", "start/own.yaml")
     again = CliRunner().invoke(app, ["init", "start"])
     assert again.exit_code == 2 and "sweep.yaml exists already" in again.stderr
     monkeypatch.chdir(tmp_path / "start")
     for name in ("sweep.yaml", "my_task.py", "sweep.schema.json"):
         Path(name).unlink()
-    invoke("init")
-    assert "mine: 12 trials, 0 done" in invoke("plan", "sweep.yaml")
+    printed("init")
+    assert "mine: 12 trials, 0 done" in printed("plan", "sweep.yaml")
 
 
 def test_the_schema_accepts_every_shipped_sweep_and_names_what_is_wrong(tmp_path: Path) -> None:
     jsonschema = pytest.importorskip("jsonschema", reason="comes with nbclient of depthrate[dev]")
     schema = sweep_schema(registered_tasks())
-    assert json.loads(invoke("schema")) == schema
+    assert json.loads(printed("schema")) == schema
     validator = jsonschema.Draft202012Validator(schema)
     for path in SHIPPED.rglob("*.yaml"):
         assert not list(validator.iter_errors(yaml.safe_load(path.read_text()))), path
@@ -65,7 +60,7 @@ def test_the_schema_accepts_every_shipped_sweep_and_names_what_is_wrong(tmp_path
     assert "widht" in said and "fits" in said
     for place in ({"params": {"width": "wide"}}, {"grid": {"width": [0]}}, {"grids": [{"zip": {"width": ["wide"]}}]}):
         assert list(validator.iter_errors({"name": "w", "task": "collapse", **place})), place
-    assert len(invoke("schema")) < 170_000, "each parameter stands there once"
+    assert len(printed("schema")) < 170_000, "each parameter stands there once"
 
 
 def test_what_set_changes_is_a_sweep_of_its_own() -> None:

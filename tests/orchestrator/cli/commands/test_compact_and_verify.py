@@ -9,11 +9,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from click.testing import CliRunner
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.record import new_attempt_id
-from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors.base import AttemptSpec
 from depthrate.orchestrator.launch.autocompact import AutoCompactor
 from depthrate.orchestrator.launch.launch_plan import check_sweep
@@ -22,17 +20,10 @@ from depthrate.orchestrator.worker.context import StopFlag
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.load import sweep_of_spec
-from tests.support.here import TINY
+from tests.support.here import TINY, invoke
 from tests.support.launches import job_options
 from tests.support.s3_server import S3Server
 from tests.support.tests_rows import commit
-
-
-def invoke(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, list(arguments))
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.output
 
 
 @pytest.fixture

@@ -12,11 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from click.testing import CliRunner
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
-from depthrate.orchestrator.cli.app import app
 from depthrate.slurm.command import SlurmError
 from depthrate.slurm.profile import load_profile
 from depthrate.storage.catalog.code import hash_index, read_code
@@ -31,17 +29,11 @@ from depthrate.storage.tables.schema import TRIALS
 from depthrate.sweeps import load
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.load import load_sweep
+from tests.support.here import invoke
 from tests.support.tests_rows import commit
 
 A, B = (f"20260101T000000_{letter * 12}" for letter in "ab")
 DEEP = 100_000
-
-
-def call(*words: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, list(words))
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.output
 
 
 @pytest.mark.parametrize("at", [1e30, -1e30, 10**400, "soon"])
@@ -51,7 +43,7 @@ def test_a_record_that_begins_at_no_time_is_no_record(tmp_path: Path, at: object
     record = {"attempt_id": B, "sweep": "s", "trial_ids": ["t2"], "state": "failed", "started_at": at, "host": "h"}
     store.write(f"attempts/sweep=s/{B}.json", json.dumps(record).encode())
     assert [row[0] for row in results_of(store).sql("select attempt_id from attempts").fetchall()] == [A]
-    assert call("logs", "t2", "--store", store.root)[0] == 2
+    assert invoke("logs", "t2", "--store", store.root)[0] == 2
     (finding,) = verify(store, builtin_columns()).findings
     assert finding.path.endswith(f"{B}.json")
 
@@ -62,16 +54,16 @@ def test_other_times_that_are_none_are_not_known(tmp_path: Path, at: str) -> Non
     record = {"attempt_id": A, "sweep": "s", "trial_ids": ["t1"], "state": "failed", "started_at": 1e9, "host": "h"}
     store.write(f"attempts/sweep=s/{A}.json", json.dumps(record | {at: 1e30}).encode())
     (seen,) = results_of(store).sql("select started_at, ended_at, heartbeat_at from attempts").fetchall()
-    assert seen == (1e9, None, None) and call("logs", "t1", "--store", store.root)[0] == 0
+    assert seen == (1e9, None, None) and invoke("logs", "t1", "--store", store.root)[0] == 0
 
 
 def test_a_task_file_that_is_a_link_to_itself_is_said_to_be_one(tmp_path: Path) -> None:
     (tmp_path / "law.py").symlink_to("law.py")
     (tmp_path / "s.yaml").write_text(yaml.safe_dump({"name": "s", "task": "./law.py:law", "grid": {"depth": [1]}}))
     (tmp_path / "me.yaml").symlink_to("me.yaml")
-    code, said = call("plan", str(tmp_path / "s.yaml"), "--store", str(tmp_path / "store"))
+    code, said = invoke("plan", str(tmp_path / "s.yaml"), "--store", str(tmp_path / "store"))
     assert code == 2 and "law.py is a broken link" in said
-    code, said = call("plan", str(tmp_path / "me.yaml"), "--store", str(tmp_path / "store"))
+    code, said = invoke("plan", str(tmp_path / "me.yaml"), "--store", str(tmp_path / "store"))
     assert code == 2 and "does not exist" in said
 
 

@@ -2,21 +2,13 @@
 
 import json
 
-from click.testing import CliRunner
-
-from depthrate.orchestrator.cli.app import app
+from tests.support.here import printed
 
 LAW = """import depthrate
 @depthrate.task()
 def law(*, depth: int):
     return {"metrics": [{"layer": depth, "nc1": 1 / depth}]}
 """
-
-
-def invoked(*arguments):
-    result = CliRunner().invoke(app, [*map(str, arguments)])
-    assert result.exit_code == 0, result.output
-    return result.output
 
 
 def test_a_folder_of_sweeps_is_planned_a_row_a_sweep_and_says_what_each_lacks(tmp_path, monkeypatch):
@@ -31,16 +23,16 @@ def test_a_folder_of_sweeps_is_planned_a_row_a_sweep_and_says_what_each_lacks(tm
         "params: {arch: rn1, dataset: mnist, samples_per_class: 20, depth: 2, weight_decay: 0.005, lr: 0.1, steps: 100}\n"
     )
     (folder / "c.yaml").write_text("name: c\ntask: no_such_task\n")
-    invoked("run", folder / "a.yaml", "--set", "depth=[1, 2]", "--set", "name=a", "--store", store)
-    a, b, c = json.loads(invoked("plan", folder, "--store", store, "--json"))
+    printed("run", folder / "a.yaml", "--set", "depth=[1, 2]", "--set", "name=a", "--store", store)
+    a, b, c = json.loads(printed("plan", folder, "--store", store, "--json"))
     assert a == {"sweep": f"{folder}/a.yaml", "trials": 3, "done": 2, "packs": 1, "hours": a["hours"], "lacks": None}
     assert (b["trials"], b["packs"]) == (1, 1) and b["hours"] > 0 and "data set 'mnist' not found" in b["lacks"]
     assert c["trials"] is None and "no_such_task" in c["lacks"]
-    text = invoked("plan", folder, "--store", store)
+    text = printed("plan", folder, "--store", store)
     assert "missing in 1 sweep: data set 'mnist' not found\n" in text and "3 sweeps: " in text
 
 
 def test_the_shipped_sweeps_of_a_folder_have_a_row_each(tmp_path):
-    rows = json.loads(invoked("plan", "papers/words/", "--store", tmp_path / "store", "--json"))
+    rows = json.loads(printed("plan", "papers/words/", "--store", tmp_path / "store", "--json"))
     assert len(rows) > 10 and all(row["sweep"].startswith("papers/words/") for row in rows)
     assert {row["lacks"] for row in rows} == {None} and all(row["hours"] > 0 for row in rows)

@@ -12,14 +12,9 @@ from click.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.cli.commands.init import TASK
+from tests.support.here import printed
 
 GRID = "task: ./my_task.py:power_law\nseeds: 3\nparams: {noise: 0.05}\nfit: [{metric: nc1, x: depth}]\n"
-
-
-def invoke(*arguments: str) -> str:
-    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
 
 
 def refused(*arguments: str) -> str:
@@ -36,7 +31,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, depths in (("low", "[2, 3, 5]"), ("high", "[5, 8, 13]")):
         (folder / f"{name}.yaml").write_text(f"name: {name}\ngrid: {{depth: {depths}}}\n{GRID}")
     for sweep in (("low.yaml",), ("high.yaml",), ("low.yaml", "--set", "exponent=1.0")):
-        invoke("run", str(folder / sweep[0]), *sweep[1:], "--workers", "1", "--store", str(folder / "store"))
+        printed("run", str(folder / sweep[0]), *sweep[1:], "--workers", "1", "--store", str(folder / "store"))
     return folder
 
 
@@ -48,7 +43,7 @@ def store(ran: Path, tmp_path: Path) -> str:
 
 def ask(store: str, sql: str, *options: str) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = json.loads(
-        invoke("query", sql, "--json", "--store", store, *options).split("\nnote")[0]
+        printed("query", sql, "--json", "--store", store, *options).split("\nnote")[0]
     )
     return rows
 
@@ -78,23 +73,23 @@ def test_an_average_over_different_settings_is_said_to_be_one(store: str) -> Non
 
 @pytest.mark.slow
 def test_sweeps_are_compared(store: str) -> None:
-    told = json.loads(invoke("compare", "low", "low.exponent-1.0", "--json", "--store", store))
+    told = json.loads(printed("compare", "low", "low.exponent-1.0", "--json", "--store", store))
     assert told["parameters"] == {"exponent": [[0.5], [1.0]]} and told["shared"] == 0
     (fit,) = told["fits"]
     assert fit["first"]["exponent"] == pytest.approx(0.5, abs=0.1) and fit["p_equal"] < 1e-3
-    told = json.loads(invoke("compare", "low", "high", "--json", "--store", store))
+    told = json.loads(printed("compare", "low", "high", "--json", "--store", store))
     assert told["parameters"] == {"depth": [[2, 3, 5], [5, 8, 13]]} and told["shared"] == 3
     assert told["fits"][0]["p_equal"] > 0.01, "they have one exponent"
-    assert "p(equal)" in invoke("compare", "low", "high", "--store", store)
+    assert "p(equal)" in printed("compare", "low", "high", "--store", store)
 
 
 @pytest.mark.slow
 def test_the_launch_of_a_store_is_run_again_by_its_name_and_what_there_is_none_of_is_told(store: str) -> None:
-    assert "low: 9 trials, 9 done" in invoke("plan", "low", "--store", store)
-    assert "low.depth-21: 3 trials, 0 done" in invoke("plan", "low", "--set", "depth=21", "--store", store)
+    assert "low: 9 trials, 9 done" in printed("plan", "low", "--store", store)
+    assert "low.depth-21: 3 trials, 0 done" in printed("plan", "low", "--set", "depth=21", "--store", store)
     trial_id = str(ask(store, "select trial_id from results where depth = 2 and exponent = 0.5 limit 1")[0]["trial_id"])
-    invoke("trials", "rm", trial_id, "--yes", "--store", store)
-    assert "low: 9 trials, 8 done, 1 to run" in invoke("run", "low", "--workers", "1", "--store", store)
+    printed("trials", "rm", trial_id, "--yes", "--store", store)
+    assert "low: 9 trials, 8 done, 1 to run" in printed("run", "low", "--workers", "1", "--store", store)
     for verb in ("run", "plan", "status", "fit", "report"):
         said = refused(verb, "lo", "--store", store)
         assert "'lo' does not exist" in said and f"Sweeps in {store}: high, low, low.exponent-1.0" in said
@@ -103,51 +98,51 @@ def test_the_launch_of_a_store_is_run_again_by_its_name_and_what_there_is_none_o
 
 @pytest.mark.slow
 def test_a_sweep_is_removed_and_brought_back(store: str) -> None:
-    shown = invoke("sweeps", "rm", "low", "--store", store)
+    shown = printed("sweeps", "rm", "low", "--store", store)
     assert "6 committed trials to remove" in shown and "3 trials kept for other sweeps: high 3" in shown
     assert "nothing was removed" in shown and len(ask(store, "select * from trials")) == 24
-    invoke("sweeps", "rm", "low", "--yes", "--store", store)
+    printed("sweeps", "rm", "low", "--yes", "--store", store)
     assert len(ask(store, "select * from trials")) == 18
-    assert [s["sweep"] for s in json.loads(invoke("status", "--json", "--store", store))] == [
+    assert [s["sweep"] for s in json.loads(printed("status", "--json", "--store", store))] == [
         "high",
         "low.exponent-1.0",
     ]
-    assert all(s["ok"] == 9 for s in json.loads(invoke("status", "--json", "--store", store)))
+    assert all(s["ok"] == 9 for s in json.loads(printed("status", "--json", "--store", store)))
     assert "low" not in {row["sweep"] for row in ask(store, "select distinct sweep from fits")}
-    invoke("compact", "--store", store)
-    assert "removed: low, 6 trials" in invoke("sweeps", "list", "--store", store)
-    assert "restored low: 6 trials" in invoke("sweeps", "restore", "low", "--store", store)
+    printed("compact", "--store", store)
+    assert "removed: low, 6 trials" in printed("sweeps", "list", "--store", store)
+    assert "restored low: 6 trials" in printed("sweeps", "restore", "low", "--store", store)
     assert len(ask(store, "select * from trials")) == 24
-    assert json.loads(invoke("status", "low", "--json", "--store", store))[0]["ok"] == 9
-    invoke("sweeps", "rm", "low", "--yes", "--store", store)
-    invoke("compact", "--retain-hours", "0", "--store", store)
+    assert json.loads(printed("status", "low", "--json", "--store", store))[0]["ok"] == 9
+    printed("sweeps", "rm", "low", "--yes", "--store", store)
+    printed("compact", "--retain-hours", "0", "--store", store)
     assert "no removed sweep 'low'" in refused("sweeps", "restore", "low", "--store", store)
-    assert "all as committed" in invoke("verify", "--store", store)
+    assert "all as committed" in printed("verify", "--store", store)
     assert "which has: high" in refused("sweeps", "rm", "low", "--store", store)
 
 
 def test_a_sweep_is_renamed(store: str, ran: Path) -> None:
     assert "already" in refused("sweeps", "rename", "low", "high", "--store", store)
-    invoke("sweeps", "rename", "low", "first", "--store", store)
+    printed("sweeps", "rename", "low", "first", "--store", store)
     assert {row["sweep"] for row in ask(store, "select distinct sweep from fits")} >= {"first"}
     assert ask(store, "select count(*) as n from results where sweep = 'first'") == [{"n": 9}]
-    assert json.loads(invoke("status", "first", "--json", "--store", store))[0]["ok"] == 9
-    assert "removed or renamed: low, 0 trials" in invoke("sweeps", "list", "--store", store)
+    assert json.loads(printed("status", "first", "--json", "--store", store))[0]["ok"] == 9
+    assert "removed or renamed: low, 0 trials" in printed("sweeps", "list", "--store", store)
     spec = yaml.safe_load((ran / "low.yaml").read_text())
-    assert spec["name"] == "low" and "9 trials, 9 done" in invoke("plan", str(ran / "low.yaml"), "--store", store)
+    assert spec["name"] == "low" and "9 trials, 9 done" in printed("plan", str(ran / "low.yaml"), "--store", store)
 
 
 def test_results_of_trials_are_removed_brought_back_and_tagged(store: str) -> None:
     where = ("--where", "depth = 5 and seed = 0 and sweep = 'high'", "--store", store)
-    assert "high, low" in invoke("trials", "rm", *where)
-    invoke("trials", "rm", *where, "--yes")
-    pending = {s["sweep"]: s["pending"] for s in json.loads(invoke("status", "--json", "--store", store))}
+    assert "high, low" in printed("trials", "rm", *where)
+    printed("trials", "rm", *where, "--yes")
+    pending = {s["sweep"]: s["pending"] for s in json.loads(printed("status", "--json", "--store", store))}
     assert pending == {"high": 1, "low": 1, "low.exponent-1.0": 0}, "both have to run it again"
     assert "no removed results" in refused("trials", "restore", "--where", "depth = 13", "--store", store)
-    assert "restored results: 1 trial" in invoke("trials", "restore", *where)
+    assert "restored results: 1 trial" in printed("trials", "restore", *where)
     assert len(ask(store, "select * from trials")) == 24
     trial = str(ask(store, "select trial_id from trials where depth = 13 and seed = 1")[0]["trial_id"])
-    invoke("trials", "tag", "odd", trial[:12], "--store", store)
+    printed("trials", "tag", "odd", trial[:12], "--store", store)
     assert ask(store, "select trial_id from results where list_contains(tags, 'odd')") == [{"trial_id": trial}]
     assert "starts with 'zz'" in refused("trials", "rm", "zz", "--store", store)
     assert "no trials given" in refused("trials", "rm", "--store", store)
