@@ -109,7 +109,11 @@ template <int N> INLINE void block(long k, const Number* a, long row, long colum
     for (int j = 0; j < N; j++) sum[i][j] = start ? at(start, j) : at(c + i * c_row, j);
   for (long step = 0; step < k; step++) {
     Vector right[N];
-    for (int j = 0; j < N; j++) right[j] = ((const Unaligned*)(b + step * b_row))[j], hold(right[j]);
+    for (int j = 0; j < N; j++) {  // hold a local: GCC 12 would leave an array whose element is held on the stack
+      Vector loaded = ((const Unaligned*)(b + step * b_row))[j];
+      hold(loaded);
+      right[j] = loaded;
+    }
     for (int i = 0; i < ROWS; i++) {
       const Vector left = splat(a[i * row + step * column]);
       for (int j = 0; j < N; j++) sum[i][j] += left * right[j];
