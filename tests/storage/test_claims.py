@@ -42,6 +42,7 @@ def entered(store: Store, launch_id: str, sweep: str = "s") -> Claims:
     return claims
 
 
+@pytest.mark.slow
 def test_who_comes_later_leaves_what_is_claimed(store: Store) -> None:
     first, later = entered(store, "b"), Claims(store, "s", "a")
     first.acquire(TRIALS[:2])
@@ -65,6 +66,7 @@ def test_what_is_done_is_given_back(store: Store) -> None:
     assert second.peer_trials == {"t1", "t2"} and len(store.list()) == 2, "a launch keeps one file"
 
 
+@pytest.mark.slow
 def test_of_launches_at_the_same_moment_one_gets_each_trial(store: Store) -> None:
     """Several parallel races of four launches each, whose requests take random times."""
     chance = random.Random(0)

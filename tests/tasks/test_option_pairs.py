@@ -238,6 +238,7 @@ def crashes(task: Task, rows: Iterator[Row] | list[Row]) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_data")
 @pytest.mark.parametrize("name", TASKS)
 def test_some_rows_of_options_run_to_their_end(name):

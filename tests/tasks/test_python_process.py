@@ -32,6 +32,7 @@ def test_a_module_in_the_working_folder_is_not_executed(executed: Path) -> None:
     assert process.communicate(timeout=60)[0].strip() and process.returncode == 0 and not executed.exists()
 
 
+@pytest.mark.slow
 def test_nor_by_workers_compactions_and_drawing(executed: Path, tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
     for number in range(2):

@@ -894,6 +894,7 @@ def test_the_folder_of_what_failed_goes_once_another_job_has_done_its_work(
     assert not list(Path(folder.root).glob("slurm/s/*"))
 
 
+@pytest.mark.slow
 def test_folders_that_an_unreachable_controller_left_go_with_the_next_launch(
     executor: SlurmExecutor, scheduler: Scheduler, folder: Store
 ) -> None:

@@ -200,6 +200,7 @@ def half_open(server: Server, source: str, sent: bytes) -> socket.socket:
     return connection
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sent",
     [
@@ -306,6 +307,7 @@ HOSTILE_SQL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", HOSTILE_SQL.values(), ids=HOSTILE_SQL)
 def test_sql_of_one_client_ends_at_its_limits_and_others_are_answered(folder: Store, query: str) -> None:
     with served(fill(folder), timeout_s=1.0) as server:
@@ -332,6 +334,7 @@ def sql_processes() -> list[str]:
     return [command for command in commands if "sql_process" in command]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_sql_of_a_client_that_has_left_is_ended(folder: Store) -> None:
     before = len(sql_processes())  # of other servers in this process
@@ -343,6 +346,7 @@ def test_sql_of_a_client_that_has_left_is_ended(folder: Store) -> None:
         await_that(lambda: len(sql_processes()) == before, 10)
 
 
+@pytest.mark.slow
 def test_sql_of_one_client_leaves_room_for_others(folder: Store) -> None:
     with served(fill(folder), timeout_s=3.0) as server:
         answers: list[int] = []
@@ -522,6 +526,7 @@ def test_nobody_asks_nothing_is_read(folder: Store, monkeypatch: pytest.MonkeyPa
     poller.stop()
 
 
+@pytest.mark.slow
 def test_a_sweep_launched_a_moment_ago_is_there(folder: Store) -> None:
     with served(fill(folder)) as server:
         assert server.ask("/sweep/new/").status == 404

@@ -92,6 +92,7 @@ def test_classes_of_every_type_are_taken(y, entry):
     ENTRY_POINTS[entry](y)
 
 
+@pytest.mark.slow
 def test_language_models_are_told_what_a_row_a_sample_is():
     class Language(nn.Module):
         def __init__(self, as_rows=False):

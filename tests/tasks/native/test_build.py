@@ -128,6 +128,7 @@ def test_a_library_that_reads_other_calls_is_built_again(empty_cache):
         assert libraries(empty_cache) == [made]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [{"_fields_": [*Call._fields_, ("more", ctypes.c_int64)], "version": 1}, {"_fields_": Call._fields_, "version": 2}],
@@ -160,6 +161,7 @@ def small(flags=QUICK):
     return Path(library._library._name)
 
 
+@pytest.mark.slow
 def test_where_nothing_can_be_kept_this_process_keeps_it(monkeypatch, tmp_path, caplog):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -168,6 +170,7 @@ def test_where_nothing_can_be_kept_this_process_keeps_it(monkeypatch, tmp_path, 
     assert small() == made and caplog.text.count("XDG_CACHE_HOME") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("umask", [0o000, 0o002])
 def test_nobody_else_may_write_to_what_is_kept_whatever_the_umask(empty_cache, umask):
     (empty_cache.parent).mkdir()
@@ -212,6 +215,7 @@ def test_a_folder_of_somebody_else_is_not_used(empty_cache):
         os.chown(theirs, os.geteuid(), -1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["library", "lock"])
 def test_a_pipe_in_place_of_a_file_hangs_nothing(empty_cache, place):
     made = small()
@@ -245,6 +249,7 @@ def test_other_instruction_sets_of_this_processor_do_it_too(flags, monkeypatch):
     assert (native.theta_TP - eager.theta_TP).abs().max() < 5e-6
 
 
+@pytest.mark.slow
 def test_libraries_of_one_process_share_nothing(empty_cache):
     """If two types shared a file name, the library loaded first would serve both."""
     get()

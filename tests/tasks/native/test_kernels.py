@@ -40,6 +40,7 @@ def families(dtype=torch.float32):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "seeds"), list(families()))
 def test_the_first_gradient_is_as_near_to_float64_as_the_eager_one(family, seeds):
     for seed in seeds:
@@ -143,6 +144,7 @@ def test_who_diverges_is_noted_at_the_step_at_which_it_is_eagerly_and_disturbs_n
     assert torch.equal(taken(calm, 60, most=60)[:, :-1], trainer.theta_TP[[0, 3]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("call_s", "calls"), [(0.05, [1, 3, 7, 15, 20]), (0.2, [1, 2, 3]), (9.0, [1, 2, 3])])
 def test_calls_grow_while_they_take_a_fraction_of_a_second_and_end_where_they_are_to(call_s, calls, monkeypatch):
     clock = itertools.count(step=call_s)

@@ -97,6 +97,7 @@ def test_a_layer_norm_without_epsilon_has_the_eager_gradient_where_biases_start_
     assert error(native.step(), eager.step()) < 1e-13 and error(gradient(native), gradient(eager)) < 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "seeds"), ALL)
 def test_a_trial_is_the_same_in_every_pack_with_any_steps_a_call_and_after_an_interruption(family, seeds):
     for seed in seeds:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tests.support.here import TINY
@@ -35,6 +36,7 @@ def test_the_core_imports_no_task_of_a_paper() -> None:
     assert not [path for path in core if any(name.startswith(PAPERS) for name in imports_of(path))]
 
 
+@pytest.mark.slow
 def test_the_core_runs_without_them(tmp_path: Path) -> None:
     site = install_copy(tmp_path / "site", "tasks/papers")
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))

@@ -66,6 +66,7 @@ def test_a_fixed_embedding_of_the_trial_s_own_seed_begins_like_a_trained_one():
     assert torch.equal(fixed.theta_TP, trained.theta_TP)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [Engine.EAGER, Engine.AUTO])
 def test_fixed_together_is_fixed_alone(engine):
     trials = [params_of(train_embedding=False, seed=seed, embedding_seed=seed % 2) for seed in range(3)]
@@ -135,6 +136,7 @@ def test_the_smallest_deviation_is_told_of_each_layer_norm():
     assert len(last["deviations"]) == 4 and np.min(last["deviations"]) == last["smallest_deviation"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"optimizer": "adam", "clip_norm": 0.1}, {"batch_size": 7}])
 def test_native_steps_leave_a_fixed_embedding_and_train_the_rest_alike(changes):
     trials = [params_of(train_embedding=False, dtype="float64", arch=arch, **changes) for arch in ("rn1",)]

@@ -388,6 +388,7 @@ def test_sequences_of_ones_own_train_any_network(folder):
     assert load_task("next_token") is NEXT_TOKEN
 
 
+@pytest.mark.slow
 def test_streamed_sequences_train_as_held_ones(folder):
     """The orders of the two are drawn alike, and of 40 sequences 40 are measured."""
     own = {"dataset": "./data.py:make", "vocabulary_size": "none", "context_length": "none", "samples": "none"}

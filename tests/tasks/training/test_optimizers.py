@@ -20,6 +20,7 @@ def completed(**changes):
     return COLLAPSE.schema.fill({**PARAMS, **changes})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adamw", "rmsprop"])
 @pytest.mark.parametrize("arch", ["rn1", "t11"])
 def test_it_trains_eagerly_and_its_loss_falls(optimizer, arch):

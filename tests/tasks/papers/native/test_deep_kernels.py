@@ -69,6 +69,7 @@ def test_steps_are_the_eager_ones_but_for_rounding(shape):
         assert error(native.theta_TP.double(), eager.theta_TP.double()) < 1e3 * least, trials[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_trial_is_the_same_in_every_pack_and_with_any_steps_a_call(shape):
     for trials in cases(shape):

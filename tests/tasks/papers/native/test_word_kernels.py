@@ -109,6 +109,7 @@ def test_a_step_is_as_near_to_float64_as_the_eager_one(shape):
         assert torch.equal(native._epoch_T3[:, 2], exact._epoch_T3[:, 2]), trials[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", PARAMETERS)
 def test_a_trial_is_the_same_in_every_pack_with_any_steps_a_call_and_after_an_interruption(shape):
     for trials in cases(shape):

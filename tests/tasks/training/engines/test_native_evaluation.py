@@ -25,6 +25,7 @@ def off(found, exact):
     return ((found.double() - exact).norm() / exact.norm()).item()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("linear_layers", "pre_norm"), FAMILIES)
 @pytest.mark.parametrize("loss", ["ce", "mse"])
 def test_it_is_as_near_to_float64_as_torch(linear_layers, pre_norm, loss):

@@ -68,6 +68,7 @@ def test_value_and_gradient_are_the_eager_ones_and_a_trials_own(family, seeds):
         assert torch.equal(found_T, value_T[chosen]) and torch.equal(found_TP, gradient_TP[chosen]), (family, seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("layers", "pre_norm"), [(1, False), (2, True)])
 def test_roots_and_fixed_embeddings_are_the_eager_ones(layers, pre_norm):
     network = network_of(19, linear_layers=layers, pre_norm=pre_norm, inputs=64, classes=17)

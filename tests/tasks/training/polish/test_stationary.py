@@ -137,6 +137,7 @@ def test_an_independent_solver_finds_the_same_objective(depth, decay_biases, sol
     assert theirs.fun == pytest.approx(ours, abs=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["lbfgs", "newton_cg"])
 def test_a_trial_is_stationary_or_says_that_it_is_not(solver):
     enough, short = (run([params_of(polish_solver=solver, **budget)])[0] for budget in ({}, {"polish": 40}))
