@@ -30,7 +30,7 @@ HOMES = {
     "ray": "orchestrator/executors/ray/",
     "msgspec": "sweeps",
     "optuna": ("orchestrator/search/", "orchestrator/export/optuna.py"),
-    "pooch": "orchestrator/cli/commands/data.py",
+    "pooch": "tasks/data/fetch.py",
     "matplotlib": "orchestrator/report/drawing/",
     "deltalake": "orchestrator/export/delta.py",
     "tensorboardX": "orchestrator/export/tensorboard.py",

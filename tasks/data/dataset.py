@@ -169,8 +169,8 @@ class Dataset:
         smallest = np.inf
         for start in range(0, len(unit_NI), COMPARED_AT_ONCE):
             square_MN = 2 - 2 * unit_NI[start : start + COMPARED_AT_ONCE] @ unit_NI.T
-            own = np.arange(len(square_MN))
-            square_MN[own, start + own] = np.inf
+            rows = np.arange(len(square_MN))
+            square_MN[rows, start + rows] = np.inf
             smallest = min(smallest, float(square_MN.min()))
         return float(np.sqrt(smallest)) if smallest > DUPLICATE_SQ_DISTANCE else 0.0
 
@@ -197,17 +197,17 @@ def numbered_samples(num_classes: int, num_samples: int) -> Dataset:
 def _check_arrays(x: np.ndarray, labels_N: np.ndarray, vocabulary_size: int | None) -> None:
     if x.ndim < 2 or labels_N.ndim != 1 or len(x) != len(labels_N) or not len(x):
         raise DatasetError(
-            f"samples have shape {x.shape} and labels {labels_N.shape}; give [N, numbers of a sample ...] and [N]"
+            f"samples have shape {x.shape} and labels {labels_N.shape}, expected [N, numbers of a sample ...] and [N]"
         )
     if labels_N.dtype.kind not in "iu" or labels_N.min() < 0:
-        raise DatasetError(f"labels are {labels_N.dtype} from {labels_N.min()} on; give whole numbers 0 to K - 1")
+        raise DatasetError(f"labels are {labels_N.dtype} from {labels_N.min()} on, expected int 0 to K - 1")
     empty = np.flatnonzero(np.bincount(labels_N) == 0)
     if empty.size:
-        raise DatasetError(f"class {empty[0]} has no samples, class {labels_N.max()} has; number classes without gaps")
+        raise DatasetError(
+            f"class {empty[0]} has no samples, but class {labels_N.max()} has. Number classes without gaps."
+        )
     if vocabulary_size is not None:
         if x.dtype.kind not in "iu" or x.min() < 0 or x.max() >= vocabulary_size:
-            raise DatasetError(
-                f"tokens are {x.dtype}, {x.min()} to {x.max()}; give whole numbers 0 to {vocabulary_size - 1}"
-            )
+            raise DatasetError(f"tokens are {x.dtype}, {x.min()} to {x.max()}, expected int 0 to {vocabulary_size - 1}")
     elif x.dtype.kind not in "iuf" or not np.isfinite(x).all():
-        raise DatasetError(f"samples are {x.dtype}, not all finite; give finite numbers")
+        raise DatasetError(f"samples are {x.dtype}, not all finite, expected finite numbers")

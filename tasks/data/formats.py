@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from depthrate.tasks.data.sources import DatasetError, naming, unzipped
+from depthrate.tasks.data.sources import DatasetError, unzipped
 
 CIFAR_PIXELS = 3 * 32 * 32
 STL10_SIDE = 96
@@ -27,19 +27,18 @@ def read_idx(content: bytes, origin: str) -> np.ndarray:
     """
     content = unzipped(content, origin)
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in _IDX_TYPES:
-        raise DatasetError(
-            f"{origin} is not an IDX file (it begins with {content[:4].hex() or 'nothing'}); get it again"
-        )
+        start = content[:4].hex() or "nothing"
+        raise DatasetError(f"{origin} is not an IDX file (it starts with {start}). Download it again.")
     dtype, num_dimensions = np.dtype(_IDX_TYPES[content[2]]), content[3]
     offset = 4 + 4 * num_dimensions
     if len(content) < offset:
-        raise DatasetError(f"{origin} is damaged: it ends within its header; get it again")
+        raise DatasetError(f"{origin} is corrupt: it ends within its header. Download it again.")
     shape = struct.unpack_from(f">{num_dimensions}I", content, 4)
     expected = offset + int(np.prod(shape, dtype=np.float64)) * dtype.itemsize
     if len(content) != expected:
         raise DatasetError(
-            f"{origin} is damaged: its header promises {expected} bytes for shape {list(shape)}, "
-            f"it has {len(content)}; get it again"
+            f"{origin} is corrupt: it has {len(content)} bytes, expected {expected} for shape {list(shape)} in its header. "
+            "Download it again."
         )
     return np.frombuffer(content, dtype, offset=offset).reshape(shape)
 
@@ -59,8 +58,8 @@ def read_idx_pair(
     ):
         if array.shape != shape:
             raise DatasetError(
-                f"{origin} holds an array of shape {array.shape}; expected {shape}; "
-                "it is another file, such as the test set's; get it again"
+                f"{origin} has an array of shape {array.shape}, expected {shape}. It is another file, such as the test set's. "
+                "Download it again."
             )
     return images_NYX.reshape(num_images, -1), labels_N.astype(np.int64)
 
@@ -93,12 +92,12 @@ def read_cifar_python(content: bytes, origin: str, *, num_images: int, labels: b
         images_NI, labels_N = np.asarray(batch[b"data"]), np.asarray(batch[labels], dtype=np.int64)
     except Exception as error:  # A corrupt pickle can raise any exception.
         raise DatasetError(
-            f"{origin} is not a CIFAR batch for Python ({type(error).__name__}: {error}); get it again"
+            f"{origin} is not a CIFAR batch for Python ({type(error).__name__}: {error}). Download it again."
         ) from error
     if images_NI.dtype != np.uint8 or images_NI.shape != (num_images, CIFAR_PIXELS) or labels_N.shape != (num_images,):
         raise DatasetError(
-            f"{origin} holds {images_NI.dtype} images of shape {images_NI.shape} and labels of shape {labels_N.shape}; "
-            f"expected uint8, {(num_images, CIFAR_PIXELS)} and {(num_images,)}; get it again"
+            f"{origin} has {images_NI.dtype} images of shape {images_NI.shape} and labels of shape {labels_N.shape}, "
+            f"expected uint8, {(num_images, CIFAR_PIXELS)} and {(num_images,)}. Download it again."
         )
     return images_NI, labels_N
 
@@ -111,7 +110,7 @@ class _PlainUnpickler(pickle.Unpickler):
             return np.dtype
         if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
             return np.zeros(0).__reduce__()[0]  # the same function, independent of its module in this numpy
-        raise pickle.UnpicklingError(f"it wants to load {module}.{name}, which no CIFAR batch needs")
+        raise pickle.UnpicklingError(f"it loads {module}.{name}, which no CIFAR batch needs")
 
 
 def read_stl10_binary(
@@ -130,11 +129,10 @@ def read_stl10_binary(
     return columns_NCXY.transpose(0, 1, 3, 2).reshape(num_images, pixels), labels_N
 
 
-def _records(content: bytes, origin: str, count: int, size: int, what: str) -> np.ndarray:
-    with naming(origin):
-        if len(content) != count * size:
-            raise DatasetError(
-                f"{origin} has {len(content)} bytes; expected {count * size}: {count} records of {what}; "
-                "it is cut short or another file; get it again"
-            )
-        return np.frombuffer(content, np.uint8).reshape(count, size)
+def _records(content: bytes, origin: str, count: int, size: int, fields: str) -> np.ndarray:
+    if len(content) != count * size:
+        raise DatasetError(
+            f"{origin} has {len(content)} bytes, expected {count * size}, {count} records of {fields}. It is truncated or "
+            "another file. Download it again."
+        )
+    return np.frombuffer(content, np.uint8).reshape(count, size)

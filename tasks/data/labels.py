@@ -38,48 +38,50 @@ def check_classes(labels: np.ndarray, num_samples: int) -> None:
             missing.
     """
     if labels.ndim and len(labels) != num_samples:
-        raise LabelsError(f"{num_samples} samples have labels of shape {list(labels.shape)}; give one label a sample")
+        raise LabelsError(
+            f"{num_samples} samples have labels of shape {list(labels.shape)}, expected one label per sample"
+        )
     if labels.shape == (num_samples,):
         _check_values(labels)
         return
     if labels.ndim != 2 or not labels.size:
-        raise LabelsError(f"labels have shape {list(labels.shape)}; give one label a sample")
+        raise LabelsError(f"labels have shape {list(labels.shape)}, expected one label per sample")
     raise LabelsError(f"labels have shape {list(labels.shape)}: {_kind_of_rows(labels)}")
 
 
 _SEVERAL = (
-    "several labels a sample (multi-label), and collapse is measured between classes, one a sample; "
-    "measure one label at a time, or number the combinations that occur"
+    "several labels per sample (multi-label), but collapse is measured between classes, one per sample. Measure one label at "
+    "a time, or number the combinations."
 )
 _TARGETS = (
-    "targets of a regression and no classes: as many classes as values would make collapse perfect whatever the features; "
-    "train on them with task: regression, measure them with depthrate.regression_collapse or probe(..., regression=True), or "
-    "give classes, np.digitize(y, np.quantile(y, [.25, .5, .75]))"
+    "targets of a regression, not classes (with as many classes as values, collapse would be perfect for any features). Train "
+    "on them with task: regression, measure them with depthrate.regression_collapse or probe(..., regression=True), or "
+    "make classes: np.digitize(y, np.quantile(y, [.25, .5, .75]))."
 )
 
 
 def _kind_of_rows(labels: np.ndarray) -> str:
     is_binary = labels.dtype.kind in "iufb" and np.isin(labels, (0, 1)).all()
     if is_binary and labels.shape[1] > 1 and (labels.sum(1) == 1).all():
-        return "one-hot rows; give their numbers, y.argmax(1)"
+        return "one-hot rows. Use their numbers: y.argmax(1)."
     if labels.shape[1] == 1:
-        return "a column; give one label a sample, y[:, 0]"
+        return "a column. Use one label per sample: y[:, 0]."
     if is_binary or labels.dtype.kind not in "iuf":
         return _SEVERAL
     if labels.dtype.kind in "iu":
         return (
-            "a label for each token, or several a sample (multi-label); train on next tokens with task: next_token, or measure "
-            "each position as a sample, depthrate.measure(h_NTD.flatten(0, 1), y_NT.flatten()), or the last, h_NTD[:, -1] with "
-            "y_NT[:, -1]"
+            "a label per token, or several per sample (multi-label). Train on next tokens with task: next_token, or measure "
+            "every position as a sample, depthrate.measure(h_NTD.flatten(0, 1), y_NT.flatten()), or the last one, "
+            "h_NTD[:, -1] with y_NT[:, -1]."
         )
-    return f"{labels.shape[1]} numbers a sample, {_TARGETS}"
+    return f"{labels.shape[1]} numbers per sample, {_TARGETS}"
 
 
 def _check_values(labels_N: np.ndarray) -> None:
     if labels_N.dtype.kind == "O":
         _check_objects(labels_N)
     elif labels_N.dtype.kind not in "iufbUSMm":
-        raise LabelsError(f"labels are {labels_N.dtype}; give whole numbers, texts or truth values")
+        raise LabelsError(f"labels are {labels_N.dtype}, expected int, str or bool")
     elif labels_N.dtype.kind == "f":
         if not np.isfinite(labels_N).all():
             raise LabelsError(_missing(int(np.flatnonzero(~np.isfinite(labels_N))[0]), labels_N))
@@ -101,8 +103,8 @@ def _check_objects(labels_N: np.ndarray) -> None:
     }
     if len(kinds) > 1:
         names = ", ".join(sorted(kind.__name__ for kind in kinds))
-        raise LabelsError(f"labels are of several types ({names}), which have no order; give them one type")
+        raise LabelsError(f"labels are of several types ({names}), which have no order. Convert them to one type.")
 
 
 def _missing(index: int, labels_N: np.ndarray) -> str:
-    return f"the label of sample {index} is {labels_N[index]!s}; leave out samples without a label"
+    return f"the label of sample {index} is {labels_N[index]!s}. Remove samples without a label."

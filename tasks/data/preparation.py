@@ -29,8 +29,8 @@ def drawn(
         if samples_per_class is not None:
             if len(members) < samples_per_class:
                 raise DatasetError(
-                    f"data set {name!r} has {len(members)} samples of class {label}, "
-                    f"but samples_per_class is {samples_per_class}; give at most {len(members)}, or null for all"
+                    f"data set {name!r} has {len(members)} samples of class {label}, but samples_per_class is "
+                    f"{samples_per_class}. Set at most {len(members)}, or null for all."
                 )
             rng = np.random.default_rng([data_seed, label])
             members = rng.permutation(members)[:samples_per_class]
@@ -67,9 +67,7 @@ def prepare_classes(
 def scaled(images_NI: np.ndarray, mean: np.ndarray | float, std: np.ndarray | float, dtype: np.dtype) -> np.ndarray:
     """Return (images - mean) / std in `dtype`, computed in float64."""
     x_NI = np.empty(images_NI.shape, dtype)
-    for start in range(
-        0, len(images_NI), ROWS_AT_ONCE
-    ):  # in blocks, since float64 takes eight times the size of the file
+    for start in range(0, len(images_NI), ROWS_AT_ONCE):  # float64 of all rows takes eight times the size of the file
         rows = slice(start, start + ROWS_AT_ONCE)
         x_NI[rows] = (images_NI[rows].astype(np.float64) - mean) / std
     return x_NI

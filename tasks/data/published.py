@@ -74,13 +74,13 @@ class PublishedDataset:
 
 
 def _read_cifar10(info: PublishedDataset, layout: Layout, files: Files) -> Decoded:
-    decoded = [
+    batches = [
         formats.read_cifar_python(*files[file], num_images=CIFAR_BATCH, labels=b"labels")
         if layout.is_python
         else formats.read_cifar_binary(*files[file], num_images=CIFAR_BATCH)
         for file in layout.files
     ]
-    images, labels = zip(*decoded, strict=True)
+    images, labels = zip(*batches, strict=True)
     return np.concatenate(images), np.concatenate(labels)
 
 
@@ -103,10 +103,19 @@ def _read_idx(info: PublishedDataset, layout: Layout, files: Files) -> Decoded:
     return formats.read_idx_pair(images, labels, num_images=info.num_samples, rows=rows, columns=columns)
 
 
-def _idx(name: str, split: str = "train") -> tuple[Layout, ...]:
-    return (
-        Layout(name, (f"{split}-images-idx3-ubyte", f"{split}-labels-idx1-ubyte")),
-        Layout(name, (f"{split}-images.idx3-ubyte", f"{split}-labels.idx1-ubyte")),
+def _mnist_like(name: str, smallest_class: int, homepage: str) -> PublishedDataset:
+    training, test = (
+        tuple(Layout(name, (f"{split}-images{dot}idx3-ubyte", f"{split}-labels{dot}idx1-ubyte")) for dot in "-.")
+        for split in ("train", "t10k")
+    )
+    return PublishedDataset(
+        num_samples=60_000,
+        smallest_class=smallest_class,
+        image_shape=(1, 28, 28),
+        homepage=homepage,
+        layouts=training,
+        test=(10_000, test),
+        read=_read_idx,
     )
 
 
@@ -133,33 +142,9 @@ _CIFAR100 = (
 _STL10 = (Layout("stl10_binary", ("train_X.bin", "train_y.bin"), "stl10_binary.tar.gz"),)
 PUBLISHED = {
     "digits": PublishedDataset(num_samples=1797, smallest_class=174, image_shape=(1, 8, 8)),
-    "mnist": PublishedDataset(
-        num_samples=60_000,
-        smallest_class=5421,
-        image_shape=(1, 28, 28),
-        homepage="https://yann.lecun.com/exdb/mnist/",
-        layouts=_idx("mnist"),
-        test=(10_000, _idx("mnist", "t10k")),
-        read=_read_idx,
-    ),
-    "fashion_mnist": PublishedDataset(
-        num_samples=60_000,
-        smallest_class=6000,
-        image_shape=(1, 28, 28),
-        homepage="https://github.com/zalandoresearch/fashion-mnist",
-        layouts=_idx("fashion_mnist"),
-        test=(10_000, _idx("fashion_mnist", "t10k")),
-        read=_read_idx,
-    ),
-    "kmnist": PublishedDataset(
-        num_samples=60_000,
-        smallest_class=6000,
-        image_shape=(1, 28, 28),
-        homepage="https://codh.rois.ac.jp/kmnist/",
-        layouts=_idx("kmnist"),
-        test=(10_000, _idx("kmnist", "t10k")),
-        read=_read_idx,
-    ),
+    "mnist": _mnist_like("mnist", 5421, "https://yann.lecun.com/exdb/mnist/"),
+    "fashion_mnist": _mnist_like("fashion_mnist", 6000, "https://github.com/zalandoresearch/fashion-mnist"),
+    "kmnist": _mnist_like("kmnist", 6000, "https://codh.rois.ac.jp/kmnist/"),
     "cifar10": PublishedDataset(
         num_samples=50_000,
         smallest_class=5000,
@@ -229,9 +214,7 @@ def check_test(name: str, source: DataSource) -> Located:
     info = PUBLISHED[name]
     if info.test is None:
         known = ", ".join(key for key, other in PUBLISHED.items() if other.test is not None)
-        raise DatasetError(
-            f"data set {name!r} has no test split that is read here; give test: false, or one of {known}"
-        )
+        raise DatasetError(f"data set {name!r} has no test split. Set test: false, or dataset to one of {known}.")
     return locate(name, info.test[1], source, info.homepage)
 
 
@@ -285,13 +268,9 @@ def load_dataset(
         indices = drawn(name, corpus.labels_N, info.num_classes, samples_per_class, data_seed)
         x_NI, labels_N = corpus.contexts(indices, context_length, vocabulary_size), corpus.labels_N[indices]
         return Dataset(x_NI, labels_N, np.bincount(labels_N, minlength=info.num_classes), (), vocabulary_size)
-    images_NI, all_labels_N = _load_images(name, check_dataset(name, source), source)
-    counts_K, held_out = (
-        np.bincount(all_labels_N, minlength=info.num_classes),
-        _load_test(name, source) if test else None,
-    )
+    whole = _load_images(name, check_dataset(name, source), source)
     return prepare_classes(
-        Dataset(images_NI, all_labels_N, counts_K, info.image_shape or (), test=held_out),
+        dataclasses.replace(whole, test=_load_test(name, source) if test else None),
         name,
         samples_per_class=samples_per_class,
         data_seed=data_seed,
@@ -303,11 +282,9 @@ def load_dataset(
 def _load_test(name: str, source: DataSource) -> Dataset:
     located, info = check_test(name, source), PUBLISHED[name]
     assert info.test is not None
-    info = dataclasses.replace(info, num_samples=info.test[0], layouts=info.test[1])
-    images_NI, labels_N = _decoded(info, located, source)
-    order = np.argsort(labels_N, kind="stable")
-    counts_K = np.bincount(labels_N, minlength=info.num_classes)
-    return Dataset(images_NI[order], labels_N[order], counts_K, info.image_shape or ())
+    whole = _decode(dataclasses.replace(info, num_samples=info.test[0], layouts=info.test[1]), located, source)
+    order = np.argsort(whole.labels_N, kind="stable")
+    return dataclasses.replace(whole, x_NI=whole.x_NI[order], labels_N=whole.labels_N[order])
 
 
 def load_corpus_of(name: str, source: DataSource) -> Corpus:
@@ -322,23 +299,26 @@ def load_corpus_of(name: str, source: DataSource) -> Corpus:
         return load_corpus(opened, f"{source.url}/{located.archive}")
 
 
-def _load_images(name: str, located: Located | None, source: DataSource) -> Decoded:
-    if located is None:
-        return _load_digits()
-    return _decoded(PUBLISHED[name], located, source)
+def _load_images(name: str, located: Located | None, source: DataSource) -> Dataset:
+    """Load all images in the order of the files."""
+    info = PUBLISHED[name]
+    return _as_dataset(info, _load_digits()) if located is None else _decode(info, located, source)
 
 
-def _decoded(info: PublishedDataset, located: Located, source: DataSource) -> Decoded:
+def _decode(info: PublishedDataset, located: Located, source: DataSource) -> Dataset:
     assert info.read is not None
     images_NI, labels_N = info.read(info, located.layout, read_files(located, source))
-    classes = info.num_classes
-    if labels_N.size == 0 or labels_N.min() < 0 or labels_N.max() >= classes:
-        raise DatasetError(f"{', '.join(located.where)} in {source.url}: labels outside 0..{classes - 1}; get it again")
+    last, origin = info.num_classes - 1, f"{', '.join(located.where)} in {source.url}"
+    if labels_N.size == 0 or labels_N.min() < 0 or labels_N.max() > last:
+        raise DatasetError(f"{origin} has labels outside 0..{last}. Download it again.")
     if images_NI.dtype.kind not in "iu":
-        raise DatasetError(
-            f"{located.where[0]} in {source.url} holds {images_NI.dtype} pixels; expected bytes; get it again"
-        )
-    return images_NI, labels_N
+        raise DatasetError(f"{origin} has {images_NI.dtype} pixels, expected bytes. Download it again.")
+    return _as_dataset(info, (images_NI, labels_N))
+
+
+def _as_dataset(info: PublishedDataset, decoded: Decoded) -> Dataset:
+    images_NI, labels_N = decoded
+    return Dataset(images_NI, labels_N, np.bincount(labels_N, minlength=info.num_classes), info.image_shape or ())
 
 
 @cache

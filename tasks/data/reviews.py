@@ -117,21 +117,21 @@ def read_reviews(opened: IO[bytes], origin: str, *, per_class: int) -> list[tupl
     Raises:
         DatasetError: The archive is corrupt, or does not have exactly `per_class` reviews per class.
     """
-    found: dict[tuple[str, str], str] = {}
+    texts: dict[tuple[str, str], str] = {}
     for member, content in archive_members(opened, origin):
         match = _TRAINING_REVIEW.fullmatch(member)
         if match:
-            found[match[1], match[2]] = content().decode(errors="replace")
-            if len(found) == 2 * per_class:
+            texts[match[1], match[2]] = content().decode(errors="replace")
+            if len(texts) == 2 * per_class:
                 break
     for folder in ("neg", "pos"):
-        count = sum(key[0] == folder for key in found)
+        count = sum(key[0] == folder for key in texts)
         if count != per_class:
             raise DatasetError(
-                f"{origin} holds {count} reviews in aclImdb/train/{folder}; expected {per_class}: "
-                "it is cut short or another archive; get it again"
+                f"{origin} has {count} reviews in aclImdb/train/{folder}, expected {per_class}. It is truncated or another "
+                "archive. Download it again."
             )
-    return [(("neg", "pos").index(folder), text) for (folder, _), text in sorted(found.items())]
+    return [(("neg", "pos").index(folder), text) for (folder, _), text in sorted(texts.items())]
 
 
 def _read_cached(path: Path) -> Corpus | None:
@@ -145,7 +145,7 @@ def _read_cached(path: Path) -> Corpus | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError) as error:
-        logging.getLogger(__name__).warning("cache %s cannot be used (%s); the reviews are read anew", path, error)
+        logging.getLogger(__name__).warning("cache %s cannot be used (%s). The reviews are read again.", path, error)
         return None
 
 
@@ -161,4 +161,4 @@ def _write_cached(path: Path, corpus: Corpus) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             aside.unlink(missing_ok=True)
-        logging.getLogger(__name__).warning("tokenised reviews cannot be kept in %s (%s)", path.parent, error)
+        logging.getLogger(__name__).warning("tokenised reviews cannot be stored in %s (%s)", path.parent, error)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import tarfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Protocol
@@ -93,19 +94,19 @@ def locate(name: str, layouts: Sequence[Layout], source: DataSource, homepage: s
     incomplete: IncompleteDatasetError | None = None
 
     def find(folder: str, names: list[str]) -> str | None:
-        with reading(f"{source.url}/{folder}" if folder else source.url):
+        with _reading(f"{source.url}/{folder}" if folder else source.url):
             return source.find(folder, names)
 
     for layout in layouts:
-        found = {file: find(layout.folder, [file, file + ".gz"]) for file in layout.files}
-        paths = {file: path for file, path in found.items() if path is not None}
-        if layout.files and len(paths) == len(found):
+        path_of_file = {file: find(layout.folder, [file, file + ".gz"]) for file in layout.files}
+        paths = {file: path for file, path in path_of_file.items() if path is not None}
+        if layout.files and len(paths) == len(path_of_file):
             return Located(layout, paths)
         if paths:
-            missing = [f"{layout.folder}/{file}" for file in found if file not in paths]
+            missing = [f"{layout.folder}/{file}" for file in layout.files if file not in paths]
             incomplete = incomplete or IncompleteDatasetError(
-                f"data set {name!r} in {source.url} is not complete: {', '.join(missing)} not found beside "
-                f"{next(iter(paths.values()))}; {_remedy(name, layouts, homepage)}",
+                f"data set {name!r} in {source.url} is incomplete: it has {next(iter(paths.values()))}, but not "
+                f"{', '.join(missing)}. {_remedy(name, layouts, homepage)}",
                 missing,
             )
         if layout.archive:
@@ -115,16 +116,16 @@ def locate(name: str, layouts: Sequence[Layout], source: DataSource, homepage: s
                 return Located(layout, {}, archive)
     if incomplete is not None:
         raise incomplete
-    looked = ", or ".join(layout.describe() for layout in layouts)
+    expected = ", or ".join(layout.describe() for layout in layouts)
     raise DatasetError(
-        f"data set {name!r} not found: looked for {looked} in {source.url}; {_remedy(name, layouts, homepage)}"
+        f"data set {name!r} not found in {source.url}, expected {expected}. {_remedy(name, layouts, homepage)}"
     )
 
 
 def _remedy(name: str, layouts: Sequence[Layout], homepage: str) -> str:
     return (
-        f"run `depthrate data fetch {name}`, or get it from {homepage}, put {layouts[0].describe()} into a folder and "
-        "point DEPTHRATE_DATA at that folder"
+        f"Run depthrate data fetch {name}, or download {layouts[0].describe()} from {homepage} to a folder and set "
+        "DEPTHRATE_DATA to it."
     )
 
 
@@ -138,7 +139,7 @@ def read_files(located: Located, source: DataSource) -> dict[str, tuple[bytes, s
     if located.archive is None:
         origins = {file: f"{source.url}/{path}" for file, path in located.paths.items()}
         for file, path in located.paths.items():
-            with reading(origins[file]):
+            with _reading(origins[file]):
                 raw = source.read(path)
             contents[file] = unzipped(raw, origins[file]), origins[file]
         return contents
@@ -151,7 +152,7 @@ def read_files(located: Located, source: DataSource) -> dict[str, tuple[bytes, s
                 if len(contents) == len(wanted):
                     return contents
     missing = ", ".join(member for member, file in wanted.items() if file not in contents)
-    raise DatasetError(f"{origin} lacks {missing}: it is cut short or another archive; get it again")
+    raise DatasetError(f"{origin} lacks {missing}. It is truncated or another archive. Download it again.")
 
 
 @contextmanager
@@ -163,33 +164,27 @@ def opened_archive(located: Located, source: DataSource) -> Iterator[IO[bytes]]:
     """
     assert located.archive is not None
     origin = f"{source.url}/{located.archive}"
-    with reading(origin), source.open(located.archive) as opened:
+    with _reading(origin), source.open(located.archive) as opened:
         yield opened
 
 
-def archive_members(opened: IO[bytes], origin: str) -> Iterator[tuple[str, _Content]]:
+def archive_members(opened: IO[bytes], origin: str) -> Iterator[tuple[str, Callable[[], bytes]]]:
     """Yield (path, function that reads the content) for each file in a tar archive, compressed or not.
 
     Raises:
         DatasetError: The file is corrupt or not a tar archive.
     """
-    with naming(origin), tarfile.open(fileobj=opened, mode="r:*") as archive:
+    with _decoding(origin), tarfile.open(fileobj=opened, mode="r:*") as archive:
         for member in archive:
             if member.isfile():
-                yield member.name.removeprefix("./"), _Content(archive, member, origin)
+                yield member.name.removeprefix("./"), functools.partial(_read_member, archive, member, origin)
 
 
-@dataclass(frozen=True)
-class _Content:
-    archive: tarfile.TarFile
-    member: tarfile.TarInfo
-    origin: str
-
-    def __call__(self) -> bytes:
-        with naming(self.origin):
-            file = self.archive.extractfile(self.member)
-            assert file is not None
-            return file.read()
+def _read_member(archive: tarfile.TarFile, member: tarfile.TarInfo, origin: str) -> bytes:
+    with _decoding(origin):
+        file = archive.extractfile(member)
+        assert file is not None
+        return file.read()
 
 
 def unzipped(content: bytes, origin: str) -> bytes:
@@ -198,32 +193,30 @@ def unzipped(content: bytes, origin: str) -> bytes:
     Raises:
         DatasetError: The content is corrupt.
     """
-    with naming(origin):
+    with _decoding(origin):
         return gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
 
 
 @contextmanager
-def reading(origin: str) -> Iterator[None]:
+def _reading(origin: str) -> Iterator[None]:
     """Convert read errors to a DatasetError that names the file and the remedy."""
     try:
         yield
     except IsADirectoryError as error:
-        raise DatasetError(
-            f"{origin} is a folder; expected the file of that name: put the file itself in its place"
-        ) from error
+        raise DatasetError(f"{origin} is a folder, expected a file. Replace it by the file.") from error
     except OSError as error:
         reason = str(error).partition("\n")[0]
         raise DatasetError(
-            f"{origin} cannot be read ({type(error).__name__}: {reason}); check that it is there and that you may read it, "
-            "or point DEPTHRATE_DATA at another place"
+            f"{origin} cannot be read ({type(error).__name__}: {reason}). Check that it exists and that you may read it, "
+            "or set DEPTHRATE_DATA to another folder."
         ) from error
 
 
 @contextmanager
-def naming(origin: str) -> Iterator[None]:
+def _decoding(origin: str) -> Iterator[None]:
     """Convert decoder errors for corrupt files to a DatasetError that names the file and the remedy."""
     try:
         yield
     except (EOFError, OSError, zlib.error, tarfile.TarError) as error:
         reason = str(error).partition("\n")[0]  # tarfile lists every compression it tried
-        raise DatasetError(f"{origin} is damaged ({reason}); get it again") from error
+        raise DatasetError(f"{origin} is corrupt ({reason}). Download it again.") from error

@@ -65,7 +65,7 @@ CHANGES: list[tuple[str, dict[str, object] | str, str]] = [
     ("derive from nothing", {"derive": {"lr": "0.1 / dept"}}, "'dept' is not a parameter (did you mean 'depth'?"),
     ("derive by zero", {"derive": {"lr": "0.1 / (depth - 2)"}}, "divides by zero where depth = 2"),
     ("derive calls", {"derive": {"lr": "__import__('os').system('touch hacked')"}}, "is a call; allowed: numbers"),
-    ("no data", {"params": {"arch": "rn1", "dataset": "mnist"}}, "data set 'mnist' not found: looked for"),
+    ("no data", {"params": {"arch": "rn1", "dataset": "mnist"}}, "data set 'mnist' not found in"),
     ("unknown task", {"task": "colapse"}, "unknown task 'colapse' (did you mean 'collapse'?)"),
     ("task file", {"task": "./nothing.py:f"}, "does not exist"),
     ("unknown metric", {"fit": [{"metric": "nc11"}]}, "unknown metric 'nc11' in fit (did you mean 'nc1'?)"),

@@ -52,12 +52,12 @@ def test_whole_numbers_become_floats_and_tokens_stay_whole():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda x, y: (x, y[:-1]), r"samples have shape \(30, 2, 4, 4\) and labels \(29,\); give"),
-        (lambda x, y: (x[:, 0, 0, 0], y), "give .N, numbers of a sample"),
-        (lambda x, y: (x[:0], y[:0]), "give .N, numbers of a sample"),
+        (lambda x, y: (x, y[:-1]), r"samples have shape \(30, 2, 4, 4\) and labels \(29,\), expected"),
+        (lambda x, y: (x[:, 0, 0, 0], y), "expected .N, numbers of a sample"),
+        (lambda x, y: (x[:0], y[:0]), "expected .N, numbers of a sample"),
         (lambda x, y: (x, y / 2), "labels are float64"),
-        (lambda x, y: (x, y - 1), "labels are int64 from -1 on; give whole numbers 0 to K - 1"),
-        (lambda x, y: (x, np.where(y == 1, 2, y)), "class 1 has no samples, class 2 has"),
+        (lambda x, y: (x, y - 1), "labels are int64 from -1 on, expected int 0 to K - 1"),
+        (lambda x, y: (x, np.where(y == 1, 2, y)), "class 1 has no samples, but class 2 has"),
         (lambda x, y: (np.where(x > 1, np.nan, x), y), "not all finite"),
         (lambda x, y: (x.astype(str), y), "samples are <U"),
     ],
@@ -68,7 +68,7 @@ def test_arrays_that_make_no_sense_are_refused(change, message):
 
 
 def test_tokens_outside_the_vocabulary_are_refused():
-    with pytest.raises(DatasetError, match="tokens are int64, 0 to 7; give whole numbers 0 to 6"):
+    with pytest.raises(DatasetError, match="tokens are int64, 0 to 7, expected int 0 to 6"):
         Dataset.from_arrays(np.arange(8).reshape(4, 2), np.array([0, 1, 0, 1]), vocabulary_size=7)
 
 

@@ -154,7 +154,7 @@ DAMAGED = {
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
 def test_damaged_files_are_refused_by_name(content):
-    with pytest.raises(DatasetError, match=r"s3://bucket/mnist/x\.gz is .*get it again"):
+    with pytest.raises(DatasetError, match=r"s3://bucket/mnist/x\.gz is .*Download it again"):
         read_idx(content, "s3://bucket/mnist/x.gz")
 
 
@@ -176,11 +176,11 @@ def test_check_is_content_when_the_files_are_there(source):
 @pytest.mark.parametrize(
     ("stem", "array", "message"),
     [
-        (LABELS, np.arange(29) % 10, rf"{LABELS} holds .*\(29,\); expected \(30,\).*get it again"),
-        (LABELS, np.zeros((30, 1)), rf"{LABELS} holds .*\(30, 1\)"),
-        (IMAGES, np.zeros((30, 12)), rf"{IMAGES} holds .*\(30, 12\); expected \(30, 4, 3\)"),
-        (IMAGES, np.zeros((30, 3, 4)), rf"{IMAGES} holds .*\(30, 3, 4\); expected \(30, 4, 3\)"),
-        (IMAGES, np.zeros((10, 4, 3)), rf"{IMAGES} holds .*such as the test set's"),
+        (LABELS, np.arange(29) % 10, rf"{LABELS} has .*\(29,\), expected \(30,\).*Download it again"),
+        (LABELS, np.zeros((30, 1)), rf"{LABELS} has .*\(30, 1\)"),
+        (IMAGES, np.zeros((30, 12)), rf"{IMAGES} has .*\(30, 12\), expected \(30, 4, 3\)"),
+        (IMAGES, np.zeros((30, 3, 4)), rf"{IMAGES} has .*\(30, 3, 4\), expected \(30, 4, 3\)"),
+        (IMAGES, np.zeros((10, 4, 3)), rf"{IMAGES} has .*such as the test set's"),
         (LABELS, np.arange(30), r"labels outside 0\.\.9"),
     ],
     ids=["count mismatch", "labels not flat", "images flat", "other size", "test set", "label 29"],

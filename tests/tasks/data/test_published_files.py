@@ -119,10 +119,10 @@ def test_stl10_labels_start_at_one_and_channels_go_by_columns(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (cifar_binary()[:-1], rf"here has {BATCH * 3073 - 1} bytes; expected {BATCH * 3073}: .*get it again"),
-        (cifar_binary()[:3073], "here has 3073 bytes; expected"),
+        (cifar_binary()[:-1], rf"here has {BATCH * 3073 - 1} bytes, expected {BATCH * 3073}, .*Download it again"),
+        (cifar_binary()[:3073], "here has 3073 bytes, expected"),
         (b"", "here has 0 bytes"),
-        (cifar_binary() + b"\0", "here has .* bytes; expected"),
+        (cifar_binary() + b"\0", "here has .* bytes, expected"),
     ],
 )
 def test_cut_or_padded_cifar_files_are_refused(content, message):
@@ -141,13 +141,13 @@ GOOD_PICKLE = pickle.dumps({b"data": IMAGES, b"labels": LABELS.tolist()}, protoc
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (pickle.dumps(Malice()), r"here is not a CIFAR batch.*wants to load \w+\.system"),
+        (pickle.dumps(Malice()), r"here is not a CIFAR batch.*it loads \w+\.system"),
         (GOOD_PICKLE[:-40], "here is not a CIFAR batch"),
         (b"", "here is not a CIFAR batch"),
         (b"<html>", "here is not a CIFAR batch"),
         (pickle.dumps({b"labels": [1]}, protocol=3), "here is not a CIFAR batch.*data"),
         (pickle.dumps({b"data": IMAGES[:3], b"labels": [1, 2, 3]}, protocol=3), r"expected uint8, \(20, 3072\)"),
-        (pickle.dumps({b"data": IMAGES.astype(float), b"labels": LABELS.tolist()}, protocol=3), "holds float64 images"),
+        (pickle.dumps({b"data": IMAGES.astype(float), b"labels": LABELS.tolist()}, protocol=3), "has float64 images"),
     ],
 )
 def test_a_batch_for_python_holds_arrays_and_nothing_that_runs(content, message):
@@ -157,7 +157,7 @@ def test_a_batch_for_python_holds_arrays_and_nothing_that_runs(content, message)
 
 def test_cut_stl10_files_are_refused():
     images = b"\0" * (BATCH * 3 * 96 * 96)
-    with pytest.raises(DatasetError, match=r"labels\.bin has 19 bytes; expected 20"):
+    with pytest.raises(DatasetError, match=r"labels\.bin has 19 bytes, expected 20"):
         read_stl10_binary((images, "images.bin"), (b"\1" * 19, "labels.bin"), num_images=BATCH)
     with pytest.raises(DatasetError, match=r"images\.bin has .*expected 552960"):
         read_stl10_binary((images[1:], "images.bin"), (b"\1" * 20, "labels.bin"), num_images=BATCH)
@@ -165,7 +165,7 @@ def test_cut_stl10_files_are_refused():
 
 def test_labels_beyond_the_classes_are_refused(tmp_path):
     put(tmp_path, "cifar-10-batches-bin/data_batch_1.bin", cifar_binary(labels=LABELS + 1))
-    with pytest.raises(DatasetError, match=r"data_batch_1\.bin .*labels outside 0\.\.9; get it again"):
+    with pytest.raises(DatasetError, match=r"data_batch_1\.bin .*labels outside 0\.\.9\. Download it again"):
         load(tmp_path, "cifar10_batch1")
 
 
@@ -175,7 +175,7 @@ def test_a_part_of_the_files_is_named_and_never_passes_for_the_whole(tmp_path):
     with pytest.raises(IncompleteDatasetError) as caught:
         check_dataset("cifar10", Folder(str(tmp_path)))
     assert caught.value.missing == ["cifar-10-batches-bin/data_batch_4.bin"]
-    for part in ("data_batch_4.bin not found beside", str(tmp_path), "depthrate data fetch cifar10", "cs.toronto.edu"):
+    for part in ("but not cifar-10-batches-bin/data_batch_4.bin", str(tmp_path), "depthrate data fetch cifar10", "cs.toronto.edu"):
         assert part in str(caught.value)
     put_cifar10(tmp_path, "tar.gz")  # what `data fetch` brings counts, whatever lies beside it
     assert check_dataset("cifar10", Folder(str(tmp_path))).archive == "cifar-10-binary.tar.gz"
@@ -196,12 +196,12 @@ WHOLE = tar({f"cifar-10-batches-bin/{file}": cifar_binary() for file in CIFAR_FI
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (WHOLE[: len(WHOLE) // 2], "is damaged|lacks"),
-        (WHOLE[:5], "is damaged"),
-        (b"", "is damaged"),
-        (b"<!DOCTYPE html>404", "is damaged"),
-        (WHOLE[:-9] + b"\xff" * 9, "is damaged|lacks"),
-        (gzip.compress(gzip.decompress(WHOLE)[: 512 * 3]), "is damaged|lacks"),
+        (WHOLE[: len(WHOLE) // 2], "is corrupt|lacks"),
+        (WHOLE[:5], "is corrupt"),
+        (b"", "is corrupt"),
+        (b"<!DOCTYPE html>404", "is corrupt"),
+        (WHOLE[:-9] + b"\xff" * 9, "is corrupt|lacks"),
+        (gzip.compress(gzip.decompress(WHOLE)[: 512 * 3]), "is corrupt|lacks"),
         (tar({"something/else.bin": b"1"}), r"lacks cifar-10-batches-bin/data_batch_1\.bin"),
         (
             tar({f"cifar-10-batches-bin/{CIFAR_FILES[0]}": cifar_binary()}),
@@ -215,12 +215,12 @@ def test_damaged_archives_are_refused_by_name(tmp_path, content, message):
     try:
         load(tmp_path, "cifar10")
     except DatasetError as error:
-        assert "cifar-10-binary.tar.gz" in str(error) and "get it again" in str(error)
+        assert "cifar-10-binary.tar.gz" in str(error) and "Download it again" in str(error)
         import re
 
         assert re.search(message, str(error))
     else:  # the five files stand before the damage, and were read whole
-        assert message == "is damaged|lacks" and content[:-9] == WHOLE[:-9]
+        assert message == "is corrupt|lacks" and content[:-9] == WHOLE[:-9]
 
 
 REVIEWS = {
@@ -319,18 +319,18 @@ def test_a_cache_that_cannot_be_written_costs_nothing_else(tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda whole: whole[: len(whole) // 2], "damaged|reviews in aclImdb/train/"),
-        (lambda whole: b"\x1f\x8b" + whole[20:], "damaged"),
+        (lambda whole: whole[: len(whole) // 2], "corrupt|reviews in aclImdb/train/"),
+        (lambda whole: b"\x1f\x8b" + whole[20:], "corrupt"),
         (
             lambda whole: tar({k: v for k, v in REVIEWS.items() if "2_2" not in k}),
-            "2 reviews in aclImdb/train/neg; expected 3",
+            "2 reviews in aclImdb/train/neg, expected 3",
         ),
     ],
     ids=["half", "garbage", "a review short"],
 )
 def test_damaged_review_archives_are_refused(tmp_path, change, message):
     put(tmp_path, "aclImdb_v1.tar.gz", change(tar(REVIEWS)))
-    with pytest.raises(DatasetError, match=rf"aclImdb_v1\.tar\.gz .*({message}).*get it again"):
+    with pytest.raises(DatasetError, match=rf"aclImdb_v1\.tar\.gz .*({message}).*Download it again"):
         load(tmp_path, "imdb", context_length=4, vocabulary_size=9)
 
 
@@ -343,7 +343,7 @@ def test_what_an_archive_holds_outside_of_its_folder_is_not_read(tmp_path):
     found = reviews_loaded(tmp_path, {**strangers, **REVIEWS})
     assert np.array_equal(found.x_NI, reviews_loaded(tmp_path, REVIEWS).x_NI)
     assert not [path for path in tmp_path.rglob("*9.txt")]  # nothing is ever unpacked
-    with pytest.raises(DatasetError, match="0 reviews in aclImdb/train/neg; expected 3"):
+    with pytest.raises(DatasetError, match="0 reviews in aclImdb/train/neg, expected 3"):
         reviews_loaded(tmp_path, strangers)
 
 

@@ -57,5 +57,5 @@ def test_a_set_of_its_published_size_is_read_and_a_cut_one_named(tmp_path, make)
     assert (found.x_NI == found.labels_N[:, None]).all(), "each image is filled with its label"
     with path.open("r+b") as file:
         file.truncate(size - 1)
-    with pytest.raises(DatasetError, match=rf"{path.name}.*{size}.*get it again"):
+    with pytest.raises(DatasetError, match=rf"{path.name}.*{size}.*Download it again"):
         check_contents(name, DataFolder(str(tmp_path)))

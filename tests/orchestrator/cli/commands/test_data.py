@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
-from depthrate.tasks.data.downloads import DOWNLOADS, Download
+from depthrate.tasks.data.fetch import DOWNLOADS, Download
 from depthrate.tasks.data.published import PUBLISHED
 from tests.support.here import is_root
 
@@ -177,14 +177,14 @@ def forbidden(data: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
-        (cut, f"{IDX_IMAGES} is damaged: its header promises 15696 bytes .* get it again"),
-        (cut_and_compressed, rf"{IDX_LABELS}\.gz is damaged .* get it again"),
-        (emptied, "data set 'mnist' not found: looked for .* run `depthrate data fetch mnist`"),
-        (folder_in_its_place, f"{IDX_IMAGES} is a folder; expected the file"),
-        (file_in_place_of_the_folder, "mnist cannot be read .* point DEPTHRATE_DATA at another place"),
+        (cut, f"{IDX_IMAGES} is corrupt: it has .* bytes, expected 15696 .* Download it again"),
+        (cut_and_compressed, rf"{IDX_LABELS}\.gz is corrupt .* Download it again"),
+        (emptied, "data set 'mnist' not found in .* Run depthrate data fetch mnist"),
+        (folder_in_its_place, f"{IDX_IMAGES} is a folder, expected a file"),
+        (file_in_place_of_the_folder, "mnist cannot be read .* set DEPTHRATE_DATA to another folder"),
         pytest.param(
             forbidden,
-            f"{IDX_IMAGES} cannot be read .*Permission.* check that",
+            f"{IDX_IMAGES} cannot be read .*Permission.* Check that",
             marks=pytest.mark.skipif(is_root(), reason="permissions do not bind the superuser"),
         ),
     ],
@@ -209,4 +209,4 @@ def test_a_server_that_cannot_be_reached_is_not_taken_for_an_empty_one(
     assert code == 2 and re.search("127.0.0.1:9/data/mnist cannot be read .*Connect", output), output
     monkeypatch.setenv("DEPTHRATE_DATA", publisher)
     code, output = run_on_mnist("plan", tmp_path / "store")
-    assert code == 2 and "data set 'mnist' not found: looked for" in output
+    assert code == 2 and "data set 'mnist' not found in" in output

@@ -1,8 +1,25 @@
-"""Addresses and checksums of the data set files used for training. Importable without torch."""
+"""Addresses and checksums of the published data sets, and their download. Importable without torch and pooch."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+
+from depthrate.tasks.parameters import nearest
+
+
+class UnknownDatasetError(ValueError):
+    """The data set does not exist or cannot be downloaded."""
+
+
+class DownloadError(Exception):
+    """A download failed."""
+
+    def __init__(self, message: str, path: str):
+        super().__init__(message)
+        self.path = path
+        """Path of the missing file, relative to the data folder."""
 
 
 @dataclass(frozen=True)
@@ -63,3 +80,36 @@ DOWNLOADS = {
         "c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe",
     ),
 }
+
+
+def fetch_missing(name: str, exists: Callable[[str], bool], folder: Path) -> Iterator[str]:
+    """Download the missing files of a data set below a folder, and yield each path once its checksum is verified.
+
+    Args:
+        name: Name of the data set.
+        exists: Function that returns whether a path, relative to the data folder, exists there.
+        folder: Local folder for the downloads.
+
+    Raises:
+        UnknownDatasetError: The data set is unknown.
+        DownloadError: A download failed. Earlier files are kept.
+    """
+    if name not in DOWNLOADS:
+        raise UnknownDatasetError(
+            f"data set {name!r} cannot be downloaded{nearest(name, DOWNLOADS)}. Allowed: {', '.join(DOWNLOADS)}"
+        )
+    for download in DOWNLOADS[name]:
+        if exists(download.path):
+            continue
+        import pooch  # slow to import, and only needed here
+
+        pooch.get_logger().setLevel("WARNING")
+        path = folder / download.path
+        try:
+            pooch.retrieve(download.url, known_hash=f"sha256:{download.sha256}", fname=path.name, path=path.parent)
+        except (OSError, ValueError) as error:  # no network, no such file, or another checksum
+            raise DownloadError(
+                f"cannot download {download.url} (sha256 {download.sha256}): {type(error).__name__}: {error}",
+                download.path,
+            ) from error
+        yield download.path
