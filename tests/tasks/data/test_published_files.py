@@ -175,7 +175,12 @@ def test_a_part_of_the_files_is_named_and_never_passes_for_the_whole(tmp_path):
     with pytest.raises(IncompleteDatasetError) as caught:
         check_dataset("cifar10", Folder(str(tmp_path)))
     assert caught.value.missing == ["cifar-10-batches-bin/data_batch_4.bin"]
-    for part in ("but not cifar-10-batches-bin/data_batch_4.bin", str(tmp_path), "depthrate data fetch cifar10", "cs.toronto.edu"):
+    for part in (
+        "not cifar-10-batches-bin/data_batch_4.bin",
+        str(tmp_path),
+        "depthrate data fetch cifar10",
+        "cs.toronto.edu",
+    ):
         assert part in str(caught.value)
     put_cifar10(tmp_path, "tar.gz")  # what `data fetch` brings counts, whatever lies beside it
     assert check_dataset("cifar10", Folder(str(tmp_path))).archive == "cifar-10-binary.tar.gz"
