@@ -19,15 +19,15 @@ _PRODUCT_FOLDERS = [
 def explain_import_error(error: Exception, unpacked: Path, code: TaskCode) -> str:
     """Format an error in a task's code: its line, and for a failed import the searched folders and the fix."""
     folder = code.root
-    line = innermost_line(error, unpacked)
+    line, message = innermost_line(error, unpacked), str(error).replace(str(unpacked), str(folder))
     if not isinstance(error, ImportError):
-        return f"{line}{type(error).__name__}: {error}"
+        return f"{line}{type(error).__name__}: {message}"
     missing = error.name or ""
     top = missing.partition(".")[0]
     if top in sys.stdlib_module_names and top in module_names(folder):
-        return f"{line}{error}. {top!r} is a standard library module, which takes precedence. Rename {folder / top}."
+        return f"{line}{message}. {top!r} is a standard library module, which takes precedence. Rename {folder / top}."
     if not isinstance(error, ModuleNotFoundError) or not top:
-        return f"{line}{error}"
+        return f"{line}{message}"
     if unforeseen := unforeseen_import(error, code):
         return f"{line}{unforeseen}"
     return (

@@ -1,9 +1,9 @@
 """Import a user's module from a file or an installed package: read, check, unpack by hash, import the unpacked copy.
 
-The executed code is the code that was read, even if the files change later. The unpacked folder is first on the import path
-while its task is active. Two folders may each have a `model.py`, and one file two versions: when another version becomes
-active, the modules of the previous one are removed from `sys.modules` and restored when it is active again. `__file__` is the
-path of the original, so that a module finds its data files.
+The executed code is the code that was read, even if the files change later. The unpacked folder is first on `sys.path` while
+its task is active. Two folders may each have a `model.py`, and one file two versions: when another version becomes active, the
+modules of the previous one are removed from `sys.modules` and restored when it is active again. `__file__` of the task's file
+is the path of the original, so that it finds its data files. Modules that it imports are those of the unpacked copy.
 
 The folders lie below XDG_CACHE_HOME, else ~/.cache, in `depthrate/code`, and may be deleted when nothing runs.
 """
@@ -17,9 +17,8 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Mapping
-from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, FileFinder, SourceFileLoader
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from depthrate.tasks.code.collect import TaskCode, TooManyFilesError, code_of_module, collect_code, real_path
@@ -120,78 +119,32 @@ def how_to_accept(code: TaskCode) -> str:
     return f"review {folder} and trust it: depthrate trust {code.content_hash}"
 
 
-class _Loader(SourceFileLoader):
-    """Executes an unpacked file under the path of its original. Byte code is neither used nor written."""
-
-    def __init__(self, fullname: str, path: str, source: Path, *, has_more: bool):
-        super().__init__(fullname, path)
-        self._source = source
-        self._has_more = has_more
-        """Whether the package has more modules and data at the original location."""
-
-    def path_stats(self, path: str) -> dict[str, float]:
-        """Raise, so that no byte code of the file is used."""
-        raise OSError(f"no byte code of {path} is stored")
-
-    def get_code(self, fullname: str) -> CodeType | None:
-        """Compile the file. The path then becomes the original's, so that data files are found next to it."""
-        code = super().get_code(fullname)
-        self.path = str(self._source)
-        return code
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Execute the file."""
-        module.__file__ = str(self._source)
-        if self._has_more and hasattr(module, "__path__"):
-            module.__path__ = [*module.__path__, str(self._source.parent)]
-        super().exec_module(module)
+_LOCK = threading.RLock()  # two launches in one process may load tasks at the same time
+_active: Path | None = None
+"""Folder of unpacked code that is on the import path."""
+_inactive: dict[Path, dict[str, ModuleType]] = {}
+"""Folder of unpacked code -> its imported modules, while other code is active."""
 
 
-class _ImportPath:
-    """Import path entry of the active version of a task's code."""
+def activate(folder: Path | None, code: TaskCode | None = None, *, has_more: bool = False) -> None:
+    """Import from the unpacked `code` in `folder`, and no longer from the code before it. None: from neither.
 
-    def __init__(self) -> None:
-        self._active: tuple[Path, Path] | None = None
-        """Folder of the unpacked code and folder of the original."""
-        self._inactive: dict[tuple[Path, Path], dict[str, ModuleType]] = {}
-        """Modules of previously active versions."""
-        self._lock = threading.RLock()
-        """Guards against two launches in one process that load tasks at the same time."""
-
-    def activate(self, folder: Path | None, code: TaskCode | None = None, *, has_more: bool = False) -> None:
-        """Import from the unpacked code in `folder`, and no longer from the previous version. None: from neither.
-
-        With `has_more`, the code is part of an installed package, and the rest is imported from there.
-        """
-        with self._lock:
-            active = None if folder is None or code is None else (folder, code.root)
-            if active == self._active:
-                return
-            if self._active is not None:
-                self._deactivate(self._active)
-            self._active = active
-            if active is not None and code is not None:
-                self._insert(active, code, has_more)
-            importlib.invalidate_caches()
-
-    def _deactivate(self, active: tuple[Path, Path]) -> None:
-        folder = active[0]
-        if str(folder) in sys.path:
-            sys.path.remove(str(folder))
-        names = [name for name, module in list(sys.modules.items()) if _is_from(folder, module)]
-        self._inactive[active] = {name: sys.modules.pop(name) for name in names if not name.startswith(_MAIN)}
-
-    def _insert(self, active: tuple[Path, Path], code: TaskCode, has_more: bool) -> None:
-        folder, root = active
-
-        def loader(fullname: str, path: str) -> _Loader:
-            return _Loader(fullname, path, root / Path(path).relative_to(folder), has_more=has_more)
-
-        for package in {folder, *((folder / relative).parent for relative, _ in code.files)}:
-            details: Any = [(ExtensionFileLoader, EXTENSION_SUFFIXES), (loader, [".py"])]
-            sys.path_importer_cache[str(package)] = FileFinder(str(package), *details)
-        sys.path.insert(_position(code, has_more), str(folder))
-        sys.modules.update(self._inactive.pop(active, {}))
+    With `has_more`, the code is part of an installed package, and the rest is imported from there.
+    """
+    global _active
+    with _LOCK:
+        if folder == _active:
+            return
+        if _active is not None:
+            if str(_active) in sys.path:
+                sys.path.remove(str(_active))
+            names = [name for name, module in list(sys.modules.items()) if _is_from(_active, module)]
+            _inactive[_active] = {name: sys.modules.pop(name) for name in names if not name.startswith(_MAIN)}
+        if folder is not None and code is not None:
+            sys.path.insert(_position(code, has_more), str(folder))
+            sys.modules.update(_inactive.pop(folder, {}))
+        _active = folder
+        importlib.invalidate_caches()
 
 
 def _is_from(folder: Path, module: ModuleType | None) -> bool:
@@ -216,9 +169,6 @@ def _position(code: TaskCode, has_more: bool) -> int:
     return max((i + 1 for i, entry in enumerate(sys.path) if entry in standard), default=0)
 
 
-_IMPORT_PATH = _ImportPath()
-
-
 def _load_file(path_text: str, folder: Path | None, files: Mapping[str, bytes] | None) -> tuple[Any, TaskCode]:
     requested = (folder or Path.cwd()) / path_text
     path = real_path(requested) if files is not None else task_file(requested)
@@ -230,7 +180,7 @@ def _load_file(path_text: str, folder: Path | None, files: Mapping[str, bytes] |
         code = code_of_file(path)
         require_trust(code, requested)
     unpacked = unpack(code)
-    _IMPORT_PATH.activate(unpacked, code)
+    activate(unpacked, code)
     module = _run_file(path, unpacked, code)
     sys.modules[module.__name__] = module  # dataclasses and pickle look up a module by name
     return module, code
@@ -240,10 +190,10 @@ def _load_file(path_text: str, folder: Path | None, files: Mapping[str, bytes] |
 def _run_file(path: Path, unpacked: Path, code: TaskCode) -> Any:
     """Execute the task's file from the unpacked code."""
     name = f"{_MAIN}{path.stem}"
-    loader = _Loader(name, str(unpacked / code.main), path, has_more=False)
-    spec = importlib.util.spec_from_file_location(name, unpacked / code.main, loader=loader)
+    spec = importlib.util.spec_from_file_location(name, unpacked / code.main)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    module.__file__ = str(path)
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
@@ -259,9 +209,13 @@ def _run_file(path: Path, unpacked: Path, code: TaskCode) -> Any:
 def _load_module(name: str, files: Mapping[str, bytes] | None) -> tuple[Any, TaskCode | None]:
     if files is not None:
         code = _code_of_files(name, files)
-        _IMPORT_PATH.activate(unpack(code), code, has_more=True)
+        activate(unpack(code), code, has_more=True)
+        parts = name.split(".")
+        for length in range(1, len(parts)):
+            package, rest = _import_module(".".join(parts[:length])), str(Path(code.root, *parts[:length]))
+            package.__path__ = [*package.__path__, *([] if rest in package.__path__ else [rest])]
         return _import_module(name), code
-    _IMPORT_PATH.activate(None)
+    activate(None)
     installed = code_of_installed(name)
     if installed is not None:
         require_trust(installed, installed.root / installed.main)

@@ -53,16 +53,18 @@ def unpack(code: TaskCode) -> Path:
 def unpacked_files(content_hash: str) -> tuple[Path, list[Path]]:
     """Return the folder for code with this hash, and its unpacked files (none if it is not unpacked)."""
     folder = private_cache("code") / content_hash
-    return folder, sorted(path for path in folder.rglob("*") if path.is_file())
+    return folder, sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
 
 
 def _holds(folder: Path, code: TaskCode) -> bool:
-    """Return whether a folder holds exactly this code, byte for byte."""
+    """Return whether a folder holds exactly this code, byte for byte, and at most Python's byte code of it."""
     if not is_private_to_user(folder):
         return False
     contents, num_files = code.contents, 0
     try:
         for path in folder.rglob("*"):
+            if "__pycache__" in path.relative_to(folder).parts:
+                continue
             if not is_private_to_user(path):
                 return False
             if not path.is_dir():

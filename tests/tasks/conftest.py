@@ -13,12 +13,11 @@ from depthrate.tasks.code import load
 @pytest.fixture
 def clean_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Leave the import path and the modules of the other tests as they were, and see nothing of theirs."""
-    load._IMPORT_PATH.activate(None)  # the code of the task that was loaded last would be looked in first
-    import_path = load._ImportPath()
-    monkeypatch.setattr(load, "_IMPORT_PATH", import_path)
+    load.activate(None)  # the code of the task that was loaded last would be looked in first
+    monkeypatch.setattr(load, "_inactive", {})
     path, modules = list(sys.path), set(sys.modules)
     yield
-    import_path.activate(None)
+    load.activate(None)
     sys.path[:] = path
     for name in set(sys.modules) - modules:
         del sys.modules[name]

@@ -43,7 +43,9 @@ def make(folder: Path, width: int) -> Path:
     """Write a task file, and what it imports, beside it."""
     (folder / "helpers").mkdir(parents=True)
     (folder / "my_task.py").write_text(TASK)
-    (folder / "model.py").write_text(f"WIDTH = {width}\nwith open(__file__ + '.log', 'a') as log: log.write('x')\n")
+    (folder / "model.py").write_text(
+        f"WIDTH = {width}\nwith open('{folder}/model.py.log', 'a') as log: log.write('x')\n"
+    )
     (folder / "helpers" / "more.py").write_text(f"VALUE = {10 * width}\n")  # no __init__.py
     return folder / "my_task.py"
 
