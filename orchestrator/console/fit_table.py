@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console
 
-from depthrate.orchestrator.analysis.convergence import UNCONVERGED_RULE
 from depthrate.orchestrator.analysis.preferred_model import (
     adequate_power,
     curves_with_common_exponent,
@@ -56,7 +55,7 @@ def print_fits(
         if power is None:
             rows.append([*name, "no fit", "", None, len(curve.rows), "", curve.note or "", "", curve.excluded_text])
             continue
-        law, exponent = "no power law fits", f"local: {local_exponents_text(curve)}"
+        law, exponent = "no power law fits", f"between neighbours: {local_exponents_text(curve)}"
         if adequate is not None:
             base = curve.x if curve.x.isidentifier() else f"({curve.x})"
             prefactor = f"{power.prefactor:#.3g}".removesuffix(".")
@@ -96,27 +95,28 @@ def _convergence(curves: Sequence[FittedCurve]) -> list[str]:
     above = {trial_id: share for curve in fitted for trial_id, share in curve.above.items()}
     if above:
         lines.append(
-            f"above a shallower network's objective: {len(above)} of {len(used)} trials, by up to {max(above.values()):.1%} "
-            "of what theirs is above its limit"
+            f"{len(above)} of {len(used)} trials have a higher objective than a shallower network, by up to "
+            f"{max(above.values()):.1%} of their gap to the limit."
         )
     drifts = [
         (_curve_name(curve), curve.drift) for curve in fitted if curve.drift is not None and adequate_power(curve)
     ]
     if drifts:
-        parts = (f"{name} {drift.moved:+z.3f} (at most {drift.could_move:.3f})" for name, drift in drifts)
-        lines.append(f"exponents moved in the last quarter of training: {', '.join(parts)}")
+        parts = (
+            f"{name} {drift.moved:+z.3f} (another quarter: up to {drift.could_move:.3f})" for name, drift in drifts
+        )
+        lines.append(f"Change of the exponent in the last quarter of training: {', '.join(parts)}.")
     return lines
 
 
 def _how_it_ended(fitted: Sequence[FittedCurve], num_used: int, num_falling: int) -> str:
     if all(curve.is_stationary for curve in fitted):
-        return f"stationary: all {num_used} trials, by their solver's tolerance"
+        return f"Stationary: all {num_used} trials, by their solver's tolerance."
+    count = f"{num_falling} of {num_used} trials are unconverged"
     if any(curve.stationary for curve in fitted):
-        return f"unconverged: {num_falling} of {num_used} trials (their solver ended above its tolerance)"
-    ended = (
-        f"unconverged: {num_falling} of {num_used} trials ({UNCONVERGED_RULE})" if num_falling else "objectives at rest"
-    )
-    return f"exponents are of training at this budget, not of an optimum; {ended}"
+        return f"{count}: their solver stopped above its tolerance. To solve longer, raise polish."
+    advice = f"{count}. To train longer, raise steps." if num_falling else "all objectives have come to rest."
+    return f"The exponents describe training at this budget, not an optimum: {advice}"
 
 
 def _curve_name(curve: FittedCurve) -> str:

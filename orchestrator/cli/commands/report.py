@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import html
+import io
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,7 +72,21 @@ def report_sweep(sweep_ref: str, url: str | None, page: Path, options: ReportOpt
     overlay = None if options.overlay is None else _with_trials(options.overlay, store, url)
     command = ["depthrate", "run", sweep_ref, "--store", store.url]
     targets = ReportFiles(page, options.figures, command, style, options.latex, overlay)
-    _print_written(write_report(checked, store, targets), targets)
+    replaced = _title(page)
+    written = write_report(checked, store, targets)
+    _print_written(written, targets)
+    if replaced is not None and replaced != _title(page):
+        print_line(f"{page} held the report of {replaced} before. To keep both: -o FILE")
+
+
+def _title(page: Path) -> str | None:
+    """Return the title of a report on disk, which names its sweeps, or None."""
+    try:
+        with page.open("rb") if page.is_file() else io.BytesIO() as file:
+            title = re.search(r"<title>(.*?) · depthrate</title>", file.read(4096).decode(errors="replace"))
+    except OSError:
+        return None
+    return html.unescape(title[1]) if title else None
 
 
 def _with_trials(sweep_ref: str, store: Store, url: str | None) -> CheckedSweep:
@@ -116,7 +133,7 @@ def _print_written(written: WrittenReport, targets: ReportFiles) -> None:
     type=click.Choice([*PaperWidth]),
     help="Width with --style paper: column (3.25 in) or text (5.5 in). Default: column.",
 )
-@click.option("--latex", type=FILE, help="Folder for fits.tex and methods.tex.")
+@click.option("--latex", type=FILE, help="Folder for fits.tex, the fits as a LaTeX table.")
 @click.option("--overlay", help="Second sweep to draw in the same figures.")
 def command(sweep: str, store: str | None, output: Path, **options: Any) -> None:
     report_sweep(sweep, store, output, ReportOptions(**options))

@@ -661,7 +661,7 @@ def test_summary_says_tests_cuts_targets_and_doubts() -> None:
         "0.01 at depth = 120 [90, ∞]",
     ]
     print_fits(console := Console(file=io.StringIO(), width=300), [replace(curve, by={"width": 8}, judged=2)])
-    assert "nc1 over depth (width = 8, layer -2) -0.020 (at most 0.110)" in console.file.getvalue()
+    assert "nc1 over depth (width = 8, layer -2) -0.020 (another quarter: up to 0.110)" in console.file.getvalue()
     slower = replace(curve, bound=BoundCheck(0.4, -0.05, -0.1, -0.01))
     assert "Ratio to the bound: a = −0.05 [−0.10, −0.01], slower than the bound allows" in supported(slower)[-2]
     faster = replace(curve, bound=BoundCheck(0.4, 0.3, 0.1, 0.5))

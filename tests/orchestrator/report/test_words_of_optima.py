@@ -46,8 +46,8 @@ def test_what_is_not_stationary_is_said_to_be_of_training_or_unconverged(curve, 
     unfinished = replace(curve, stationary=stationary, unconverged=ALL - stationary)
     table = printed(unfinished)
     assert not CLAIM.search(table), table
-    assert f"unconverged: {len(ALL - stationary)} of 12 trials" in table
-    assert ("of training at this budget, not of an optimum" in table) == (not stationary)
+    assert f"{len(ALL - stationary)} of 12 trials are unconverged" in table
+    assert ("describe training at this budget, not an optimum" in table) == (not stationary)
     said = fit_sentence(unfinished) + support_table([unfinished])
     without = re.sub(r"The theorem's bound holds .*? at this budget\.", "", said)
     assert without != said and not CLAIM.search(without), without
@@ -55,12 +55,12 @@ def test_what_is_not_stationary_is_said_to_be_of_training_or_unconverged(curve, 
 
 def test_objectives_that_rest_are_not_said_to_be_at_an_optimum(curve):
     table = printed(curve)
-    assert "of training at this budget, not of an optimum; objectives at rest" in table and not CLAIM.search(table)
+    assert "at this budget, not an optimum: all objectives have come to rest" in table and not CLAIM.search(table)
 
 
 def test_what_is_stationary_is_said_to_be_and_the_bound_is_compared(curve):
     done = replace(curve, stationary=ALL)
-    assert "stationary: all 12 trials, by their solver's tolerance" in printed(done)
+    assert "Stationary: all 12 trials, by their solver's tolerance" in printed(done)
     assert "theorem's bound" in printed(done) and "Ratio to the bound" in support_table([done])
 
 
@@ -76,4 +76,4 @@ def test_the_readme_claims_nothing_for_quickstart():
     text = (Path(__file__).parents[3] / "README.md").read_text()
     output = text.split("```text")[1].split("```")[0]
     assert output.startswith("\nquickstart: ") and "bound" not in output
-    assert "of training at this budget, not of an optimum" in output and "depthrate run converged" not in text
+    assert "describe training at this budget, not an optimum" in output and "depthrate run converged" not in text
