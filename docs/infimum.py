@@ -6,10 +6,10 @@ from pathlib import Path
 
 import matplotlib
 import torch
+from zero_block_networks import as_batch, zero_block_network
 
 from depthrate.tasks.data.published import load_dataset
 from depthrate.tasks.networks.residual import ResidualNetwork
-from depthrate.tasks.supervised.construction import as_batch, zero_block_network
 from depthrate.tasks.supervised.theory import best_row_norm
 
 matplotlib.use("svg")

@@ -62,6 +62,13 @@ class Architecture:
     """Whether it is a backbone with a head, so that `regularise` and `weight_decay_features` apply."""
     construction_matrices: int | None = None
     """Weight matrices per block of the explicit construction that reaches collapse, or None if none is known."""
+    has_two_matrices: bool = False
+    """Whether blocks apply two matrices in turn, so that the limit is reached only if lambda falls with depth."""
+
+    @property
+    def reads_vectors(self) -> bool:
+        """Whether it reads samples as flat vectors."""
+        return not (self.reads_patches or self.is_staged or self.has_backbone)
 
 
 def has_last_bias(trial: NetworkParameters) -> bool:
@@ -164,12 +171,16 @@ def _num_patches(trial: NetworkParameters, data: DataShape) -> int:
 
 def _attention(attention_layers: int, mlp_layers: int) -> Architecture:
     make = partial(_transformer, attention_layers=attention_layers, mlp_layers=mlp_layers)
-    return Architecture(make=make, has_embedding=True, reads_tokens=True, reads_patches=True)
+    return Architecture(
+        make=make, has_embedding=True, reads_tokens=True, reads_patches=True, has_two_matrices=mlp_layers == 2
+    )
 
 
 ARCHITECTURES: dict[str, Architecture] = {
     "rn1": Architecture(make=partial(_residual, linear_layers=1), has_embedding=True, construction_matrices=1),
-    "rn2": Architecture(make=partial(_residual, linear_layers=2), has_embedding=True, construction_matrices=2),
+    "rn2": Architecture(
+        make=partial(_residual, linear_layers=2), has_embedding=True, construction_matrices=2, has_two_matrices=True
+    ),
     "t11": _attention(1, 1),
     "t12": _attention(1, 2),
     "t21": _attention(2, 1),

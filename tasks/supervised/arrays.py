@@ -43,11 +43,13 @@ class Splits:
 
 
 def read_file(path: Path, name: str) -> Splits:
-    """Read an .npz, a .parquet file or a folder of images.
+    """Read an .npz, a .parquet file or a folder of images, or map a folder of .npy.
 
     Raises:
         DatasetError: It does not exist, is corrupt, exceeds the memory, or has another form.
     """
+    if (path / "x.npy").is_file():
+        return _map_folder(path, name)
     if path.is_dir():
         return _splits(_read_folder(path), name, is_indexed=False)
     if not path.is_file():
@@ -103,17 +105,8 @@ def call_function(make: Callable[..., Any], arguments: Mapping[str, Any], name: 
     )
 
 
-def has_mapped_arrays(path: Path) -> bool:
-    """Return whether a path is a folder with the array x.npy."""
-    return (path / "x.npy").is_file()
-
-
-def map_folder(path: Path, name: str) -> Splits:
-    """Map the arrays `x.npy`, `y.npy`, and `x_test.npy`, `y_test.npy` if they exist, from their files.
-
-    Raises:
-        DatasetError: An array is missing, corrupt or holds objects.
-    """
+def _map_folder(path: Path, name: str) -> Splits:
+    """Map the arrays `x.npy`, `y.npy`, and `x_test.npy`, `y_test.npy` if they exist, from their files."""
     arrays = {}
     for part in (*ARRAYS, TOKENS):
         file = path / f"{part}.npy"

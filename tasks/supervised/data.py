@@ -11,7 +11,7 @@ from typing import Any
 from depthrate.tasks.data.dataset import Dataset
 from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.parameters import Parameter
-from depthrate.tasks.supervised.arrays import Splits, call_function, has_mapped_arrays, map_folder, read_file
+from depthrate.tasks.supervised.arrays import Splits, call_function, read_file
 from depthrate.tasks.supervised.references import short_name
 from depthrate.tasks.supervised.streaming import Streamed
 from depthrate.tasks.supervised.targets.target import Target
@@ -68,8 +68,7 @@ class CustomData:
 
     def _opened(self, arguments: Mapping[str, Any]) -> _Opened:
         if isinstance(self.source, Path):
-            read = map_folder if has_mapped_arrays(self.source) else read_file
-            call = functools.partial(read, self.source, self.name)
+            call = functools.partial(read_file, self.source, self.name)
             key: tuple[Any, ...] = (self.source, _changed_at(self.source))
         else:
             values = self.source.values(arguments)

@@ -19,9 +19,8 @@ from depthrate.tasks.data.preparation import moments, scaled
 from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised.arrays import Splits
-from depthrate.tasks.supervised.items import ITEMS_PER_READ, Items
+from depthrate.tasks.supervised.items import ITEMS_PER_READ, Items, check_numbers, first_not_finite, flattened
 from depthrate.tasks.supervised.parameters import DEFAULT_MEASURED_SAMPLES, SupervisedParameters
-from depthrate.tasks.supervised.samples import check_numbers, first_not_finite, flattened
 
 NUM_EXAMINED = 32
 """Samples per split that are read to determine their form and identity."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from depthrate.tasks.networks.builtin import Architecture
 
 MIN_WIDTH = 4
 """Minimal width covered by P1's Theorem 4.3."""
@@ -24,28 +27,20 @@ def gufm_limit(loss: str, *, num_classes: int, width: int, weight_decay_last: fl
     """
     if width < MIN_WIDTH:
         return None
-    free_dimensions = width - 1
-    if loss == "ce":
-        return (
-            _cross_entropy_limit(num_classes, width, weight_decay_last) if num_classes - 1 <= free_dimensions else None
-        )
-    if last_bias:
-        excess = num_classes - 1
-        if excess > free_dimensions:
-            return None
-        return weight_decay_last * excess**2 / (2 * num_classes * (width + weight_decay_last * excess))
-    if num_classes > free_dimensions:
+    excess = num_classes - 1
+    if (excess if loss == "ce" or last_bias else num_classes) > width - 1:
         return None
+    if (
+        loss == "ce"
+    ):  # the minimum of log(1 + (K-1) exp(-w sqrt(d) K/(K-1))) + lambda K w^2 / 2 over the row norm w >= 0
+        if weight_decay_last == 0:
+            return 0.0
+        w = best_row_norm(num_classes, width, weight_decay_last)
+        tail = excess * math.exp(-math.sqrt(width) * num_classes / excess * w)
+        return math.log1p(tail) + weight_decay_last * num_classes * w**2 / 2
+    if last_bias:
+        return weight_decay_last * excess**2 / (2 * num_classes * (width + weight_decay_last * excess))
     return weight_decay_last * num_classes / (2 * (width + weight_decay_last * num_classes))
-
-
-def _cross_entropy_limit(num_classes: int, width: int, weight_decay_last: float) -> float:
-    """Minimise log(1 + (K-1) exp(-w sqrt(d) K/(K-1))) + lambda K w^2 / 2 over the row norm w >= 0."""
-    if weight_decay_last == 0:
-        return 0.0
-    w = best_row_norm(num_classes, width, weight_decay_last)
-    tail = (num_classes - 1) * math.exp(-math.sqrt(width) * num_classes / (num_classes - 1) * w)
-    return math.log1p(tail) + weight_decay_last * num_classes * w**2 / 2
 
 
 def best_row_norm(num_classes: int, width: int, weight_decay_last: float) -> float:
@@ -80,16 +75,20 @@ def construction_cost(num_blocks: int, weight_decay: float, *, matrices: int, to
     return weight_decay / 2 * num_blocks * matrices * share ** (2 / matrices)
 
 
+def _architecture(params: Mapping[str, Any]) -> Architecture | None:
+    """Return the built-in architecture of a trial, or None."""
+    # Imported here, since it imports numpy and every command imports this module.
+    from depthrate.tasks.networks.builtin import ARCHITECTURES
+
+    return ARCHITECTURES.get(str(params.get("arch")))
+
+
 def construction_excess(trials: Sequence[Mapping[str, Any]]) -> list[float] | None:
     """Return the construction's cost at each trial's depth and decay, for a total change of one, a common factor.
 
     None for an architecture without a known construction, and for trials of several architectures.
     """
-    # Imported here, since it imports numpy and every command imports this module.
-    from depthrate.tasks.networks.builtin import ARCHITECTURES
-
-    names = {params.get("arch") for params in trials}
-    architecture = ARCHITECTURES.get(str(names.pop())) if len(names) == 1 else None
+    architecture = _architecture(trials[0]) if len({params.get("arch") for params in trials}) == 1 else None
     matrices = None if architecture is None else architecture.construction_matrices
     shapes = [(params.get("depth"), params.get("weight_decay")) for params in trials]
     complete = [(depth, decay) for depth, decay in shapes if isinstance(depth, int) and depth > 1 and decay is not None]
@@ -98,17 +97,13 @@ def construction_excess(trials: Sequence[Mapping[str, Any]]) -> list[float] | No
     return [construction_cost(depth - 1, decay, matrices=matrices, total_change=1.0) for depth, decay in complete]
 
 
-TWO_MATRICES = frozenset(["rn2", "t12", "t22"])
-"""Networks whose blocks apply two matrices in turn."""
-
-
 def reaches_limit(trials: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether the objective reaches `gufm_limit` at infinite depth, along these trials' depths and decays.
 
     Blocks of two matrices reach it only if lambda(L) = o(1 / log L) (P1, Theorem 4.6). Here: if lambda log L is smaller at the
     largest depth than at the smallest depth above 1.
     """
-    if not any(params.get("arch") in TWO_MATRICES for params in trials):
+    if not any((network := _architecture(params)) is not None and network.has_two_matrices for params in trials):
         return True
     shapes = [(params.get("depth"), params.get("weight_decay")) for params in trials]
     costs = sorted(
@@ -132,9 +127,7 @@ def theorem_bound(blocks: int, *, num_samples: int, width: int, weight_decay: fl
 
 def may_idle(params: Mapping[str, Any]) -> bool:
     """Return whether an additional block can leave a trial's network unchanged at no cost (False for custom networks)."""
-    from depthrate.tasks.networks.builtin import ARCHITECTURES  # here: see construction_excess
-
-    architecture = ARCHITECTURES.get(str(params.get("arch")))
+    architecture = _architecture(params)
     return architecture is not None and architecture.may_idle
 
 
@@ -143,7 +136,7 @@ def objective_at_zero(trials: Sequence[Mapping[str, Any]]) -> list[float | None]
 
     It is log K for cross-entropy and 1/2 for the squared error.
     """
-    from depthrate.tasks.data.published import PUBLISHED  # here: see construction_excess
+    from depthrate.tasks.data.published import PUBLISHED  # here: see _architecture
 
     sets = [PUBLISHED.get(str(params.get("dataset"))) for params in trials]
     return [
@@ -158,11 +151,9 @@ def bound_of_gap(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | No
     None for cases it does not cover (blocks of several matrices, pre-LN, smoothed labels, a regularised or untrained embedding,
     regularised biases), and if a quantity in its factor differs between the trials.
     """
-    from depthrate.tasks.networks.builtin import ARCHITECTURES  # here: see construction_excess
-
     names = ("arch", "width", "weight_decay", "dataset", "samples_per_class", "normalize", "norm")
     factors = {tuple(str(params.get(name)) for name in names) for params in trials}
-    architecture = ARCHITECTURES.get(str(trials[0].get("arch"))) if len(factors) == 1 else None
+    architecture = _architecture(trials[0]) if len(factors) == 1 else None
     if architecture is None or architecture.construction_matrices != 1 or trials[0].get("norm") == "pre":
         return None
     if any(map(is_other_problem, trials)):
@@ -195,7 +186,7 @@ def bound_of_basis(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | 
 
 def _is_simplex(params: Mapping[str, Any]) -> bool:
     """Return whether the unconstrained model's optimum is a simplex (Lemma 4.2): for squared error only with a last bias."""
-    from depthrate.tasks.networks.builtin import NetworkParameters, has_last_bias  # here: see construction_excess
+    from depthrate.tasks.networks.builtin import NetworkParameters, has_last_bias  # here: see _architecture
 
     trial = NetworkParameters.from_params({"loss": "ce", "last_bias": None, **params})
     return trial.loss == "ce" or has_last_bias(trial)

@@ -20,7 +20,7 @@ from depthrate.tasks.data.sources import DatasetError, DataSource
 from depthrate.tasks.measures import named_columns
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised import metrics
-from depthrate.tasks.supervised.items import Items
+from depthrate.tasks.supervised.items import Items, check_samples, flattened
 from depthrate.tasks.supervised.parameters import (
     DEFAULT_CONTEXT_LENGTH,
     DEFAULT_MEASURED_SAMPLES,
@@ -28,7 +28,6 @@ from depthrate.tasks.supervised.parameters import (
     MEASURED_PER_CLASS,
     SupervisedParameters,
 )
-from depthrate.tasks.supervised.samples import check_samples, flattened
 from depthrate.tasks.supervised.streaming import Streamed
 from depthrate.tasks.supervised.targets.target import Fields, Target
 

@@ -20,8 +20,8 @@ from depthrate.tasks.networks.builtin import ARCHITECTURES
 from depthrate.tasks.networks.network import Layer, Network
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised import metrics
+from depthrate.tasks.supervised.items import check_not_empty
 from depthrate.tasks.supervised.parameters import DEFAULT_SEQUENCES, SupervisedParameters
-from depthrate.tasks.supervised.samples import check_not_empty
 from depthrate.tasks.supervised.streaming import Streamed
 from depthrate.tasks.supervised.targets.target import Fields, Target, check_drawn
 

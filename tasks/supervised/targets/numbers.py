@@ -16,9 +16,10 @@ from depthrate.tasks.data.preparation import moments, scaled
 from depthrate.tasks.data.published import PUBLISHED, load_dataset
 from depthrate.tasks.data.sources import DatasetError, DataSource
 from depthrate.tasks.measures import named_columns
+from depthrate.tasks.networks.builtin import ARCHITECTURES
 from depthrate.tasks.supervised import metrics
+from depthrate.tasks.supervised.items import check_samples, flattened
 from depthrate.tasks.supervised.parameters import SupervisedParameters
-from depthrate.tasks.supervised.samples import check_samples, flattened
 from depthrate.tasks.supervised.streaming import Streamed
 from depthrate.tasks.supervised.targets.target import Fields, Target, check_drawn
 
@@ -68,7 +69,7 @@ class Numbers(Target):
     metrics = metrics.NUMBERS
     declares: ClassVar[Mapping[str, Fields]] = {
         "arch": {
-            "choices": ("mlp", "rn1", "rn2", "resnet_dense"),
+            "choices": tuple(name for name, architecture in ARCHITECTURES.items() if architecture.reads_vectors),
             "doc": "plain network of linear layers and ReLU, residual network L-RN1 or L-RN2 (one or two linear layers per "
             "block), or one with BatchNorm",
         },

@@ -62,6 +62,8 @@ class Target(ABC):
     """Parameter that limits the number of samples."""
     has_test_files = True
     """Whether the test split of a published data set has separate files."""
+    has_engines = False
+    """Whether its trials may run on other engines than the eager one."""
     measurable_by: tuple[str, ...] = ()
     """Parameters that decide whether data can be measured, in addition to the arguments of the user's function."""
     streamed: type[Streamed]

@@ -12,7 +12,7 @@ from depthrate.sweeps.expand import expand
 from depthrate.sweeps.load import sweep_of_spec
 from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.supervised import items
-from depthrate.tasks.supervised.arrays import map_folder
+from depthrate.tasks.supervised.arrays import read_file
 from depthrate.tasks.supervised.streaming import NUM_EXAMINED, Streamed, examined_indices
 from tests.support import own_data
 from tests.support.own_data import Folder, data_of_function
@@ -237,7 +237,7 @@ def test_arrays_mapped_from_files_are_streamed(folder):
         expected = run(task, trials)
         task, trials = sweep_in(folder, "./mine", **streaming)
         assert_same(run(task, trials), expected)
-    assert isinstance(map_folder(folder / "mine", "mine").training.x, np.memmap)
+    assert isinstance(read_file(folder / "mine", "mine").training.x, np.memmap)
     np.savez(folder / "mine.npz", x=whole.x, y=whole.y)
     with pytest.raises(SweepError, match=r"mine\.npz can only be read in full.* folder with x\.npy"):
         sweep_in(folder, "mine.npz", stream=True)
@@ -291,7 +291,7 @@ BAD_ITEMS = {
     "return self.x[index]": "item 0 is a ndarray, expected a pair",
     "return self.x[index][: 3 + index // 60], 1": r"item \d+ has shape \[\d\], item 0 \[3\]",
     "return self.x[index], 0.5": "labels are float64 such as 0.5, targets of a regression",
-    "return self.x[index], [0, 1]": r"several labels a sample|one-hot",
+    "return self.x[index], [0, 1]": r"several labels per sample|one-hot",
     "return self.x[index], 7": "item 0 has label 7, but its targets are 0 to 3",
     "return self.x[index], 'a'": "item 0 has label a, but its targets are 0 to 3",
     "return self.x[index] + np.nan, 0": "item 0 has a number that is NaN|sample 0 .* NaN",

@@ -10,14 +10,14 @@ from depthrate.tasks.measures.measure import measure
 from depthrate.tasks.networks.operations import layer_norm
 from depthrate.tasks.networks.residual import ResidualNetwork
 from depthrate.tasks.networks.transformer import Transformer
-from depthrate.tasks.supervised.construction import (
+from depthrate.tasks.supervised.theory import best_row_norm, gufm_limit
+from docs.zero_block_networks import (
     as_batch,
     last_position,
     simplex_shifts,
     tiny_attention_transformer,
     zero_block_network,
 )
-from depthrate.tasks.supervised.theory import best_row_norm, gufm_limit
 
 WIDTH, DECAY, PER_CLASS = 64, 0.005, 20
 
