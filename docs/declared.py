@@ -288,7 +288,8 @@ def executors() -> str:
 
 def store_layout() -> str:
     """Every path of a store."""
-    return f"```text\n{(paths.__doc__ or '').split(chr(10) * 2)[1].strip()}\n```"
+    rows = "\n".join(f"{kind.pattern:<58}{kind.content}" for kind in paths.FILE_KINDS)
+    return f"```text\n{rows}\n```"
 
 
 PAGES: dict[str, Callable[[], str]] = {

@@ -24,7 +24,7 @@ from depthrate.orchestrator.attempts.retry import error_pattern
 from depthrate.orchestrator.console.tables import counted, print_line
 from depthrate.storage.attempts.clocks import is_time
 from depthrate.storage.files.json_objects import read_object
-from depthrate.storage.files.paths import launch_log_path, launch_path, launches_folder
+from depthrate.storage.files.paths import launch_log_path, launch_path
 from depthrate.storage.files.store import Store
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def _line(event: LaunchEvent, counts: Counter[str], nodes: list[str]) -> str:
 
 def read_last_launch(store: Store, sweep: str) -> dict[str, Any] | None:
     """Return the log of the sweep's last launch that wrote a valid one, or None."""
-    paths = sorted(path for path in store.list(launches_folder(sweep)) if path.endswith(".json"))
+    paths = sorted(path for path in store.list(launch_path.folder(sweep)) if path.endswith(".json"))
     for path in reversed(paths):
         try:
             content = read_object(store.read(path))

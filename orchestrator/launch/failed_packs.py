@@ -21,7 +21,7 @@ from depthrate.orchestrator.launch.launch_plan import split_pack
 from depthrate.orchestrator.launch.outcome import PackFailure
 from depthrate.orchestrator.launch.pack_entry import QueuedPack
 from depthrate.orchestrator.launch.pack_queue import PackQueue
-from depthrate.storage.files.paths import checkpoint_folder
+from depthrate.storage.files.paths import checkpoint_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import FailureKind
 
@@ -76,7 +76,7 @@ class FailedPacks:
             case FailureAction.SPLIT:
                 failed.outcome = "split in two"
                 with contextlib.suppress(OSError):
-                    self._store.delete(checkpoint_folder(entry.pack.pack_id))
+                    self._store.delete(checkpoint_path.folder(entry.pack.pack_id))
                 others = [failure for failure in entry.failures if failure.kind is not kind]
                 self._queue.put_back([QueuedPack(half, list(others)) for half in split_pack(entry.pack)])
             case FailureAction.RETRY:

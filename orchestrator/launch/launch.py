@@ -36,7 +36,7 @@ from depthrate.storage.commits.await_commits import await_commits
 from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
 from depthrate.storage.files.data_folder import open_data_folder
 from depthrate.storage.files.format import FORMAT, Format
-from depthrate.storage.files.paths import checkpoint_folder
+from depthrate.storage.files.paths import checkpoint_path
 from depthrate.storage.files.store import Store, StoreError
 
 if TYPE_CHECKING:
@@ -268,6 +268,6 @@ def delete_checkpoints(pack_ids: Iterable[str], store: Store) -> None:
         return
     for pack_id in wanted & existing:  # few exist, and deleting a missing one costs requests too
         try:
-            store.delete(checkpoint_folder(pack_id))
+            store.delete(checkpoint_path.folder(pack_id))
         except OSError as error:
             log.warning("checkpoint of committed pack %s not deleted: %s", pack_id, error)

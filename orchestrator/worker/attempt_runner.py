@@ -30,7 +30,7 @@ from depthrate.orchestrator.worker.pruning import Judge, Pruning
 from depthrate.storage.commits.commit import commit_trials
 from depthrate.storage.files.data_cache import worker_data_folder
 from depthrate.storage.files.full import is_full, needed_bytes
-from depthrate.storage.files.paths import DATA_TABLES, checkpoint_folder, data_path, table_path
+from depthrate.storage.files.paths import DATA_TABLES, checkpoint_path, data_path, table_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.feature_file import FeatureFile
 from depthrate.storage.tables.from_task import layer_parts, pick_columns, task_table
@@ -168,12 +168,12 @@ class AttemptRunner:
     def _delete_checkpoints(self, pack_ids: Iterable[str]) -> None:
         for pack_id in pack_ids:
             try:
-                self.store.delete(checkpoint_folder(pack_id))
+                self.store.delete(checkpoint_path.folder(pack_id))
             except OSError as error:  # harmless: all trials are committed
                 log.warning("checkpoint not deleted: %s", error)
             if (scratch := node_scratch_store()) is not None:
                 with contextlib.suppress(OSError):
-                    scratch.delete(checkpoint_folder(pack_id))
+                    scratch.delete(checkpoint_path.folder(pack_id))
 
     @property
     def stall_s(self) -> float | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from depthrate.storage.attempts.clocks import MAX_SKEW_S, is_time
 from depthrate.storage.files.json_objects import read_object
-from depthrate.storage.files.paths import heartbeat_path, heartbeats_folder
+from depthrate.storage.files.paths import heartbeat_path
 from depthrate.storage.files.protocol import Stamp
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState
@@ -50,7 +50,7 @@ class NodeHeartbeats:
 
     def __init__(self, store: Store, sweep: str | None = None, max_files: int | None = None):
         """Read at most `max_files` files per poll, the least recently read first."""
-        self._store, self._folder, self._max_files = store, heartbeats_folder(sweep), max_files
+        self._store, self._folder, self._max_files = store, heartbeat_path.folder(*filter(None, [sweep])), max_files
         self._nodes: dict[str, _Node] = {}
 
     def poll(self) -> dict[str, Heartbeat]:

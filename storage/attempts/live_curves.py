@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from depthrate.storage.files.json_objects import read_object
 from depthrate.storage.files.parquet import UNREADABLE_ERRORS, read_parquet
-from depthrate.storage.files.paths import is_identity, live_folder, live_path, name_of_path, sweep_of_path
+from depthrate.storage.files.paths import is_identity, live_path, name_of_path, sweep_of_path
 from depthrate.storage.files.protocol import Stamp
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.schema import CURVES, Columns
@@ -114,7 +114,7 @@ class LiveReader:
     """Reader of the logged rows of running packs. Unchanged files are not read again."""
 
     def __init__(self, store: Store, sweep: str | None = None):
-        self._store, self._folder = store, live_folder(sweep)
+        self._store, self._folder = store, live_path.folder(*filter(None, [sweep]))
         self._cached: dict[str, tuple[Stamp, LivePack | None]] = {}
 
     def refresh(self) -> list[LivePack]:

@@ -19,7 +19,7 @@ from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.files.json_objects import read_object
 from depthrate.storage.files.parquet import read_parquet
-from depthrate.storage.files.paths import attempt_of_path, attempts_folder, is_identity, sweep_of_path
+from depthrate.storage.files.paths import attempt_of_path, attempt_path, is_identity, sweep_of_path
 from depthrate.storage.files.protocol import Stamp
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.schema import ATTEMPTS, as_attempts
@@ -109,7 +109,7 @@ class RecordReader:
 
     def __init__(self, store: Store, sweep: str | None = None, *, beats: bool = True):
         """Read the records of a sweep, or of all. Without `beats`, a running attempt's record has its start only."""
-        self._store, self._folder = store, "attempts" if sweep is None else attempts_folder(sweep)
+        self._store, self._folder = store, "attempts" if sweep is None else attempt_path.folder(sweep)
         self._beats = NodeHeartbeats(store, sweep) if beats else None
         self._cached: dict[str, tuple[Stamp, Record | None]] = {}
         self._reuses_listing = False

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from depthrate.storage.files.json_objects import read_object
-from depthrate.storage.files.paths import code_file_path, code_folder, code_index_path, is_safe
+from depthrate.storage.files.paths import code_file_path, code_index_path, is_safe
 from depthrate.storage.files.regular import InvalidFileError
 from depthrate.storage.files.store import Store, StoreError
 
@@ -81,7 +81,7 @@ def find_code(store: Store, prefix: str) -> tuple[str, dict[str, bytes]]:
         )
     files = read_code(store, matches[0])
     if files is None:
-        raise StoreError(f"{code_folder(matches[0])} in {store.url} is corrupt: its content does not match its hash.")
+        raise StoreError(f"code {matches[0]} in {store.url} is corrupt: its content does not match its hash.")
     return matches[0], files
 
 

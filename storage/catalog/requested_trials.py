@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from depthrate.storage.catalog.specs import parse_spec
 from depthrate.storage.files.json_objects import read_object
-from depthrate.storage.files.paths import searches_folder, sweep_folder, trial_ids_path
+from depthrate.storage.files.paths import searches_folder, spec_path, trial_ids_path
 from depthrate.storage.files.protocol import Stamp
 from depthrate.storage.files.store import Store, StoreError
 
@@ -28,7 +28,7 @@ def requested_ids(store: Store, cache: ListCache | None = None, *, without: str 
     """
     cache = {} if cache is None else cache
     stamps = {path: stamp for folder in ("sweeps", "searches") for path, stamp in store.stamps(folder).items()}
-    excluded = () if without is None else (sweep_folder(without), searches_folder(without))
+    excluded = () if without is None else (spec_path.folder(without), searches_folder(without))
     listed = {
         path: stamp
         for path, stamp in stamps.items()
@@ -74,7 +74,7 @@ def verified_requested_ids(store: Store, *, without: str | None = None, all_list
 
 
 def _read_verified(store: Store, without: str | None, all_listed: bool) -> frozenset[str]:
-    excluded = () if without is None else (f"{sweep_folder(without)}/", f"{searches_folder(without)}/")
+    excluded = () if without is None else (f"{spec_path.folder(without)}/", f"{searches_folder(without)}/")
     paths = [path for path in (*store.list("sweeps"), *store.list("searches")) if not path.startswith(excluded)]
     relevant = [
         path for path in paths if _reader(path) is not None or (path.startswith("sweeps/") and path.endswith(".json"))

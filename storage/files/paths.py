@@ -1,31 +1,4 @@
-"""Every path of a store, one function each.
-
-format.json                                                         versions that may read the store, and that may write
-sweeps/<sweep>/<spec hash>.json, <spec hash>.trials                 each launched spec in full, and its trial IDs
-sweeps/<sweep>/renamed_from                                         the previous name, and whether the renaming is complete
-sweeps/<sweep>/cancel                                               time of the last `depthrate cancel`
-sweeps/<sweep>/forgiven                                             nodes cleared by `depthrate nodes --clear`
-trials|metrics|curves|features/sweep=<sweep>/<attempt>[-<part>].parquet   rows of an attempt
-attempts/sweep=<sweep>/<attempt>.json, <attempt>.log                state, heartbeat, host, job, error, and the output
-trials|metrics|curves|features|attempts/sweep=<sweep>/compact_<id>[-<part>].parquet   many of the two above in one file
-beats/sweep=<sweep>/<node>.json                                     heartbeats of the attempts that run on a node
-live/sweep=<sweep>/<pack>.parquet                                   rows logged by a running pack, deleted after the commit
-launches/sweep=<sweep>/<launch>.json, <launch>.log                  events of a launch, and its scheduler requests
-manifest/sweep=<sweep>/<id>.json                                    makes compacted files visible, lists what they replace
-jobs/sweep=<sweep>/<submission>.json                                jobs submitted to a scheduler, deleted when they end
-claims/<launch>-<n>.json                                            trials that a launch is about to run, deleted at its end
-columns/<table>/<type>=<column>=<claim>                             type of each column that tasks added
-checkpoints/<pack>/pack.json, <name>.ckpt                           checkpoints, deleted after the commit
-searches/sweep=<sweep>/<study>/<batch>-<digest>.json                proposals of a search, written before they run
-searches/sweep=<sweep>/reports/<attempt>.json                       reports of prunable trials, and pruned trials
-fits/sweep=<sweep>/fits.parquet                                     newest fits of a sweep
-code/<hash>/index.json, files/<path>                                a task's source code, once per version
-libraries/<kernels>.so                                              kernel libraries, for like nodes without a compiler
-decisions/sweep=<sweep>/<number>-<digest>.json                      accepted versions of a task's code
-removals/<removal>.json, <seal>.seal, <seal>.gone                   soft-deleted rows, and purged ones
-removed/<removal>/<path>                                            other files of a removed sweep, until its purge
-tags/<when>.json                                                    tags that users gave to trials
-quarantine/<when>/<path>                                            files moved aside by `verify --repair`
+"""Every path of a store, each declared once: its pattern, its size limit and its content.
 
 A store is shared, so the content of its files never determines a path: a path comes from a listing, or is built here from
 names that pass `identity`, the one pattern for all of them.
@@ -35,6 +8,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -57,91 +31,6 @@ _COMPACTED = "compact_"
 _ATTEMPT_ID = re.compile(r"\d{8}T\d{6}_[0-9a-f]{12}")
 _IDENTITY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,249}")
 _UNSAFE = re.compile(r"(^|/)\.{0,2}(/|$)|[\x00-\x1f\x7f]")
-
-
-@dataclass(frozen=True)
-class FileKind:
-    """Files of one kind: their paths, and the maximum size of a file that is read at once."""
-
-    name: str
-    pattern: str
-    """Pattern of their paths. `*` stands for one part of a path, or a part of one, and `**` for all that follows."""
-    max_bytes: int | None
-    """Maximum size of a file that is read, or None if its writer records its size or it is not read into memory."""
-
-    @cached_property
-    def matches(self) -> re.Pattern[str]:
-        """Regular expression of their paths."""
-        parts = re.escape(self.pattern).replace(r"\*\*", ".+").replace(r"\*", "[^/]*")
-        return re.compile(parts, re.DOTALL)
-
-
-_MARK = 2**20
-"""Maximum bytes of a file with a few words."""
-_OBJECT = 2**26
-"""Maximum bytes of JSON or text with some millions of values."""
-_TABLE = 2**29
-"""Maximum bytes of a table that is decoded at once."""
-FILE_KINDS = (
-    FileKind("format", "format.json", _MARK),
-    FileKind("spec", "sweeps/*/*.json", _OBJECT),
-    FileKind("trials list", "sweeps/*/*.trials", _OBJECT),
-    FileKind("renaming", "sweeps/*/renamed_from", _MARK),
-    FileKind("cancellation", "sweeps/*/cancel", _MARK),
-    FileKind("forgiven nodes", "sweeps/*/forgiven", _MARK),
-    FileKind("compacted trials", f"trials/sweep=*/{_COMPACTED}*.parquet", _TABLE),
-    FileKind("commit", "trials/sweep=*/*.parquet", _TABLE),
-    *(
-        kind
-        for table in DATA_TABLES
-        for kind in (
-            FileKind(f"compacted {table}", f"{table}/sweep=*/{_COMPACTED}*.parquet", None),
-            FileKind(table, f"{table}/sweep=*/*.parquet", None),
-        )
-    ),
-    FileKind("record", "attempts/sweep=*/*.json", _OBJECT),
-    FileKind("log", "attempts/sweep=*/*.log", _OBJECT),
-    FileKind("compacted records", f"attempts/sweep=*/{_COMPACTED}*.parquet", _TABLE),
-    FileKind("heartbeat", "beats/sweep=*/*.json", _OBJECT),
-    FileKind("live curves", "live/sweep=*/*.parquet", _OBJECT),
-    FileKind("launch", "launches/sweep=*/*.json", _OBJECT),
-    FileKind("launch log", "launches/sweep=*/*.log", _OBJECT),
-    FileKind("manifest", "manifest/sweep=*/*.json", _OBJECT),
-    FileKind("submission", "jobs/sweep=*/*.json", _OBJECT),
-    FileKind("claim", f"{CLAIMS}/*.json", _OBJECT),
-    FileKind("column claim", "columns/*/*", _MARK),
-    FileKind("checkpointed trials", "checkpoints/*/pack.json", _OBJECT),
-    FileKind("checkpoint", "checkpoints/*/*.ckpt", None),
-    FileKind("reports", "searches/sweep=*/reports/*.json", _OBJECT),
-    FileKind("batch", "searches/sweep=*/*/*.json", _OBJECT),
-    FileKind("fits", "fits/sweep=*/fits.parquet", _OBJECT),
-    FileKind("code index", "code/*/index.json", _OBJECT),
-    FileKind("code", "code/*/files/**", _OBJECT),
-    FileKind("library", "libraries/*.so", _OBJECT),
-    FileKind("decision", "decisions/sweep=*/*.json", _OBJECT),
-    FileKind("removal", "removals/*.json", _OBJECT),
-    FileKind("purge record", "removals/*.seal", _OBJECT),
-    FileKind("final purge record", "removals/*.gone", _OBJECT),
-    FileKind("put away", "removed/*/**", None),
-    FileKind("tags", "tags/*.json", _OBJECT),
-    FileKind("quarantined", "quarantine/*/**", None),
-)
-"""Every kind of file of a store. The first kind that matches a path applies."""
-_KINDS_OF: dict[str, list[FileKind]] = {}
-for _kind in FILE_KINDS:
-    _KINDS_OF.setdefault(_kind.pattern.partition("/")[0], []).append(_kind)
-
-
-def kind_of(path: str) -> FileKind | None:
-    """Return the kind of the file at this path, or None if no file of a store has this path."""
-    kinds = _KINDS_OF.get(path.partition("/")[0], ())
-    return next((kind for kind in kinds if kind.matches.fullmatch(path)), None)
-
-
-def is_file_path(path: str) -> bool:
-    """Return whether this is the path of a store's file, never of a folder."""
-    kind = kind_of(path)
-    return kind is not None and not kind.pattern.endswith("**")
 
 
 class ForeignNameError(ValueError):
@@ -171,6 +60,151 @@ def is_safe(path: str) -> bool:
     return _UNSAFE.search(path) is None
 
 
+_MARK = 2**20
+"""Maximum bytes of a file with a few words."""
+_OBJECT = 2**26
+"""Maximum bytes of JSON or text with some millions of values."""
+_TABLE = 2**29
+"""Maximum bytes of a table that is decoded at once."""
+FILE_KINDS: list[FileKind] = []
+"""Every kind of file of a store. The first kind that matches a path applies."""
+_KINDS_OF: dict[str, list[FileKind]] = {}
+
+
+@dataclass(frozen=True)
+class FileKind:
+    """Files of one kind. Calling it with names returns the path of one file."""
+
+    name: str
+    pattern: str
+    """Pattern of their paths. `<...>` stands for one name, `<path>` for all that follows."""
+    max_bytes: int | None
+    """Maximum size of a file that is read, or None if its writer records its size or it is not read into memory."""
+    content: str
+
+    def __post_init__(self) -> None:
+        """Add the kind to the table of all kinds."""
+        FILE_KINDS.append(self)
+        _KINDS_OF.setdefault(self.pattern.partition("/")[0], []).append(self)
+
+    @cached_property
+    def matches(self) -> re.Pattern[str]:
+        """Regular expression of their paths."""
+        parts = re.escape(self.pattern).replace("<path>", ".+")
+        return re.compile(re.sub("<[^>]+>", "[^/]*", parts), re.DOTALL)
+
+    def __call__(self, *names: str) -> str:
+        """Return the path with these names in place of the pattern's, each checked by `identity`."""
+        return _fill(self.pattern, names)
+
+    def folder(self, *names: str) -> str:
+        """Return the folder of the files that have these names first, or of all."""
+        return _fill("<".join(self.pattern.split("<")[: len(names) + 1]).rpartition("/")[0], names)
+
+
+def _fill(pattern: str, names: Sequence[str]) -> str:
+    first, *literals = re.split("<[^>]+>", pattern)
+    return first + "".join(identity(name) + literal for name, literal in zip(names, literals, strict=True))
+
+
+FileKind("format", "format.json", _MARK, "versions that may read the store, and that may write")
+spec_path = FileKind("spec", "sweeps/<sweep>/<spec hash>.json", _OBJECT, "a launched spec in full")
+trial_ids_path = FileKind("trials list", "sweeps/<sweep>/<spec hash>.trials", _OBJECT, "its trial IDs")
+renaming_path = FileKind(
+    "renaming", "sweeps/<sweep>/renamed_from", _MARK, "the previous name, and whether the renaming is complete"
+)
+cancel_path = FileKind("cancellation", "sweeps/<sweep>/cancel", _MARK, "time of the last `depthrate cancel`")
+cleared_nodes_path = FileKind(
+    "forgiven nodes", "sweeps/<sweep>/forgiven", _MARK, "nodes cleared by `depthrate nodes --clear`, and when"
+)
+for _table, _max_bytes in (("trials", _TABLE), *((table, None) for table in DATA_TABLES)):
+    FileKind(
+        f"compacted {_table}",
+        f"{_table}/sweep=<sweep>/{_COMPACTED}<id[-part]>.parquet",
+        _max_bytes,
+        "many of those below in one file",
+    )
+    _name, _content = ("commit", "trials of an attempt") if _table == "trials" else (_table, f"{_table} of an attempt")
+    FileKind(_name, f"{_table}/sweep=<sweep>/<attempt[-part]>.parquet", _max_bytes, _content)
+attempt_path = FileKind(
+    "record", "attempts/sweep=<sweep>/<attempt>.json", _OBJECT, "state, heartbeat, host, job and error of an attempt"
+)
+log_path = FileKind("log", "attempts/sweep=<sweep>/<attempt>.log", _OBJECT, "the end of its output")
+FileKind(
+    "compacted records", f"attempts/sweep=<sweep>/{_COMPACTED}<id>.parquet", _TABLE, "many of the two above in one file"
+)
+heartbeat_path = FileKind(
+    "heartbeat", "beats/sweep=<sweep>/<node>.json", _OBJECT, "heartbeats of the attempts that run on a node"
+)
+live_path = FileKind(
+    "live curves",
+    "live/sweep=<sweep>/<pack>.parquet",
+    _OBJECT,
+    "rows logged by a running pack, deleted after the commit",
+)
+launch_path = FileKind(
+    "launch", "launches/sweep=<sweep>/<launch>.json", _OBJECT, "events of a launch, and its scheduler requests"
+)
+launch_log_path = FileKind("launch log", "launches/sweep=<sweep>/<launch>.log", _OBJECT, "the same, one per line")
+manifest_path = FileKind(
+    "manifest",
+    "manifest/sweep=<sweep>/<id>.json",
+    _OBJECT,
+    "makes compacted files visible, lists what they replace",
+)
+submission_path = FileKind(
+    "submission",
+    "jobs/sweep=<sweep>/<submission>.json",
+    _OBJECT,
+    "jobs submitted to a scheduler, deleted when they end",
+)
+_CLAIM = FileKind(
+    "claim", "claims/<launch-number>.json", _OBJECT, "trials that a launch is about to run, deleted at its end"
+)
+_COLUMN = FileKind("column claim", "columns/<table>/<type=column=claim>", _MARK, "type of a column that tasks added")
+checkpoint_trials_path = FileKind("checkpointed trials", "checkpoints/<pack>/pack.json", _OBJECT, "trials of the next")
+checkpoint_path = FileKind(
+    "checkpoint", "checkpoints/<pack>/<name>.ckpt", None, "checkpoints, deleted after the commit"
+)
+reports_path = FileKind(
+    "reports",
+    "searches/sweep=<sweep>/reports/<attempt>.json",
+    _OBJECT,
+    "reports of prunable trials, and pruned trials",
+)
+_BATCH = FileKind(
+    "batch",
+    "searches/sweep=<sweep>/<study>/<batch-digest>.json",
+    _OBJECT,
+    "proposals of a search, written before they run",
+)
+fits_path = FileKind("fits", "fits/sweep=<sweep>/fits.parquet", _OBJECT, "newest fits of a sweep")
+code_index_path = FileKind("code index", "code/<hash>/index.json", _OBJECT, "list of the files below, once per version")
+_CODE = FileKind("code", "code/<hash>/files/<path>", _OBJECT, "a task's source code")
+library_path = FileKind("library", "libraries/<kernels>.so", _OBJECT, "kernels, for like nodes without a compiler")
+_DECISION = FileKind(
+    "decision", "decisions/sweep=<sweep>/<number-digest>.json", _OBJECT, "accepted versions of a task's code"
+)
+removal_path = FileKind("removal", "removals/<removal>.json", _OBJECT, "soft-deleted rows")
+_SEAL = FileKind("purge record", "removals/<seal>.seal", _OBJECT, "rows to be purged, hidden from all sweeps")
+_GONE = FileKind("final purge record", "removals/<seal>.gone", _OBJECT, "purged rows")
+_REMOVED = FileKind("put away", "removed/<removal>/<path>", None, "other files of a removed sweep, until its purge")
+tag_path = FileKind("tags", "tags/<when>.json", _OBJECT, "tags that users gave to trials")
+quarantine_path = FileKind("quarantined", "quarantine/<when>/<path>", None, "files moved aside by `verify --repair`")
+
+
+def kind_of(path: str) -> FileKind | None:
+    """Return the kind of the file at this path, or None if no file of a store has this path."""
+    kinds = _KINDS_OF.get(path.partition("/")[0], ())
+    return next((kind for kind in kinds if kind.matches.fullmatch(path)), None)
+
+
+def is_file_path(path: str) -> bool:
+    """Return whether this is the path of a store's file, never of a folder."""
+    kind = kind_of(path)
+    return kind is not None and not kind.pattern.endswith("<path>")
+
+
 def is_table_path(path: str, table: str, sweep: str) -> bool:
     """Return whether `table_path` can have created this path, for a table of a sweep."""
     folder, _, name = path.rpartition("/")
@@ -185,16 +219,6 @@ def is_job_folder(folder: object, sweep: str, submission: str) -> bool:
     return named != submission and is_attempt_id(named) and folder.endswith(f"/{sweep}/{submission}")
 
 
-def sweep_folder(sweep: str) -> str:
-    """Return the folder of a sweep's specs."""
-    return f"sweeps/{identity(sweep)}"
-
-
-def spec_path(sweep: str, spec_hash: str) -> str:
-    """Return the path of a launched spec."""
-    return f"{sweep_folder(sweep)}/{identity(spec_hash)}.json"
-
-
 def table_path(table: str, sweep: str, attempt_id: str, part: int | None) -> str:
     """Return the path of an attempt's rows of a table."""
     suffix = "" if part is None else f"-{part:04d}"
@@ -204,131 +228,6 @@ def table_path(table: str, sweep: str, attempt_id: str, part: int | None) -> str
 def data_path(commit: str, table: str) -> str:
     """Return the path of the rows of a table that were committed with this trials file."""
     return f"{table}/{commit.partition('/')[2]}"
-
-
-def attempts_folder(sweep: str) -> str:
-    """Return the folder of a sweep's attempts."""
-    return f"attempts/sweep={identity(sweep)}"
-
-
-def attempt_path(sweep: str, attempt_id: str) -> str:
-    """Return the path of an attempt's record."""
-    return f"{attempts_folder(sweep)}/{identity(attempt_id)}.json"
-
-
-def log_path(sweep: str, attempt_id: str) -> str:
-    """Return the path of the end of an attempt's output."""
-    return f"attempts/sweep={identity(sweep)}/{identity(attempt_id)}.log"
-
-
-def heartbeats_folder(sweep: str | None = None) -> str:
-    """Return the folder of the nodes' heartbeats, for one sweep or all."""
-    return "beats" if sweep is None else f"beats/sweep={identity(sweep)}"
-
-
-def heartbeat_path(sweep: str, node: str) -> str:
-    """Return the path of a node's heartbeats: the attempts that run on it, and their progress."""
-    return f"{heartbeats_folder(sweep)}/{identity(node)}.json"
-
-
-def launches_folder(sweep: str) -> str:
-    """Return the folder of the events of a sweep's launches."""
-    return f"launches/sweep={identity(sweep)}"
-
-
-def launch_path(sweep: str, launch_id: str) -> str:
-    """Return the path of a launch's events, for programs."""
-    return f"{launches_folder(sweep)}/{identity(launch_id)}.json"
-
-
-def launch_log_path(sweep: str, launch_id: str) -> str:
-    """Return the path of a launch's events, one per line."""
-    return f"{launches_folder(sweep)}/{identity(launch_id)}.log"
-
-
-def live_folder(sweep: str | None = None) -> str:
-    """Return the folder of the rows that running packs have logged, for one sweep or all."""
-    return "live" if sweep is None else f"live/sweep={identity(sweep)}"
-
-
-def live_path(sweep: str, pack_id: str) -> str:
-    """Return the path of the rows that a running pack has logged."""
-    return f"{live_folder(sweep)}/{identity(pack_id)}.parquet"
-
-
-def checkpoint_folder(pack_id: str) -> str:
-    """Return the folder of a pack's checkpoints."""
-    return f"checkpoints/{identity(pack_id)}"
-
-
-def checkpoint_path(pack_id: str, name: str) -> str:
-    """Return the path of a pack's checkpoint called `name`."""
-    return f"{checkpoint_folder(pack_id)}/{identity(name)}.ckpt"
-
-
-def checkpoint_trials_path(pack_id: str) -> str:
-    """Return the path of the list of trials in a pack's checkpoints."""
-    return f"{checkpoint_folder(pack_id)}/pack.json"
-
-
-def fits_path(sweep: str) -> str:
-    """Return the path of a sweep's newest fits."""
-    return f"fits/sweep={identity(sweep)}/fits.parquet"
-
-
-def searches_folder(sweep: str) -> str:
-    """Return the folder of the proposals of a sweep's searches."""
-    return f"searches/sweep={identity(sweep)}"
-
-
-def batch_path(sweep: str, study_id: str, batch: int, digest: str) -> str:
-    """Return the path of one batch of a study's proposals."""
-    return f"{searches_folder(sweep)}/{identity(study_id)}/{batch:06d}-{identity(digest)}.json"
-
-
-def reports_path(sweep: str, attempt_id: str) -> str:
-    """Return the path of the reports of an attempt's prunable trials."""
-    return f"{searches_folder(sweep)}/reports/{identity(attempt_id)}.json"
-
-
-def cancel_path(sweep: str) -> str:
-    """Return the path of the request to cancel a sweep's launches."""
-    return f"{sweep_folder(sweep)}/cancel"
-
-
-def renaming_path(sweep: str) -> str:
-    """Return the path of a sweep's previous name."""
-    return f"{sweep_folder(sweep)}/renamed_from"
-
-
-def cleared_nodes_path(sweep: str) -> str:
-    """Return the path of the cleared nodes, with the times at which they were cleared."""
-    return f"{sweep_folder(sweep)}/forgiven"
-
-
-def submissions_folder(sweep: str) -> str:
-    """Return the folder of a sweep's submissions to a scheduler."""
-    return f"jobs/sweep={identity(sweep)}"
-
-
-def submission_path(sweep: str, name: str) -> str:
-    """Return the path of the jobs of one submission."""
-    return f"{submissions_folder(sweep)}/{identity(name)}.json"
-
-
-def claim_path(launch_id: str, number: int) -> str:
-    """Return the path of a launch's nth claim."""
-    return f"{CLAIMS}/{launch_id}-{number:08d}.json"
-
-
-def launch_of_claim(path: str) -> str:
-    """Return the launch in a path created by `claim_path`."""
-    return name_of_path(path).partition("-")[0]
-
-
-def trial_ids_path(sweep: str, spec_hash: str) -> str:
-    """Return the path of the trial IDs of a launched spec."""
-    return f"{sweep_folder(sweep)}/{identity(spec_hash)}.trials"
 
 
 def compacted_path(table: str, sweep: str, compaction_id: str, part: int | None = None) -> str:
@@ -346,9 +245,19 @@ def compaction_of_path(path: str) -> str:
     return name_of_path(path).removeprefix(_COMPACTED).partition("-")[0]
 
 
-def manifest_path(sweep: str, compaction_id: str) -> str:
-    """Return the path of a compaction's manifest, which lists what it wrote and what that replaces."""
-    return f"manifest/sweep={identity(sweep)}/{identity(compaction_id)}.json"
+def claim_path(launch_id: str, number: int) -> str:
+    """Return the path of a launch's nth claim."""
+    return _CLAIM(f"{launch_id}-{number:08d}")
+
+
+def launch_of_claim(path: str) -> str:
+    """Return the launch in a path created by `claim_path`."""
+    return name_of_path(path).partition("-")[0]
+
+
+def batch_path(sweep: str, study_id: str, batch: int, digest: str) -> str:
+    """Return the path of one batch of a study's proposals."""
+    return _BATCH(sweep, study_id, f"{batch:06d}-{digest}")
 
 
 def column_path(table: str, column: str, type_name: str, claim: str) -> str:
@@ -362,29 +271,14 @@ def column_of_path(path: str) -> tuple[str, str]:
     return unquote(rest.partition("=")[0]), unquote(type_name)
 
 
-def code_folder(code_hash: str) -> str:
-    """Return the folder of a version of a task's source."""
-    return f"code/{identity(code_hash)}"
-
-
-def code_index_path(code_hash: str) -> str:
-    """Return the path of the list of files of a version of a task's source."""
-    return f"{code_folder(code_hash)}/index.json"
-
-
 def code_file_path(code_hash: str, path: str) -> str:
     """Return the path of a file of a task's source. `path` is relative to the task's folder."""
-    return f"{code_folder(code_hash)}/files/{quote(path)}"
-
-
-def library_path(file_name: str) -> str:
-    """Return the path of a kernel library built by a node."""
-    return f"libraries/{identity(file_name)}"
+    return f"{_CODE.folder(code_hash)}/{quote(path)}"
 
 
 def decision_path(sweep: str, number: int, digest: str) -> str:
     """Return the path of one decision on the accepted versions of a task's code."""
-    return f"decisions/sweep={identity(sweep)}/{number:06d}-{identity(digest)}.json"
+    return _DECISION(sweep, f"{number:06d}-{digest}")
 
 
 def number_of_decision(path: str) -> int:
@@ -393,14 +287,9 @@ def number_of_decision(path: str) -> int:
     return int(number) if number.isascii() and number.isdigit() and len(number) < 12 else 0
 
 
-def removal_path(removal_id: str) -> str:
-    """Return the path of one removal of rows."""
-    return f"removals/{identity(removal_id)}.json"
-
-
 def purge_record_path(seal_id: str, *, is_final: bool) -> str:
     """Return the path of a list of removed rows that are visible to no sweep, even one that requests their trials."""
-    return f"removals/{identity(seal_id)}.{'gone' if is_final else 'seal'}"
+    return (_GONE if is_final else _SEAL)(seal_id)
 
 
 def is_final_purge_record(path: str) -> bool:
@@ -415,17 +304,7 @@ def is_purge_record(path: str) -> bool:
 
 def removed_path(removal_id: str, path: str = "") -> str:
     """Return the path of an archived file of a removed sweep, or the folder of all of them."""
-    return f"removed/{identity(removal_id)}" + (f"/{path}" if path else "")
-
-
-def tag_path(tagging_id: str) -> str:
-    """Return the path of one change of a tag."""
-    return f"tags/{identity(tagging_id)}.json"
-
-
-def quarantine_folder(stamp: str) -> str:
-    """Return the folder to which one repair moves corrupt files."""
-    return f"quarantine/{stamp}"
+    return _REMOVED.folder(removal_id) + (f"/{path}" if path else "")
 
 
 def sweep_of_path(path: str) -> str:
@@ -446,3 +325,8 @@ def attempt_of_path(path: str) -> str:
 def is_attempt_id(text: str) -> bool:
     """Return whether this is a name that attempts generate."""
     return _ATTEMPT_ID.fullmatch(text) is not None
+
+
+def searches_folder(sweep: str) -> str:
+    """Return the folder of the proposals and reports of a sweep's searches."""
+    return _BATCH.folder(sweep)

@@ -21,7 +21,7 @@ from depthrate.storage.files.paths import (
     data_path,
     is_safe,
     new_name,
-    quarantine_folder,
+    quarantine_path,
     sweep_of_path,
 )
 from depthrate.storage.files.store import Store
@@ -57,7 +57,7 @@ def repair(store: Store, verification: Verification) -> Repair:
         OSError: The store refused a read or a write. Run `verify` and `repair` again.
     """
     require_clock(store)
-    result = Repair(quarantine_folder(f"{datetime.now(UTC):%Y%m%dT%H%M%S}"))
+    result = Repair(quarantine_path.folder(f"{datetime.now(UTC):%Y%m%dT%H%M%S}"))
     intact = take_snapshot(store, ignore=verification.lost)
     elsewhere = intact.trial_ids()
     needed = {

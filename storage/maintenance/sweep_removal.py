@@ -15,10 +15,10 @@ from depthrate.storage.catalog.specs import read_specs
 from depthrate.storage.commits.snapshot import Snapshot, require_intact
 from depthrate.storage.files.paths import (
     fits_path,
-    launches_folder,
-    live_folder,
+    launch_path,
+    live_path,
     searches_folder,
-    sweep_folder,
+    spec_path,
     sweep_of_path,
 )
 from depthrate.storage.files.store import Store
@@ -62,9 +62,9 @@ def plan_removal(store: Store, snapshot: Snapshot, sweep: str) -> RemovalPlan:
     rows = frozenset(row for _, row in stored if row[0] in wanted - kept) - snapshot.removals.gone
     committed = snapshot.trial_ids()
     paths = [*store.list(searches_folder(sweep)), *store.list(fits_path(sweep).rpartition("/")[0])]
-    paths += store.list(live_folder(sweep))  # of killed attempts
-    paths += store.list(launches_folder(sweep))
-    listed = [path for path in store.list(sweep_folder(sweep)) if path.endswith((".json", ".trials"))]
+    paths += store.list(live_path.folder(sweep))  # of killed attempts
+    paths += store.list(launch_path.folder(sweep))
+    listed = [path for path in store.list(spec_path.folder(sweep)) if path.endswith((".json", ".trials"))]
     ordered = (*paths, *sorted(listed, key=lambda path: path.endswith(".json")))
     return RemovalPlan(sweep, rows, frozenset(kept & committed), ordered)
 

@@ -42,7 +42,7 @@ def test_no_path_is_made_of_a_name_that_leads_elsewhere(name: Any) -> None:
         lambda: paths.table_path("trials", "s", name, None),
         lambda: paths.attempt_path("s", name),
         lambda: paths.log_path("s", name),
-        lambda: paths.checkpoint_folder(name),
+        lambda: paths.checkpoint_path.folder(name),
         lambda: paths.checkpoint_path("p", name),
         lambda: paths.fits_path(name),
         lambda: paths.batch_path("s", name, 1, "d"),

@@ -23,7 +23,7 @@ from depthrate.orchestrator.executors.slurm.job import requeue_job
 from depthrate.orchestrator.executors.slurm.remote_launch import OPTIONS_FILE, InnerLaunch
 from depthrate.slurm import in_job
 from depthrate.storage.attempts.records import read_loose_records
-from depthrate.storage.files.paths import attempts_folder
+from depthrate.storage.files.paths import attempt_path
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.tasks.python_process import start_python
 
@@ -214,7 +214,7 @@ class _Launch(InnerLaunch):
     def _has_progressed(self) -> bool:
         """Return whether an attempt of this start of the job saved anything."""
         try:
-            paths = [path for path in self._files.list(attempts_folder(self._sweep)) if path.endswith(".json")]
+            paths = [path for path in self._files.list(attempt_path.folder(self._sweep)) if path.endswith(".json")]
             records = [record for _, record in read_loose_records(self._files, paths)]
         except (OSError, StoreError) as error:
             log.warning("cannot read the store: %s", error)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from depthrate.slurm.job_states import JobState
 from depthrate.storage.files.json_objects import read_object
-from depthrate.storage.files.paths import identity, is_job_folder, submission_path, submissions_folder
+from depthrate.storage.files.paths import identity, is_job_folder, submission_path
 from depthrate.storage.files.store import Store
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def read_submissions(store: Store, sweeps: Sequence[str]) -> list[Submission]:
     """Return the submissions of these sweeps that are not known to be over. Unreadable files are skipped."""
     if not sweeps:
         return []
-    folders = [submissions_folder(sweep) for sweep in sweeps]
+    folders = [submission_path.folder(sweep) for sweep in sweeps]
     submissions = []
     for path, content in store.read_many(path for path in store.list_many(folders) if path.endswith(".json")):
         try:
