@@ -26,7 +26,7 @@ STALE_S = 60.0
 
 def heartbeat_s(store: Store, num_attempts: int = 1) -> float:
     """Return the seconds between heartbeats of each of `num_attempts` parallel attempts in this store."""
-    min_s = HEARTBEAT_S if store.is_local else REMOTE_HEARTBEAT_S
+    min_s = REMOTE_HEARTBEAT_S if store.uses_requests else HEARTBEAT_S
     return max(min_s, min(MAX_HEARTBEAT_S, num_attempts / MAX_HEARTBEATS_PER_S))
 
 

@@ -58,6 +58,6 @@ def list_writers(store: Store, path: str) -> str | None:
     """Return a sentence on other users who can write a path of the store, or None."""
     if not store.is_shared:
         return None
-    if not store.is_local:
+    if store.local_folder is None:
         return f"it is unknown who can write to {store.url}"
     return next(iter(distrust_of_paths([Path(store.full_path(path))])), None)

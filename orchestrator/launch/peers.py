@@ -63,7 +63,7 @@ class PeerLaunches:
         """
         if all(self.is_claimed(pack) for pack in packs):
             return False
-        is_costly = self.had_peers or not self._store.is_local
+        is_costly = self.had_peers or self._store.uses_requests
         wanted = {trial_id for pack in (*packs, *(following if is_costly else ())) for trial_id in pack.trial_ids}
         self._claims.acquire(wanted, running_ids)
         return True

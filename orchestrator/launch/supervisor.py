@@ -99,7 +99,7 @@ class AttemptSupervisor:
         """Update `is_store_full`, and log an event if the store is full."""
         beats = [entry.beat for entry in self.running.values() if entry.beat is not None]
         waiting = [beat["needs_bytes"] for beat in beats if "needs_bytes" in beat]
-        free = free_bytes(self._store.root) if self._store.is_local else None
+        free = free_bytes(self._store.root) if self._store.local_folder else None
         needed = max(sum(waiting), MIN_PACK_BYTES * (len(self.running) + 1))
         is_short = free is not None and free < needed
         self.is_store_full = bool(waiting) or is_short

@@ -28,7 +28,7 @@ from depthrate.orchestrator.worker.heartbeat import Heartbeat, captured_output
 from depthrate.orchestrator.worker.live_curve_writer import LiveCurves
 from depthrate.orchestrator.worker.pruning import Judge, Pruning
 from depthrate.storage.commits.commit import commit_trials
-from depthrate.storage.files.data_cache import worker_data_folder
+from depthrate.storage.files.data_folder import worker_data_folder
 from depthrate.storage.files.full import is_full, needed_bytes
 from depthrate.storage.files.paths import DATA_TABLES, checkpoint_path, data_path, table_path
 from depthrate.storage.files.store import Store

@@ -137,7 +137,7 @@ class Heartbeat:
     def _terminate_if_forced(self) -> None:
         """Exit if `depthrate cancel --force` was called, because a hanging task does not check for stop requests."""
         store, attempt = self._run.store, self._run.attempt
-        if not (self._stop.is_set or store.is_local):
+        if store.uses_requests and not self._stop.is_set:
             return  # do not send a request to a remote store at every heartbeat
         if attempt.attempt_id in forced_attempts(read_cancel_mark(store, attempt.sweep)):
             self._terminate(FailureKind.CANCELLED, "terminated by depthrate cancel --force")

@@ -34,8 +34,6 @@ RENEW_S = 20.0
 """Interval between renewals in seconds."""
 SETTLE_S = 0.5
 """Wait for claims of peers in seconds, longer than the clocks of nodes that share a file system differ."""
-REMOTE_SETTLE_S = 1.5
-"""The same for object stores, whose times are whole seconds."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ class Claims:
         self._clock, self._sleep = clock, sleep
         self._skew_s = 0.0
         """Offset of the store's clock ahead of the local one in seconds."""
-        self._settle_s = SETTLE_S if store.is_local else REMOTE_SETTLE_S
+        self._settle_s = SETTLE_S + store.files.time_unit_s
         self._claimed: dict[str, float] = {}
         self._number = 0
         self._files: list[str] = []

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from depthrate.storage.files.json_objects import read_object
 from depthrate.storage.files.paths import code_file_path, code_index_path, is_safe
-from depthrate.storage.files.regular import InvalidFileError
+from depthrate.storage.files.protocol import InvalidFileError
 from depthrate.storage.files.store import Store, StoreError
 
 _HASH = re.compile(r"[0-9a-f]{32}")

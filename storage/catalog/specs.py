@@ -11,7 +11,7 @@ from typing import Any
 
 from depthrate.storage.files.json_objects import read_object
 from depthrate.storage.files.paths import is_identity, spec_path, trial_ids_path
-from depthrate.storage.files.regular import InvalidFileError
+from depthrate.storage.files.protocol import InvalidFileError
 from depthrate.storage.files.store import Store
 
 MAX_LAUNCHES = 10**9

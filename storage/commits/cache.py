@@ -16,7 +16,7 @@ from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.commits.source import Commit, Problem, first_line, parse_commit
 from depthrate.storage.files.parquet import UNREADABLE_ERRORS, DataFile, read_parquet
 from depthrate.storage.files.paths import is_purge_record
-from depthrate.storage.files.regular import InvalidFileError
+from depthrate.storage.files.protocol import InvalidFileError
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.tables.schema import STATE_COLUMNS, as_trials, empty_trials
 

@@ -1,19 +1,41 @@
-"""Files below a local folder."""
+"""Files below a local folder: atomic writes, and reads of regular files only.
+
+A reader sees the old file or the new one, also after a crash. A pipe or a device at a file's path never blocks a reader.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
+import stat
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
-from depthrate.storage.files.atomic import move_atomic, sync_folder, write_atomic
-from depthrate.storage.files.paths import is_file_path
-from depthrate.storage.files.protocol import Item, Result, Stamp
-from depthrate.storage.files.regular import InvalidFileError, open_regular, read_bytes, require_regular
+from depthrate.storage.files.full import FULL, StoreFullError
+from depthrate.storage.files.paths import is_file_path, kind_of
+from depthrate.storage.files.protocol import (
+    InvalidFileError,
+    Item,
+    Result,
+    Stamp,
+    invalid_file,
+    is_hidden,
+    require_size,
+)
+
+_FILE_TYPES = (
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISDIR, "a folder"),
+)
+_READ_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class LocalFiles:
@@ -23,13 +45,13 @@ class LocalFiles:
     files need not be regular, for folders of user data.
     """
 
-    is_local = True
     is_shared = True
+    uses_requests = False
+    time_unit_s = 0.0
 
     def __init__(self, root: str, url: str, *, follows_links: bool):
-        self.root = root
-        self._url = url
-        self._follows_links = follows_links
+        self.root, self.local_folder = root, Path(root or "/")
+        self._url, self._follows_links = url, follows_links
         self._inside: set[str] = set()
         """Folders verified to lie within the root, links followed."""
 
@@ -39,15 +61,33 @@ class LocalFiles:
 
         return LocalFileSystem()
 
+    def arrow_filesystem(self) -> Any:
+        from pyarrow.fs import LocalFileSystem
+
+        return LocalFileSystem()
+
+    def full_path(self, path: str) -> str:
+        return f"{self.root}/{path}" if path else self.root
+
     def probe(self) -> None:
         """Do nothing: reading reports a folder without permission."""
 
     def exists(self) -> bool:
         return os.path.isdir(self.root)
 
+    def write_obstacle(self) -> str | None:
+        folders = (self.local_folder, *self.local_folder.parents)
+        existing = next(folder for folder in folders if os.path.lexists(folder))
+        if not existing.is_dir():
+            return f"{existing} is not a folder"
+        return None if os.access(existing, os.W_OK | os.X_OK) else f"no permission to write to {existing}"
+
     def read(self, path: str, max_bytes: int | None) -> bytes:
-        full = self._readable(path)
-        return Path(full).read_bytes() if self._follows_links else read_bytes(full, self.root, max_bytes)
+        with self.open(path) as file:
+            if self._follows_links:
+                return file.read()
+            require_size(self.full_path(path), os.fstat(file.fileno()).st_size, max_bytes)
+            return file.read() if max_bytes is None else file.read(max_bytes)
 
     def read_range(self, path: str, start: int, stop: int) -> bytes:
         with self.open(path) as file:
@@ -55,14 +95,70 @@ class LocalFiles:
             return file.read(stop - start)
 
     def open(self, path: str) -> IO[bytes]:
-        full = self._readable(path)
-        return Path(full).open("rb") if self._follows_links else open(open_regular(full, self.root), "rb")
+        if self._follows_links:
+            return open(self.full_path(path), "rb")
+        descriptor = os.open(self.readable_path(path), _READ_FLAGS)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # replaced since
+            os.close(descriptor)
+            raise invalid_file(self.full_path(path), "it is not a file")
+        return open(descriptor, "rb")
 
     def readable_path(self, path: str) -> str:
-        return require_regular(self._readable(path), self.root)
+        """Return the path of a regular file, resolving a link if its target is below the root. Opens nothing."""
+        full = self.full_path(path)
+        folder = os.path.dirname(full)
+        if not self._follows_links and folder not in self._inside:
+            if (outside := self._outside(folder)) is not None:
+                raise InvalidFileError(
+                    f"cannot read {path}: a link leads out of store {self._url}, to {outside}. Pass the link's target as "
+                    "--store, or remove the link."
+                )
+            self._inside.add(folder)
+        mode = os.lstat(full).st_mode
+        if stat.S_ISREG(mode):
+            return full
+        description = next((name for is_type, name in _FILE_TYPES if is_type(mode)), "not a file")
+        if stat.S_ISLNK(mode):
+            target = os.path.realpath(full)
+            if not os.path.exists(target):
+                description = f"a link to {target}, which does not exist"
+            elif self._outside(target) is not None:
+                description = f"a link out of {self.root}, to {target}"
+            elif os.path.isfile(target):
+                return target
+            else:
+                description = f"a link to {target}, which is not a file"
+        raise invalid_file(full, f"it is {description}, expected a file")
 
     def write(self, path: str, content: bytes | Path, *, durable: bool) -> None:
-        write_atomic(self.full_path(path), content, durable=durable)
+        full = os.path.abspath(self.full_path(path))
+        folder, name = os.path.split(full)
+        draft = os.path.join(folder, f".{name}.{uuid.uuid4().hex}.tmp")
+        try:
+            _create_folders(folder)
+            with open(draft, "wb") as file:
+                if isinstance(content, Path):
+                    with content.open("rb") as source:
+                        shutil.copyfileobj(source, file)
+                else:
+                    file.write(content)
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+            os.replace(draft, full)
+            if durable:
+                _sync_folder(folder)
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                os.unlink(draft)
+            if isinstance(error, IsADirectoryError):
+                raise InvalidFileError(
+                    f"cannot write {full}: it is a folder, expected a file. Nothing was written. Move the folder away."
+                ) from None
+            if isinstance(error, OSError) and error.errno in FULL:
+                needed = content.stat().st_size if isinstance(content, Path) else len(content)
+                raise StoreFullError(error.errno or 0, full, needed) from None
+            raise
 
     def walk(self, folder: str) -> Iterator[tuple[str, int]]:
         return _walk(self.full_path(folder), len(self.root) + 1)
@@ -72,6 +168,26 @@ class LocalFiles:
             with contextlib.suppress(FileNotFoundError):
                 status = _stat(self.full_path(path))
                 yield path, (status.st_size, status.st_mtime_ns, status.st_ino)
+
+    def invalid_files(self) -> Iterator[tuple[str, InvalidFileError]]:
+        for path, size in list(self.walk("")):
+            kind = kind_of(path)
+            try:
+                require_size(self.readable_path(path), size, None if kind is None else kind.max_bytes)
+            except InvalidFileError as error:
+                yield path, error
+            except OSError:
+                continue  # deleted meanwhile
+
+    def unfinished_writes(self, before: float) -> list[str]:
+        drafts = [path for path, _ in self.walk("") if is_hidden(path) and path.endswith(".tmp")]
+        return [path for path in drafts if (self.modified(path) or before) < before]
+
+    def remove_unfinished(self, path: str) -> bool:
+        is_draft = is_hidden(path) and path.endswith(".tmp")
+        if is_draft:
+            self.delete_many([path])
+        return is_draft
 
     def size(self, path: str) -> int | None:
         """Return a file's size in bytes, or None if it does not exist. A dangling link has size 0, since it occupies
@@ -102,7 +218,7 @@ class LocalFiles:
             else:
                 os.remove(full)
             if durable:
-                sync_folder(os.path.dirname(full))
+                _sync_folder(os.path.dirname(full))
 
     def delete_many(self, paths: Sequence[str]) -> None:
         for path in paths:
@@ -110,7 +226,10 @@ class LocalFiles:
                 os.remove(self.full_path(path))
 
     def move(self, path: str, to: str) -> None:
-        move_atomic(self.full_path(path), self.full_path(to))
+        folder = os.path.dirname(self.full_path(to))
+        _create_folders(folder)
+        os.replace(self.full_path(path), self.full_path(to))
+        _sync_folder(folder)
 
     def require_inside(self, path: str) -> None:
         if path and (outside := self._outside(os.path.dirname(self.full_path(path)))) is not None:
@@ -122,30 +241,36 @@ class LocalFiles:
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         return map(function, items)
 
-    def full_path(self, path: str) -> str:
-        return f"{self.root}/{path}" if path else self.root
-
-    def _readable(self, path: str) -> str:
-        """Return the absolute path of a file to read.
-
-        Raises:
-            InvalidFileError: A link on the way leads out of the folder.
-        """
-        full = self.full_path(path)
-        folder = os.path.dirname(full)
-        if not self._follows_links and folder not in self._inside:
-            if (outside := self._outside(folder)) is not None:
-                raise InvalidFileError(
-                    f"cannot read {path}: a link leads out of store {self._url}, to {outside}. Pass the link's target as "
-                    "--store, or remove the link."
-                )
-            self._inside.add(folder)
-        return full
-
-    def _outside(self, folder: str) -> str | None:
-        """Return the target of a folder that leads out of the root, else None."""
-        root, real = os.path.realpath(self.root), os.path.realpath(folder)
+    def _outside(self, path: str) -> str | None:
+        """Return the target of a path that leads out of the root, else None."""
+        root, real = os.path.realpath(self.root), os.path.realpath(path)
         return real if os.path.commonpath([root, real]) != root else None
+
+
+def _create_folders(folder: str) -> None:
+    """Create a folder and its missing parents, durably: a process that finds a folder relies on it without a check."""
+    if os.path.isdir(folder):
+        return
+    above = os.path.dirname(folder)
+    if above != folder:
+        _create_folders(above)
+    os.makedirs(folder, exist_ok=True)
+    _sync_folder(above)
+
+
+def _sync_folder(folder: str) -> None:
+    """Sync a folder's names to the disk: without it, a synced file may have no name after a power cut."""
+    descriptor = None
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        os.fsync(descriptor)
+    except OSError as error:
+        # file systems without folder sync, and a folder with write but no read permission
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES):
+            raise
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def _stat(path: str) -> os.stat_result:
@@ -167,13 +292,14 @@ def _walk(folder: str, start: int) -> Iterator[tuple[str, int]]:
     except (FileNotFoundError, NotADirectoryError):
         return
     for entry in entries:
+        path = entry.path[start:]
         with contextlib.suppress(FileNotFoundError):
             is_folder = entry.is_dir(follow_symlinks=False)
-            if is_folder and not is_file_path(entry.path[start:]):
+            if is_folder and not is_file_path(path):
                 yield from _walk(entry.path, start)
             elif not is_folder and _is_file(entry):
-                yield entry.path[start:], entry.stat().st_size
-            elif is_file_path(path := entry.path[start:]):
+                yield path, entry.stat().st_size
+            elif is_file_path(path):
                 yield path, 0
 
 

@@ -6,10 +6,31 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 
+from depthrate.storage.files.full import size_text
+
 Stamp = tuple[Any, ...]
 """Value that changes when a file is rewritten. Only equality is meaningful."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+class InvalidFileError(OSError):
+    """The path does not hold a regular file, or the file is larger than its kind allows. Retrying does not help."""
+
+
+def invalid_file(path: str, reason: str) -> InvalidFileError:
+    """Return the error of reading a file that is not as the store wrote it."""
+    return InvalidFileError(f"cannot read {path}: {reason}. Move it away, or restore the file from a backup.")
+
+
+def require_size(path: str, size: int, max_bytes: int | None) -> None:
+    """Check that a file is small enough to be read at once.
+
+    Raises:
+        InvalidFileError: It has more than `max_bytes`.
+    """
+    if max_bytes is not None and size > max_bytes:
+        raise invalid_file(path, f"it has {size_text(size)}, expected at most {size_text(max_bytes)}")
 
 
 def is_hidden(path: str) -> bool:
@@ -20,93 +41,66 @@ def is_hidden(path: str) -> bool:
 class Files(Protocol):
     """Files below one root. Paths are relative to it, use `/` and have been checked to be safe.
 
-    Every method but `probe` raises OSError when the filesystem fails.
+    Every method but `probe` raises OSError when the filesystem fails. Methods that `Store` also has are described there.
     """
 
     root: str
     """Path of the root in its filesystem."""
-    is_local: bool
-    """Whether the root is a folder of the local machine."""
     is_shared: bool
     """Whether other processes see the files."""
+    uses_requests: bool
+    """Whether each call is a request, which takes time and may be billed."""
+    time_unit_s: float
+    """Resolution of the files' modification times in seconds."""
+
+    @property
+    def local_folder(self) -> Path | None:
+        """The root as a folder of this machine, if it is one."""
 
     @property
     def fs(self) -> Any:
         """The fsspec filesystem."""
-        ...
+
+    def arrow_filesystem(self) -> Any:
+        """Return the filesystem for Arrow's readers."""
 
     def full_path(self, path: str) -> str:
         """Return the path in the filesystem, or the root for an empty path."""
-        ...
 
     def probe(self) -> None:
         """Send one request to the root, which may be empty. Exceptions of the client are not converted."""
-        ...
 
     def exists(self) -> bool:
         """Return whether the root exists. A bucket always does: an empty one has no files."""
-        ...
 
-    def read(self, path: str, max_bytes: int | None) -> bytes:
-        """Return a file's content.
+    def write_obstacle(self) -> str | None:
+        """Return the reason trials cannot write below the root, as far as it is known without writing."""
 
-        Raises:
-            FileNotFoundError: The file does not exist.
-            InvalidFileError: It is not a regular file below the root, or larger than `max_bytes`.
-        """
-        ...
-
-    def read_range(self, path: str, start: int, stop: int) -> bytes:
-        """Return bytes `start` to `stop` of a file, in one request."""
-        ...
-
-    def open(self, path: str) -> IO[bytes]:
-        """Open a file for reading in parts."""
-        ...
-
-    def readable_path(self, path: str) -> str:
-        """Return the path in the filesystem of a file that other libraries may open.
-
-        Raises:
-            InvalidFileError: It is not a regular file below the root.
-        """
-        ...
-
-    def write(self, path: str, content: bytes | Path, *, durable: bool) -> None:
-        """Write a file atomically, from bytes or from a local file. `durable` also syncs it to the disk."""
-        ...
+    def read(self, path: str, max_bytes: int | None) -> bytes: ...
+    def read_range(self, path: str, start: int, stop: int) -> bytes: ...
+    def open(self, path: str) -> IO[bytes]: ...
+    def readable_path(self, path: str) -> str: ...
+    def write(self, path: str, content: bytes | Path, *, durable: bool) -> None: ...
+    def size(self, path: str) -> int | None: ...
+    def modified(self, path: str) -> float | None: ...
+    def delete(self, path: str, *, durable: bool) -> None: ...
+    def delete_many(self, paths: Sequence[str]) -> None: ...
+    def move(self, path: str, to: str) -> None: ...
 
     def walk(self, folder: str) -> Iterator[tuple[str, int]]:
         """Yield the path and the size in bytes of each file below a folder, in order."""
-        ...
 
     def stamps(self, folder: str) -> Iterator[tuple[str, Stamp]]:
         """Yield the path and the stamp of each file below a folder, in order."""
-        ...
 
-    def size(self, path: str) -> int | None:
-        """Return a file's current size in bytes, or None if it does not exist."""
-        ...
+    def invalid_files(self) -> Iterator[tuple[str, InvalidFileError]]:
+        """Yield the paths that should hold a file but do not, or hold one too large for its kind."""
 
-    def modified(self, path: str) -> float | None:
-        """Return a file's modification time in seconds since the epoch, or None if it does not exist."""
-        ...
+    def unfinished_writes(self, before: float) -> list[str]:
+        """List writes that killed processes left before a time by the store's clock."""
 
-    def delete(self, path: str, *, durable: bool) -> None:
-        """Delete a file or a folder with its content, if it exists."""
-        ...
-
-    def delete_many(self, paths: Sequence[str]) -> None:
-        """Delete files. Missing files are ignored."""
-        ...
-
-    def move(self, path: str, to: str) -> None:
-        """Move a file. At any moment at least one of the two paths exists.
-
-        Raises:
-            FileNotFoundError: The file does not exist.
-        """
-        ...
+    def remove_unfinished(self, path: str) -> bool:
+        """Delete one of `unfinished_writes`. Return whether the path can be one."""
 
     def require_inside(self, path: str) -> None:
         """Check that a path to be changed is below the root, links followed.
@@ -114,8 +108,6 @@ class Files(Protocol):
         Raises:
             OSError: A link on the way leads out of it.
         """
-        ...
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """Yield `function` of each item in order, with as many parallel calls as the filesystem makes worthwhile."""
-        ...

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from depthrate.storage.files.protocol import Item, Result, Stamp
-from depthrate.storage.files.regular import require_size
+from depthrate.storage.files.protocol import InvalidFileError, Item, Result, Stamp, require_size
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -19,6 +18,8 @@ MAX_IN_FLIGHT = 24
 """Number of parallel requests."""
 _STAMP_KEYS = ("size", "ETag", "etag", "LastModified", "last_modified", "mtime", "updated", "created")
 """Fields of fsspec's file information that change when a file is rewritten."""
+_UPLOAD = "?uploadId="
+"""Separator between a key and the ID of a multipart upload that was never completed."""
 
 
 @contextlib.contextmanager
@@ -45,16 +46,24 @@ def client_options(url: str) -> dict[str, Any]:
 class RemoteFiles:
     """Implementation of `Files` over an fsspec filesystem."""
 
-    is_local = False
+    local_folder = None
+    uses_requests = True
 
     def __init__(self, fs: Any, root: str, url: str):
-        self.fs = fs
-        self.root = root
-        self._url = url
+        self.fs, self.root, self._url = fs, root, url
         self.is_shared = "memory" not in fs.protocol
+        self.time_unit_s = 1.0 if self.is_shared else 0.0
         self.is_s3 = url.startswith(("s3://", "s3a://"))
         if self.is_s3:
             fs.retries = 2  # rounds of s3fs; each makes all of botocore's attempts
+
+    def arrow_filesystem(self) -> Any:
+        from depthrate.storage.files.reads_at_exit import remote_files
+
+        return remote_files(self.fs)
+
+    def full_path(self, path: str) -> str:
+        return f"{self.root}/{path}" if path else self.root
 
     def probe(self) -> None:
         bucket, _, prefix = self.root.partition("/")
@@ -65,6 +74,9 @@ class RemoteFiles:
 
     def exists(self) -> bool:
         return True
+
+    def write_obstacle(self) -> str | None:
+        return None if self.is_shared else "it exists only in this process, and trials run in other processes"
 
     def read(self, path: str, max_bytes: int | None) -> bytes:
         options = {"max_concurrency": 1} if self.is_s3 else {}  # otherwise s3fs requests the size first
@@ -108,6 +120,31 @@ class RemoteFiles:
             # entries include folders: empty objects made by web consoles, and prefixes that fill while s3fs lists
             if info["type"] == "file" and not full.endswith("/"):
                 yield full[len(self.root) + 1 :], info
+
+    def invalid_files(self) -> Iterator[tuple[str, InvalidFileError]]:
+        """Yield nothing: keys have no types, and `read` checks sizes."""
+        return iter(())
+
+    def unfinished_writes(self, before: float) -> list[str]:
+        """List the multipart uploads that were never completed, which still cost storage."""
+        if not self.is_s3:
+            return []
+        bucket, _, prefix = self.root.partition("/")
+        with as_os_error(self._url):
+            response = self.fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=f"{prefix}/" if prefix else "")
+        return [
+            f"{upload['Key'][len(prefix) :].lstrip('/')}{_UPLOAD}{upload['UploadId']}"
+            for upload in response.get("Uploads", [])
+            if upload["Initiated"].timestamp() < before
+        ]
+
+    def remove_unfinished(self, path: str) -> bool:
+        key, _, upload = path.partition(_UPLOAD)
+        if upload:
+            bucket, _, full = self.full_path(key).partition("/")
+            with as_os_error(self._url), contextlib.suppress(FileNotFoundError):
+                self.fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=full, UploadId=upload)
+        return bool(upload)
 
     def size(self, path: str) -> int | None:
         self.fs.invalidate_cache()
@@ -163,6 +200,3 @@ class RemoteFiles:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
-
-    def full_path(self, path: str) -> str:
-        return f"{self.root}/{path}" if path else self.root

@@ -14,8 +14,7 @@ from depthrate.storage.files.format import FORMAT_FILE, Format
 from depthrate.storage.files.full import is_full
 from depthrate.storage.files.local import LocalFiles
 from depthrate.storage.files.paths import is_safe, kind_of
-from depthrate.storage.files.protocol import Files, Stamp, is_hidden
-from depthrate.storage.files.regular import InvalidFileError, require_size
+from depthrate.storage.files.protocol import Files, InvalidFileError, Stamp, is_hidden
 from depthrate.storage.files.remote import RemoteFiles, client_options
 
 log = logging.getLogger("depthrate")
@@ -56,6 +55,14 @@ class Store:
     def __init__(self, url: str | os.PathLike[str], *, is_users_own: bool = False):
         self.url = url = _validate_url(url)
         self.files: Files = _open_files(url, follows_links=is_users_own)
+        self.root = self.files.root
+        """Path of the store in its filesystem."""
+        self.local_folder = self.files.local_folder
+        """The store as a folder of this machine, or None for other stores."""
+        self.address = url if self.local_folder is None else self.root
+        """URL that is valid in processes with another working directory."""
+        self.is_shared, self.uses_requests = self.files.is_shared, self.files.uses_requests
+        """Whether other processes see the files, and whether each call is a request."""
         self.clock_ahead_s = 0.0
         """Offset of the local clock against the store's in seconds, measured by `check_writable`."""
         self.format = Format()
@@ -65,34 +72,9 @@ class Store:
         """Paths of invalid files already logged."""
 
     @property
-    def root(self) -> str:
-        """Path of the store in its filesystem."""
-        return self.files.root
-
-    @property
-    def is_local(self) -> bool:
-        """Whether the store is a local folder."""
-        return self.files.is_local
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether other processes see what this one writes."""
-        return self.files.is_shared
-
-    @property
     def fs(self) -> Any:
         """The fsspec filesystem."""
         return self.files.fs
-
-    @property
-    def is_s3(self) -> bool:
-        """Whether the store is an S3 bucket."""
-        return isinstance(self.files, RemoteFiles) and self.files.is_s3
-
-    @property
-    def address(self) -> str:
-        """URL that is valid in processes with another working directory."""
-        return self.root if self.is_local else self.url
 
     def check_readable(self) -> None:
         """Check that the store responds. It may be empty.
@@ -234,17 +216,21 @@ class Store:
         """List the files whose paths could lead out of the store. No store creates them."""
         return [path for path, _ in self._walk("") if not is_safe(path)]
 
-    def iter_invalid_files(self) -> Iterator[tuple[str, InvalidFileError]]:
-        """Yield the paths of a local store that should hold a file but do not, or hold one too large for its kind."""
-        for path, size in list(self._walk("")) if self.is_local else ():
-            kind = kind_of(path)
-            try:
-                self.require_file(path)
-                require_size(self.full_path(path), size, None if kind is None else kind.max_bytes)
-            except InvalidFileError as error:
-                yield path, error
-            except (OSError, StoreError):
-                continue  # deleted meanwhile, or a path that no store makes
+    def invalid_files(self) -> Iterator[tuple[str, InvalidFileError]]:
+        """Yield the paths that should hold a file but do not, or hold one too large for its kind."""
+        return ((path, error) for path, error in self.files.invalid_files() if is_safe(path))
+
+    def unfinished_writes(self, older_than_s: float) -> Sequence[str]:
+        """List writes of killed processes: temporary files, or multipart uploads that still cost storage.
+
+        Younger writes may be in progress.
+        """
+        return self.files.unfinished_writes(time.time() - self.clock_ahead_s - older_than_s)
+
+    def remove_unfinished(self, path: str) -> bool:
+        """Delete one of `unfinished_writes`. Return whether the path can be one."""
+        self._check_change(path.partition("?")[0])
+        return self.files.remove_unfinished(path)
 
     def stamps(self, folder: str) -> dict[str, Stamp]:
         """Return path -> stamp of all files below a folder. A stamp changes when the file is rewritten."""
@@ -299,15 +285,7 @@ class Store:
         Raises:
             StoreError: They cannot.
         """
-        reason = "" if self.is_shared else "it exists only in this process, and trials run in other processes"
-        if self.is_local:
-            root = Path(self.root or "/")
-            existing = next(folder for folder in (root, *root.parents) if os.path.lexists(folder))
-            if not existing.is_dir():
-                reason = f"{existing} is not a folder"
-            elif not os.access(existing, os.W_OK | os.X_OK):
-                reason = f"no permission to write to {existing}"
-        if reason:
+        if reason := self.files.write_obstacle():
             raise StoreError(
                 f"cannot write to store {self.url!r}: {reason}. Pass a writable folder or a bucket with --store or "
                 "DEPTHRATE_STORE."

@@ -17,7 +17,7 @@ from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.commits.source import VisibleCommit, read_commit_of, resolve, visible_rows
 from depthrate.storage.files.parquet import DataFile, read_parquet, write_table
 from depthrate.storage.files.paths import attempt_of_path, compacted_path, log_path, manifest_path, name_of_path
-from depthrate.storage.files.regular import InvalidFileError
+from depthrate.storage.files.protocol import InvalidFileError
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compaction_groups import MERGE_FEATURES_BELOW, Group
 from depthrate.storage.tables.schema import ATTEMPTS, as_attempts, concat_rows, empty_trials, row_keys

@@ -13,7 +13,6 @@ from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.commits.snapshot import named_files, replaced_files, take_snapshot
 from depthrate.storage.commits.source import VisibleCommit, read_commit_of, visible_rows
-from depthrate.storage.files.leftovers import is_unfinished, remove_unfinished
 from depthrate.storage.files.parquet import UNREADABLE_ERRORS, DataFile, read_parquet, write_table
 from depthrate.storage.files.paths import (
     DATA_TABLES,
@@ -142,10 +141,8 @@ def _records_left(store: Store, file: DataFile) -> pa.Table | None:
 
 
 def _move(store: Store, result: Repair, path: str) -> None:
-    if is_unfinished(path):
-        remove_unfinished(store, path)
-    elif store.size(path) is None:
-        return
-    else:
+    if not store.remove_unfinished(path):
+        if store.size(path) is None:
+            return
         store.move(path, f"{result.quarantine}/{path}")
     result.moved.append(path)

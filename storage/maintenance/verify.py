@@ -29,7 +29,7 @@ from depthrate.storage.files.paths import (
     sweep_of_path,
     table_path,
 )
-from depthrate.storage.files.regular import InvalidFileError
+from depthrate.storage.files.protocol import InvalidFileError
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compaction_groups import SETTLED_S
 from depthrate.storage.maintenance.damage import diagnose, newer_columns, read_intact_rows, wrong_columns
@@ -413,7 +413,7 @@ class _Check:
     def invalid_files(self) -> None:
         """Report invalid files, unless another finding names them."""
         named = {finding.path for finding in self.result.findings}
-        for path, error in self.store.iter_invalid_files():
+        for path, error in self.store.invalid_files():
             if path not in named:
                 self.find(path, "damaged", str(error))
 

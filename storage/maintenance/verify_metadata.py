@@ -15,7 +15,6 @@ from depthrate.storage.catalog.specs import parse_spec, read_specs
 from depthrate.storage.catalog.tags import Tagging
 from depthrate.storage.commits.source import first_line
 from depthrate.storage.files.json_objects import read_object, read_with_digest
-from depthrate.storage.files.leftovers import list_unfinished_writes
 from depthrate.storage.files.parquet import UNREADABLE_ERRORS, read_parquet
 from depthrate.storage.files.paths import (
     checkpoint_trials_path,
@@ -26,7 +25,7 @@ from depthrate.storage.files.paths import (
     submission_path,
     trial_ids_path,
 )
-from depthrate.storage.files.regular import InvalidFileError
+from depthrate.storage.files.protocol import InvalidFileError
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.findings import Finding
 from depthrate.storage.maintenance.garbage import ABANDONED_S
@@ -69,7 +68,7 @@ def check_metadata_files(store: Store, committed: Set[str], hash_of: HashOf) -> 
     yield from _checkpoints(store, committed)
     for path in store.list_unsafe_paths():
         yield Finding(path, "foreign", "its path leads elsewhere. It is never read, and --repair leaves it")
-    for path in list_unfinished_writes(store, ABANDONED_S):
+    for path in store.unfinished_writes(ABANDONED_S):
         yield Finding(path, "leftover", "its writer was killed before the write was complete")
 
 

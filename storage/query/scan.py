@@ -14,8 +14,8 @@ from pyarrow.fs import LocalFileSystem
 
 from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.files.parquet import DataFile
+from depthrate.storage.files.reads_at_exit import until_exit
 from depthrate.storage.files.store import Store
-from depthrate.storage.query.reads_at_exit import remote_files, until_exit
 
 FETCH_BELOW = 4_000_000
 """Size in bytes below which a remote file is fetched in one request, many files in parallel."""
@@ -58,7 +58,7 @@ class TableDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has n
     ) -> ds.Scanner:
         """Return a scan of the files that can hold rows which pass the filter."""
         files = self._matching(filter)
-        fetched = [] if self.store.is_local else [file for file in files if file.size < FETCH_BELOW]
+        fetched = [file for file in files if self.store.uses_requests and file.size < FETCH_BELOW]
         opened = self._dataset([self._fragment(file) for file in files if file not in fetched])
         if not fetched:
             return opened.scanner(columns=columns, filter=filter, **options | ONCE)
@@ -77,7 +77,7 @@ class TableDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has n
         return ds.FileSystemDataset(fragments, self.schema, _FORMAT, LocalFileSystem())
 
     def _fragment(self, file: DataFile) -> ds.Fragment:
-        filesystem = LocalFileSystem() if self.store.is_local else remote_files(self.store.fs)
+        filesystem = self.store.files.arrow_filesystem()
         return _FORMAT.make_fragment(self.store.require_file(file.path), filesystem, file_size=file.size)
 
     def _fetch(self, files: Sequence[DataFile]) -> Iterator[list[ds.Fragment]]:

@@ -24,8 +24,6 @@ CUSTOM_TYPES = {str(kind): kind for kind in (pa.string(), *ARROW_TYPE_BY_KIND.va
 """Types that a custom column can have, by their stored names."""
 SETTLE_S = 0.05
 """Seconds between a claim and the check for others, longer than the clock resolution of a local store's files."""
-REMOTE_SETTLE_S = 2.0
-"""The same for remote stores."""
 TYPE_WORDS = {"double": "number", "string": "text", "list<item: double>": "list", "list<item: float>": "matrix"}
 """Stored name of a type -> its name in messages and in renamed columns."""
 
@@ -78,7 +76,7 @@ def claim_columns(store: Store, table: str, columns: Mapping[str, str]) -> None:
     for path in claim_paths.values():
         store.write(path, b"", durable=True)
     if new:
-        time.sleep(SETTLE_S if store.is_local or not store.is_shared else REMOTE_SETTLE_S)
+        time.sleep(SETTLE_S + 2 * store.files.time_unit_s)
         types = custom_columns(store, table)
     for column, kind in columns.items():
         if types.get(column, kind) != kind:

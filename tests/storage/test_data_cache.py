@@ -9,8 +9,7 @@ from typing import IO, Any
 
 import pytest
 
-from depthrate.storage.files.data_cache import CachedDataFolder, worker_data_folder
-from depthrate.storage.files.data_folder import DataFolder
+from depthrate.storage.files.data_folder import CachedDataFolder, DataFolder, worker_data_folder
 
 
 @pytest.fixture
@@ -60,7 +59,7 @@ def test_a_copy_that_was_cut_off_is_no_copy(source: Path, tmp_path: Path, monkey
     data = CachedDataFolder(str(source), str(tmp_path / "node"))
     with monkeypatch.context() as patch:
         patch.setattr(
-            "depthrate.storage.files.data_cache.os.replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+            "depthrate.storage.files.data_folder.os.replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
         )
         with pytest.raises(KeyboardInterrupt):
             data.read("mnist/images")

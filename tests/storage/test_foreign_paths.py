@@ -22,7 +22,7 @@ from depthrate.storage.commits.commit import METADATA_KEY
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files import paths
 from depthrate.storage.files.paths import ForeignNameError, identity, is_job_folder, is_safe
-from depthrate.storage.files.regular import InvalidFileError
+from depthrate.storage.files.protocol import InvalidFileError
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.maintenance.repair import repair

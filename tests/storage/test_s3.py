@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 from depthrate.orchestrator.analysis.open_results import results_of
-from depthrate.storage.files.leftovers import is_unfinished, list_unfinished_writes, remove_unfinished
 from depthrate.storage.files.store import Store, StoreError
 from tests.support.s3_server import BUCKET, S3Server, forget_s3_clients
 from tests.support.tests_rows import commit
@@ -92,10 +91,10 @@ def test_an_upload_that_was_never_completed_is_found_and_removed(s3: S3Server, s
     bucket, _, prefix = store.root.partition("/")
     store.fs.call_s3("create_multipart_upload", Bucket=bucket, Key=f"{prefix}/features/half")
     store.fs.call_s3("create_multipart_upload", Bucket=bucket, Key="somebody/elses")
-    (upload,) = list_unfinished_writes(store, older_than_s=3600)  # moto reports 2010 as the start of all uploads
-    assert upload.startswith("features/half?uploadId=") and is_unfinished(upload)
-    remove_unfinished(store, upload)
-    assert list_unfinished_writes(store, older_than_s=3600) == []
+    (upload,) = store.unfinished_writes(older_than_s=3600)  # moto reports 2010 as the start of all uploads
+    assert upload.startswith("features/half?uploadId=")
+    store.remove_unfinished(upload)
+    assert store.unfinished_writes(older_than_s=3600) == []
     assert len(store.fs.call_s3("list_multipart_uploads", Bucket=bucket)["Uploads"]) == 1, "not ours"
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from depthrate.storage.files.data_folder import DataFolder
-from depthrate.storage.files.leftovers import list_unfinished_writes, remove_unfinished
-from depthrate.storage.files.regular import InvalidFileError
+from depthrate.storage.files.protocol import InvalidFileError
 from depthrate.storage.files.store import Store, StoreError
 
 
@@ -118,11 +117,11 @@ def test_what_a_killed_writer_left_is_found_when_it_is_old(folder: Store) -> Non
     folder.write("metrics/a", b"whole")
     draft = Path(folder.root, "metrics", ".b.parquet.0123.tmp")
     draft.write_bytes(b"half")
-    assert list_unfinished_writes(folder, older_than_s=60) == [], "it may be under way"
+    assert folder.unfinished_writes(older_than_s=60) == [], "it may be under way"
     os.utime(draft, (1, 1))
-    assert list_unfinished_writes(folder, older_than_s=60) == ["metrics/.b.parquet.0123.tmp"]
-    remove_unfinished(folder, "metrics/.b.parquet.0123.tmp")
-    assert not draft.exists() and list_unfinished_writes(folder, older_than_s=60) == []
+    assert folder.unfinished_writes(older_than_s=60) == ["metrics/.b.parquet.0123.tmp"]
+    folder.remove_unfinished("metrics/.b.parquet.0123.tmp")
+    assert not draft.exists() and folder.unfinished_writes(older_than_s=60) == []
 
 
 def test_data_folder_finds_the_first_name(tmp_path: Path) -> None:

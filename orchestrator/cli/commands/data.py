@@ -48,10 +48,10 @@ def fetch(name: str) -> int:
     """Download a data set from its publisher to DEPTHRATE_DATA and verify its checksums."""
     data = open_data_folder()
     store = data.store
-    with nullcontext(store.full_path("")) if store.is_local else tempfile.TemporaryDirectory() as folder:
+    with nullcontext(store.full_path("")) if store.local_folder else tempfile.TemporaryDirectory() as folder:
         try:
             for path in fetch_missing(name, lambda path: store.size(path) is not None, Path(folder)):
-                if not store.is_local:
+                if store.local_folder is None:
                     store.write(path, Path(folder, path).read_bytes())
                 print_line(f"got {store.full_path(path)}")
         except DownloadError as error:

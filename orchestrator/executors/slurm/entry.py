@@ -78,8 +78,8 @@ def _with_container(profile: Profile, store: Store) -> Profile:
         image = str(path)
     data = open_data_folder().store
     # A missing folder cannot be bound. Store and jobs' folder exist once a job starts, the data folder may not.
-    needed = [store.root] if store.is_local else []
-    needed += [data.root] if data.is_local and Path(data.root).is_dir() else []
+    needed = [store.root] if store.local_folder else []
+    needed += [data.root] if data.local_folder and data.local_folder.is_dir() else []
     needed.append(str(jobs_folder(profile, store, "x").parent))
     paths = dict.fromkeys(needed)
     outermost = [path for path in paths if not any(Path(path).is_relative_to(o) for o in paths if o != path)]

@@ -405,7 +405,7 @@ class SlurmExecutor(Executor):
             self._poll_interval_s = MIN_RECORD_POLL_INTERVAL_S
         else:
             self._poll_interval_s = min(
-                MAX_RECORD_POLL_INTERVAL_S if self.store.is_local else MAX_REMOTE_RECORD_POLL_INTERVAL_S,
+                MAX_REMOTE_RECORD_POLL_INTERVAL_S if self.store.uses_requests else MAX_RECORD_POLL_INTERVAL_S,
                 self._poll_interval_s * 1.3,
             )
         self._next_poll = self._clock() + max(

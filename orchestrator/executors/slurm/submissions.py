@@ -168,4 +168,4 @@ def jobs_folder(profile: Profile, store: Store, sweep: str) -> Path:
     """Return the folder of a sweep's job folders, which all nodes must see."""
     if profile.folder:
         return Path(profile.folder).expanduser() / sweep
-    return Path(store.root) / "slurm" / sweep if store.is_local else Path.home() / ".depthrate" / "slurm" / sweep
+    return (store.local_folder or Path.home() / ".depthrate") / "slurm" / sweep

@@ -18,7 +18,7 @@ from depthrate.orchestrator.launch.launch import delete_checkpoints
 from depthrate.orchestrator.launch.launch_plan import check_sweep
 from depthrate.orchestrator.worker.context import StopFlag, WorkerContext
 from depthrate.orchestrator.worker.pruning import Pruning
-from depthrate.storage.files.data_cache import worker_data_folder
+from depthrate.storage.files.data_folder import worker_data_folder
 from depthrate.storage.files.json_objects import read_with_digest
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.sweeps.errors import SweepError

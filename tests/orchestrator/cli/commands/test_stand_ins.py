@@ -46,6 +46,7 @@ def test_every_path_that_is_made_is_of_a_kind_and_every_kind_is_tried(matrix: Ma
         "purge_record_path": paths.purge_record_path("r", is_final=True),
         "removed_path": paths.removed_path("r", "x/y"),
         "decision_path": paths.decision_path("s", 1, "d"),
+        "code_file_path": paths.code_file_path("c", "x/y"),
         "library_path": paths.library_path("a.so"),
     }
     for name in _PATHS:
