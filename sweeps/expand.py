@@ -20,6 +20,7 @@ from depthrate.tasks.interface import Task
 from depthrate.tasks.parameters import Filler, Parameter, ParameterError, format_names, format_value, nearest
 
 Combination = dict[str, Any]
+NO_TRIALS = "the sweep has no trials: exclude drops every combination"
 _RANGES = ("range", "linspace", "logspace")
 
 
@@ -33,7 +34,13 @@ def expand(sweep: SweepSpec, task: Task | None = None) -> list[Trial]:
         return []
     try:
         task = task or sweep.load_task()
-        return _expand(sweep, task)
+        builder, combinations = TrialBuilder(sweep, task), Combinations(sweep, task)
+        check_count(combinations.count * len(builder.seeds), sweep.max_trials)
+        built = (builder.build(with_seed(shared, seed)) for shared in combinations for seed in builder.seeds)
+        trials = {trial.trial_id: trial for trial in built if trial is not None}
+        if not trials:
+            raise SweepError(NO_TRIALS)
+        return list(trials.values())
     except (ParameterError, ExpressionError, SweepError) as error:
         if task is None:
             raise
@@ -56,27 +63,6 @@ def _mistakes(sweep: SweepSpec, task: Task) -> Iterator[str]:
                 yield str(error)
 
 
-def _expand(sweep: SweepSpec, task: Task) -> list[Trial]:
-    builder = TrialBuilder(sweep, task)
-    trials: dict[str, Trial] = {}
-    for combination in _combinations(sweep, task, builder):
-        trial = builder.build(combination)
-        if trial is not None:
-            trials.setdefault(trial.trial_id, trial)
-    if not trials:
-        raise SweepError("the sweep has no trials: exclude drops every combination")
-    return list(trials.values())
-
-
-def _combinations(sweep: SweepSpec, task: Task, builder: TrialBuilder) -> Iterator[Combination]:
-    """Yield the parameters that the sweep sets, per trial. Repeated values are identical objects."""
-    combinations = Combinations(sweep, task)
-    check_count(combinations.count * len(builder.seeds), sweep.max_trials)
-    for shared in combinations:
-        for seed in builder.seeds:
-            yield with_seed(shared, seed)
-
-
 class TrialBuilder:
     """Builds trials from combinations: adds defaults and derived parameters, and applies the task's checks."""
 
@@ -89,12 +75,14 @@ class TrialBuilder:
         check_names(sweep.params, "params", task)
         check_names(sweep.derive, "derive", task)
         _refuse_twice_in(sweep, {"in grid": sweep.grid, "in zip": sweep.zip, "in params": sweep.params})
-        self.seeds = _seeds(sweep, task)
-        derived = {name: Expression(_arithmetic(value, name)) for name, value in sweep.derive.items()}
-        _check_operands(derived, task)
-        self.derived = {name: derived[name] for name in _derivation_order(derived)}
+        self.seeds = seed_values(sweep.seeds, "seeds", task, sweep.max_trials)
+        self.derived = _derived_parameters(sweep, task)
         self._task = task
-        self._filters = [_checked_filter(part, task) for part in sweep.exclude]
+        for part in sweep.exclude:
+            check_names(part, "exclude", task)
+        self._filters = [
+            {name: task.schema[name].check(value) for name, value in part.items()} for part in sweep.exclude
+        ]
         self._filler = Filler(task.schema, later=self.derived.keys())
         self._formulas = {name: _Formula(expression, task.schema[name]) for name, expression in self.derived.items()}
         self._maker = TrialMaker(task.name, task.version, task.schema, added=task.schema.added_later)
@@ -128,55 +116,34 @@ class _Formula:
         operands = [params[name] for name in self._names]
         key = tuple(map(id, operands))
         if key not in self._computed:
-            self._computed[key] = (
-                operands,
-                self._compute(params),
-            )  # operands are stored because ids of freed objects are reused
+            value = self._expression.evaluate(params)
+            try:
+                checked = self._parameter.check(value)
+            except ParameterError as error:
+                raise SweepError(f"derive: {self._parameter.name} = {self._expression.text}: {error}") from None
+            self._computed[key] = operands, checked  # operands are stored because ids of freed objects are reused
         return self._computed[key][1]
 
-    def _compute(self, params: Mapping[str, Any]) -> Any:
-        value = self._expression.evaluate(params)
-        try:
-            return self._parameter.check(value)
-        except ParameterError as error:
-            raise SweepError(f"derive: {self._parameter.name} = {self._expression.text}: {error}") from None
 
-
-def _derivation_order(derived: dict[str, Expression]) -> list[str]:
-    needs = {name: expression.names & derived.keys() for name, expression in derived.items()}
-    try:
-        return list(graphlib.TopologicalSorter(needs).static_order())
-    except graphlib.CycleError as error:
-        circle = sorted(set(error.args[1]))
-        raise SweepError(f"derive has a cycle: {', '.join(circle)} refer to each other") from None
-
-
-def _check_operands(derived: dict[str, Expression], task: Task) -> None:
+def _derived_parameters(sweep: SweepSpec, task: Task) -> dict[str, Expression]:
+    """Parse the entries of `derive:`, in an order in which they can be computed."""
+    derived = {}
+    for name, value in sweep.derive.items():
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise SweepError(f"derive: {name} is {kind_of(value)}, expected arithmetic, for example 0.05 / depth")
+        derived[name] = Expression(value)
     for name, expression in derived.items():
         for used in sorted(expression.names - set(task.schema)):
             raise SweepError(
                 f"derive: {name} = {expression.text}: {used!r} is not a parameter{nearest(used, task.schema)}. "
                 f"Known: {format_names(task.schema)}."
             )
-
-
-def _arithmetic(value: Any, name: str) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise SweepError(f"derive: {name} is {kind_of(value)}, expected arithmetic, for example 0.05 / depth")
-    return str(value)
-
-
-def _seeds(sweep: SweepSpec, task: Task) -> list[int | None]:
-    if sweep.seeds is None:
-        return [None]
-    if "seed" not in task.schema:
-        raise SweepError(f"seeds is given, but task {task.name!r} has no parameter 'seed'")
-    return seed_values(sweep.seeds, "seeds", sweep.max_trials)
-
-
-def _checked_filter(part: Mapping[str, Any], task: Task) -> Combination:
-    check_names(part, "exclude", task)
-    return {name: task.schema[name].check(value) for name, value in part.items()}
+    needs = {name: expression.names & derived.keys() for name, expression in derived.items()}
+    try:
+        return {name: derived[name] for name in graphlib.TopologicalSorter(needs).static_order()}
+    except graphlib.CycleError as error:
+        circle = sorted(set(error.args[1]))
+        raise SweepError(f"derive has a cycle: {', '.join(circle)} refer to each other") from None
 
 
 class Combinations:
@@ -256,7 +223,7 @@ def _axis(name: str, values: Any, where: str, most: int) -> Sequence[Any]:
     """Return the values of an axis: a list, or a range like {logspace: [1e-4, 1e-2, 5]}."""
     if isinstance(values, Mapping):
         values = _range(name, values, where, most)
-    if not isinstance(values, list | tuple | range | _Points):
+    if not isinstance(values, list | tuple | range):
         raise SweepError(
             f"axis {name!r} in {where} is {kind_of(values)}, expected a list or one of {', '.join(_RANGES)}"
         )
@@ -282,8 +249,17 @@ def _range(name: str, values: Mapping[str, Any], where: str, most: int) -> Seque
         raise SweepError(f"{axis}: {kind} is {format_value(numbers)}, expected [first, last, count]")
     if kind == "logspace" and (numbers[0] <= 0 or numbers[1] <= 0):
         raise SweepError(f"{axis}: logspace is {format_value(numbers)}, expected positive ends")
-    _check_length(numbers[2], axis, most)
-    return _Points(numbers[0], numbers[1], numbers[2], is_log=kind == "logspace")
+    first, last, count = numbers
+    _check_length(count, axis, most)
+    points = []
+    for index in range(count):
+        share = index / (count - 1) if count > 1 else 0.0
+        if kind == "logspace":
+            point = math.exp(math.log(first) + (math.log(last) - math.log(first)) * share)
+        else:
+            point = first + (last - first) * share
+        points.append(float(f"{point:.12g}"))  # the last bits differ between machines, and identities must not
+    return points
 
 
 def _check_length(length: int, axis: str, most: int) -> None:
@@ -291,34 +267,16 @@ def _check_length(length: int, axis: str, most: int) -> None:
         raise SweepError(f"{axis} has {counted(length)} values, at most {most:,} are allowed (max_trials)")
 
 
-class _Points(Sequence[float]):
-    """A number of points from first to last, with equal steps or equal ratios."""
-
-    def __init__(self, first: float, last: float, count: int, is_log: bool):
-        self._first, self._last, self._count, self._is_log = first, last, count, is_log
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: Any) -> Any:
-        if not 0 <= index < self._count:
-            raise IndexError(index)
-        share = index / (self._count - 1) if self._count > 1 else 0.0
-        if self._is_log:
-            point = math.exp(math.log(self._first) + (math.log(self._last) - math.log(self._first)) * share)
-        else:
-            point = self._first + (self._last - self._first) * share
-        return float(f"{point:.12g}")  # the last bits differ between machines, and identities must not
-
-
-def seed_values(seeds: Any, where: str, most: int) -> list[int | None]:
+def seed_values(seeds: Any, where: str, task: Task, most: int) -> list[int | None]:
     """Return the seeds for a count, a list or None (the task's default).
 
     Raises:
-        SweepError: The value is something else.
+        SweepError: The value is something else, or the task has no seed.
     """
     if seeds is None:
         return [None]
+    if "seed" not in task.schema:
+        raise SweepError(f"{where} is given, but task {task.name!r} has no parameter 'seed'")
     is_count = isinstance(seeds, int) and not isinstance(seeds, bool) and 1 <= seeds <= most
     is_list = isinstance(seeds, list) and seeds and all(isinstance(s, int) and not isinstance(s, bool) for s in seeds)
     if not is_count and not is_list:

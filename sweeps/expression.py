@@ -42,7 +42,7 @@ class Expression:
         try:
             self._tree = ast.parse(self.text.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise ExpressionError(f"{self.text!r} is not an arithmetic expression; allowed: {_ALLOWED}") from None
+            raise ExpressionError(f"{self.text!r} is not an arithmetic expression, expected {_ALLOWED}") from None
         self.names = frozenset(self._check(self._tree))
 
     def _check(self, node: ast.expr) -> set[str]:
@@ -59,7 +59,7 @@ class Expression:
                 return self._check(operand)
         part = ast.get_source_segment(self.text.strip(), node) or self.text
         kind = "a call" if isinstance(node, ast.Call) else "not arithmetic"
-        raise ExpressionError(f"{self.text!r}: {part!r} is {kind}; allowed: {_ALLOWED}")
+        raise ExpressionError(f"{self.text!r}: {part!r} is {kind}, expected {_ALLOWED}")
 
     def evaluate(self, values: Mapping[str, Any]) -> int | float:
         """Evaluate the expression for these parameter values.
@@ -85,8 +85,8 @@ class Expression:
             case ast.Name(id=name):
                 value = values[name]
                 if isinstance(value, bool) or not isinstance(value, int | float):
-                    given = "null" if value is None else repr(value)
-                    raise ExpressionError(f"{self.text!r} refers to {name!r}, which is {given}, not a number")
+                    text = "null" if value is None else repr(value)
+                    raise ExpressionError(f"{self.text!r} refers to {name!r}, which is {text}, not a number")
                 return value
             case ast.BinOp(left=left, op=op, right=right):
                 first, second = self._value(left, values), self._value(right, values)
@@ -99,7 +99,7 @@ class Expression:
 
     def _power(self, base: Any, exponent: Any, values: Mapping[str, Any]) -> Any:
         if abs(base) > 1 and abs(exponent) * math.log2(abs(base)) > _MAX_BITS:
-            raise OverflowError  # whole numbers have no limit of their own, and 9**9**9 would take for ever
+            raise OverflowError  # an int has no limit, so 9**9**9 would never end
         result = base**exponent
         if isinstance(result, complex):
             raise ExpressionError(f"{self.text!r} has no real value {self._where(values)}")

@@ -9,7 +9,7 @@ import re
 import runpy
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -96,18 +96,13 @@ def find_sweep_file(sweep_ref: str) -> Path:
     folders = Counter(name.rpartition("/")[0] for name in shipped)
     top = [name for name in shipped if "/" not in name]
     below = [f"{count} below {folder}/" for folder, count in folders.items() if folder]
-    hint = nearest_file(sweep_ref, [*shipped, *map(str, path.parent.glob("*.yaml"))])
+    stems = {name.removesuffix(".yaml"): name for name in (*shipped, *map(str, path.parent.glob("*.yaml")))}
+    matches = difflib.get_close_matches(sweep_ref.removesuffix(".yaml"), stems, n=1, cutoff=0.6)
+    hint = f" (did you mean {stems[matches[0]]!r}?)" if matches else ""
     raise NoSweepFileError(
         f"sweep file {sweep_ref!r} does not exist in {Path.cwd()}{hint}. "
         f"Shipped sweeps: {', '.join(sorted(top) + sorted(below))} (list them: depthrate plan papers/)"
     )
-
-
-def nearest_file(name: str, known: Iterable[str]) -> str:
-    """Return a hint like `nearest`, comparing names without the suffix .yaml."""
-    stems = {candidate.removesuffix(".yaml"): candidate for candidate in known}
-    matches = difflib.get_close_matches(name.removesuffix(".yaml"), stems, n=1, cutoff=0.6)
-    return f" (did you mean {stems[matches[0]]!r}?)" if matches else ""
 
 
 def sweeps_in_folder(folder_ref: str) -> list[str]:

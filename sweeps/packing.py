@@ -65,8 +65,12 @@ def pack_trials(
         deepest = largest(group, task)
         most = min(task.max_pack_size(deepest.params, device), share)
         if task.fused and memory_bytes is not None:
-            most = _most_that_fit(deepest, task, device, most, memory_bytes)
-        packs += [make_pack([trial for chain in part for trial in chain]) for part in _cut_evenly(group, most)]
+            while most > 1 and (task.memory_bytes(deepest.params, most, device) or 0) > memory_bytes:
+                most -= 1
+        count = math.ceil(len(group) / most)
+        bounds = [round(part * len(group) / count) for part in range(count + 1)]
+        parts = [group[low:high] for low, high in itertools.pairwise(bounds)]
+        packs += [make_pack([trial for chain in part for trial in chain]) for part in parts]
     return sorted(packs, key=lambda pack: -estimated_wall_s(pack, task))
 
 
@@ -113,13 +117,6 @@ def largest(group: Sequence[list[Trial]], task: Task) -> Trial:
     return group[0][0] if along is None else max((chain[-1] for chain in group), key=lambda trial: trial.params[along])
 
 
-def _most_that_fit(trial: Trial, task: Task, device: str, most: int, memory_bytes: float) -> int:
-    """Return the largest number of trials, from 1 to `most`, whose predicted peak memory fits."""
-    while most > 1 and (task.memory_bytes(trial.params, most, device) or 0) > memory_bytes:
-        most -= 1
-    return most
-
-
 def estimated_wall_s(pack: Pack, task: Task, engine: Engine = Engine.EAGER) -> float:
     """Estimate the seconds of a pack on one core. Without an estimate of the task: its number of trials."""
     if not pack.trials:  # a peer launch committed all of its trials
@@ -143,12 +140,6 @@ def _by_shape(trials: list[Trial], task: Task) -> list[list[list[Trial]]]:
             writers[along] = CanonicalWriter(shared - {along})
         groups.setdefault(writers[along].write(trial.params), []).append(trial)
     return [chains(group, task) for group in groups.values()]
-
-
-def _cut_evenly(chains: list[list[Trial]], most: int) -> list[list[list[Trial]]]:
-    count = math.ceil(len(chains) / most)
-    bounds = [round(part * len(chains) / count) for part in range(count + 1)]
-    return [chains[low:high] for low, high in itertools.pairwise(bounds)]
 
 
 def predicted_bytes(pack: Pack, task: Task, device: str) -> float | None:

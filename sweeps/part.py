@@ -92,12 +92,12 @@ def _refuse(part: type[SpecSection], content: Any, place: str, prefix: str) -> N
                 annotation, value, shown_value, name = items[0], item, describe(item), f"{name}[{index}]"
                 break
         if field.name in part.ALLOWED:
-            raise SweepError(f"{name} is {shown_value}; {part.ALLOWED[field.name]}")
+            raise SweepError(f"{name} is {shown_value}, {part.ALLOWED[field.name]}")
         choices = _choices(annotation)
         if choices:
             hint = nearest(value, choices) if isinstance(value, str) else ""
-            raise SweepError(f"{name} is {format_value(value)}; allowed: {', '.join(choices)}{hint}")
-        raise SweepError(f"{name} is {shown_value}; {_allowed(annotation)}")
+            raise SweepError(f"{name} is {format_value(value)}, expected one of {', '.join(choices)}{hint}")
+        raise SweepError(f"{name} is {shown_value}, expected {_allowed(annotation)}")
 
 
 def _choices(annotation: Any) -> list[str]:
@@ -112,12 +112,10 @@ def _allowed(annotation: Any) -> str:
     inside = list(_within(annotation))
     least = [kind.ge for kind in inside if isinstance(kind, msgspec.Meta) and kind.ge is not None]
     if least:
-        return f"allowed: an int, at least {least[0]}"
+        return f"an int, at least {least[0]}"
     if _parts(annotation) or any(get_origin(kind) is Mapping for kind in inside):
-        return (
-            "allowed: a list of mappings" if any(get_origin(kind) is tuple for kind in inside) else "allowed: a mapping"
-        )
-    return "allowed: true or false" if bool in inside else "allowed: a string"
+        return "a list of mappings" if any(get_origin(kind) is tuple for kind in inside) else "a mapping"
+    return "true or false" if bool in inside else "a string"
 
 
 def _parts(annotation: Any) -> list[type[SpecSection]]:

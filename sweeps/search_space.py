@@ -16,13 +16,13 @@ from depthrate.tasks.parameters import Parameter, ParameterSchema, format_value
 
 _MAX_POINTS = 10**15
 """Maximum number of points of a range with a step. More cannot be distinguished as floats."""
-_GIVE_VALUES = "give a list of values, or low and high"
+_GIVE_VALUES = "expected a list of values, or low and high"
 
 
 class SearchedParameter(SpecSection, frozen=True):
     """Values or range of a searched parameter, and its condition."""
 
-    ALLOWED = {"values": _GIVE_VALUES, "when": "give parameter: value, as in {optimizer: sgd}"}
+    ALLOWED = {"values": _GIVE_VALUES, "when": "expected parameter: value, as in {optimizer: sgd}"}
     low: Any = None
     """Smallest value."""
     high: Any = None
@@ -168,7 +168,7 @@ def _range(
 
 def _values(given: Any, parameter: Parameter, where: str) -> tuple[Any, ...]:
     if not given:
-        raise SweepError(f"{where} is {format_value(given)}; {_GIVE_VALUES}")
+        raise SweepError(f"{where} is {format_value(given)}, {_GIVE_VALUES}")
     values = tuple(parameter.check(value) for value in given)
     if any(isinstance(value, list) for value in values):
         raise SweepError(

@@ -40,7 +40,7 @@ _SEEDS: dict[str, Any] = {
 _SEARCHED: dict[str, Any] = {
     "additionalProperties": {"anyOf": [{"type": "array"}, {"$ref": "#/$defs/SearchedParameter"}]}
 }
-_ANY_LAYER = "allowed: an int (negative values count from the last layer)"
+_ANY_LAYER = "expected an int (negative values count from the last layer)"
 
 
 class Prune(SpecSection, frozen=True):
@@ -85,9 +85,8 @@ class Search(SpecSection, frozen=True):
 
     ALWAYS = ("params", "objective", "direction", "sampler", "trials", "batch", "seed")
     ALLOWED = {
-        "params": "search needs params, the parameters to search, as in {lr: {low: 1e-3, high: 1, log: true}}",
-        "objective": "search needs an objective, SQL over a trial's row in results, as in objective: nc1. Give a "
-        "string or a list of strings",
+        "params": "expected the parameters to search, as in {lr: {low: 1e-3, high: 1, log: true}}",
+        "objective": "expected SQL over a trial's row in results, a string or a list of strings, as in objective: nc1",
     }
     params: Annotated[Values, Meta(min_length=1, extra_json_schema=_SEARCHED)]
     """The parameters to search, each a list of values or a range."""
@@ -118,7 +117,7 @@ class Search(SpecSection, frozen=True):
             (value,) if isinstance(value, str) else tuple(value) for value in (self.objective, self.direction)
         )
         if not objectives or not all(text.strip() for text in objectives):
-            raise SweepError(f"search.objective is {format_value(list(objectives))}; {self.ALLOWED['objective']}")
+            raise SweepError(f"search.objective is {format_value(list(objectives))}, {self.ALLOWED['objective']}")
         if not directions:
             raise SweepError(
                 f"search.direction is {format_value(list(directions))}, expected one per objective, or one for all"
@@ -153,14 +152,14 @@ class FitRequest(SpecSection, frozen=True):
     SEED: ClassVar[str] = "seed"
     ALWAYS = ("metric", "x", "by")
     ALLOWED = {
-        "metric": "metric is a name and x a name or arithmetic, as in {metric: nc1, x: depth - 1}",
-        "x": "metric is a name and x a name or arithmetic, as in {metric: nc1, x: depth - 1}",
-        "by": "by is a list of parameter names",
+        "metric": "expected a name, as in {metric: nc1, x: depth - 1}",
+        "x": "expected a name or arithmetic, as in {metric: nc1, x: depth - 1}",
+        "by": "expected a list of parameter names",
         "layer": _ANY_LAYER,
-        "where": "allowed: an SQL condition, as in 'weight_decay > 0'",
-        "x_min": "allowed: a number above zero, or auto",
-        "target": "allowed: a number above zero",
-        "over": "allowed: a parameter's name",
+        "where": "expected an SQL condition, as in 'weight_decay > 0'",
+        "x_min": "expected a number above zero, or auto",
+        "target": "expected a number above zero",
+        "over": "expected a parameter's name",
     }
     metric: str
     """Name of a metric."""
@@ -205,11 +204,11 @@ class FigureRequest(SpecSection, frozen=True):
 
     ALWAYS = ("kind",)
     ALLOWED = {
-        "by": "allowed: a list of parameter names",
+        "by": "expected a list of parameter names",
         "layer": _ANY_LAYER,
-        "lines": "allowed: a mapping from name to SQL expression",
-        "x_axis": "allowed: log, linear",
-        "y_axis": "allowed: log, linear",
+        "lines": "expected a mapping from name to SQL expression",
+        "x_axis": "expected log or linear",
+        "y_axis": "expected log or linear",
     }
     kind: Literal["curve", "share", "map", "distribution", "spectrum", "matrix"]
     """curve: metric over an axis. share: share of trials with a condition over an axis. map: metric over two axes.
@@ -267,7 +266,7 @@ class Grid(SpecSection, frozen=True):
 class SweepSpec(SpecSection, frozen=True):
     """A named set of trials, as written in a sweep file."""
 
-    ALLOWED = dict.fromkeys(("params", "grid", "zip", "derive"), "give a mapping from parameter to value")
+    ALLOWED = dict.fromkeys(("params", "grid", "zip", "derive"), "expected a mapping from parameter to value")
     name: Annotated[str, Meta(extra_json_schema={"pattern": f"^{NAME}$"})]
     """Name of the sweep: letters, digits, '_', '-', '.'."""
     task: str

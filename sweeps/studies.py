@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from depthrate.sweeps.errors import SweepError, check_count
-from depthrate.sweeps.expand import Combination, Combinations, TrialBuilder, refuse_twice, seed_values, with_seed
+from depthrate.sweeps.expand import (
+    NO_TRIALS,
+    Combination,
+    Combinations,
+    TrialBuilder,
+    refuse_twice,
+    seed_values,
+    with_seed,
+)
 from depthrate.sweeps.expression import ExpressionError
 from depthrate.sweeps.search_space import Dimension, dimensions_of
 from depthrate.sweeps.spec import Search, SweepSpec
@@ -79,7 +87,11 @@ def make_studies(sweep: SweepSpec, task: Task) -> list[Study]:
 def _make_studies(sweep: SweepSpec, search: Search, task: Task) -> list[Study]:
     builder = TrialBuilder(sweep, task)
     dimensions = tuple(dimensions_of(search, task.schema))
-    measure_seeds = _measure_seeds(search, task, sweep.max_trials)
+    measure_seeds: list[int | None] = []
+    if search.measure is not None:
+        for name in search.measure.params:
+            task.schema.require_known(name, "search.measure.params")
+        measure_seeds = seed_values(search.measure.seeds, "search.measure.seeds", task, sweep.max_trials)
     combinations = Combinations(sweep, task)
     check_count(combinations.count * len(builder.seeds) * search.trials, sweep.max_trials)
     every_given = list(combinations)
@@ -102,7 +114,7 @@ def _make_studies(sweep: SweepSpec, search: Search, task: Task) -> list[Study]:
         if study.first_trials():  # raises if the task refuses them
             studies.append(study)
     if not studies:
-        raise SweepError("the sweep has no trials: exclude drops every combination")
+        raise SweepError(NO_TRIALS)
     return list({study.study_id: study for study in studies}.values())
 
 
@@ -117,13 +129,3 @@ def _reject_duplicates(sweep: SweepSpec, dimensions: tuple[Dimension, ...], give
     for place, names in places.items():
         refuse_twice({"in search.params": searched, place: names})
     refuse_twice({"in search.params": unconditional, "in params": sweep.params})
-
-
-def _measure_seeds(search: Search, task: Task, most: int) -> list[int | None]:
-    if search.measure is None:
-        return []
-    for name in search.measure.params:
-        task.schema.require_known(name, "search.measure.params")
-    if search.measure.seeds is not None and "seed" not in task.schema:
-        raise SweepError(f"search.measure.seeds is given, but task {task.name!r} has no parameter 'seed'")
-    return seed_values(search.measure.seeds, "search.measure.seeds", most)

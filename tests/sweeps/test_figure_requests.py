@@ -34,10 +34,10 @@ def test_a_sweep_without_figures_has_the_spec_of_before():
         ({"kind": "curv", "metric": "nc1"}, "did you mean 'curve'"),
         ({"kind": "curve", "metric": "nc1"}, "x is missing. A curve needs metric, x"),
         ({"kind": "share", "condition": "rank < 3", "x": "width", "lines": {}}, "unknown key 'lines'.*kind share"),
-        (CURVE | {"by": "lr"}, "by is the string 'lr'; allowed: a list of parameter names"),
-        (CURVE | {"layer": 1.5}, "layer is the value 1.5; allowed: an int"),
-        (CURVE | {"lines": ["a"]}, "lines is a list; allowed: a mapping from name to SQL expression"),
-        (CURVE | {"x_axis": "cubic"}, "x_axis is the string 'cubic'; allowed: log, linear"),
+        (CURVE | {"by": "lr"}, "by is the string 'lr', expected a list of parameter names"),
+        (CURVE | {"layer": 1.5}, "layer is the value 1.5, expected an int"),
+        (CURVE | {"lines": ["a"]}, "lines is a list, expected a mapping from name to SQL expression"),
+        (CURVE | {"x_axis": "cubic"}, "x_axis is the string 'cubic', expected log or linear"),
     ],
 )
 def test_what_has_no_meaning_is_refused(figure, words):

@@ -64,7 +64,7 @@ CHANGES: list[tuple[str, dict[str, object] | str, str]] = [
     ("twice", {"params": {"arch": "rn1", "depth": 2}}, "parameter 'depth' is set in grid and in params"),
     ("derive from nothing", {"derive": {"lr": "0.1 / dept"}}, "'dept' is not a parameter (did you mean 'depth'?"),
     ("derive by zero", {"derive": {"lr": "0.1 / (depth - 2)"}}, "divides by zero where depth = 2"),
-    ("derive calls", {"derive": {"lr": "__import__('os').system('touch hacked')"}}, "is a call; allowed: numbers"),
+    ("derive calls", {"derive": {"lr": "__import__('os').system('touch hacked')"}}, "is a call, expected numbers"),
     ("no data", {"params": {"arch": "rn1", "dataset": "mnist"}}, "data set 'mnist' not found in"),
     ("unknown task", {"task": "colapse"}, "unknown task 'colapse' (did you mean 'collapse'?)"),
     ("task file", {"task": "./nothing.py:f"}, "does not exist"),
@@ -335,7 +335,7 @@ def test_fits_of_the_moment_are_printed_and_not_kept(rates: str) -> None:
     }
     assert invoke("query", "select * from fits", "--store", rates, "--json")[1] == before
     code, output = invoke("fit", "tiny", "--store", rates, "--weights", "heavy")
-    assert code == 2 and "weights is 'heavy'; allowed: equal, spread, robust" in output
+    assert code == 2 and "weights is 'heavy', expected one of equal, spread, robust" in output
     code, output = invoke("fit", "tiny", "--store", rates, "--where", "no_such_column > 1")
     assert code == 2 and "no_such_column" in output
 
@@ -354,4 +354,4 @@ def test_how_trials_were_run_stands_in_the_attempts(tmp_path: Path, monkeypatch:
         {"engine": "compiled", "took_time": True}
     ]
     assert "2 done" in invoke(*words, "--engine", "eager")[1]
-    assert "engine is 'fast'; allowed: auto, native, eager, compiled" in invoke(*words, "--engine", "fast")[1]
+    assert "engine is 'fast', expected one of auto, native, eager, compiled" in invoke(*words, "--engine", "fast")[1]
