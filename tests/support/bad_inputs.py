@@ -142,7 +142,7 @@ def bad_formulas() -> Iterator[Row]:
     for text, piece in _OF_FORMULA.items():
         yield f"derive {text!r:.30}", {"derive": {"lr": text}}, piece
     for text in NO_ARITHMETIC.strip().splitlines():
-        yield f"derive {text!r:.30}", {"derive": {"lr": text}}, "allowed: numbers, parameter names"
+        yield f"derive {text!r:.30}", {"derive": {"lr": text}}, "expected numbers, parameter names"
     for value in (True, None, [1], {"a": 1}):
         yield f"derive {value!r}", {"derive": {"lr": value}}, "derive: lr"
     yield "derive in a circle", {"derive": {"lr": "momentum", "momentum": "lr"}}, "has a cycle"

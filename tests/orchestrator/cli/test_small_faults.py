@@ -52,7 +52,7 @@ def test_a_filter_over_what_is_measured_or_set_passes(where: str) -> None:
 
 @pytest.mark.parametrize("layer", [1.5, "last", True, [1]])
 def test_a_layer_to_fit_is_a_whole_number(layer: object) -> None:
-    with pytest.raises(SweepError, match="layer is .*allowed: an int"):
+    with pytest.raises(SweepError, match="layer is .*expected an int"):
         sweep_of_spec({**TINY, "fit": [{"metric": "nc1", "layer": layer}]})
 
 
