@@ -1,4 +1,4 @@
-// Steps of gradient descent on deep unconstrained features, W_L relu(... W_2 relu(W_1 H_1)) (tasks/papers/unconstrained/deep_network.py), tile by tile.
+// Steps of gradient descent on deep unconstrained features, W_L relu(... W_2 relu(W_1 H_1)) (tasks/papers/unconstrained/network.py), tile by tile.
 //
 // Built with NUMBER, WIDTH, CLASSES and RELU (0: the linear model). A trial's parameters are H_1 [N, D], W_1 to W_L; each is a group
 // of weight decay. A tile's rows of H_1 are updated as soon as their gradient is known, because no other rows read them.

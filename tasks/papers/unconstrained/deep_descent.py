@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from depthrate.tasks.papers.unconstrained.deep_network import FEATURES, UnconstrainedFeatures
+from depthrate.tasks.papers.unconstrained.network import FEATURES, UnconstrainedFeatures
 from depthrate.tasks.training.engines.hand_gradient import HandGradientTrainer
 
 DRIFT_STEPS = 200

@@ -1,13 +1,15 @@
-"""Training of the task `dufm`: a pack's model, and metrics of every layer at log-spaced steps.
+"""Training of the task `dufm`: starts, a pack's model, and metrics of every layer at log-spaced steps.
 
-Shapes: T trials, N samples sorted by class, D = width, K classes.
+Shapes: T trials, N samples sorted by class, D = width, K classes, P parameters of one
+trial.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,56 +18,36 @@ from torch import Tensor
 from depthrate.tasks.data.dataset import numbered_samples
 from depthrate.tasks.measures.class_means import class_collapse, class_means
 from depthrate.tasks.measures.spectra import spectrum
-from depthrate.tasks.papers.unconstrained.closed_forms import best_known, dnc_loss, srg_loss
 from depthrate.tasks.papers.unconstrained.deep_descent import DufmDescent
-from depthrate.tasks.papers.unconstrained.deep_metrics import RANK_TOLERANCES
-from depthrate.tasks.papers.unconstrained.deep_network import FEATURES, UnconstrainedFeatures
-from depthrate.tasks.papers.unconstrained.deep_parameters import (
+from depthrate.tasks.papers.unconstrained.deep_solutions import (
+    GEOMETRY_TOLERANCE,
+    Solution,
+    classify,
+    dnc_solution,
+    repeated,
+    srg_solution,
+)
+from depthrate.tasks.papers.unconstrained.metrics import RANK_TOLERANCES
+from depthrate.tasks.papers.unconstrained.network import FEATURES, UnconstrainedFeatures
+from depthrate.tasks.papers.unconstrained.parameters import (
     DufmParameters,
     has_closed_forms,
     problem_of,
     weight_decays,
 )
-from depthrate.tasks.papers.unconstrained.deep_solutions import Solution
-from depthrate.tasks.papers.unconstrained.deep_starts import start
-from depthrate.tasks.papers.unconstrained.solution_kind import GEOMETRY_TOLERANCE, classify
 from depthrate.tasks.papers.unconstrained.strongly_regular import graph_order
-from depthrate.tasks.papers.unconstrained.theory import DufmProblem
+from depthrate.tasks.papers.unconstrained.theory import DufmProblem, best_known, dnc_loss, srg_loss
 from depthrate.tasks.training.trainer import FusedTrainer, random_stream
-from depthrate.tasks.training.training import ExtraCurves, NetworkTraining, Row, make_training
-from depthrate.tasks.training.training_plan import Hyperparameters
+from depthrate.tasks.training.training import NetworkTraining, Row, make_training
 
 
 def training(trials: Sequence[DufmParameters], network: UnconstrainedFeatures) -> NetworkTraining:
     """Build the training of a pack of trials."""
-    problems = [problem_of(trial) for trial in trials]
-    starts = [
-        start(
-            network,
-            problem,
-            init=trial.init,
-            scale=trial.init_scale,
-            noise=trial.init_noise,
-            generator=random_stream(trial.seed, "init"),
-        )
-        for trial, problem in zip(trials, problems, strict=True)
-    ]
-    return make_training(
-        trials,
-        network,
-        numbered_samples(network.num_classes, network.num_samples),
-        [weight_decays(trial) for trial in trials],
-        measure=_LayerMeasurements(network, trials[0].rank_tol),
-        extra_curves=_ratios(problems, relu=network.relu),
-        trainer=functools.partial(DufmDescent, start_TP=torch.stack(starts)),
-        init="normal",  # overridden: the trainer uses start_TP
-    )
-
-
-def _ratios(problems: Sequence[DufmProblem], *, relu: bool) -> ExtraCurves:
-    """Return a function that adds the objective over the closed forms to a curve row, or None where they are undefined."""
+    problems, relu = [problem_of(trial) for trial in trials], network.relu
+    starts = [_start(network, trial, random_stream(trial.seed, "init")) for trial in trials]
 
     def ratios(index: int, row: Row, earlier: Sequence[Row]) -> dict[str, float | None]:
+        """Return the objective of a curve row over the closed forms, or None where they are undefined."""
         problem = problems[index]
         if not has_closed_forms(problem):
             return {"loss_over_dnc": None, "loss_over_srg": None, "best_known": None}
@@ -76,7 +58,16 @@ def _ratios(problems: Sequence[DufmProblem], *, relu: bool) -> ExtraCurves:
             "best_known": best_known(problem, relu=relu),
         }
 
-    return ratios
+    return make_training(
+        trials,
+        network,
+        numbered_samples(network.num_classes, network.num_samples),
+        [weight_decays(trial) for trial in trials],
+        measure=_LayerMeasurements(network, trials[0].rank_tol),
+        extra_curves=ratios,
+        trainer=functools.partial(DufmDescent, start_TP=torch.stack(starts)),
+        init="normal",  # overridden: the trainer uses start_TP
+    )
 
 
 class _LayerMeasurements:
@@ -106,9 +97,14 @@ class _LayerMeasurements:
             if before_TND is not None:
                 row |= {f"{name}_pre": value for name, value in self._of_values(before_TND).items()}
             rows.append({name: _as_row(value) if isinstance(value, Tensor) else value for name, value in row.items()})
-        problem = _problem(trainer.hyperparameters[position], self._network)
         assert isinstance(trainer, DufmDescent)
-        rows[-1] |= {"is_last": True, "solution": self._solution(problem, parameters, trainer.drift(position))}
+        network, (of_features, *of_weights) = self._network, trainer.hyperparameters[position].weight_decays.values()
+        per_class = network.num_samples // network.num_classes
+        problem = DufmProblem(network.num_classes, per_class, tuple(of_weights), of_features)
+        weights = [parameters[name][0].numpy() for name in network.weight_names()]
+        solution, drift = Solution(parameters[FEATURES][0].numpy(), weights), trainer.drift(position)
+        kind = classify(problem, solution, drift=drift, relu=network.relu, rank_tol=self._rank_tol)
+        rows[-1] |= {"is_last": True, "solution": str(kind)}
         return rows
 
     def _of_layer(self, h_TND: Tensor, weight_TMD: Tensor) -> dict[str, Tensor]:
@@ -138,17 +134,6 @@ class _LayerMeasurements:
             **{name: measured[name] for name in ("rank", "singular_values", "class_gram")},
         }
 
-    def _solution(self, problem: DufmProblem, parameters: Mapping[str, Tensor], drift: float) -> str:
-        reached = Solution(
-            parameters[FEATURES][0].numpy(), [parameters[name][0].numpy() for name in self._network.weight_names()]
-        )
-        return str(classify(problem, reached, drift=drift, relu=self._network.relu, rank_tol=self._rank_tol))
-
-
-def _problem(hyperparameters: Hyperparameters, network: UnconstrainedFeatures) -> DufmProblem:
-    features, *weights = hyperparameters.weight_decays.values()
-    return DufmProblem(network.num_classes, network.num_samples // network.num_classes, tuple(weights), features)
-
 
 def _distance_to_means(weight_TMD: Tensor, means_TKD: Tensor) -> Tensor:
     """Return the mean sine of the angle between a row and the class mean nearest to its line, weighted by the rows' norms."""
@@ -164,3 +149,52 @@ def _as_row(value: Tensor) -> Any:
         number = value.item()
         return number if math.isfinite(number) else None
     return value[0].tolist() if value.ndim == 2 else value[0].flatten().float()
+
+
+def _start(network: UnconstrainedFeatures, trial: DufmParameters, generator: torch.Generator) -> Tensor:
+    """Return one trial's start [P] in float64, flat in the network's order.
+
+    normal: W ~ N(0, 1/width), uniform: U(-1, 1)/sqrt(width), as torch.nn.Linear, he: N(0, 2/width), all three with
+    H_1 ~ N(0, 1). balanced: all matrices have the same singular values, K of them, those of a K x D matrix of N(0, 1/width),
+    on random bases. dnc, srg: the closed form's solution. All are multiplied by init_scale. Then to each matrix is added
+    normal noise of init_noise times its root mean square.
+    """
+    explicit = {"dnc": dnc_solution, "srg": srg_solution}.get(trial.init)
+    if explicit is not None:
+        problem = problem_of(trial)
+        solution = repeated(explicit(problem, network.width), problem.samples_per_class)
+        pieces = [torch.from_numpy(matrix) for matrix in (solution.h_ND, *solution.weights)]
+    elif trial.init == "balanced":
+        pieces = _balanced(network, generator)
+    else:
+        pieces = [torch.empty(spec.shape, dtype=torch.float64) for spec in network.parameter_specs()]
+        pieces[0].normal_(generator=generator)
+        for weight in pieces[1:]:
+            if trial.init == "uniform":
+                bound = 1 / math.sqrt(network.width)
+                weight.uniform_(-bound, bound, generator=generator)
+            else:
+                weight.normal_(0, math.sqrt((2 if trial.init == "he" else 1) / network.width), generator=generator)
+    pieces = [trial.init_scale * piece for piece in pieces]
+    if trial.init_noise:
+        pieces = [
+            piece
+            + trial.init_noise * piece.square().mean().sqrt() * torch.empty_like(piece).normal_(generator=generator)
+            for piece in pieces
+        ]
+    return torch.cat([piece.flatten() for piece in pieces])
+
+
+def _balanced(network: UnconstrainedFeatures, generator: torch.Generator) -> list[Tensor]:
+    """Return matrices with W_{l+1}^T W_{l+1} = W_l W_l^T for all l, and W_1^T W_1 = H_1^T H_1."""
+    width, classes = network.width, network.num_classes
+
+    def basis(rows: int) -> Tensor:
+        """Return K random orthonormal columns of this length."""
+        return torch.linalg.qr(torch.empty(rows, classes, dtype=torch.float64).normal_(generator=generator))[0]
+
+    random_KD = torch.empty(classes, width, dtype=torch.float64).normal_(0, 1 / math.sqrt(width), generator=generator)
+    sizes_K = torch.linalg.svdvals(random_KD)
+    bases = [basis(network.num_samples), *(basis(width) for _ in range(network.depth)), basis(classes)]
+    first, *others = [left * sizes_K @ right.mT for right, left in itertools.pairwise(bases)]
+    return [first.mT, *others]

@@ -26,9 +26,9 @@ class Descent:
     """Settings, besides the plan, that all trials of a pack share."""
 
     anchored: bool
-    """Flag: features are regularised towards X (MUFM), else towards zero (UFM)."""
+    """Whether features are regularised towards X (MUFM), else towards zero (UFM)."""
     scaled_steps: bool
-    """Flag: steps are lr K n on features and lr K on W, which cancels the objective's 1/N and 1/K, else lr."""
+    """Whether steps are lr K n on features and lr K on W, which cancels the objective's 1/N and 1/K, else lr."""
 
 
 class UnconstrainedDescent(HandGradientTrainer):

@@ -1,16 +1,23 @@
 """Exact optima of the unconstrained features models, by quasi-Newton methods in few variables. Torch-free.
 
+The objectives, N = K n samples, f = W H: (UFM) loss(f) + lambda_W/(2K) ||W||^2 + lambda/(2N) ||H||^2. (MUFM) with
+||H - X||^2 in place of ||H||^2. With L blocks lambda/(2N) sum_l ||H_l - H_{l-1}||^2, H_0 = X. The squared loss is
+(1/2N) ||f - Y||^2.
+
 Squared loss: given W, the best features have a closed form. The rest is a function of the K x d entries of W, and of the
 data only through second moments. With R = (Y - W X)(Y - W X)^T / N and P = (I + W W^T / lambda)^-1 it is
 tr(P R) / 2 + lambda_W/(2K) ||W||^2. Cross-entropy has no such form: L-BFGS in W and H together.
 
 Shapes: N samples sorted by class, D = dimension, K classes. Source: P3 Progressive Feedforward Collapse of ResNet
-Training, (13).
+Training, (12), (13) and Theorem 3, whose lambda is lambda / L (the paper drops the L).
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -72,8 +79,6 @@ def _ridge(problem: UnconstrainedProblem, h_ND: Array) -> Array:
 
 
 def _solve_mse(problem: UnconstrainedProblem, start_KD: Array) -> ExactSolution:
-    from scipy.optimize import minimize  # local import: it takes half a second
-
     x_ND, y_NK, count = problem.target_ND, problem.targets_NK, len(problem.target_ND)
     yy_KK, yx_KD, xx_DD = y_NK.T @ y_NK / count, y_NK.T @ x_ND / count, x_ND.T @ x_ND / count
     identity_KK, decay = np.eye(problem.num_classes), problem.weight_decay / problem.num_classes
@@ -86,28 +91,23 @@ def _solve_mse(problem: UnconstrainedProblem, start_KD: Array) -> ExactSolution:
         gradient_KD = p_KK @ (w_KD @ xx_DD - yx_KD) - p_KK @ r_KK @ p_KK @ w_KD / problem.proximity + decay * w_KD
         return float((p_KK * r_KK).sum() / 2 + decay / 2 * (w_KD**2).sum()), gradient_KD.ravel()
 
-    minimum = minimize(
-        value_and_gradient,
-        start_KD.ravel(),
-        jac=True,
-        method="BFGS",
-        options={"gtol": GRADIENT_TOLERANCE, "maxiter": MAX_ITERATIONS},
-    )
-    w_KD = minimum.x.reshape(start_KD.shape)
+    x, value = _minimum(value_and_gradient, start_KD.ravel(), "BFGS", gtol=GRADIENT_TOLERANCE)
+    w_KD = x.reshape(start_KD.shape)
     system_DD = w_KD.T @ w_KD + problem.proximity * np.eye(w_KD.shape[1])
     h_ND = np.linalg.solve(system_DD, w_KD.T @ y_NK.T + problem.proximity * x_ND.T).T
-    return ExactSolution(h_ND, w_KD, float(minimum.fun))
+    return ExactSolution(h_ND, w_KD, value)
 
 
 def _solve_ce(problem: UnconstrainedProblem, start_KD: Array) -> ExactSolution:
-    from scipy.optimize import minimize
-
     x_ND, labels_N, (count, dimension) = problem.target_ND, problem.labels_N, problem.target_ND.shape
     # scale features so that their curvature matches the weights': their gradients have a factor 1 / N
     unit, rows = np.sqrt(count / problem.num_classes), np.arange(count)
 
+    def split(flat: Array) -> tuple[Array, Array]:
+        return flat[: start_KD.size].reshape(start_KD.shape), flat[start_KD.size :].reshape(x_ND.shape) * unit
+
     def value_and_gradient(flat: Array) -> tuple[float, Array]:
-        w_KD, h_ND = flat[: start_KD.size].reshape(start_KD.shape), flat[start_KD.size :].reshape(x_ND.shape) * unit
+        w_KD, h_ND = split(flat)
         logits_NK = h_ND @ w_KD.T
         logits_NK -= logits_NK.max(1, keepdims=True)
         odds_NK = np.exp(logits_NK)
@@ -116,22 +116,46 @@ def _solve_ce(problem: UnconstrainedProblem, start_KD: Array) -> ExactSolution:
         error_NK = odds_NK / sums_N1
         error_NK[rows, labels_N] -= 1
         error_NK /= count
-        way_ND = h_ND - x_ND
+        change_ND = h_ND - x_ND
         decay = problem.weight_decay / problem.num_classes
-        value = loss + decay / 2 * float((w_KD**2).sum()) + problem.proximity / (2 * count) * float((way_ND**2).sum())
-        of_h_ND = error_NK @ w_KD + problem.proximity / count * way_ND
+        value = (
+            loss + decay / 2 * float((w_KD**2).sum()) + problem.proximity / (2 * count) * float((change_ND**2).sum())
+        )
+        of_h_ND = error_NK @ w_KD + problem.proximity / count * change_ND
         return value, np.concatenate([(error_NK.T @ h_ND + decay * w_KD).ravel(), of_h_ND.ravel() * unit])
 
     noise_ND = SMALLEST_START * np.random.default_rng(0).normal(size=(count, dimension))
-    minimum = minimize(
-        value_and_gradient,
-        np.concatenate([start_KD.ravel(), ((x_ND + noise_ND) / unit).ravel()]),
-        jac=True,
-        method="L-BFGS-B",
-        options={"gtol": 1e-10, "ftol": 0.0, "maxiter": MAX_ITERATIONS, "maxfun": 2 * MAX_ITERATIONS, "maxcor": 30},
-    )
-    w_KD, h_ND = (
-        minimum.x[: start_KD.size].reshape(start_KD.shape),
-        minimum.x[start_KD.size :].reshape(x_ND.shape) * unit,
-    )
-    return ExactSolution(h_ND, w_KD, float(minimum.fun))
+    start = np.concatenate([start_KD.ravel(), ((x_ND + noise_ND) / unit).ravel()])
+    options = {"gtol": 1e-10, "ftol": 0.0, "maxfun": 2 * MAX_ITERATIONS, "maxcor": 30}
+    x, value = _minimum(value_and_gradient, start, "L-BFGS-B", **options)
+    w_KD, h_ND = split(x)
+    return ExactSolution(h_ND, w_KD, value)
+
+
+def _minimum(
+    value_and_gradient: Callable[[Array], tuple[float, Array]], start: Array, method: str, **options: float
+) -> tuple[Any, float]:
+    from scipy.optimize import minimize  # local import: it takes half a second
+
+    options = {"maxiter": MAX_ITERATIONS, **options}
+    found = minimize(value_and_gradient, start, jac=True, method=method, options=options)
+    return found.x, float(found.fun)
+
+
+def ufm_optimum(loss: str, *, num_classes: int, weight_decay: float, weight_decay_features: float) -> float:
+    """Return the lowest objective of the unconstrained features model, for d >= K and balanced classes.
+
+    Both regularisers together cost sqrt(lambda_W lambda / n) / K times the nuclear norm of W H, so with
+    c = sqrt(lambda_W lambda): mse, W H = (1 - c) Y and c - c^2/2, or 1/2 at zero if c >= 1. ce, W H = a (I - 1 1^T / K)
+    on the classes with exp(-a) = c / (K - c (K-1)), or log K at zero if c >= 1.
+    """
+    c = math.sqrt(weight_decay * weight_decay_features)
+    if loss == "mse":
+        return c - c**2 / 2 if c < 1 else 0.5
+    if c >= 1:
+        return math.log(num_classes)
+    others = num_classes - 1
+    if c == 0:
+        return 0.0
+    tail = c / (num_classes - c * others)
+    return math.log1p(others * tail) - c * others / num_classes * math.log(tail)

@@ -1,4 +1,7 @@
-"""Metrics of the tasks `ufm` and `mufm`. P3 is Progressive Feedforward Collapse of ResNet Training."""
+"""Metrics of the tasks `ufm`, `mufm` and `dufm`.
+
+P2 is Neural Collapse versus Low-Rank Bias, P3 is Progressive Feedforward Collapse of ResNet Training.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,16 @@ import dataclasses
 from depthrate.tasks.measures.path_columns import MONOTONE, MONOTONE_PANEL
 from depthrate.tasks.metric import Metric, by_name
 from depthrate.tasks.panel import Panel, TradeOffPanel
-from depthrate.tasks.supervised.metrics import CLASSES as COLLAPSE_MEASUREMENTS
+from depthrate.tasks.supervised.metrics import CLASSES
 
-_COLLAPSE = by_name(COLLAPSE_MEASUREMENTS)
-_SHARED_PER_LAYER = ("nc1", "nc1_pinv", "nc2a", "nc2b", "nc3", "ncc_accuracy", "pfc2", "relative_position")
-_SHARED_PER_STEP = ("loss", "accuracy", "grad_norm", "lr")
+_COLLAPSE = by_name(CLASSES)
+_SHARED_PER_STEP = tuple(_COLLAPSE[name] for name in ("loss", "accuracy", "grad_norm", "lr"))
 
-MEASUREMENTS = (
-    *(_COLLAPSE[name] for name in _SHARED_PER_LAYER),
+UFM_METRICS = (
+    *(
+        _COLLAPSE[name]
+        for name in ("nc1", "nc1_pinv", "nc2a", "nc2b", "nc3", "ncc_accuracy", "pfc2", "relative_position")
+    ),
     Metric(
         "alignment",
         "Distance from the input",
@@ -37,15 +42,109 @@ MEASUREMENTS = (
     Metric(
         "optimum",
         "Exact optimum",
-        "lowest objective: c - c^2/2 with c = sqrt(lambda_W lambda) for the unconstrained model with the squared loss; of the "
+        "lowest objective: c - c^2/2 with c = sqrt(lambda_W lambda) for the unconstrained model with the squared loss. For the "
         "model with L blocks the exact solver's with lambda / L (P3, Theorem 3, corrected)",
         per="step",
         panel="fitted",
     ),
-    *(_COLLAPSE[name] for name in _SHARED_PER_STEP),
+    *_SHARED_PER_STEP,
 )
-PANELS: tuple[Panel, ...] = (
+UFM_PANELS: tuple[Panel, ...] = (
     MONOTONE_PANEL,
     TradeOffPanel(x="alignment", y="nc1", along="proximity"),
     TradeOffPanel(x="alignment", y="pfc2", along="proximity"),
 )
+DUFM_METRICS = (
+    *(_COLLAPSE[name] for name in ("nc1", "rank", "stable_rank", "singular_values", "class_gram")),
+    Metric(
+        "dnc1",
+        "DNC1",
+        "tr(Sigma_W pinv(Sigma_B)) / K, of the directions of Sigma_B above rank_tol^2 of its largest (P2, section 6)",
+    ),
+    Metric("dnc1_pre", "DNC1 before the ReLU", "dnc1 of the values before the layer's ReLU (P2)", panel="fitted"),
+    Metric(
+        "dnc2",
+        "DNC2",
+        "condition number of the class means: largest over smallest singular value. null where that is zero (P2, section 6)",
+        panel="fitted",
+    ),
+    Metric("dnc2_pre", "DNC2 before the ReLU", "dnc2 of the values before the layer's ReLU (P2)", panel="fitted"),
+    Metric(
+        "dnc3",
+        "DNC3",
+        "mean sine of the angle between a row of W_l and the nearest class mean, rows weighted by their norm (P2)",
+        panel="fitted",
+    ),
+    Metric(
+        "rank_pre",
+        "Rank before the ReLU",
+        "rank of the class means before the layer's ReLU (P2)",
+        axis="linear",
+        panel="fitted",
+    ),
+    Metric(
+        "ranks",
+        "Rank by tolerance",
+        "singular values of the class means above 1e-1, 1e-2, ... 1e-6 times the largest: how far the rank depends on rank_tol",
+        axis="linear",
+        kind="vector",
+        panel="fitted",
+        entry="Rank",
+    ),
+    Metric(
+        "class_order",
+        "Classes in the graph's order",
+        "the order of the classes in which their Gram matrix is the strongly regular graph's. null where none is",
+        axis="linear",
+        kind="vector",
+        panel="fitted",
+        entry="Class",
+    ),
+    Metric(
+        "singular_values_pre",
+        "Singular values of the class means before the ReLU",
+        "singular values of the class means before the layer's ReLU (P2)",
+        kind="vector",
+        panel="fitted",
+        entry="Singular value",
+    ),
+    Metric(
+        "class_gram_pre",
+        "Gram matrix of the class means before the ReLU",
+        "Gram matrix of the class means before the layer's ReLU, row by row (P2)",
+        kind="matrix",
+        panel="fitted",
+        entry="Class",
+    ),
+    Metric(
+        "objective",
+        "Objective",
+        "loss and regularisation together: what training minimises (P2, (1))",
+        per="step",
+    ),
+    Metric(
+        "loss_over_dnc",
+        "Objective / L_DNC",
+        "objective over the lowest that deep neural collapse reaches (P2, Theorem 5)",
+        axis="linear",
+        per="step",
+    ),
+    Metric(
+        "loss_over_srg",
+        "Objective / L_SRG",
+        "objective over the lowest that the strongly regular graph's solution reaches. null where it has none (P2, Theorem 5)",
+        axis="linear",
+        per="step",
+        panel="fitted",
+    ),
+    Metric(
+        "best_known",
+        "Lowest closed form",
+        "the lowest objective that a closed form gives: of L_DNC, L_SRG and 1/2, the zero solution's",
+        per="step",
+        panel="fitted",
+    ),
+    *_SHARED_PER_STEP,
+)
+RANK_TOLERANCES = tuple(10.0**-exponent for exponent in range(1, 7))
+"""Relative tolerances of the metric `ranks`."""

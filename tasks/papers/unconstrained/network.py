@@ -1,7 +1,7 @@
-"""The unconstrained features models as networks: the features of every block are parameters. Importable without torch.
+"""The unconstrained features models as networks, free, held to an input, or deep. Importable without torch.
 
-The input of sample i is its index i. It refers to row i of X, which the network carries as untrained state.
-Shapes: T trials, N samples, D = dimension, K classes. Source: P3 Progressive Feedforward Collapse of ResNet Training, (12).
+Features are parameters. The input of sample i is its index i. Shapes: T trials, N samples, D = dimension or width, K classes.
+Sources: P3 Progressive Feedforward Collapse of ResNet Training, (12), and P2 Neural Collapse versus Low-Rank Bias, (1).
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 WEIGHT, INPUTS = "W", "X"
+FEATURES = "H_1"
+"""Name of the deep model's features and their decay group."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnconstrainedLayers(Network):
-    """Features H_1 to H_L and a linear layer W on H_L, without bias. Layer 0 is X, layer l is H_l."""
+    """Features H_1 to H_L and a linear layer W on H_L, without bias. Layer 0 is X, untrained state, layer l is H_l."""
 
     depth: int
     dimension: int
@@ -75,3 +77,64 @@ class UnconstrainedLayers(Network):
     def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
         """Return the output [T, N, K]."""
         return parameters[self.feature_names()[-1]][:, x_TNI[0, :, 0]].bmm(parameters[WEIGHT].mT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnconstrainedFeatures(Network):
+    """W_L sigma(W_{L-1} ... sigma(W_1 H_1)), sigma = ReLU or nothing, without biases or an output ReLU.
+
+    Layer l is the input of W_l: layer 1 is H_1 itself. Each matrix is a decay group with its name.
+    """
+
+    depth: int
+    width: int
+    num_samples: int
+    num_classes: int
+    relu: bool
+    has_step_by_hand = True
+
+    def weight_names(self) -> list[str]:
+        """Return W_1 to W_L."""
+        return [f"W_{layer}" for layer in range(1, self.depth + 1)]
+
+    def parameter_specs(self) -> list[ParameterSpec]:
+        """Return H_1 [N, D] and the weights, in the order of sampling and storage."""
+        sizes = [self.width] * (self.depth - 1) + [self.num_classes]
+        weights = [
+            ParameterSpec(name, (rows, self.width), self.width, name)
+            for name, rows in zip(self.weight_names(), sizes, strict=True)
+        ]
+        return [ParameterSpec(FEATURES, (self.num_samples, self.width), 1, FEATURES), *weights]
+
+    def layers(self) -> list[Layer]:
+        """Return layer 1 to layer depth."""
+        return [Layer(number, (self.width,)) for number in range(1, self.depth + 1)]
+
+    def step_cost(self) -> StepCost:
+        """Return the cost of a step. Each layer keeps its output for the backward pass."""
+        multiply_adds = (self.depth - 1) * self.width**2 + self.width * self.num_classes
+        return StepCost(self.depth, multiply_adds, kept=self.width * (self.depth + 2))
+
+    def kernels(self) -> Kernels:
+        """Return the kernels of `tasks/native/products.cpp`."""
+        constants = {"WIDTH": self.width, "CLASSES": self.num_classes, "RELU": int(self.relu)}
+        return Kernels("products", constants, {"depth": self.depth}, (FEATURES, *self.weight_names()))
+
+    def stages(self, parameters: Tensors, x_TNI: Tensor) -> Iterator[tuple[Tensor | None, Tensor]]:
+        """Yield for layer 1 to depth the values before the ReLU (None for layer 1) and after it, [T, N, D]."""
+        h_TND = parameters[FEATURES][:, x_TNI[0, :, 0]]  # all trials read the same samples
+        yield None, h_TND
+        for name in self.weight_names()[:-1]:
+            before_TND = h_TND.bmm(parameters[name].mT)
+            h_TND = before_TND.relu() if self.relu else before_TND
+            yield before_TND, h_TND
+
+    def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:
+        """Yield the input of each weight: layer 1 to layer depth, each [T, N, D]."""
+        for _, h_TND in self.stages(parameters, x_TNI):
+            yield h_TND
+
+    def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
+        """Return the output [T, N, K]."""
+        *_, (_, h_TND) = self.stages(parameters, x_TNI)
+        return h_TND.bmm(parameters[self.weight_names()[-1]].mT)

@@ -1,10 +1,12 @@
-"""The parameters of the tasks `ufm` and `mufm`. Importable without torch."""
+"""The parameters of the tasks `ufm`, `mufm` and `dufm`, and values derived from them. Importable without torch."""
 
 from __future__ import annotations
 
 from typing import ClassVar, Literal
 
 from depthrate.tasks.data.published import PUBLISHED
+from depthrate.tasks.papers.unconstrained.network import FEATURES
+from depthrate.tasks.papers.unconstrained.theory import DufmProblem
 from depthrate.tasks.parameters import parameter
 from depthrate.tasks.training.parameters import (
     Dtype,
@@ -12,6 +14,7 @@ from depthrate.tasks.training.parameters import (
     Features,
     Loss,
     MeasureSteps,
+    RankTol,
     Schedule,
     Seed,
     TrainingParameters,
@@ -28,7 +31,7 @@ class UnconstrainedParameters(TrainingParameters):
     """Parameters of both tasks. `depth` and `proximity` belong to MUFM, `weight_decay_features` to UFM."""
 
     is_anchored: ClassVar[bool]
-    """Flag: features are regularised towards X, as in MUFM."""
+    """Whether features are regularised towards X, as in MUFM."""
     num_classes: int = parameter(5, minimum=2, doc="classes K")
     samples_per_class: int = parameter(100, minimum=1, doc="samples n of each class")
     dimension: int = parameter(20, minimum=2, doc="numbers d of an input and of a feature")
@@ -51,10 +54,10 @@ class UnconstrainedParameters(TrainingParameters):
     )
     lr: float = parameter(0.1, above=0, fusible=True, doc="learning rate of gradient descent")
     scaled_steps: bool = parameter(
-        True, doc="steps of lr K n on features and lr K on W; false: of lr on both, as the objective is printed (P3)"
+        True, doc="steps of lr K n on features and lr K on W. false: lr on both, as the objective is printed (P3)"
     )
     schedule: Schedule = parameter("constant")
-    steps: int | None = parameter(None, minimum=1, doc=f"steps of gradient descent; null: {DEFAULT_STEPS:,}")
+    steps: int | None = parameter(None, minimum=1, doc=f"steps of gradient descent. null: {DEFAULT_STEPS:,}")
     start: Literal["input", "normal"] = parameter(
         INPUT,
         added_later=True,
@@ -92,3 +95,73 @@ class MufmParameters(UnconstrainedParameters):
 
     is_anchored = True
     weight_decay_features = 0.0
+
+
+class DufmParameters(TrainingParameters):
+    """Parameters of a trial of `dufm`."""
+
+    depth: int = parameter(minimum=1, doc="number L of weight matrices, with ReLUs between them")
+    num_classes: int = parameter(minimum=2, doc="classes K")
+    samples_per_class: int = parameter(50, minimum=1, doc="samples n of each class")
+    width: int = parameter(64, minimum=1, doc="feature dimension d of every layer")
+    activation: Literal["relu", "none"] = parameter(
+        "relu", doc="activation between the matrices. none: the linear model"
+    )
+    weight_decay: float = parameter(
+        0.004,
+        minimum=0,
+        fusible=True,
+        doc="lambda of (lambda/2)||W_l||^2 for every l, and of H_1 where that has none of its own",
+    )
+    weight_decay_features: float | None = parameter(
+        None, minimum=0, fusible=True, doc="lambda_H of H_1. null: weight_decay"
+    )
+    weight_decays: list[float] | None = parameter(
+        None,
+        minimum=0,
+        fusible=True,
+        doc="lambda_1 to lambda_L, one per weight matrix. null: weight_decay for all",
+    )
+    lr: float = parameter(0.5, above=0, fusible=True, doc="learning rate of gradient descent")
+    schedule: Schedule = parameter("constant")
+    steps: int = parameter(40_000, minimum=1, doc="steps of full-batch gradient descent")
+    init: Literal["normal", "uniform", "he", "balanced", "dnc", "srg"] = parameter(
+        "normal",
+        fusible=True,
+        doc="W of N(0, 1/d), U(-1,1)/sqrt(d) or N(0, 2/d) with H_1 of N(0, 1). balanced: all matrices with the same "
+        "singular values. dnc, srg: at a closed form's solution",
+    )
+    init_scale: float = parameter(1.0, above=0, fusible=True, doc="factor on all matrices at the start")
+    init_noise: float = parameter(
+        0.0, minimum=0, fusible=True, doc="normal noise added at the start, over each matrix's root mean square"
+    )
+    dtype: Dtype
+    seed: Seed = parameter(doc="seed of the start")
+    features: Features
+    feature_dtype: FeatureDtype
+    measure_steps: MeasureSteps
+    rank_tol: RankTol
+    loss = "mse"
+
+    @property
+    def relu(self) -> bool:
+        """Whether ReLUs are between the matrices."""
+        return self.activation == "relu"
+
+
+def weight_decays(trial: DufmParameters) -> dict[str, float]:
+    """Return the weight decay of H_1 and of each weight, by name."""
+    of_features, of_weights = trial.weight_decay_features, trial.weight_decays or [trial.weight_decay] * trial.depth
+    of_features = trial.weight_decay if of_features is None else of_features
+    return {FEATURES: of_features} | {f"W_{layer}": decay for layer, decay in enumerate(of_weights, 1)}
+
+
+def problem_of(trial: DufmParameters) -> DufmProblem:
+    """Return the inputs of a trial's closed forms."""
+    features, *weights = weight_decays(trial).values()
+    return DufmProblem(trial.num_classes, trial.samples_per_class, tuple(weights), features)
+
+
+def has_closed_forms(problem: DufmProblem) -> bool:
+    """Return whether all weight decays are above zero: without regularisation the infimum 0 is reached at no finite scale."""
+    return min(problem.weight_decay_features, *problem.weight_decays) > 0

@@ -15,9 +15,26 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from depthrate.tasks.papers.unconstrained.theory import SMALLEST_R, Branch, DufmProblem, graph_constant, triangular_root
-
 Array = npt.NDArray[np.float64]
+SMALLEST_R = 4
+"""Smallest r of the graph. With r = 3 any two edges share a vertex, and the last features would be zero."""
+
+
+def graph_constant(r: int) -> float:
+    """Return D = (r-2)(r-3) + 2: a row of A T_r has the squared norm 2 D / (r-1)."""
+    return (r - 2) * (r - 3) + 2.0
+
+
+def triangular_root(num_classes: int) -> int | None:
+    """Return r >= 4 with K = r(r-1)/2, or None if there is none."""
+    r = (1 + math.isqrt(1 + 8 * num_classes)) // 2
+    return r if r >= SMALLEST_R and r * (r - 1) // 2 == num_classes else None
+
+
+def triangular_classes(around: int) -> str:
+    """List the numbers of classes near this one for which the graph exists, as text."""
+    r = max(SMALLEST_R, (1 + math.isqrt(1 + 8 * around)) // 2 - 2)
+    return ", ".join(str(size * (size - 1) // 2) for size in range(r, r + 5))
 
 
 @dataclass(frozen=True)
@@ -32,7 +49,7 @@ class TriangularGraph:
 
     def __post_init__(self) -> None:
         if self.r < SMALLEST_R:
-            raise ValueError(f"r is {self.r}; the graph is defined from r = {SMALLEST_R} on, which is K = 6 classes")
+            raise ValueError(f"r is {self.r}, expected at least {SMALLEST_R} (K = 6 classes)")
 
     @property
     def num_classes(self) -> int:
@@ -80,27 +97,6 @@ class TriangularGraph:
     def gram_KK(self) -> Array:
         """Return the Gram matrix of T_r over its diagonal: 1 on it, 1/2 between neighbours, else 0."""
         return self.incidence_RK.T @ self.incidence_RK / 2
-
-
-def cut_graph_branch(problem: DufmProblem, r: int) -> Branch:
-    """Return the family of solutions on the first K classes of the graph of r, without its other classes.
-
-    For K = r(r-1)/2 it equals `srg_branch`. Nuclear norm and eigenvalues are computed numerically: they have no closed form.
-
-    Raises:
-        ValueError: K is more than the graph has.
-    """
-    graph, classes = TriangularGraph(r), problem.num_classes
-    if classes > graph.num_classes:
-        raise ValueError(f"there are {classes} classes, the graph of r = {r} has {graph.num_classes}")
-    features = graph.features_RK[:, :classes]
-    last = graph.last_features_KK[:classes, :classes]
-    p = problem.first_pair * float(np.linalg.norm(features, ord="nuc"))
-    # each matrix costs p q / 2; W_2 to W_{L-2} are multiples of I_r, and W_{L-1} of K rows of signs
-    gain = (p / r) ** (problem.depth - 3) * p * graph.row_norm**2 / (r * classes)
-    eigenvalues = np.linalg.eigvalsh(last.T @ last)
-    spectrum = tuple((1.0, max(float(eigenvalue), 0.0)) for eigenvalue in eigenvalues)
-    return Branch(problem, spectrum, gain / math.prod(problem.weight_decays[1:-1]), p)
 
 
 def graph_order(gram_KK: Array, tolerance: float) -> list[int] | None:

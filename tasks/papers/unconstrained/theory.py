@@ -2,21 +2,29 @@
 
 The objective, with Y = I_K (x) 1_n^T, N = K n and sigma = ReLU:
 (1/2N)||W_L sigma(W_{L-1} ... sigma(W_1 H_1)) - Y||^2 + sum_l (lambda_l/2)||W_l||^2 + (lambda_H/2)||H_1||^2.
-Plain Python, so that every command can import it. L = depth, K = num_classes, n = samples_per_class.
+Importable without torch. L = depth, K = num_classes, n = samples_per_class.
 
 Source: P2 Neural Collapse versus Low-Rank Bias, Theorems 5 and 6, Definition 10, Lemmas 16 and 18, with corrections: mu_1 of
-Lemma 16 is ((r-2)(r-3))^2 / (2D), the printed one is right for r = 4 and 5 only; the printed L_DNC lacks "+ K lambda_L".
+Lemma 16 is ((r-2)(r-3))^2 / (2D), the printed one is right for r = 4 and 5 only. The printed L_DNC lacks "+ K lambda_L".
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from depthrate.tasks.papers.unconstrained.strongly_regular import (
+    SMALLEST_R,
+    TriangularGraph,
+    graph_constant,
+    triangular_root,
+)
 
 ZERO_LOSS = 0.5
 """Objective of the zero solution, which is always a candidate."""
-SMALLEST_R = 4
-"""Smallest r of the graph. With r = 3 any two edges share a vertex, and the last features would be zero."""
 _GRID = 400
 """Grid points over twelve decades of the scale. Minima are far wider than their spacing."""
 
@@ -48,7 +56,7 @@ class Branch:
     """A family of solutions with one free scale q: the objective along it, in closed form.
 
     loss(q) = (lambda_L/2) sum_i m_i / (mu_i alpha_L + K lambda_L) + (L/2) slope q with alpha_L = gain q^L. The sum is the
-    ridge regression of W_L on features whose Gram matrix is alpha_L times a matrix with eigenvalues mu_i; the other L
+    ridge regression of W_L on features whose Gram matrix is alpha_L times a matrix with eigenvalues mu_i. The other L
     matrices, H_1 among them, share their regularisation equally.
     """
 
@@ -95,23 +103,6 @@ def dnc_branch(problem: DufmProblem, num_classes: int | None = None) -> Branch:
     return Branch(problem, ((classes, 1.0),), gain, classes)
 
 
-def graph_constant(r: int) -> float:
-    """Return D = (r-2)(r-3) + 2: a row of A T_r has the squared norm 2 D / (r-1)."""
-    return (r - 2) * (r - 3) + 2.0
-
-
-def triangular_root(num_classes: int) -> int | None:
-    """Return r >= 4 with K = r(r-1)/2, or None if there is none."""
-    r = (1 + math.isqrt(1 + 8 * num_classes)) // 2
-    return r if r >= SMALLEST_R and r * (r - 1) // 2 == num_classes else None
-
-
-def triangular_classes(around: int) -> str:
-    """List the numbers of classes near this one for which the graph exists, as text."""
-    r = max(SMALLEST_R, (1 + math.isqrt(1 + 8 * around)) // 2 - 2)
-    return ", ".join(str(size * (size - 1) // 2) for size in range(r, r + 5))
-
-
 def srg_branch(problem: DufmProblem, r: int) -> Branch:
     """Return the strongly regular graph on r(r-1)/2 of the classes: M_l = sqrt(alpha_l) T_r for 2 <= l <= L-1.
 
@@ -119,10 +110,10 @@ def srg_branch(problem: DufmProblem, r: int) -> Branch:
     sqrt((r-1)(r-2))), and alpha_L = 4 D p^{L-2} q^L / (r^{L-1} (r-1)^2 prod_{i=2}^{L-1} lambda_i).
 
     Raises:
-        ValueError: the depth is below 3, or r below 4.
+        ValueError: The depth is below 3, or r below 4.
     """
     if problem.depth < 3 or r < SMALLEST_R:
-        raise ValueError(f"depth is {problem.depth} and r is {r}; the graph's solution needs a depth of 3 and r = 4")
+        raise ValueError(f"depth is {problem.depth} and r is {r}, expected a depth of at least 3 and r of at least 4")
     constant = graph_constant(r)
     p = problem.first_pair * (math.sqrt(2) + math.sqrt((r - 1) * (r - 2)))
     gain = 4 * constant * p ** (problem.depth - 2) / (r ** (problem.depth - 1) * (r - 1) ** 2)
@@ -134,13 +125,34 @@ def srg_branch(problem: DufmProblem, r: int) -> Branch:
     return Branch(problem, spectrum, gain / math.prod(problem.weight_decays[1:-1]), p)
 
 
+def cut_graph_branch(problem: DufmProblem, r: int) -> Branch:
+    """Return the family of solutions on the first K classes of the graph of r, without its other classes.
+
+    For K = r(r-1)/2 it equals `srg_branch`. Nuclear norm and eigenvalues are computed numerically: they have no closed form.
+
+    Raises:
+        ValueError: K exceeds the number of classes of the graph.
+    """
+    graph, classes = TriangularGraph(r), problem.num_classes
+    if classes > graph.num_classes:
+        raise ValueError(f"num_classes is {classes}, expected at most {graph.num_classes}, the graph of r = {r}")
+    features = graph.features_RK[:, :classes]
+    last = graph.last_features_KK[:classes, :classes]
+    p = problem.first_pair * float(np.linalg.norm(features, ord="nuc"))
+    # each matrix costs p q / 2. W_2 to W_{L-2} are multiples of I_r, and W_{L-1} of K rows of signs
+    gain = (p / r) ** (problem.depth - 3) * p * graph.row_norm**2 / (r * classes)
+    eigenvalues = np.linalg.eigvalsh(last.T @ last)
+    spectrum = tuple((1.0, max(float(eigenvalue), 0.0)) for eigenvalue in eigenvalues)
+    return Branch(problem, spectrum, gain / math.prod(problem.weight_decays[1:-1]), p)
+
+
 def limit_ratio(r: int, depth: int) -> float:
     """Return L_SRG / L_DNC for K = r(r-1)/2 as all weight decays go to zero together, independent of n and their proportions.
 
     In this limit both objectives are B q^{-L} + C q, whose minimum is proportional to B^{1/(L+1)} C^{L/(L+1)}.
 
     Raises:
-        ValueError: the depth is below 3, or r below 4.
+        ValueError: The depth is below 3, or r below 4.
     """
     problem = DufmProblem(r * (r - 1) // 2, 1, (1.0,) * depth, 1.0)
 
@@ -149,3 +161,39 @@ def limit_ratio(r: int, depth: int) -> float:
         return (residual * branch.slope**depth) ** (1 / (depth + 1))
 
     return size(srg_branch(problem, r)) / size(dnc_branch(problem))
+
+
+@lru_cache(maxsize=4096)
+def dnc_loss(problem: DufmProblem) -> float:
+    """Return L_DNC, the lowest objective of deep neural collapse, or 1/2 if the zero solution is better."""
+    return dnc_branch(problem).minimum()[1]
+
+
+@lru_cache(maxsize=4096)
+def srg_loss(problem: DufmProblem) -> float | None:
+    """Return L_SRG: the graph's lowest objective, and for K other than r(r-1)/2 the best of two constructions from it.
+
+    The constructions are a graph on r(r-1)/2 of the classes with deep neural collapse of the others, for any r that fits,
+    and the next larger graph with some classes removed. None for a depth below 3 or fewer than 6 classes (with 4 or 5, the
+    graph of 6 could be cut, but is never better than DNC).
+    """
+    if problem.depth < 3 or problem.num_classes < SMALLEST_R * (SMALLEST_R - 1) // 2:
+        return None
+    r = triangular_root(problem.num_classes)
+    if r is not None:
+        return srg_branch(problem, r).minimum()[1]
+    largest = (1 + math.isqrt(1 + 8 * problem.num_classes)) // 2
+    beside = [_graph_beside_dnc(problem, r) for r in range(SMALLEST_R, largest + 1)]
+    return min(*beside, cut_graph_branch(problem, largest + 1).minimum()[1])
+
+
+def _graph_beside_dnc(problem: DufmProblem, r: int) -> float:
+    """Return the objective of a graph on r(r-1)/2 classes and DNC on the others: the matrices are orthogonal blocks."""
+    others = problem.num_classes - r * (r - 1) // 2
+    return srg_branch(problem, r).minimum()[1] + dnc_branch(problem, others).minimum()[1]
+
+
+def best_known(problem: DufmProblem, *, relu: bool = True) -> float:
+    """Return the lowest objective of the closed forms. Without ReLU, or with K = 2 or L = 2, DNC's is the optimum."""
+    graph = srg_loss(problem) if relu else None
+    return min(ZERO_LOSS, dnc_loss(problem), *([] if graph is None else [graph]))

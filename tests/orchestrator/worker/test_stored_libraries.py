@@ -16,7 +16,7 @@ from depthrate.storage.attempts.records import Record
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.tasks.native import build
-from depthrate.tasks.papers.unconstrained.deep_task import DUFM
+from depthrate.tasks.papers.unconstrained.task import DUFM
 from depthrate.tasks.training.engines.choice import NoCompilerError
 from tests.support.launches import job_options
 

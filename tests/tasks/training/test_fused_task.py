@@ -5,8 +5,7 @@ import pytest
 
 from depthrate.tasks.data.dataset import Dataset, DataShape
 from depthrate.tasks.networks.residual import ResidualNetwork
-from depthrate.tasks.papers.unconstrained.deep_task import DUFM
-from depthrate.tasks.papers.unconstrained.task import MUFM
+from depthrate.tasks.papers.unconstrained.task import DUFM, MUFM
 from depthrate.tasks.papers.words.task import WORDS
 from depthrate.tasks.parameters import parameter
 from depthrate.tasks.supervised.targets.classes_training import layer_measurements

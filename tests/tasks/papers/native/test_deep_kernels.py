@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from depthrate.tasks.interface import Engine, Interrupted
-from depthrate.tasks.papers.unconstrained.deep_task import DUFM
 from depthrate.tasks.papers.unconstrained.deep_training import training
+from depthrate.tasks.papers.unconstrained.task import DUFM
 from depthrate.tasks.training.engines.native import native_library
 from tests.support.native_trials import error, taken
 from tests.support.training_context import Context, assert_same, ids_of

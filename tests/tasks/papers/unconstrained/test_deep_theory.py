@@ -5,16 +5,22 @@ import itertools
 import numpy as np
 import pytest
 
-from depthrate.tasks.papers.unconstrained.closed_forms import best_known, dnc_loss, srg_loss
 from depthrate.tasks.papers.unconstrained.deep_solutions import dnc_solution, norm, objective, repeated, srg_solution
-from depthrate.tasks.papers.unconstrained.strongly_regular import TriangularGraph, cut_graph_branch, graph_order
+from depthrate.tasks.papers.unconstrained.strongly_regular import (
+    TriangularGraph,
+    graph_order,
+    triangular_classes,
+    triangular_root,
+)
 from depthrate.tasks.papers.unconstrained.theory import (
     ZERO_LOSS,
     DufmProblem,
+    best_known,
+    cut_graph_branch,
+    dnc_loss,
     limit_ratio,
     srg_branch,
-    triangular_classes,
-    triangular_root,
+    srg_loss,
 )
 
 
@@ -154,9 +160,9 @@ def test_the_graph_is_found_in_any_order_and_nothing_else_is(r):
 
 
 def test_the_graph_needs_four_vertices():
-    with pytest.raises(ValueError, match="r is 3; the graph is defined from r = 4 on"):
+    with pytest.raises(ValueError, match="r is 3, expected at least 4"):
         TriangularGraph(3)
-    with pytest.raises(ValueError, match="num_classes is 11; the graph exists for .* 6, 10, 15"):
+    with pytest.raises(ValueError, match="num_classes is 11. The graph exists for .* 6, 10, 15"):
         srg_solution(equal_decays(11, 4), 20)
-    with pytest.raises(ValueError, match="width is 9; the construction for 10 classes"):
+    with pytest.raises(ValueError, match="width is 9, expected at least 10"):
         srg_solution(equal_decays(10, 4), 9)

@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from depthrate.tasks.interface import Engine
-from depthrate.tasks.papers.unconstrained.closed_forms import dnc_loss
-from depthrate.tasks.papers.unconstrained.deep_metrics import MEASUREMENTS
-from depthrate.tasks.papers.unconstrained.deep_parameters import problem_of
-from depthrate.tasks.papers.unconstrained.deep_task import DUFM
-from depthrate.tasks.papers.unconstrained.solution_kind import SolutionKind
+from depthrate.tasks.papers.unconstrained.deep_solutions import SolutionKind
+from depthrate.tasks.papers.unconstrained.parameters import problem_of
+from depthrate.tasks.papers.unconstrained.task import DUFM
+from depthrate.tasks.papers.unconstrained.theory import dnc_loss
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.training.trainer import FusedTrainer
 from tests.support.training_context import Context, assert_same, ids_of, run_resumed
@@ -85,7 +84,7 @@ def test_a_diverging_trial_leaves_and_disturbs_nobody():
 
 
 def test_every_declared_column_is_measured_and_no_other():
-    declared = {measurement.name: measurement for measurement in MEASUREMENTS}
+    declared = {measurement.name: measurement for measurement in DUFM.measurements}
     (result,) = run([trial(num_classes=6, width=8, features="class_means")])
     keys = {"step", "split", "layer", "is_last"}
     metrics, curves = result.tables["metrics"], result.tables["curves"]

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from depthrate.tasks.papers.unconstrained.held_inputs import inputs
-from depthrate.tasks.papers.unconstrained.held_optimum import UnconstrainedProblem, solve
-from depthrate.tasks.papers.unconstrained.held_theory import equivalent_proximity, ufm_optimum
+from depthrate.tasks.papers.unconstrained.held_optimum import UnconstrainedProblem, solve, ufm_optimum
 from depthrate.tasks.papers.unconstrained.task import MUFM
+from depthrate.tasks.papers.unconstrained.training import inputs
 
 
 def gaussian(data_seed=0, classes=5, per_class=100, dimension=20):
@@ -87,7 +86,7 @@ def test_blocks_are_one_block_with_a_share_of_the_proximity(blocks):
         flat_gradient = np.concatenate([(error.T @ layers[-1] / count + decay / classes * w).ravel(), gradient.ravel()])
         return objective + proximity / (2 * count) * (ways**2).sum(), flat_gradient
 
-    found = optimum(problem(x, classes, decay, equivalent_proximity(proximity, blocks)))
+    found = optimum(problem(x, classes, decay, proximity / blocks))
     start = np.concatenate([found.weight_KD.ravel() + 0.1, *[x.ravel()] * blocks])
     joint = minimize(
         multilayer,

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from depthrate.tasks.papers.unconstrained.held_inputs import inputs
-from depthrate.tasks.papers.unconstrained.metrics import MEASUREMENTS
 from depthrate.tasks.papers.unconstrained.task import MUFM, UFM
+from depthrate.tasks.papers.unconstrained.training import inputs
 from depthrate.tasks.parameters import ParameterError
 from tests.support.training_context import Context, assert_same, ids_of, run_resumed
 
@@ -142,7 +141,7 @@ def test_a_diverging_trial_leaves_and_disturbs_nobody():
 
 
 def test_every_declared_column_is_measured_and_no_other():
-    declared = {measurement.name: measurement for measurement in MEASUREMENTS}
+    declared = {measurement.name: measurement for measurement in MUFM.measurements}
     (result,) = run([trial(**SMALL, features="all")])
     keys = {"step", "split", "layer", "is_last"}
     for table, per in (("metrics", "layer"), ("curves", "step")):
@@ -168,8 +167,8 @@ def test_inputs_of_a_data_set_are_its_principal_components():
         ({"steps": 5}, "steps is 5 and solver"),
         ({"dimension": 3}, "dimension is 3 and num_classes is 5"),
         ({"proximity": 0}, "proximity"),
-        ({"data": "digits", "num_classes": 11}, "num_classes is 11, but 'digits' has 10"),
-        ({"data": "digits", "dimension": 65}, "dimension is 65, but 'digits' has 64"),
+        ({"data": "digits", "num_classes": 11}, "num_classes is 11, expected at most 10 with 'digits'"),
+        ({"data": "digits", "dimension": 65}, "dimension is 65, expected at most 64 with 'digits'"),
         ({"data": "imdb"}, "imdb"),
         ({**GRADIENT, "measure_steps": [99]}, "measure_steps has 99"),
     ],

@@ -3,8 +3,15 @@
 import numpy as np
 import pytest
 
-from depthrate.tasks.papers.unconstrained.deep_solutions import Solution, dnc_solution, repeated, srg_solution
-from depthrate.tasks.papers.unconstrained.solution_kind import SolutionKind, classify, geometry
+from depthrate.tasks.papers.unconstrained.deep_solutions import (
+    Solution,
+    SolutionKind,
+    classify,
+    dnc_solution,
+    geometry,
+    repeated,
+    srg_solution,
+)
 from depthrate.tasks.papers.unconstrained.theory import DufmProblem
 
 SAMPLES = 4
