@@ -21,10 +21,7 @@ def test_figures_are_read_and_written_back():
     assert made.spec()["figures"] == [CURVE, MATRIX, SHARE] and sweep_of_spec(made.spec()) == made
     assert made.figures[0].by == ("lr",) and made.figures[0].layer == -2 and made.figures[2].where == "depth > 2"
     check_sweep(made)
-
-
-def test_a_sweep_without_figures_has_the_spec_of_before():
-    assert "figures" not in sweep().spec()
+    check_sweep(sweep(CURVE | {"metric": "nc1 / nc3"}))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +54,3 @@ def test_what_has_no_meaning_is_refused(figure, words):
 def test_what_the_task_does_not_have_is_refused_before_anything_runs(figure, words):
     with pytest.raises(SweepError, match=words):
         check_sweep(sweep(figure))
-
-
-def test_a_metric_may_be_an_expression():
-    check_sweep(sweep(CURVE | {"metric": "nc1 / nc3"}))

@@ -130,6 +130,8 @@ def test_a_pack_is_named_by_its_trials():
     first, second = trial(0), trial(1)
     assert make_pack([first, second]) == make_pack([first, second])
     assert make_pack([first, second]).pack_id != make_pack([first]).pack_id
+    trials = trials_of([(1 + n % 3, 8) for n in range(20)])
+    assert pack_trials(trials, task_of()) == pack_trials(trials, task_of())
 
 
 def test_shapes_that_are_equal_but_not_the_same_are_kept_apart():
@@ -142,10 +144,6 @@ def test_shapes_that_are_equal_but_not_the_same_are_kept_apart():
     assert together == [[0, 3], [1], [2], [4, 5], [6], [7], [8]]
 
 
-def test_no_trials_give_no_packs():
-    assert pack_trials([], task_of()) == [] == pack_trials([], task_of(fused=False))
-
-
 def test_an_estimate_is_asked_once_for_a_fused_pack_and_once_a_trial_of_others():
     asked = []
     for fused in (True, False):
@@ -153,11 +151,6 @@ def test_an_estimate_is_asked_once_for_a_fused_pack_and_once_a_trial_of_others()
         assert estimated_wall_s(make_pack(trials_of([(2, 8)] * 7)), task) == 10.5
     assert len(asked) == 1 + 7
     assert estimated_wall_s(make_pack([]), task_of()) == 0  # what is left of a pack that another launch committed
-
-
-def test_the_same_trials_give_the_same_packs():
-    trials = trials_of([(1 + n % 3, 8) for n in range(20)])
-    assert pack_trials(trials, task_of()) == pack_trials(trials, task_of())
 
 
 def predicting(task, base=100.0):
@@ -240,6 +233,8 @@ def test_trials_of_a_chain_share_a_pack_and_count_as_one():
     packs = pack_trials(chained_trials([5, 2, 3], 6), COLLAPSE, workers=2)
     seeds = [[trial.params["seed"] for trial in pack.trials] for pack in packs]
     assert sorted(seeds) == [[0, 0, 0, 1, 1, 1, 2, 2, 2], [3, 3, 3, 4, 4, 4, 5, 5, 5]]
+    unchained = pack_trials(chained_trials([2, 3], 2, polish=0, continuation=[]), COLLAPSE)
+    assert sorted([trial.params["depth"] for trial in pack.trials] for pack in unchained) == [[2, 2], [3, 3]]
 
 
 def test_a_pack_of_chains_takes_what_its_deepest_trials_take():
@@ -249,8 +244,3 @@ def test_a_pack_of_chains_takes_what_its_deepest_trials_take():
     assert estimated_wall_s(pack, COLLAPSE) > estimated_wall_s(
         pack_trials(chained_trials([3], 2), COLLAPSE)[0], COLLAPSE
     )
-
-
-def test_trials_without_a_chain_are_packed_by_depth():
-    packs = pack_trials(chained_trials([2, 3], 2, polish=0, continuation=[]), COLLAPSE)
-    assert sorted([trial.params["depth"] for trial in pack.trials] for pack in packs) == [[2, 2], [3, 3]]

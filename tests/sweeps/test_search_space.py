@@ -143,8 +143,3 @@ def test_a_sweep_with_a_search_survives_its_spec_and_overrides(tmp_path: Any) ->
     changed = load_sweep(str(path), {"search.trials": 3, "lr": 0.7})
     assert changed.search is not None and changed.search.trials == 3
     assert list(changed.search.params) == ["momentum"] and changed.params["lr"] == 0.7
-
-
-def test_the_shipped_search() -> None:
-    sweep = load_sweep("tuned_depth")
-    assert [study.by["depth"] for study in make_studies(sweep, sweep.load_task())] == [2, 3, 5, 8, 13]

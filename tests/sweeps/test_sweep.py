@@ -103,15 +103,17 @@ D2 = {"depth": 2}
             [(8, 1.0, 2.0)],
         ),
         ("depth", {"params": {"width": 16}, "derive": {"depth": "width / 8"}}, [(2,)]),
+        ("depth", {"grids": [{"grid": {"depth": [2, 3]}}, {"grid": {"depth": [3.0, 5]}}]}, [(2,), (3,), (5,)]),
+        (  # an excluded combination need not be possible
+            "depth width",
+            {"grid": {"depth": [2, 200], "width": [8, 64]}, "exclude": [{"depth": 200, "width": 64}]},
+            [(2, 8), (2, 64), (200, 8)],
+        ),
     ],
     ids=lambda part: part if isinstance(part, str) else None,
 )
 def test_expansion(names, spec, expected):
     assert values(names, **spec) == expected
-
-
-def test_the_same_trial_from_two_grids_counts_once():
-    assert values("depth", grids=[{"grid": {"depth": [2, 3]}}, {"grid": {"depth": [3.0, 5]}}]) == [(2,), (3,), (5,)]
 
 
 NUMBERS = st.lists(st.sampled_from([1, 1.0, 2, 2.5, -0.0, 0, 0.0, 1e-20, 3]), min_size=1, max_size=4)
@@ -148,10 +150,6 @@ def test_every_value_is_checked_and_derived_once(monkeypatch):
     found = values("depth lr", grid={"depth": [2, 4], "width": [8, 16, 32]}, derive={"lr": "1 / depth"}, seeds=50)
     assert len(found) == 300 and set(found) == {(2, 0.5), (4, 0.25)}
     assert {name: checked.count(name) for name in checked} == {"depth": 2, "width": 3, "lr": 2, "seed": 50}
-
-
-def test_an_excluded_combination_need_not_be_possible():
-    assert values("depth width", grid={"depth": [2, 200], "width": [8, 64]}, exclude=[{"depth": 200, "width": 64}])
 
 
 @pytest.mark.parametrize(
@@ -242,20 +240,6 @@ def test_an_excluded_combination_need_not_be_possible():
 def test_bad_input_is_refused_with_its_place(spec, message):
     with pytest.raises(SweepError, match=message):
         expand(sweep_of(**spec), TASK)
-
-
-def test_a_sweep_is_a_mapping():
-    with pytest.raises(SweepError, match=r"the sweep is a list, expected a mapping with the keys name, task"):
-        sweep_of_spec([1])
-
-
-def test_too_many_trials_are_refused_before_they_fill_the_memory():
-    with pytest.raises(SweepError, match="12 trials, at most 10"):
-        expand(sweep_of(grid={"depth": [1, 2, 3, 4]}, seeds=3, max_trials=10), TASK)
-    with pytest.raises(SweepError, match="axis 'depth' in grid has 99 values, at most 10"):
-        expand(sweep_of(grid={"depth": {"range": [1, 100]}}, max_trials=10), TASK)
-    with pytest.raises(SweepError, match="grid has 12 combinations, at most 10"):
-        expand(sweep_of(grid={"depth": [1, 2, 3, 4], "width": [8, 16, 32]}, max_trials=10), TASK)
 
 
 @pytest.mark.parametrize(

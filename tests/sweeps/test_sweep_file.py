@@ -9,8 +9,7 @@ import pytest
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.expand import expand
 from depthrate.sweeps.load import load_sweep, parse_yaml, sweep_of_spec
-from depthrate.sweeps.spec import check_fits
-from depthrate.tasks.interface import TaskError
+from depthrate.tasks.interface import Engine, TaskError
 
 
 @pytest.mark.parametrize(
@@ -135,16 +134,6 @@ def test_a_missing_file_lists_the_shipped_sweeps(tmp_path):
             load_sweep(folder)
 
 
-def test_the_quickstart_is_what_the_design_page_shows():
-    sweep = load_sweep("quickstart")
-    trials = expand(sweep)
-    check_fits(sweep, sweep.load_task())
-    assert len(trials) == len({trial.trial_id for trial in trials}) == 15
-    assert {(t.params["depth"], t.params["seed"]) for t in trials} == {
-        (d, s) for d in (2, 3, 5, 8, 13) for s in range(3)
-    }
-
-
 def test_a_spec_is_the_sweep_again_and_its_hash_follows_the_content(file):
     sweep = load_sweep(file)
     assert sweep_of_spec(sweep.spec()) == sweep and sweep_of_spec(sweep.spec()).spec_hash() == sweep.spec_hash()
@@ -210,6 +199,18 @@ def test_a_python_file_that_others_can_write_is_not_executed(tmp_path: Path) -> 
 def test_what_does_not_fit_is_said_with_what_was_given_and_what_may_be(parts, message):
     with pytest.raises(SweepError, match=message):
         sweep_of_spec({"name": "s", "task": "collapse"} | parts)
+
+
+def test_a_sweep_is_a_mapping():
+    with pytest.raises(SweepError, match="the sweep is a list, expected a mapping with the keys name, task"):
+        sweep_of_spec([1])
+
+
+@pytest.mark.parametrize("engine", list(Engine))
+def test_an_engine_changes_no_trial_and_the_default_no_hash(file, engine):
+    plain, sweep = load_sweep(file), load_sweep(file, {"engine": engine.value})
+    assert sweep.engine is engine and sweep_of_spec(sweep.spec()) == sweep and expand(sweep) == expand(plain)
+    assert (sweep.spec_hash() == plain.spec_hash()) == (engine is Engine.AUTO)
 
 
 def test_null_is_a_default():

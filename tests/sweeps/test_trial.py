@@ -30,15 +30,6 @@ def test_golden_ids():
     assert trial_id_of("my_laws:power_law", 3, PARAMS) == GOLDEN_LAW
 
 
-def test_the_id_is_the_hash_the_design_page_names():
-    text = '{"params":{"depth":4,"exponent":0.5,"seed":0},"task":"my_laws:power_law","task_version":3}'
-    assert trial_id_of("my_laws:power_law", 3, PARAMS) == hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def test_the_order_of_keys_is_irrelevant():
-    assert trial_id_of("law", 1, dict(reversed(PARAMS.items()))) == trial_id_of("law", 1, PARAMS)
-
-
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -60,11 +51,6 @@ def test_any_other_value_is_another_trial(change):
 
 def test_task_and_version_are_part_of_the_identity():
     assert len({trial_id_of("law", 1, PARAMS), trial_id_of("law", 2, PARAMS), trial_id_of("other", 1, PARAMS)}) == 3
-
-
-def test_a_trial_holds_every_parameter():
-    (trial,) = trials_of(arch="rn1", depth=3)
-    assert trial.params["width"] == 64 and trial.params["weight_decay_last"] is None and trial.params["seed"] == 0
 
 
 TEXTS = st.text('aé\u2028\U0001f600"%{}\\\n ', max_size=3)
@@ -132,9 +118,3 @@ def test_nan_is_refused_again_and_again():
 def test_what_varies_between_trials():
     trials = [Trial("", "law", 1, {"depth": d, "lr": lr, "n": 300 + d - d}) for d, lr in ((2, 1), (2, 1.0), (3, 1))]
     assert varying_parameters(trials) == ["depth", "lr"] and varying_parameters(trials[:1]) == []
-
-
-def test_canonical_json_is_one_text_and_refuses_nan():
-    assert canonical_json({"b": 1e-4, "a": [None, True, "é"]}) == '{"a":[null,true,"\\u00e9"],"b":0.0001}'
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        canonical_json({"a": float("nan")})

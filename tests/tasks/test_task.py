@@ -52,30 +52,17 @@ def test_a_users_file_is_loaded(task_file, form):
     assert list(loaded.schema) == ["depth", "exponent", "seed"]
 
 
-def test_identity_ignores_the_folder(task_file, tmp_path):
-    moved = tmp_path / "elsewhere"
-    moved.mkdir()
-    (moved / "my_laws.py").write_text(POWER_LAW)
-    names = {load_task("my_laws.py:power_law", folder).name for folder in (tmp_path, moved)}
-    assert names == {"my_laws:power_law"}
-
-
 def test_two_files_of_one_name_do_not_mix(task_file, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     (other / "my_laws.py").write_text(POWER_LAW.replace("version=3", "version=4"))
     first, second = load_task("my_laws.py:power_law", tmp_path), load_task("my_laws.py:power_law", other)
-    assert (first.version, second.version) == (3, 4)
+    assert (first.version, second.version) == (3, 4) and first.name == second.name == "my_laws:power_law"
 
 
 def test_a_module_is_loaded(task_file, monkeypatch):
     monkeypatch.syspath_prepend(task_file.parent)
     assert load_task("my_laws:power_law").version == 3
-
-
-def test_the_shipped_task_is_loaded_by_name():
-    collapse = load_task("collapse")
-    assert collapse.fused and {"depth", "width", "weight_decay", "seed"} <= set(collapse.schema)
 
 
 def test_a_relative_file_is_made_absolute_and_nothing_else():
@@ -124,7 +111,7 @@ def test_trials_run_in_turn_each_with_its_own_context():
     ]
 
 
-def test_results_come_as_the_trials_finish():
+def test_results_come_as_trials_finish_and_a_stop_comes_between_trials():
     calls = []
 
     @task()
@@ -132,18 +119,9 @@ def test_results_come_as_the_trials_finish():
         calls.append(seed)
         return {}
 
-    results = count.__depthrate_task__.run([{"seed": 0}, {"seed": 1}], Context())
-    next(results)
-    assert calls == [0]
-
-
-def test_a_stop_comes_between_trials_and_keeps_what_is_finished():
-    @task()
-    def count(*, seed: int = 0):
-        return {}
-
     results = count.__depthrate_task__.run([{"seed": s} for s in range(5)], Context(stop_before=2))
-    assert [next(results).index, next(results).index] == [0, 1]
+    assert next(results).index == 0 and calls == [0] and next(results).index == 1
+    assert count(seed=7) == {}, "a marked function can still be called"
     with pytest.raises(Interrupted):
         next(results)
 
@@ -175,14 +153,6 @@ def test_fusible_must_name_an_argument():
         @task(fusible=["sed"])
         def law(*, seed: int = 0):
             return []
-
-
-def test_a_marked_function_can_still_be_called():
-    @task()
-    def law(*, depth: int):
-        return depth + 1
-
-    assert law(depth=2) == 3
 
 
 def test_a_task_file_is_executed_once_until_it_changes(tmp_path: Path) -> None:

@@ -101,8 +101,37 @@ def link_through_a_writable_folder(lab: Path) -> None:
     (lab / "yaml.py").symlink_to("../open/link.py")
 
 
-def is_refused(shared: Path, attack: Callable[[Path], None], words: str) -> None:
-    """Check that a task is executed before the attack, and after it refused with these words and the ways on."""
+def is_changed(name: str, mode: int) -> Callable[[Path], None]:
+    return lambda lab: (lab / name).chmod(mode)
+
+
+ATTACKS: list[tuple[Callable[[Path], None], str]] = [
+    (strangers_module, "lab/yaml.py belongs to another user"),
+    (sticky_home, "lab can be written by everybody (mode 1777)"),
+    (is_changed("law.py", 0o666), "lab/law.py can be written by everybody (mode 666)"),
+    (is_changed("yaml.py", 0o646), "lab/yaml.py can be written by everybody (mode 646)"),
+    (is_changed("yaml.py", 0o664), "lab/yaml.py can be written by group 65534 (mode 664)"),
+    (is_changed("", 0o777), "lab can be written by everybody (mode 777)"),
+    (is_changed("..", 0o777), " can be written by everybody (mode 777)"),
+    (is_changed("..", 0o775), " can be written by group 65534 (mode 775)"),
+    (lambda lab: os.chown(lab, STRANGER, STRANGER), "lab belongs to another user (id 65533)"),
+    (lambda lab: os.chown(lab.parent, STRANGER, STRANGER), " belongs to another user (id 65533)"),
+    (link_to_a_strangers_file, "theirs.py belongs to another user (id 65533)"),
+    (strangers_link, "lab/yaml.py belongs to another user (id 65533)"),
+    (link_through_a_writable_folder, "open can be written by everybody (mode 777)"),
+]
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("attack", "words"),
+    [*ATTACKS[:2], *(pytest.param(*attack, marks=pytest.mark.slow) for attack in ATTACKS[2:])],
+    ids=[words for _, words in ATTACKS],
+)
+def test_what_others_can_write_or_link_is_not_executed(
+    attack: Callable[[Path], None], words: str, shared: Path
+) -> None:
+    """It is executed before the attack, and after it refused with these words and the ways to proceed."""
     lab = shared / "lab"
     (lab / "yaml.py").write_text("raise SystemExit('executed')")
     assert "executed" in load_as_me(lab / "law.py").stderr, "it is, as long as nobody else can have written it"
@@ -111,70 +140,6 @@ def is_refused(shared: Path, attack: Callable[[Path], None], words: str) -> None
     assert refused.returncode == 1 and "executed\n" not in refused.stderr
     for part in (words, "is not executed: ", "chmod go-w", "depthrate trust "):
         assert part in refused.stderr
-
-
-@needs_root
-@pytest.mark.parametrize("is_sticky", [False, True])
-def test_a_module_put_beside_the_file_is_not_executed(is_sticky: bool, shared: Path) -> None:
-    def put(lab: Path) -> None:
-        strangers_module(lab)
-        if is_sticky:
-            sticky_home(lab)
-
-    words = (
-        "lab can be written by everybody (mode 1777) (and 1 more)"
-        if is_sticky
-        else "lab/yaml.py belongs to another user"
-    )
-    is_refused(shared, put, words)
-
-
-@pytest.mark.slow
-@needs_root
-@pytest.mark.parametrize(
-    ("name", "mode", "words"),
-    [
-        ("law.py", 0o666, "lab/law.py can be written by everybody (mode 666)"),
-        ("yaml.py", 0o646, "lab/yaml.py can be written by everybody (mode 646)"),
-        ("yaml.py", 0o664, "lab/yaml.py can be written by group 65534 (mode 664)"),
-    ],
-)
-def test_files_that_others_can_write_are_not_executed(name: str, mode: int, words: str, shared: Path) -> None:
-    is_refused(shared, lambda lab: (lab / name).chmod(mode), words)
-
-
-@pytest.mark.slow
-@needs_root
-@pytest.mark.parametrize(
-    ("attack", "words"),
-    [
-        (lambda lab: lab.chmod(0o777), "lab can be written by everybody (mode 777)"),
-        (lambda lab: lab.parent.chmod(0o777), " can be written by everybody (mode 777)"),
-        (lambda lab: lab.parent.chmod(0o775), " can be written by group 65534 (mode 775)"),
-        (lambda lab: os.chown(lab, STRANGER, STRANGER), "lab belongs to another user (id 65533)"),
-        (lambda lab: os.chown(lab.parent, STRANGER, STRANGER), " belongs to another user (id 65533)"),
-        (sticky_home, "lab can be written by everybody (mode 1777)"),
-    ],
-    ids=["its own", "above", "the group's", "a stranger's", "a stranger's above", "sticky"],
-)
-def test_files_in_folders_that_others_can_write_are_not_executed(
-    attack: Callable[[Path], None], words: str, shared: Path
-) -> None:
-    is_refused(shared, attack, words)
-
-
-@pytest.mark.slow
-@needs_root
-@pytest.mark.parametrize(
-    ("attack", "words"),
-    [
-        (link_to_a_strangers_file, "theirs.py belongs to another user (id 65533)"),
-        (strangers_link, "lab/yaml.py belongs to another user (id 65533)"),
-        (link_through_a_writable_folder, "open can be written by everybody (mode 777)"),
-    ],
-)
-def test_links_are_looked_at_on_both_ends(attack: Callable[[Path], None], words: str, shared: Path) -> None:
-    is_refused(shared, attack, words)
 
 
 @needs_root
