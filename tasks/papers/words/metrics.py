@@ -19,23 +19,23 @@ _PER_LAYER = (
     Metric(
         "direction_collapse",
         "Directions within concepts",
-        "root mean square distance of words, scaled to norm 1, from their concept's mean direction; 0: one direction a concept",
+        "root mean square distance of words, scaled to norm 1, from their concept's mean direction. 0: one per concept",
     ),
     Metric(
         "magnitude_collapse",
         "Magnitudes within concepts",
-        "standard deviation over mean of the norms within a concept, root mean square over concepts; 0: one norm a concept",
+        "standard deviation over mean of the norms within a concept, root mean square over concepts. 0: one norm per concept",
     ),
     Metric(
         "rank_spread",
         "Magnitudes within ranks",
-        "the same over the words of one frequency rank, one of each concept; 0: the norm depends on the rank only",
+        "the same over the words of one frequency rank, one of each concept. 0: the norm depends on the rank only",
         panel="fitted",
     ),
     Metric(
         "equiangularity",
         "Angles between concepts",
-        "largest difference of a cosine between two concepts' directions from -1/(n_c - 1); 0: equiangular",
+        "largest difference of a cosine between two concepts' directions from -1/(n_c - 1). 0: equiangular",
     ),
     Metric(
         "linear_norm_rms",
@@ -75,7 +75,7 @@ _PER_LAYER = (
     Metric(
         "alignment",
         "Words against blocks",
-        "largest distance between the mean direction of a concept's words and of its blocks; 0: the same",
+        "largest distance between the mean direction of a concept's words and of its blocks. 0: the same",
         panel="fitted",
     ),
     Metric(
@@ -99,14 +99,14 @@ _PER_LAYER = (
     Metric(
         "collapse_type",
         "Type of collapse",
-        "1, 2 or 3: the strictest type whose distance is at most 0.2; 0: none",
+        "1, 2 or 3: the strictest type whose distance is at most 0.2. 0: none",
         axis="linear",
         panel="fitted",
     ),
     Metric(
         "prediction",
         "Source of the prediction",
-        "theorem of P4 that the predicted columns come from; 0: its mean field, where no theorem holds",
+        "theorem of P4 that the predicted columns come from. 0: its mean field, where no theorem holds",
         axis="linear",
         panel="fitted",
     ),
@@ -213,7 +213,7 @@ PANELS: tuple[Panel, ...] = (
             ("linear_norm_rms", "predicted_linear_norm"),
         ),
         doc="a trial is of the strictest type whose distance, the largest in any of its conditions, is at most 0.2. Type I: "
-        "words c f and blocks c' f with equiangular f; II: the same behind LayerNorm; III: the words' norms may depend on "
+        "words c f and blocks c' f with equiangular f. II: the same behind LayerNorm. III: the words' norms may depend on "
         "their frequency rank.",
     ),
     SharePanel(
@@ -226,14 +226,14 @@ PANELS: tuple[Panel, ...] = (
         title="Words in their principal components",
         axes=_COMPONENTS,
         group="concept",
-        doc="A point a word, as the linear layer reads it; collapsed concepts are one spot each, or a ray where norms differ.",
+        doc="One point per word, as the linear layer reads it. A collapsed concept is one spot, or a ray if norms differ.",
     ),
     ScatterPanel(
         kind="block",
         title="Blocks of the linear layer in their principal components",
         axes=_COMPONENTS,
         group="concept",
-        doc="A point a block, coloured by the concept of its place in its sequence.",
+        doc="One point per block, coloured by the concept of its place in its sequence.",
     ),
     ProfilePanel(measurement="rank_norms", predicted="predicted_rank_norms"),
 )

@@ -1,6 +1,6 @@
 """Parameters of the task `words` and values derived from them. Importable without torch.
 
-Source: Feature Collapse (Laurent, von Brecht and Bresson 2023); defaults are those of its Figure 3. Brackets: its symbols.
+Source: Feature Collapse (Laurent, von Brecht and Bresson 2023). Defaults are those of its Figure 3. Brackets: its symbols.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class WordsParameters(TrainingParameters):
     vocabulary_size: int = parameter(1200, minimum=2, doc="number of words [n_w], the same number in each concept")
     sentence_length: int = parameter(15, minimum=1, doc="words of a sentence [L]")
     sequences: int = parameter(
-        1000, minimum=2, doc="latent sequences of concepts, the classes [K]: different ones, drawn uniformly"
+        1000, minimum=2, doc="latent sequences of concepts, the classes [K]: distinct, drawn uniformly"
     )
     samples_per_sequence: int = parameter(5, minimum=1, fusible=True, doc="training sentences of a sequence [n_spl]")
     test_samples_per_sequence: int = parameter(
@@ -38,18 +38,18 @@ class WordsParameters(TrainingParameters):
         0.0,
         minimum=0,
         fusible=True,
-        doc="exponent of word frequencies: the b-th word of a concept is drawn as 1 / b^zipf; 0: uniform, 1: Zipf's law",
+        doc="exponent of word frequencies: the b-th word of a concept is drawn as 1 / b^zipf. 0: uniform, 1: Zipf's law",
     )
     data_seed: int | None = parameter(
         None,
         minimum=0,
         fusible=True,
-        doc="seed of sequences and sentences; null: the trial's seed, so that each seed draws its own",
+        doc="seed of sequences and sentences. null: the trial's seed, so that they differ between seeds",
     )
     layer_norm: bool = parameter(
-        False, doc="LayerNorm without parameters after the embedding: the network h*; without it h"
+        False, doc="LayerNorm without parameters after the embedding: the network h*. false: the network h"
     )
-    layer_norm_eps: float = parameter(1e-5, minimum=0, doc="added to the variance there")
+    layer_norm_eps: float = parameter(1e-5, minimum=0, doc="number added to the variance in LayerNorm")
     width: int = parameter(100, minimum=1, doc="dimension of the embedding [d]")
     lr: float = parameter(0.1, above=0, fusible=True, doc="learning rate of sgd")
     schedule: Schedule = parameter("constant")
@@ -60,10 +60,10 @@ class WordsParameters(TrainingParameters):
         0.001,
         minimum=0,
         fusible=True,
-        doc="lambda of (lambda/2)||U||^2 on the linear layer, and of the embedding where that has none of its own",
+        doc="lambda of (lambda/2)||U||^2 on the linear layer, and of the embedding unless weight_decay_embedding is set",
     )
     weight_decay_embedding: float | None = parameter(
-        None, minimum=0, fusible=True, doc="lambda of the embedding; null: weight_decay, or 0 with layer_norm"
+        None, minimum=0, fusible=True, doc="lambda of the embedding. null: weight_decay, or 0 with layer_norm"
     )
     init_scale: float = parameter(
         0.001,

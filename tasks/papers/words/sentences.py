@@ -49,7 +49,7 @@ def draw_sentences(trial: WordsParameters) -> Sentences:
     words = trial.words_per_concept
     cumulative_S = torch.from_numpy(frequencies(words, trial.zipf)).cumsum(0)
 
-    def said(purpose: str, per_sequence: int) -> Tensor:
+    def sampled(purpose: str, per_sequence: int) -> Tensor:
         generator = random_stream(seed, purpose)
         uniform = torch.rand(per_sequence, *concepts_KL.shape, generator=generator, dtype=torch.float64)
         ranks = torch.searchsorted(cumulative_S, uniform, right=True).clamp_(max=words - 1)
@@ -58,8 +58,8 @@ def draw_sentences(trial: WordsParameters) -> Sentences:
 
     return Sentences(
         concepts_KL,
-        said("training sentences", trial.samples_per_sequence),
-        said("test sentences", trial.test_samples_per_sequence),
+        sampled("training sentences", trial.samples_per_sequence),
+        sampled("test sentences", trial.test_samples_per_sequence),
     )
 
 
@@ -72,6 +72,6 @@ def latent_sequences(generator: torch.Generator, concepts: int, length: int, num
         return torch.stack(digits, dim=1)
     chosen: dict[tuple[int, ...], None] = {}
     while len(chosen) < num_sequences:
-        drawn = torch.randint(concepts, (num_sequences, length), generator=generator)
-        chosen |= dict.fromkeys(map(tuple, drawn.tolist()))
+        proposed = torch.randint(concepts, (num_sequences, length), generator=generator)
+        chosen |= dict.fromkeys(map(tuple, proposed.tolist()))
     return torch.tensor(list(chosen)[:num_sequences])

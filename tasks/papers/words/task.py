@@ -47,38 +47,38 @@ class Words(FusedTask[WordsParameters]):
         """Reject parameter combinations that cannot run.
 
         Raises:
-            ParameterError: parameters conflict (named in the message).
+            ParameterError: Parameters conflict. The message names them.
         """
         check_training(trial, trial.num_sentences)
         words, concepts = trial.vocabulary_size, trial.concepts
         if words % concepts:
             raise ParameterError(
-                f"vocabulary_size is {words}, which {concepts} concepts cannot share evenly; give a multiple of {concepts}"
+                f"vocabulary_size is {words}, expected a multiple of {concepts}, the number of concepts."
             )
         most = concepts**trial.sentence_length
         if trial.sequences > most:
             raise ParameterError(
-                f"sequences is {trial.sequences}, but {concepts} concepts make {most} sequences of "
-                f"{trial.sentence_length} words; give at most that"
+                f"sequences is {trial.sequences}, expected at most {most}: {concepts} concepts make {most} sequences of "
+                f"{trial.sentence_length} words."
             )
         least = concepts if trial.layer_norm else concepts - 1
         if trial.width < least:
             raise ParameterError(
-                f"width is {trial.width}, in which {concepts} concepts have no equiangular directions; give at least {least}"
+                f"width is {trial.width}, expected at least {least} for equiangular directions of {concepts} concepts."
             )
         for name, decay in (("weight_decay", trial.weight_decay), ("weight_decay_embedding", trial.embedding_decay)):
             if trial.lr * decay >= 1:
                 raise ParameterError(
-                    f"lr is {trial.lr} and {name} is {decay}; give a product below 1, else one step takes all weight away"
+                    f"lr is {trial.lr} and {name} is {decay}, expected a product below 1, else one step removes all weight."
                 )
 
-    def engine(self, params: Params, asked: Engine, device: str) -> Engine:
+    def engine(self, params: Params, requested: Engine, device: str) -> Engine:
         """Return the engine that runs the steps of a trial.
 
         Raises:
-            EngineError: native steps were requested on a device other than a CPU.
+            EngineError: Native steps were requested on a device other than a CPU.
         """
-        return select_engine_by_hand(asked, device)
+        return select_engine_by_hand(requested, device)
 
     def max_pack_size(self, params: Params, device: str) -> int:
         """Return the number of trials of one shape to fuse for speed."""

@@ -4,7 +4,7 @@ Sentences of L words, n_c concepts of s words each, K of the n_c^L sequences of 
 with frequency mu_b. At a collapsed solution the words of concept alpha are r_b f_alpha and the blocks of the linear layer
 c f_alpha, with equiangular f (cosines -1/(n_c - 1)).
 
-Source: Feature Collapse (Laurent, von Brecht and Bresson 2023), Theorems 1, 2 and 3. They are exact for K = n_c^L; with fewer
+Source: Feature Collapse (Laurent, von Brecht and Bresson 2023), Theorems 1, 2 and 3. They are exact for K = n_c^L. With fewer
 classes their symmetry assumption holds on average over the draw of the sequences.
 """
 
@@ -52,6 +52,11 @@ class Setting:
     def share(self) -> float:
         """Share of sequences that are classes, K / n_c^L."""
         return self.sequences / self.concepts**self.sentence_length
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks of the linear layer."""
+        return self.sequences * self.sentence_length
 
     @property
     def steepness(self) -> float:
@@ -103,24 +108,10 @@ def risk(setting: Setting, gap: float) -> float:
 
 def theorem_1(setting: Setting) -> Prediction:
     """Return the minimiser without LayerNorm for uniform frequencies (Theorem 1)."""
-    blocks = setting.sequences * setting.sentence_length
-    rate = setting.steepness / math.sqrt(setting.vocabulary_size * blocks)
-    decay = setting.weight_decay
-
-    def objective(t: float) -> float:
-        return risk(setting, rate * t) + decay * t
-
-    def slope(t: float) -> float:
-        return rate * _risk_slope(setting, rate * t) + decay
-
-    t = _minimiser(objective, slope, math.log(setting.sequences + 1) / decay if decay else math.inf)
-    return Prediction(
-        source=PredictionSource.THEOREM_1,
-        word_norms=np.full(len(setting.frequencies), math.sqrt(t / setting.vocabulary_size)),
-        linear_norm=math.sqrt(t / blocks),
-        loss=risk(setting, rate * t),
-        objective=objective(t),
-    )
+    rate, decay = setting.steepness / math.sqrt(setting.vocabulary_size * setting.blocks), setting.weight_decay
+    t, loss, objective = _minimum(setting, rate, lambda t: (decay * t, decay), lambda bound: bound / decay)
+    norm = math.sqrt(t / setting.vocabulary_size)
+    return _of_one_norm(setting, PredictionSource.THEOREM_1, norm, math.sqrt(t / setting.blocks), loss, objective)
 
 
 def theorem_2_holds(setting: Setting) -> bool:
@@ -134,13 +125,13 @@ def theorem_2(setting: Setting) -> Prediction:
     """Return the minimiser without LayerNorm for any frequencies, with all n_c^L sequences as classes (Theorem 2).
 
     Raises:
-        ValueError: the condition of the theorem does not hold (`theorem_2_holds`).
+        ValueError: The condition of the theorem does not hold (`theorem_2_holds`).
     """
     if setting.share != 1 or not theorem_2_holds(setting):
         raise ValueError(
             f"Theorem 2 does not hold: {setting.sequences} of {setting.concepts}^{setting.sentence_length} sequences, "
-            f"weight_decay {setting.weight_decay:g}; give all of them, and a weight decay with "
-            "lambda^2 < L sum mu_b^2 / n_c^(L + 1)"
+            f"weight_decay is {setting.weight_decay:g}. Use all sequences, and a weight decay with "
+            "lambda^2 < L sum mu_b^2 / n_c^(L + 1)."
         )
     length, steepness = setting.sentence_length, setting.steepness
     wanted = length * float(setting.concepts) ** (length - 1)
@@ -152,7 +143,7 @@ def theorem_2(setting: Setting) -> Prediction:
         def excess(x: float, aim: float) -> float:
             return math.log(x) + float(np.logaddexp(math.log(setting.concepts - 1), scale * x)) - math.log(aim)
 
-        return np.array([_root(excess, 1e-300, aim, aim) for aim in target])
+        return np.array([optimize.brentq(excess, 1e-300, aim, (aim,), 1e-300, 1e-14) for aim in target])
 
     def balance(c: float) -> float:
         return math.log(float(np.square(ratios(c)).sum()) / wanted)
@@ -167,23 +158,12 @@ def theorem_2(setting: Setting) -> Prediction:
 
 def theorem_3(setting: Setting) -> Prediction:
     """Return the minimiser with LayerNorm, whose word features have norm sqrt(d), for any frequencies (Theorem 3)."""
-    blocks, decay = setting.sequences * setting.sentence_length, setting.weight_decay
-    rate = setting.steepness * math.sqrt(setting.width / blocks)
-
-    def objective(t: float) -> float:
-        return risk(setting, rate * t) + decay * t**2 / 2
-
-    def slope(t: float) -> float:
-        return rate * _risk_slope(setting, rate * t) + decay * t
-
-    t = _minimiser(objective, slope, math.sqrt(2 * math.log(setting.sequences + 1) / decay) if decay else math.inf)
-    return Prediction(
-        source=PredictionSource.THEOREM_3,
-        word_norms=np.full(len(setting.frequencies), math.sqrt(setting.width)),
-        linear_norm=t / math.sqrt(blocks),
-        loss=risk(setting, rate * t),
-        objective=objective(t),
+    rate, decay = setting.steepness * math.sqrt(setting.width / setting.blocks), setting.weight_decay
+    t, loss, objective = _minimum(
+        setting, rate, lambda t: (decay * t**2 / 2, decay * t), lambda bound: math.sqrt(2 * bound / decay)
     )
+    norm = math.sqrt(setting.width)
+    return _of_one_norm(setting, PredictionSource.THEOREM_3, norm, t / math.sqrt(setting.blocks), loss, objective)
 
 
 def mean_field(setting: Setting) -> Prediction:
@@ -192,10 +172,11 @@ def mean_field(setting: Setting) -> Prediction:
     Minimises over r_b and c the mean over sentences of log(1 - K/n_c^L + K prod_l s(b_l)) + (lambda/2)(n_c sum r_b^2 +
     K L c^2), s(b) = 1/n_c + (1 - 1/n_c) exp(-n_c/(n_c - 1) c r_b). Equal to Theorem 1 for uniform frequencies.
     """
-    blocks, concepts, decay = setting.sequences * setting.sentence_length, setting.concepts, setting.weight_decay
+    blocks, concepts, decay = setting.blocks, setting.concepts, setting.weight_decay
     uniform = theorem_1(setting)
+    zero = _of_norms(setting, PredictionSource.MEAN_FIELD, np.zeros(len(setting.frequencies)), 0.0)
     if uniform.linear_norm == 0:
-        return _of_norms(setting, PredictionSource.MEAN_FIELD, np.zeros(len(setting.frequencies)), 0.0)
+        return zero
 
     def objective(x: Floats) -> tuple[float, Floats]:
         norms, c = x[:-1], float(x[-1])
@@ -216,14 +197,20 @@ def mean_field(setting: Setting) -> Prediction:
         options={"maxiter": 5000, "maxfun": 10000, "ftol": 1e-15, "gtol": 1e-9, "maxcor": 30},
     )
     if solution.fun > math.log(1 - setting.share + setting.sequences):  # the zero solution is better
-        return _of_norms(setting, PredictionSource.MEAN_FIELD, np.zeros(len(setting.frequencies)), 0.0)
+        return zero
     return _of_norms(setting, PredictionSource.MEAN_FIELD, solution.x[:-1], float(solution.x[-1]))
+
+
+def _of_one_norm(
+    setting: Setting, source: PredictionSource, norm: float, linear_norm: float, loss: float, objective: float
+) -> Prediction:
+    norms = np.full(len(setting.frequencies), norm)
+    return Prediction(source=source, word_norms=norms, linear_norm=linear_norm, loss=loss, objective=objective)
 
 
 def _of_norms(setting: Setting, source: PredictionSource, norms: Floats, c: float) -> Prediction:
     loss, _ = _mean_risk(setting, c * norms)
-    blocks = setting.sequences * setting.sentence_length
-    decay = setting.weight_decay / 2 * (setting.concepts * float(norms @ norms) + blocks * c**2)
+    decay = setting.weight_decay / 2 * (setting.concepts * float(norms @ norms) + setting.blocks * c**2)
     return Prediction(source=source, word_norms=norms, linear_norm=c, loss=loss, objective=loss + decay)
 
 
@@ -253,7 +240,7 @@ def _mean_risk(setting: Setting, products: Floats) -> tuple[float, Floats]:
     """Return the mean cross-entropy over sentences and its derivative in each word's (norm x block norm).
 
     The distribution of the summed log factors of L - 1 words is computed on a grid, as a power of a Fourier transform.
-    The last word is then added; all positions are equivalent.
+    The last word is then added, since all positions are equivalent.
     """
     length, mu = setting.sentence_length, setting.frequencies
     gaps = setting.steepness * products
@@ -277,19 +264,32 @@ def _mean_risk(setting: Setting, products: Floats) -> tuple[float, Floats]:
     return loss, setting.steepness * by_gap
 
 
-def _minimiser(objective: Callable[[float], float], slope: Callable[[float], float], most: float) -> float:
-    """Return the minimiser of the objective over [0, most]: 0, or a point where the slope rises through zero, to rounding."""
-    if math.isinf(most):
-        raise ValueError("weight_decay is 0, and the norms grow for ever; give a positive one")
+def _minimum(
+    setting: Setting, rate: float, penalty: Callable[[float], tuple[float, float]], largest: Callable[[float], float]
+) -> tuple[float, float, float]:
+    """Minimise risk(rate t) + penalty(t) over t >= 0, at 0 or where the slope rises through zero, to rounding.
+
+    Args:
+        penalty: Weight decay penalty at t and its derivative.
+        largest: Function of a bound on the penalty that returns a bound on t.
+
+    Returns:
+        (t, risk, objective).
+    """
+    if setting.weight_decay == 0:
+        raise ValueError("weight_decay is 0, expected a number > 0: without it the norms grow without limit")
+
+    def objective(t: float) -> float:
+        return risk(setting, rate * t) + penalty(t)[0]
+
+    def slope(t: float) -> float:
+        return float(rate * _risk_slope(setting, rate * t) + penalty(t)[1])
+
+    most = largest(math.log(setting.sequences + 1))
     points = [0.0, *np.geomspace(most * 1e-9, most, 2000)]
-    slopes = [slope(t) for t in points]
-    candidates = [0.0]
-    for index in range(len(points) - 1):
-        if slopes[index] < 0 <= slopes[index + 1]:
-            low, high = points[index], points[index + 1]
+    slopes, candidates = [slope(t) for t in points], [0.0]
+    for low, high, before, after in zip(points, points[1:], slopes, slopes[1:], strict=False):
+        if before < 0 <= after:
             candidates.append(float(optimize.brentq(slope, low, high, xtol=1e-14 * high, rtol=1e-14)))
-    return min(candidates, key=objective)
-
-
-def _root(function: Callable[..., float], low: float, high: float, argument: float) -> float:
-    return float(optimize.brentq(function, low, high, args=(argument,), xtol=1e-300, rtol=1e-14))
+    t = min(candidates, key=objective)
+    return t, risk(setting, rate * t), objective(t)

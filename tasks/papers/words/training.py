@@ -13,9 +13,8 @@ from depthrate.tasks.interface import Engine, SharedLibraries
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.papers.words.parameters import WordsParameters
 from depthrate.tasks.papers.words.sentences import draw_sentences
-from depthrate.tasks.papers.words.word_kernels import words_library
 from depthrate.tasks.papers.words.word_rows import kept_projection, layer_rows, prediction_of
-from depthrate.tasks.papers.words.word_trainer import WordsEvaluation, WordsTrainer
+from depthrate.tasks.papers.words.word_trainer import WordsEvaluation, WordsTrainer, words_library
 from depthrate.tasks.parameters import OncePerObject
 from depthrate.tasks.training.engines.choice import select_engine_by_hand
 from depthrate.tasks.training.held_out import Rows
@@ -32,7 +31,7 @@ def training(trials: Sequence[WordsParameters]) -> WordsTraining:
     def measure(trainer: WordsTrainer, positions: Sequence[int], step: int) -> list[Rows]:
         return [layer_rows(trainer, position, step, prediction(trainer.trials[position])) for position in positions]
 
-    def own_curves(index: int, row: Row, earlier: Sequence[Row]) -> dict[str, float | None]:
+    def extra_curves(index: int, row: Row, earlier: Sequence[Row]) -> dict[str, float | None]:
         predicted, best_before = prediction(trials[index]), [last["best_test_accuracy"] for last in earlier[-2:-1]]
         return {
             "best_test_accuracy": max([row["test_accuracy"], *best_before]),  # the last row belongs to the test split
@@ -47,7 +46,7 @@ def training(trials: Sequence[WordsParameters]) -> WordsTraining:
         measured_steps=measured,
         curve_steps=[{*steps} | curve_steps(max(steps)) for steps in measured],
         measure=measure,
-        extra_curves=own_curves,
+        extra_curves=extra_curves,
     )
 
 
@@ -57,9 +56,9 @@ class WordsTraining(Training):
 
     trials: Sequence[WordsParameters]
 
-    def engine(self, asked: Engine, device: str) -> Engine:
+    def engine(self, requested: Engine, device: str) -> Engine:
         """Return the engine that runs the steps."""
-        return select_engine_by_hand(asked, device)
+        return select_engine_by_hand(requested, device)
 
     def native_library(
         self, should_stop: Callable[[], bool], shared: SharedLibraries | None = None

@@ -68,7 +68,7 @@ def words_of(words_VD: Tensor, concepts: int) -> Groups:
 
 
 def blocks_of(linear_KLD: Tensor, concepts_KL: Tensor, concepts: int) -> Groups | None:
-    """Measure the blocks of the linear layer by the concept at their position; return None if a concept never occurs."""
+    """Measure the blocks of the linear layer by the concept at their position. Return None if a concept never occurs."""
     groups = [linear_KLD[concepts_KL == concept] for concept in range(concepts)]
     return grouped(groups) if all(map(len, groups)) else None
 
@@ -107,10 +107,10 @@ def scores(words: Groups, blocks: Groups | None, concepts: int, *, layer_norm: b
     return {"collapse_1": even, "collapse_3": _worst([*shared, rank_spread(words.norms, concepts)])}
 
 
-def collapse_type(found: dict[str, float]) -> int:
+def collapse_type(distances: dict[str, float]) -> int:
     """Return the strictest type of collapse that the scores reach: 1, 2, 3, or 0 for none."""
     for name in ("collapse_1", "collapse_2", "collapse_3"):
-        if found.get(name, torch.inf) <= COLLAPSE_MAX_DISTANCE:
+        if distances.get(name, torch.inf) <= COLLAPSE_MAX_DISTANCE:
             return int(name[-1])
     return 0
 

@@ -4,14 +4,14 @@ The gradient of the two layers is written out. Words are gathered and their grad
 rows of its words. Weight decay multiplies a whole matrix by 1 - lr lambda at each step. It is stored as one factor per
 matrix (W = w_scale x the stored one), which is exact and costs nothing. The matrix product that computes the linear layer's
 gradient also adds it. Products are batched over T and nothing is summed across T, as in the trainer of deep networks. On a
-CPU, kernels take the same steps (`native.py`), trial by trial.
+CPU, kernels take the same steps, many per call, trial by trial.
 
 Shapes: T trials, V words, D = width, K classes, L words of a sentence, M = L D, B batch, N sentences.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +19,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from depthrate.tasks.native.library import Library
+from depthrate.tasks.interface import SharedLibraries
+from depthrate.tasks.native.build import load_library
+from depthrate.tasks.native.library import Library, WordsCall
 from depthrate.tasks.papers.words.parameters import WordsParameters
 from depthrate.tasks.papers.words.sentences import Sentences
-from depthrate.tasks.papers.words.word_kernels import Batch, NativeWords, WordsState
 from depthrate.tasks.parameters import changed
-from depthrate.tasks.training.divergence import Divergence
+from depthrate.tasks.training.divergence import CHECK_STEPS, NEVER, Divergence
 from depthrate.tasks.training.engines.choice import EngineError
+from depthrate.tasks.training.engines.native import NUMBERS
+from depthrate.tasks.training.engines.native_call import BoundCall, Pace
 from depthrate.tasks.training.trainer import random_stream
 from depthrate.tasks.training.training_plan import learning_rate_factor
 
@@ -48,8 +51,35 @@ class WordsEvaluation:
     test_loss: Tensor
     test_accuracy: Tensor
     epoch_loss: Tensor
-    """Mean over the sentences of the epoch so far, each with the parameters of its step; NaN before the first step."""
+    """Mean over the sentences of the epoch so far, each with the parameters of its step. NaN before the first step."""
     epoch_accuracy: Tensor
+
+
+def words_library(
+    shape: WordsParameters, should_stop: Callable[[], bool], shared: SharedLibraries | None = None
+) -> tuple[Library, float]:
+    """Return the kernel library for trials of a shape, and the seconds spent building it or waiting for the build.
+
+    Raises:
+        EngineError, Interrupted: See `load_library`.
+    """
+    constants = {
+        "NUMBER": NUMBERS[getattr(torch, shape.dtype)],
+        "WIDTH": shape.width,
+        "CLASSES": shape.sequences,
+        "LENGTH": shape.sentence_length,
+        "NORM": int(shape.layer_norm),
+    }
+    return load_library("words", constants, should_stop, shared, call=WordsCall)
+
+
+class _NativeWords(BoundCall):
+    """Steps of a kernel library."""
+
+    def __init__(self, library: Library, shape: WordsParameters, batch: int):
+        fields = WordsCall(vocabulary=shape.vocabulary_size, ln_eps=shape.layer_norm_eps, look_every=CHECK_STEPS)
+        super().__init__(library, fields, batch=batch)
+        self.pace = Pace()
 
 
 class WordsTrainer:
@@ -72,7 +102,7 @@ class WordsTrainer:
         self._shuffled: list[tuple[Tensor, Tensor] | None] = [None] * len(starts)
         self._epoch_T3 = torch.zeros(len(starts), 3, dtype=torch.float64, device=self.device)
         """Running sums of each trial's epoch: losses, correctly classified sentences, sentences."""
-        self._native: NativeWords | None = None
+        self._native: _NativeWords | None = None
         self._prepare()
 
     @property
@@ -108,13 +138,13 @@ class WordsTrainer:
         """Switch to native steps.
 
         Raises:
-            EngineError: a native step of the first trial differs from the eager one by more than rounding. The check uses
+            EngineError: A native step of the first trial differs from the eager one by more than rounding. The check uses
                 weights at which every term matters.
         """
         trial = changed(self.trials[0], init_scale=1.0)
         eager, other = (WordsTrainer([trial], self.sentences[:1]) for _ in range(2))
         before = eager.embedding(0), eager.linear(0)
-        other._native = NativeWords(library, trial, other._batch_size(0))
+        other._native = _NativeWords(library, trial, other._batch_size(0))
         eager.step(), other.step()
         for old, exact, found in zip(
             before, (eager.embedding(0), eager.linear(0)), (other.embedding(0), other.linear(0)), strict=True
@@ -123,10 +153,10 @@ class WordsTrainer:
             off, moved = (found - exact).norm(), (exact - old).norm()
             if not off <= STEP_RTOL * moved + rounding and exact.isfinite().all():
                 raise EngineError(
-                    f"the native step of words is {off.item():.3g} from the eager one, which moves by {moved.item():.3g}; "
-                    "train with --engine eager, and report this"
+                    f"native step of words: distance from the eager step is {off.item():.3g}, and the eager step moves by "
+                    f"{moved.item():.3g}. Train with --engine eager and report this."
                 )
-        self._native = NativeWords(library, self.shape, self._batch_size(0))
+        self._native = _NativeWords(library, self.shape, self._batch_size(0))
 
     def advance(self, until: int, divergence: Divergence) -> bool:
         """Take a step, or native ones for a fraction of a second, up to step `until`. Return whether divergence was checked."""
@@ -135,20 +165,33 @@ class WordsTrainer:
             return True
         return divergence.check_if_due(self.step(), self.step_count - 1)
 
-    def _take_native_steps(self, native: NativeWords, most: int, divergence: Divergence | None) -> Tensor:
+    def _take_native_steps(self, native: _NativeWords, most: int, divergence: Divergence | None) -> Tensor:
         """Take at least one step and return the losses of the last, [T]."""
         steps = range(self.step_count, self.step_count + min(most, native.pace.steps_per_call))
-        state = WordsState(
-            self._words_TVD,
-            self._linear_TKM,
-            torch.tensor(self._word_scales, dtype=torch.float64),
-            torch.tensor(self._linear_scales, dtype=torch.float64),
-            self._epoch_T3,
+        word_scale_T, linear_scale_T = _doubles(self._word_scales), _doubles(self._linear_scales)
+        batches = [self._next_sentences(trial) for _ in steps for trial in range(self.num_trials)]
+        loss_T = self._words_TVD.new_empty(self.num_trials)
+        native.set_fields(
+            num_trials=self.num_trials,
+            num_steps=len(steps),
+            first_step=steps.start,
+            words_TVD=self._words_TVD,
+            linear_TKM=self._linear_TKM,
+            word_scale_T=word_scale_T,
+            linear_scale_T=linear_scale_T,
+            epoch_T3=self._epoch_T3,
+            rate_ST=_doubles([self.lr_at(step) for step in steps]),
+            word_decay_T=_doubles([trial.embedding_decay for trial in self.trials]),
+            linear_decay_T=_doubles([trial.weight_decay for trial in self.trials]),
+            sentences_T=_addresses([sentences.train_NL for sentences in self.sentences]),
+            order_ST=_addresses([sentences_B for sentences_B, _ in batches]),
+            begins_ST=torch.tensor([int(begins_epoch) for _, begins_epoch in batches]),
+            per_class_T=torch.tensor([trial.samples_per_sequence for trial in self.trials]),
+            loss_T=loss_T,
+            diverged_at_T=torch.full((self.num_trials,), NEVER) if divergence is None else divergence.step_T,
         )
-        batches = [[self._next_sentences(trial) for trial in range(self.num_trials)] for _ in steps]
-        rates = [self.lr_at(step) for step in steps]
-        loss_T = native(self.step_count, state, self.trials, self.sentences, rates, batches, divergence)
-        self._word_scales, self._linear_scales = state.word_scale_T.tolist(), state.linear_scale_T.tolist()
+        native.pace.run(native, len(steps))
+        self._word_scales, self._linear_scales = word_scale_T.tolist(), linear_scale_T.tolist()
         self.step_count = steps.stop
         return loss_T
 
@@ -232,8 +275,8 @@ class WordsTrainer:
             "_orders",
             "_shuffled",
         ):
-            held = getattr(self, name)
-            setattr(self, name, [held[trial] for trial in trials])
+            values = getattr(self, name)
+            setattr(self, name, [values[trial] for trial in trials])
         self._prepare()
 
     def state(self) -> dict[str, Any]:
@@ -282,18 +325,20 @@ class WordsTrainer:
     def _next_part(self, trial: int) -> tuple[Tensor, Tensor]:
         """Return the words and labels of the next batch of a trial."""
         rows, shuffled = self._next_rows(trial), self._shuffled[trial]
-        if shuffled is None:
-            order_N = self._orders[trial]
+        if shuffled is None:  # once per epoch, so that batches are slices
+            sentences, order_N = self.sentences[trial], self._orders[trial]
             assert order_N is not None
-            self._shuffled[trial] = shuffled = self._shuffle(trial, order_N)
+            labels_N = order_N // (sentences.num_train // self.shape.sequences)
+            shuffled = sentences.train_NL[order_N].to(self.device), labels_N.to(self.device)
+            self._shuffled[trial] = shuffled
         words_NL, labels_N = shuffled
         return words_NL[rows], labels_N[rows]
 
-    def _next_sentences(self, trial: int) -> Batch:
-        """Return the sentences of a trial's next batch."""
+    def _next_sentences(self, trial: int) -> tuple[Tensor, bool]:
+        """Return the sentences [B] of a trial's next batch, and whether it starts an epoch."""
         rows, order_N = self._next_rows(trial), self._orders[trial]
         assert order_N is not None
-        return Batch(order_N[rows], rows.start == 0)
+        return order_N[rows], rows.start == 0
 
     def _next_rows(self, trial: int) -> slice:
         """Advance a trial through its permutation of its sentences and drop an incomplete last batch."""
@@ -312,12 +357,6 @@ class WordsTrainer:
 
     def _batch_size(self, trial: int) -> int:
         return self.shape.batch_size or self.sentences[trial].num_train
-
-    def _shuffle(self, trial: int, order: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the sentences of a trial in this order, and their labels: once per epoch, so that batches are slices."""
-        sentences = self.sentences[trial]
-        labels_N = order // (sentences.num_train // self.shape.sequences)
-        return sentences.train_NL[order].to(self.device), labels_N.to(self.device)
 
     def _decay(self, rates: Sequence[float]) -> None:
         """Apply weight decay to the scales of both matrices of every trial."""
@@ -371,3 +410,13 @@ def _loss_slope(logits_TBK: Tensor, labels_TB1: Tensor) -> tuple[Tensor, Tensor,
     minus_one = slope_TBK.new_full((1, 1, 1), -1.0).expand(labels_TB1.shape)
     slope_TBK.scatter_add_(-1, labels_TB1, minus_one)
     return slope_TBK.div_(logits_TBK.shape[1]), sums_T, seen_T3
+
+
+def _doubles(numbers: Sequence[float] | Sequence[Sequence[float]]) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+def _addresses(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the addresses of tensors, which must stay alive while the addresses are used."""
+    assert all(tensor.is_contiguous() for tensor in tensors)
+    return torch.tensor([tensor.data_ptr() for tensor in tensors])

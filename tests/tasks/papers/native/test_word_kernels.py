@@ -9,7 +9,7 @@ import torch
 from depthrate.tasks.interface import Engine, Interrupted
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.papers.words.task import WORDS
-from depthrate.tasks.papers.words.word_kernels import words_library
+from depthrate.tasks.papers.words.word_trainer import words_library
 from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engines.choice import EngineError
 from tests.support.native_trials import error
@@ -156,7 +156,7 @@ def test_a_step_that_is_another_is_refused():
     trainer = trainer_of([params_of(0, SHAPES[0])])
     wrong = Wrong.__new__(Wrong)
     vars(wrong).update(vars(words_library(trainer.shape, lambda: False)[0]))
-    with pytest.raises(EngineError, match="native step of words is .* from the eager one.*--engine eager"):
+    with pytest.raises(EngineError, match="native step of words: distance from the eager step is .*--engine eager"):
         trainer.use_native(wrong)
 
 

@@ -210,5 +210,5 @@ def test_where_nothing_can_be_learned_the_minimiser_is_zero():
 def test_theorem_2_says_where_it_does_not_hold():
     with pytest.raises(ValueError, match="Theorem 2 does not hold: 1000 of 3\\^15 sequences"):
         theorem_2(setting(zipf=1.0))
-    with pytest.raises(ValueError, match="weight_decay 0.5; give all of them, and a weight decay with"):
+    with pytest.raises(ValueError, match="weight_decay is 0.5. Use all sequences, and a weight decay with"):
         theorem_2(setting(**SMALL["two"] | {"weight_decay": 0.5}))

@@ -140,11 +140,11 @@ def test_all_sequences_can_be_classes():
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"vocabulary_size": 31}, "vocabulary_size is 31, which 3 concepts cannot share evenly; give a multiple of 3"),
-        ({"sequences": 82}, "sequences is 82, but 3 concepts make 81 sequences of 4 words; give at most that"),
-        ({"width": 1}, "width is 1, in which 3 concepts have no equiangular directions; give at least 2"),
-        ({"width": 2, "layer_norm": True}, "give at least 3"),
-        ({"weight_decay": 2.0}, "lr is 0.5 and weight_decay is 2.0; give a product below 1"),
+        ({"vocabulary_size": 31}, "vocabulary_size is 31, expected a multiple of 3"),
+        ({"sequences": 82}, "sequences is 82, expected at most 81"),
+        ({"width": 1}, "width is 1, expected at least 2"),
+        ({"width": 2, "layer_norm": True}, "width is 2, expected at least 3"),
+        ({"weight_decay": 2.0}, "lr is 0.5 and weight_decay is 2.0, expected a product below 1"),
         ({"batch_size": 61}, "batch_size is 61, but the training set has 60 samples"),
         ({"steps": 5}, "steps is 5 and epochs is 8"),
     ],
