@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from depthrate.tasks.interface import Engine, Interrupted
+from tests.support.own_data import Folder
 
 
 @dataclass
@@ -48,6 +49,11 @@ class Context:
 
     def load_checkpoint(self):
         return self.checkpoint
+
+
+def run_pack(task, trials, folder="."):
+    """Run a pack of any task on the data in a folder."""
+    return list(task.run(trials, Context(ids_of(trials), data=Folder(str(folder)))))
 
 
 def training_on(trials, dataset):

@@ -52,16 +52,10 @@ def load(source=None, name="mnist", per_class=None, data_seed=0, normalize="none
     return load_dataset(name, source, samples_per_class=per_class, data_seed=data_seed, normalize=normalize)
 
 
-def test_digits_are_all_there():
-    digits = load(name="digits")
-    assert digits.x_NI.shape == (1797, 64) and digits.x_NI.dtype == np.float64
-    assert digits.class_counts_K.tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
-    assert not digits.is_balanced
-
-
 def test_digits_are_to_the_last_bit_those_that_scikit_learn_has():
     images, labels = _load_digits()
     assert images.dtype == np.uint8 and images.shape == (1797, 64) and images.max() == 16
+    assert np.bincount(labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
     digests = [
         hashlib.sha256(array.tobytes()).hexdigest()[:16] for array in (images.astype("<f8"), labels.astype("<i8"))
     ]
@@ -75,22 +69,12 @@ def test_a_draw_is_balanced_and_sorted_by_class():
     digits = load(name="digits", per_class=20)
     assert digits.is_balanced and digits.x_NI.shape == (200, 64)
     assert digits.labels_N.tolist() == np.repeat(np.arange(10), 20).tolist()
-
-
-def test_the_draw_depends_on_the_data_seed_alone():
     first, again, other = (load(name="digits", per_class=5, data_seed=seed) for seed in (3, 3, 4))
     assert np.array_equal(first.x_NI, again.x_NI) and not np.array_equal(first.x_NI, other.x_NI)
-
-
-def test_a_smaller_draw_is_a_prefix_of_a_larger_one():
     small, large = (load(name="digits", per_class=n).x_NI.reshape(10, n, 64) for n in (5, 12))
-    assert np.array_equal(small, large[:, :5])
-
-
-def test_a_draw_takes_different_images_that_exist():
+    assert np.array_equal(small, large[:, :5]), "a smaller one is a prefix"
     drawn = {row.tobytes() for row in load(name="digits", per_class=100).x_NI}
-    everything = {row.tobytes() for row in load(name="digits").x_NI}
-    assert len(drawn) == 1000 and drawn <= everything
+    assert len(drawn) == 1000 and drawn <= {row.tobytes() for row in load(name="digits").x_NI}
 
 
 def test_too_few_samples_name_class_and_number(source):
@@ -98,13 +82,10 @@ def test_too_few_samples_name_class_and_number(source):
         load(source, per_class=4)
 
 
-def test_global_normalisation_has_one_mean_and_deviation():
-    x_NI = load(name="digits", per_class=9, normalize="global").x_NI
+def test_normalisation_is_over_all_numbers_or_each_and_leaves_dark_pixels_at_zero():
     raw_ND = load(name="digits", per_class=9).x_NI
-    np.testing.assert_allclose(x_NI, (raw_ND - raw_ND.mean()) / raw_ND.std(), atol=1e-12)
-
-
-def test_per_feature_normalisation_leaves_dark_pixels_at_zero():
+    scaled_ND = (raw_ND - raw_ND.mean()) / raw_ND.std()
+    np.testing.assert_allclose(load(name="digits", per_class=9, normalize="global").x_NI, scaled_ND, atol=1e-12)
     x_NI = load(name="digits", normalize="per_feature").x_NI
     deviations_D = x_NI.std(0)
     np.testing.assert_allclose(x_NI.mean(0), 0, atol=1e-12)
@@ -168,11 +149,6 @@ def test_a_missing_file_names_file_place_and_remedy(source, missing):
             assert part in str(caught.value)
 
 
-def test_check_is_content_when_the_files_are_there(source):
-    check_dataset("mnist", source)
-    check_dataset("digits", Folder("/nowhere"))
-
-
 @pytest.mark.parametrize(
     ("stem", "array", "message"),
     [
@@ -190,6 +166,11 @@ def test_files_of_another_set_are_refused(source, stem, array, message, attempt)
     (Path(source.url) / "mnist" / stem).write_bytes(idx(array))
     with pytest.raises(DatasetError, match=message):
         attempt(source)
+    labels = np.where(np.arange(30) == 7, -1, np.arange(30) % 10)
+    (Path(source.url) / "mnist" / IMAGES).write_bytes(idx(images_and_labels()[0]))
+    (Path(source.url) / "mnist" / LABELS).write_bytes(idx(labels, 0x09, ">i1"))
+    with pytest.raises(DatasetError, match=r"labels outside 0\.\.9"):
+        attempt(source)
 
 
 class Unreadable(Folder):
@@ -205,14 +186,6 @@ def test_a_place_that_cannot_be_read_is_named_with_the_remedy(source):
 def test_what_is_whole_passes_the_check(source):
     check_contents("mnist", source)
     check_contents("digits", Folder("/nowhere"))
-
-
-def test_negative_labels_are_refused(source):
-    labels = np.arange(30) % 10
-    labels[7] = -1
-    (Path(source.url) / "mnist" / LABELS).write_bytes(idx(labels, 0x09, ">i1"))
-    with pytest.raises(DatasetError, match=r"labels outside 0\.\.9"):
-        load(source)
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from depthrate.tasks.networks.transformer import Transformer
 from depthrate.tasks.supervised.task import NEXT_TOKEN
 from depthrate.tasks.training.engines.choice import EngineError
 from tests.support.own_data import Folder
-from tests.support.training_context import Context, assert_same, ids_of, run_resumed
+from tests.support.training_context import Context, assert_same, ids_of, run_pack, run_resumed
 
 SMALL = {
     "arch": "t11",
@@ -366,9 +366,9 @@ def test_trials_are_the_same_alone_and_after_an_interruption(folder, arch):
     task, pack = pack_of(
         sweep_in(folder, arch=arch, test=True, lr="none", grid={"depth": [2], "lr": [0.1, 0.05]}, **own)
     )
-    whole = list(task.run(pack, Context(ids_of(pack), data=Folder("."))))
+    whole = run_pack(task, pack)
     assert len(whole) == 4 and {row["split"] for row in whole[0].tables["metrics"]} == {"train", "test"}
-    alone = list(task.run(pack[2:3], Context(ids_of(pack[2:3]), data=Folder("."))))
+    alone = run_pack(task, pack[2:3])
     assert alone[0].tables == whole[2].tables
     resumed, _ = run_resumed(task.run, pack, 7)
     assert_same(resumed, whole)
@@ -381,7 +381,7 @@ def test_sequences_of_ones_own_train_any_network(folder):
         own = {"dataset": "./mine.npz", "vocabulary_size": "none", "context_length": "none", "samples": 30}
         task, pack = pack_of(sweep_in(folder, arch=arch, **own))
         assert "order" not in task.schema and len(pack[0]["dataset_hash"]) == 16
-        result = next(task.run(pack, Context(ids_of(pack), data=Folder("."))))
+        result = run_pack(task, pack)[0]
         curves = result.tables["curves"]
         assert {row["split"] for row in curves} == {"train", "test"} and curves[-1]["loss_gap"] is None
         assert task.data_shape(task.read(pack[0])).num_samples == 30
@@ -395,7 +395,7 @@ def test_streamed_sequences_train_as_held_ones(folder):
     found = []
     for stream in ({"stream": True, "measure_samples": 40}, {"stream": False}):
         task, pack = pack_of(sweep_in(folder, **own, **stream))
-        results = list(task.run(pack, Context(ids_of(pack), data=Folder("."))))
+        results = run_pack(task, pack)
         found.append(results)
         assert task.data_shape(task.read(pack[0])).labels_tokens
         assert {row["split"] for row in results[0].tables["metrics"]} == {"train", "test"}

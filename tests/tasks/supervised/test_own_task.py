@@ -16,7 +16,7 @@ from depthrate.tasks.interface import TaskError
 from depthrate.tasks.parameters import ParameterError
 from tests.support import own_models
 from tests.support.own_data import Folder, data_of_function
-from tests.support.training_context import Context, ids_of
+from tests.support.training_context import Context, ids_of, run_pack
 
 X = np.random.default_rng(0).normal(size=(80, 1, 8, 8)).astype(np.float32)
 Y = np.arange(80) % 4
@@ -233,7 +233,7 @@ def test_data_that_changed_since_the_plan_is_refused_by_the_worker(folder):
     trials = [trial.params for trial in expand(sweep, task)][:1]
     np.savez(folder / "mine.npz", x=X[:60] + 1, y=Y[:60])
     with pytest.raises(ValueError, match="has changed since the trial was planned"):
-        list(task.run(trials, Context(ids_of(trials), data=Folder("."))))
+        run_pack(task, trials)
 
 
 def test_two_networks_in_one_sweep_are_refused(folder):

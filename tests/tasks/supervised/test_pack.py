@@ -5,19 +5,8 @@ import pytest
 
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training.parameters import measured_steps
-from tests.support.training_context import Context, assert_same
-
-STEPS = 40
-
-
-def params_of(**changes):
-    base = {"arch": "rn1", "depth": 3, "width": 19, "samples_per_class": 4, "steps": STEPS, "lr": 0.05}
-    return COLLAPSE.schema.fill({**base, "measure_steps": [5], **changes})
-
-
-def run(trials):
-    return list(COLLAPSE.run(trials, Context([f"trial {index}" for index in range(len(trials))])))
-
+from tests.support.collapse_packs import DIVERGING, STEPS, pack_of, params_of, run, with_diverging
+from tests.support.training_context import assert_same
 
 SHAPES = [
     {},
@@ -29,21 +18,6 @@ SHAPES = [
     {"arch": "t22", "norm": "pre", "optimizer": "adam", "lr": 0.01, "patch_size": 4, "batch_size": 9, "loss": "mse"},
 ]
 every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
-DIVERGING = {"lr": 1e30, "seed": 5}
-
-
-def pack_of(shape):
-    """Three trials that differ in everything fusible."""
-    return [
-        params_of(**shape, seed=0, features="all"),
-        params_of(**{**shape, "seed": 1, "lr": 0.02, "weight_decay": 0.02, "features": "all"}),
-        params_of(**{**shape, "seed": 2, "momentum": 0.5, "weight_decay_last": 0.1, "features": "all"}),
-    ]
-
-
-def with_diverging(shape):
-    first, second, third = pack_of(shape)
-    return [first, {**second, **DIVERGING}, third]
 
 
 @every_shape
@@ -68,9 +42,6 @@ def test_a_diverged_trial_has_rows_only_up_to_there():
     for table in ("metrics", "curves"):
         steps = [row["step"] for row in diverged.tables[table]]
         assert steps[0] == 0 and max(steps) <= diverged.num_steps
-
-
-def test_a_pack_of_diverged_trials_comes_to_an_end():
     results = run([params_of(**DIVERGING), params_of(lr=1e30, seed=6)])
     assert [result.status for result in results] == ["diverged", "diverged"]
 
@@ -82,6 +53,9 @@ def test_every_measured_step_has_every_layer(depth):
     rows = [(row["step"], row["layer"], row["is_last"]) for row in result.tables["metrics"]]
     expected = [(step, layer, layer == depth) for step in (3, 17, STEPS) for layer in range(depth + 1)]
     assert rows == expected and measured_steps(COLLAPSE.read(params), STEPS) == [3, 17, STEPS]
+    positions = [row.get("relative_position") for row in result.tables["metrics"] if row["step"] == STEPS]
+    if depth > 1:
+        assert positions[0] is None and positions[-1] == 1 and positions[1:] == sorted(positions[1:])
 
 
 def test_a_transformer_has_its_embedding_as_layer_0_and_keeps_it():
@@ -101,13 +75,6 @@ def test_steps_are_log_spaced_by_default_with_those_where_last_quarters_begin():
     assert expected <= {row["step"] for row in result.tables["curves"]}
 
 
-def test_relative_position_runs_from_zero_to_one():
-    (result,) = run([params_of(depth=5)])
-    positions = [row.get("relative_position") for row in result.tables["metrics"] if row["step"] == STEPS]
-    assert positions[0] is None and positions[1] == 0 and positions[-1] == 1
-    assert positions[1:] == sorted(positions[1:])
-
-
 @pytest.mark.parametrize("width", [19, 64])
 def test_weights_are_compared_with_the_network_s_own_layers(width):
     (result,) = run([params_of(width=width)])
@@ -124,17 +91,23 @@ def features_of(kind, **changes):
 
 
 @pytest.mark.parametrize(
-    ("kind", "rows_a_layer"), [("class_means", 10), ("sample:3", 30), ("sample:99", 40), ("all", 40)]
+    ("kind", "rows_a_layer", "dtype"),
+    [("class_means", 10, "float16"), ("sample:3", 30, "float32"), ("sample:99", 40, "float32"), ("all", 40, "float32")],
 )
-def test_kept_features_have_their_shape(kind, rows_a_layer):
-    columns, _ = features_of(kind)
-    assert columns["feature"].shape == (3 * rows_a_layer, 19) and columns["feature"].dtype == np.float32
+def test_kept_features_have_their_shape(kind, rows_a_layer, dtype):
+    columns, _ = features_of(kind, feature_dtype=dtype)
+    assert columns["feature"].shape == (3 * rows_a_layer, 19) and columns["feature"].dtype == dtype
     assert np.unique(columns["layer"], return_counts=True)[1].tolist() == [rows_a_layer] * 3
     assert set(columns["layer"]) == {1, 2, 3} and set(columns["step"]) == {STEPS}
     assert set(columns["kind"]) == {"class_mean" if kind == "class_means" else "sample"}
 
 
-def test_kept_features_reproduce_nc1():
+def test_kept_features_reproduce_what_was_measured():
+    columns, last = features_of("class_means")
+    for layer in (1, 2, 3):
+        means_KD = columns["feature"][columns["layer"] == layer].astype(float)
+        assert np.linalg.svd(means_KD)[1] == pytest.approx(last[layer]["singular_values"], abs=1e-5)
+        assert (means_KD @ means_KD.T).flatten() == pytest.approx(last[layer]["class_gram"], abs=1e-5)
     columns, last = features_of("all")
     for layer in (1, 2, 3):
         at = columns["layer"] == layer
@@ -143,14 +116,6 @@ def test_kept_features_reproduce_nc1():
         within = ((h_ND - means_KD[labels_N]) ** 2).sum(1).mean()
         between = ((means_KD - means_KD.mean(0)) ** 2).sum(1).mean()
         assert within / between == pytest.approx(last[layer]["nc1"], rel=1e-9)
-
-
-def test_kept_class_means_reproduce_singular_values_and_gram():
-    columns, last = features_of("class_means")
-    for layer in (1, 2, 3):
-        means_KD = columns["feature"][columns["layer"] == layer].astype(float)
-        assert np.linalg.svd(means_KD)[1] == pytest.approx(last[layer]["singular_values"], abs=1e-5)
-        assert (means_KD @ means_KD.T).flatten() == pytest.approx(last[layer]["class_gram"], abs=1e-5)
 
 
 def test_kept_samples_are_rows_of_all():
@@ -165,10 +130,6 @@ def test_kept_samples_are_rows_of_all():
     for layer, index, row in zip(some["layer"], some["sample_index"], some["feature"], strict=True):
         assert np.array_equal(rows[layer, index], row)
     assert np.unique(some["label"], return_counts=True)[1].tolist() == [6] * 10
-
-
-def test_features_can_be_kept_in_half_precision():
-    assert features_of("class_means", feature_dtype="float16")[0]["feature"].dtype == np.float16
 
 
 @pytest.mark.parametrize(("loss", "limit"), [("ce", 0.02275937), ("mse", 3.90320e-4)])
@@ -187,18 +148,13 @@ def test_the_gap_is_null_where_there_is_no_limit(changes):
     assert {row["objective_gap"] for row in result.tables["curves"]} == {None}
 
 
-def test_the_objective_is_loss_and_penalty_and_falls():
-    (result,) = run([params_of()])
-    curves = result.tables["curves"]
-    assert all(row["objective"] > row["loss"] > 0 for row in curves)
-    assert curves[-1]["objective"] < curves[0]["objective"]
-
-
 @pytest.mark.parametrize(("schedule", "end"), [("constant", 0.05), ("step", 0.0005), ("cosine", 0.0)])
 def test_the_learning_rate_is_recorded(schedule, end):
     (result,) = run([params_of(schedule=schedule)])
-    rates = [row["lr"] for row in result.tables["curves"]]
-    assert rates[0] == 0.05 and rates[-1] == pytest.approx(end, abs=1e-15)
+    curves = result.tables["curves"]
+    assert curves[0]["lr"] == 0.05 and curves[-1]["lr"] == pytest.approx(end, abs=1e-15)
+    assert all(row["objective"] > row["loss"] > 0 for row in curves)
+    assert curves[-1]["objective"] < curves[0]["objective"]
 
 
 def test_numbers_below_the_normal_range_are_numbers_again_after_a_pack():

@@ -16,7 +16,7 @@ from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised.task import REGRESSION
 from depthrate.tasks.training.engines.choice import EngineError
 from tests.support.own_data import Folder
-from tests.support.training_context import Context, assert_same, ids_of, run_resumed
+from tests.support.training_context import assert_same, run_pack, run_resumed
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 6)).astype(np.float32)
@@ -58,7 +58,7 @@ def sweep_in(folder, grid=None, **params):
 def run(sweep):
     task = sweep.load_task()
     pack = [trial.params for trial in expand(sweep, task)]
-    return task, list(task.run(pack, Context(ids_of(pack), data=Folder("."))))
+    return task, run_pack(task, pack)
 
 
 def trainer_of(task, pack, source="."):
@@ -135,7 +135,7 @@ def test_a_resumed_trial_is_the_uninterrupted_one(folder):
     sweep = sweep_in(folder, batch_size=8)
     task = sweep.load_task()
     pack = [trial.params for trial in expand(sweep, task)]
-    whole = list(task.run(pack, Context(ids_of(pack), data=Folder("."))))
+    whole = run_pack(task, pack)
     resumed, _ = run_resumed(task.run, pack, 7)
     assert_same(resumed, whole)
 

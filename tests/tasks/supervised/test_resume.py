@@ -15,22 +15,13 @@ from depthrate.tasks.interface import Interrupted
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.training_pack import TrainingPack
+from tests.support.collapse_packs import STEPS, pack_of, params_of, run, with_diverging
 from tests.support.training_context import Context, assert_same, ids_of, run_resumed
 
-STEPS = 40
 SHAPES = [
     {"batch_size": 7, "schedule": "step"},
     {"optimizer": "adam", "lr": 0.01, "arch": "rn2"},
 ]
-
-
-def params_of(**changes):
-    base = {"arch": "rn1", "depth": 3, "width": 19, "samples_per_class": 4, "steps": STEPS, "lr": 0.05}
-    return COLLAPSE.schema.fill({**base, "measure_steps": [5], **changes})
-
-
-def run(trials, **context):
-    return list(COLLAPSE.run(trials, Context(ids_of(trials), **context)))
 
 
 def uninterrupted(trials):
@@ -41,23 +32,6 @@ def uninterrupted(trials):
 @functools.cache
 def _remembered(trials_text):
     return run(ast.literal_eval(trials_text))
-
-
-DIVERGING = {"lr": 1e30, "seed": 5}
-
-
-def pack_of(shape):
-    """Three trials that differ in everything fusible."""
-    return [
-        params_of(**shape, seed=0, features="all"),
-        params_of(**{**shape, "seed": 1, "lr": 0.02, "weight_decay": 0.02, "features": "all"}),
-        params_of(**{**shape, "seed": 2, "momentum": 0.5, "weight_decay_last": 0.1, "features": "all"}),
-    ]
-
-
-def with_diverging(shape):
-    first, second, third = pack_of(shape)
-    return [first, {**second, **DIVERGING}, third]
 
 
 @pytest.mark.parametrize("stop_at", [1, *random.Random(0).sample(range(2, STEPS), 2), STEPS])
