@@ -40,7 +40,7 @@ def sweep_schema(tasks: Mapping[str, Task]) -> Schema:
     sweep["anyOf"] = [{"required": ["task"]}, {"required": ["base"]}]
     sweep["properties"]["grids"]["items"] = {"$ref": "#/$defs/Grid"}
     sweep["properties"]["figures"]["items"] = {"anyOf": [_figure(kind) for kind in FIGURE_KEYS]}
-    definitions: dict[str, Schema] = {f"names own {name}": _names_own(name) for name in REFERENCES}
+    definitions: dict[str, Schema] = {f"names own {name}": _names_custom(name) for name in REFERENCES}
     rules = []
     for task in tasks.values():
         definitions[f"{task.name}.names"] = {"enum": sorted(task.schema)}
@@ -64,7 +64,8 @@ def sweep_schema(tasks: Mapping[str, Task]) -> Schema:
 def _own_parts(task: Task, of_host: Schema) -> tuple[dict[str, Schema], list[Schema]]:
     """Build definitions and rules for sweeps with custom networks or data, and allow these in the task's values."""
     for name in REFERENCES:
-        of_host[name] = {"anyOf": [of_host[name], _own_value(name)], "description": of_host[name].pop("description")}
+        custom = {"type": "string", "pattern": CUSTOM_PATTERNS[name]}
+        of_host[name] = {"anyOf": [of_host[name], custom], "description": of_host[name].pop("description")}
     host = task.name
     network = TARGETS[HOSTS[host]].schema(network=":", data=":")
     definitions = _parameters(
@@ -104,14 +105,10 @@ def _figure(kind: str) -> Schema:
     }
 
 
-def _own_value(parameter: str) -> Schema:
-    return {"type": "string", "pattern": CUSTOM_PATTERNS[parameter]}
-
-
-def _names_own(parameter: str) -> Schema:
+def _names_custom(parameter: str) -> Schema:
     """Build the condition that a parameter names a custom network or data, in any key of the sweep."""
-    fixed = _has(parameter, _own_value(parameter))
-    axis = _has(parameter, {"type": "array", "contains": _own_value(parameter)})
+    value = {"type": "string", "pattern": CUSTOM_PATTERNS[parameter]}
+    fixed, axis = _has(parameter, value), _has(parameter, {"type": "array", "contains": value})
     in_grid = [_has("params", fixed), _has("grid", axis), _has("zip", axis)]
     several = {"grids": {"anyOf": in_grid}, "include": fixed}
     return {"anyOf": in_grid + [_has(key, {"type": "array", "contains": value}) for key, value in several.items()]}

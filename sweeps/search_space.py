@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -92,14 +92,8 @@ def dimensions_of(search: Search, schema: ParameterSchema) -> list[Dimension]:
         for name in dimension.when:
             if name in names[place:]:
                 raise SweepError(f"search.params.{dimension.name}: `when` refers to {name!r}. Move {name!r} above it.")
-    if search.sampler == "grid":
-        _check_grid(dimensions)
-    return dimensions
-
-
-def _check_grid(dimensions: Sequence[Dimension]) -> None:
     count: float = 1
-    for dimension in dimensions:
+    for dimension in dimensions if search.sampler == "grid" else ():
         if dimension.when:
             raise SweepError(
                 f"search.params.{dimension.name} has `when`, which sampler grid does not support. Use tpe or random."
@@ -114,6 +108,7 @@ def _check_grid(dimensions: Sequence[Dimension]) -> None:
             f"search.params has {counted(count)} combinations, sampler grid allows at most {MAX_TRIALS:,}. "
             "Use larger steps, or sampler tpe or random."
         )
+    return dimensions
 
 
 def _dimension(name: str, given: Any, schema: ParameterSchema) -> Dimension:

@@ -76,10 +76,8 @@ def make_studies(sweep: SweepSpec, task: Task) -> list[Study]:
     Raises:
         SweepError: The search conflicts with the rest of the sweep, or the task refuses its trials.
     """
-    if sweep.search is None:
-        return []
     try:
-        return _make_studies(sweep, sweep.search, task)
+        return [] if sweep.search is None else _make_studies(sweep, sweep.search, task)
     except (ParameterError, ExpressionError) as error:
         raise SweepError(str(error)) from None
 

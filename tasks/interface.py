@@ -66,11 +66,9 @@ class SharedLibraries(Protocol):
         Raises:
             OSError: Another user can write the libraries, or they cannot be read.
         """
-        ...
 
     def keep(self, path: Path) -> None:
         """Share a library, unless it is shared already or no other machine may use it."""
-        ...
 
 
 class TaskContext(Protocol):
@@ -79,69 +77,55 @@ class TaskContext(Protocol):
     @property
     def device(self) -> str:
         """Device to compute on: cpu or cuda."""
-        ...
 
     @property
     def data(self) -> DataSource:
         """Source of the data sets."""
-        ...
 
     @property
     def trial_ids(self) -> Sequence[str]:
         """Id of each trial of the pack, in the order of its parameters."""
-        ...
 
     @property
     def engine(self) -> Engine:
         """Engine that the launch requests."""
-        ...
 
     @property
     def libraries(self) -> SharedLibraries | None:
         """Kernel libraries for machines that cannot build them, or None."""
-        ...
 
     def report_engine(self, engine: Engine, compile_s: float | None = None) -> None:
         """Report the engine in use and the seconds its compilation took (None while it compiles)."""
-        ...
 
     def should_stop(self) -> bool:
         """Return whether to save a checkpoint now and raise `Interrupted`."""
-        ...
 
     def progress(self, step: int, num_steps: int) -> None:
         """Report the steps done by the pack, or by the trial that runs alone. Cheap: call it at every step."""
-        ...
 
     def show_curves(self, curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         """Publish live curves: trial id -> rows of the table `curves`, a list that only grows.
 
         Call it once, before training. Another thread reads the lists every few seconds.
         """
-        ...
 
     def report(self, step: int, values: Mapping[int, Mapping[str, float | None]]) -> set[int]:
         """Report metrics during training (position in the pack -> name -> value), and return the positions to prune.
 
         A pruned trial has no result. A task that runs its trials in turn reports position 0 and raises `Pruned`.
         """
-        ...
 
     def checkpoint_due(self) -> bool:
         """Return whether it is time to save a checkpoint."""
-        ...
 
     def save_checkpoint(self, content: bytes) -> None:
         """Store a checkpoint until the trials are committed. It replaces the previous one atomically."""
-        ...
 
     def load_checkpoint(self) -> bytes | None:
         """Return the checkpoint of an earlier attempt, or None."""
-        ...
 
     def for_trial(self, index: int) -> TaskContext:
         """Return this context narrowed to one trial, with a separate checkpoint."""
-        ...
 
 
 class ResultStatus(StrEnum):

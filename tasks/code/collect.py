@@ -28,6 +28,8 @@ _COMPUTED = {
     *("iter_modules", "walk_packages", "run_path", "run_module", "exec", "resolve_name"),
 }
 """Functions that import or execute a module named by an argument."""
+_SUFFIXES = (*EXTENSION_SUFFIXES, ".py")
+"""Suffixes of a module's file, in Python's search order."""
 _NOT_LOCAL = sys.stdlib_module_names | {"depthrate"}
 
 
@@ -125,11 +127,12 @@ class _Collector:
         except (SyntaxError, ValueError):
             return  # reported on import
         package = path.parent.relative_to(self._root).parts
-        for module, is_computed in _imports(tree, package):
-            if is_computed:
-                self._add_all()
-            else:
+        for module in _imports(tree, package):
+            if module is not None:
                 self._add_module(module)
+            elif not self._has_all:
+                self._has_all = True
+                self._add_below(self._root if self._top is None else self._root / self._top)
 
     def _add_module(self, module: tuple[str, ...]) -> None:
         """Add a module and the packages around it below the root."""
@@ -143,18 +146,13 @@ class _Collector:
             if (folder / part / "__init__.py").is_file():
                 self.add(folder / part / "__init__.py")
                 folder = folder / part
-            elif path := next((path for path in _module_files(folder, part) if path.is_file()), None):
-                self.add(path)
+            elif file := next((path for s in _SUFFIXES if (path := folder / f"{part}{s}").is_file()), None):
+                self.add(file)
                 return
             elif (folder / part).is_dir() and index < len(module) - 1:
                 folder = folder / part
             else:
                 return
-
-    def _add_all(self) -> None:
-        if not self._has_all:
-            self._has_all = True
-            self._add_below(self._root if self._top is None else self._root / self._top)
 
     def _add_below(self, folder: Path) -> None:
         """Add every module of a folder and its packages."""
@@ -168,30 +166,25 @@ class _Collector:
                 self._add_below(path)
 
 
-def _module_files(folder: Path, name: str) -> list[Path]:
-    """Return the possible files of a module, in Python's search order."""
-    return [folder / f"{name}{suffix}" for suffix in (*EXTENSION_SUFFIXES, ".py")]
-
-
-def _imports(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], bool]]:
-    """Yield (parts of the module's name, False) for every import, and ((), True) for one with a computed name.
+def _imports(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[str, ...] | None]:
+    """Yield the parts of the module's name for every import, and None for one with a computed name.
 
     `package` holds the parts of the file's package, for relative imports.
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from ((tuple(alias.name.split(".")), False) for alias in node.names)
+            yield from (tuple(alias.name.split(".")) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else ()
             module = (*base, *(node.module.split(".") if node.module else ()))
-            yield module, False
-            yield from (((*module, alias.name), False) for alias in node.names)
+            yield module
+            yield from ((*module, alias.name) for alias in node.names)
         elif isinstance(node, ast.Call) and _function_name(node.func) in _COMPUTED:
             name = node.args[0] if node.args else None
             if isinstance(name, ast.Constant) and isinstance(name.value, str) and _function_name(node.func) in _BY_NAME:
-                yield tuple(name.value.lstrip(".").split(".")), False
+                yield tuple(name.value.lstrip(".").split("."))
             else:
-                yield (), True
+                yield None
 
 
 _BY_NAME = ("import_module", "__import__", "find_spec")

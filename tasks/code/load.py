@@ -208,7 +208,11 @@ def _run_file(path: Path, unpacked: Path, code: TaskCode) -> Any:
 
 def _load_module(name: str, files: Mapping[str, bytes] | None) -> tuple[Any, TaskCode | None]:
     if files is not None:
-        code = _code_of_files(name, files)
+        # The code is rooted at the folder where the module is installed on this machine.
+        path, installed = name.replace(".", "/"), code_of_installed(name)
+        main = f"{path}.py" if f"{path}.py" in files else f"{path}/__init__.py"
+        root = Path.cwd() if installed is None else installed.root
+        code = TaskCode(root, main, tuple(sorted(files.items())))
         activate(unpack(code), code, has_more=True)
         parts = name.split(".")
         for length in range(1, len(parts)):
@@ -224,15 +228,6 @@ def _load_module(name: str, files: Mapping[str, bytes] | None) -> tuple[Any, Tas
         return module, installed or code_of_module(getattr(module, "__file__", None) or "", name)
     except (OSError, TooManyFilesError) as error:
         raise TaskError(f"task module {name!r} cannot be read: {error}") from None
-
-
-def _code_of_files(name: str, files: Mapping[str, bytes]) -> TaskCode:
-    """Return the stored code of a module, rooted at the folder where the module is installed on this machine."""
-    module = name.replace(".", "/")
-    main = f"{module}.py" if f"{module}.py" in files else f"{module}/__init__.py"
-    installed = code_of_installed(name)
-    root = Path.cwd() if installed is None else installed.root
-    return TaskCode(root, main, tuple(sorted(files.items())))
 
 
 def _import_module(name: str) -> Any:

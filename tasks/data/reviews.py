@@ -106,30 +106,30 @@ def load_corpus(opened: IO[bytes], origin: str) -> Corpus:
     if cached is not None:
         return cached
     opened.seek(0)
-    corpus = build_corpus(read_reviews(opened, origin, per_class=REVIEWS_PER_CLASS))
+    corpus = build_corpus(read_reviews(opened, origin))
     _write_cached(path, corpus)
     return corpus
 
 
-def read_reviews(opened: IO[bytes], origin: str, *, per_class: int) -> list[tuple[int, str]]:
+def read_reviews(opened: IO[bytes], origin: str) -> list[tuple[int, str]]:
     """Read (label, text) of the training reviews in an aclImdb archive, sorted by label and file name.
 
     Raises:
-        DatasetError: The archive is corrupt, or does not have exactly `per_class` reviews per class.
+        DatasetError: The archive is corrupt, or does not have exactly `REVIEWS_PER_CLASS` reviews per class.
     """
     texts: dict[tuple[str, str], str] = {}
     for member, content in archive_members(opened, origin):
         match = _TRAINING_REVIEW.fullmatch(member)
         if match:
             texts[match[1], match[2]] = content().decode(errors="replace")
-            if len(texts) == 2 * per_class:
+            if len(texts) == 2 * REVIEWS_PER_CLASS:
                 break
     for folder in ("neg", "pos"):
         count = sum(key[0] == folder for key in texts)
-        if count != per_class:
+        if count != REVIEWS_PER_CLASS:
             raise DatasetError(
-                f"{origin} has {count} reviews in aclImdb/train/{folder}, expected {per_class}. It is truncated or another "
-                "archive. Download it again."
+                f"{origin} has {count} reviews in aclImdb/train/{folder}, expected {REVIEWS_PER_CLASS}. It is truncated or "
+                "another archive. Download it again."
             )
     return [(("neg", "pos").index(folder), text) for (folder, _), text in sorted(texts.items())]
 

@@ -31,19 +31,15 @@ class DataSource(Protocol):
     @property
     def url(self) -> str:
         """Path or URL of the source, as passed by the user."""
-        ...
 
     def find(self, folder: str, names: list[str]) -> str | None:
         """Return the path of the first of `names` that exists in `folder` (`` for the source itself), or None."""
-        ...
 
     def read(self, path: str) -> bytes:
         """Read a file at a path returned by `find`."""
-        ...
 
     def open(self, path: str) -> IO[bytes]:
         """Open a file at a path returned by `find`, for reading in parts."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,7 @@ def _splits(arrays: Mapping[str, np.ndarray], name: str, *, is_indexed: bool = T
 def _reject_iterables(data: Any, name: str) -> None:
     """Reject data that only iterate, since trials draw from all samples under their own seeds."""
     kind = type(data).__name__
-    if not _is_iterable_dataset(data):
+    if all(base.__name__ != "IterableDataset" for base in type(data).__mro__):
         if _is_dataset(data) or isinstance(data, np.ndarray | list | str | Mapping) or hasattr(data, "detach"):
             return
         if hasattr(data, "__getitem__") and not hasattr(data, "__len__"):
@@ -151,10 +151,6 @@ def _reject_iterables(data: Any, name: str) -> None:
 
 def _is_loader(value: Any) -> bool:
     return all(hasattr(value, name) for name in ("dataset", "batch_size", "collate_fn"))
-
-
-def _is_iterable_dataset(value: Any) -> bool:
-    return any(kind.__name__ == "IterableDataset" for kind in type(value).__mro__)
 
 
 def _is_dataset(value: Any) -> bool:

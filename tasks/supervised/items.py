@@ -183,26 +183,26 @@ class DatasetItems(Items):
                     f"{self.name}: item {index} is {form}, expected a pair (sample, label). Wrap the data set in one whose "
                     "__getitem__ returns pairs."
                 )
-        return [self._array(x) for x, _ in items], [self._array(y) for _, y in items]
+        return [named_array(x, self.name) for x, _ in items], [named_array(y, self.name) for _, y in items]
 
     def _items(self, indices: list[int]) -> list[Any]:
         many = getattr(self.dataset, "__getitems__", None)
-        if many is not None:
-            try:
-                items = list(many(indices))
-            except Exception as error:
-                items = [self._item(index) for index in indices]  # raises an error with the index, if one fails
-                raise DatasetError(
-                    f"{self.name}: __getitems__ of {len(items)} indices from {indices[0]} on fails, but __getitem__ of "
-                    f"each succeeds: {innermost_line(error)}{type(error).__name__}: {error}"
-                ) from error
-            if len(items) != len(indices):
-                raise DatasetError(
-                    f"{self.name}: __getitems__ of {len(indices)} indices returns {len(items)} items. Return one per index, or "
-                    "remove the method."
-                )
-            return items
-        return [self._item(index) for index in indices]
+        if many is None:
+            return [self._item(index) for index in indices]
+        try:
+            items = list(many(indices))
+        except Exception as error:
+            items = [self._item(index) for index in indices]  # raises an error with the index, if one fails
+            raise DatasetError(
+                f"{self.name}: __getitems__ of {len(items)} indices from {indices[0]} on fails, but __getitem__ of each "
+                f"succeeds: {innermost_line(error)}{type(error).__name__}: {error}"
+            ) from error
+        if len(items) != len(indices):
+            raise DatasetError(
+                f"{self.name}: __getitems__ of {len(indices)} indices returns {len(items)} items. Return one per index, or "
+                "remove the method."
+            )
+        return items
 
     def _item(self, index: int) -> Any:
         try:
@@ -225,11 +225,8 @@ class DatasetItems(Items):
         )
 
     def _labels(self, y_B: list[np.ndarray]) -> np.ndarray:
-        is_one_each = all(y.size == 1 for y in y_B)
-        return self._array([y.item() if is_one_each else y for y in y_B])
-
-    def _array(self, value: Any) -> np.ndarray:
-        return named_array(value, self.name)
+        has_one_each = all(y.size == 1 for y in y_B)
+        return named_array([y.item() if has_one_each else y for y in y_B], self.name)
 
 
 def named_array(value: Any, name: str) -> np.ndarray:

@@ -237,21 +237,16 @@ class Supervised(NetworkTask[SupervisedParameters]):
     def remarks(self, trials: Sequence[Params]) -> Sequence[str]:
         """Return remarks on streamed data, on the layers of the largest network, and on whether trials train fused."""
         parsed = [self.read(params) for params in trials]
-        return [*self._remarks_on_data(parsed), *self._remarks_on_network(parsed)]
-
-    def _remarks_on_data(self, trials: Sequence[SupervisedParameters]) -> Sequence[str]:
-        if self.data is None:
-            return []
-        remarks: dict[str, None] = {}  # without repetition, since trials also differ in other parameters
-        for trial in trials:
-            if self.data.is_from_loader(trial.arguments):
-                remarks[
+        remarks: list[str] = []
+        for trial in parsed:
+            if self.data is not None and self.data.is_from_loader(trial.arguments):
+                remarks.append(
                     f"{self.data.name} returns a torch DataLoader. Only its data set is used: batches and their order come "
                     "from batch_size and seed, not from its sampler and collate_fn."
-                ] = None
+                )
             if isinstance(data := self.read_custom_data(trial), Streamed):
-                remarks[data.remark(trial.measure_samples)] = None
-        return list(remarks)
+                remarks.append(data.remark(trial.measure_samples))
+        return [*dict.fromkeys(remarks), *self._remarks_on_network(parsed)]
 
     def _remarks_on_network(self, trials: Sequence[SupervisedParameters]) -> Sequence[str]:
         if self.custom_network is None or not trials:
