@@ -56,7 +56,7 @@ def common_exponent(
             `fit_many`.
     """
     if len(curves) < 2:
-        raise FitError(f"a common exponent needs at least 2 curves; given {len(curves)}")
+        raise FitError(f"a common exponent is fitted to {len(curves)} curves, expected at least 2.")
     x_y = [(np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)) for x, y in curves]
     if seeds is not None:
         return _over_seeds(x_y, seeds, weights)
@@ -76,7 +76,7 @@ def _over_seeds(curves: list[tuple[Array, Array]], seeds: Sequence[Sequence[Hash
     shared = [seed for seed in slopes[0] if all(seed in of_curve for of_curve in slopes)]
     if len(shared) < MIN_SEEDS:
         raise FitError(
-            f"{len(shared)} seeds have a value at every x of every curve; the test of a common exponent needs {MIN_SEEDS}"
+            f"{len(shared)} seeds have a value at every x of every curve, expected at least {MIN_SEEDS} for a common exponent."
         )
     slope_SK = np.array([[of_curve[seed] for of_curve in slopes] for seed in shared])
     exponent_S = slope_SK @ np.array(information) / sum(information)

@@ -70,11 +70,11 @@ def cutoff(
 def _from(
     x_min: float, x_N: Array, y_N: Array, seeds: Sequence[Hashable] | None
 ) -> tuple[Array, Array, list[Hashable] | None]:
-    kept = x_N >= x_min
+    above = x_N >= x_min
     return (
-        x_N[kept],
-        y_N[kept],
-        None if seeds is None else [s for s, is_kept in zip(seeds, kept, strict=True) if is_kept],
+        x_N[above],
+        y_N[above],
+        None if seeds is None else [s for s, is_above in zip(seeds, above, strict=True) if is_above],
     )
 
 
@@ -122,8 +122,8 @@ def sensitivity(
     distinct = np.unique(x_N)
     rows: list[dict[str, float | int | None]] = []
     for x_min in distinct[: max(len(distinct) - 2, 1)]:
-        x, y, own = _from(x_min, x_N, y_N, seeds)
-        (fit,) = fit_rates(x, y, models=(POWER.name,), seeds=own, weights=weights, num_resamples=num_resamples)
+        x, y, seeds_left = _from(x_min, x_N, y_N, seeds)
+        (fit,) = fit_rates(x, y, models=(POWER.name,), seeds=seeds_left, weights=weights, num_resamples=num_resamples)
         row = {"x_min": float(x_min), "exponent": fit.exponent, "ci_low": fit.ci_low, "ci_high": fit.ci_high}
         rows.append({**row, "n_points": fit.n_points})
     return rows

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from depthrate.tasks.fits.least_squares import Array, squares_left
-from depthrate.tasks.fits.levenberg_marquardt import minimise
-from depthrate.tasks.fits.model import CurveFamily
-from depthrate.tasks.fits.points import Points
-from depthrate.tasks.fits.weights import group_sums
+from depthrate.tasks.fits.least_squares import Array, linear_solution, residuals, squares_left
+from depthrate.tasks.fits.levenberg_marquardt import TOLERANCE, minimise
+from depthrate.tasks.fits.model import CurveFamily, exp, log_x_at
+from depthrate.tasks.fits.points import Points, group_sums
+from depthrate.tasks.fits.threads import BLOCK_ROWS, in_threads, parts_of
 
 COVERAGE = 0.95
 NORMAL_QUANTILE = float(special.ndtri((1 + COVERAGE) / 2))
@@ -27,6 +27,10 @@ EQUAL_ESTIMATE_SHARE = 1e-6
 """Maximum distance, relative to the interquartile range, at which a resampled estimate counts as equal to the estimate."""
 CLOSE = 1e-5
 """Tolerance of a profile's curve, relative to the residuals. The squares are then accurate to its square."""
+TOLERANCE_RESAMPLED = 5e-4
+"""Tolerance for resamples, relative to their spread: twenty times finer than the resolution of 1000 resamples."""
+NUM_FOR_SPREAD = 100
+"""Number of resamples from which the spread is estimated."""
 MAX_BRACKETS = 30
 MAX_SECANTS = 40
 
@@ -49,20 +53,20 @@ class Resampling:
 def draw(points: Points, num_resamples: int, seed: int) -> Resampling | None:
     """Resample each group's values with replacement. Return None if no group has two values."""
     rng = np.random.default_rng(seed)
-    members = [np.flatnonzero(points.group_N == g) for g in range(len(points.x_G))]
+    groups = [np.flatnonzero(points.group_N == g) for g in range(len(points.x_G))]
     # m values resampled from m have (m-1)/m of the unbiased variance: with three seeds, the plain bootstrap would shrink
     # the interval by a fifth. Deviations stretched by sqrt(m/(m-1)) give the group mean its unbiased variance s^2/m.
-    stretch_N = np.concatenate([np.full(len(own), np.sqrt(len(own) / max(len(own) - 1, 1))) for own in members])
+    stretch_N = np.concatenate([np.full(len(group), np.sqrt(len(group) / max(len(group) - 1, 1))) for group in groups])
     # A single value has an unknown spread, not a zero one, so its group borrows the spread of the others.
-    repeated = np.concatenate([own for own in members if len(own) > 1] or [np.zeros(0, dtype=np.int64)])
+    repeated = np.concatenate([group for group in groups if len(group) > 1] or [np.zeros(0, dtype=np.int64)])
     if not len(repeated):
         return None
-    pools = [own if len(own) > 1 else repeated for own in members]
+    pools = [group if len(group) > 1 else repeated for group in groups]
     shares = []
-    for own, pool in zip(members, pools, strict=True):
-        drawn_BM = rng.integers(len(pool), size=(num_resamples, len(own)))
-        counts_BP = (drawn_BM[..., None] == np.arange(len(pool))).sum(1)
-        shares.append(np.ascontiguousarray(counts_BP.T / len(own) * stretch_N[pool][:, None]))
+    for group, pool in zip(groups, pools, strict=True):
+        chosen_BM = rng.integers(len(pool), size=(num_resamples, len(group)))
+        counts_BP = (chosen_BM[..., None] == np.arange(len(pool))).sum(1)
+        shares.append(np.ascontiguousarray(counts_BP.T / len(group) * stretch_N[pool][:, None]))
     return Resampling(pools, shares)
 
 
@@ -140,13 +144,60 @@ def _quantile(ordered_CB: Array, share_C: Array) -> Array:
     high_C = np.minimum(low_C + 1, ordered_CB.shape[1] - 1)
     rows, part_C = np.arange(len(ordered_CB)), place_C - low_C
     lower_C, upper_C = ordered_CB[rows, low_C], ordered_CB[rows, high_C]
-    # inf: the curve never meets its target
-    return np.where(part_C == 0, lower_C, np.where(lower_C == upper_C, lower_C, _between(lower_C, upper_C, part_C)))
+    with np.errstate(invalid="ignore"):  # inf: the curve never meets its target
+        between_C = lower_C * (1 - part_C) + upper_C * part_C
+    return np.where((part_C == 0) | (lower_C == upper_C), lower_C, between_C)
 
 
-def _between(lower_C: Array, upper_C: Array, part_C: Array) -> Array:
-    with np.errstate(invalid="ignore"):
-        return lower_C * (1 - part_C) + upper_C * part_C
+def resampled(
+    family: CurveFamily,
+    points: Points,
+    resampling: Resampling,
+    theta_PC: Array,
+    level_C: Array,
+    influence_GC: Array,
+    target: float | None,
+) -> dict[str, Array]:
+    """Compute the bootstrap intervals by column name."""
+    num_curves, num_resamples = len(level_C), resampling.shares[0].shape[1]
+    acceleration_C, freedom_C = acceleration(influence_GC, points), effective_freedom(influence_GC, points)
+    names = ["ci_low", "ci_high"] + (["x_at_low", "x_at_high"] if target is not None else [])
+    columns = {name: np.empty(num_curves) for name in names}
+
+    def work(part: slice) -> None:
+        family_here, points_here, estimate_PC = family.select(part), points.select(part), theta_PC[:, part]
+        mean_GCB = resampling.means(points_here)
+        theta_PCB = refit(family_here, points_here, estimate_PC, mean_GCB)
+        ends = bca_interval(estimate_PC[0], theta_PCB[0], acceleration_C[part], freedom_C[part])
+        for name, end_C in zip(("ci_low", "ci_high"), ends, strict=True):  # the model has no curve outside the box
+            columns[name][part] = np.clip(end_C, family_here.lower_PC[0], family_here.upper_PC[0])
+        if target is not None:
+            log_x_C = log_x_at(family_here, estimate_PC, level_C[part], family_here.ref_C, target)
+            log_x_CB = _resampled_x_at(family_here, points_here, theta_PCB, mean_GCB, target)
+            low_C, high_C = bca_interval(log_x_C, log_x_CB, np.zeros_like(log_x_C), freedom_C[part])
+            columns["x_at_low"][part], columns["x_at_high"][part] = exp(low_C), exp(high_C)
+
+    in_threads(work, parts_of(num_curves, at_most=BLOCK_ROWS // num_resamples))
+    return columns
+
+
+def refit(family: CurveFamily, points: Points, theta_PC: Array, mean_GCB: Array) -> Array:
+    """Fit the shape parameters [P, C, B] to resampled means."""
+    if family.basis_GP is not None:
+        return linear_solution(family.basis_GP, mean_GCB, points.mass_GC)
+    spread_C = (mean_GCB[..., :NUM_FOR_SPREAD] - points.mean_GC[..., None]).std((0, 2))
+    tolerance_C = np.maximum(TOLERANCE, TOLERANCE_RESAMPLED * spread_C)
+    box = (family.lower_PC, family.upper_PC)
+    return minimise(family.shape, theta_PC, family.ref_C, mean_GCB, points.mass_GC, *box, tolerance_C)
+
+
+def _resampled_x_at(family: CurveFamily, points: Points, theta_PCB: Array, mean_GCB: Array, target: float) -> Array:
+    num_groups, num_curves, num_resamples = mean_GCB.shape
+    curve_R = np.repeat(np.arange(num_curves), num_resamples)
+    theta_PR, mass_GR = theta_PCB.reshape(-1, len(curve_R)), points.mass_GC[:, curve_R]
+    mean_GR, ref_R = mean_GCB.reshape(num_groups, -1), family.ref_C[curve_R]
+    level_R, _, _ = residuals(family.shape, theta_PR, ref_R, mean_GR, mass_GR / mass_GR.sum(0))
+    return log_x_at(family, theta_PR, level_R, ref_R, target).reshape(num_curves, num_resamples)
 
 
 @dataclass(frozen=True)

@@ -63,3 +63,9 @@ def influence(jacobian_PGR: Array, mass_GR: Array) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
         solved_PGR = solved_PGR / length_PR[:, None] * root_GR
     return np.where(open_R, np.nan, solved_PGR)
+
+
+def linear_solution(basis_GP: Array, mean_GCB: Array, mass_GC: Array) -> Array:
+    """Solve for theta [P, C, B] of a shape that is linear in theta."""
+    centred_PGC = basis_GP.T[..., None] - (basis_GP.T @ (mass_GC / mass_GC.sum(0)))[:, None]
+    return np.asarray(np.einsum("pgc,gcb->pcb", influence(centred_PGC, mass_GC), mean_GCB))

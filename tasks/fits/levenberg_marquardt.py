@@ -17,6 +17,8 @@ from depthrate.tasks.fits.threads import BLOCK_ROWS, in_threads, parts_of
 
 MAX_STEPS = 100
 """Maximum steps per row. A row takes 1 to 10, unless the points do not determine the exponent."""
+TOLERANCE = 1e-11
+"""Convergence tolerance: the RMS change of the curve in log space by a row's step."""
 CACHE_VALUES = 40_000
 """Maximum number of values (rows times groups) computed at once, so that temporaries fit in the core's cache."""
 MOST = 0.9

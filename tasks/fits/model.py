@@ -154,3 +154,15 @@ def last_above(above: Callable[[Array], Mask], low_R: Array, high_R: Array) -> A
         over_R = above(middle_R)
         low_R, high_R = np.where(over_R, middle_R, low_R), np.where(over_R, high_R, middle_R)
     return never_unless(meets_R, low_R)
+
+
+def exp(value: Array) -> Array:
+    """Return e^value, infinite or zero outside the range of a float."""
+    with np.errstate(over="ignore", under="ignore"):
+        return np.asarray(np.exp(value))
+
+
+def log_x_at(family: CurveFamily, theta_PR: Array, level_R: Array, ref_R: Array, target: float) -> Array:
+    """Return log x [R] where each row's curve meets the target, infinite where it never does."""
+    with np.errstate(all="ignore"):
+        return family.model.log_x_at(theta_PR, level_R, ref_R, float(np.log(target)))

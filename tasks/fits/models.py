@@ -238,5 +238,5 @@ def models_named(names: Iterable[str]) -> list[Model]:
     """
     names = list(names)
     if unknown := [name for name in names if name not in MODELS]:
-        raise FitError(f"unknown models {unknown}; known are {', '.join(MODELS)}")
+        raise FitError(f"models has {unknown}, expected some of {', '.join(MODELS)}.")
     return [MODELS[name] for name in names]

@@ -19,7 +19,9 @@ def wilson_interval(successes: float, count: float, z: float = Z_95) -> tuple[fl
     Source: Wilson 1927, Probable inference, the law of succession, and statistical inference.
     """
     if not 0 <= successes <= count or count < 1:
-        raise ValueError(f"{successes} of {count} is no share; give a count from 1 on, and successes up to it")
+        raise ValueError(
+            f"{successes} successes of {count}, expected a count of at least 1 and successes from 0 to the count."
+        )
     share, weight = successes / count, z * z / count
     middle = (share + weight / 2) / (1 + weight)
     half = z / (1 + weight) * math.sqrt(share * (1 - share) / count + weight / (4 * count))

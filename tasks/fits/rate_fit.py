@@ -19,13 +19,20 @@ from depthrate.tasks.fits.intervals import (
     ProfileLikelihood,
     Resampling,
     f_tail,
+    resampled,
     t_quantile,
 )
-from depthrate.tasks.fits.least_squares import Array, influence, residuals, squares_left, sum_of_squares
-from depthrate.tasks.fits.levenberg_marquardt import minimise
-from depthrate.tasks.fits.model import CurveFamily, LinearModel, Model
+from depthrate.tasks.fits.least_squares import (
+    Array,
+    influence,
+    linear_solution,
+    residuals,
+    squares_left,
+    sum_of_squares,
+)
+from depthrate.tasks.fits.levenberg_marquardt import TOLERANCE, minimise
+from depthrate.tasks.fits.model import CurveFamily, LinearModel, Model, exp, log_x_at
 from depthrate.tasks.fits.points import EXACT_FIT_RMS, Points
-from depthrate.tasks.fits.resampled import TOLERANCE, exp, linear_solution, log_x_at, resampled
 from depthrate.tasks.fits.threads import BLOCK_ROWS, in_threads, parts_of
 from depthrate.tasks.fits.whole_seeds import Line, SeedSpread, log_x_interval, own_levels, seed_spread
 
@@ -120,7 +127,7 @@ def fit_family(
         stderr_C = np.sqrt(squares_C / free * (influence_GC**2 / mass_GC).sum(0))
     columns = {"exponent": theta_PC[0], "prefactor": exp(level_C), "stderr": stderr_C, "r2": _r2(squares_C, points)}
     fit = _Fitted(family, points, theta_PC, level_C, residual_GC, jacobian_PGC, influence_GC, squares_C)
-    columns["aicc"] = _aicc(*_noise(fit), points.num_points, family.model.num_parameters + points.num_noise_parameters)
+    columns["aicc"] = _aicc(fit)
     if points.seed_N is not None:
         columns |= _over_seeds(fit, target)
         method = "seeds"
@@ -152,16 +159,6 @@ class _Fitted:
     def information_C(self) -> Array:
         """Information about the exponent: 1 over its variance in units of the noise variance."""
         return np.asarray(1 / (self.influence_GC**2 / self.points.mass_GC).sum(0))
-
-
-def _noise(fit: _Fitted) -> tuple[Array, int]:
-    """Return the squares for AICc and the number of noise parameters it adds to the model's.
-
-    If seeds are known, each seed has its own level: a shift of all its values carries no information about the shape.
-    """
-    if fit.points.num_seeds < 2:
-        return fit.squares_C, 0
-    return own_levels(fit.points, fit.residual_GC), fit.points.num_seeds - 1
 
 
 def _over_seeds(fit: _Fitted, target: float | None) -> dict[str, Array]:
@@ -223,17 +220,13 @@ def _rows(family: CurveFamily, points: Points, columns: Mapping[str, Array], ci_
     fits = []
     for c in range(len(columns["exponent"])):
         row: dict[str, Any] = {"ci_low": None, "ci_high": None, "floor": None}
-        row |= {name: _finite(column_C[c]) for name, column_C in columns.items()}
+        row |= {name: float(column_C[c]) if math.isfinite(column_C[c]) else None for name, column_C in columns.items()}
         row |= {name: float(columns[name][c]) for name in ("exponent", "prefactor")}
         row["ci_method"] = None if row["ci_low"] is None and row["ci_high"] is None else ci_method
         row["n_seeds"] = None if points.seed_N is None else points.num_seeds
         others = {name: row.pop(name) for name in [name for name in row if name not in _COLUMNS]}
         fits.append(RateFit(model=family.model.name, n_points=points.num_points, weight=None, others=others, **row))
     return fits
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
 
 
 def _around(family: CurveFamily, points: Points, theta_PC: Array) -> tuple[Array, Array, Array]:
@@ -322,9 +315,17 @@ def _r2(squares_C: Array, points: Points) -> Array:
     return np.where(varies_C, 1 - squares_C / np.where(varies_C, total_C, 1.0), np.nan)
 
 
-def _aicc(squares_C: Array, num_levels: int, num_points: int, k: int) -> Array:
-    k += num_levels
-    if num_points - k - 1 <= 0:
+def _aicc(fit: _Fitted) -> Array:
+    """Return AICc up to a constant of the points, NaN with too few points.
+
+    If seeds are known, each seed has its own level: a shift of all its values carries no information about the shape.
+    """
+    points, squares_C = fit.points, fit.squares_C
+    k = fit.family.model.num_parameters + points.num_noise_parameters
+    if points.num_seeds > 1:
+        squares_C, k = own_levels(points, fit.residual_GC), k + points.num_seeds - 1
+    if points.num_points - k - 1 <= 0:
         return np.full_like(squares_C, np.nan)
-    variance_C = np.maximum(squares_C / num_points, EXACT_FIT_RMS**2)
-    return np.asarray(num_points * np.log(variance_C) + 2 * k + 2 * k * (k + 1) / (num_points - k - 1))
+    variance_C = np.maximum(squares_C / points.num_points, EXACT_FIT_RMS**2)
+    n = points.num_points
+    return np.asarray(n * np.log(variance_C) + 2 * k + 2 * k * (k + 1) / (n - k - 1))

@@ -91,14 +91,14 @@ def fit_many(
         FitError: Fewer than two x are distinct, a value is not positive and finite, lengths differ, a model or weighting
             is unknown, the target is not positive and finite, or `num_resamples` is below 1.
     """
-    asked = models_named(MODELS if models is None else models)
+    requested = models_named(MODELS if models is None else models)
     if num_resamples < 1:
-        raise FitError(f"num_resamples is {num_resamples}; at least 1 is needed")
+        raise FitError(f"num_resamples is {num_resamples}, expected at least 1.")
     if target is not None and not (math.isfinite(target) and target > 0):
-        raise FitError(f"target is {target}; it must be finite and above zero")
+        raise FitError(f"target is {target}, expected a finite number > 0.")
     points = gather(np.asarray(x_N, dtype=np.float64), np.asarray(y_CN, dtype=np.float64), weights, seeds)
     resampling = draw(points, num_resamples, seed) if seeds is None else None
-    families = [model.family(points) for model in asked if len(points.x_G) >= model.min_distinct_x]
+    families = [model.family(points) for model in requested if len(points.x_G) >= model.min_distinct_x]
     fitted = [fit_family(family, points, resampling, target) for family in families if family is not None]
     return [_with_weights(list(fits)) for fits in zip(*fitted, strict=True)]
 

@@ -15,9 +15,8 @@ from depthrate.tasks.fits.common_exponent import common_exponent
 from depthrate.tasks.fits.cutoffs import cutoff, lack_of_fit, sensitivity
 from depthrate.tasks.fits.intervals import f_tail
 from depthrate.tasks.fits.models import MODELS
-from depthrate.tasks.fits.points import FitError
+from depthrate.tasks.fits.points import CLIP_AT, FitError, clip_outliers, spread_weights
 from depthrate.tasks.fits.rates import fit_many, fit_rates, predict
-from depthrate.tasks.fits.weights import CLIP_AT, clip_outliers, spread_weights
 
 statsmodels = pytest.importorskip("statsmodels.api", reason="needs pip install statsmodels")
 
@@ -296,7 +295,7 @@ def test_a_target_below_the_floor_is_never_met():
     (y,) = simulate("power_floor", "same", 1)
     fit = fit_rates(X, y, models=("power_floor",), target=0.001)[0]
     assert (fit.x_at_target, fit.x_at_high) == (None, None)
-    with pytest.raises(FitError, match="target is -1; it must be finite and above zero"):
+    with pytest.raises(FitError, match="target is -1, expected a finite number > 0"):
         fit_rates(X, y, target=-1)
 
 
@@ -325,7 +324,7 @@ def test_many_curves_at_once_are_each_alone(weights):
 
 
 def test_unknown_weights_are_named():
-    with pytest.raises(FitError, match="unknown weights 'heavy'; known are equal, spread, robust"):
+    with pytest.raises(FitError, match="weights is 'heavy', expected one of equal, spread, robust"):
         fit_rates(X, X**-0.5, weights="heavy")
-    with pytest.raises(FitError, match="a common exponent needs at least 2 curves; given 1"):
+    with pytest.raises(FitError, match="fitted to 1 curves, expected at least 2"):
         common_exponent([(X, X**-0.5)])

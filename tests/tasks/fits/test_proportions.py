@@ -15,5 +15,5 @@ def test_published_values(successes, count, low, high):
 
 @pytest.mark.parametrize(("successes", "count"), [(1, 0), (3, 2), (-1, 4)])
 def test_no_share(successes, count):
-    with pytest.raises(ValueError, match=f"{successes} of {count} is no share"):
+    with pytest.raises(ValueError, match=f"{successes} successes of {count}, expected"):
         wilson_interval(successes, count)

@@ -241,12 +241,12 @@ def test_a_model_needs_more_distinct_x_than_parameters():
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
-        ([2, 2, 2], [1, 2, 3], r"3 points with 1 distinct x; at least 2 distinct x"),
-        ([], [], r"0 points with 0 distinct x"),
-        ([1, 2], [1, 2, 3], r"x has shape \(2,\), y has shape \(3,\); .*one length"),
-        ([1, 2, 3], [1, 0, -1], r"y has 2 values out of 3 .* first is 0\.0; all must be finite and above zero"),
-        ([1, 2], [1, np.nan], r"y has 1 values out of 2 .* first is nan"),
-        ([1, np.inf], [1, 2], r"x has 1 values out of 2 .* first is inf"),
+        ([2, 2, 2], [1, 2, 3], r"x has 1 distinct values at 3 points, expected at least 2"),
+        ([], [], r"x has 0 distinct values at 0 points"),
+        ([1, 2], [1, 2, 3], r"x has shape \(2,\) and y has shape \(3,\), .*one length"),
+        ([1, 2, 3], [1, 0, -1], r"y has 2 of 3 values .* first is 0\.0, expected a finite number > 0"),
+        ([1, 2], [1, np.nan], r"y has 1 of 2 values .* first is nan"),
+        ([1, np.inf], [1, 2], r"x has 1 of 2 values .* first is inf"),
     ],
 )
 def test_points_that_cannot_be_fitted_are_named(x, y, message):
@@ -255,9 +255,9 @@ def test_points_that_cannot_be_fitted_are_named(x, y, message):
 
 
 def test_unknown_models_and_no_resamples_are_named():
-    with pytest.raises(FitError, match=r"unknown models \['cubic'\]; known are power, power_floor"):
+    with pytest.raises(FitError, match=r"models has \['cubic'\], expected some of power, power_floor"):
         fit_rates([1, 2], [2, 1], models=("power", "cubic"))
-    with pytest.raises(FitError, match="num_resamples is 0; at least 1"):
+    with pytest.raises(FitError, match="num_resamples is 0, expected at least 1"):
         fit_rates([1, 2], [2, 1], num_resamples=0)
-    with pytest.raises(FitError, match="x has 1 values"):
+    with pytest.raises(FitError, match="x has 1 of 1 values"):
         predict(fit_rates([1, 2], [2, 1])[0], [0.0])
