@@ -32,8 +32,7 @@ from depthrate.orchestrator.launch.pack_queue import Feed
 from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.attempts.live_curves import delete_ended_live
 from depthrate.storage.catalog.specs import write_spec
-from depthrate.storage.commits.await_commits import await_commits
-from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
+from depthrate.storage.commits.snapshot import Snapshot, await_commits, take_snapshot
 from depthrate.storage.files.data_folder import open_data_folder
 from depthrate.storage.files.format import FORMAT, Format
 from depthrate.storage.files.paths import checkpoint_path

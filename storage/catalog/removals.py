@@ -20,6 +20,7 @@ from depthrate.storage.files.json_objects import read_with_digest, with_digest
 from depthrate.storage.files.paths import (
     identity,
     is_final_purge_record,
+    is_purge_record,
     name_of_path,
     new_name,
     purge_record_path,
@@ -119,6 +120,11 @@ class PurgeRecord:
         )
 
 
+def parse_removal(path: str, content: bytes) -> Removal | PurgeRecord:
+    """Parse the removal or the purge record in a file, which raises errors of invalid content."""
+    return (PurgeRecord if is_purge_record(path) else Removal).from_bytes(path, content)
+
+
 @dataclass(frozen=True)
 class Removals:
     """All removals of a store."""
@@ -149,17 +155,13 @@ class Removals:
 
     def visible_mask(self, trials: pa.Table) -> pa.Array | None:
         """Return the mask of visible rows of the trials table, or None if all are visible."""
-        return _not_in(trials, self.hidden)
+        if not self.hidden:
+            return None
+        return pa.array([key not in self.hidden for key in row_keys(trials)], pa.bool_())
 
     def permanent_only(self) -> Removals:
         """Return only permanent removals, so that rewriting keeps restorable rows."""
         return Removals(hidden=self.gone, gone=self.gone)
-
-
-def _not_in(trials: pa.Table, rows: frozenset[Row]) -> pa.Array | None:
-    if not rows:
-        return None
-    return pa.array([key not in rows for key in row_keys(trials)], pa.bool_())
 
 
 def remove(store: Store, kind: RemovalKind, sweep: str, rows: Iterable[Row]) -> Removal:

@@ -14,20 +14,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from depthrate.storage.files.json_objects import read_object
-from depthrate.storage.files.parquet import DataFile, open_parquet, pages_are_intact, write_table
+from depthrate.storage.files.parquet import DataFile, write_table
 from depthrate.storage.files.paths import DATA_TABLES, table_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.custom_columns import claim_columns
 from depthrate.storage.tables.feature_file import FeatureFile
-from depthrate.storage.tables.schema import (
-    OPTIONAL_TRIALS_COLUMNS,
-    SCHEMA_VERSION,
-    TRIALS,
-    Columns,
-    TableError,
-    as_trials,
-)
+from depthrate.storage.tables.schema import SCHEMA_VERSION, TRIALS, Columns, TableError
 
 METADATA_KEY = b"depthrate"
 """Footer key of a commit's metadata: schema version and data files."""
@@ -61,20 +53,18 @@ def commit_trials(
     started_at, commit_path = time.time(), table_path("trials", sweep, attempt_id, part)
     if part is not None and store.size(commit_path) is not None:  # without parts an attempt commits but once
         raise FileExistsError(f"cannot commit {commit_path}: it exists, and commits are never overwritten.")
-    joined = {name: join_rows(name, parts) for name in DATA_TABLES if (parts := _with_rows(tables.get(name, ())))}
+    with_rows = {name: [part for part in tables.get(name, ()) if part.num_rows] for name in DATA_TABLES}
+    joined = {name: join_rows(name, parts) for name, parts in with_rows.items() if parts}
     custom = {name: columns.not_standard(name, table.schema) for name, table in joined.items()}
     for name in joined:
         claim_columns(store, name, custom[name])
-    written = {
-        name: write_table(store, table_path(name, sweep, attempt_id, part), name, table, custom=custom[name])
-        for name, table in joined.items()
-    }
+    written = {}
+    for name, table in joined.items():
+        path = table_path(name, sweep, attempt_id, part)
+        written[name] = write_table(store, path, name, table, custom=custom[name])
     if features is not None and features.num_rows:
         written["features"] = features.write(store, table_path("features", sweep, attempt_id, part))
-    metadata = {
-        "schema_version": SCHEMA_VERSION,
-        "files": {name: file.to_json() for name, file in written.items()},
-    }
+    metadata = {"schema_version": SCHEMA_VERSION, "files": {name: file.to_json() for name, file in written.items()}}
     # stamped after the data are written: readers order the commits of a trial by it
     stamped = [{"committed_at": datetime.now(UTC), **row} for row in trials]
     schema = TRIALS.with_metadata({METADATA_KEY: json.dumps(metadata).encode()})
@@ -103,48 +93,6 @@ def _check_files_exist(store: Store, written: Iterable[DataFile]) -> None:
             )
 
 
-def read_commit(
-    content: bytes, columns: Sequence[str] = TRIALS.names, *, newer: bool = False
-) -> tuple[pa.Table, dict[str, DataFile]]:
-    """Return (trials, table -> data file) of a trials file.
-
-    Args:
-        columns: Columns of the trials to read.
-        newer: Whether to include columns that this version does not know.
-
-    Raises:
-        NewerFile: Only newer versions can read it.
-        pa.ArrowException, OSError: It is not Parquet, or corrupt.
-        ValueError, KeyError, TypeError: It is Parquet, but not a commit.
-    """
-    with open_parquet(content) as parquet:
-        metadata = parquet.metadata.metadata or {}
-        raw = metadata.get(METADATA_KEY)
-        if raw is None or not set(TRIALS.names) - OPTIONAL_TRIALS_COLUMNS <= set(parquet.schema_arrow.names):
-            raise ForeignFile("is Parquet, but was not written by depthrate")
-        fields = read_object(raw)
-        if (version := fields.get("schema_version", SCHEMA_VERSION)) > SCHEMA_VERSION:
-            raise NewerFile(
-                f"was written by a newer version of depthrate (schema {version}, this one supports {SCHEMA_VERSION})"
-            )
-        is_intact = pages_are_intact(content, metadata)
-        if is_intact is False:
-            raise ValueError("its checksum differs")
-        # without checksums of all pages in the footer, read every page, because reading checks it
-        selected = None if newer else list(columns if is_intact else TRIALS.names)
-        table = parquet.read(columns=selected, use_threads=False)
-    data = {name: DataFile.from_fields(entry) for name, entry in fields["files"].items() if name in DATA_TABLES}
-    return as_trials(table, columns, newer=newer), data
-
-
-class ForeignFile(ValueError):
-    """A file that depthrate did not write."""
-
-
-class NewerFile(ValueError):
-    """A file for which this version of depthrate is too old. The file is intact."""
-
-
 def join_rows(name: str, parts: Sequence[pa.Table]) -> pa.Table:
     """Concatenate tables, without the custom columns that are null in all of them.
 
@@ -158,7 +106,3 @@ def join_rows(name: str, parts: Sequence[pa.Table]) -> pa.Table:
         raise TableError(f"table {name!r}: a column has different types in different trials: {error}") from None
     empty = [field.name for field in table.schema if pa.types.is_null(field.type)]
     return table.drop_columns(empty) if empty else table
-
-
-def _with_rows(parts: Sequence[pa.Table]) -> list[pa.Table]:
-    return [table for table in parts if table.num_rows]

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import pyarrow as pa
 
-from depthrate.storage.catalog.code_decisions import Decisions
-from depthrate.storage.catalog.removals import Removals
-from depthrate.storage.catalog.requested_trials import CorruptFileError
-from depthrate.storage.commits.cache import SnapshotCache
+from depthrate.storage.catalog.code_decisions import Decision, Decisions
+from depthrate.storage.catalog.removals import Removal, RemovalKind, Removals, parse_removal
+from depthrate.storage.catalog.requested_trials import CorruptFileError, requested_ids
+from depthrate.storage.commits.cache import Entry, SnapshotCache
 from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.commits.source import Commit, Problem, VisibleCommit, read_commit_of, resolve
 from depthrate.storage.files.parquet import DataFile
@@ -98,12 +99,7 @@ class Snapshot:
 
     def num_loose(self) -> dict[str, int]:
         """Return the number of each sweep's commits that are not compacted."""
-        counts: dict[str, int] = {}
-        for source in self.sources:
-            if source.manifest is None:
-                sweep = sweep_of_path(source.path)
-                counts[sweep] = counts.get(sweep, 0) + 1
-        return counts
+        return Counter(sweep_of_path(source.path) for source in self.sources if source.manifest is None)
 
 
 RESCAN_DELAYS_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
@@ -143,6 +139,25 @@ def take_snapshot(store: Store, *, ignore: Iterable[str] = (), cache: SnapshotCa
     return snapshot
 
 
+VISIBILITY_DELAYS_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+"""Delays in seconds between scans: long enough for a listing that lags by half a minute."""
+
+
+def await_commits(store: Store, trial_ids: Set[str], sleep: Callable[[float], None] = time.sleep) -> Snapshot:
+    """Return a snapshot with the commits of these trials, or the last of several if some do not become visible.
+
+    Raises:
+        StoreError, OSError: The store cannot be read.
+    """
+    snapshot = take_snapshot(store)
+    for delay_s in VISIBILITY_DELAYS_S:
+        if trial_ids <= snapshot.trial_ids():
+            break
+        sleep(delay_s)
+        snapshot = take_snapshot(store)
+    return snapshot
+
+
 def list_stable(store: Store) -> tuple[dict[str, int], bool]:
     """List the store until two scans agree. Return the listing and whether they did.
 
@@ -179,7 +194,7 @@ def named_files(snapshot: Snapshot) -> set[str]:
     """Return the files, commits and manifests that visible commits and compactions consist of."""
     sources = (*snapshot.sources, *snapshot.superseded_commits)
     manifests = (*snapshot.manifests, *snapshot.superseded_manifests)
-    files = {file.path for source in sources for named in source.files.values() for file in named}
+    files = {file.path for source in sources for file in source.data_files()}
     files |= {file.path for manifest in manifests for file in manifest.all_files()}
     return files | {source.path for source in sources} | {manifest.path for manifest in manifests}
 
@@ -200,7 +215,8 @@ class _StoreScan:
         """Data files named by a commit or a compaction."""
 
     def snapshot(self) -> Snapshot:
-        manifests = self._manifests()
+        results = self._read("manifest/", Manifest.from_bytes, "is not a manifest ({}). It is ignored")
+        manifests = list(results.values())
         broken = [manifest for manifest in manifests if not self._is_complete(manifest)]
         replaced = {compaction for m in manifests if m not in broken for compaction in m.compactions}
         superseded = [manifest for manifest in manifests if manifest.compaction_id in replaced]
@@ -218,8 +234,15 @@ class _StoreScan:
             if self.listing.get(path) == size
         }
         self._find_foreign()
-        decisions = self._read_decisions()
-        removals = self._read_removals()
+        decisions = Decisions.from_decisions(
+            self._read("decisions/", Decision.from_bytes, "is not a decision ({}). It is ignored")
+        )
+        entries = self._read(
+            "removals/", parse_removal, "is not a removal ({}). The rows it removed are visible again"
+        ).values()
+        of_sweeps = any(isinstance(entry, Removal) and entry.kind is RemovalKind.SWEEP for entry in entries)
+        requested = requested_ids(self.store, self.cache.requested) if of_sweeps else frozenset[str]()
+        removals = Removals.from_entries(entries, requested)
         sources = resolve(commits, decisions, removals)
         return Snapshot(
             sources=[source for source in sources if source.trials.num_rows],
@@ -237,29 +260,16 @@ class _StoreScan:
             removals=removals,
         )
 
-    def _read_decisions(self) -> Decisions:
-        listed = {path: size for path, size in self.listing.items() if path.startswith("decisions/")}
-        results = self.cache.decisions_of(self.store, {p: size for p, size in listed.items() if p not in self.ignore})
+    def _read(self, folder: str, parse: Callable[[str, bytes], Entry], reason: str) -> dict[str, Entry]:
+        """Return path -> content of the files in a folder, without invalid ones, which are reported."""
+        listed = {p: size for p, size in self.listing.items() if p.startswith(folder) and p not in self.ignore}
+        results = self.cache.read(self.store, listed, parse, reason)
+        self.missing = self.missing or len(results) < len(listed)
         self.problems += [result for result in results.values() if isinstance(result, Problem)]
-        return Decisions.from_decisions({p: result for p, result in results.items() if not isinstance(result, Problem)})
-
-    def _read_removals(self) -> Removals:
-        listed = {p: size for p, size in self.listing.items() if p.startswith("removals/") and p not in self.ignore}
-        removals, problems = self.cache.removals_of(self.store, listed)
-        self.problems += problems
-        return removals
-
-    def _manifests(self) -> list[Manifest]:
-        paths = [path for path in self.listing if path.startswith("manifest/") and path not in self.ignore]
-        results = self.cache.manifests_of(self.store, {path: self.listing[path] for path in paths})
-        self.missing = self.missing or len(results) < len(paths)
-        self.problems += [result for result in results if isinstance(result, Problem)]
-        return [result for result in results if isinstance(result, Manifest)]
+        return {path: result for path, result in results.items() if not isinstance(result, Problem)}
 
     def _is_complete(self, manifest: Manifest) -> bool:
-        named = manifest.all_files()
-        self._named.update(file.path for file in named)
-        faults = [(file.path, fault) for file in named if (fault := self._fault(file, manifest.path)) is not None]
+        faults = self._faults(manifest.all_files(), manifest.path)
         effect = "Its compaction is not visible, nor are its trials unless the files it replaced still exist"
         self.problems += [Problem(path, f"{fault}. {effect}") for path, fault in faults]
         return not faults
@@ -281,20 +291,23 @@ class _StoreScan:
     def _complete_commits(self, hidden: set[str]) -> Iterator[Commit]:
         paths = [p for p in self.listing if p.startswith("trials/") and not is_compacted(p)]
         paths = [path for path in paths if path not in hidden and path not in self.ignore]
-        results = self.cache.commits_of(self.store, {path: self.listing[path] for path in paths})
+        results = self.cache.commits(self.store, {path: self.listing[path] for path in paths})
         self.missing = self.missing or len(results) < len(paths)
         for path, commit in results.items():
             if isinstance(commit, Problem):
                 self.problems.append(commit)
             else:
-                named = [file for tables in commit.files.values() for file in tables]
-                self._named.update(file.path for file in named)
-                faults = [(file.path, fault) for file in named if (fault := self._fault(file, path)) is not None]
+                faults = self._faults([file for tables in commit.files.values() for file in tables], path)
                 if not faults:
                     yield commit
                     continue
                 trial_ids = tuple(commit.trials["trial_id"].to_pylist())
                 self.problems += [Problem(data_path, fault, trial_ids) for data_path, fault in faults]
+
+    def _faults(self, named: Sequence[DataFile], commit: str) -> list[tuple[str, str]]:
+        """Return (path, fault) of the files that differ from the entries of a commit or manifest."""
+        self._named.update(file.path for file in named)
+        return [(file.path, fault) for file in named if (fault := self._fault(file, commit)) is not None]
 
     def _fault(self, file: DataFile, commit: str) -> str | None:
         """Return the difference between a file and its commit's entry, or None."""

@@ -9,12 +9,21 @@ import pyarrow as pa
 
 from depthrate.storage.catalog.code_decisions import Decisions
 from depthrate.storage.catalog.removals import Removals
-from depthrate.storage.commits.commit import read_commit
+from depthrate.storage.commits.commit import METADATA_KEY
 from depthrate.storage.commits.manifest import Manifest
-from depthrate.storage.files.parquet import SLACK_BYTES, DataFile, read_parquet
-from depthrate.storage.files.paths import attempt_of_path, data_path
+from depthrate.storage.files.json_objects import read_object
+from depthrate.storage.files.parquet import SLACK_BYTES, DataFile, open_parquet, pages_are_intact, read_parquet
+from depthrate.storage.files.paths import DATA_TABLES, attempt_of_path, data_path
 from depthrate.storage.files.store import Store
-from depthrate.storage.tables.schema import TRIALS, as_trials, concat_rows, empty_trials, row_keys
+from depthrate.storage.tables.schema import (
+    OPTIONAL_TRIALS_COLUMNS,
+    SCHEMA_VERSION,
+    TRIALS,
+    as_trials,
+    concat_rows,
+    empty_trials,
+    row_keys,
+)
 
 
 @dataclass(frozen=True)
@@ -56,10 +65,22 @@ class VisibleCommit:
     files: dict[str, list[DataFile]]
     manifest: Manifest | None = None
 
+    def data_files(self) -> list[DataFile]:
+        """Return the files of all tables."""
+        return [file for named in self.files.values() for file in named]
+
     def trial_ids(self) -> list[str]:
         """Return the trials whose rows are read from this commit."""
         ids: list[str] = self.trials["trial_id"].to_pylist()
         return ids
+
+
+class ForeignFile(ValueError):
+    """A file that depthrate did not write."""
+
+
+class NewerFile(ValueError):
+    """A file for which this version of depthrate is too old. The file is intact."""
 
 
 def parse_commit(path: str, content: bytes, columns: Sequence[str] = TRIALS.names, *, newer: bool = False) -> Commit:
@@ -69,10 +90,27 @@ def parse_commit(path: str, content: bytes, columns: Sequence[str] = TRIALS.name
         newer: Whether to include columns that this version does not know.
 
     Raises:
+        ForeignFile, NewerFile: Not depthrate, or a newer version, wrote it.
         pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError: The content is not a commit, or
-            names files of others. `ForeignFile` if depthrate did not write it.
+            names files of others.
     """
-    trials, named = read_commit(content, columns, newer=newer)
+    with open_parquet(content) as parquet:
+        metadata = parquet.metadata.metadata or {}
+        raw = metadata.get(METADATA_KEY)
+        if raw is None or not set(TRIALS.names) - OPTIONAL_TRIALS_COLUMNS <= set(parquet.schema_arrow.names):
+            raise ForeignFile("is Parquet, but was not written by depthrate")
+        fields = read_object(raw)
+        if (version := fields.get("schema_version", SCHEMA_VERSION)) > SCHEMA_VERSION:
+            raise NewerFile(
+                f"was written by a newer version of depthrate (schema {version}, this one supports {SCHEMA_VERSION})"
+            )
+        is_intact = pages_are_intact(content, metadata)
+        if is_intact is False:
+            raise ValueError("its checksum differs")
+        # without checksums of all pages in the footer, read every page, because reading checks it
+        selected = None if newer else list(columns if is_intact else TRIALS.names)
+        trials = as_trials(parquet.read(columns=selected, use_threads=False), columns, newer=newer)
+    named = {name: DataFile.from_fields(entry) for name, entry in fields["files"].items() if name in DATA_TABLES}
     for table, file in named.items():
         if file.path != data_path(path, table):
             raise ValueError(f"names {file.path!r:.200} as its {table}, which is not a file of this commit")
@@ -94,11 +132,9 @@ def resolve(
     if not commits:
         return []
     rows = concat_rows([commit.trials for commit in commits])
-    visible = _both(
-        None if decisions is None else decisions.visible_mask(rows),
-        None if removals is None else removals.visible_mask(rows),
-    )
-    if visible is None and len(set(rows["trial_id"].to_pylist())) == rows.num_rows:
+    masks = [rule.visible_mask(rows) for rule in (decisions, removals) if rule is not None]
+    masks = [mask for mask in masks if mask is not None]
+    if not masks and len(set(rows["trial_id"].to_pylist())) == rows.num_rows:
         return [VisibleCommit(c.path, c.trials, c.trials, True, c.files, c.manifest) for c in commits]
     import pyarrow.compute as pc  # 40 ms that a store without duplicates does not need
 
@@ -108,8 +144,8 @@ def resolve(
     if decisions is None:
         code = pc.fill_null(rows["code_hash"], "")
         keys = keys.set_column(0, "trial_id", pc.binary_join_element_wise(rows["trial_id"], code, " "))
-    if visible is not None:
-        keys = keys.filter(visible)
+    for mask in masks[:1]:
+        keys = keys.filter(pc.and_(mask, masks[-1]))
     keys = keys.sort_by([(name, "ascending") for name in keys.column_names])
     ids = keys["trial_id"].combine_chunks()
     is_first = pa.concat_arrays([pa.array([True] * min(1, len(ids)), pa.bool_()), pc.not_equal(ids[1:], ids[:-1])])
@@ -118,20 +154,9 @@ def resolve(
     for commit in commits:
         trials = commit.trials.filter(is_earliest.slice(start, commit.trials.num_rows))
         start += commit.trials.num_rows
-        is_fully_visible = trials.num_rows == commit.trials.num_rows
-        sources.append(
-            VisibleCommit(commit.path, trials, commit.trials, is_fully_visible, commit.files, commit.manifest)
-        )
+        is_full = trials.num_rows == commit.trials.num_rows
+        sources.append(VisibleCommit(commit.path, trials, commit.trials, is_full, commit.files, commit.manifest))
     return sources
-
-
-def _both(first: pa.Array | None, second: pa.Array | None) -> pa.Array | None:
-    """Return the mask of rows that pass both masks, or None if all do."""
-    if first is None or second is None:
-        return second if first is None else first
-    import pyarrow.compute as pc
-
-    return pc.and_(first, second)
 
 
 def without_rows(source: VisibleCommit, rows: Set[tuple[str, str]]) -> VisibleCommit:

@@ -11,9 +11,8 @@ import pyarrow as pa
 from depthrate.storage.attempts.records import Record, read_records
 from depthrate.storage.attempts.searches import SearchRecords
 from depthrate.storage.commits.cache import SnapshotCache
-from depthrate.storage.commits.commit import NewerFile
 from depthrate.storage.commits.snapshot import named_files, replaced_files, take_snapshot
-from depthrate.storage.commits.source import VisibleCommit, first_line, parse_commit
+from depthrate.storage.commits.source import NewerFile, VisibleCommit, first_line, parse_commit
 from depthrate.storage.files.json_objects import read_object
 from depthrate.storage.files.parquet import UNREADABLE_ERRORS, DataFile, open_parquet, read_parquet
 from depthrate.storage.files.paths import (

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from depthrate.storage.catalog.code import iter_corrupt_code
 from depthrate.storage.catalog.code_decisions import Decision
-from depthrate.storage.catalog.removals import PurgeRecord, Removal
+from depthrate.storage.catalog.removals import parse_removal
 from depthrate.storage.catalog.requested_trials import is_batch
 from depthrate.storage.catalog.specs import parse_spec, read_specs
 from depthrate.storage.catalog.tags import Tagging
@@ -21,7 +21,6 @@ from depthrate.storage.files.paths import (
     identity,
     is_identity,
     is_job_folder,
-    is_purge_record,
     submission_path,
     trial_ids_path,
 )
@@ -62,7 +61,7 @@ def check_metadata_files(store: Store, committed: Set[str], hash_of: HashOf) -> 
             fault = f"column {column!r} of {table} is a {TYPE_WORDS.get(valid_kind, valid_kind)} in this store"
             yield Finding(path, "two types", f"{fault}, but a {TYPE_WORDS.get(kind, kind)} was claimed later")
     yield from _check_folder(store, "decisions", Decision.from_bytes)
-    yield from _check_folder(store, "removals", _check_removal)
+    yield from _check_folder(store, "removals", parse_removal)
     yield from _check_folder(store, "tags", Tagging.from_bytes)
     yield from (Finding(path, "damaged", fault) for path, fault in iter_corrupt_code(store))
     yield from _checkpoints(store, committed)
@@ -102,10 +101,6 @@ def _check_submission(path: str, content: bytes) -> None:
 def _check_search(path: str, content: bytes) -> None:
     if "reports" not in read_with_digest(content) and not is_batch(path, content):
         raise ValueError("it was changed after it was written")
-
-
-def _check_removal(path: str, content: bytes) -> None:
-    (PurgeRecord if is_purge_record(path) else Removal).from_bytes(path, content)
 
 
 def _check_fits(path: str, content: bytes) -> None:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from depthrate.storage.commits.await_commits import await_commits
-from depthrate.storage.commits.snapshot import UNSTABLE_LISTING, take_snapshot
+from depthrate.storage.commits.snapshot import UNSTABLE_LISTING, await_commits, take_snapshot
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
 from tests.support.tests_rows import commit
