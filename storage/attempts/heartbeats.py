@@ -29,11 +29,7 @@ Heartbeat = dict[str, Any]
 
 
 def write_heartbeats(store: Store, sweep: str, node: str, attempts: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write the heartbeats of a node: attempt -> HEARTBEAT_FIELDS.
-
-    Raises:
-        OSError: The store refused the write.
-    """
+    """Write the heartbeats of a node: attempt -> HEARTBEAT_FIELDS."""
     store.write(heartbeat_path(sweep, node), json.dumps({"at": time.time(), "attempts": attempts}).encode())
 
 
@@ -71,11 +67,7 @@ class NodeHeartbeats:
         return self._attempts()
 
     def delete_ended(self, ended: Collection[str]) -> None:
-        """Delete the files of nodes that report only ended attempts, and of those without new heartbeats.
-
-        Raises:
-            OSError: The store refused the deletion.
-        """
+        """Delete the files of nodes that report only ended attempts, and of those without new heartbeats."""
         before = time.time() - FORGOTTEN_S
         paths = [path for path, node in self._nodes.items() if node.at < before or node.attempts.keys() <= set(ended)]
         if paths:

@@ -69,11 +69,7 @@ def write_live(
     params: Mapping[str, Mapping[str, Any]],
     rows: Sequence[tuple[str, Row]],
 ) -> None:
-    """Write the logged rows of a pack, replacing the previous file: (trial, row) of its trials in order.
-
-    Raises:
-        OSError: The store refused the write.
-    """
+    """Write the logged rows of a pack, replacing the previous file: (trial, row) of its trials in order."""
     shared = _shared(list(params.values()))
     by_trial = {
         trial_id: {name: value for name, value in parameters.items() if name not in shared}
@@ -199,9 +195,6 @@ def delete_ended_live(
 
     Args:
         stale_s: Age in seconds at which files that are not rewritten are deleted too.
-
-    Raises:
-        OSError: The store refused the deletion.
     """
     ended = []
     for pack in LiveReader(store, sweep).refresh():

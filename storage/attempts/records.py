@@ -134,9 +134,6 @@ class RecordReader:
         Args:
             wanted: Predicate on paths.
             on_invalid: Function called with the path of each unreadable record.
-
-        Raises:
-            OSError: The store cannot be listed at the moment.
         """
         if self._stamps is None or not self._reuses_listing:
             listed = self._store.stamps(self._folder)

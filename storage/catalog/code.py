@@ -31,11 +31,7 @@ def hash_index(index: bytes) -> str:
 
 
 def store_code(store: Store, main: str, files: Mapping[str, bytes]) -> str:
-    """Store a task's code, unless it is stored already, and return its hash.
-
-    Raises:
-        OSError: The store refused a write.
-    """
+    """Store a task's code, unless it is stored already, and return its hash."""
     index = build_index(main, files)
     code_hash = hash_index(index)
     if read_code(store, code_hash) is None:
@@ -46,11 +42,7 @@ def store_code(store: Store, main: str, files: Mapping[str, bytes]) -> str:
 
 
 def read_code(store: Store, code_hash: str) -> dict[str, bytes] | None:
-    """Return path -> content of a version of a task's code, or None if it is not stored or corrupt.
-
-    Raises:
-        OSError: The store does not respond.
-    """
+    """Return path -> content of a version of a task's code, or None if it is not stored or corrupt."""
     if _HASH.fullmatch(code_hash) is None:
         return None
     try:

@@ -117,11 +117,7 @@ def decide(
     counting: Iterable[str | None],
     trial_ids: Iterable[str],
 ) -> None:
-    """Write a decision to the store, which applies from now on.
-
-    Raises:
-        OSError: The store refused the write.
-    """
+    """Write a decision to the store, which applies from now on."""
     now = datetime.now(UTC).isoformat()
     decision = Decision(kind, sweep, code_hash, frozenset(counting), tuple(trial_ids), now)
     content = json.dumps(decision.to_json()).encode()

@@ -61,7 +61,6 @@ def verified_requested_ids(store: Store, *, without: str | None = None, all_list
 
     Raises:
         CorruptFileError: The requests of some sweep are unknown. The message gives the file and the fix.
-        OSError: The store does not respond.
     """
     for pause_s in LIST_RETRY_DELAYS_S:
         try:

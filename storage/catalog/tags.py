@@ -51,7 +51,6 @@ def write_tag(store: Store, tag: str, trial_ids: Iterable[str], *, is_set: bool)
 
     Raises:
         StoreError: The tag is invalid.
-        OSError: The store refused the write.
     """
     fields = {"tag": require_tag(tag), "is_set": is_set, "trial_ids": sorted(trial_ids)}
     store.write(tag_path(new_name()), with_digest(fields), durable=True)

@@ -110,11 +110,7 @@ def _parse(
 def _read_all(
     store: Store, paths: list[str], max_bytes: Mapping[str, int] | None = None
 ) -> Iterator[tuple[str, bytes | InvalidFileError]]:
-    """Yield the contents of the files that have not vanished. Failed reads are retried.
-
-    Raises:
-        StoreError: A file cannot be read at the moment.
-    """
+    """Yield the contents of the files that have not vanished. Failed reads are retried."""
     for path, content in store.read_many(paths, max_bytes):
         for delay_s in (0.0, 0.2, 1.0, None):
             if not isinstance(content, OSError) or isinstance(content, FileNotFoundError | InvalidFileError):

@@ -81,11 +81,7 @@ def commit_trials(
 
 
 def _check_files_exist(store: Store, written: Iterable[DataFile]) -> None:
-    """Check that this attempt's files were not moved aside because it seemed lost.
-
-    Raises:
-        FileNotFoundError: A file was.
-    """
+    """Check that this attempt's files were not moved aside because it seemed lost."""
     for file in written:
         if store.size(file.path) != file.size:
             raise FileNotFoundError(

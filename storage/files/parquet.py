@@ -218,11 +218,7 @@ def open_parquet(source: bytes | Any) -> pq.ParquetFile:
 
 
 def _require_bounded(parquet: pq.ParquetFile, content: bytes) -> None:
-    """Check a file's decoded size by its footer, before decoding strings that each represent many values.
-
-    Raises:
-        pa.ArrowInvalid: The decoded size exceeds the limit: the file was made to fill memory.
-    """
+    """Check a file's decoded size by its footer, before decoding strings that each represent many values."""
     metadata, allowed = parquet.metadata, DECODED_BYTES + DECODED_PER_BYTE * len(content)
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     num_values, encoded = metadata.num_rows * metadata.num_columns, sum(group.total_byte_size for group in groups)

@@ -118,11 +118,7 @@ class Store:
             raise StoreError(message)
 
     def write_format(self, format: Format) -> None:
-        """Set the store's format, durably.
-
-        Raises:
-            OSError: The store refused the write.
-        """
+        """Set the store's format, durably."""
         self.write(FORMAT_FILE, format.to_bytes(), durable=True)
         self.format = format
 
@@ -320,22 +316,14 @@ class Store:
         return self.files.full_path(path)
 
     def _check_change(self, path: str) -> None:
-        """Check that a path may be written, moved or deleted.
-
-        Raises:
-            StoreError, OSError: It leads out of the store, also through links, or this version must not write there.
-        """
+        """Check that a path may be written, moved or deleted."""
         self.require_writer()
         self.full_path(path)
         self.files.require_inside(path)
 
 
 def _open_files(url: str, *, follows_links: bool) -> Files:
-    """Open a URL: a folder without fsspec, whose import is slow, anything else with it.
-
-    Raises:
-        StoreError: fsspec cannot open it.
-    """
+    """Open a URL: a folder without fsspec, whose import is slow, anything else with it."""
     if (folder := _folder_of(url)) is not None:
         return LocalFiles(folder, url, follows_links=follows_links)
     from fsspec.core import url_to_fs
@@ -355,11 +343,7 @@ def _open_files(url: str, *, follows_links: bool) -> Files:
 
 
 def _validate_url(url: object) -> str:
-    """Return a store's URL as a str.
-
-    Raises:
-        StoreError: It is not a URL, or names a location where written files would not be found.
-    """
+    """Return a store's URL as a str."""
     text = os.fspath(url) if isinstance(url, os.PathLike) else url
     if not isinstance(text, str) or "\0" in text:
         raise StoreError(f"cannot open {url!r}: expected a folder or an fsspec URL, for example s3://bucket/store.")

@@ -74,7 +74,6 @@ def remove_sweep(store: Store, plan: RemovalPlan) -> Removal:
 
     Raises:
         ClockError: The local clock or the store's is wrong.
-        OSError: The store refused a write.
     """
     require_clock(store)
     removal = remove(store, RemovalKind.SWEEP, plan.sweep, plan.rows)

@@ -52,7 +52,6 @@ def rename_mistyped_in_files(store: Store, source: VisibleCommit, types: Types) 
     """Rename a source's mistyped columns in the entries of its files, and claim their types.
 
     Raises:
-        OSError: The store refused a write.
         TableError: Another column has that name already, with another type.
     """
     files: dict[str, list[DataFile]] = {}

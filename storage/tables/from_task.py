@@ -106,11 +106,7 @@ def _storable(value: Any) -> Any:
 
 
 def _integer(table: str, column: str, value: Any) -> Any:
-    """Return an int, which may be given as 2.0. Other floats are not truncated.
-
-    Raises:
-        TableError: The value is not integral.
-    """
+    """Return an int, which may be given as 2.0. Other floats are not truncated."""
     if isinstance(value, float) and not value.is_integer():
         raise TableError(f"table {table!r}, column {column!r} holds {value!r}, expected an int")
     return value
