@@ -25,9 +25,8 @@ from depthrate.orchestrator.search.proposals import SearchView
 from depthrate.storage.attempts.live_curves import live_rows
 from depthrate.storage.attempts.records import Record, read_records_of
 from depthrate.storage.files.json_objects import parse_object
-from depthrate.storage.query.live_view import read_live
 from depthrate.storage.query.results import Results
-from depthrate.storage.query.views import names_in
+from depthrate.storage.query.views import names_in, read_live
 from depthrate.storage.tables.custom_columns import quoted
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.interface import Task

@@ -23,9 +23,8 @@ from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.paths import new_name as new_compaction_id
 from depthrate.storage.files.store import Store
-from depthrate.storage.maintenance.compaction_groups import GROUP_BYTES, plan_groups
 from depthrate.storage.maintenance.garbage import delete_replaced
-from depthrate.storage.maintenance.merge import CorruptCommitFile, write_group
+from depthrate.storage.maintenance.merge import GROUP_BYTES, CorruptCommitFile, plan_groups, write_group
 from depthrate.storage.maintenance.purge import delete_empty_seals, seal_removals
 from depthrate.storage.maintenance.type_conflicts import is_mistyped, read_column_types
 

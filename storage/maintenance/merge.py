@@ -1,9 +1,10 @@
-"""Merging of a group's rows into few sorted files, followed by the manifest that makes them visible."""
+"""Groups of small files that fit into memory, and the merging of a group into few sorted files and their manifest."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,129 @@ from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.commits.source import VisibleCommit, read_commit_of, resolve, visible_rows
 from depthrate.storage.files.parquet import DataFile, read_parquet, write_table
-from depthrate.storage.files.paths import attempt_of_path, compacted_path, log_path, manifest_path, name_of_path
+from depthrate.storage.files.paths import (
+    attempt_of_path,
+    compacted_path,
+    log_path,
+    manifest_path,
+    name_of_path,
+    sweep_of_path,
+)
 from depthrate.storage.files.protocol import InvalidFileError
 from depthrate.storage.files.store import Store
-from depthrate.storage.maintenance.compaction_groups import MERGE_FEATURES_BELOW, Group
 from depthrate.storage.tables.schema import ATTEMPTS, as_attempts, concat_rows, empty_trials, row_keys
+from depthrate.storage.tables.states import AttemptState
+
+GROUP_BYTES = 100e6
+"""Maximum bytes of one table in memory that are merged at once (the process needs about three times that)."""
+GROUP_ROWS = 1_000_000
+"""Maximum rows of one table in a group."""
+GROUP_RECORDS = 5_000
+"""Maximum attempts' records in a group."""
+MERGE_FEATURES_BELOW = 8_000_000
+"""Size in bytes above which files of features are not rewritten, since merging them gains nothing."""
+SETTLED_S = 60.0
+"""Seconds after an attempt's end when its record is final."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Input of one set of files: the visible rows of these commits and compactions, and these records."""
+
+    sweep: str
+    sources: list[VisibleCommit]
+    records: list[str]
+    """Paths of attempts' records."""
+    drops: bool = False
+    """Whether some of the rows were permanently removed."""
+
+    @property
+    def is_work(self) -> bool:
+        """Whether writing the group reduces the number of files or rows."""
+        return self.drops or len(self.sources) + len(self.records) > 1
+
+
+def plan_groups(store: Store, snapshot: Snapshot, at_least: int, group_bytes: float) -> Iterator[Group]:
+    """Yield the groups to merge: loose commits with small compactions, and copies with their originals."""
+    sources: dict[str, list[VisibleCommit]] = {}
+    for source in (*snapshot.sources, *snapshot.superseded_commits):
+        sources.setdefault(sweep_of_path(source.path), []).append(source)
+    records = _settled_records(store, snapshot)
+    shrinking = {source.path for of_sweep in sources.values() for source in of_sweep if _has_gone(source, snapshot)}
+    for sweep in sorted(sources.keys() | records.keys()):
+        of_sweep = sources.get(sweep, [])
+        small = [s for s in of_sweep if s.manifest is None or s.path in shrinking or _weight(s) < group_bytes / 2]
+        loose = sum(source.manifest is None for source in small)
+        is_enough = loose >= at_least or len(small) - loose > 1 or len(records.get(sweep, ())) >= at_least
+        if is_enough or any(source.path in shrinking for source in small):
+            yield from _cut(sweep, small, records.get(sweep, []), group_bytes, shrinking)
+        taken = {source.path for source in small}
+        yield from _copies(sweep, [source for source in of_sweep if source.path not in taken])
+
+
+def _copies(sweep: str, large: list[VisibleCommit]) -> Iterator[Group]:
+    """Yield each compaction that a concurrent one made redundant, together with that one."""
+    originals = [source for source in large if source.trials.num_rows]
+    for copy in (source for source in large if not source.trials.num_rows):
+        trial_ids = set(copy.all_trials["trial_id"].to_pylist())
+        original = next((source for source in originals if trial_ids <= set(source.trial_ids())), None)
+        if original is not None:
+            originals.remove(original)
+            yield Group(sweep, [original, copy], [])
+
+
+def _has_gone(source: VisibleCommit, snapshot: Snapshot) -> bool:
+    """Return whether a source holds rows that were permanently removed."""
+    counts = snapshot.removals.permanent_only().visible_mask(source.all_trials)
+    return counts is not None and not all(counts.to_pylist())
+
+
+def _cut(
+    sweep: str, sources: list[VisibleCommit], records: list[str], group_bytes: float, shrinking: Set[str]
+) -> Iterator[Group]:
+    """Split a sweep's sources into groups that fit into memory."""
+
+    def group() -> Group:
+        drops = any(source.path in shrinking for source in selected)
+        return Group(sweep, selected, records[:GROUP_RECORDS], drops)
+
+    selected: list[VisibleCommit] = []
+    weight, rows = 0.0, 0
+    for source in sources:
+        more_rows = max((file.rows for files in source.files.values() for file in files), default=0)
+        if selected and (weight + _weight(source) > group_bytes or rows + more_rows > GROUP_ROWS):
+            yield group()
+            records, selected, weight, rows = records[GROUP_RECORDS:], [], 0.0, 0
+        selected.append(source)
+        weight, rows = weight + _weight(source), rows + more_rows
+    while selected or records:
+        last = group()
+        if last.is_work:
+            yield last
+        records, selected = records[GROUP_RECORDS:], []
+
+
+def _weight(source: VisibleCommit) -> float:
+    """Estimate the bytes of a source's largest table in memory: its numbers, and data that compress badly."""
+    weights = [0.0]
+    for table, named in source.files.items():
+        merged = [file for file in named if table != "features" or file.size < MERGE_FEATURES_BELOW]
+        weights.append(sum(150.0 * file.rows + 1.2 * file.size for file in merged))
+    return max(weights)
+
+
+def _settled_records(store: Store, snapshot: Snapshot) -> dict[str, list[str]]:
+    """Return sweep -> paths of the records of attempts that ended a while ago."""
+    settled: dict[str, list[str]] = {}
+    now = time.time()
+    for path, record in read_loose_records(store, snapshot.attempts):
+        ended_at = record["ended_at"]
+        if record.get("is_newer"):
+            continue  # the table has no columns for fields of newer versions
+        if record["state"] is not AttemptState.RUNNING and ended_at is not None and now - ended_at > SETTLED_S:
+            settled.setdefault(sweep_of_path(path), []).append(path)
+    return settled
+
 
 _RECORDS = ATTEMPTS.append(pa.field("log", pa.binary()))
 ReadRows = Callable[[Store, VisibleCommit, DataFile], pa.Table]
@@ -42,6 +161,9 @@ def write_group(store: Store, group: Group, snapshot: Snapshot, compaction_id: s
     left_out = {key for source in resolved for key in row_keys(source.all_trials)}
     left_out -= {key for source in resolved for key in row_keys(source.trials)}
     replaced = [source.manifest for source in group.sources if source.manifest is not None]
+    earlier = {compaction_id for manifest in replaced for compaction_id in manifest.compactions}
+    undeleted = {c for c in earlier if manifest_path(group.sweep, c) in snapshot.listing}
+    gone = {attempt_id for _, attempt_id in left_out}.union(*(manifest.gone or () for manifest in replaced))
     records, sizes, logs = _joined_records(store, group, replaced, snapshot)
     if records is not None:
         path = compacted_path("attempts", group.sweep, compaction_id)
@@ -52,25 +174,13 @@ def write_group(store: Store, group: Group, snapshot: Snapshot, compaction_id: s
         created_at=time.time(),
         files=written,
         commits=[name_of_path(source.path) for source in group.sources if source.manifest is None],
-        compactions=sorted({m.compaction_id for m in replaced} | _undeleted(group.sweep, replaced, snapshot)),
+        compactions=sorted({manifest.compaction_id for manifest in replaced} | undeleted),
         attempts=sizes,
         logs=logs,
-        gone=_gone({attempt_id for _, attempt_id in left_out}, replaced),
+        gone=None if any(manifest.gone is None for manifest in replaced) else sorted(gone),
     )
     manifest.write(store)
     return manifest
-
-
-def _gone(attempts: set[str], replaced: Sequence[Manifest]) -> list[str] | None:
-    """Return the attempts with rows left out, now or before, or None if an older version did not record them."""
-    earlier = [manifest.gone for manifest in replaced]
-    return None if None in earlier else sorted(attempts.union(*(names or () for names in earlier)))
-
-
-def _undeleted(sweep: str, replaced: Sequence[Manifest], snapshot: Snapshot) -> set[str]:
-    """Return the compactions that replaced compactions had replaced and that are not deleted yet."""
-    earlier = {compaction_id for manifest in replaced for compaction_id in manifest.compactions}
-    return {compaction_id for compaction_id in earlier if manifest_path(sweep, compaction_id) in snapshot.listing}
 
 
 def _resolved(store: Store, group: Group, snapshot: Snapshot) -> list[VisibleCommit]:
@@ -105,26 +215,19 @@ def write_tables(
         # first, so that the files of a killed compaction show which trials they hold
         written["trials"] = [write_table(store, path("trials"), "trials", trials, order)]
     for name in ("metrics", "curves"):
-        table = _joined(name, [read(store, s, file) for s in sources for file in s.files.get(name, ())])
-        if table is not None:
-            custom = _custom_columns(sources, name, table)
-            names_all = all(file.names_all for source in sources for file in source.files.get(name, ()))
+        named = [(source, file) for source in sources for file in source.files.get(name, ())]
+        parts = [rows for source, file in named if (rows := read(store, source, file)).num_rows]
+        if parts:
+            table = join_rows(name, parts).combine_chunks()
+            del parts  # free memory
+            own = {column for _, file in named for column in file.own_columns}
+            custom = {column.name: str(column.type) for column in table.schema if column.name in own}
+            names_all = all(file.names_all for _, file in named)
             order = _order(name, table, ids)
             written[name] = [write_table(store, path(name), name, table, order, custom=custom, names_all=names_all)]
-            del table  # free memory before the next is read
+            del table
     features = _merge_features(store, sources, ids, path, read)
     return written | ({"features": features} if features else {})
-
-
-def _custom_columns(sources: Sequence[VisibleCommit], name: str, table: pa.Table) -> dict[str, str]:
-    """Return the columns of a table that its files held beyond the standard ones, with their types."""
-    custom = {column for source in sources for file in source.files.get(name, ()) for column in file.own_columns}
-    return {column.name: str(column.type) for column in table.schema if column.name in custom}
-
-
-def _joined(name: str, parts: list[pa.Table]) -> pa.Table | None:
-    parts = [part for part in parts if part.num_rows]
-    return join_rows(name, parts).combine_chunks() if parts else None
 
 
 def read_rows(store: Store, source: VisibleCommit, file: DataFile) -> pa.Table:

@@ -24,8 +24,7 @@ from depthrate.storage.files.paths import (
     sweep_of_path,
 )
 from depthrate.storage.files.store import Store
-from depthrate.storage.maintenance.damage import read_intact_rows
-from depthrate.storage.maintenance.findings import NEWER, ORPHANED_KINDS, Verification
+from depthrate.storage.maintenance.findings import NEWER, ORPHANED_KINDS, Verification, read_intact_rows
 from depthrate.storage.maintenance.merge import write_tables
 from depthrate.storage.maintenance.type_conflicts import (
     read_column_types,
@@ -67,7 +66,7 @@ def repair(store: Store, verification: Verification) -> Repair:
         if path in replaced:
             continue  # by a compaction since the verification
         source = verification.sources.get(path)
-        named = [] if source is None else [file.path for tables in source.files.values() for file in tables]
+        named = [] if source is None else [file.path for file in source.data_files()]
         if source is not None:
             result.saved += _save(store, source, lost | elsewhere)
         result.pending |= lost - elsewhere

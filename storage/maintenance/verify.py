@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -24,16 +24,22 @@ from depthrate.storage.files.paths import (
     is_compacted,
     is_identity,
     manifest_path,
-    name_of_path,
     sweep_of_path,
-    table_path,
 )
 from depthrate.storage.files.protocol import InvalidFileError
 from depthrate.storage.files.store import Store
-from depthrate.storage.maintenance.compaction_groups import SETTLED_S
-from depthrate.storage.maintenance.damage import diagnose, newer_columns, read_intact_rows, wrong_columns
-from depthrate.storage.maintenance.findings import NEWER, ORPHANED_KINDS, Finding, Verification
+from depthrate.storage.maintenance.findings import (
+    NEWER,
+    ORPHANED_KINDS,
+    Finding,
+    Verification,
+    diagnose,
+    newer_columns,
+    read_intact_rows,
+    wrong_columns,
+)
 from depthrate.storage.maintenance.garbage import ABANDONED_S
+from depthrate.storage.maintenance.merge import SETTLED_S
 from depthrate.storage.maintenance.type_conflicts import find_type_conflicts, read_column_types
 from depthrate.storage.maintenance.verify_metadata import HashOf, check_metadata_files
 from depthrate.storage.tables.schema import TRIALS, Columns, as_trials, concat_rows, empty_trials
@@ -70,7 +76,6 @@ def verify(
     check.commits()
     check.orphans()
     check.metadata()
-    check.invalid_files()
     check.lost_trials()
     check.recheck()
     return check.result
@@ -89,6 +94,8 @@ class _Check:
         self.on_progress = on_progress
         self.snapshot_cache = SnapshotCache(columns=TRIALS.names)
         self.snapshot = snapshot = take_snapshot(store, cache=self.snapshot_cache)
+        self._visible = (*snapshot.sources, *snapshot.superseded_commits)
+        self._manifests = (*snapshot.manifests, *snapshot.superseded_manifests)
         self.result = Verification(num_trials=snapshot.trials.num_rows)
         self.records: dict[str, Record] = {r["attempt_id"]: r for r in read_records(store, snapshot)}
         self._named: set[str] = set()
@@ -99,8 +106,8 @@ class _Check:
 
     def commits(self) -> None:
         """Check every commit and compaction, visible or not."""
-        sources = [*self.snapshot.sources, *self.snapshot.superseded_commits, *self._broken_sources()]
-        total = sum(len(named) for source in sources for named in source.files.values())
+        sources = [*self._visible, *self._broken_sources()]
+        total = sum(len(source.data_files()) for source in sources)
         for source in sources:
             num_findings = len(self.result.findings)
             lost = self._check_source(source, total)
@@ -110,15 +117,13 @@ class _Check:
 
     def _broken_sources(self) -> Iterator[VisibleCommit]:
         """Yield the commits and compactions that are not visible, with their readable rows."""
-        visible = {source.path for source in (*self.snapshot.sources, *self.snapshot.superseded_commits)}
+        visible = {source.path for source in self._visible}
         unread = [manifest for manifest in self.snapshot.manifests if manifest.path not in visible]
         for manifest in (*self.snapshot.broken, *unread):
             trials = [self._intact_trials(file) for file in manifest.files.get("trials", ())]
             table = concat_rows([empty_trials(), *trials])
             yield VisibleCommit(manifest.path, table, table, True, manifest.files, manifest)
-        replaced = {
-            p for m in (*self.snapshot.manifests, *self.snapshot.superseded_manifests) for p in m.replaced_trials()
-        }
+        replaced = {path for manifest in self._manifests for path in manifest.replaced_trials()}
         for path in self.snapshot.listing:
             is_commit = path.startswith("trials/") and not is_compacted(path)
             if not is_commit or path in visible or path in replaced:
@@ -148,17 +153,16 @@ class _Check:
         committed = self.snapshot.trial_ids()
         trial_ids = [trial_id for trial_id in attempt.get("trial_ids") or () if trial_id not in committed]
         self._named.add(path)
-        if not attempt and not self._has_data_files(path):
+        if not attempt and not any(data_path(path, table) in self.snapshot.listing for table in DATA_TABLES):
             self.find(path, "foreign", f"was not written by depthrate ({first_line(error)})")
             return
-        kind = "wrong schema" if _is_parquet(self.store, path) else "damaged"
+        kind = "wrong schema"
+        try:
+            read_parquet(self.store.read(path))
+        except UNREADABLE_ERRORS:
+            kind = "damaged"
         self.find(path, kind, f"is not a valid commit ({first_line(error)})", trial_ids)
         self.result.lost[path] = set(trial_ids)
-
-    def _has_data_files(self, path: str) -> bool:
-        """Return whether data files of the same name exist, as an attempt writes them."""
-        sweep, name = sweep_of_path(path), name_of_path(path)
-        return any(table_path(table, sweep, name, None) in self.snapshot.listing for table in DATA_TABLES)
 
     def _check_source(self, source: VisibleCommit, total: int) -> set[str]:
         """Check a commit's files and return the trials that cannot be used because of them."""
@@ -166,12 +170,11 @@ class _Check:
         lost: set[str] = set()
         steps_and_layers: list[pa.Table] = []
         self._named.add(source.path)
-        for name, named in source.files.items():
-            for file in named:
-                self._named.add(file.path)
-                lost |= self._check_file(name, file, source, trial_ids, steps_and_layers)
-                self.result.num_files += 1
-                self.on_progress(self.result.num_files, total)
+        for name, file in ((name, file) for name, named in source.files.items() for file in named):
+            self._named.add(file.path)
+            lost |= self._check_file(name, file, source, trial_ids, steps_and_layers)
+            self.result.num_files += 1
+            self.on_progress(self.result.num_files, total)
         if source.path.startswith("trials/"):
             self.result.num_files += 1
         lost |= self._check_rows(source)
@@ -231,7 +234,11 @@ class _Check:
     def _check_complete(self, source: VisibleCommit, lost: set[str], tables: list[pa.Table]) -> set[str]:
         """Return the trials without some of the metrics that their task declares."""
         incomplete = set()
-        measured = _measurements(tables)
+        measured: dict[str, set[tuple[int, int]]] = {}
+        for table in tables:
+            columns = (table[name].to_pylist() for name in ("trial_id", "step", "layer"))
+            for trial_id, step, layer in zip(*columns, strict=True):
+                measured.setdefault(trial_id, set()).add((step, layer))
         for row in source.trials.select(["trial_id", "task", "task_version", "status", "steps", "params"]).to_pylist():
             if row["trial_id"] in lost or row["status"] != "ok":
                 continue  # a diverged trial is measured up to its last step
@@ -252,10 +259,9 @@ class _Check:
 
     def orphans(self) -> None:
         """Check the files in the tables' folders that no commit names."""
-        for manifest in (*self.snapshot.manifests, *self.snapshot.superseded_manifests, *self.snapshot.broken):
+        for manifest in (*self._manifests, *self.snapshot.broken):
             self._named.update((manifest.path, *(file.path for file in manifest.all_files())))
-        for manifest in (*self.snapshot.manifests, *self.snapshot.superseded_manifests):
-            self._named.update(manifest.replaced_paths())
+        self._named |= replaced_files(self.snapshot)
         for path in self.snapshot.listing:
             if path in self._named or path.split("/")[0] not in ("trials", *DATA_TABLES):
                 continue
@@ -340,12 +346,10 @@ class _Check:
 
     def _unexplained_losses(self) -> list[tuple[Record, set[str]]]:
         """Return the attempts that ended done a while ago, with their trials that nothing here holds or explains."""
-        sources = (*self.snapshot.sources, *self.snapshot.superseded_commits, *self.result.sources.values())
-        explained_ids = {trial_id for source in sources for trial_id in source.all_trials["trial_id"].to_pylist()}
-        explained_ids |= self.snapshot.removals.trial_ids() | {
-            t for finding in self.result.findings for t in finding.trial_ids
-        }
-        manifests = (*self.snapshot.manifests, *self.snapshot.superseded_manifests, *self.snapshot.broken)
+        sources = (*self._visible, *self.result.sources.values())
+        explained_ids = _all_ids(sources) | self.snapshot.removals.trial_ids()
+        explained_ids |= {trial_id for finding in self.result.findings for trial_id in finding.trial_ids}
+        manifests = (*self._manifests, *self.snapshot.broken)
         unrecorded = {manifest.sweep for manifest in manifests if manifest.gone is None}
         explained = {attempt for manifest in manifests for attempt in manifest.gone or ()}
         explained |= {attempt_of_path(finding.path) for finding in self.result.findings if finding.kind == NEWER}
@@ -374,14 +378,11 @@ class _Check:
         }
         gone = {path for path in self.result.lost if path not in now.listing or path in replaced_files(now)}
         self.result.lost = {path: lost for path, lost in self.result.lost.items() if path not in gone}
-        of_gone = {file.path for path in gone & self.result.sources.keys() for file in self._files_of(path)}
-        remaining = self.result.lost.keys() & self.result.sources.keys()
-        of_remaining = {file.path for path in remaining for file in self._files_of(path)}
-        committed = {
-            trial_id
-            for source in (*now.sources, *now.superseded_commits)
-            for trial_id in source.all_trials["trial_id"].to_pylist()
-        }
+        sources = self.result.sources
+        of_gone = {file.path for path in gone & sources.keys() for file in sources[path].data_files()}
+        remaining = self.result.lost.keys() & sources.keys()
+        of_remaining = {file.path for path in remaining for file in sources[path].data_files()}
+        committed = _all_ids((*now.sources, *now.superseded_commits))
         resolved = gone | vanished | (of_gone - of_remaining)
         resolved |= {
             f.path
@@ -391,48 +392,25 @@ class _Check:
         findings = [finding for finding in self.result.findings if finding.path not in resolved]
         self.result.findings = [f for f in findings if f.kind not in ORPHANED_KINDS or f.path not in named]
 
-    def _files_of(self, path: str) -> list[DataFile]:
-        return [file for named in self.result.sources[path].files.values() for file in named]
-
     def metadata(self) -> None:
         """Check the files that are not Parquet files of a commit."""
+        loose = set(self.snapshot.attempts)
         for path in self.snapshot.listing:
             if path.startswith("manifest/") and path not in self._named:
                 self.find(path, "damaged", "is not a manifest. Its compacted rows are not visible")
-            if path.startswith("attempts/") and path.endswith(".json") and not self._is_record(path):
+            if path in loose and attempt_of_path(path) not in self.records:
                 self.find(path, "damaged", "is not an attempt record")
             elif path.startswith("attempts/") and not path.endswith((".json", ".log")) and path not in self._named:
                 if is_compacted(path):
                     self._check_abandoned(path)
                 else:
                     self.find(path, "foreign", "was not written by depthrate")
-        for finding in check_metadata_files(self.store, self.snapshot.trial_ids(), self.hash_of):
-            self.result.findings.append(finding)
-
-    def invalid_files(self) -> None:
-        """Report invalid files, unless another finding names them."""
+        self.result.findings += check_metadata_files(self.store, self.snapshot.trial_ids(), self.hash_of)
         named = {finding.path for finding in self.result.findings}
         for path, error in self.store.invalid_files():
             if path not in named:
                 self.find(path, "damaged", str(error))
 
-    def _is_record(self, path: str) -> bool:
-        return attempt_of_path(path) in self.records or path not in self.snapshot.attempts
 
-
-def _measurements(tables: list[pa.Table]) -> dict[str, set[tuple[int, int]]]:
-    """Return trial -> (step, layer) of its rows."""
-    measured: dict[str, set[tuple[int, int]]] = {}
-    for table in tables:
-        columns = (table[name].to_pylist() for name in ("trial_id", "step", "layer"))
-        for trial_id, step, layer in zip(*columns, strict=True):
-            measured.setdefault(trial_id, set()).add((step, layer))
-    return measured
-
-
-def _is_parquet(store: Store, path: str) -> bool:
-    try:
-        read_parquet(store.read(path))
-        return True
-    except UNREADABLE_ERRORS:
-        return False
+def _all_ids(sources: Iterable[VisibleCommit]) -> set[str]:
+    return {trial_id for source in sources for trial_id in source.all_trials["trial_id"].to_pylist()}

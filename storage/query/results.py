@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
@@ -25,12 +25,20 @@ from depthrate.storage.commits.source import Problem, VisibleCommit, find_corrup
 from depthrate.storage.files.paths import DATA_TABLES, attempt_of_path, removal_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.features import read_layer
-from depthrate.storage.query.live_view import create_live_view, read_live
 from depthrate.storage.query.membership import Membership, read_membership, with_sweep
 from depthrate.storage.query.query_limits import database, query_timeout
-from depthrate.storage.query.results_view import results_view
 from depthrate.storage.query.sql_checks import QueryError, QueryMemoryError, candidates, require_characters
-from depthrate.storage.query.views import VIEWS, elsewhere_hint, is_show_tables, named_views, names_sweep, renamed_hint
+from depthrate.storage.query.views import (
+    VIEWS,
+    create_live_view,
+    elsewhere_hint,
+    is_show_tables,
+    named_views,
+    names_sweep,
+    read_live,
+    renamed_hint,
+    results_view,
+)
 from depthrate.storage.tables.custom_columns import CUSTOM_TYPES, quoted
 from depthrate.storage.tables.parameters import AddedParameters, nothing_added, with_parameter_columns
 from depthrate.storage.tables.schema import ATTEMPTS, FITS, MEASURED_TABLES, TRIALS, Columns, row_keys
@@ -96,8 +104,6 @@ class Results:
 
     of = old_method("Results", "of")
 
-    of = old_method("Results", "of")
-
     def only(self, trial_ids: Iterable[str], sweep: str) -> Self:
         """Return the same store with only some trials, under the name of a sweep."""
         scoped = copy(self)
@@ -111,8 +117,7 @@ class Results:
         A file is not read if none of its visible rows remain.
         """
         remaining = copy(self)
-        sources = [without_rows(source, rows) for source in self.snapshot.sources]
-        remaining._reset(replace(self.snapshot, sources=[source for source in sources if source.trials.num_rows]))
+        remaining._hide(rows)
         return remaining
 
     def in_memory(self, trial_ids: Iterable[str], without: Collection[str] = ()) -> Self:
@@ -230,7 +235,9 @@ class Results:
 
         Return whether the file was replaced by a compaction or is corrupt.
         """
-        named = [file for table in self._tables(query) for file in self.snapshot.files(table)]
+        names = set(named_views(query))
+        tables = (names & set(DATA_TABLES)) | ({"metrics", "curves"} if "results" in names else set())
+        named = [file for table in tables for file in self.snapshot.files(table)]
         previous = self.snapshot
         self.refresh()
         if previous.listing != self.snapshot.listing:
@@ -260,8 +267,11 @@ class Results:
             self.snapshot.problems.append(Problem(self.store.url, message))
             log.warning("%s: %s", self.store.url, message)
         if new:  # hidden even then: on a store where trials come and go a query would never read all that it has listed
-            sources = [without_rows(source, new) for source in self.snapshot.sources]
-            self._reset(replace(self.snapshot, sources=[source for source in sources if source.trials.num_rows]))
+            self._hide(new)
+
+    def _hide(self, rows: Set[tuple[str, str]]) -> None:
+        sources = [without_rows(source, rows) for source in self.snapshot.sources]
+        self._reset(replace(self.snapshot, sources=[source for source in sources if source.trials.num_rows]))
 
     def column_names(self, query: str) -> list[str]:
         """Return the columns of the views that a query names, or an empty list if they cannot be read."""
@@ -270,11 +280,6 @@ class Results:
             return [column for name in named for column in self._relation(f"select * from {name} limit 0").columns]
         except (pa.ArrowException, OSError, duckdb.Error):
             return []
-
-    def _tables(self, query: str) -> set[str]:
-        """Return the tables whose files a query reads."""
-        named = set(named_views(query))
-        return (named & set(DATA_TABLES)) | ({"metrics", "curves"} if "results" in named else set())
 
     def with_removed(self) -> Self:
         """Return the same store with the results that `trials rm` removed and that are not purged."""
@@ -314,11 +319,8 @@ class Results:
     def _relation(
         self, query: str, connection: duckdb.DuckDBPyConnection | None = None, memory_gb: float | None = None
     ) -> duckdb.DuckDBPyRelation:
-        statements = duckdb.extract_statements(query)
-        if len(statements) != 1 or statements[0].type not in (
-            duckdb.StatementType.SELECT,
-            duckdb.StatementType.EXPLAIN,
-        ):
+        kinds = [statement.type for statement in duckdb.extract_statements(query)]
+        if kinds not in ([duckdb.StatementType.SELECT], [duckdb.StatementType.EXPLAIN]):
             raise QueryError("the store is read-only. Pass one SELECT statement.")
         # A new connection, with its own views, per query: one with an unread result refuses the next query.
         connection = database(os.getpid(), memory_gb).cursor() if connection is None else connection
@@ -397,7 +399,7 @@ class Results:
     def _custom_columns(self, name: str) -> dict[str, pa.DataType]:
         """Return a table's columns beyond the standard ones: those of the files, then declared ones in no file yet.
 
-        A column with two types in two tasks is left out and reported.
+        A column with two types in two tasks, or without a name of its own in SQL, is left out and reported.
         """
         types: dict[str, set[str]] = {}
         for file in self.snapshot.files(name):
@@ -406,40 +408,36 @@ class Results:
         if not all(file.names_all for file in self.snapshot.files(name)):
             for column, kind in self.columns.former_types(name).items():
                 types.setdefault(column, set()).add(str(kind))
-        for column, type_names in types.items():
-            problem = Problem(
-                f"{name}.{column}",
-                f"has the types {sorted(type_names)} in different tasks. depthrate verify --repair renames one",
-            )
-            if len(type_names) > 1 and problem not in self.problems:
-                self.problems.append(problem)
         standard = self.columns.schemas[name].names  # a later version may have added a user's column as a standard one
-        custom = {c: CUSTOM_TYPES[min(names)] for c, names in types.items() if len(names) == 1 and c not in standard}
+        custom, names_in_sql = dict[str, pa.DataType](), {column.casefold() for column in standard}
+        for column, type_names in types.items():
+            if len(type_names) > 1:
+                reason = f"has the types {sorted(type_names)} in different tasks. depthrate verify --repair renames one"
+                self._report(Problem(f"{name}.{column}", reason))
+            elif column not in standard:
+                custom[column] = CUSTOM_TYPES[min(type_names)]
         custom |= {c: kind for c, kind in self.columns.custom_types(name).items() if c not in types}
-        return self._nameable(name, custom, standard)
-
-    def _nameable(self, table: str, custom: dict[str, pa.DataType], standard: Sequence[str]) -> dict[str, pa.DataType]:
-        """Return the columns with names that are distinct in SQL, as all columns written today have."""
-        known = {column.casefold() for column in standard}
-        nameable = {}
+        nameable = {}  # names that are distinct in SQL, as those of all columns written today
         for column, kind in custom.items():
-            if not column or column.casefold() in known:
+            if column and column.casefold() not in names_in_sql:
+                names_in_sql.add(column.casefold())
+                nameable[column] = kind
+            else:
                 reason = "is empty, or in SQL the name of another column. It is left out. Rename it in the task"
-                problem = Problem(f"{table}.{column!r:.80}", reason)
-                self.problems.extend([problem] if problem not in self.problems else [])
-                continue
-            known.add(column.casefold())
-            nameable[column] = kind
+                self._report(Problem(f"{name}.{column!r:.80}", reason))
         return nameable
+
+    def _report(self, problem: Problem) -> None:
+        if problem not in self.problems:
+            self.problems.append(problem)
 
     def _results_view(self, query: str) -> str:
         parameters, always_last = self.parameter_names(), self.columns.always_last
         standard = {table: self.columns.schemas[table].names for table in MEASURED_TABLES}
         metrics = [n for n in standard["metrics"] if n not in ("trial_id", "attempt_id", "is_last")]
         curves = [n for n in standard["curves"] if n not in standard["metrics"]]
-        metrics += [
-            n for n, kind in self._custom_columns("metrics").items() if n not in always_last or kind == pa.float64()
-        ]
+        added = self._custom_columns("metrics").items()
+        metrics += [n for n, kind in added if n not in always_last or kind == pa.float64()]
         custom = list(self._custom_columns("curves"))
         in_memory = {name: table.column_names for name, table in self._in_memory.items()}
         metrics = [name for name in metrics if name in in_memory.get("metrics", metrics)]
@@ -460,7 +458,4 @@ class Results:
         return fits.filter(pa.array([sweep == self._scope[0] for sweep in fits["sweep"].to_pylist()], pa.bool_()))
 
     def _attempts(self) -> pa.Table:
-        records = read_records(self.store, self.snapshot)
-        return pa.Table.from_pylist(
-            [{name: record.get(name) for name in ATTEMPTS.names} for record in records], ATTEMPTS
-        )
+        return pa.Table.from_pylist(read_records(self.store, self.snapshot), ATTEMPTS)

@@ -17,8 +17,7 @@ from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.paths import is_compacted
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
-from depthrate.storage.maintenance.compaction_groups import Group, plan_groups
-from depthrate.storage.maintenance.merge import write_group
+from depthrate.storage.maintenance.merge import Group, plan_groups, write_group
 from depthrate.storage.maintenance.verify import verify
 from depthrate.storage.query.results import VIEWS
 from tests.support.tests_rows import commit
