@@ -17,7 +17,7 @@ from depthrate.orchestrator.monitor.cost import SweepCost, compute_cost
 from depthrate.orchestrator.monitor.running_trials import RunningTrial, running_trials
 from depthrate.orchestrator.monitor.status import SweepStatus, sweep_status
 from depthrate.storage.attempts.live_curves import LivePack, LiveReader, newest_live_rows
-from depthrate.storage.attempts.records import Record, RecordReader, read_records_of
+from depthrate.storage.attempts.records import Record, RecordReader, read_records
 from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
 from depthrate.storage.files.store import Store
@@ -189,7 +189,7 @@ def _unreported_failures(answers: _Answers) -> list[Record]:
 
 def _read_cost(store: Store, snapshot: Snapshot, sweep: str, reader: RecordReader) -> SweepCost:
     rows = snapshot.trials.select(["trial_id", "attempt_id", "wall_s"]).to_pylist()
-    return compute_cost(read_records_of(store, snapshot, sweep, reader), rows, time.time())
+    return compute_cost(read_records(store, snapshot, sweep=sweep, reader=reader), rows, time.time())
 
 
 def stalled_text(sweep: str, record: Record) -> str:

@@ -23,7 +23,7 @@ from depthrate.orchestrator.report.figures.search import search_content
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.search.proposals import SearchView
 from depthrate.storage.attempts.live_curves import live_rows
-from depthrate.storage.attempts.records import Record, read_records_of
+from depthrate.storage.attempts.records import Record, read_records
 from depthrate.storage.files.json_objects import parse_object
 from depthrate.storage.query.results import Results
 from depthrate.storage.query.views import names_in, read_live
@@ -92,7 +92,7 @@ def read_report(
         panels=checked.task.panels,
         points=_points(results, trials, list(planned[0].params), checked.task.panels),
         layered=_layered(trials, read_rows, metrics, checked.task.panels),
-        attempts=(records := read_records_of(results.store, results.snapshot, sweep.name)),
+        attempts=(records := read_records(results.store, results.snapshot, sweep=sweep.name)),
         cost=_cost(results, records),
         search=None if search is None else search_content(search),
         figures=figures,

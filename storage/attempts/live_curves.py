@@ -70,22 +70,18 @@ def write_live(
     rows: Sequence[tuple[str, Row]],
 ) -> None:
     """Write the logged rows of a pack, replacing the previous file: (trial, row) of its trials in order."""
-    shared = _shared(list(params.values()))
+    shared = dict(next(iter(params.values()), {}))
+    for of_trial in params.values():
+        shared = {name: value for name, value in shared.items() if of_trial.get(name) == value}
     by_trial = {
-        trial_id: {name: value for name, value in parameters.items() if name not in shared}
-        for trial_id, parameters in params.items()
+        trial_id: {name: value for name, value in of_trial.items() if name not in shared}
+        for trial_id, of_trial in params.items()
     }
     metadata = {"attempt_id": attempt_id, "written_at": time.time(), "shared": shared, "trials": by_trial}
     table = _table(rows).replace_schema_metadata({_METADATA: json.dumps(metadata).encode()})
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd", write_statistics=False)
     store.write(live_path(sweep, pack_id), buffer.getvalue())
-
-
-def _shared(params: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the parameters with the same value in all of them."""
-    first = params[0] if params else {}
-    return {name: value for name, value in first.items() if all(parameter.get(name) == value for parameter in params)}
 
 
 def _table(rows: Sequence[tuple[str, Row]]) -> pa.Table:

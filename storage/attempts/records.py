@@ -37,36 +37,26 @@ def read_records(
     skip: Iterable[str] = (),
     on_invalid: Callable[[str], object] = lambda path: None,
     reader: RecordReader | None = None,
+    *,
+    sweep: str | None = None,
 ) -> list[Record]:
-    """Read the attempts' records, except for the attempts in `skip`.
+    """Read the attempts' records, of all sweeps or one, except for the attempts in `skip`.
 
     Args:
         on_invalid: Function called with the path of each unreadable record.
         reader: Cache of the records read.
     """
     skip = set(skip)
-    compacted = _compacted_records(store, snapshot.manifests, lambda attempt_id: attempt_id not in skip, on_invalid)
+    manifests = [manifest for manifest in snapshot.manifests if sweep in (None, manifest.sweep)]
+    compacted = _compacted_records(store, manifests, lambda attempt_id: attempt_id not in skip, on_invalid)
     records = {record["attempt_id"]: record for record in compacted}
-    loose = {path for path in snapshot.attempts if attempt_of_path(path) not in skip}
+    paths = [path for path in snapshot.attempts if sweep in (None, sweep_of_path(path))]
+    loose = {path for path in paths if attempt_of_path(path) not in skip}
     if reader is None:
-        records |= {record["attempt_id"]: record for _, record in read_loose_records(store, sorted(loose), on_invalid)}
+        read = dict(read_loose_records(store, sorted(loose), on_invalid))
     else:
-        records |= {record["attempt_id"]: record for record in reader.refresh(loose.__contains__, on_invalid).values()}
-    return list(records.values())
-
-
-def read_records_of(store: Store, snapshot: Snapshot, sweep: str, reader: RecordReader | None = None) -> list[Record]:
-    """Read the records of all attempts of one sweep.
-
-    Args:
-        reader: Cache of the records read.
-    """
-    manifests = [manifest for manifest in snapshot.manifests if manifest.sweep == sweep]
-    compacted = _compacted_records(store, manifests, lambda attempt_id: True, lambda path: None)
-    loose = {path for path in snapshot.attempts if sweep_of_path(path) == sweep}
-    records = {record["attempt_id"]: record for record in compacted}
-    read = (reader or RecordReader(store)).refresh(loose.__contains__).values()
-    return list((records | {record["attempt_id"]: record for record in read}).values())
+        read = reader.refresh(loose.__contains__, on_invalid)
+    return list((records | {record["attempt_id"]: record for record in read.values()}).values())
 
 
 def records_of_attempts(store: Store, snapshot: Snapshot, attempt_ids: Collection[str]) -> dict[str, Record]:
@@ -165,9 +155,9 @@ def parse_record(content: bytes, path: str) -> Record | None:
     """Parse the record in the file at `path`. Return None if it is invalid, or belongs to another attempt."""
     try:
         fields = read_object(content, surrogates=True)
-        record = _typed(fields)
     except ValueError:
         return None
+    record = _typed(fields)
     if record is None or (record["sweep"], record["attempt_id"]) != (sweep_of_path(path), attempt_of_path(path)):
         return None
     return record | {"is_newer": not fields.keys() <= _READERS.keys()}
@@ -216,16 +206,11 @@ def _rows(table: pa.Table, wanted: Sequence[bool]) -> Iterator[dict[str, Any]]:
         start += length
 
 
-def _typed(fields: object) -> Record | None:
+def _typed(fields: Mapping[str, Any]) -> Record | None:
     """Return a record with every value of its type, or None if a required value is invalid."""
-    if not isinstance(fields, Mapping):
-        return None
     record: Record = {name: read(fields.get(name)) for name, read in _READERS.items()}
-    if any(record[name] is None for name in ("attempt_id", "sweep", "trial_ids", "state", "started_at")):
-        return None
-    if not is_identity(record["attempt_id"]) or not is_identity(record["sweep"]):
-        return None
-    return record
+    is_complete = all(record[name] is not None for name in ("trial_ids", "state", "started_at"))
+    return record if is_complete and is_identity(record["attempt_id"]) and is_identity(record["sweep"]) else None
 
 
 def _text(value: object) -> str | None:
@@ -240,10 +225,6 @@ def _number(value: object) -> float | None:
         return float(value) if math.isfinite(value) else None
     except OverflowError:  # an int of 400 digits
         return None
-
-
-def _time(value: object) -> float | None:
-    return float(value) if is_time(value) else None
 
 
 def _count(value: object) -> int | None:
@@ -265,7 +246,10 @@ _OF_TYPE: dict[Any, Callable[[object], Any]] = {pa.string(): _text, pa.float64()
 _READERS: dict[str, Callable[[object], Any]] = {
     **{field.name: _OF_TYPE.get(field.type, _ids) for field in ATTEMPTS},
     "code_hash": _text,
-    **dict.fromkeys(("started_at", "heartbeat_at", "ended_at", "progress_at"), _time),
+    **dict.fromkeys(
+        ("started_at", "heartbeat_at", "ended_at", "progress_at"),
+        lambda value: float(value) if is_time(value) else None,
+    ),
     "beat_s": _number,
     "packs_s": _number,
     "needs_bytes": _count,

@@ -93,9 +93,8 @@ class Decisions:
         """Sort decisions (path -> decision) by number."""
         ordered = sorted(decisions, key=lambda path: (number_of_decision(path), path))
         last = max(map(number_of_decision, ordered), default=0)
-        return Decisions(
-            {trial_id: decisions[path] for path in ordered for trial_id in decisions[path].trial_ids}, last
-        )
+        by_trial = {trial_id: decisions[path] for path in ordered for trial_id in decisions[path].trial_ids}
+        return Decisions(by_trial, last)
 
     def visible_mask(self, trials: pa.Table) -> pa.Array | None:
         """Return the mask of visible rows of the trials table, or None if all are visible."""

@@ -151,18 +151,17 @@ class Store:
     ) -> Iterator[tuple[str, bytes | OSError]]:
         """Yield (path, content or the error of reading it) in the order of `paths`."""
         limits = max_bytes or {}
-        return self.files.map(lambda path: (path, self._content_or_error(path, limits.get(path))), paths)
 
-    def _content_or_error(self, path: str, max_bytes: int | None) -> bytes | OSError:
-        try:
-            return self.read(path, max_bytes)
-        except InvalidFileError as error:
-            if path not in self._warned:
-                self._warned.add(path)
-                log.warning("%s", error)
-            return error
-        except OSError as error:
-            return error
+        def content_or_error(path: str) -> tuple[str, bytes | OSError]:
+            try:
+                return path, self.read(path, limits.get(path))
+            except OSError as error:
+                if isinstance(error, InvalidFileError) and path not in self._warned:
+                    self._warned.add(path)
+                    log.warning("%s", error)
+                return path, error
+
+        return self.files.map(content_or_error, paths)
 
     def read_range(self, path: str, start: int, stop: int) -> bytes:
         """Return bytes `start` to `stop` of a file, in one request.
@@ -206,11 +205,12 @@ class Store:
 
     def list(self, folder: str = "") -> dict[str, int]:
         """Return path -> size in bytes of all files below a folder, except files being written."""
-        return {path: size for path, size in self._walk(folder) if not is_hidden(path) and is_safe(path)}
+        self.full_path(folder)
+        return {path: size for path, size in self.files.walk(folder) if not is_hidden(path) and is_safe(path)}
 
     def list_unsafe_paths(self) -> Sequence[str]:
         """List the files whose paths could lead out of the store. No store creates them."""
-        return [path for path, _ in self._walk("") if not is_safe(path)]
+        return [path for path, _ in self.files.walk("") if not is_safe(path)]
 
     def invalid_files(self) -> Iterator[tuple[str, InvalidFileError]]:
         """Yield the paths that should hold a file but do not, or hold one too large for its kind."""
@@ -232,10 +232,6 @@ class Store:
         """Return path -> stamp of all files below a folder. A stamp changes when the file is rewritten."""
         self.full_path(folder)
         return {path: stamp for path, stamp in self.files.stamps(folder) if not is_hidden(path) and is_safe(path)}
-
-    def _walk(self, folder: str) -> Iterator[tuple[str, int]]:
-        self.full_path(folder)
-        return self.files.walk(folder)
 
     def list_many(self, folders: Sequence[str]) -> dict[str, int]:
         """Return path -> size in bytes of all files below several folders, listed in parallel where that helps."""

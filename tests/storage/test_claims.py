@@ -1,20 +1,32 @@
-"""Claims: if several launches want the same trials at the same moment, one launch gets each trial."""
+"""Claims of launches, and clocks that disagree."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import socket
 import threading
 import time
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from depthrate.orchestrator.cli.app import app
 from depthrate.storage.attempts.claims import LEASE_S, Claims
+from depthrate.storage.attempts.clocks import age_s, require_clock
+from depthrate.storage.attempts.records import read_records
+from depthrate.storage.catalog.removals import RemovalKind, remove
+from depthrate.storage.catalog.specs import newest_specs, write_spec
+from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance.compact import compact
+from depthrate.storage.maintenance.sweep_removal import plan_removal, remove_sweep, rows_of_trials
+from tests.support.tests_rows import A, B, commit
 
 TRIALS = [f"t{index}" for index in range(4)]
 
@@ -210,3 +222,156 @@ def test_a_claim_that_was_refused_leaves_no_earlier_one_behind(store: Store, mon
     assert len(store.list()) == 1
     claims.release_all()
     assert store.list() == {}
+
+
+HOUR = 3600.0
+
+
+def heartbeat(store: Store, said: float, received: float) -> float:
+    """Return the heartbeat that readers compute for an attempt with this time, whose record the store received at
+    another time."""
+    record = {"attempt_id": A, "sweep": "s", "trial_ids": ["t"], "state": "running", "started_at": said - 5}
+    path = f"attempts/sweep=s/{A}.json"
+    store.write(path, json.dumps(record | {"heartbeat_at": said}).encode())
+    os.utime(Path(store.root, path), (received, received))
+    (read,) = read_records(store, take_snapshot(store))
+    return float(read["heartbeat_at"])
+
+
+@pytest.mark.parametrize("ahead_s", [10 * HOUR, -10 * HOUR])
+def test_a_heartbeat_counts_from_when_the_store_received_it(folder: Store, ahead_s: float) -> None:
+    now = time.time()
+    assert abs(heartbeat(folder, now + ahead_s, now) - now) < 2, "it lives"
+    assert heartbeat(folder, now + ahead_s, now - HOUR) < now - HOUR + 2, "it died an hour ago, whatever its clock says"
+    assert heartbeat(folder, now - 5, now - 9) == now - 5, "clocks that agree are believed"
+
+
+def test_the_newest_spec_is_the_one_launched_last_whatever_the_clocks_said(folder: Store) -> None:
+    write_spec(folder, "s", "aaaa", {"name": "s", "seeds": 1}, ["t1"])
+    tomorrow = json.loads(folder.read("sweeps/s/aaaa.json")) | {"launched_at": "2999-01-01T00:00:00+00:00"}
+    folder.write("sweeps/s/aaaa.json", json.dumps(tomorrow).encode())
+    write_spec(folder, "s", "bbbb", {"name": "s", "seeds": 2}, ["t1", "t2"])
+    assert newest_specs(folder)["s"].spec_hash == "bbbb"
+    write_spec(folder, "s", "aaaa", {"name": "s", "seeds": 1}, ["t1"])
+    assert newest_specs(folder)["s"].spec_hash == "aaaa"
+
+
+def test_specs_of_older_versions_go_by_their_time(folder: Store) -> None:
+    for name, when in (("aaaa", "2026-01-02"), ("bbbb", "2026-01-01")):
+        folder.write(f"sweeps/s/{name}.json", json.dumps({"spec": {"name": "s"}, "launched_at": when}).encode())
+    assert newest_specs(folder)["s"].spec_hash == "aaaa"
+    write_spec(folder, "s", "bbbb", {"name": "s"})
+    assert newest_specs(folder)["s"].spec_hash == "bbbb"
+
+
+def shift(monkeypatch: pytest.MonkeyPatch, ahead_s: float) -> None:
+    """Set the store's clock back against the local one."""
+    plain = Store.modified
+
+    def modified(self: Store, path: str) -> float | None:
+        when = plain(self, path)
+        return None if when is None else when - ahead_s
+
+    monkeypatch.setattr(Store, "modified", modified)
+
+
+COMMANDS = (
+    "compact --retain-hours 0",
+    "verify --repair",
+    "sweeps rm a --yes",
+    "sweeps restore gone",
+    "trials rm t3 --yes",
+    "trials restore --all",
+    "trials tag odd t3",
+)
+
+
+@pytest.mark.parametrize("ahead_s", [2 * HOUR, -2 * HOUR])
+def test_whatever_deletes_moves_or_launches_refuses_a_wrong_clock(
+    folder: Store, tiny_sweep: Path, monkeypatch: pytest.MonkeyPatch, ahead_s: float
+) -> None:
+    for name, attempt, trial in (("a", A, "t1"), ("gone", B, "t2")):
+        write_spec(folder, name, "1", {"name": name, "task": "t"}, [trial])
+        commit(folder, attempt, [trial], sweep=name)
+    commit(folder, A.replace("a", "c"), ["t3", "t4"], sweep="a")
+    remove_sweep(folder, plan_removal(folder, take_snapshot(folder), "gone"))
+    remove(folder, RemovalKind.TRIALS, "", rows_of_trials(take_snapshot(folder), ["t4"]))
+    young = f"metrics/sweep=a/{B}.parquet"
+    folder.write(young, b"of a worker that is about to commit")
+    folder.write(f"attempts/sweep=a/{B}.json", b"{half a record")
+    before = {path: folder.read(path) for path in folder.list("")}
+    shift(monkeypatch, ahead_s)
+    for words in (*COMMANDS, f"run {tiny_sweep}"):
+        result = CliRunner().invoke(app, [*words.split(), "--store", folder.url])
+        side = "7200 s ahead of" if ahead_s > 0 else "7200 s behind"
+        assert result.exit_code == 2 and side in result.output and "NTP" in result.output, (words, result.output)
+        assert {path: folder.read(path) for path in folder.list("")} == before, words
+    monkeypatch.undo()
+    for words in COMMANDS[:2]:
+        CliRunner().invoke(app, [*words.split(), "--store", folder.url])
+    assert take_snapshot(folder).trial_ids() == {"t1", "t3"} and young in folder.list("metrics")
+
+
+@pytest.mark.parametrize("ahead_s", [2 * HOUR, -2 * HOUR])
+def test_a_cancellation_by_a_wrong_clock_is_done_and_spares_nobody_who_lives(
+    folder: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ahead_s: float
+) -> None:
+    write_spec(folder, "s", "1", {"name": "s", "task": "t"}, ["t"])
+    heartbeat_at = time.time() - ahead_s  # by the clock of its node, which is the store's
+    record = {
+        "attempt_id": A,
+        "sweep": "s",
+        "trial_ids": ["t"],
+        "state": "running",
+        "started_at": heartbeat_at,
+        "host": "h",
+    }
+    folder.write(f"attempts/sweep=s/{A}.json", json.dumps(record | {"heartbeat_at": heartbeat_at, "pid": 1}).encode())
+    shift(monkeypatch, ahead_s)
+    result = CliRunner().invoke(app, ["cancel", "s", "--force", "--store", folder.url])
+    assert result.exit_code == 0 and "7200 s" in caplog.text, result.output
+    assert A in folder.read("sweeps/s/cancel").decode()
+
+
+def test_a_small_difference_is_said_and_taken_off_ages(
+    folder: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    require_clock(folder)
+    assert folder.clock_ahead_s == 0.0 and not caplog.records
+    folder.write("x", b"")
+    shift(monkeypatch, 40)
+    with caplog.at_level(logging.WARNING):
+        require_clock(folder)
+    assert "40 s ahead of the clock of store" in caplog.text and age_s(folder, "x", time.time() - 3600) < 5
+
+
+def test_what_a_repair_moved_aside_meanwhile_makes_the_commit_fail(
+    folder: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The repair is an older version on a node whose clock is hours ahead: it takes files of a live worker for orphaned
+    ones."""
+    plain = Store.write
+
+    def write(self: Store, path: str, content: bytes, *, durable: bool = False) -> None:
+        if path.startswith("trials/"):
+            self.move(path.replace("trials/", "metrics/"), "quarantine/then/" + path)
+        plain(self, path, content, durable=durable)
+
+    monkeypatch.setattr(Store, "write", write)
+    with pytest.raises(FileNotFoundError, match="vanished before its commit"):
+        commit(folder, A, ["t1"])
+    monkeypatch.undo()
+    assert take_snapshot(folder).trial_ids() == set() and not folder.list("trials")
+    commit(folder, A, ["t1"])
+    assert take_snapshot(folder).trial_ids() == {"t1"}
+
+
+def test_a_compaction_by_a_clock_that_is_late_keeps_its_grace(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit(folder, A, ["t1"])
+    commit(folder, B, ["t2"])
+    real = time.time
+    with monkeypatch.context() as patch:
+        patch.setattr("depthrate.storage.maintenance.merge.time.time", lambda: real() - 10 * HOUR)
+        patch.setattr("depthrate.storage.maintenance.compact.require_clock", lambda store: None)  # an older version
+        compact(folder)
+    assert compact(folder).deleted == 0 and compact(folder, grace_s=0).deleted > 0

@@ -1,16 +1,26 @@
-"""A trial is visible once and completely, or not visible."""
+"""A commit is all or nothing, also if an answer is lost or a listing lags."""
 
 from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from depthrate.orchestrator.analysis.open_results import results_of
-from depthrate.storage.commits.snapshot import take_snapshot
-from depthrate.storage.files.paths import table_path
+from depthrate.orchestrator.attempts.record import new_attempt_id
+from depthrate.orchestrator.executors.base import AttemptSpec
+from depthrate.orchestrator.worker.__main__ import StopFlag, run_job
+from depthrate.orchestrator.worker.attempt_runner import AttemptRunner, CommitError
+from depthrate.storage.commits.snapshot import UNSTABLE_LISTING, await_commits, take_snapshot
+from depthrate.storage.files.paths import is_compacted, table_path
 from depthrate.storage.files.store import Store
-from tests.support.tests_rows import commit
+from depthrate.storage.maintenance.compact import compact
+from tests.support.launches import OWN_TASKS, job_options
+from tests.support.tests_rows import A, B, commit
 
 
 def test_committed_rows_are_read_back(store: Store) -> None:
@@ -94,3 +104,184 @@ def test_large_features_lie_one_layer_to_a_row_group(folder: Store) -> None:
     assert [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)] == [2, 2, 2, 2]
     column = metadata.row_group(0).column(metadata.num_columns - 1)
     assert column.path_in_schema.startswith("feature.") and "BYTE_STREAM_SPLIT" in column.encodings
+
+
+def job(store: Store, depths: list[int]) -> AttemptSpec:
+    return AttemptSpec(
+        attempt_id=new_attempt_id(),
+        sweep="s",
+        task=f"{OWN_TASKS}:power_law",
+        pack_id="p",
+        trial_ids=[f"t{depth}" for depth in depths],
+        params=[{"depth": depth, "exponent": 0.5, "noise": 0.0, "seed": 0} for depth in depths],
+        options=job_options(store),
+    )
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_part_number_is_not_used_again_after_a_failed_commit(
+    folder: Store, monkeypatch: pytest.MonkeyPatch, stored: bool
+) -> None:
+    """With a compaction in between, overwriting would hide and then delete a trial whose commit had returned."""
+    writes, plain, plain_commit = Counter[str](), Store.write, AttemptRunner.commit_if_due
+
+    def write(self: Store, path: str, content: bytes, *, durable: bool = False) -> None:
+        if not path.startswith(("trials/", "metrics/")) or is_compacted(path):
+            return plain(self, path, content, durable=durable)
+        writes[path] += 1
+        fails = path.startswith("trials/") and writes.total() == 2
+        if stored or not fails:
+            plain(self, path, content, durable=durable)
+        if fails:
+            commit(folder, A, ["other"])
+            compact(folder, grace_s=0)
+            raise OSError("the answer was lost")
+
+    def commit_as_the_heartbeat_does(self: AttemptRunner) -> None:
+        with contextlib.suppress(CommitError):
+            plain_commit(self)
+
+    monkeypatch.setattr("depthrate.orchestrator.worker.attempt_runner.MAX_COMMIT_DELAY_S", 0.0)
+    monkeypatch.setattr(AttemptRunner, "commit_if_due", commit_as_the_heartbeat_does)
+    monkeypatch.setattr(Store, "write", write)
+    assert run_job(job(folder, [1, 2, 3]), StopFlag()).state == "done"
+    monkeypatch.undo()
+    assert max(writes.values()) == 1, writes
+    for _ in range(2):
+        rows = results_of(folder).sql(
+            "select trial_id, count(*) from metrics where trial_id <> 'other' group by 1 order by 1"
+        )
+        assert rows.fetchall() == [("t1", 1), ("t2", 1), ("t3", 1)]
+        compact(folder, grace_s=0)
+
+
+def test_parts_go_on_after_a_failure_within_an_attempt(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    plain = Store.write
+    monkeypatch.setattr("depthrate.orchestrator.worker.attempt_runner.MAX_COMMIT_DELAY_S", 0.0)
+
+    def write(self: Store, path: str, content: bytes, *, durable: bool = False) -> None:
+        plain(self, path, content, durable=durable)
+        if path.startswith("trials/"):
+            written.append(path)
+            if len(written) == 1:
+                raise OSError("the answer was lost")
+
+    monkeypatch.setattr(Store, "write", write)
+    run_job(job(folder, [1, 2]), StopFlag())
+    assert len(written) == len(set(written)) == 2, "the same trial in two parts; one of them counts"
+    assert results_of(folder).sql("select trial_id, count(*) from trials group by 1").fetchall() == [("t1", 1)]
+
+
+def test_parts_of_one_attempt_may_hold_the_same_trial(store: Store) -> None:
+    """Each part also holds a trial that another attempt committed earlier, so that no part is fully visible."""
+    commit(store, B, ["t0", "t3"], hour=1)
+    commit(store, A, ["t0", "t1"], hour=2, part=0)
+    commit(store, A, ["t3", "t1", "t2"], hour=3, part=1)
+    for _ in range(2):
+        rows = results_of(store).sql("select trial_id, count(*) from metrics group by 1 order by 1").fetchall()
+        assert rows == [("t0", 6), ("t1", 6), ("t2", 6), ("t3", 6)]
+        compact(store, grace_s=0)
+
+
+def test_a_commit_is_never_written_over(store: Store) -> None:
+    commit(store, A, ["t1", "t2"], part=3)
+    before = store.list_many(["trials", "metrics"])
+    with pytest.raises(FileExistsError, match="commits are never overwritten"):
+        commit(store, A, ["t9"], part=3)
+    assert store.list_many(["trials", "metrics"]) == before
+
+
+def test_a_commit_whose_files_were_taken_away_meanwhile_has_failed(
+    folder: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process was suspended until it seemed lost, and a repair moved its files aside."""
+    monkeypatch.setattr("depthrate.storage.commits.commit.SUSPENDED_S", -1.0)
+    plain = Store.write
+
+    def write(self: Store, path: str, content: bytes, *, durable: bool = False) -> None:
+        if path.startswith("trials/"):
+            self.move(f"metrics/sweep=s/{A}.parquet", "quarantine/x")
+        plain(self, path, content, durable=durable)
+
+    monkeypatch.setattr(Store, "write", write)
+    with pytest.raises(FileNotFoundError, match="was suspended too long"):
+        commit(folder, A, ["t1"])
+
+
+def after_listing(monkeypatch: pytest.MonkeyPatch, folder: str, act: Callable[[], object], times: int = 1) -> None:
+    """Call a function right after a folder was listed, the first times."""
+    plain, remaining = Store.list, times
+
+    def listing(self: Store, listed: str = "") -> dict[str, int]:
+        nonlocal remaining
+        found = plain(self, listed)
+        if listed == folder and remaining:
+            remaining -= 1
+            act()
+        return found
+
+    monkeypatch.setattr(Store, "list", listing)
+
+
+def test_files_replaced_while_a_store_is_listed_leave_no_gap(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The manifests are listed before the compaction, the commits after it has deleted them."""
+    commit(folder, A, ["t1"])
+    commit(folder, B, ["t2"])
+    after_listing(monkeypatch, "manifest", lambda: compact(folder, grace_s=0))
+    snapshot = take_snapshot(folder)
+    assert snapshot.trial_ids() == {"t1", "t2"} and not snapshot.problems
+
+
+def test_a_store_that_never_comes_to_rest_is_said_to_be_so(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit(folder, A, ["t1"])
+    monkeypatch.setattr("depthrate.storage.commits.snapshot.RESCAN_DELAYS_S", (0.0, 0.0))
+    numbers = iter(range(1000))
+    plain = Store.list_many
+
+    def list_many(self: Store, folders: Sequence[str]) -> dict[str, int]:
+        listing = plain(self, folders)
+        folder.write(f"manifest/sweep=s/20260102T000000_{next(numbers):012d}.json", b"{}")
+        return listing
+
+    monkeypatch.setattr(Store, "list_many", list_many)
+    snapshot = take_snapshot(folder)
+    assert UNSTABLE_LISTING in {problem.reason for problem in snapshot.problems}
+
+
+def test_new_commits_are_no_reason_to_look_again(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit(folder, A, ["t1"])
+    looks = 0
+    plain = Store.list_many
+
+    def list_many(self: Store, folders: Sequence[str]) -> dict[str, int]:
+        nonlocal looks
+        looks += 1
+        listing = plain(self, folders)
+        commit(folder, f"20260101T000001_{looks:012d}", [f"n{looks}"])
+        return listing
+
+    monkeypatch.setattr(Store, "list_many", list_many)
+    assert "t1" in take_snapshot(folder).trial_ids() and looks == 2
+
+
+def test_commits_that_a_lagging_listing_hides_are_waited_for(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit(folder, A, ["t1"])
+    commit(folder, B, ["t2"])
+    clock, plain = [0.0], Store.list
+
+    def lagging(self: Store, listed: str = "") -> dict[str, int]:
+        return {path: size for path, size in plain(self, listed).items() if clock[0] >= 25 or B not in path}
+
+    monkeypatch.setattr(Store, "list", lagging)
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+
+    assert take_snapshot(folder).trial_ids() == {"t1"}
+    assert await_commits(folder, {"t1", "t2"}, sleep).trial_ids() == {"t1", "t2"} and 25 <= clock[0] < 60
+    clock[0] = -1000.0
+    assert await_commits(folder, {"t1", "t2"}, sleep).trial_ids() == {"t1"}, "at last it says what is to be seen"
+    clock[0] = 100.0
+    await_commits(folder, {"t1", "t2"}, sleep)
+    assert clock[0] == 100.0, "nobody waits for what is there"

@@ -28,9 +28,8 @@ from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.maintenance.repair import repair
 from depthrate.storage.maintenance.verify import verify
 from depthrate.sweeps.load import load_sweep
-from tests.support.tests_rows import commit
+from tests.support.tests_rows import A, B, commit
 
-A, B = "20260101T000000_aaaaaaaaaaaa", "20260101T000000_bbbbbbbbbbbb"
 ELSEWHERE = ("../x", "..", ".", "", "/etc", "a/b", ".hidden", "a\x00b", "a\nb", "x" * 300, 7, None)
 
 

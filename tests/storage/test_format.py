@@ -31,9 +31,8 @@ from depthrate.storage.maintenance.repair import repair
 from depthrate.storage.maintenance.verify import verify
 from depthrate.storage.tables.schema import TRIALS
 from tests.support.later_store import COLUMN, age
-from tests.support.tests_rows import commit, tables_of
+from tests.support.tests_rows import A, B, C, commit, tables_of
 
-A, B, C = (f"20260101T000000_00000000000{letter}" for letter in "abc")
 WRITERS = (
     ("compact",),
     ("verify", "--repair"),

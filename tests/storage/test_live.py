@@ -21,9 +21,8 @@ from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.maintenance.repair import repair
 from depthrate.storage.maintenance.verify import verify
 from depthrate.storage.query.sql_checks import QueryError
-from tests.support.tests_rows import commit
+from tests.support.tests_rows import A, B, commit
 
-A, B = (f"20260101T000000_00000000000{letter}" for letter in "ab")
 LATER = "20260101T000500_00000000000c"
 
 

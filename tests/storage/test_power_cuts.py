@@ -22,7 +22,7 @@ from tests.support.verbs import VERBS, Place, counting_trials, state
 
 IS_ALL = bool(os.environ.get("DEPTHRATE_ALL_POINTS"))
 DRAWS = 3
-SAMPLE = 8
+CUT_SAMPLE = 8
 """Number of disk states checked per verb in a sample."""
 
 
@@ -55,7 +55,7 @@ def test_after_a_power_cut_nothing_is_lost_and_calling_the_verb_again_ends_it(
     verb.call(place)
     after = state_without_hints(place.store)
     disks = list(disks_after_power_cuts(before, trace.steps, random.Random(0), DRAWS))
-    selected = disks if IS_ALL else random.Random(1).sample(disks, min(SAMPLE, len(disks)))
+    selected = disks if IS_ALL else random.Random(1).sample(disks, min(CUT_SAMPLE, len(disks)))
     for count, disk in selected:
         shutil.rmtree(work)
         write_disk(disk, work)

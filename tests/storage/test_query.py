@@ -1,27 +1,46 @@
-"""SQL over the views, read-only."""
+"""SQL over committed rows: views, files read, exports, features, and the end of a process."""
 
 from __future__ import annotations
 
+import datetime
 import gc
+import io
+import itertools
+import json
+import os
 import re
+import subprocess
+import sys
 from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import open_results, results_of
 from depthrate.storage.commits.commit import commit_trials
+from depthrate.storage.files.parquet import feature_bytes, open_parquet
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.maintenance.compact import compact
+from depthrate.storage.query.features import read_layer
 from depthrate.storage.query.results import Results
+from depthrate.storage.query.row_writers import write_csv, write_json, write_parquet
+from depthrate.storage.query.scan import TableDataset
 from depthrate.storage.query.sql_checks import QueryError
-from depthrate.storage.tables.from_task import task_table
+from depthrate.storage.tables.feature_file import FeatureFile
+from depthrate.storage.tables.from_task import layer_parts, task_table
+from depthrate.storage.tables.parameters import _parsed_by_arrow, _parsed_by_python
 from depthrate.storage.tables.schema import TableError
-from tests.support.tests_rows import commit
-
-A, B, C = (f"20260101T000000_00000000000{letter}" for letter in "abc")
+from tests.support.s3_server import S3Server
+from tests.support.tests_rows import A, B, C, commit
 
 
 def test_parameters_become_typed_columns(store: Store) -> None:
@@ -369,3 +388,320 @@ def test_a_query_is_ended_at_its_time_and_refused_beyond_its_memory(folder: Stor
 def test_a_curve_that_a_loop_logs_seldom_is_there_beside_one_that_it_logs_always(store: Store) -> None:
     commit_loop(store, "a1", [{"step": 3, "nc1": 0.5}])
     assert results_of(store).sql("select last_loss, accuracy, nc1 from results").fetchall() == [(1.0, 0.5, 0.5)]
+
+
+ALL_TYPES = duckdb.sql("select * from test_all_types()").columns
+EXPRESSIONS = {
+    "'a\\xE4'::blob": "a\\xE4",
+    "interval '1 month 3 days'": "1 month 3 days",
+    "{'a': interval '1 day'}": "{'a': 1 day}",
+    "union_value(a := 1)": "1",
+    "time '10:00:00'": "10:00:00",
+    "'101'::bit": "101",
+    "sum(2)": 2,
+    "170141183460469231731687303715884105727::hugeint": 2**127 - 1,
+    "1.50::decimal(4,2)": 1.5,
+    "map{1: 2.5, 2: 'nan'::double}": [[1, 2.5], [2, None]],
+    "timestamptz '2020-01-01 00:00:00+00'": "2020-01-01T00:00:00+00:00",
+}
+"""SQL and its value in JSON."""
+
+
+@pytest.mark.parametrize(("expression", "value"), EXPRESSIONS.items())
+def test_a_value_of_any_type_is_json(expression: str, value: object) -> None:
+    sink = io.StringIO()
+    write_json(duckdb.connect().sql(f"select {expression} as x, 1 as y, 2 as y"), sink)
+    assert json.loads(sink.getvalue()) == [{"x": value, "y": 2}]
+
+
+@pytest.mark.parametrize("column", ALL_TYPES)
+def test_each_type_of_duckdb_is_written_or_refused(column: str) -> None:
+    relation = duckdb.connect().sql(f'select "{column}" from test_all_types()')
+    written = 0
+    for write, sink in ((write_csv, io.StringIO()), (write_json, io.StringIO()), (write_parquet, io.BytesIO())):
+        try:
+            write(relation, sink)
+        except QueryError as error:
+            assert "::varchar" in str(error)
+        else:
+            written += 1
+    assert written or column == "empty_struct"
+
+
+def test_intervals_are_texts_in_parquet() -> None:
+    sink = io.BytesIO()
+    write_parquet(duckdb.sql("select interval '1 month 3 days' as x, 'a'::blob as y, 'b' as \"a \"\"b\""), sink)
+    assert pq.read_table(sink).to_pylist() == [{"x": "1 month 3 days", "y": b"a", 'a "b': "b"}]
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Record the number of files that each scan opened."""
+    counts: list[int] = []
+    matching = TableDataset._matching
+
+    def counted(self: TableDataset, filter: Any) -> Any:
+        files = matching(self, filter)
+        counts.append(len(files))
+        return files
+
+    monkeypatch.setattr(TableDataset, "_matching", counted)
+    return counts
+
+
+def test_one_trials_rows_open_its_file_alone(store: Store, opened: list[int]) -> None:
+    for number in range(20):
+        commit(store, f"a{number:02d}", [f"t{number:02d}{letter}" for letter in "abcd"], value=number)
+    results = results_of(store)
+    rows = results.sql("select min(nc1), count(*) from metrics where trial_id = 't07c'").fetchall()
+    assert rows == [(7.0, 6)] and opened == [1]
+    opened.clear()
+    assert results.sql("select count(*) from metrics where trial_id = 'none'").fetchall() == [(0,)] and opened == [0]
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ("trial_id in ('t01a', 't18d', 'none')", 2),
+        ("trial_id = 't01a' or nc1 > 23.5", 1 + 4),
+        ("trial_id <> 't01a'", 79),
+        ("not (trial_id = 't01a')", 79),
+        ("trial_id like 't1%'", 40),
+        ("trial_id >= 't19'", 4),
+        ("trial_id between 't03' and 't04z'", 8),
+        ("upper(trial_id) = 'T05B'", 1),
+        ("trial_id = 't0' || '5b'", 1),
+        ("trial_id is null", 0),
+        ("trial_id = (select max(trial_id) from trials)", 1),
+        ("trial_id in (select trial_id from trials where trial_id like '%b')", 20),
+        ("(trial_id = 't01a') is not true", 79),
+        ("coalesce(trial_id, 'x') = 't01a' and is_last", 1),
+        ("case when trial_id = 't01a' then layer = 0 else layer = 2 end", 80),
+    ],
+)
+@pytest.mark.slow
+def test_leaving_files_out_never_changes_an_answer(folder: Store, where: str, expected: int) -> None:
+    for number in range(20):
+        commit(folder, f"a{number:02d}", [f"t{number:02d}{letter}" for letter in "abcd"], value=number)
+    query = f"select count(distinct trial_id) from metrics where {where}"
+    assert results_of(folder).sql(query).fetchall() == [(expected,)]
+
+
+def test_features_of_a_layer_one_trial_after_another(store: Store) -> None:
+    commit(store, "a1", ["t1", "t2"], value=1.0)
+    commit(store, "a2", ["t2", "t3"], value=5.0, hour=1)
+    found = {trial: (labels.tolist(), features) for trial, labels, features in results_of(store).iter_features(layer=2)}
+    assert sorted(found) == ["t1", "t2", "t3"] and found["t2"][0] == [0, 1]
+    np.testing.assert_array_equal(found["t2"][1], np.arange(6, 12).reshape(2, 3) + 1.0)
+    np.testing.assert_array_equal(found["t3"][1], np.arange(6, 12).reshape(2, 3) + 5.0)
+
+
+def test_one_layer_of_a_large_file_is_a_small_part_of_the_bytes(s3: S3Server) -> None:
+    store = Store(s3.new_url())
+    commit(store, "a1", [f"t{number}" for number in range(8)], width=2**19)
+    results = results_of(store)
+    size = store.size("features/sweep=s/a1.parquet")
+    read = 0
+    opened = store.fs.open(store.full_path("features/sweep=s/a1.parquet")).__class__
+    fetch = opened._fetch_range
+
+    def counted(self: Any, start: int, end: int) -> bytes:
+        nonlocal read
+        read += end - start
+        return fetch(self, start, end)
+
+    opened._fetch_range = counted
+    try:
+        labels, features = results.features("t5", layer=2)
+    finally:
+        opened._fetch_range = fetch
+    assert labels.tolist() == [0, 1] and features.shape == (2, 2**19)
+    assert size is not None and read < size / 2, f"{read} of {size} bytes"
+
+
+def test_a_lazy_relation_is_read_in_batches(store: Store) -> None:
+    commit(store, "a1", ["t1", "t2"])
+    relation = results_of(store).sql("select * from metrics order by trial_id, step, layer", lazy=True)
+    batches = list(relation.filter("layer = 1").to_arrow_reader(2))
+    assert sum(batch.num_rows for batch in batches) == 4
+
+
+_VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=8),
+    st.sampled_from(["2026-01-01", "2026-01-01 10:00:00", "1", "null", "1e5", datetime.date.today().isoformat()]),
+    st.lists(st.integers(0, 5), max_size=3),
+    st.lists(st.floats(0, 1), max_size=3),
+    st.lists(st.text(max_size=3), max_size=2),
+    st.dictionaries(st.text(max_size=3), st.integers(0, 3), max_size=2),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(st.dictionaries(st.sampled_from(["a", "b", "depth"]), _VALUES), min_size=1, max_size=6))
+@example([{"a": 2**63}])
+@example([{"a": 2**53 + 1}, {"a": 0.5}])
+@example([{"a": [2**64]}])
+@pytest.mark.slow
+def test_parameters_read_by_arrow_are_those_read_by_python(rows: list[dict[str, Any]]) -> None:
+    texts = [json.dumps(row) for row in rows] * (1000 // len(rows) + 1)
+    fast, plain = _parsed_by_arrow(texts), _parsed_by_python(texts)
+    if fast is not None:
+        assert fast.keys() == plain.keys()
+        for name, column in fast.items():
+            assert column.type == plain[name].type or plain[name].null_count == len(plain[name]), name
+            assert column.to_pylist() == plain[name].to_pylist()
+
+
+def test_usual_parameters_are_read_by_arrow() -> None:
+    rows = [
+        {"depth": n, "lr": 0.1 * n, "arch": "rn1", "batch_size": None, "measure_steps": [], "b": True}
+        for n in range(1000)
+    ]
+    columns = _parsed_by_arrow([json.dumps(row) for row in rows])
+    assert columns is not None
+    assert columns["depth"].type == pa.int64() and columns["lr"].to_pylist() == [0.1 * n for n in range(1000)]
+    assert columns["batch_size"].null_count == 1000 and columns["measure_steps"].to_pylist()[0] == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is measured as Linux says it")
+def test_a_scan_of_many_files_does_not_hold_their_footers(folder: Store) -> None:
+    for number in range(120):
+        commit(folder, f"20260101T000000_{number:012x}", [f"t{number}"])
+    results = results_of(folder)
+    results.sql("select nc1 from metrics where trial_id = 't1'").fetchall()  # imports and start-up
+    before = _resident_bytes()
+    assert results.sql("select count(trial_id) from metrics").fetchall() != [(0,)]
+    assert (_resident_bytes() - before) / 120 < 150_000
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def part(trial, layer, num_rows, width=64, dtype=np.float32):
+    rng = np.random.default_rng([layer, num_rows])
+    columns = {
+        "layer": np.full(num_rows, layer),
+        "kind": np.full(num_rows, "sample"),
+        "label": np.arange(num_rows) % 3,
+        "sample_index": np.arange(num_rows),
+        "feature": rng.normal(size=(num_rows, width)).astype(dtype),
+    }
+    return task_table("features", columns, None, trial_id=trial, attempt_id="a")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_rows", [1, 700, 5000])
+def test_a_file_is_the_same_however_its_layers_come(tmp_path, num_rows):
+    parts = [part(trial, layer, num_rows) for trial in ("x", "y") for layer in range(7)]
+    whole = feature_bytes(pa.concat_tables(parts).combine_chunks())
+    store = Store(str(tmp_path))
+    for name, pieces in {"layers": parts, "trials": [pa.concat_tables(parts[:7]), pa.concat_tables(parts[7:])]}.items():
+        file = FeatureFile()
+        for piece in pieces:
+            file.add(piece)
+        written = file.write(store, f"features/{name}.parquet")
+        file.close()
+        content = store.read(written.path)
+        assert written.has_content(content) and written.rows == 14 * num_rows
+        one, other = open_parquet(content), open_parquet(whole)
+        assert one.read().equals(other.read())
+        sizes = [[f.metadata.row_group(i).num_rows for i in range(f.num_row_groups)] for f in (one, other)]
+        assert sizes[0] == sizes[1] and (num_rows < 5000 or sizes[0] == [5000] * 14)
+
+
+def test_vectors_of_two_lengths_are_refused():
+    file = FeatureFile()
+    file.add(part("x", 0, 3))
+    with pytest.raises(TableError, match="vectors of .*5.* after .*64"):
+        file.add(part("x", 1, 3, width=5))
+    file.close()
+
+
+def test_rows_that_come_after_the_store_has_refused_stand_behind_those_before(tmp_path, monkeypatch):
+    parts, store, file = (
+        [part(trial, layer, 5000) for trial in "xyz" for layer in range(2)],
+        Store(str(tmp_path)),
+        FeatureFile(),
+    )
+    for number, pieces in enumerate((parts[:2], parts[2:4], parts[4:])):
+        for piece in pieces:
+            file.add(piece)
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "write", mock.Mock(side_effect=OSError("full")))
+            for _ in range(2):
+                with pytest.raises(OSError, match="full"):
+                    file.write(store, f"features/refused-{number}.parquet")
+    written = file.write(store, "features/all.parquet")
+    file.close()
+    content = store.read(written.path)
+    assert written.has_content(content) and written.rows == 30_000
+    with open_parquet(content) as one, open_parquet(feature_bytes(pa.concat_tables(parts).combine_chunks())) as other:
+        assert one.read().equals(other.read()) and one.schema_arrow.equals(other.schema_arrow, check_metadata=True)
+        assert one.num_row_groups == other.num_row_groups
+
+
+def test_tables_iterators_and_what_has_parts():
+    class Kept:
+        def parts(self):
+            return iter([1, 2])
+
+    found = [list(layer_parts(content)) for content in (None, {"layer": [1]}, iter([1, 2]), Kept())]
+    assert found == [[], [{"layer": [1]}], [1, 2], [1, 2]]
+
+
+@pytest.mark.parametrize("url", ["memory://streams", "local"])
+def test_a_layer_takes_two_requests_and_one_more_where_the_file_is_large(tmp_path, url, monkeypatch):
+    store = Store(str(tmp_path) if url == "local" else url)
+    file = FeatureFile()
+    for layer in range(12):
+        file.add(part("x", layer, 5000))
+    written = file.write(store, "features/sweep=s/a.parquet")
+    file.close()
+    requests = []
+    read_range = Store.read_range
+    monkeypatch.setattr(Store, "read_range", lambda self, *given: requests.append(given) or read_range(self, *given))
+    for layer in (0, 5, 11):
+        requests.clear()
+        ((trial, labels, features),) = read_layer(store, written, layer, {"x": "a"})
+        expected = part("x", layer, 5000)
+        assert trial == "x" and labels.tolist() == expected["label"].to_pylist()
+        np.testing.assert_array_equal(features, np.stack(expected["feature"].to_pylist()))
+        footer, *others = requests
+        assert footer[2] == written.size and len(others) <= 2
+        assert sum(stop - start for _, start, stop in others) < 1.5 * written.size / 12
+    assert all(one != other for one, other in itertools.pairwise(requests))
+
+
+SCRIPT = """
+import os, sys
+import depthrate, s3fs
+import depthrate.storage.query.results, depthrate.storage.query.scan as scan
+
+def end(url):
+    scan.FETCH_BELOW = 0  # like files of a compaction, which are read in parts
+    depthrate.open(url).sql("select * from metrics limit 1").fetchall()
+    sys.exit(0)
+
+ends = []
+for _ in range(5):
+    child = os.fork()  # with all imports, and without store access
+    if child == 0:
+        end(sys.argv[1])
+    ends.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(ends)
+"""
+
+
+def test_no_process_aborts_that_ends_while_arrow_reads_ahead(s3: S3Server) -> None:
+    store = Store(s3.new_url())
+    for number in range(40):
+        commit(store, f"20260101T000000_0000000000{number:02d}", [f"t{number}"])
+    call = [sys.executable, "-c", SCRIPT, store.url]
+    result = subprocess.run(call, env={**os.environ, **s3.environment}, capture_output=True, text=True, timeout=240)
+    assert result.stdout == f"{[0] * 5}\n", result.stdout + result.stderr[-2000:]

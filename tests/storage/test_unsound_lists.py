@@ -19,9 +19,8 @@ from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.maintenance.repair import repair
 from depthrate.storage.maintenance.sweep_removal import plan_removal, remove_sweep, rows_of_trials
 from depthrate.storage.maintenance.verify import verify
-from tests.support.tests_rows import commit
+from tests.support.tests_rows import A, B, commit
 
-A, B = "20260101T000000_00000000000a", "20260101T000000_00000000000b"
 LIST, SPEC = "sweeps/c/t1.trials", "sweeps/c/t1.json"
 DAMAGE: dict[str, Callable[[Store], object]] = {
     "an emptied list": lambda store: store.write(LIST, b""),
@@ -44,7 +43,7 @@ def launch(store: Store, sweep: str, *trial_ids: str) -> None:
 
 
 @pytest.fixture
-def shared(folder: Store) -> Store:
+def relaunched(folder: Store) -> Store:
     """Sweep `a` was removed. Then `c` was launched, which requests its t1. `b` has t2."""
     launch(folder, "a", "t1")
     commit(folder, A, ["t1"], sweep="a")
@@ -65,41 +64,41 @@ def held(store: Store) -> set[str]:
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_nothing_is_purged_while_a_list_cannot_be_believed(shared: Store, damage: str) -> None:
-    DAMAGE[damage](shared)
+def test_nothing_is_purged_while_a_list_cannot_be_believed(relaunched: Store, damage: str) -> None:
+    DAMAGE[damage](relaunched)
     for _ in range(2):
-        (refused,) = compact(shared, grace_s=0).refused
+        (refused,) = compact(relaunched, grace_s=0).refused
         assert "the trials requested by sweep 'c' are unknown" in refused and "depthrate upgrade" in refused
-    assert held(shared) == {"t1", "t2"}
+    assert held(relaunched) == {"t1", "t2"}
     with pytest.raises(CorruptFileError):
-        plan_removal(shared, take_snapshot(shared), "b")
-    launch(shared, "c", "t1")
-    shared.delete("searches")
-    assert compact(shared, grace_s=0).refused == () and take_snapshot(shared).trial_ids() == {"t1", "t2"}
+        plan_removal(relaunched, take_snapshot(relaunched), "b")
+    launch(relaunched, "c", "t1")
+    relaunched.delete("searches")
+    assert compact(relaunched, grace_s=0).refused == () and take_snapshot(relaunched).trial_ids() == {"t1", "t2"}
 
 
-def test_the_command_says_so_and_ends_with_1(shared: Store) -> None:
-    shared.write(LIST, b"")
-    result = CliRunner().invoke(app, ["compact", "--grace", "0", "--store", shared.url])
+def test_the_command_says_so_and_ends_with_1(relaunched: Store) -> None:
+    relaunched.write(LIST, b"")
+    result = CliRunner().invoke(app, ["compact", "--grace", "0", "--store", relaunched.url])
     assert (
         result.exit_code == 1
         and "nothing was purged: sweeps/c/t1.trials was changed after it was written" in result.output
     )
 
 
-def test_a_repair_leaves_a_damaged_list_to_what_mends_it(shared: Store) -> None:
-    shared.write(LIST, b"")
-    (finding,) = verify(shared, builtin_columns()).findings
+def test_a_repair_leaves_a_damaged_list_to_what_mends_it(relaunched: Store) -> None:
+    relaunched.write(LIST, b"")
+    (finding,) = verify(relaunched, builtin_columns()).findings
     assert finding.path == LIST and "Launch the sweep again, or run depthrate upgrade" in finding.what
-    repair(shared, verify(shared, builtin_columns()))
-    compact(shared, grace_s=0)
-    assert held(shared) == {"t1", "t2"} and {LIST, SPEC} <= shared.list("sweeps").keys()
+    repair(relaunched, verify(relaunched, builtin_columns()))
+    compact(relaunched, grace_s=0)
+    assert held(relaunched) == {"t1", "t2"} and {LIST, SPEC} <= relaunched.list("sweeps").keys()
 
 
-def test_the_sweep_that_is_removed_may_be_the_damaged_one(shared: Store) -> None:
-    shared.write(LIST, b"")
-    remove_sweep(shared, plan_removal(shared, take_snapshot(shared), "c"))
-    assert not shared.list("sweeps/c") and compact(shared, grace_s=0).refused == ()
+def test_the_sweep_that_is_removed_may_be_the_damaged_one(relaunched: Store) -> None:
+    relaunched.write(LIST, b"")
+    remove_sweep(relaunched, plan_removal(relaunched, take_snapshot(relaunched), "c"))
+    assert not relaunched.list("sweeps/c") and compact(relaunched, grace_s=0).refused == ()
 
 
 def test_nothing_is_deleted_or_removed_while_a_manifest_cannot_be_read(folder: Store) -> None:

@@ -15,6 +15,9 @@ from depthrate.storage.files.paths import attempt_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.from_task import task_table
 
+A, B, C = (f"20260101T000000_{letter * 12}" for letter in "abc")
+"""Attempts, in the order of their names."""
+
 
 def tables_of(
     trial_id: str, attempt_id: str, value: float = 1.0, width: int = 3, dtype: type = np.float32

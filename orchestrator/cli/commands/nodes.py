@@ -14,7 +14,7 @@ from depthrate.orchestrator.cli.options import declared, json_option, launched_a
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.console.tables import make_console, print_json, print_table
 from depthrate.orchestrator.monitor.cost import NodeCost, compute_cost
-from depthrate.storage.attempts.records import read_records_of
+from depthrate.storage.attempts.records import read_records
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store, existing_store
 
@@ -29,7 +29,7 @@ def clear_node(sweep_ref: str, node: str, store: Store) -> None:
         ValueError: The sweep is unknown or never ran on this node.
     """
     (sweep,) = planned_trials(sweep_ref, store)
-    hosts = {str(record["host"]) for record in read_records_of(store, take_snapshot(store), sweep)}
+    hosts = {str(record["host"]) for record in read_records(store, take_snapshot(store), sweep=sweep)}
     if node not in hosts:
         raise UsageError(
             f"sweep {sweep!r} never ran on node {node!r}. It ran on: {', '.join(sorted(hosts)) or 'no node'}"
@@ -52,7 +52,7 @@ def show_nodes(sweep_ref: str, store: Store, *, as_json: bool) -> None:
     """
     (sweep,) = planned_trials(sweep_ref, store)
     snapshot = take_snapshot(store)
-    records = read_records_of(store, snapshot, sweep)
+    records = read_records(store, snapshot, sweep=sweep)
     rows = snapshot.trials.select(["trial_id", "attempt_id", "wall_s"]).to_pylist()
     costs = compute_cost(records, rows, time.time()).nodes.values()
     health = NodeHealth()

@@ -23,7 +23,7 @@ from depthrate.orchestrator.cli.options import (
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_table
 from depthrate.storage.attempts.clocks import require_clock
-from depthrate.storage.attempts.records import Record, read_records_of
+from depthrate.storage.attempts.records import Record, read_records
 from depthrate.storage.catalog.fits import rename_fits
 from depthrate.storage.catalog.removals import Removal, RemovalKind, restore
 from depthrate.storage.catalog.specs import LaunchedSpec, newest_specs, read_specs, write_spec
@@ -98,7 +98,7 @@ def _print_plan(console: Console, store: Store, snapshot: Snapshot, plan: Remova
 
 def _running(store: Store, snapshot: Snapshot, sweep: str) -> list[Record]:
     now = time.time()
-    return [record for record in read_records_of(store, snapshot, sweep) if is_live(record, now)]
+    return [record for record in read_records(store, snapshot, sweep=sweep) if is_live(record, now)]
 
 
 def _unknown(store: Store, sweep: str, snapshot: Snapshot) -> str:

@@ -108,7 +108,7 @@ def test_a_node_in_a_store_without_write_permission(folder: Store, monkeypatch: 
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(nodes, "write_cleared", refuse)
-    (host,) = nodes.read_records_of(folder, nodes.take_snapshot(folder), "s")
+    (host,) = nodes.read_records(folder, nodes.take_snapshot(folder), sweep="s")
     message = refusal("nodes", "s", "--clear", str(host["host"]), "--store", folder.url)
     assert "Permission denied" in message and "PermissionError" not in message and folder.url in message
 

@@ -1,0 +1,280 @@
+"""Removed rows, purges, decisions on code, and membership of trials."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import pytest
+
+from depthrate.orchestrator.analysis.columns import builtin_columns
+from depthrate.orchestrator.launch.launch_plan import check_sweep, make_plan
+from depthrate.storage.attempts.live_curves import write_live
+from depthrate.storage.attempts.searches import SearchRecords
+from depthrate.storage.catalog.code_decisions import DecisionKind, decide
+from depthrate.storage.catalog.removals import RemovalKind, remove, restore
+from depthrate.storage.catalog.specs import newest_specs, write_spec
+from depthrate.storage.catalog.tags import write_tag
+from depthrate.storage.commits.snapshot import take_snapshot
+from depthrate.storage.files.json_objects import read_with_digest, with_digest
+from depthrate.storage.files.paths import live_path
+from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance.compact import compact
+from depthrate.storage.maintenance.sweep_removal import plan_removal, remove_sweep, rows_of_trials
+from depthrate.storage.maintenance.verify import verify
+from depthrate.storage.query.results import QueryError, Results
+from depthrate.sweeps.load import sweep_of_spec
+from tests.support.storage_simulation import simulate_desk
+from tests.support.tests_rows import A, B, C, commit
+
+INTERLEAVINGS = int(os.environ.get("DEPTHRATE_INTERLEAVINGS", "12"))
+
+
+def launch(store: Store, sweep: str, *trial_ids: str) -> None:
+    write_spec(store, sweep, "-".join(trial_ids), {"name": sweep, "task": "t"}, trial_ids)
+
+
+def there(store: Store) -> set[str]:
+    return take_snapshot(store).trial_ids()
+
+
+@pytest.fixture
+def shared(store: Store) -> Store:
+    """Sweeps `a` (t1 t2) and `b` (t2 t3) that share t2, which a ran."""
+    launch(store, "a", "t1", "t2")
+    commit(store, A, ["t1", "t2"], sweep="a")
+    launch(store, "b", "t2", "t3")
+    commit(store, B, ["t3"], sweep="b")
+    return store
+
+
+def test_the_removal_of_a_sweep_keeps_what_another_asks_for(shared: Store) -> None:
+    going = plan_removal(shared, take_snapshot(shared), "a")
+    assert (going.trial_ids(), going.kept) == ({"t1"}, {"t2"}) and there(shared) == {"t1", "t2", "t3"}
+    remove_sweep(shared, going)
+    assert there(shared) == {"t2", "t3"} and set(newest_specs(shared)) == {"b"}
+    compact(shared, grace_s=3600)
+    assert len(take_snapshot(shared).removals.removals) == 1, "it may still be restored"
+    compact(shared, grace_s=0)
+    compact(shared, grace_s=0)
+    assert there(shared) == {"t2", "t3"}
+    stored = [t for source in take_snapshot(shared).sources for t in source.all_trials["trial_id"].to_pylist()]
+    assert sorted(stored) == ["t2", "t3"], "the row itself is gone"
+    assert not shared.list("removed") and verify(shared, builtin_columns()).findings == []
+
+
+def test_a_removed_sweep_comes_back_with_all_it_had(shared: Store) -> None:
+    before = {path: shared.read(path) for path in shared.list("sweeps")}
+    removal = remove_sweep(shared, plan_removal(shared, take_snapshot(shared), "a"))
+    compact(shared, grace_s=3600)
+    restore(shared, [removal])
+    assert {path: shared.read(path) for path in shared.list("sweeps")} == before
+    assert there(shared) == {"t1", "t2", "t3"} and not shared.list("removed") and not shared.list("removals")
+
+
+def test_a_trial_that_a_new_sweep_asks_for_comes_back_by_itself(shared: Store) -> None:
+    remove_sweep(shared, plan_removal(shared, take_snapshot(shared), "a"))
+    launch(shared, "c", "t1")
+    assert there(shared) == {"t1", "t2", "t3"}
+    compact(shared, grace_s=0)
+    assert there(shared) == {"t1", "t2", "t3"}, "nor does a compaction take it"
+
+
+def test_the_results_of_a_trial_go_for_every_sweep_until_it_runs_again(shared: Store) -> None:
+    removal = remove(shared, RemovalKind.TRIALS, "", rows_of_trials(take_snapshot(shared), ["t2"]))
+    assert there(shared) == {"t1", "t3"}
+    restore(shared, [removal])
+    assert there(shared) == {"t1", "t2", "t3"}
+    remove(shared, RemovalKind.TRIALS, "", rows_of_trials(take_snapshot(shared), ["t2"]))
+    commit(shared, C, ["t2"], sweep="b", hour=3)
+    for _ in range(2):
+        snapshot = take_snapshot(shared)
+        attempt = dict(zip(*(snapshot.trials[n].to_pylist() for n in ("trial_id", "attempt_id")), strict=True))
+        assert attempt == {"t1": A, "t2": C, "t3": B}
+        compact(shared, grace_s=0)
+
+
+def test_damaged_removals_hide_nothing_and_are_named(shared: Store) -> None:
+    remove_sweep(shared, plan_removal(shared, take_snapshot(shared), "a"))
+    (path,) = shared.list("removals")
+    shared.write(path, shared.read(path)[:-20])
+    snapshot = take_snapshot(shared)
+    assert snapshot.trial_ids() == {"t1", "t2", "t3"} and path in {problem.path for problem in snapshot.problems}
+    assert path in {finding.path for finding in verify(shared, builtin_columns()).findings}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_nothing_that_a_sweep_asks_for_is_lost_in_any_interleaving(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DEPTHRATE_INTERLEAVINGS=1000 tries more. A failure reports its seed and prints the schedule."""
+    for seed in range(INTERLEAVINGS):
+        simulate_desk(seed)
+
+
+def test_what_goes_meanwhile_does_not_stop_the_removal(shared: Store) -> None:
+    write_live(shared, "a", "p", A, {"t1": {"depth": 1}}, [("t1", {"step": 1, "loss": 1.0})])
+    going = plan_removal(shared, take_snapshot(shared), "a")
+    shared.delete(live_path("a", "p"))
+    remove_sweep(shared, going)
+    assert there(shared) == {"t2", "t3"} and set(newest_specs(shared)) == {"b"}
+
+
+REPORTS = {"sweep": "s", "reports": {"t1": {"values": {"5": 0.25, "10": math.nan}, "pruned_at": 10}}}
+
+
+def test_what_is_sealed_is_read_again() -> None:
+    fields = {"b": [1, 2.5, None, "é"], "a": {"x": 1e-300}}
+    assert read_with_digest(with_digest(fields)) == fields
+    assert read_with_digest(b'{"a": 1}') == {"a": 1}, "an older version wrote no digest"
+    with pytest.raises(ValueError, match="was changed after it was written"):
+        read_with_digest(with_digest(fields).replace(b"2.5", b"3.5"))
+
+
+def test_reports_of_trials_that_were_changed_do_not_count_and_are_named(store: Store) -> None:
+    path = f"searches/sweep=s/reports/{A}.json"
+    store.write(path, with_digest(REPORTS))
+    records = SearchRecords(store, "s")
+    records.refresh()
+    assert records.reports["t1"].pruned_at == 10 and not verify(store, builtin_columns()).findings
+    store.write(path, with_digest(REPORTS).replace(b"0.25", b"0.75"))
+    records = SearchRecords(store, "s")
+    records.refresh()
+    assert not records.reports
+    (finding,) = verify(store, builtin_columns()).findings
+    assert finding.path == path and "was changed after it was written" in finding.what
+
+
+def test_whose_checkpoint_it_is_counts_only_as_it_was_written(store: Store) -> None:
+    spec = {"name": "s", "task": "collapse", "params": {"arch": "rn1"}, "grid": {"depth": [2]}, "seeds": 4}
+    checked = check_sweep(sweep_of_spec(spec))
+    ids = [trial.trial_id for trial in checked.trials]
+    content = with_digest({"trial_ids": ids[:3], "wall_s": 1.0, "code_hash": None})
+    store.write("checkpoints/p1/pack.json", content)
+    assert ids[:3] in [pack.trial_ids for pack in make_plan(checked, store).packs]
+    store.write("checkpoints/p1/pack.json", content.replace(b"1.0", b"2.0"))
+    assert ids[:3] not in [pack.trial_ids for pack in make_plan(checked, store).packs]
+    (finding,) = verify(store, builtin_columns()).findings
+    assert "does not name the trials of its checkpoint (was changed after it was written)" in finding.what
+
+
+CODE_A, CODE_B = "a" * 32, "b" * 32
+
+
+def values(store: Store) -> dict[str, float]:
+    rows = Results(store, builtin_columns()).sql("select trial_id, nc1 from results order by 1").fetchall()
+    return {trial_id: round(nc1 - 5.2) for trial_id, nc1 in rows}
+
+
+def rerun(store: Store, version: str, *trial_ids: str) -> None:
+    decide(store, take_snapshot(store).decisions, DecisionKind.RERUN, "s", version, {version}, trial_ids)
+
+
+def test_what_was_decided_last_counts_before_and_after_compactions(store: Store) -> None:
+    commit(store, "20260101T000000_00000000000a", ["t1", "t2", "t3"], hour=1, value=1.0, code_hash=CODE_A)
+    commit(store, "20260101T000000_00000000000b", ["t1", "t2"], hour=2, value=2.0, code_hash=CODE_B)
+    assert values(store) == {"t1": 1, "t2": 1, "t3": 1}, "the earliest wins while nothing is decided"
+    rerun(store, CODE_B, "t1", "t3")
+    expected = {"t1": 2, "t2": 1}
+    assert values(store) == expected, "t3 has to run again"
+    for _ in range(2):
+        assert compact(store, grace_s=0).damaged == ()
+        assert values(store) == expected
+    results = Results(store, builtin_columns())
+    assert results.features("t1", layer=1)[1].min() == 2.0 and results.features("t2", layer=1)[1].min() == 1.0
+    assert {trial for trial, _, _ in results.iter_features(1)} == {"t1", "t2"}
+    rerun(store, CODE_A, "t1", "t2", "t3")
+    assert values(store) == {"t1": 1, "t2": 1, "t3": 1}, "a compaction has chosen nothing for good"
+    assert len(store.list("manifest")) == 1
+
+
+def test_a_straggler_of_the_old_code_does_not_count(store: Store) -> None:
+    commit(store, "20260101T000000_00000000000a", ["t1"], hour=1, value=1.0, code_hash=CODE_A)
+    rerun(store, CODE_B, "t1", "t2")
+    commit(store, "20260101T000000_00000000000c", ["t1", "t2"], hour=3, value=3.0, code_hash=CODE_A)
+    assert values(store) == {}
+    commit(store, "20260101T000000_00000000000b", ["t1"], hour=2, value=2.0, code_hash=CODE_B)
+    assert values(store) == {"t1": 2}
+
+
+def test_rows_of_unknown_code_count_until_it_is_decided_otherwise(store: Store) -> None:
+    commit(store, "20260101T000000_00000000000a", ["t1"], hour=1, value=1.0)
+    commit(store, "20260101T000000_00000000000b", ["t1"], hour=2, value=2.0, code_hash=CODE_B)
+    assert values(store) == {"t1": 1}
+    rerun(store, CODE_B, "t1")
+    compact(store, grace_s=0)
+    assert values(store) == {"t1": 2}
+
+
+def launch_spec(store: Store, sweep: str, spec: str, *trial_ids: str) -> None:
+    write_spec(store, sweep, spec, {"name": sweep, "task": "t"}, trial_ids)
+
+
+def counted(store: Store, query: str) -> list[tuple[object, ...]]:
+    return Results(store, builtin_columns()).sql(query).fetchall()
+
+
+def test_queries_scoped_to_each_of_two_sweeps_that_share_trials_are_right(store: Store) -> None:
+    launch_spec(store, "a", "1", "t1", "t2")
+    commit(store, A, ["t1", "t2"], sweep="a")
+    launch_spec(store, "b", "2", "t2", "t3")
+    commit(store, B, ["t3"], sweep="b", value=5.0)
+    for _ in range(2):
+        by_sweep = counted(
+            store, "select sweep, list(trial_id order by trial_id) from results group by sweep order by 1"
+        )
+        assert by_sweep == [("a", ["t1", "t2"]), ("b", ["t2", "t3"])]
+        assert counted(store, "select count(*), sum(nc1) from results where sweep = 'b'")[0] == (2, pytest.approx(16.4))
+        assert counted(store, "select count(*) from trials t join metrics m using (trial_id) where t.sweep = 'b'") == [
+            (12,)
+        ]
+        assert counted(store, "select count(*), count(distinct trial_id) from results") == [(3, 3)], (
+            "no sweep, no doubles"
+        )
+        scoped = Results(store, builtin_columns()).for_sweep("b")
+        assert scoped.sql("select count(*), min(sweep), max(sweep) from trials").fetchall() == [(2, "b", "b")]
+        for table in ("metrics", "curves", "features"):
+            assert scoped.sql(f"select distinct trial_id from {table} order by 1").fetchall() == [("t2",), ("t3",)]
+        assert [trial_id for trial_id, _, _ in scoped.iter_features(1)] == ["t2", "t3"]
+        compact(store, grace_s=0)
+    with pytest.raises(QueryError, match="no committed trials of sweep 'd' in .*Sweeps: a, b"):
+        Results(store, builtin_columns()).for_sweep("d")
+
+
+def test_what_an_earlier_launch_asked_for_is_not_mixed_with_what_the_sweep_is_now(store: Store) -> None:
+    launch_spec(store, "a", "1", "t1", "t2")
+    commit(store, A, ["t1", "t2"], sweep="a")
+    launch_spec(store, "a", "2", "t2", "t3")
+    commit(store, B, ["t3"], sweep="a")
+    by_sweep = counted(store, "select sweep, list(trial_id order by trial_id) from trials group by sweep order by 1")
+    assert by_sweep == [("a", ["t2", "t3"]), ("a@1", ["t1"])]
+    launch_spec(store, "a", "1", "t1", "t2")  # the first list again
+    assert ("a", ["t1", "t2"]) in counted(store, "select sweep, list(trial_id order by 1) from trials group by sweep")
+
+
+def test_without_a_list_of_trials_a_sweep_has_what_was_committed_for_it(store: Store) -> None:
+    commit(store, A, ["t1"], sweep="nameless")
+    write_spec(store, "old", "1", {"name": "old", "task": "t"})
+    commit(store, B, ["t2"], sweep="old")
+    write_spec(store, "tuned", "1", {"name": "tuned", "task": "t", "search": {"trials": 2}}, ["t1"])
+    commit(store, C, ["t3"], sweep="tuned")
+    by_sweep = counted(store, "select sweep, list(trial_id order by trial_id) from trials group by sweep order by 1")
+    assert by_sweep == [("old", ["t2"]), ("tuned", ["t1", "t3"])]
+
+
+def test_tags_stand_beside_the_trials(store: Store) -> None:
+    commit(store, A, ["t1", "t2"])
+    write_tag(store, "odd", ["t1", "t2"], is_set=True)
+    write_tag(store, "seen", ["t1"], is_set=True)
+    write_tag(store, "odd", ["t2"], is_set=False)
+    assert counted(store, "select trial_id, tags from results order by 1") == [("t1", ["odd", "seen"]), ("t2", None)]
+    assert counted(store, "select trial_id from trials where list_contains(tags, 'odd')") == [("t1",)]
+
+
+def test_a_renamed_column_is_said_and_the_views_are_listed(folder: Store) -> None:
+    commit(folder, A, ["t1"], params={"depth": 2, "nc1": 3})
+    commit(folder, B, ["t2"], params={"depth": 2, "steps": 60})
+    with pytest.raises(QueryError, match="Parameter steps is column param_steps here"):
+        counted(folder, "select steps from results")
+    assert [row[0] for row in counted(folder, "show tables")] == [
+        *("trials", "metrics", "curves", "features", "live", "attempts", "fits", "results")
+    ]

@@ -1,0 +1,351 @@
+"""Columns of tables: names, types, former columns, parameters."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import asdict
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from depthrate.orchestrator.analysis.columns import builtin_columns, columns_of
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.storage.commits.commit import commit_trials
+from depthrate.storage.files.parquet import DataFile
+from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance.compact import compact
+from depthrate.storage.maintenance.repair import repair
+from depthrate.storage.maintenance.verify import verify
+from depthrate.storage.query.results import Results
+from depthrate.storage.query.sql_checks import QueryError, check_expression
+from depthrate.storage.tables import custom_columns as own_columns_module
+from depthrate.storage.tables.custom_columns import claim_columns, custom_columns
+from depthrate.storage.tables.from_task import task_table
+from depthrate.storage.tables.parameters import with_parameter_columns
+from depthrate.storage.tables.schema import TRIALS, Columns, TableError
+from depthrate.tasks.parameters import Parameter, ParameterError
+from depthrate.tasks.registry import registered_task
+from tests.support.tests_rows import A, B, C, commit, tables_of
+
+
+def table(rows: list[dict[str, object]], name: str = "metrics") -> pa.Table:
+    return task_table(name, rows, builtin_columns(), trial_id="t", attempt_id=A)
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ('a"b', "has a quotation mark"),
+        ("", "is empty"),
+        ("  ", "is empty"),
+        ("a\x00b", "has characters that cannot be printed"),
+        ("a\x1b[2Jb", "has characters that cannot be printed"),
+        ("a\nb", "has characters that cannot be printed"),
+        ("\ud800", "has characters that cannot be printed"),
+        ("x" * 61, "has more than 60 characters"),
+        ("NC1", "columns 'NC1' and 'nc1' have the same name in SQL"),
+        ("Trial_ID", "columns 'Trial_ID' and 'trial_id' have the same name in SQL"),
+    ],
+)
+def test_a_column_that_nobody_could_name_is_refused(name: str, what: str) -> None:
+    with pytest.raises(TableError) as caught:
+        table([{"layer": 1, "nc1": 1.0, name: 2.0}])
+    assert what in str(caught.value)
+
+
+def test_two_own_columns_may_not_differ_in_capitals_alone() -> None:
+    with pytest.raises(TableError, match="'bend' and 'Bend'|'Bend' and 'bend'"):
+        table([{"layer": 1, "bend": 1.0, "Bend": 2.0}])
+
+
+def test_texts_that_no_file_can_hold_are_written_out() -> None:
+    converted = table([{"layer": 1, "note": "half \ud800 of a pair", "split": "tr\udcffain"}])
+    assert converted["note"].to_pylist() == ["half \\ud800 of a pair"] and converted["split"].to_pylist() == [
+        "tr\\udcffain"
+    ]
+
+
+@pytest.mark.parametrize(("column", "value"), [("layer", 1.5), ("step", 0.1), ("layer", float("nan"))])
+def test_a_layer_that_is_no_whole_number_is_not_cut_to_one(column: str, value: float) -> None:
+    with pytest.raises(TableError, match=f"column '{column}' holds .*, expected an int"):
+        table([{"layer": 1, "nc1": 1.0, column: value}])
+    assert table([{"layer": 2.0, "nc1": 1.0}])["layer"].to_pylist() == [2]
+
+
+def write_as_before(store: Store, name: str) -> None:
+    """Commit a trial with a column of this name, as versions did that accepted it."""
+    metrics = tables_of("t1", A)["metrics"].append_column(name, pa.array([7.0] * 6))
+    row = {
+        "trial_id": "t1",
+        "sweep": "s",
+        "task": "t",
+        "attempt_id": A,
+        "status": "ok",
+        "params": json.dumps({"depth": 2}),
+    }
+    tables = {"metrics": [metrics]}
+    commit_trials(store, sweep="s", attempt_id=A, part=None, trials=[row], tables=tables, columns=builtin_columns())
+
+
+@pytest.mark.parametrize("name", ['a"b', "", "NC1", "host", "Wall_S"])
+def test_a_store_that_has_such_a_column_is_read_all_the_same(folder: Store, name: str) -> None:
+    write_as_before(folder, name)
+    commit(folder, "20260101T000000_bbbbbbbbbbbb", ["t2"], sweep="other")
+    results = Results(folder, builtin_columns())
+    rows = results.sql("select trial_id, nc1, host from results order by 1").fetchall()
+    assert [row[0] for row in rows] == ["t1", "t2"] and all(nc1 == pytest.approx(6.2) for _, nc1, _ in rows)
+    assert all(host is None for _, _, host in rows)
+    if name == 'a"b':
+        assert results.sql('select "a""b" from results where trial_id = \'t1\'').fetchall() == [(7.0,)]
+    elif name in ("", "NC1"):
+        assert any("in SQL the name of another column" in problem.reason for problem in results.problems)
+
+
+def test_parameters_that_differ_in_capitals_alone_have_columns_of_their_own(folder: Store) -> None:
+    commit(folder, A, ["t1"], params={"n": 3, "N": 5, "Host": 7})
+    rows = Results(folder, builtin_columns()).sql('select n, "param_N", "param_Host" from results').fetchall()
+    assert rows == [(3, 5, 7)]
+
+
+@pytest.mark.parametrize("value", ["\ud800", "a\x00b"])
+def test_a_parameter_that_is_no_text_is_refused(value: str) -> None:
+    with pytest.raises(ParameterError, match="parameter 'flag' is .*, expected a str"):
+        Parameter(name="flag", kind="str").check(value)
+
+
+def test_a_question_that_is_no_text_is_refused(folder: Store) -> None:
+    commit(folder, A, ["t1"])
+    with pytest.raises(QueryError, match="contains invalid characters"):
+        Results(folder, builtin_columns()).sql("select '\ud800'")
+    with pytest.raises(QueryError, match="contains invalid characters"):
+        check_expression("nc1 > '\ud800'", None)
+
+
+@pytest.mark.parametrize(
+    "text", ["a), (b", "a > 1) or (b > 1", "a as x", "a from results", "a > 1; select 1", "", "-- a"]
+)
+def test_an_expression_cannot_leave_its_parentheses(text: str) -> None:
+    with pytest.raises(QueryError, match="is not an SQL expression"):
+        check_expression(text, {"a": "DOUBLE", "b": "DOUBLE"})
+    with pytest.raises(QueryError, match="is not an SQL expression"):
+        check_expression(text, None)
+
+
+def test_only_a_similar_column_is_suggested() -> None:
+    columns = {"depth": "INTEGER", "deviations": "DOUBLE", "patch_size": "INTEGER"}
+    with pytest.raises(QueryError, match='Did you mean "depth"\\?$'):
+        check_expression("dpeth > 2", columns)
+    with pytest.raises(QueryError) as caught:
+        check_expression("xyzzy > 2", columns)
+    assert "Did you mean" not in str(caught.value)
+
+
+def commit_note(store: Store, attempt_id: str, trial_id: str, note: object, sweep: str = "s") -> None:
+    kind = pa.string() if isinstance(note, str) else pa.float64()
+    metrics = tables_of(trial_id, attempt_id)["metrics"].append_column("note", pa.array([note] * 6, kind))
+    row = {"trial_id": trial_id, "sweep": sweep, "task": "t", "attempt_id": attempt_id, "status": "ok"}
+    commit_trials(
+        store,
+        sweep=sweep,
+        attempt_id=attempt_id,
+        part=None,
+        trials=[{**row, "params": json.dumps({"depth": 2})}],
+        tables={"metrics": [metrics]},
+        columns=builtin_columns(),
+    )
+
+
+def both_types(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Create the store of two workers that were first to write 0.5 and "none", before claims were unique."""
+    commit_note(store, A, "t1", 0.5)
+    with monkeypatch.context() as patch:
+        patch.setattr("depthrate.storage.commits.commit.claim_columns", lambda *_: None)
+        commit_note(store, B, "t2", "none")
+    store.write("columns/metrics/string=note", b"")
+    commit_note(store, C, "t3", 0.25)
+
+
+def test_of_two_writers_at_once_one_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both read the claims before either writes. Then each claims its type."""
+    meet, failures = threading.Barrier(2), []
+    look = custom_columns
+    looked = threading.local()
+
+    def look_together(store: Store, table: str) -> dict[str, str]:
+        claims = look(store, table)
+        if not getattr(looked, "once", False):
+            looked.once = True
+            meet.wait(timeout=30)
+        return claims
+
+    monkeypatch.setattr(own_columns_module, "custom_columns", look_together)
+
+    def write(note: object, attempt_id: str, trial_id: str) -> None:
+        try:
+            commit_note(store, attempt_id, trial_id, note)
+        except TableError as error:
+            failures.append(str(error))
+
+    threads = [threading.Thread(target=write, args=values) for values in ((0.5, A, "t1"), ("none", B, "t2"))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (refused,) = failures
+    assert "column 'note' holds" in refused and "since an earlier commit" in refused
+    monkeypatch.undo()
+    winner = custom_columns(store, "metrics")["note"]
+    assert winner in refused or {"double": "numbers", "string": "text"}[winner] in refused
+    results = Results(store, builtin_columns())
+    assert results.sql("select count(*) from results where note is not null").fetchall() == [(1,)]
+    commit_note(store, C, "t3", 0.25 if winner == "double" else "some")
+    assert compact(store, grace_s=0).damaged == ()
+    assert verify(store, builtin_columns()).findings == [], "who is refused takes its claim back"
+
+
+def test_a_claim_is_not_written_over(folder: Store) -> None:
+    claim_columns(folder, "metrics", {"note": "double"})
+    before = folder.list("columns")
+    claim_columns(folder, "metrics", {"note": "double"})
+    assert folder.list("columns") == before and len(before) == 1
+    with pytest.raises(TableError, match="holds text, but in store .* it holds numbers since an earlier commit"):
+        claim_columns(folder, "metrics", {"note": "string"})
+
+
+def test_a_store_with_both_is_compacted_named_and_mended(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    both_types(folder, monkeypatch)
+    result = compact(folder, grace_s=0)
+    assert result.damaged == (f"trials/sweep=s/{B}.parquet",) and result.commits == 2, "it does not refuse the others"
+    results = Results(folder, builtin_columns())
+    assert results.sql("select count(*) from trials").fetchall() == [(3,)]
+    results.sql("select nc1 from results").fetchall()
+    assert any("verify --repair renames one" in problem.reason for problem in results.problems)
+    verification = verify(folder, builtin_columns())
+    assert {finding.kind for finding in verification.findings} == {"two types"} and len(verification.findings) == 2
+    assert any("'note' is a text, but a number since" in finding.what for finding in verification.findings)
+    mended = repair(folder, verification)
+    assert mended.pending == set() and mended.saved == 1
+    results = Results(folder, builtin_columns())
+    rows = results.sql("select trial_id, note, note_text, nc1 is not null from results order by 1").fetchall()
+    assert rows == [("t1", 0.5, None, True), ("t2", None, "none", True), ("t3", 0.25, None, True)]
+    assert verify(folder, builtin_columns()).findings == [] and results.problems == []
+    assert compact(folder, grace_s=0).damaged == ()
+    assert Results(folder, builtin_columns()).sql("select count(note_text) from results").fetchall() == [(1,)]
+
+
+FORMER = {"metrics": {"tilt": "scalar", "tilts": "vector"}, "curves": {"sway": "scalar"}}
+NOW = Columns({"metrics": {"nc1": "scalar"}, "curves": {"loss": "scalar"}}, former=lambda: FORMER)
+THEN = Columns({table: {**kinds, **FORMER[table]} for table, kinds in NOW.standard.items()})
+
+
+def write(store: Store, attempt_id: str, columns: Columns, **row: Any) -> None:
+    """Commit a trial `t_<attempt>` with one row of metrics."""
+    trial_id = f"t_{attempt_id[-1]}"
+    table = task_table("metrics", [{"step": 1, **row}], columns, trial_id=trial_id, attempt_id=attempt_id)
+    trial = {"trial_id": trial_id, "sweep": "s", "task": "t", "attempt_id": attempt_id, "status": "ok"}
+    trials = [{**trial, "params": json.dumps({"depth": 1})}]
+    commit_trials(
+        store, sweep="s", attempt_id=attempt_id, part=None, trials=trials, tables={"metrics": [table]}, columns=columns
+    )
+
+
+def write_in_former_version(store: Store, attempt_id: str, monkeypatch: pytest.MonkeyPatch, **row: Any) -> None:
+    """Commit as versions did in which the former columns were standard."""
+    with monkeypatch.context() as patch:
+        named = lambda file: {name: value for name, value in asdict(file).items() if name != "names_all"}  # noqa: E731
+        patch.setattr(DataFile, "to_json", named)
+        write(store, attempt_id, THEN, **row)
+
+
+def columns(store: Store, table: str = "metrics") -> set[str]:
+    return set(Results(store, NOW).sql(f"select * from {table}").columns)
+
+
+def test_a_store_has_the_columns_of_the_tasks_that_are_in_it(folder: Store) -> None:
+    write(folder, A, NOW, nc1=0.5)
+    assert "nc1" in columns(folder) and not columns(folder) & FORMER["metrics"].keys()
+    write(folder, B, NOW, nc1=0.5, tilt=0.25)  # a task that returns a former column without declaring it
+    assert columns(folder) & FORMER["metrics"].keys() == {"tilt"}
+    assert Results(folder, NOW).sql("select tilt from metrics order by trial_id").fetchall() == [(None,), (0.25,)]
+
+
+def test_files_of_before_show_all_that_they_hold_through_a_compaction(
+    folder: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_in_former_version(folder, A, monkeypatch, nc1=0.5, tilt=0.25, tilts=[1.0, 2.0])
+    write(folder, B, NOW, nc1=0.75)
+    for _ in ("as written", "compacted"):
+        rows = Results(folder, NOW).sql("select nc1, tilt, tilts from metrics order by trial_id").fetchall()
+        assert rows == [(0.5, 0.25, [1.0, 2.0]), (0.75, None, None)]
+        checked = verify(folder, NOW)
+        assert not checked.findings and not checked.newer
+        compact(folder)
+    write(folder, C, NOW, tilt=0.125)
+    assert Results(folder, NOW).sql("select sum(tilt) from metrics").fetchall() == [(0.375,)]
+
+
+def test_a_former_column_keeps_its_type(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_in_former_version(folder, A, monkeypatch, tilt=0.25)
+    with pytest.raises(TableError, match="tilt"):
+        write(folder, B, NOW, tilt="left")
+    with pytest.raises(TableError, match="tilt"):
+        Columns(NOW.standard, own={"metrics": {"tilt": "vector"}}, former=NOW.former)
+    assert Results(folder, NOW).sql("select tilt from metrics").fetchall() == [(0.25,)]
+
+
+def test_the_papers_tasks_bring_their_columns(folder: Store) -> None:
+    commit(folder, A, ["t1"])
+    declared = {m.name for m in registered_task("words").measurements if m.per == "layer"}
+    core = builtin_columns().standard["metrics"].keys()
+    assert declared - core and not declared - core & set(results_of(folder).sql("select * from metrics").columns)
+    with_words = results_of(folder, registered_task("words")).sql("select * from metrics").columns
+    assert declared <= set(with_words), "a task's own are there before it has committed anything"
+    write(folder, B, columns_of(registered_task("words")), norm_mean=2.0)
+    assert declared <= set(results_of(folder).sql("select * from metrics").columns)
+
+
+ADDED = {("law", 1): {"eps": 0.5, "sizes": [1, 2], "mode": "a"}, ("other", 1): {}}
+
+
+def typed_columns(*rows, added=ADDED):
+    """Return the typed_columns of rows (task, version, attempt, parameters)."""
+    fields = {name: [None] * len(rows) for name in TRIALS.names}
+    for name, values in zip(("task", "task_version", "attempt_id", "params"), zip(*rows, strict=True), strict=True):
+        fields[name] = [json.dumps(value) for value in values] if name == "params" else list(values)
+    table = with_parameter_columns(pa.table(fields, TRIALS), lambda task, version: added.get((task, version), {}))
+    return {name: table[name].to_pylist() for name in table.column_names[len(TRIALS) :]}
+
+
+@pytest.mark.parametrize("times", [1, 600])  # large numbers use another reader
+def test_trials_from_before_show_the_value_of_before(times):
+    table = typed_columns(
+        *[("law", 1, "a1", {"depth": 2}), ("law", 1, "a2", {"depth": 3, "eps": 1.5, "mode": "b"})] * times
+    )
+    expected = {"depth": [2, 3], "eps": [0.5, 1.5], "mode": ["a", "b"], "sizes": [[1.0, 2.0]] * 2}
+    assert table == {name: values * times for name, values in expected.items()}
+
+
+def test_a_column_that_no_trial_has_is_there():
+    assert typed_columns(("law", 1, "a1", {})) == {"eps": [0.5], "sizes": [[1.0, 2.0]], "mode": ["a"]}
+
+
+def test_null_is_a_value_and_other_tasks_and_versions_stay_as_they_are():
+    rows = [("law", 1, "a1", {"eps": None}), ("law", 2, "a2", {"depth": 1}), ("other", 1, "a3", {"depth": 2})]
+    table = typed_columns(*rows, added={("law", 1): {"eps": 0.5}, ("other", 1): {}})
+    assert table == {"eps": [None, None, None], "depth": [None, 1, 2]}
+
+
+def test_a_text_that_looks_like_the_key_is_none():
+    assert typed_columns(("law", 1, "a1", {"note": '"eps": 3, "mode":'}))["eps"] == [0.5]
+
+
+def test_without_added_parameters_nothing_is_filled_in():
+    assert typed_columns(("law", 1, "a1", {"depth": 2}), added={}) == {"depth": [2]}
+
+
+@pytest.mark.parametrize("values", [[[], None], [[], [None]], [[None, None], [], None]])
+def test_lists_without_a_number_are_lists_of_numbers(values):
+    rows = [("law", 1, f"a{index}", {"milestones": value}) for index, value in enumerate(values)]
+    assert typed_columns(*rows, added={}) == {"milestones": values}
