@@ -38,14 +38,8 @@ BOMBS = {
         "aliases expand to",
     ),
     "an alias of itself": ("name: &a [*a]\n" + BODY[11:], "line 1: an alias refers to its own parent"),
-    "tiny steps": (
-        search("sampler: grid", "step: 1e-300"),
-        "step is 1e-300, which makes more than 10\\^15 values",
-    ),
-    "tiny steps for tpe": (
-        search("sampler: tpe", "step: 1e-300"),
-        "more than 10\\^15 values. Use a larger step",
-    ),
+    "tiny steps": (search("sampler: grid", "step: 1e-300"), "step is 1e-300, which makes more than 10\\^15 values"),
+    "tiny steps for tpe": (search("sampler: tpe", "step: 1e-300"), "more than 10\\^15 values. Use a larger step"),
     "small steps": (search("sampler: grid", "step: 1e-9"), "has 900,000,001 combinations, sampler grid"),
     "a wide grid search": (
         BODY + "search: {objective: nc1, sampler: grid, params: {steps: {low: 1, high: 1000000000000000}}}\n",

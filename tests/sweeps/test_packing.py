@@ -42,11 +42,7 @@ def task_of(most=4, fused=True, estimate_s=lambda params: params["depth"] * para
 @pytest.mark.parametrize(
     ("shapes", "workers", "words"),
     [
-        (
-            [(2, 8), (3, 8), (5, 8)],
-            1,
-            "all packs have one trial: trials of a pack share depth",
-        ),
+        ([(2, 8), (3, 8), (5, 8)], 1, "all packs have one trial: trials of a pack share depth"),
         ([(2, 8), (2, 8), (2, 8)], 3, "all packs have one trial, so that each of 3 workers has a pack"),
         ([(2, 8), (2, 8), (3, 8)], 1, "1 of 2 packs have one trial: trials of a pack share depth"),
         ([(2, 8), (2, 8), (2, 8)], 1, None),

@@ -54,11 +54,7 @@ D2 = {"depth": 2}
     ("names", "spec", "expected"),
     [
         ("depth", {"params": D2}, [(2,)]),
-        (
-            "depth width",
-            {"grid": {"depth": [2, 3], "width": [8, 16]}},
-            [(2, 8), (2, 16), (3, 8), (3, 16)],
-        ),
+        ("depth width", {"grid": {"depth": [2, 3], "width": [8, 16]}}, [(2, 8), (2, 16), (3, 8), (3, 16)]),
         ("depth width", {"zip": {"depth": [2, 3], "width": [8, 16]}}, [(2, 8), (3, 16)]),
         (
             "depth width lr",
@@ -179,10 +175,7 @@ def test_every_value_is_checked_and_derived_once(monkeypatch):
             "'lr' is set in derive and in .*include",
         ),
         ({"params": D2, "seeds": 2, "include": [{"seed": 7}]}, "'seed' is set in .*include"),
-        (
-            {"params": D2, "seeds": 2, "grids": [{"grid": {"seed": [7]}}]},
-            "'seed' is set in .*grids",
-        ),
+        ({"params": D2, "seeds": 2, "grids": [{"grid": {"seed": [7]}}]}, "'seed' is set in .*grids"),
         ({"params": D2 | {"seed": 1}, "seeds": 2}, "'seed' is set in params and by seeds"),
         ({"grid": {"depth": []}}, "axis 'depth' in grid is empty"),
         (

@@ -46,11 +46,8 @@ def test_the_same_value_written_differently_is_one_trial(one, other):
 
 @pytest.mark.parametrize("change", [{"depth": 5}, {"seed": 1}, {"exponent": 0.5000000000000001}, {"extra": None}])
 def test_any_other_value_is_another_trial(change):
-    assert trial_id_of("law", 1, PARAMS | change) != trial_id_of("law", 1, PARAMS)
-
-
-def test_task_and_version_are_part_of_the_identity():
-    assert len({trial_id_of("law", 1, PARAMS), trial_id_of("law", 2, PARAMS), trial_id_of("other", 1, PARAMS)}) == 3
+    others = [trial_id_of("law", 1, PARAMS | change), trial_id_of("law", 2, PARAMS), trial_id_of("other", 1, PARAMS)]
+    assert trial_id_of("law", 1, PARAMS) not in others
 
 
 TEXTS = st.text('aé\u2028\U0001f600"%{}\\\n ', max_size=3)
@@ -101,14 +98,11 @@ def test_making_many_gives_the_ids_of_the_definition(case, task, version):
         )
 
 
-def test_a_list_that_changed_is_written_anew():
+def test_a_list_that_changed_is_written_anew_and_nan_is_refused_again():
     steps, writer = [1], CanonicalWriter(["steps"])
     assert writer.write({"steps": steps}) == '{"steps":[1]}'
     steps.append(2)
     assert writer.write({"steps": steps}) == '{"steps":[1,2]}'
-
-
-def test_nan_is_refused_again_and_again():
     writer, params = CanonicalWriter(["lr"]), {"lr": float("nan")}
     for _ in range(2):
         with pytest.raises(ValueError, match="not JSON compliant"):

@@ -116,20 +116,6 @@ def test_stl10_labels_start_at_one_and_channels_go_by_columns(tmp_path):
     assert np.array_equal(found.x_NI, by_class(images_NCYX.reshape(BATCH, -1), LABELS))
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (cifar_binary()[:-1], rf"here has {BATCH * 3073 - 1} bytes, expected {BATCH * 3073}, .*Download it again"),
-        (cifar_binary()[:3073], "here has 3073 bytes, expected"),
-        (b"", "here has 0 bytes"),
-        (cifar_binary() + b"\0", "here has .* bytes, expected"),
-    ],
-)
-def test_cut_or_padded_cifar_files_are_refused(content, message):
-    with pytest.raises(DatasetError, match=message):
-        read_cifar_binary(content, "here", num_images=BATCH)
-
-
 class Malice:
     def __reduce__(self):
         return os.system, ("echo you should not see this",)
@@ -155,14 +141,6 @@ def test_a_batch_for_python_holds_arrays_and_nothing_that_runs(content, message)
         read_cifar_python(content, "here", num_images=BATCH, labels=b"labels")
 
 
-def test_cut_stl10_files_are_refused():
-    images = b"\0" * (BATCH * 3 * 96 * 96)
-    with pytest.raises(DatasetError, match=r"labels\.bin has 19 bytes, expected 20"):
-        read_stl10_binary((images, "images.bin"), (b"\1" * 19, "labels.bin"), num_images=BATCH)
-    with pytest.raises(DatasetError, match=r"images\.bin has .*expected 552960"):
-        read_stl10_binary((images[1:], "images.bin"), (b"\1" * 20, "labels.bin"), num_images=BATCH)
-
-
 def test_labels_beyond_the_classes_are_refused(tmp_path):
     put(tmp_path, "cifar-10-batches-bin/data_batch_1.bin", cifar_binary(labels=LABELS + 1))
     with pytest.raises(DatasetError, match=r"data_batch_1\.bin .*labels outside 0\.\.9\. Download it again"):
@@ -175,12 +153,7 @@ def test_a_part_of_the_files_is_named_and_never_passes_for_the_whole(tmp_path):
     with pytest.raises(IncompleteDatasetError) as caught:
         check_dataset("cifar10", Folder(str(tmp_path)))
     assert caught.value.missing == ["cifar-10-batches-bin/data_batch_4.bin"]
-    for part in (
-        "not cifar-10-batches-bin/data_batch_4.bin",
-        str(tmp_path),
-        "depthrate data fetch cifar10",
-        "cs.toronto.edu",
-    ):
+    for part in ("not cifar-10-batches-bin/data_batch_4.bin", "depthrate data fetch cifar10", "cs.toronto.edu"):
         assert part in str(caught.value)
     put_cifar10(tmp_path, "tar.gz")  # what `data fetch` brings counts, whatever lies beside it
     assert check_dataset("cifar10", Folder(str(tmp_path))).archive == "cifar-10-binary.tar.gz"
@@ -228,6 +201,20 @@ def test_damaged_archives_are_refused_by_name(tmp_path, content, message):
         assert message == "is corrupt|lacks" and content[:-9] == WHOLE[:-9]
 
 
+def test_cut_or_padded_binary_files_are_refused():
+    whole, pixels = cifar_binary(), b"\0" * (BATCH * 3 * 96 * 96)
+    for content in (whole[:-1], whole[:3073], b"", whole + b"\0"):
+        message = rf"here has {len(content)} bytes, expected {BATCH * 3073}, .*Download it again"
+        with pytest.raises(DatasetError, match=message):
+            read_cifar_binary(content, "here", num_images=BATCH)
+    for images, labels, message in (
+        (pixels, b"\1" * 19, r"labels\.bin has 19 bytes, expected 20"),
+        (pixels[1:], b"\1" * 20, r"images\.bin has .*expected 552960"),
+    ):
+        with pytest.raises(DatasetError, match=message):
+            read_stl10_binary((images, "images.bin"), (labels, "labels.bin"), num_images=BATCH)
+
+
 REVIEWS = {
     "aclImdb/train/pos/1_9.txt": b"A great film, great!<br /><br />It's GREAT",
     "aclImdb/train/pos/0_8.txt": b"fine",
@@ -253,7 +240,7 @@ def words(rows):
     return [" ".join(names[number] for number in row) for row in rows]
 
 
-def test_tokens_are_lower_case_words():
+def test_reviews_become_their_last_tokens_numbered_by_frequency(tmp_path):
     assert tokenize("It's GREAT<br />Don't-miss 10/10; naïve") == [
         "it's",
         "great",
@@ -264,9 +251,6 @@ def test_tokens_are_lower_case_words():
         "na",
         "ve",
     ]
-
-
-def test_reviews_become_their_last_tokens_numbered_by_frequency(tmp_path):
     found = reviews_loaded(tmp_path, REVIEWS)
     assert words(found.x_NI) == [
         "- bad bad film",
@@ -277,21 +261,13 @@ def test_reviews_become_their_last_tokens_numbered_by_frequency(tmp_path):
         "- - a film",
     ]
     assert found.labels_N.tolist() == [0, 0, 0, 1, 1, 1] and found.class_counts_K.tolist() == [3, 3]
-
-
-def test_a_smaller_vocabulary_is_a_prefix(tmp_path):
-    large, small = reviews_loaded(tmp_path, REVIEWS).x_NI, reviews_loaded(tmp_path, REVIEWS, size=4).x_NI
-    assert np.array_equal(small, np.where(large < 4, large, 1)) and small.max() == 3
-
-
-def test_the_order_in_the_archive_does_not_matter_nor_does_the_draw(tmp_path):
-    first = reviews_loaded(tmp_path, REVIEWS).x_NI
-    assert np.array_equal(reviews_loaded(tmp_path, dict(reversed(REVIEWS.items()))).x_NI, first)
+    small = reviews_loaded(tmp_path, REVIEWS, size=4).x_NI
+    assert np.array_equal(small, np.where(found.x_NI < 4, found.x_NI, 1)), "a smaller vocabulary is a prefix"
+    reordered = reviews_loaded(tmp_path, dict(reversed(REVIEWS.items())))
+    assert np.array_equal(reordered.x_NI, found.x_NI), "the order in the archive does not matter"
     drawn = reviews_loaded(tmp_path, REVIEWS, samples_per_class=2)
-    assert {tuple(row) for row in drawn.x_NI} <= {tuple(row) for row in first} and drawn.class_counts_K.tolist() == [
-        2,
-        2,
-    ]
+    assert {tuple(row) for row in drawn.x_NI} <= {tuple(row) for row in found.x_NI}
+    assert drawn.class_counts_K.tolist() == [2, 2]
 
 
 def test_a_corpus_is_tokenised_once_and_a_damaged_cache_is_not_believed(tmp_path, monkeypatch, caplog):

@@ -120,11 +120,7 @@ def test_where_nothing_is_said_texts_are_read_as_for_our_networks(folder):
 @pytest.mark.parametrize(
     ("name", "params", "words"),
     [
-        (
-            "Told",
-            {"depth": 1, "context_length": 0},
-            "context_length is 0, expected an int >= 1 for 'imdb'",
-        ),
+        ("Told", {"depth": 1, "context_length": 0}, "context_length is 0, expected an int >= 1 for 'imdb'"),
         ("Fixed", {"depth": 1, "vocabulary_size": 2}, "vocabulary_size"),
         ("Fixed", {"depth": 1, "dataset": "digits", "vocabulary_size": 9}, "'digits' is not text"),
     ],

@@ -18,10 +18,7 @@ from depthrate.tasks.training.training_pack import TrainingPack
 from tests.support.collapse_packs import STEPS, pack_of, params_of, run, with_diverging
 from tests.support.training_context import Context, assert_same, ids_of, run_resumed
 
-SHAPES = [
-    {"batch_size": 7, "schedule": "step"},
-    {"optimizer": "adam", "lr": 0.01, "arch": "rn2"},
-]
+SHAPES = [{"batch_size": 7, "schedule": "step"}, {"optimizer": "adam", "lr": 0.01, "arch": "rn2"}]
 
 
 def uninterrupted(trials):
