@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from depthrate.orchestrator.api.find_sweep import sweep_to_launch
@@ -20,6 +19,7 @@ from depthrate.orchestrator.launch.launch_plan import CheckedSweep, Plan, check_
 from depthrate.orchestrator.search.checks import check_search
 from depthrate.storage.catalog.code import find_code
 from depthrate.storage.files.data_folder import DataFolder
+from depthrate.storage.files.delayed_call import call_after
 from depthrate.storage.files.paths import code_index_path
 from depthrate.storage.files.store import Store, existing_store
 from depthrate.sweeps.errors import SweepError
@@ -54,26 +54,12 @@ def check_launch(options: LaunchOptions, data: DataFolder, loaded: SweepSpec | N
     Raises:
         ValueError: `SweepError`, `TaskError`, `ParameterError` or `DatasetError`: the sweep cannot run.
     """
-    with _announce_if_slow(READING_NOTICE):
+    after_s = SLOW_NOTICE_AFTER_S if sys.stderr.isatty() else None  # stderr of a script is for errors
+    with call_after(after_s, partial(print_line, READING_NOTICE, stderr=True)):
         checked = load_launch(options, loaded)
         check_data(checked, data)
         check_search(checked, data)
     return checked
-
-
-@contextmanager
-def _announce_if_slow(notice: str) -> Iterator[None]:
-    """Print a notice if the block takes long, on terminals only: stderr of a script is for errors."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    timer = threading.Timer(SLOW_NOTICE_AFTER_S, print_line, (notice,), {"stderr": True})
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def _stored_code(prefix: str, store: Store) -> Mapping[str, bytes]:

@@ -1,4 +1,4 @@
-"""Limits of a query: memory of this process and its database, disk space, and time."""
+"""Limits of a query: memory of this process and its database, and disk space."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import resource
 import shutil
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -80,19 +79,3 @@ def _temporary_folder(pid: int) -> str:
 def remove_temporary() -> None:
     """Remove the temporary files of this process's queries, at its exit."""
     shutil.rmtree(_temporary_folder(os.getpid()), ignore_errors=True)
-
-
-@contextmanager
-def query_timeout(connection: duckdb.DuckDBPyConnection, timeout_s: float | None) -> Iterator[None]:
-    """Interrupt the connection's query after `timeout_s`, which raises `duckdb.InterruptException`."""
-    if timeout_s is None:
-        yield
-        return
-    timer = threading.Timer(timeout_s, connection.interrupt)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        timer.join()  # it holds the connection, and DuckDB would report open connections at exit

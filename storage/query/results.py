@@ -22,11 +22,12 @@ from depthrate.storage.catalog.tags import read_tags
 from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import MAX_SCANS, Snapshot, take_snapshot
 from depthrate.storage.commits.source import Problem, VisibleCommit, find_corrupt_files, first_line, without_rows
+from depthrate.storage.files.delayed_call import call_after
 from depthrate.storage.files.paths import DATA_TABLES, attempt_of_path, removal_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.features import read_layer
 from depthrate.storage.query.membership import Membership, read_membership, with_sweep
-from depthrate.storage.query.query_limits import database, query_timeout
+from depthrate.storage.query.query_limits import database
 from depthrate.storage.query.sql_checks import QueryError, QueryMemoryError, candidates, require_characters
 from depthrate.storage.query.views import (
     VIEWS,
@@ -170,7 +171,7 @@ class Results:
         for _ in range(MAX_SCANS):
             connection = database(os.getpid(), memory_gb).cursor()
             try:
-                with query_timeout(connection, timeout_s):
+                with call_after(timeout_s, connection.interrupt):
                     return self._relation(query, connection).materialize()
             except duckdb.InterruptException:
                 if timeout_s is None:

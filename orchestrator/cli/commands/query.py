@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 
 from depthrate.orchestrator.analysis.open_results import open_results
 from depthrate.orchestrator.cli.commands.what_varies import what_varies
@@ -27,6 +23,7 @@ from depthrate.orchestrator.console.tables import (
     print_table,
     print_warnings,
 )
+from depthrate.storage.files.delayed_call import call_after
 from depthrate.storage.query.query_limits import limited_memory, remove_temporary
 from depthrate.storage.query.row_writers import write_csv, write_json, write_parquet
 
@@ -34,70 +31,8 @@ if TYPE_CHECKING:
     import duckdb
 
 
-TIMEOUT_S = 3600.0
 QUERY_GRACE_S = 0.5
 """Seconds after its time limit when a query that DuckDB has not interrupted ends with this process."""
-
-
-def answer(
-    sql: str,
-    store: str | None,
-    format: str | None,
-    output: Path | None,
-    *,
-    sweep: str | None = None,
-    as_json: bool = False,
-    wide: bool = False,
-    timeout_s: float | None = None,
-    memory_gb: float | None = None,
-) -> None:
-    """Query a store, or one sweep in it, and print the rows or write them to a file.
-
-    Raises:
-        UsageError: `as_json` contradicts `format`, or the file has an unknown extension or cannot be written.
-        ValueError: `StoreError` or `QueryError`: the query cannot run.
-    """
-    if as_json and format not in (None, "json"):
-        raise UsageError(f"--json and --format {format} exclude each other. Give one of them.")
-    chosen_format = "json" if as_json else format or format_of(output)
-    if output is not None:
-        check_output(output)
-    results = open_results(store)
-    if sweep is not None:
-        results = results.for_sweep(sweep)
-    with limited_memory(memory_gb), _killed_after(timeout_s):
-        relation = results.sql(sql, timeout_s=timeout_s, memory_gb=memory_gb)
-    if output is None:
-        print_answer(relation, chosen_format, make_console(), wide=wide)
-    else:
-        write_answer(relation, chosen_format, output)
-    print_warnings(results.problems)
-    if (note := what_varies(results, sql)) is not None:
-        print_line(f"note: {note}", stderr=True)
-
-
-@contextmanager
-def _killed_after(timeout_s: float | None) -> Iterator[None]:
-    """End this process if a query exceeds its time limit and DuckDB cannot interrupt it, as within one function call."""
-    if timeout_s is None:
-        yield
-        return
-
-    def kill() -> None:
-        remove_temporary()
-        print_line(
-            f"depthrate: query timed out after {timeout_s:g} s. Raise --timeout-seconds.",
-            stderr=True,
-        )
-        os._exit(2)
-
-    timer = threading.Timer(timeout_s + QUERY_GRACE_S, kill)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def format_of(output: Path | None) -> str:
@@ -116,29 +51,18 @@ def format_of(output: Path | None) -> str:
     return "table"
 
 
-def print_answer(relation: duckdb.DuckDBPyRelation, format: str, console: Console, *, wide: bool = False) -> None:
-    """Print rows to stdout."""
+def _write_rows(relation: duckdb.DuckDBPyRelation, format: str, stream: IO[Any]) -> None:
     if format == "table":
-        print_rows(console, relation.columns, relation.fetchall(), wide=wide)
-    elif format == "parquet":
-        write_parquet(relation, sys.stdout.buffer)
+        print_table(PlainConsole(file=stream, width=ANY_WIDTH), relation.columns, relation.fetchall())
     else:
-        {"csv": write_csv, "json": write_json}[format](relation, sys.stdout)
+        {"csv": write_csv, "json": write_json, "parquet": write_parquet}[format](relation, stream)
 
 
-def write_answer(relation: duckdb.DuckDBPyRelation, format: str, path: Path) -> None:
-    """Write rows to a file.
-
-    Raises:
-        UsageError: It cannot be written.
-    """
-    with output_file(path, binary=format == "parquet") as stream:
-        if format == "parquet":
-            write_parquet(relation, stream)
-        elif format == "table":
-            print_table(PlainConsole(file=stream, width=ANY_WIDTH), relation.columns, relation.fetchall())
-        else:
-            {"csv": write_csv, "json": write_json}[format](relation, stream)
+def _kill(timeout_s: float) -> None:
+    """End this process: DuckDB cannot interrupt some queries, as within one function call."""
+    remove_temporary()
+    print_line(f"depthrate: query timed out after {timeout_s:g} s. Raise --timeout-seconds.", stderr=True)
+    os._exit(2)
 
 
 @declared(__doc__)
@@ -153,17 +77,8 @@ def write_answer(relation: duckdb.DuckDBPyRelation, format: str, path: Path) -> 
 @click.option("-o", "--output", type=FILE, help="File to write to.")
 @click.option("--json", is_flag=True, help="Same as --format json.")
 @wide_option
-@click.option(
-    "--timeout-seconds",
-    type=Number(min=0.0, min_open=True),
-    default=TIMEOUT_S,
-    help="Time limit in seconds.",
-)
-@click.option(
-    "--memory-gb",
-    type=Number(min=0.05),
-    help="Memory limit in GB. Default: half of the machine's memory.",
-)
+@click.option("--timeout-seconds", type=Number(min=0.0, min_open=True), default=3600.0, help="Time limit in seconds.")
+@click.option("--memory-gb", type=Number(min=0.05), help="Memory limit in GB. Default: half of the machine's memory.")
 def command(
     sql: str,
     store: str | None,
@@ -175,11 +90,24 @@ def command(
     timeout_seconds: float,
     memory_gb: float | None,
 ) -> None:
-    answer(
-        *(sql, store, format, output),
-        sweep=sweep,
-        as_json=json,
-        wide=wide,
-        timeout_s=timeout_seconds,
-        memory_gb=memory_gb,
-    )
+    if json and format not in (None, "json"):
+        raise UsageError(f"--json and --format {format} exclude each other. Give one of them.")
+    chosen_format = "json" if json else format or format_of(output)
+    if output is not None:
+        check_output(output)
+    results = open_results(store)
+    if sweep is not None:
+        results = results.for_sweep(sweep)
+    with limited_memory(memory_gb), call_after(timeout_seconds + QUERY_GRACE_S, _kill, timeout_seconds):
+        relation = results.sql(sql, timeout_s=timeout_seconds, memory_gb=memory_gb)
+    is_binary = chosen_format == "parquet"
+    if output is not None:
+        with output_file(output, binary=is_binary) as stream:
+            _write_rows(relation, chosen_format, stream)
+    elif chosen_format == "table":
+        print_rows(make_console(), relation.columns, relation.fetchall(), wide=wide)
+    else:
+        _write_rows(relation, chosen_format, sys.stdout.buffer if is_binary else sys.stdout)
+    print_warnings(results.problems)
+    if (note := what_varies(results, sql)) is not None:
+        print_line(f"note: {note}", stderr=True)
