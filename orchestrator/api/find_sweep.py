@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from depthrate.orchestrator.console.errors import UsageError
-from depthrate.orchestrator.console.tables import print_line
+from depthrate.orchestrator.console.tables import listed, print_line
 from depthrate.storage.catalog.specs import LaunchedSpec, newest_specs, read_specs, write_list
 from depthrate.storage.files.paths import spec_path
 from depthrate.storage.files.store import NoStoreError, Store, StoreError, existing_store
@@ -146,11 +146,8 @@ def _load(sweep_ref: str, launched: Iterable[str], store: Store) -> SweepSpec:
     try:
         return load_sweep(sweep_ref)
     except NoSweepFileError as error:
-        names = sorted(launched)
-        listed = ", ".join(names[:MAX_SWEEPS_SHOWN]) + (
-            f" and {len(names) - MAX_SWEEPS_SHOWN} more" if len(names) > MAX_SWEEPS_SHOWN else ""
-        )
-        raise NoSweepFileError(f"{error}. Sweeps in {store.url}: {listed or 'none yet'}") from None
+        names = listed(sorted(launched), MAX_SWEEPS_SHOWN) or "none yet"
+        raise NoSweepFileError(f"{error}. Sweeps in {store.url}: {names}") from None
 
 
 def launched_sweep(launched: LaunchedSpec, store: Store) -> SweepSpec:

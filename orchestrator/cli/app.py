@@ -17,38 +17,34 @@ from depthrate.orchestrator.cli.exit_codes import exits
 from depthrate.orchestrator.cli.options import SETTINGS, help_of
 from depthrate.tasks.importing import gc_paused
 
-COMMANDS = (
-    *(
-        "init",
-        "schema",
-        "show",
-        "run",
-        "plan",
-        "status",
-        "serve",
-        "nodes",
-        "cancel",
-        "logs",
-        "debug",
-        "diff",
-        "query",
-        "compare",
-    ),
-    *(
-        "compact",
-        "verify",
-        "upgrade",
-        "fit",
-        "report",
-        "export",
-        "tasks",
-        "trust",
-        "data",
-        "sweeps",
-        "trials",
-        "atlas",
-    ),
-)
+COMMANDS = [
+    "init",
+    "schema",
+    "show",
+    "run",
+    "plan",
+    "status",
+    "serve",
+    "nodes",
+    "cancel",
+    "logs",
+    "debug",
+    "diff",
+    "query",
+    "compare",
+    "compact",
+    "verify",
+    "upgrade",
+    "fit",
+    "report",
+    "export",
+    "tasks",
+    "trust",
+    "data",
+    "sweeps",
+    "trials",
+    "atlas",
+]
 """Commands in the order of --help. Each is `command` in the module of its name."""
 
 
@@ -57,7 +53,7 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands."""
-        return [*COMMANDS]
+        return COMMANDS
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command, or return None if it does not exist."""

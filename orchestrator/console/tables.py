@@ -144,6 +144,11 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {plural or noun + 's'}"
 
 
+def listed(names: Sequence[str], limit: int) -> str:
+    """Join the first names with commas, and count the others."""
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
+
+
 def duration(seconds: float) -> str:
     """Format a duration: 2 h 05 min."""
     minutes, rest = divmod(round(seconds), 60)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from depthrate.orchestrator.attempts.liveness import heartbeat_s
 from depthrate.orchestrator.attempts.record import new_attempt_id
 from depthrate.orchestrator.attempts.retry import error_pattern
-from depthrate.orchestrator.console.tables import counted, print_line
+from depthrate.orchestrator.console.tables import counted, listed, print_line
 from depthrate.storage.attempts.clocks import is_time
 from depthrate.storage.files.json_objects import read_object
 from depthrate.storage.files.paths import launch_log_path, launch_path
@@ -184,10 +184,10 @@ class EventLog(logging.Handler):
 
 def _line(event: LaunchEvent, counts: Counter[str], nodes: list[str]) -> str:
     """Format one line about a kind of event: count, nodes, outcomes."""
-    count, more = counts.total(), len(nodes) - MAX_NODES_SHOWN
+    count = counts.total()
     if not event.noun:
         return f"{event.kind} ({count} times)" if count > 1 else event.kind
-    where = f" on {', '.join(nodes[:MAX_NODES_SHOWN])}{f' and {more} more' if more > 0 else ''}" if nodes else ""
+    where = f" on {listed(nodes, MAX_NODES_SHOWN)}" if nodes else ""
     if not event.outcome:
         return f"{counted(count, event.noun)}{where} {event.kind}"
     if len(counts) == 1:

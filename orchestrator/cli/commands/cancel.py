@@ -12,30 +12,16 @@ from depthrate.orchestrator.attempts.liveness import is_live
 from depthrate.orchestrator.attempts.record import describe_attempt
 from depthrate.orchestrator.cli.options import declared, launched_argument, store_option
 from depthrate.orchestrator.console.errors import UsageError
-from depthrate.orchestrator.console.tables import counted, make_console
+from depthrate.orchestrator.console.tables import counted, listed, make_console
 from depthrate.orchestrator.executors.registry import schedulers
 from depthrate.storage.attempts.clocks import compare_clocks
-from depthrate.storage.attempts.records import Record, read_loose_records
+from depthrate.storage.attempts.records import read_loose_records
 from depthrate.storage.catalog.specs import newest_specs
 from depthrate.storage.files.paths import sweep_of_path
 from depthrate.storage.files.store import Store, existing_store
 
 MAX_NODES_SHOWN = 5
 """Maximum number of nodes listed."""
-
-
-def cancel_launched(store: Store, sweep: str, console: Console, *, force: bool = False) -> None:
-    """Cancel a launched sweep. With `force`, running attempts end without a checkpoint.
-
-    Raises:
-        UsageError: The sweep was never launched.
-        ValueError: See `cancel_sweep`.
-    """
-    launched = newest_specs(store)
-    if sweep not in launched:
-        names = ", ".join(sorted(launched)) or "none"
-        raise UsageError(f"no sweep {sweep!r} was launched in {store.url}, which has: {names}")
-    cancel_sweep(store, sweep, console, force=force)
 
 
 def cancel_sweep(store: Store, sweep: str, console: Console, *, force: bool = False) -> None:
@@ -45,15 +31,15 @@ def cancel_sweep(store: Store, sweep: str, console: Console, *, force: bool = Fa
         ValueError: The sweep has jobs and the scheduler does not answer.
     """
     compare_clocks(store)  # with a wrong clock, --force could miss live attempts
-    live = _live_attempts(store, sweep)
+    paths = [path for path in store.list("attempts") if sweep_of_path(path) == sweep and path.endswith(".json")]
+    now = time.time()
+    live = [record for _, record in read_loose_records(store, paths) if is_live(record, now)]
     write_cancel_mark(store, sweep, [record["attempt_id"] for record in live] if force else ())
     if live:
         how = "ends within seconds" if force else "will stop after a checkpoint. If it hangs: --force"
         hosts = sorted({record["host"] for record in live})
-        on = ", ".join(hosts[:MAX_NODES_SHOWN]) + (
-            f" and {len(hosts) - MAX_NODES_SHOWN} more" if len(hosts) > MAX_NODES_SHOWN else ""
-        )
-        attempts = describe_attempt(live[0]) if len(live) == 1 else f"{len(live)} running attempts on {on}"
+        running = f"{len(live)} running attempts on {listed(hosts, MAX_NODES_SHOWN)}"
+        attempts = describe_attempt(live[0]) if len(live) == 1 else running
         console.print(f"{attempts}: {how}")
     for scheduler in schedulers().values():
         cancelled = scheduler.cancel_jobs(store, sweep)
@@ -69,16 +55,14 @@ def cancel_sweep(store: Store, sweep: str, console: Console, *, force: bool = Fa
     console.print(f"launches of {sweep} stop within seconds. Resume with depthrate run.")
 
 
-def _live_attempts(store: Store, sweep: str) -> list[Record]:
-    """Return the live attempts of a sweep."""
-    paths = [path for path in store.list("attempts") if sweep_of_path(path) == sweep and path.endswith(".json")]
-    now = time.time()
-    return [record for _, record in read_loose_records(store, paths) if is_live(record, now)]
-
-
 @declared(__doc__)
 @launched_argument
 @store_option
 @click.option("--force", is_flag=True, help="End running attempts at once, without a checkpoint.")
 def command(sweep: str, store: str | None, force: bool) -> None:
-    cancel_launched(existing_store(store, writes=True), sweep, make_console(), force=force)
+    opened = existing_store(store, writes=True)
+    launched = newest_specs(opened)
+    if sweep not in launched:
+        names = ", ".join(sorted(launched)) or "none"
+        raise UsageError(f"no sweep {sweep!r} was launched in {opened.url}, which has: {names}")
+    cancel_sweep(opened, sweep, make_console(), force=force)

@@ -3,39 +3,12 @@
 from __future__ import annotations
 
 import click
-from rich.console import Console
 from rich.progress import Progress
 
 from depthrate.orchestrator.cli.options import NOT_NEGATIVE, declared, store_option
 from depthrate.orchestrator.console.tables import counted, make_console, print_line
-from depthrate.storage.files.store import Store, existing_store
+from depthrate.storage.files.store import existing_store
 from depthrate.storage.maintenance.compact import CompactionResult, compact
-
-
-def run_compaction(store: Store, grace_s: float, console: Console) -> bool:
-    """Compact a store, print a summary, and return whether nothing was refused."""
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("compacting", total=None)
-
-        def show_progress(result: CompactionResult, num_groups: int) -> None:
-            progress.update(bar, total=num_groups, completed=result.groups)
-
-        result = compact(store, grace_s=grace_s, on_progress=show_progress)
-    if result.groups:
-        text = f"merged {result.commits} commits and {result.records} attempt records into {result.groups} groups"
-        console.print(f"{text} ({counted(result.trials, 'trial')})")
-    else:
-        console.print("nothing to merge")
-    if result.deleted:
-        console.print(f"{result.deleted} replaced files deleted")
-    if result.waiting:
-        wait = f"for {grace_s / 3600:g} h" if grace_s else "until they can be deleted safely"
-        console.print(f"{result.waiting} replaced files are kept {wait}. A later compact deletes them.")
-    for path in result.damaged:
-        console.print(f"skipped corrupt file {path}. See: depthrate verify")
-    for text in result.refused:
-        print_line(f"depthrate: {text}", stderr=True)
-    return not result.refused
 
 
 @declared(__doc__)
@@ -47,4 +20,26 @@ def run_compaction(store: Store, grace_s: float, console: Console) -> bool:
     help="Hours to keep replaced files for processes that still read them.",
 )
 def command(store: str | None, retain_hours: float) -> int:
-    return 0 if run_compaction(existing_store(store, writes=True), retain_hours * 3600, make_console()) else 1
+    opened, console = existing_store(store, writes=True), make_console()
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("compacting", total=None)
+
+        def show_progress(result: CompactionResult, num_groups: int) -> None:
+            progress.update(bar, total=num_groups, completed=result.groups)
+
+        result = compact(opened, grace_s=retain_hours * 3600, on_progress=show_progress)
+    if result.groups:
+        text = f"merged {result.commits} commits and {result.records} attempt records into {result.groups} groups"
+        console.print(f"{text} ({counted(result.trials, 'trial')})")
+    else:
+        console.print("nothing to merge")
+    if result.deleted:
+        console.print(f"{result.deleted} replaced files deleted")
+    if result.waiting:
+        wait = f"for {retain_hours:g} h" if retain_hours else "until they can be deleted safely"
+        console.print(f"{result.waiting} replaced files are kept {wait}. A later compact deletes them.")
+    for path in result.damaged:
+        console.print(f"skipped corrupt file {path}. See: depthrate verify")
+    for text in result.refused:
+        print_line(f"depthrate: {text}", stderr=True)
+    return 1 if result.refused else 0

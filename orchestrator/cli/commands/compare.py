@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
-
 from depthrate.orchestrator.analysis.compare import FitPair
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import adequate_power
@@ -14,39 +12,10 @@ from depthrate.orchestrator.api.compare import compare_fits
 from depthrate.orchestrator.api.find_sweep import find_sweep
 from depthrate.orchestrator.cli.options import declared, json_option, store_option, sweep_argument
 from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_rows, print_table
-from depthrate.storage.files.store import Store, existing_store
+from depthrate.storage.files.store import existing_store
 
 MAX_VALUES_SHOWN = 6
 """Maximum number of values printed per parameter."""
-
-
-def compare_sweeps(sweep_refs: tuple[str, str], store: Store, as_json: bool, console: Console) -> None:
-    """Print the parameters in which two sweeps differ, and their fits side by side.
-
-    Raises:
-        ValueError: The sweep is unknown.
-    """
-    comparison = compare_fits((find_sweep(sweep_refs[0], store), find_sweep(sweep_refs[1], store)), store)
-    if as_json:
-        print_json(comparison.fields())
-        return
-    for position, name, size in zip(("first", "second"), comparison.names, comparison.sizes, strict=True):
-        console.print(f"{position}: {name}, {counted(size, 'trial')}")
-    console.print(f"{counted(comparison.num_shared, 'trial is', 'trials are')} in both")
-    rows = [[name, *map(_listed, both)] for name, both in comparison.parameters.items()]
-    if rows:
-        print_table(console, ["parameter", *comparison.names], rows)
-    else:
-        console.print("parameters: the same values")
-    if comparison.pairs:
-        head = ["metric", "group", "p(equal)", "exponent of first", "of second", "of both"]
-        compared_rows = [_pair_row(pair) for pair in comparison.pairs]
-        columns = [i for i in range(len(head)) if head[i] != "group" or any(row[i] for row in compared_rows)]
-        rows = [[row[i] for i in columns] for row in compared_rows]
-        print_rows(console, [head[i] for i in columns], rows, more="see --json")
-        console.print("p(equal): F test that both share the exponent, over the seeds in both")
-    else:
-        console.print(comparison.unpaired)
 
 
 def _listed(values: Sequence[Any]) -> str:
@@ -81,4 +50,25 @@ def _with_interval(exponent: float, low: float | None, high: float | None) -> st
 @store_option
 @json_option
 def command(first: str, second: str, store: str | None, json: bool) -> None:
-    compare_sweeps((first, second), existing_store(store), json, make_console())
+    opened, console = existing_store(store), make_console()
+    comparison = compare_fits((find_sweep(first, opened), find_sweep(second, opened)), opened)
+    if json:
+        print_json(comparison.fields())
+        return
+    for position, name, size in zip(("first", "second"), comparison.names, comparison.sizes, strict=True):
+        console.print(f"{position}: {name}, {counted(size, 'trial')}")
+    console.print(f"{counted(comparison.num_shared, 'trial is', 'trials are')} in both")
+    rows = [[name, *map(_listed, both)] for name, both in comparison.parameters.items()]
+    if rows:
+        print_table(console, ["parameter", *comparison.names], rows)
+    else:
+        console.print("parameters: the same values")
+    if comparison.pairs:
+        head = ["metric", "group", "p(equal)", "exponent of first", "of second", "of both"]
+        compared_rows = [_pair_row(pair) for pair in comparison.pairs]
+        columns = [i for i in range(len(head)) if head[i] != "group" or any(row[i] for row in compared_rows)]
+        rows = [[row[i] for i in columns] for row in compared_rows]
+        print_rows(console, [head[i] for i in columns], rows, more="see --json")
+        console.print("p(equal): F test that both share the exponent, over the seeds in both")
+    else:
+        console.print(comparison.unpaired)

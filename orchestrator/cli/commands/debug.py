@@ -71,22 +71,23 @@ class _DebugContext(ManualTraining):
         return self
 
 
-def debug_trial(prefix: str, sweep: str | None, url: str | None, device: str, *, post_mortem: bool) -> None:
-    """Run the trial whose trial_id starts with `prefix` and print its last metrics, layer by layer.
-
-    Raises:
-        StoreError: No trial or several match, or there is neither a store nor a sweep.
-    """
-    store = existing_store(url) if sweep is None else open_store(url)
+@declared(__doc__)
+@trial_argument("trial")
+@click.option("--sweep", help="Sweep of the trial. Default: any in the store.")
+@store_option
+@click.option("--device", default="cpu", help="cpu or cuda.")
+@click.option("--pdb", "post_mortem", is_flag=True, help="Open the debugger at an exception.")
+def command(trial: str, sweep: str | None, store: str | None, device: str, post_mortem: bool) -> None:
+    opened = existing_store(store) if sweep is None else open_store(store)
     console, data = make_console(), open_data_folder()
-    sweeps = [load_sweep(sweep)] if sweep else [launched_sweep(spec, store) for spec in newest_specs(store).values()]
-    checked = [check_sweep(sweep) for sweep in sweeps]
+    sweeps = [load_sweep(sweep)] if sweep else [launched_sweep(spec, opened) for spec in newest_specs(opened).values()]
+    checked = [check_sweep(loaded) for loaded in sweeps]
     sweep_of_task = {entry.task.name: entry.sweep for entry in checked}
-    snapshot = take_snapshot(store, cache=SnapshotCache(columns=TRIALS.names))
-    matches = find_params([trial for entry in checked for trial in entry.trials], snapshot, prefix)
+    snapshot = take_snapshot(opened, cache=SnapshotCache(columns=TRIALS.names))
+    matches = find_params([planned for entry in checked for planned in entry.trials], snapshot, trial)
     if len(matches) != 1 or matches[0][1] not in sweep_of_task:
         raise StoreError(
-            f"{len(matches)} trials of {store.url} start with {prefix!r}"
+            f"{len(matches)} trials of {opened.url} start with {trial!r}"
             + (": " + ", ".join(trial_id for trial_id, _, _ in matches[:5]) if matches else "")
             + '. Name the sweep with --sweep, or list the trials: depthrate query "select trial_id from trials"'
         )
@@ -105,13 +106,3 @@ def debug_trial(prefix: str, sweep: str | None, url: str | None, device: str, *,
     last = [row for row in rows if row.get("step") == rows[-1].get("step")]
     columns = [name for name in last[-1] if any(isinstance(row[name], int | float) for row in last)] if last else []
     print_table(console, columns, [[row.get(name) for name in columns] for row in last])
-
-
-@declared(__doc__)
-@trial_argument("trial")
-@click.option("--sweep", help="Sweep of the trial. Default: any in the store.")
-@store_option
-@click.option("--device", default="cpu", help="cpu or cuda.")
-@click.option("--pdb", is_flag=True, help="Open the debugger at an exception.")
-def command(trial: str, sweep: str | None, store: str | None, device: str, pdb: bool) -> None:
-    debug_trial(trial, sweep, store, device, post_mortem=pdb)

@@ -6,8 +6,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
-
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.cli.options import declared, json_option, store_option, trial_argument
 from depthrate.orchestrator.code.diff import unified_diff
@@ -18,52 +16,9 @@ from depthrate.storage.files.json_objects import parse_object
 from depthrate.storage.files.store import Store, existing_store
 
 _COLUMNS = (
-    *(
-        "trial_id",
-        "sweep",
-        "task",
-        "task_version",
-        "code_hash",
-        "git_sha",
-        "git_dirty",
-        "status",
-        "steps",
-        "device",
-        "host",
-    ),
-    *("committed_at", "params", "versions"),
+    "trial_id, sweep, task, task_version, code_hash, git_sha, git_dirty, status, steps, device, host, committed_at, params, "
+    "versions"
 )
-
-
-def show_difference(store: Store, prefixes: tuple[str, str], as_json: bool, console: Console) -> None:
-    """Print the differences of two committed trials.
-
-    Raises:
-        UsageError: No committed trial matches a prefix, or several do.
-    """
-    results = results_of(store)
-    rows = results.sql(f"select {', '.join(_COLUMNS)} from trials").to_arrow_table().to_pylist()
-    first, second = (_find_trial(rows, prefix, store) for prefix in prefixes)
-    params, versions = (
-        _differences(parse_object(first[name]), parse_object(second[name])) for name in ("params", "versions")
-    )
-    rest = _differences(
-        *({n: row[n] for n in _COLUMNS[1:] if n not in ("params", "versions")} for row in (first, second))
-    )
-    code, note = _code_difference(store, first, second)
-    if as_json:
-        parts = {"params": params, "versions": versions, "record": rest, "code": code, "code_note": note}
-        print_json({"trials": [first["trial_id"], second["trial_id"]], **parts})
-        return
-    for title, differences in (("parameters", params), ("versions", versions), ("records", rest)):
-        if differences:
-            table = [[name, *map(_cell, values)] for name, values in differences.items()]
-            print_table(console, [title, first["trial_id"], second["trial_id"]], table)
-        else:
-            console.print(f"{title}: the same")
-    console.print(f"code: {note}")
-    for line in code:
-        console.print(line, soft_wrap=True)
 
 
 def _find_trial(rows: list[dict[str, Any]], prefix: str, store: Store) -> dict[str, Any]:
@@ -109,4 +64,25 @@ def _code_difference(store: Store, first: Mapping[str, Any], second: Mapping[str
 @store_option
 @json_option
 def command(first: str, second: str, store: str | None, json: bool) -> None:
-    show_difference(existing_store(store), (first, second), json, make_console())
+    opened, console = existing_store(store), make_console()
+    rows = results_of(opened).sql(f"select {_COLUMNS} from trials").to_arrow_table().to_pylist()
+    one, other = (_find_trial(rows, prefix, opened) for prefix in (first, second))
+    params, versions = (
+        _differences(parse_object(one[name]), parse_object(other[name])) for name in ("params", "versions")
+    )
+    apart = {"trial_id", "params", "versions"}
+    rest = _differences(*({name: row[name] for name in row if name not in apart} for row in (one, other)))
+    code, note = _code_difference(opened, one, other)
+    if json:
+        parts = {"params": params, "versions": versions, "record": rest, "code": code, "code_note": note}
+        print_json({"trials": [one["trial_id"], other["trial_id"]], **parts})
+        return
+    for title, differences in (("parameters", params), ("versions", versions), ("records", rest)):
+        if differences:
+            table = [[name, *map(_cell, values)] for name, values in differences.items()]
+            print_table(console, [title, one["trial_id"], other["trial_id"]], table)
+        else:
+            console.print(f"{title}: the same")
+    console.print(f"code: {note}")
+    for line in code:
+        console.print(line, soft_wrap=True)

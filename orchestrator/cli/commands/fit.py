@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -13,34 +12,8 @@ from depthrate.orchestrator.cli.options import declared, json_option, store_opti
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.fit_table import print_fit_result, print_fit_warnings
 from depthrate.orchestrator.console.tables import make_console, print_json, print_warnings
-from depthrate.storage.files.store import Store, existing_store
+from depthrate.storage.files.store import existing_store
 from depthrate.sweeps.load import parse_yaml
-
-
-def show_fits(sweep_ref: str, store: Store, options: Mapping[str, Any], as_json: bool, *, wide: bool = False) -> None:
-    """Print the fits that a sweep requests, or the fits described by options that are neither None nor empty.
-
-    Raises:
-        ValueError: The sweep is unknown, requests no fit, or an option is not allowed.
-    """
-    changes = {name: value for name, value in options.items() if value not in (None, [])}
-    if "x_min" in changes:
-        changes["x_min"] = parse_yaml(changes["x_min"])  # a number, or auto
-    checked, view = find_sweep(sweep_ref, store)
-    if not changes and not checked.sweep.fit:
-        name = checked.sweep.name
-        raise UsageError(f"sweep {name!r} requests no fit. Add one, for example fit: [{{metric: nc1, x: depth}}]")
-    result = fit_sweep(checked, store, view, changed_requests(checked.sweep, changes) if changes else None)
-    console = make_console()
-    if as_json:
-        print_fit_warnings(result.warnings)
-        print_json(result.rows)
-        return
-    more = "--wide" if changes else next_call("fit", checked.sweep.name, store.url, "--wide")
-    print_fit_result(console, result, wide=wide, more=more)
-    if changes:
-        console.print("not saved. To save a fit, add it under the key fit of the sweep file.")
-    print_warnings(result.problems)
 
 
 @declared(__doc__)
@@ -57,5 +30,23 @@ def show_fits(sweep_ref: str, store: Store, options: Mapping[str, Any], as_json:
 @click.option("--target", type=float, help="Estimate the x at which the metric has this value.")
 @json_option
 @wide_option
-def command(sweep: str, store: str | None, json: bool, wide: bool, by: tuple[str, ...], **changes: Any) -> None:
-    show_fits(sweep, existing_store(store), {"by": list(by) or None, **changes}, json, wide=wide)
+def command(sweep: str, store: str | None, json: bool, wide: bool, by: tuple[str, ...], **options: Any) -> None:
+    opened = existing_store(store)
+    changes = {name: value for name, value in {"by": list(by) or None, **options}.items() if value is not None}
+    if "x_min" in changes:
+        changes["x_min"] = parse_yaml(changes["x_min"])  # a number, or auto
+    checked, view = find_sweep(sweep, opened)
+    if not changes and not checked.sweep.fit:
+        name = checked.sweep.name
+        raise UsageError(f"sweep {name!r} requests no fit. Add one, for example fit: [{{metric: nc1, x: depth}}]")
+    result = fit_sweep(checked, opened, view, changed_requests(checked.sweep, changes) if changes else None)
+    console = make_console()
+    if json:
+        print_fit_warnings(result.warnings)
+        print_json(result.rows)
+        return
+    more = "--wide" if changes else next_call("fit", checked.sweep.name, opened.url, "--wide")
+    print_fit_result(console, result, wide=wide, more=more)
+    if changes:
+        console.print("not saved. To save a fit, add it under the key fit of the sweep file.")
+    print_warnings(result.problems)

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from depthrate.orchestrator.cli.options import FILE, declared
 from depthrate.orchestrator.console.errors import UsageError
@@ -53,28 +52,6 @@ def power_law(*, depth: int, exponent: float = 0.5, noise: float = 0.1, seed: in
 '''
 
 
-def write_start(folder: Path, console: Console) -> None:
-    """Write a sweep, a task and the JSON schema of sweeps for editors to a folder. Existing files are not overwritten.
-
-    After an interruption, the next call completes the files.
-
-    Raises:
-        UsageError: A file exists already or cannot be written.
-    """
-    contents = {"sweep.yaml": SWEEP_TEMPLATE, "my_task.py": TASK, SCHEMA_FILE: schema_text()}
-    existing = [name for name in contents if (folder / name).exists()]
-    is_partial = len(existing) < len(contents) and all(
-        _has_content(folder / name, contents[name].encode()) for name in existing
-    )
-    if existing and not is_partial:
-        raise UsageError(f"{folder / existing[0]} exists already and is not overwritten. Give another folder.")
-    for name, text in contents.items():
-        write_output(folder / name, text)
-    for name, role in (("sweep.yaml", "sweep"), ("my_task.py", "task"), (SCHEMA_FILE, "schema of sweeps for editors")):
-        console.print(f"wrote {folder / name} ({role})")
-    console.print(f"next: depthrate plan {folder / 'sweep.yaml'}")
-
-
 def _has_content(path: Path, content: bytes) -> bool:
     """Return whether a path is a file with this content. Only files of this size are read."""
     return path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content
@@ -88,4 +65,17 @@ def schema_text() -> str:
 @declared(__doc__)
 @click.argument("folder", type=FILE, default=Path(), help="Folder to write to. Default: the current one.")
 def command(folder: Path) -> None:
-    write_start(folder, make_console())
+    contents = {"sweep.yaml": SWEEP_TEMPLATE, "my_task.py": TASK, SCHEMA_FILE: schema_text()}
+    existing = [name for name in contents if (folder / name).exists()]
+    # after an interruption, the next call completes the files
+    is_partial = len(existing) < len(contents) and all(
+        _has_content(folder / name, contents[name].encode()) for name in existing
+    )
+    if existing and not is_partial:
+        raise UsageError(f"{folder / existing[0]} exists already and is not overwritten. Give another folder.")
+    for name, text in contents.items():
+        write_output(folder / name, text)
+    console = make_console()
+    for name, role in (("sweep.yaml", "sweep"), ("my_task.py", "task"), (SCHEMA_FILE, "schema of sweeps for editors")):
+        console.print(f"wrote {folder / name} ({role})")
+    console.print(f"next: depthrate plan {folder / 'sweep.yaml'}")

@@ -29,7 +29,7 @@ def clear_node(sweep_ref: str, node: str, store: Store) -> None:
         ValueError: The sweep is unknown or never ran on this node.
     """
     (sweep,) = planned_trials(sweep_ref, store)
-    hosts = {str(record["host"]) for record in read_records(store, take_snapshot(store), sweep=sweep)}
+    hosts = {str(record["host"]) for record in read_records_of(store, take_snapshot(store), sweep)}
     if node not in hosts:
         raise UsageError(
             f"sweep {sweep!r} never ran on node {node!r}. It ran on: {', '.join(sorted(hosts)) or 'no node'}"
@@ -42,40 +42,6 @@ def clear_node(sweep_ref: str, node: str, store: Store) -> None:
             "user with write permission."
         ) from None
     make_console().print(f"node {node}: failures cleared, launches use it again")
-
-
-def show_nodes(sweep_ref: str, store: Store, *, as_json: bool) -> None:
-    """Print one row per node on which a sweep ran, with the most wasted hours first.
-
-    Raises:
-        ValueError: The sweep is unknown.
-    """
-    (sweep,) = planned_trials(sweep_ref, store)
-    snapshot = take_snapshot(store)
-    records = read_records(store, snapshot, sweep=sweep)
-    rows = snapshot.trials.select(["trial_id", "attempt_id", "wall_s"]).to_pylist()
-    costs = compute_cost(records, rows, time.time()).nodes.values()
-    health = NodeHealth()
-    health.add_records(records, read_cleared(store, sweep), time.time())
-    for node in costs:
-        if node.node in health.unhealthy:
-            node.avoided = health.describe(node.node)
-        elif node.node in health.cooling_down:
-            node.avoided = f"{health.describe(node.node)}: for {COOLDOWN_S / 60:.0f} min after its last failure"
-    nodes = sorted(costs, key=lambda node: (-node.wasted_hours, -sum(node.failures.values()), node.node))
-    if as_json:
-        print_json([asdict(node) | {"failures": dict(node.failures)} for node in nodes])
-        return
-    console = make_console()
-    columns = ["node", "attempts", "done", "failed", "hours", "wasted (h)", "failures"]
-    print_table(console, columns, [_row(node) for node in nodes])
-    for node in [node for node in nodes if node.avoided]:
-        undo = f"depthrate nodes {shlex.quote(sweep)} --clear {shlex.quote(node.node)}"
-        console.print(f"node {node.node} is excluded: {node.avoided}. Once repaired: {undo}")
-    for node in [node for node in nodes if node.last_failed_at is not None][:MAX_ERRORS_SHOWN]:
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(node.last_failed_at))
-        error = " ".join(node.last_error.split())
-        console.print(f"{node.node}, last failure {when}: {error:.300}")
 
 
 def _row(node: NodeCost) -> list[object]:
@@ -92,4 +58,30 @@ def _row(node: NodeCost) -> list[object]:
 def command(sweep: str, store: str | None, json: bool, clear: str | None) -> None:
     if clear is not None:
         clear_node(sweep, clear, existing_store(store, writes=True))
-    show_nodes(sweep, existing_store(store), as_json=json)
+    opened = existing_store(store)
+    (name,) = planned_trials(sweep, opened)
+    snapshot = take_snapshot(opened)
+    records = read_records(opened, snapshot, sweep=name)
+    rows = snapshot.trials.select(["trial_id", "attempt_id", "wall_s"]).to_pylist()
+    costs = compute_cost(records, rows, time.time()).nodes.values()
+    health = NodeHealth()
+    health.add_records(records, read_cleared(opened, name), time.time())
+    for node in costs:
+        if node.node in health.unhealthy:
+            node.avoided = health.describe(node.node)
+        elif node.node in health.cooling_down:
+            node.avoided = f"{health.describe(node.node)}: for {COOLDOWN_S / 60:.0f} min after its last failure"
+    nodes = sorted(costs, key=lambda node: (-node.wasted_hours, -sum(node.failures.values()), node.node))
+    if json:
+        print_json([asdict(node) | {"failures": dict(node.failures)} for node in nodes])
+        return
+    console = make_console()
+    columns = ["node", "attempts", "done", "failed", "hours", "wasted (h)", "failures"]
+    print_table(console, columns, [_row(node) for node in nodes])
+    for node in [node for node in nodes if node.avoided]:
+        undo = f"depthrate nodes {shlex.quote(name)} --clear {shlex.quote(node.node)}"
+        console.print(f"node {node.node} is excluded: {node.avoided}. Once repaired: {undo}")
+    for node in [node for node in nodes if node.last_failed_at is not None][:MAX_ERRORS_SHOWN]:
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(node.last_failed_at))
+        error = " ".join(node.last_error.split())
+        console.print(f"{node.node}, last failure {when}: {error:.300}")

@@ -52,52 +52,6 @@ _ENGINE_TEXT = {
 }
 
 
-def show_plan(options: LaunchOptions, as_json: bool, *, wide: bool = False) -> None:
-    """Print pending and committed trials with estimated cost.
-
-    Raises:
-        ValueError: An error of this project's packages for wrong input.
-    """
-    data = open_data_folder()
-    if names := sweeps_in_folder(options.sweep):
-        _show_folder(options, names, data, as_json, wide=wide)
-        return
-    checked = check_launch(options, data)
-    store = open_store(options.store)
-    store.check_location()
-    checked, view = with_search(checked, store)
-    target = open_compute_target(options, checked.sweep, store)
-    plan = plan_on(target, checked, store)
-    check_contents(plan, data)
-    estimates = estimates_on(target, plan, store)
-    target.check(plan.packs, estimates)
-    details = target.details(plan.packs, estimates.allocated_s)
-    if as_json:
-        print_json(_as_json(plan, target, view, estimates, details))
-        return
-    print_warnings(plan.snapshot.problems)
-    mismatch = find_launch_mismatch(plan, store, target.submitted_codes)
-    if mismatch is not None and mismatch.versions:
-        print_line(
-            f"warning: {mismatch_message(mismatch, plan.checked, store, resume_command(options), 'run would stop')}",
-            stderr=True,
-        )
-    console = make_console()
-    console.print(plan_summary(plan))
-    if view is not None:
-        console.print(view.summary())
-    for remark in _remarks(plan):
-        console.print(remark)
-    if plan.packs:
-        alone = why_alone(plan.packs, plan.checked.task, device=target.device, workers=target.workers)
-        if alone is not None:
-            console.print(alone)
-        _print_packs(console, plan, target, estimates, wide=wide)
-        _print_engines(console, plan, target)
-        for line in cost_lines(plan, target, estimates, details):
-            console.print(line, soft_wrap=True)
-
-
 def _show_folder(options: LaunchOptions, names: list[str], data: DataFolder, as_json: bool, *, wide: bool) -> None:
     """Print one row per sweep: pending work, its estimated cost, and whether something is missing."""
     store = open_store(options.store)
@@ -210,4 +164,41 @@ def _values(values: list[Any]) -> str:
 @json_option
 @wide_option
 def command(options: LaunchOptions, json: bool, wide: bool) -> None:
-    show_plan(options, json, wide=wide)
+    data = open_data_folder()
+    if names := sweeps_in_folder(options.sweep):
+        _show_folder(options, names, data, json, wide=wide)
+        return
+    checked = check_launch(options, data)
+    store = open_store(options.store)
+    store.check_location()
+    checked, view = with_search(checked, store)
+    target = open_compute_target(options, checked.sweep, store)
+    plan = plan_on(target, checked, store)
+    check_contents(plan, data)
+    estimates = estimates_on(target, plan, store)
+    target.check(plan.packs, estimates)
+    details = target.details(plan.packs, estimates.allocated_s)
+    if json:
+        print_json(_as_json(plan, target, view, estimates, details))
+        return
+    print_warnings(plan.snapshot.problems)
+    mismatch = find_launch_mismatch(plan, store, target.submitted_codes)
+    if mismatch is not None and mismatch.versions:
+        print_line(
+            f"warning: {mismatch_message(mismatch, plan.checked, store, resume_command(options), 'run would stop')}",
+            stderr=True,
+        )
+    console = make_console()
+    console.print(plan_summary(plan))
+    if view is not None:
+        console.print(view.summary())
+    for remark in _remarks(plan):
+        console.print(remark)
+    if plan.packs:
+        alone = why_alone(plan.packs, plan.checked.task, device=target.device, workers=target.workers)
+        if alone is not None:
+            console.print(alone)
+        _print_packs(console, plan, target, estimates, wide=wide)
+        _print_engines(console, plan, target)
+        for line in cost_lines(plan, target, estimates, details):
+            console.print(line, soft_wrap=True)

@@ -54,8 +54,10 @@ def format_of(output: Path | None) -> str:
 def _write_rows(relation: duckdb.DuckDBPyRelation, format: str, stream: IO[Any]) -> None:
     if format == "table":
         print_table(PlainConsole(file=stream, width=ANY_WIDTH), relation.columns, relation.fetchall())
+    elif format == "parquet":
+        write_parquet(relation, stream)
     else:
-        {"csv": write_csv, "json": write_json, "parquet": write_parquet}[format](relation, stream)
+        {"csv": write_csv, "json": write_json}[format](relation, stream)
 
 
 def _kill(timeout_s: float) -> None:

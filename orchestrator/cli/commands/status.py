@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,55 +22,42 @@ from depthrate.orchestrator.api.status import (
     stalled_text,
 )
 from depthrate.orchestrator.cli.options import FILE, declared, json_option, store_option, wide_option
-from depthrate.orchestrator.cli.polling import poll_until_closed
 from depthrate.orchestrator.console.output_file import check_output
-from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_rows, print_warnings
+from depthrate.orchestrator.console.tables import (
+    counted,
+    make_console,
+    print_json,
+    print_line,
+    print_rows,
+    print_warnings,
+)
 from depthrate.orchestrator.executors.registry import schedulers
 from depthrate.orchestrator.monitor.cost import cost_lines
 from depthrate.orchestrator.monitor.prometheus import check_library, write_textfile
 from depthrate.orchestrator.monitor.running_trials import MAX_TRIALS_SHOWN, RunningTrial, running_table
 from depthrate.orchestrator.monitor.status import SweepStatus, TrialState
-from depthrate.storage.files.store import Store, existing_store
+from depthrate.storage.commits.source import first_line
+from depthrate.storage.files.store import Store, StoreError, existing_store
 
 
-def show_status(
-    sweep_ref: str | None, store: Store, *, watch: bool, as_json: bool, textfile: Path | None = None, wide: bool = False
-) -> None:
-    """Print the number of trials per state of a sweep or of all sweeps, and the cost of a single sweep.
-
-    Args:
-        sweep_ref: A sweep, or None for all sweeps of the store.
-        store: Store of the sweeps.
-        watch: Whether to poll until all trials are done. A store that stops answering is polled again.
-        as_json: Whether to print JSON.
-        textfile: File for Prometheus' node exporter, with the same numbers and the cost of every sweep.
-        wide: Whether to print all columns.
+def poll_until_closed(store: Store, poll: Callable[[], StatusSnapshot]) -> Iterator[StatusSnapshot]:
+    """Poll a store for ever. Errors after the first answer are only printed.
 
     Raises:
-        ValueError: The sweep is unknown, the store has no sweeps, or the file cannot be written.
+        OSError, StoreError: The first poll failed.
     """
-    if textfile is not None:
-        check_library()
-        check_output(textfile)
-    watched = StatusPoller(
-        store,
-        planned_trials(sweep_ref, store),
-        with_costs=sweep_ref is not None or textfile is not None,
-        with_events=watch or as_json,
-    )
-    console = make_console()
-    for snapshot in poll_until_closed(store, watched.poll, POLL_INTERVAL_S, time.sleep) if watch else [watched.poll()]:
-        if textfile is not None:
-            write_textfile(textfile, snapshot.states, snapshot.costs)
-        if as_json:
-            states = zip(snapshot.states, snapshot.jobs, strict=True)
-            print_json([_as_json(state, counts, snapshot) for state, counts in states])
+    has_answered = False
+    while True:
+        try:
+            snapshot = poll()
+        except (OSError, StoreError) as error:
+            if not has_answered:
+                raise
+            print_line(f"warning: store {store.url} does not answer ({first_line(error)}). Retrying.", stderr=True)
         else:
-            if watch and console.is_terminal:
-                console.clear()
-            _print_status(console, snapshot, wide=wide, with_costs=sweep_ref is not None)
-        if not snapshot.num_open:
-            return
+            has_answered = True
+            yield snapshot
+        time.sleep(POLL_INTERVAL_S)
 
 
 def _print_status(console: Console, snapshot: StatusSnapshot, *, wide: bool, with_costs: bool) -> None:
@@ -129,4 +116,26 @@ def _print_running(console: Console, running: Sequence[RunningTrial], *, wide: b
 @click.option("--prometheus", type=FILE, help="Also write NAME.prom for Prometheus' node exporter.")
 @wide_option
 def command(sweep: str | None, store: str | None, watch: bool, json: bool, prometheus: Path | None, wide: bool) -> None:
-    show_status(sweep, existing_store(store), watch=watch, as_json=json, textfile=prometheus, wide=wide)
+    if prometheus is not None:
+        check_library()
+        check_output(prometheus)
+    opened = existing_store(store)
+    watched = StatusPoller(
+        opened,
+        planned_trials(sweep, opened),
+        with_costs=sweep is not None or prometheus is not None,
+        with_events=watch or json,
+    )
+    console = make_console()
+    for snapshot in poll_until_closed(opened, watched.poll) if watch else [watched.poll()]:
+        if prometheus is not None:
+            write_textfile(prometheus, snapshot.states, snapshot.costs)
+        if json:
+            states = zip(snapshot.states, snapshot.jobs, strict=True)
+            print_json([_as_json(state, counts, snapshot) for state, counts in states])
+        else:
+            if watch and console.is_terminal:
+                console.clear()
+            _print_status(console, snapshot, wide=wide, with_costs=sweep is not None)
+        if not snapshot.num_open:
+            return

@@ -23,7 +23,7 @@ from depthrate.orchestrator.cli.options import (
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_table
 from depthrate.storage.attempts.clocks import require_clock
-from depthrate.storage.attempts.records import Record, read_records
+from depthrate.storage.attempts.records import read_records
 from depthrate.storage.catalog.fits import rename_fits
 from depthrate.storage.catalog.removals import Removal, RemovalKind, restore
 from depthrate.storage.catalog.specs import LaunchedSpec, newest_specs, read_specs, write_spec
@@ -31,96 +31,24 @@ from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
 from depthrate.storage.files.json_objects import read_with_digest, with_digest
 from depthrate.storage.files.paths import identity, renaming_path
 from depthrate.storage.files.store import Store, existing_store
-from depthrate.storage.maintenance.sweep_removal import RemovalPlan, plan_removal, remove_sweep
+from depthrate.storage.maintenance.sweep_removal import plan_removal, remove_sweep
 from depthrate.storage.query.membership import read_membership
-
-
-def list_sweeps(store: Store, as_json: bool, console: Console) -> None:
-    """Print every sweep with its number of trials, and the removed sweeps that can be restored."""
-    snapshot = take_snapshot(store)
-    members, launched = read_membership(store, snapshot).of_sweep, newest_specs(store)
-    names = sorted(members.keys() | launched.keys())
-    requested = {name: len(launched[name].trial_ids(store) or ()) or None for name in launched}
-    launched_at = {name: launched[name].launched_at[:16].replace("T", " ") for name in launched}
-    rows = [[name, requested.get(name), len(members.get(name, ())), launched_at.get(name)] for name in names]
-    removed = [removal for removal in snapshot.removals.removals if removal.kind is RemovalKind.SWEEP]
-    if as_json:
-        entries = [dict(zip(("sweep", "trials", "committed", "launched_at"), row, strict=True)) for row in rows]
-        print_json({"sweeps": entries, "removed": [_removed_json(removal) for removal in removed]})
-        return
-    print_table(console, ["sweep", "trials", "committed", "last launch (UTC)"], rows)
-    for removal in removed:
-        action = "removed" if removal.rows else "removed or renamed"  # a new name takes the trials with it
-        command = next_call("sweeps", "restore", None, removal.sweep, "--store", store.url)
-        count = counted(len({t for t, _ in removal.rows}), "trial")
-        console.print(f"{action}: {removal.sweep}, {count}. Restore: {command}")
 
 
 def _removed_json(removal: Removal) -> dict[str, object]:
     return {"sweep": removal.sweep, "removed_at": removal.removed_at, "trials": len({t for t, _ in removal.rows})}
 
 
-def remove_named(store: Store, sweep: str, *, is_sure: bool, grace_note: str, console: Console) -> None:
-    """Print which trials the removal of a sweep removes and keeps, and remove it if `is_sure`.
-
-    Raises:
-        UsageError: The sweep is unknown or running.
-        ValueError: The trials that another sweep requests cannot be determined.
-    """
-    write_missing_lists(store, removed=sweep)
-    snapshot = take_snapshot(store)
-    plan = plan_removal(store, snapshot, sweep)
-    if not plan.paths and not plan.rows:
-        raise UsageError(_unknown(store, sweep, snapshot))
-    running = _running(store, snapshot, sweep)
-    if running:
-        stop = next_call("cancel", sweep, store.url)
-        raise UsageError(f"sweep {sweep!r} is running: {describe_attempt(running[0])}. Cancel it first: {stop}")
-    _print_plan(console, store, snapshot, plan)
-    if not is_sure:
-        command = next_call("sweeps", "rm", None, sweep, "--yes", "--store", store.url)
-        console.print(f"nothing was removed. To remove: {command}")
-        return
-    remove_sweep(store, plan)
-    command = next_call("sweeps", "restore", None, sweep, "--store", store.url)
-    console.print(f"removed. It can be restored until {grace_note}: {command}")
-
-
-def _print_plan(console: Console, store: Store, snapshot: Snapshot, plan: RemovalPlan) -> None:
-    removed = plan.trial_ids() & snapshot.trial_ids()
-    console.print(f"sweep {plan.sweep}: {counted(len(removed), 'committed trial')} to remove")
-    if plan.kept:
-        members = read_membership(store, snapshot).of_sweep
-        counts = {name: len(ids & plan.kept) for name, ids in members.items() if name != plan.sweep}
-        names = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()) if count) or "earlier launches"
-        console.print(f"{counted(len(plan.kept), 'trial')} kept for other sweeps: {names}")
-
-
-def _running(store: Store, snapshot: Snapshot, sweep: str) -> list[Record]:
+def _require_ended(store: Store, snapshot: Snapshot, sweep: str) -> None:
     now = time.time()
-    return [record for record in read_records(store, snapshot, sweep=sweep) if is_live(record, now)]
+    if live := [record for record in read_records(store, snapshot, sweep=sweep) if is_live(record, now)]:
+        stop = next_call("cancel", sweep, store.url)
+        raise UsageError(f"sweep {sweep!r} is running: {describe_attempt(live[0])}. Cancel it first: {stop}")
 
 
 def _unknown(store: Store, sweep: str, snapshot: Snapshot) -> str:
     names = sorted(newest_specs(store).keys() | read_membership(store, snapshot).of_sweep.keys())
     return f"no sweep {sweep!r} in {store.url}, which has: {', '.join(names) or 'none'}"
-
-
-def restore_named(store: Store, sweep: str, console: Console) -> None:
-    """Restore a removed sweep.
-
-    Raises:
-        UsageError: No such sweep was removed, or a compaction has purged its trials.
-    """
-    snapshot = take_snapshot(store)
-    removed = [removal for removal in snapshot.removals.removals if removal.kind is RemovalKind.SWEEP]
-    removals = [removal for removal in removed if removal.sweep == sweep]
-    if not removals:
-        names = ", ".join(sorted({removal.sweep for removal in removed})) or "none"
-        raise UsageError(f"no removed sweep {sweep!r} to restore in {store.url}, which has: {names}")
-    require_clock(store)
-    restore(store, removals)
-    print_restored(store, removals, sweep, console)
 
 
 def print_restored(store: Store, removals: Iterable[Removal], name: str, console: Console) -> None:
@@ -130,49 +58,6 @@ def print_restored(store: Store, removals: Iterable[Removal], name: str, console
     text = f"restored {name}: {counted(len({trial_id for trial_id, _ in rows - purged}), 'trial')}"
     text += f". {len({t for t, _ in purged})} more were purged by a compaction. Run them again." if purged else ""
     console.print(text)
-
-
-def rename(store: Store, old: str, new: str, console: Console) -> None:
-    """Rename a sweep with its launches and fits. Trials do not store the name.
-
-    An interrupted renaming continues with the next call: it is recorded under the new name first.
-
-    Raises:
-        UsageError: The sweep is unknown, running or has a search, or the name is taken.
-        ForeignNameError: The name is not allowed.
-    """
-    identity(new)
-    snapshot, specs = take_snapshot(store), _launches(store, old)
-    recorded = _renaming(store, new)
-    if recorded == (old, True) and not specs and new in newest_specs(store):
-        console.print(f"{old} was already renamed to {new}")
-        return
-    is_resumed = recorded == (old, False)
-    if not specs and not is_resumed:
-        raise UsageError(_unknown(store, old, snapshot))
-    if new in newest_specs(store) and not is_resumed:
-        raise UsageError(f"sweep {new!r} exists already in {store.url}. Give another name.")
-    if running := _running(store, snapshot, old):
-        stop = next_call("cancel", old, store.url)
-        raise UsageError(f"sweep {old!r} is running: {describe_attempt(running[0])}. Cancel it first: {stop}")
-    if any("search" in spec.spec for spec in specs):
-        raise UsageError(f"sweep {old!r} cannot be renamed, because the proposals of its search contain the name")
-    require_clock(store)
-    _write_renaming(store, old, new, is_over=False)
-    listed = {spec.spec_hash for spec in _launches(store, new) if spec.trial_ids(store) is not None}
-    renamed = [(spec, launched_sweep(spec, store).replace(name=new)) for spec in specs]
-    pending = [spec for spec, sweep in renamed if sweep.spec_hash() not in listed]
-    if pending:
-        write_missing_lists(store)
-        for spec, sweep in renamed:
-            if spec in pending:
-                write_spec(store, new, sweep.spec_hash(), sweep.spec(), spec.trial_ids(store))
-    rename_fits(store, old, new)
-    plan = plan_removal(store, take_snapshot(store), old)
-    if plan.paths:
-        remove_sweep(store, replace(plan, rows=frozenset()))
-    _write_renaming(store, old, new, is_over=True)
-    console.print(f"renamed {old} to {new}. Sweep files are not changed.")
 
 
 def _renaming(store: Store, new: str) -> tuple[str, bool] | None:
@@ -201,7 +86,24 @@ command = declared_group(__doc__)
 @json_option
 def show_list(store: str | None, json: bool) -> None:
     """List the sweeps of a store with their requested and committed trials."""
-    list_sweeps(existing_store(store), json, make_console())
+    opened, console = existing_store(store), make_console()
+    snapshot = take_snapshot(opened)
+    members, launched = read_membership(opened, snapshot).of_sweep, newest_specs(opened)
+    names = sorted(members.keys() | launched.keys())
+    requested = {name: len(launched[name].trial_ids(opened) or ()) or None for name in launched}
+    launched_at = {name: launched[name].launched_at[:16].replace("T", " ") for name in launched}
+    rows = [[name, requested.get(name), len(members.get(name, ())), launched_at.get(name)] for name in names]
+    removed = [removal for removal in snapshot.removals.removals if removal.kind is RemovalKind.SWEEP]
+    if json:
+        entries = [dict(zip(("sweep", "trials", "committed", "launched_at"), row, strict=True)) for row in rows]
+        print_json({"sweeps": entries, "removed": [_removed_json(removal) for removal in removed]})
+        return
+    print_table(console, ["sweep", "trials", "committed", "last launch (UTC)"], rows)
+    for removal in removed:
+        action = "removed" if removal.rows else "removed or renamed"  # a new name takes the trials with it
+        command = next_call("sweeps", "restore", None, removal.sweep, "--store", opened.url)
+        count = counted(len({t for t, _ in removal.rows}), "trial")
+        console.print(f"{action}: {removal.sweep}, {count}. Restore: {command}")
 
 
 @command.declared("rm")
@@ -210,7 +112,27 @@ def show_list(store: str | None, json: bool) -> None:
 @yes_option
 def rm(sweep: str, store: str | None, yes: bool) -> None:
     """Remove a sweep and the trials that no other sweep requests. Safe during runs."""
-    remove_named(existing_store(store, writes=True), sweep, is_sure=yes, grace_note=GRACE_NOTE, console=make_console())
+    opened, console = existing_store(store, writes=True), make_console()
+    write_missing_lists(opened, removed=sweep)
+    snapshot = take_snapshot(opened)
+    plan = plan_removal(opened, snapshot, sweep)
+    if not plan.paths and not plan.rows:
+        raise UsageError(_unknown(opened, sweep, snapshot))
+    _require_ended(opened, snapshot, sweep)
+    removed = plan.trial_ids() & snapshot.trial_ids()
+    console.print(f"sweep {sweep}: {counted(len(removed), 'committed trial')} to remove")
+    if plan.kept:
+        members = read_membership(opened, snapshot).of_sweep
+        counts = {name: len(ids & plan.kept) for name, ids in members.items() if name != sweep}
+        names = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()) if count) or "earlier launches"
+        console.print(f"{counted(len(plan.kept), 'trial')} kept for other sweeps: {names}")
+    if not yes:
+        command = next_call("sweeps", "rm", None, sweep, "--yes", "--store", opened.url)
+        console.print(f"nothing was removed. To remove: {command}")
+        return
+    remove_sweep(opened, plan)
+    command = next_call("sweeps", "restore", None, sweep, "--store", opened.url)
+    console.print(f"removed. It can be restored until {GRACE_NOTE}: {command}")
 
 
 @command.declared("restore")
@@ -218,7 +140,16 @@ def rm(sweep: str, store: str | None, yes: bool) -> None:
 @store_option
 def restore_sweep(sweep: str, store: str | None) -> None:
     """Restore a removed sweep, until a compaction purges its trials."""
-    restore_named(existing_store(store, writes=True), sweep, make_console())
+    opened, console = existing_store(store, writes=True), make_console()
+    snapshot = take_snapshot(opened)
+    removed = [removal for removal in snapshot.removals.removals if removal.kind is RemovalKind.SWEEP]
+    removals = [removal for removal in removed if removal.sweep == sweep]
+    if not removals:
+        names = ", ".join(sorted({removal.sweep for removal in removed})) or "none"
+        raise UsageError(f"no removed sweep {sweep!r} to restore in {opened.url}, which has: {names}")
+    require_clock(opened)
+    restore(opened, removals)
+    print_restored(opened, removals, sweep, console)
 
 
 @command.declared("rename")
@@ -227,4 +158,35 @@ def restore_sweep(sweep: str, store: str | None) -> None:
 @store_option
 def rename_sweep(sweep: str, name: str, store: str | None) -> None:
     """Rename a sweep."""
-    rename(existing_store(store, writes=True), sweep, name, make_console())
+    # trials do not store the name. An interrupted renaming continues with the next call, since it is recorded first
+    opened, console = existing_store(store, writes=True), make_console()
+    identity(name)
+    snapshot, specs = take_snapshot(opened), _launches(opened, sweep)
+    recorded = _renaming(opened, name)
+    if recorded == (sweep, True) and not specs and name in newest_specs(opened):
+        console.print(f"{sweep} was already renamed to {name}")
+        return
+    is_resumed = recorded == (sweep, False)
+    if not specs and not is_resumed:
+        raise UsageError(_unknown(opened, sweep, snapshot))
+    if name in newest_specs(opened) and not is_resumed:
+        raise UsageError(f"sweep {name!r} exists already in {opened.url}. Give another name.")
+    _require_ended(opened, snapshot, sweep)
+    if any("search" in spec.spec for spec in specs):
+        raise UsageError(f"sweep {sweep!r} cannot be renamed, because the proposals of its search contain the name")
+    require_clock(opened)
+    _write_renaming(opened, sweep, name, is_over=False)
+    listed = {spec.spec_hash for spec in _launches(opened, name) if spec.trial_ids(opened) is not None}
+    renamed = [(spec, launched_sweep(spec, opened).replace(name=name)) for spec in specs]
+    pending = [spec for spec, changed in renamed if changed.spec_hash() not in listed]
+    if pending:
+        write_missing_lists(opened)
+        for spec, changed in renamed:
+            if spec in pending:
+                write_spec(opened, name, changed.spec_hash(), changed.spec(), spec.trial_ids(opened))
+    rename_fits(opened, sweep, name)
+    plan = plan_removal(opened, take_snapshot(opened), sweep)
+    if plan.paths:
+        remove_sweep(opened, replace(plan, rows=frozenset()))
+    _write_renaming(opened, sweep, name, is_over=True)
+    console.print(f"renamed {sweep} to {name}. Sweep files are not changed.")

@@ -2,70 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from depthrate.orchestrator.cli.options import declared
 from depthrate.orchestrator.console.tables import make_console, print_described, print_table
 from depthrate.tasks.citations import titles_cited
 from depthrate.tasks.loading import load_task
-from depthrate.tasks.metric import Metric
 from depthrate.tasks.parameters import REQUIRED
 from depthrate.tasks.registry import registered_tasks
-
-
-def show_tasks(name: str | None, console: Console) -> None:
-    """Print the tasks, or the parameters and metrics of one.
-
-    Raises:
-        TaskError: The task is unknown.
-    """
-    if name is None:
-        print_tasks(console)
-    else:
-        print_task(name, console)
-
-
-def print_tasks(console: Console) -> None:
-    """Print one row per task."""
-    print_table(
-        console,
-        ["task", "version", "description"],
-        [[t.name, str(t.version), t.doc] for t in registered_tasks().values()],
-    )
-
-
-def print_task(name: str, console: Console) -> None:
-    """Print a task: one row per parameter, then one row per metric.
-
-    Raises:
-        TaskError: The task is unknown.
-    """
-    task = load_task(name, Path.cwd())
-    console.print(f"{task.name}, version {task.version}. {task.doc}")
-    rows = []
-    for p in task.schema.values():
-        default = "required" if p.default is REQUIRED else _literal(p.default)
-        rows.append([p.name, p.allowed, default, "yes" if p.fusible else "", p.doc])
-    print_described(console, ["parameter", "allowed", "default", "fusible", "meaning"], rows)
-    if task.measurements:
-        print_metrics(task.measurements, console)
-    else:
-        console.print("It declares no metrics. All columns that it returns are stored.")
-    docs = [p.doc for p in task.schema.values()] + [metric.doc for metric in task.measurements]
-    if titles := titles_cited(" ".join(docs)):
-        console.print(titles)
-
-
-def print_metrics(metrics: Sequence[Metric], console: Console) -> None:
-    """Print one row per metric, metrics per layer first."""
-    ordered = sorted(metrics, key=lambda metric: metric.per)
-    rows = [[metric.name, metric.label, metric.per, metric.kind, metric.axis, metric.doc] for metric in ordered]
-    print_described(console, ["metric", "label", "per", "kind", "axis", "meaning"], rows)
 
 
 def _literal(value: Any) -> str:
@@ -75,4 +22,24 @@ def _literal(value: Any) -> str:
 @declared(__doc__)
 @click.argument("name", required=False, help="Name of a task, or file.py:function.")
 def command(name: str | None) -> None:
-    show_tasks(name, make_console())
+    console = make_console()
+    if name is None:
+        rows = [[task.name, str(task.version), task.doc] for task in registered_tasks().values()]
+        print_table(console, ["task", "version", "description"], rows)
+        return
+    task = load_task(name, Path.cwd())
+    console.print(f"{task.name}, version {task.version}. {task.doc}")
+    rows = []
+    for p in task.schema.values():
+        default = "required" if p.default is REQUIRED else _literal(p.default)
+        rows.append([p.name, p.allowed, default, "yes" if p.fusible else "", p.doc])
+    print_described(console, ["parameter", "allowed", "default", "fusible", "meaning"], rows)
+    if task.measurements:
+        ordered = sorted(task.measurements, key=lambda metric: metric.per)
+        rows = [[metric.name, metric.label, metric.per, metric.kind, metric.axis, metric.doc] for metric in ordered]
+        print_described(console, ["metric", "label", "per", "kind", "axis", "meaning"], rows)
+    else:
+        console.print("It declares no metrics. All columns that it returns are stored.")
+    docs = [p.doc for p in task.schema.values()] + [metric.doc for metric in task.measurements]
+    if titles := titles_cited(" ".join(docs)):
+        console.print(titles)

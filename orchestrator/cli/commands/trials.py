@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import click
-from rich.console import Console
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.cli.commands.sweeps import print_restored
@@ -16,83 +15,13 @@ from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.catalog.removals import RemovalKind, remove, restore
 from depthrate.storage.catalog.tags import require_tag, write_tag
 from depthrate.storage.commits.snapshot import take_snapshot
-from depthrate.storage.files.store import Store, existing_store
+from depthrate.storage.files.store import existing_store
 from depthrate.storage.maintenance.sweep_removal import rows_of_trials
 from depthrate.storage.query.results import Results
 from depthrate.storage.query.views import names_sweep
 
 MAX_TRIALS_SHOWN = 20
 """Maximum number of trials printed before a removal."""
-
-
-def remove_trials(
-    store: Store, prefixes: Sequence[str], where: str | None, *, is_sure: bool, grace_note: str, console: Console
-) -> None:
-    """Print the results to remove and the sweeps that request them, and remove them if `is_sure`.
-
-    Raises:
-        UsageError: No trial is given, or one does not exist.
-        QueryError: `where` is not valid SQL.
-    """
-    results = results_of(store)
-    chosen = chosen_trials(results, prefixes, where)
-    members = results.membership().of_sweep
-    rows = [[t, ", ".join(sorted(s for s, ids in members.items() if t in ids))] for t in chosen[:MAX_TRIALS_SHOWN]]
-    print_table(console, ["trial", "requested by"], rows)
-    if len(chosen) > MAX_TRIALS_SHOWN:
-        console.print(f"and {len(chosen) - MAX_TRIALS_SHOWN} more")
-    selection = [*prefixes, *(["--where", where] if where else [])]
-    results_text = f"the results of {counted(len(chosen), 'trial')}"
-    if not is_sure:
-        command = next_call("trials", "rm", None, *selection, "--yes", "--store", store.url)
-        console.print(f"nothing was removed. To remove {results_text}: {command}")
-        return
-    require_clock(store)
-    remove(store, RemovalKind.TRIALS, "", rows_of_trials(take_snapshot(store), chosen))
-    command = next_call("trials", "restore", None, *selection, "--store", store.url)
-    console.print(f"removed {results_text}. A sweep that requests one runs it again.")
-    console.print(f"They can be restored until {grace_note}: {command}")
-
-
-def restore_trials(
-    store: Store, prefixes: Sequence[str], where: str | None, *, all_of_them: bool, console: Console
-) -> None:
-    """Restore the results of every removal that includes a trial matched by a prefix or by `where`, or of all removals.
-
-    Raises:
-        UsageError: No such result was removed, or a compaction has purged them.
-        QueryError: `where` is not valid SQL.
-    """
-    removals = [removal for removal in take_snapshot(store).removals.removals if removal.kind is RemovalKind.TRIALS]
-    requested = (*prefixes, *(trials_where(results_of(store).with_removed(), where) if where is not None else ()))
-    matches = [removal for removal in removals if all_of_them or any(t.startswith(requested) for t, _ in removal.rows)]
-    if not matches or not (all_of_them or requested):
-        names = [*prefixes, *([f"trials where {where}"] if where is not None else [])]
-        raise UsageError(
-            f"no removed results of {', '.join(names) or 'given trials'} to restore in {store.url}. "
-            f"Restore all {counted(len(removals), 'removal')}: depthrate trials restore --all"
-        )
-    require_clock(store)
-    restore(store, matches)
-    print_restored(store, matches, "results", console)
-
-
-def tag_trials(
-    store: Store, tag: str, prefixes: Sequence[str], where: str | None, *, is_set: bool, console: Console
-) -> None:
-    """Set or remove a tag of trials.
-
-    Raises:
-        UsageError: No trial is given, or one does not exist.
-        StoreError: The tag has characters that are not allowed.
-    """
-    require_tag(tag)
-    chosen = chosen_trials(results_of(store), prefixes, where)
-    require_clock(store)  # the later of two changes wins
-    write_tag(store, tag, chosen, is_set=is_set)
-    action = "set on" if is_set else "removed from"
-    console.print(f"tag {tag} {action} {counted(len(chosen), 'trial')}")
-    console.print(f"trials with it: depthrate query \"select * from results where list_contains(tags, '{tag}')\"")
 
 
 def chosen_trials(results: Results, prefixes: Sequence[str], where: str | None) -> list[str]:
@@ -143,7 +72,24 @@ where_option = click.option("--where", help="SQL condition over results that sel
 def rm(trials: Sequence[str], where: str | None, store: str | None, yes: bool) -> None:
     """Remove results. Sweeps that request these trials run them again. Safe during runs."""
     opened, console = existing_store(store, writes=True), make_console()
-    remove_trials(opened, trials, where, is_sure=yes, grace_note=GRACE_NOTE, console=console)
+    results = results_of(opened)
+    chosen = chosen_trials(results, trials, where)
+    members = results.membership().of_sweep
+    rows = [[t, ", ".join(sorted(s for s, ids in members.items() if t in ids))] for t in chosen[:MAX_TRIALS_SHOWN]]
+    print_table(console, ["trial", "requested by"], rows)
+    if len(chosen) > MAX_TRIALS_SHOWN:
+        console.print(f"and {len(chosen) - MAX_TRIALS_SHOWN} more")
+    selection = [*trials, *(["--where", where] if where else [])]
+    results_text = f"the results of {counted(len(chosen), 'trial')}"
+    if not yes:
+        command = next_call("trials", "rm", None, *selection, "--yes", "--store", opened.url)
+        console.print(f"nothing was removed. To remove {results_text}: {command}")
+        return
+    require_clock(opened)
+    remove(opened, RemovalKind.TRIALS, "", rows_of_trials(take_snapshot(opened), chosen))
+    command = next_call("trials", "restore", None, *selection, "--store", opened.url)
+    console.print(f"removed {results_text}. A sweep that requests one runs it again.")
+    console.print(f"They can be restored until {GRACE_NOTE}: {command}")
 
 
 @command.declared("restore")
@@ -153,7 +99,19 @@ def rm(trials: Sequence[str], where: str | None, store: str | None, yes: bool) -
 @click.option("--all", "all_", is_flag=True, help="Restore all removed results.")
 def restore_results(trials: Sequence[str], where: str | None, store: str | None, all_: bool) -> None:
     """Restore removed results, with all others removed by the same command."""
-    restore_trials(existing_store(store, writes=True), trials, where, all_of_them=all_, console=make_console())
+    opened, console = existing_store(store, writes=True), make_console()
+    removals = [removal for removal in take_snapshot(opened).removals.removals if removal.kind is RemovalKind.TRIALS]
+    requested = (*trials, *(trials_where(results_of(opened).with_removed(), where) if where is not None else ()))
+    matches = [removal for removal in removals if all_ or any(t.startswith(requested) for t, _ in removal.rows)]
+    if not matches or not (all_ or requested):
+        names = [*trials, *([f"trials where {where}"] if where is not None else [])]
+        raise UsageError(
+            f"no removed results of {', '.join(names) or 'given trials'} to restore in {opened.url}. "
+            f"Restore all {counted(len(removals), 'removal')}: depthrate trials restore --all"
+        )
+    require_clock(opened)
+    restore(opened, matches)
+    print_restored(opened, matches, "results", console)
 
 
 @command.declared("tag")
@@ -164,4 +122,11 @@ def restore_results(trials: Sequence[str], where: str | None, store: str | None,
 @click.option("--off", is_flag=True, help="Remove the tag.")
 def tag_command(tag: str, trials: Sequence[str], where: str | None, store: str | None, off: bool) -> None:
     """Tag trials, in the column `tags` of trials and results."""
-    tag_trials(existing_store(store, writes=True), tag, trials, where, is_set=not off, console=make_console())
+    opened, console = existing_store(store, writes=True), make_console()
+    require_tag(tag)
+    chosen = chosen_trials(results_of(opened), trials, where)
+    require_clock(opened)  # the later of two changes wins
+    write_tag(opened, tag, chosen, is_set=not off)
+    action = "removed from" if off else "set on"
+    console.print(f"tag {tag} {action} {counted(len(chosen), 'trial')}")
+    console.print(f"trials with it: depthrate query \"select * from results where list_contains(tags, '{tag}')\"")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import click
-from rich.console import Console
 
 from depthrate.orchestrator.cli.options import declared
 from depthrate.orchestrator.console.errors import UsageError
@@ -12,12 +11,9 @@ from depthrate.tasks.code.trust import accept, is_hash
 from depthrate.tasks.code.unpack import unpacked_files
 
 
-def trust_code(content_hash: str, console: Console) -> None:
-    """Trust the code with this hash, for this user, and print its files.
-
-    Raises:
-        UsageError: It is not a hash, or no such code was refused on this machine.
-    """
+@declared(__doc__)
+@click.argument("content_hash", metavar="HASH", help="Hash of the code, as printed by the command that refused it.")
+def command(content_hash: str) -> None:
     if not is_hash(content_hash):
         raise UsageError(
             f"{content_hash!r} is not a hash of code. Give all 32 hex digits, as printed by the command that refused it."
@@ -32,12 +28,7 @@ def trust_code(content_hash: str, console: Console) -> None:
         accept(content_hash)
     except OSError as error:
         raise UsageError(f"cannot store that this code is trusted: {error}") from None
+    console = make_console()
     for path in files:
         console.print(str(path), soft_wrap=True)
     console.print("trusted: depthrate may run these files for your user, as long as they do not change")
-
-
-@declared(__doc__)
-@click.argument("content_hash", metavar="HASH", help="Hash of the code, as printed by the command that refused it.")
-def command(content_hash: str) -> None:
-    trust_code(content_hash, make_console())

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rich.console import Console
-
 from depthrate.orchestrator.api.find_sweep import unlisted_launches, write_missing_lists
 from depthrate.orchestrator.cli.options import declared, store_option
 from depthrate.orchestrator.console.tables import counted, make_console
 from depthrate.storage.files.format import FORMAT, FORMAT_FILE
-from depthrate.storage.files.store import Store, existing_store
+from depthrate.storage.files.store import existing_store
 
 OLD_VERIFY = (
     "warning: verify --repair of versions up to 07de987 moves files with newer columns to quarantine/, as if they were "
@@ -18,35 +16,23 @@ OLD_VERIFY = (
 )
 
 
-def upgrade_store(store: Store, console: Console) -> None:
-    """Upgrade a store to the newest format of this version. After an interruption, the next call continues.
-
-    It only adds files, the format last. Running sweeps continue, and workers of the older version read and write the store
-    as before.
-
-    Raises:
-        UsageError: The trials that a launch requests cannot be determined.
-        OSError: The store refused a write. Call it again.
-    """
-
-    current = store.format
-    unlisted = [spec for spec in unlisted_launches(store) if spec.trial_ids(store) is None]
+@declared(__doc__)
+@store_option
+def command(store: str | None) -> None:
+    # it only adds files, the format last, so that running sweeps continue and an interrupted upgrade can be repeated
+    opened, console = existing_store(store, writes=True), make_console()
+    current = opened.format
+    unlisted = [spec for spec in unlisted_launches(opened) if spec.trial_ids(opened) is None]
     if current.format >= FORMAT and not unlisted:
-        console.print(f"store {store.url} has format {current.format} already. Nothing to do.")
+        console.print(f"store {opened.url} has format {current.format} already. Nothing to do.")
         console.print(OLD_VERIFY)
         return
-    console.print(f"store {store.url} has format {current.format}. Upgrading to {FORMAT} adds:")
+    console.print(f"store {opened.url} has format {current.format}. Upgrading to {FORMAT} adds:")
     console.print(
         f"- a list of trials with a checksum for {counted(len(unlisted), 'launch', 'launches')} without an intact one"
     )
     console.print(f"- {FORMAT_FILE}, with the versions that may read and write the store (older versions ignore it)")
-    write_missing_lists(store)
-    store.write_format(replace(current, format=max(FORMAT, current.format)))
+    write_missing_lists(opened)
+    opened.write_format(replace(current, format=max(FORMAT, current.format)))
     console.print(f"done: the store has format {FORMAT}. Older versions can still read and write it.")
     console.print(OLD_VERIFY)
-
-
-@declared(__doc__)
-@store_option
-def command(store: str | None) -> None:
-    upgrade_store(existing_store(store, writes=True), make_console())

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.progress import Progress
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
@@ -16,7 +15,7 @@ from depthrate.orchestrator.cli.options import declared, json_option, store_opti
 from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_table
 from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.files.json_objects import parse_object
-from depthrate.storage.files.store import Store, existing_store
+from depthrate.storage.files.store import existing_store
 from depthrate.storage.maintenance.findings import Verification
 from depthrate.storage.maintenance.repair import repair
 from depthrate.storage.maintenance.verify import verify
@@ -25,48 +24,6 @@ from depthrate.tasks.registry import find_task
 
 MAX_FINDINGS_SHOWN = 40
 """Maximum number of findings printed. --json prints all."""
-
-
-def run_verification(store: Store, with_repair: bool, as_json: bool, console: Console) -> bool:
-    """Verify a store, optionally repair it, print the findings, and return whether the store is intact now."""
-    if with_repair:
-        require_clock(store)  # orphaned files are recognised by age
-    with Progress(console=console, transient=True, disable=as_json or not console.is_terminal) as progress:
-        bar = progress.add_task("verifying", total=None)
-
-        def show_progress(done: int, of: int) -> None:
-            progress.update(bar, completed=done, total=of)
-
-        verification = verify(store, builtin_columns(), measured=_measured, hash_of=_hash_of, on_progress=show_progress)
-    done = repair(store, verification) if with_repair and verification.findings else None
-    if as_json:
-        print_json(_as_json(verification, done))
-        return not verification.findings or done is not None
-    console.print(
-        f"{counted(verification.num_trials, 'trial')} in {counted(verification.num_files, 'file')}, "
-        f"{verification.num_bytes / 1e6:.1f} MB read: "
-        + ("all as committed" if not verification.findings else counted(len(verification.findings), "finding")),
-    )
-    rows = [[f.kind, f.path, f.what, len(f.trial_ids) or None] for f in verification.findings[:MAX_FINDINGS_SHOWN]]
-    if rows:
-        print_table(console, ["kind", "file", "finding", "trials"], rows)
-    if verification.newer:
-        text = f"columns of a newer version of depthrate, not checked: {', '.join(sorted(verification.newer))}"
-        console.print(text)
-    if len(verification.findings) > MAX_FINDINGS_SHOWN:
-        kinds = ", ".join(f"{n} {kind}" for kind, n in Counter(f.kind for f in verification.findings).most_common())
-        console.print(f"and {len(verification.findings) - MAX_FINDINGS_SHOWN} more (total: {kinds}). Print all: --json")
-    if done is not None:
-        console.print(f"moved {counted(len(done.moved), 'file')} to {done.quarantine}/")
-        if done.saved:
-            console.print(f"{counted(done.saved, 'intact trial')} of corrupt files rewritten")
-        if done.pending:
-            console.print(
-                f"{counted(len(done.pending), 'trial is', 'trials are')} pending again. Run their sweeps.",
-            )
-    elif verification.findings:
-        console.print("move corrupt files aside and make their trials pending: depthrate verify --repair")
-    return not verification.findings or done is not None
 
 
 def _as_json(verification: Verification, done: Any) -> dict[str, Any]:
@@ -106,7 +63,50 @@ def _measured(row: Mapping[str, Any]) -> tuple[Sequence[int], Sequence[int]] | N
 
 @declared(__doc__)
 @store_option
-@click.option("--repair", is_flag=True, help="Move corrupt files to quarantine/ and make their trials pending.")
+@click.option(
+    "--repair", "with_repair", is_flag=True, help="Move corrupt files to quarantine/ and make their trials pending."
+)
 @json_option
-def command(store: str | None, repair: bool, json: bool) -> int:
-    return 0 if run_verification(existing_store(store, writes=repair), repair, json, make_console()) else 1
+def command(store: str | None, with_repair: bool, json: bool) -> int:
+    opened, console = existing_store(store, writes=with_repair), make_console()
+    if with_repair:
+        require_clock(opened)  # orphaned files are recognised by age
+    with Progress(console=console, transient=True, disable=json or not console.is_terminal) as progress:
+        bar = progress.add_task("verifying", total=None)
+
+        def show_progress(done: int, of: int) -> None:
+            progress.update(bar, completed=done, total=of)
+
+        verification = verify(
+            opened, builtin_columns(), measured=_measured, hash_of=_hash_of, on_progress=show_progress
+        )
+    done = repair(opened, verification) if with_repair and verification.findings else None
+    is_intact = not verification.findings or done is not None
+    if json:
+        print_json(_as_json(verification, done))
+        return 0 if is_intact else 1
+    console.print(
+        f"{counted(verification.num_trials, 'trial')} in {counted(verification.num_files, 'file')}, "
+        f"{verification.num_bytes / 1e6:.1f} MB read: "
+        + ("all as committed" if not verification.findings else counted(len(verification.findings), "finding")),
+    )
+    rows = [[f.kind, f.path, f.what, len(f.trial_ids) or None] for f in verification.findings[:MAX_FINDINGS_SHOWN]]
+    if rows:
+        print_table(console, ["kind", "file", "finding", "trials"], rows)
+    if verification.newer:
+        text = f"columns of a newer version of depthrate, not checked: {', '.join(sorted(verification.newer))}"
+        console.print(text)
+    if len(verification.findings) > MAX_FINDINGS_SHOWN:
+        kinds = ", ".join(f"{n} {kind}" for kind, n in Counter(f.kind for f in verification.findings).most_common())
+        console.print(f"and {len(verification.findings) - MAX_FINDINGS_SHOWN} more (total: {kinds}). Print all: --json")
+    if done is not None:
+        console.print(f"moved {counted(len(done.moved), 'file')} to {done.quarantine}/")
+        if done.saved:
+            console.print(f"{counted(done.saved, 'intact trial')} of corrupt files rewritten")
+        if done.pending:
+            console.print(
+                f"{counted(len(done.pending), 'trial is', 'trials are')} pending again. Run their sweeps.",
+            )
+    elif verification.findings:
+        console.print("move corrupt files aside and make their trials pending: depthrate verify --repair")
+    return 0 if is_intact else 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from depthrate.orchestrator.console.tables import listed
 from depthrate.storage.query.results import Results
 from depthrate.storage.query.views import named_views, names_in
 from depthrate.storage.tables.custom_columns import quoted
@@ -29,10 +30,7 @@ def what_varies(results: Results, query: str) -> str | None:
     if not varying:
         return None
     sweeps = sorted(results.membership().of_sweep)
-    listed = ", ".join(varying[:MAX_VALUES_SHOWN]) + (
-        f" and {len(varying) - MAX_VALUES_SHOWN} more" if len(varying) > MAX_VALUES_SHOWN else ""
-    )
-    text = f"this aggregates trials that differ in {listed}"
+    text = f"this aggregates trials that differ in {listed(varying, MAX_VALUES_SHOWN)}"
     if len(sweeps) > 1:
         text += f". Limit the query to one of {len(sweeps)} sweeps: --sweep {sweeps[0]}, or where sweep = '{sweeps[0]}'"
     return text

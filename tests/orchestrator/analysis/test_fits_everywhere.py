@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
+from click.testing import CliRunner
 
 import depthrate
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.fit import fit_sweep
+from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.cli.commands import compare
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, check_sweep
 from depthrate.storage.commits.commit import commit_trials
@@ -82,10 +83,9 @@ def test_a_picture_leaves_out_the_trials_that_the_fit_leaves_out(
 
 
 def test_sweeps_are_compared_by_the_fits_that_each_has(
-    checked: CheckedSweep, folder: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    checked: CheckedSweep, folder: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compare, "find_sweep", lambda given, store: (checked, None))
-    compare.compare_sweeps(("s", "s"), folder, True, Console(quiet=True))
-    told = json.loads(capsys.readouterr().out)
+    told = json.loads(CliRunner().invoke(app, ["compare", "s", "s", "--json", "--store", folder.url]).stdout)
     kept, dropped = [(fit["first"], fit["second"]) for fit in told["fits"]]
     assert kept[0] == kept[1] and kept[0]["n_points"] == 9 and dropped == (None, None), "each with its like"

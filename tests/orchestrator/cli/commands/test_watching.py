@@ -33,7 +33,7 @@ def break_off(monkeypatch: pytest.MonkeyPatch, module: str, name: str, looks: se
 
 @pytest.mark.slow
 def test_a_store_that_is_away_for_a_moment_does_not_end_watching(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Enough(Exception):
         pass
@@ -53,10 +53,10 @@ def test_a_store_that_is_away_for_a_moment_does_not_end_watching(
     monkeypatch.setattr(status, "planned_trials", lambda given, store: planned)
     monkeypatch.setattr(status.time, "sleep", sleep)
     break_off(monkeypatch, "depthrate.orchestrator.api.status", "take_snapshot", {1})
-    with pytest.raises(Enough):
-        status.show_status("wider", store, watch=True, as_json=True)
-    shown = capsys.readouterr()
-    assert shown.out.count('"pending"') == 2 and shown.err.count("Retrying") == 1
+    words = ["status", "wider", "--store", store.url, "--watch", "--json"]
+    shown = CliRunner().invoke(app, words)
+    assert isinstance(shown.exception, Enough)
+    assert shown.stdout.count('"pending"') == 2 and shown.stderr.count("Retrying") == 1
     break_off(monkeypatch, "depthrate.orchestrator.api.status", "take_snapshot", {0})
-    with pytest.raises(ConnectionError):
-        status.show_status("wider", store, watch=True, as_json=True)
+    shown = CliRunner().invoke(app, words)
+    assert shown.exit_code == 1 and "ConnectionError: Connection reset by peer" in shown.stderr
