@@ -29,7 +29,7 @@ def clear_node(sweep_ref: str, node: str, store: Store) -> None:
         ValueError: The sweep is unknown or never ran on this node.
     """
     (sweep,) = planned_trials(sweep_ref, store)
-    hosts = {str(record["host"]) for record in read_records_of(store, take_snapshot(store), sweep)}
+    hosts = {str(record["host"]) for record in read_records(store, take_snapshot(store), sweep=sweep)}
     if node not in hosts:
         raise UsageError(
             f"sweep {sweep!r} never ran on node {node!r}. It ran on: {', '.join(sorted(hosts)) or 'no node'}"
