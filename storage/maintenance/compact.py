@@ -12,18 +12,23 @@ Running it again continues.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from depthrate.storage.attempts.clocks import require_clock
+import pyarrow as pa
+
+from depthrate.storage.attempts.clocks import age_s, require_clock
 from depthrate.storage.attempts.heartbeats import NodeHeartbeats
 from depthrate.storage.attempts.live_curves import LIVE_FORGOTTEN_S, delete_ended_live
 from depthrate.storage.catalog.requested_trials import CorruptFileError
 from depthrate.storage.commits.cache import SnapshotCache
-from depthrate.storage.commits.snapshot import take_snapshot
-from depthrate.storage.files.paths import new_name as new_compaction_id
+from depthrate.storage.commits.manifest import Manifest
+from depthrate.storage.commits.snapshot import Snapshot, require_intact, take_snapshot
+from depthrate.storage.commits.source import find_corrupt_files
+from depthrate.storage.files.parquet import read_parquet
+from depthrate.storage.files.paths import compaction_of_path, is_compacted, manifest_path, new_name, sweep_of_path
 from depthrate.storage.files.store import Store
-from depthrate.storage.maintenance.garbage import delete_replaced
 from depthrate.storage.maintenance.merge import GROUP_BYTES, CorruptCommitFile, plan_groups, write_group
 from depthrate.storage.maintenance.purge import delete_empty_seals, seal_removals
 from depthrate.storage.maintenance.type_conflicts import is_mistyped, read_column_types
@@ -32,6 +37,10 @@ RETENTION_S = 3600.0
 """Retention of replaced files in seconds, for readers that listed them before."""
 MAX_PLANS = 5
 """Maximum number of plans of a compaction while other processes damage or delete files it was about to read."""
+
+
+ABANDONED_S = 3600.0
+"""Age in seconds at which files of a compaction without a manifest are orphaned."""
 
 
 @dataclass
@@ -92,7 +101,7 @@ def compact(
         groups = list(plan_groups(store, snapshot, at_least, group_bytes))
         try:
             for group in groups:
-                write_group(store, group, snapshot, new_compaction_id())
+                write_group(store, group, snapshot, new_name())
                 result.groups += 1
                 result.commits += sum(source.manifest is None for source in group.sources)
                 result.trials += sum(source.trials.num_rows for source in group.sources)
@@ -105,7 +114,7 @@ def compact(
             continue  # another compaction has replaced and deleted it: plan with the current files
     result.damaged = tuple(sorted(corrupt))
     try:
-        result.deleted, result.waiting = delete_replaced(store, grace_s)
+        result.deleted, result.waiting = _delete_replaced(store, grace_s)
     except CorruptFileError as error:
         refused.append(f"nothing was deleted: {error}")
     result.refused = tuple(refused)
@@ -118,3 +127,73 @@ def compact(
     beats.delete_ended(())  # files of nodes whose launch did not notice their end
     delete_ended_live(store, first.trial_ids(), stale_s=LIVE_FORGOTTEN_S)
     return result
+
+
+def _delete_replaced(store: Store, grace_s: float) -> tuple[int, int]:
+    """Delete files that compactions replaced longer than `grace_s` ago.
+
+    Return the numbers of deleted and waiting files.
+
+    Before a deletion the compaction's own files are read again: only files that are identical to what was written
+    replace others.
+
+    Raises:
+        CorruptFileError: A manifest cannot be read, which may name files of others.
+    """
+    snapshot = take_snapshot(store)
+    require_intact(snapshot, ("manifest/",))
+    ready, waiting = set(), 0
+    for manifest in snapshot.manifests:
+        expired = _expired_paths(manifest, snapshot)
+        written = [file for file in manifest.all_files() if is_compacted(file.path)]
+        is_due = expired and age_s(store, manifest.path, manifest.created_at) >= grace_s
+        if is_due and not find_corrupt_files(store, written):
+            ready.add(manifest.compaction_id)
+        else:
+            waiting += len(expired)
+    if ready:
+        snapshot = take_snapshot(store)  # reading took a while: files that another compaction has named since then stay
+    expired = [path for m in snapshot.manifests if m.compaction_id in ready for path in _expired_paths(m, snapshot)]
+    abandoned = _abandoned(store, snapshot)
+    # manifests before their files: a reader finds either a complete compaction or none
+    for path in (path for path in expired if path.startswith("manifest/")):
+        store.delete(path)
+    store.delete_many([path for path in (*expired, *abandoned) if not path.startswith("manifest/")])
+    return len(expired) + len(abandoned), waiting
+
+
+def _expired_paths(manifest: Manifest, snapshot: Snapshot) -> list[str]:
+    """Return the existing files that a compaction replaced, except records and logs rewritten since it read them."""
+    named = {file.path for current in snapshot.manifests for file in current.all_files()}
+    earlier = [old for old in snapshot.superseded_manifests if old.compaction_id in manifest.compactions]
+    expired = []
+    for replacing in (manifest, *earlier):
+        expired += replacing.replaced_paths()
+        records = replacing.replaced_records().items()
+        expired += [path for path, size in records if size is None or snapshot.listing.get(path) == size]
+    expired += [path for old in earlier for path in (old.path, *(file.path for file in old.all_files()))]
+    return [path for path in dict.fromkeys(expired) if path in snapshot.listing and path not in named]
+
+
+def _abandoned(store: Store, snapshot: Snapshot) -> list[str]:
+    """Return orphaned files of killed compactions: old, without a manifest, with all trials committed elsewhere."""
+    manifests = {path for path in snapshot.listing if path.startswith("manifest/")}
+    orphaned: dict[tuple[str, str], list[str]] = {}
+    for path in snapshot.listing:
+        if is_compacted(path):
+            sweep, compaction_id = sweep_of_path(path), compaction_of_path(path)
+            if manifest_path(sweep, compaction_id) not in manifests:
+                orphaned.setdefault((sweep, compaction_id), []).append(path)
+    abandoned: list[str] = []
+    for paths in orphaned.values():
+        trials = [path for path in paths if path.startswith("trials/")]
+        times = [modified for path in paths if (modified := store.modified(path)) is not None]
+        if not trials or not times or time.time() - store.clock_ahead_s - max(times) < ABANDONED_S:
+            continue
+        try:
+            ids = {i for path in trials for i in read_parquet(store.read(path))["trial_id"].to_pylist()}
+        except (pa.ArrowException, OSError, KeyError):
+            continue  # `verify` reports it
+        if ids <= snapshot.trial_ids() | snapshot.removals.trial_ids():
+            abandoned += paths
+    return abandoned

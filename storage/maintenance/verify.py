@@ -28,6 +28,7 @@ from depthrate.storage.files.paths import (
 )
 from depthrate.storage.files.protocol import InvalidFileError
 from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance.compact import ABANDONED_S
 from depthrate.storage.maintenance.findings import (
     NEWER,
     ORPHANED_KINDS,
@@ -38,7 +39,6 @@ from depthrate.storage.maintenance.findings import (
     read_intact_rows,
     wrong_columns,
 )
-from depthrate.storage.maintenance.garbage import ABANDONED_S
 from depthrate.storage.maintenance.merge import SETTLED_S
 from depthrate.storage.maintenance.type_conflicts import find_type_conflicts, read_column_types
 from depthrate.storage.maintenance.verify_metadata import HashOf, check_metadata_files
@@ -58,6 +58,7 @@ def verify(
     store: Store,
     columns: Columns,
     *,
+    deep: bool = False,
     measured: Measured = lambda row: None,
     hash_of: HashOf = lambda spec: None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
@@ -65,6 +66,7 @@ def verify(
     """Read every file of a store and compare it with its commit.
 
     Args:
+        deep: Whether to decode files whose digests are right, too, and to check their columns, row counts and metrics.
         measured: Function that returns the measured steps and layers of a trial.
         hash_of: Function that returns the hash of a spec.
         on_progress: Function called after each file with the number of files read and their total.
@@ -72,7 +74,7 @@ def verify(
     Raises:
         StoreError, OSError: The store cannot be read at the moment.
     """
-    check = _Check(store, columns, measured, hash_of, on_progress)
+    check = _Check(store, columns, measured, hash_of, on_progress, deep)
     check.commits()
     check.orphans()
     check.metadata()
@@ -89,9 +91,10 @@ class _Check:
         measured: Measured,
         hash_of: HashOf,
         on_progress: Callable[[int, int], None],
+        deep: bool,
     ):
         self.store, self.columns, self.measured, self.hash_of = store, columns, measured, hash_of
-        self.on_progress = on_progress
+        self.on_progress, self.deep = on_progress, deep
         self.snapshot_cache = SnapshotCache(columns=TRIALS.names)
         self.snapshot = snapshot = take_snapshot(store, cache=self.snapshot_cache)
         self._visible = (*snapshot.sources, *snapshot.superseded_commits)
@@ -179,7 +182,7 @@ class _Check:
             self.result.num_files += 1
         lost |= self._check_rows(source)
         self.result.findings += find_type_conflicts(source, self._types)
-        return lost | self._check_complete(source, lost, steps_and_layers)
+        return lost | (self._check_complete(source, lost, steps_and_layers) if self.deep else set())
 
     def _check_file(
         self, name: str, file: DataFile, source: VisibleCommit, trial_ids: set[str], steps_and_layers: list[pa.Table]
@@ -197,7 +200,7 @@ class _Check:
             kind, fault, lost = diagnose(name, content, file, trial_ids, self.columns)
             self.find(file.path, kind, fault, sorted(lost))
             return lost
-        if name == "attempts":
+        if name == "attempts" or not self.deep:
             return set()
         with open_parquet(content) as parquet:
             wrong = wrong_columns(name, parquet.schema_arrow, self.columns)

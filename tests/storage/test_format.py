@@ -148,7 +148,7 @@ def compacted(store: Store, table: str) -> pa.Table:
 def test_columns_of_newer_versions_are_carried_on(folder: Store) -> None:
     commit(folder, A, ["t1"])
     newer_commit(folder, B, "t2")
-    verification = verify(folder, builtin_columns())
+    verification = verify(folder, builtin_columns(), deep=True)
     assert verification.findings == [] and verification.newer == {"metrics.later"}
     assert repair(folder, verification).moved == []
     for _ in range(2):  # the output of a compaction is compacted again
@@ -160,7 +160,7 @@ def test_columns_of_newer_versions_are_carried_on(folder: Store) -> None:
         later = {*zip(metrics["trial_id"].to_pylist(), metrics["later"].to_pylist(), strict=True)}
         assert later >= {("t1", None), ("t2", b"t2")}
         assert folder.read(f"attempts/sweep=s/{B}.json"), "a record that says more than the table has columns for stays"
-        verification = verify(folder, builtin_columns())
+        verification = verify(folder, builtin_columns(), deep=True)
         assert verification.findings == [] and "metrics.later" in verification.newer
         commit(folder, C, ["t3"])
     assert results_of(folder).sql("select count(*) from trials").fetchall() == [(3,)]
@@ -177,7 +177,7 @@ def test_verify_tolerates_a_column_more_in_every_table_and_a_key_more_in_every_f
     assert age(Path(folder.root)) == len(files(folder)) - 1, "all but the list of trials, which is plain text"
     every = {f"{table}.{COLUMN}" for table in ("trials", "metrics", "curves", "features")}
     for _ in range(2):
-        verification = verify(folder, builtin_columns())
+        verification = verify(folder, builtin_columns(), deep=True)
         assert verification.findings == [] and verification.newer >= every - {f"trials.{COLUMN}"}
         assert repair(folder, verification).moved == [] and take_snapshot(folder).trial_ids() == {"t1", "t2", "t3"}
         compact(folder, grace_s=0)
@@ -208,7 +208,7 @@ def test_what_only_newer_versions_can_read_is_left_as_it_is(folder: Store) -> No
     results = results_of(folder)
     assert results.sql("select trial_id from trials").fetchall() == [("t1",)]
     assert any("written by a newer version of depthrate (schema 9" in problem.reason for problem in results.problems)
-    verification = verify(folder, builtin_columns())
+    verification = verify(folder, builtin_columns(), deep=True)
     assert [(finding.kind, finding.path) for finding in verification.findings] == [
         ("newer", f"trials/sweep=s/{B}.parquet")
     ]

@@ -160,16 +160,20 @@ def declared(row: Mapping[str, Any]) -> tuple[Sequence[int], Sequence[int]] | No
 
 
 def test_an_incomplete_trial_is_found_and_its_pack_is_kept(store: Store) -> None:
-    verification = verify(store, builtin_columns(), measured=declared)
+    assert not verify(store, builtin_columns(), measured=declared).findings, "its digests are right"
+    verification = verify(store, builtin_columns(), deep=True, measured=declared)
     (finding,) = verification.findings
     assert (
         finding.kind == "incomplete"
         and "trial t2 is missing 2 of 8 measurements, the first at step 0, layer 3" in finding.what
     )
-    assert not verify(store, builtin_columns(), measured=lambda row: ((0, 5), range(3))).findings
+    assert not verify(store, builtin_columns(), deep=True, measured=lambda row: ((0, 5), range(3))).findings
     result = repair(store, verification)
     assert result.pending == {"t2"} and result.saved == 1
-    assert answers(store) == ["t1", "t3", "t4"] and not verify(store, builtin_columns(), measured=declared).findings
+    assert (
+        answers(store) == ["t1", "t3", "t4"]
+        and not verify(store, builtin_columns(), deep=True, measured=declared).findings
+    )
     labels, features = results_of(store).features("t1", layer=2)
     assert labels.tolist() == [0, 1] and features.shape == (2, 3)
 

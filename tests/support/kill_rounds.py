@@ -109,7 +109,7 @@ def differences(store: str, quiet: Results) -> Iterator[tuple[str, int]]:
     for table, order in (("metrics", "trial_id, step, layer"), ("curves", "trial_id, step")):
         query = f"select * exclude (attempt_id) from {table} order by {order}"
         yield "different", int(not results.sql(query).to_arrow_table().equals(quiet.sql(query).to_arrow_table()))
-    found = verify(Store(store), builtin_columns()).findings
+    found = verify(Store(store), builtin_columns(), deep=True).findings
     yield "damaged", len(results.problems) + sum(finding.kind != "leftover" for finding in found)
     yield "left_over", len(list(Path(store).glob("checkpoints/*/*.ckpt")))
 

@@ -173,7 +173,7 @@ def state(store: Store) -> dict[str, Any]:
         if path.endswith(".json") and "x1" not in path
     }
     lists = {path: store.read(path) for path in store.list("sweeps") if path.endswith(".trials")}
-    findings = sorted(str(finding) for finding in verify(store, builtin_columns()).findings)
+    findings = sorted(str(finding) for finding in verify(store, builtin_columns(), deep=True).findings)
     store.read_format()
     return {
         "trials": counting_trials(store),

@@ -1,4 +1,4 @@
-"""`depthrate verify`: read every file of the store and compare it with the commits. Exit code 1 if any is corrupt."""
+"""`depthrate verify`: compare every file of the store with the digest in its commit. Exit code 1 if any is corrupt."""
 
 from __future__ import annotations
 
@@ -66,8 +66,9 @@ def _measured(row: Mapping[str, Any]) -> tuple[Sequence[int], Sequence[int]] | N
 @click.option(
     "--repair", "with_repair", is_flag=True, help="Move corrupt files to quarantine/ and make their trials pending."
 )
+@click.option("--deep", is_flag=True, help="Also decode every file: check its columns, row counts and metrics.")
 @json_option
-def command(store: str | None, with_repair: bool, json: bool) -> int:
+def command(store: str | None, with_repair: bool, deep: bool, json: bool) -> int:
     opened, console = existing_store(store, writes=with_repair), make_console()
     if with_repair:
         require_clock(opened)  # orphaned files are recognised by age
@@ -78,7 +79,7 @@ def command(store: str | None, with_repair: bool, json: bool) -> int:
             progress.update(bar, completed=done, total=of)
 
         verification = verify(
-            opened, builtin_columns(), measured=_measured, hash_of=_hash_of, on_progress=show_progress
+            opened, builtin_columns(), deep=deep, measured=_measured, hash_of=_hash_of, on_progress=show_progress
         )
     done = repair(opened, verification) if with_repair and verification.findings else None
     is_intact = not verification.findings or done is not None
