@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from html import unescape
 from pathlib import Path
 
 from depthrate.orchestrator.analysis.fit_curves import fit_curves
 from depthrate.orchestrator.analysis.open_results import results_of
-from depthrate.orchestrator.api.mixtures import mixtures
-from depthrate.orchestrator.console.output_file import write_output
+from depthrate.orchestrator.api.find_sweep import find_sweep
+from depthrate.orchestrator.api.fit import mixtures
+from depthrate.orchestrator.console.errors import UsageError, next_call
+from depthrate.orchestrator.console.output_file import check_folder, check_output, write_output
 from depthrate.orchestrator.export.latex.files import export_latex
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 from depthrate.orchestrator.monitor.status import sweep_status
-from depthrate.orchestrator.report.drawing.style import SCREEN, FigureStyle
+from depthrate.orchestrator.report.drawing.style import DARK, SCREEN, FigureStyle, PaperWidth, StyleName, paper_style
 from depthrate.orchestrator.report.figure_files import export_figures
 from depthrate.orchestrator.report.overlay import merge_reports
 from depthrate.orchestrator.report.page import all_plots, render_report
@@ -20,21 +26,42 @@ from depthrate.orchestrator.report.read_store import hold_numbers, read_report
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.search.proposals import fitted_trials, with_search
 from depthrate.storage.commits.source import Problem
-from depthrate.storage.files.store import Store
+from depthrate.storage.files.store import Store, existing_store
 from depthrate.storage.query.results import Results
 
 
 @dataclass(frozen=True)
-class ReportFiles:
-    """Files of a report, and the command that ran the sweep."""
+class ReportOptions:
+    """Outputs besides the page, and the style of figures."""
 
-    page: Path
-    figures: Path | None
-    command: list[str]
-    style: FigureStyle = SCREEN
+    figures: Path | None = None
+    """Folder for figures as files."""
+    dark: bool = False
+    """Whether figure files are for a dark background."""
+    style: StyleName | None = None
+    width: PaperWidth | None = None
     latex: Path | None = None
-    overlay: CheckedSweep | None = None
+    """Folder for LaTeX files."""
+    overlay: str | None = None
     """Second sweep to draw in the same figures."""
+
+    def figure_style(self) -> FigureStyle:
+        """Return the style of the figure files.
+
+        Raises:
+            UsageError: Options contradict each other, or need --figures.
+        """
+        flags = [f"--{name}" for name in ("dark", "style", "width") if getattr(self, name)]
+        if flags and self.figures is None:
+            names, verb = " and ".join(flags), "needs" if len(flags) == 1 else "need"
+            raise UsageError(f"{names} {verb} --figures FOLDER. Give it too, or leave out {names}.")
+        if self.width is not None and self.style is not StyleName.paper:
+            raise UsageError(f"--width {self.width.value} is for figures in paper style. Add --style paper.")
+        if self.style is not StyleName.paper:
+            return DARK if self.dark else SCREEN
+        if self.dark:
+            raise UsageError("--style paper and --dark exclude each other. Give one of them.")
+        return paper_style(self.width or PaperWidth.column)
 
 
 @dataclass(frozen=True)
@@ -48,27 +75,64 @@ class WrittenReport:
     """Paths of the LaTeX files."""
     mixtures: tuple[str, ...] = ()
     """Warnings that the trials mix code versions or engines."""
+    replaced: str | None = None
+    """Sweep of the report that this one replaced, if it was another sweep's."""
 
 
-def write_report(checked: CheckedSweep, store: Store, targets: ReportFiles) -> WrittenReport:
-    """Write a sweep's report, and its figures and LaTeX files if `targets` has folders for them.
+def report_sweep(sweep_ref: str, url: str | None, page: Path, options: ReportOptions) -> WrittenReport:
+    """Write a sweep's report to a page, and its figures and LaTeX files if the options name folders for them.
+
+    Raises:
+        ValueError: The sweep is unknown or has no trials, options contradict each other, or a file cannot be written.
+    """
+    options.figure_style()
+    check_output(page)
+    for folder in (options.figures, options.latex):
+        if folder is not None:
+            check_folder(folder)
+    store = existing_store(url)
+    swept = []
+    for reference in filter(None, (sweep_ref, options.overlay)):
+        checked, _ = find_sweep(reference, store)
+        if not checked.trials:
+            command = next_call("run", reference, url)
+            raise UsageError(f"sweep {checked.sweep.name!r} has no trials yet. Run it: {command}")
+        swept.append(checked)
+    previous = _title(page)
+    written = write_report(swept, store, ["depthrate", "run", sweep_ref, "--store", store.url], page, options)
+    return written if previous == _title(page) else replace(written, replaced=previous)
+
+
+def write_report(
+    swept: Sequence[CheckedSweep], store: Store, command: list[str], page: Path, options: ReportOptions
+) -> WrittenReport:
+    """Write the report of a sweep, or of two in the same figures, which the command ran.
 
     Raises:
         UsageError: A file cannot be written.
     """
-    results = results_of(store, checked.task)
-    data = read_sweep(checked, store, results, targets.command)
-    if targets.overlay is not None:
-        command = [*targets.command[:2], targets.overlay.sweep.name, *targets.command[3:]]
-        second = read_sweep(targets.overlay, store, results_of(store, targets.overlay.task), command)
-        data = merge_reports(data, second)
+    results = results_of(store, swept[0].task)
+    data = read_sweep(swept[0], store, results, command)
+    for other in swept[1:]:
+        other_command = [*command[:2], other.sweep.name, *command[3:]]
+        data = merge_reports(data, read_sweep(other, store, results_of(store, other.task), other_command))
     html = render_report(data)
-    write_output(targets.page, html)
+    write_output(page, html)
     num_figures = 0
-    if targets.figures is not None:
-        num_figures = export_figures(all_plots(data), targets.figures, targets.style)
-    latex = () if targets.latex is None else tuple(export_latex(data, targets.latex))
-    return WrittenReport(len(html.encode()) / 1e6, num_figures, results.problems, latex, mixtures(checked, results))
+    if options.figures is not None:
+        num_figures = export_figures(all_plots(data), options.figures, options.figure_style())
+    latex = () if options.latex is None else tuple(export_latex(data, options.latex))
+    return WrittenReport(len(html.encode()) / 1e6, num_figures, results.problems, latex, mixtures(swept[0], results))
+
+
+def _title(page: Path) -> str | None:
+    """Return the title of a report on disk, which names its sweeps, or None."""
+    try:
+        with page.open("rb") if page.is_file() else io.BytesIO() as file:
+            title = re.search(r"<title>(.*?) · depthrate</title>", file.read(4096).decode(errors="replace"))
+    except OSError:
+        return None
+    return unescape(title[1]) if title else None
 
 
 def read_sweep(checked: CheckedSweep, store: Store, results: Results, command: list[str]) -> ReportData:

@@ -18,7 +18,6 @@ from depthrate.orchestrator.attempts.record import describe_attempt
 from depthrate.orchestrator.console.tables import counted, duration
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, Plan
 from depthrate.orchestrator.launch.progress import Progress as LaunchProgress
-from depthrate.storage.attempts.heartbeats import Heartbeat
 from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store, StoreError
@@ -36,7 +35,8 @@ class LaunchWatcher:
 
     def __init__(self, plan: Plan, console: Console):
         self._plan, self._console = plan, console
-        self._total = len(plan.checked.trials)
+        self.total = len(plan.checked.trials)
+        """Number of trials, including those that a search has added."""
         self._done_before = len(plan.done)
         self._work = sum(estimated_wall_s(pack, plan.checked.task) for pack in plan.packs)
         self._packs_added = 0
@@ -58,7 +58,7 @@ class LaunchWatcher:
                 console=self._console,
                 transient=True,
             )
-            self._rows[""] = self._display.add_task("trials", total=self._total, text="")
+            self._rows[""] = self._display.add_task("trials", total=self.total, text="")
             self._display.start()
         return self
 
@@ -82,30 +82,23 @@ class LaunchWatcher:
         self._console.print(line)
 
     def update(self, progress: LaunchProgress) -> None:
-        """Count the packs that a search added, and print the attempts that the launch waits for."""
-        self._count_added(progress)
-        self._print_blocking_attempts(progress)
+        """Count the packs that a search added, and print the attempts that the launch waits for.
 
-    def _print_blocking_attempts(self, progress: LaunchProgress) -> None:
-        """Print each blocking attempt once, with the command that terminates it if it hangs."""
-        for record in progress.blocking_attempts:
-            if record["attempt_id"] not in self._shown_ids and len(self._shown_ids) < MAX_ATTEMPTS_SHOWN:
-                sweep = shlex.quote(record["sweep"])
-                self._console.print(
-                    f"waiting for {describe_attempt(record)}. If it hangs, terminate it: depthrate cancel {sweep} --force"
-                )
-            self._shown_ids.add(record["attempt_id"])
-
-    def _count_added(self, progress: LaunchProgress) -> None:
-        """Count the packs that a search has added since the last call."""
+        Each attempt is printed once, with the command that terminates it if it hangs.
+        """
         for pack in progress.packs_added[self._packs_added :]:
-            self._total += len(pack.trials)
+            self.total += len(pack.trials)
             self._work += estimated_wall_s(pack, self._plan.checked.task)
         self._packs_added = len(progress.packs_added)
+        for record in progress.blocking_attempts:
+            if record["attempt_id"] not in self._shown_ids and len(self._shown_ids) < MAX_ATTEMPTS_SHOWN:
+                command = f"depthrate cancel {shlex.quote(record['sweep'])} --force"
+                self.print_line(f"waiting for {describe_attempt(record)}. If it hangs, terminate it: {command}")
+            self._shown_ids.add(record["attempt_id"])
 
     def _draw(self, display: ProgressBars, progress: LaunchProgress) -> None:
-        text = f"{progress.trials_done}/{self._total}{self._pace(progress)}"
-        display.update(self._rows[""], completed=progress.trials_done, total=self._total, text=text)
+        text = f"{progress.trials_done}/{self.total}{self._pace(progress)}"
+        display.update(self._rows[""], completed=progress.trials_done, total=self.total, text=text)
         running = {pack.pack_id: (pack, state) for pack, state in progress.packs_running}
         for pack_id in [key for key in self._rows if key and key not in running]:
             display.remove_task(self._rows.pop(pack_id))
@@ -128,12 +121,7 @@ class LaunchWatcher:
 
     def summary(self, progress: LaunchProgress) -> str:
         """Return the launch's progress in one line."""
-        return f"{progress.trials_done}/{counted(self._total, 'trial')}{self._pace(progress)}"
-
-    @property
-    def total(self) -> int:
-        """Number of trials, including those that a search has added."""
-        return self._total
+        return f"{progress.trials_done}/{counted(self.total, 'trial')}{self._pace(progress)}"
 
     def _pace(self, progress: LaunchProgress) -> str:
         elapsed = time.monotonic() - self._started
@@ -150,20 +138,19 @@ class LaunchWatcher:
         return "".join(parts)
 
     def _seconds_left(self, progress: LaunchProgress, elapsed: float) -> float | None:
-        """Return elapsed time x estimated remaining work / completed work. Running packs count by their steps."""
+        """Return elapsed time x estimated remaining work / completed work.
+
+        Running packs count by their steps, which are those of the current trial if trials run in turn.
+        """
         task = self._plan.checked.task
         left = sum(estimated_wall_s(pack, task) for pack in [*progress.packs_queued, *progress.packs_submitted])
         for pack, state in progress.packs_running:
-            left += estimated_wall_s(pack, task) * (1 - self._share_done(pack, state))
+            share = (state.get("step") or 0) / state["num_steps"] if state.get("num_steps") else 0.0
+            if not task.fused:
+                share = min(1.0, ((state.get("trials_done") or 0) + share) / len(pack.trials))
+            left += estimated_wall_s(pack, task) * (1 - share)
         done = self._work - left
         return elapsed * left / done if done > 0.01 * self._work and left > 0 else None
-
-    def _share_done(self, pack: Pack, state: Heartbeat) -> float:
-        """Return the completed share of a running pack. If trials run in turn, steps are those of the current trial."""
-        share = (state.get("step") or 0) / state["num_steps"] if state.get("num_steps") else 0.0
-        if self._plan.checked.task.fused:
-            return float(share)
-        return float(min(1.0, ((state.get("trials_done") or 0) + share) / len(pack.trials)))
 
 
 BAR_REFRESH_S = 0.5
@@ -226,14 +213,14 @@ class JobWatcher:
 
     def __init__(self, checked: CheckedSweep, store: Store, console: Console):
         self._trial_ids = {trial.trial_id for trial in checked.trials}
-        self._files, self._console = store, console
+        self._store, self._console = store, console
         self._cache = SnapshotCache()
         self._shown = ""
 
     def show(self, state: str) -> None:
         """Print the job's `state` and the number of committed trials, if either has changed."""
         try:
-            committed = take_snapshot(self._files, cache=self._cache).trial_ids()
+            committed = take_snapshot(self._store, cache=self._cache).trial_ids()
         except (OSError, StoreError):
             return
         text = f"{state}, {len(self._trial_ids & committed)}/{counted(len(self._trial_ids), 'trial')}"

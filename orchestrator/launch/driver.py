@@ -26,8 +26,7 @@ from depthrate.orchestrator.launch.launch_plan import Plan
 from depthrate.orchestrator.launch.outcome import Detached, Outcome
 from depthrate.orchestrator.launch.pack_entry import QueuedPack
 from depthrate.orchestrator.launch.pack_queue import POLL_BACKOFF_FACTOR, Feed, PackQueue
-from depthrate.orchestrator.launch.progress import Watcher
-from depthrate.orchestrator.launch.reporter import Reporter
+from depthrate.orchestrator.launch.progress import Progress, Watcher
 from depthrate.orchestrator.launch.supervisor import AttemptSupervisor
 from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.files.store import Store
@@ -60,7 +59,7 @@ class Driver:
         self._queue = PackQueue(plan, store, executor, clock, upkeep, feed)
         self._supervisor = AttemptSupervisor(store, self._sweep.name, executor, options, self._queue, clock)
         self._supervisor.add({attempt_id: QueuedPack(pack) for attempt_id, pack in plan.in_flight.items()})
-        self._reporter = Reporter(watch, self._queue, self._supervisor)
+        self._watch = watch
         self.stopping = self._stopped_early = self._cancelled = self._has_submitted = False
         self._cancel_mark = read_cancel_mark(store, self._sweep.name)
         self._backoff = Backoff(clock)
@@ -85,12 +84,12 @@ class Driver:
                 self._settle(self.executor.poll(timeout_s=0.2))
                 if (now := self._clock()) >= self._next_tick:
                     self._stop_if_cancelled()
-                    queue.peers.renew(supervisor.trial_ids)
+                    queue.peers.claims.renew(supervisor.trial_ids)
                     self._settle(supervisor.update())
-                    self._reporter.report()
+                    self._report()
                     took_s = self._clock() - now
                     self._next_tick = now + max(heartbeat_s(self._store) / 2, POLL_BACKOFF_FACTOR * took_s)
-        self._reporter.report()
+        self._report()
         supervisor.close()
         is_cancelled = self._cancelled or failed.is_cancelled
         return Outcome(
@@ -104,10 +103,32 @@ class Driver:
             self._submit()
             while self._waits_for_rate:
                 time.sleep(0.2)
-                queue.peers.renew(supervisor.trial_ids)
+                queue.peers.claims.renew(supervisor.trial_ids)
                 self._submit()
         num_claimed = sum(not queue.peers.busy.isdisjoint(entry.pack.trial_ids) for entry in queue.entries)
         return Detached(len(supervisor.running), num_claimed, len(queue.entries) - num_claimed)
+
+    def _report(self) -> None:
+        """Pass the current progress to the watcher."""
+        queue, running = self._queue, list(self._supervisor.running.values())
+        busy = queue.peers.busy
+        blocked = [entry for entry in queue.entries if not busy.isdisjoint(entry.pack.trial_ids)]
+        blocked_ids = {trial_id for entry in blocked for trial_id in entry.pack.trial_ids}
+        batched = [later.pack for entry in running for later in entry.then]
+        self._watch(
+            Progress(
+                trials_done=queue.trials_done,
+                packs_running=[(entry.pack, entry.beat) for entry in running if entry.beat is not None],
+                packs_queued=[*(entry.pack for entry in queue.entries), *batched],
+                packs_submitted=[entry.pack for entry in running if entry.beat is None],
+                num_blocked=len(blocked),
+                blocking_attempts=[
+                    record for record in queue.peers.live_records if blocked_ids.intersection(record["trial_ids"])
+                ],
+                packs_added=queue.packs_added,
+                failures=tuple(self._supervisor.failed.given_up),
+            )
+        )
 
     def _can_detach(self) -> bool:
         return self.stopping and self.executor.outlives_driver

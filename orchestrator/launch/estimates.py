@@ -6,7 +6,10 @@ overloaded node. For a task without estimates, which may wait as well as compute
 
 from __future__ import annotations
 
+import functools
+import math
 import statistics
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from depthrate.orchestrator.launch.core_speed import core_speed
 from depthrate.orchestrator.launch.launch_plan import Plan
 from depthrate.orchestrator.monitor.cost import device_hours_unit, device_kind, span_s
 from depthrate.storage.attempts.records import Record, records_of_attempts
@@ -41,6 +43,26 @@ TRIAL_OVERHEAD_S = 0.2
 """Core seconds per trial besides training, for committing its results (measured)."""
 MAX_NEIGHBOURS = 7
 """Measured packs, nearest in estimated seconds per trial, whose median corrects an estimate."""
+
+MULTIPLY_ADDS_PER_S = 4.5e10
+"""Multiply-adds per second of the calibration core in the matrix product below."""
+MIN_SPEED = 0.25
+"""Lower bound of the relative speed."""
+MAX_SPEED = 2.0
+"""Upper bound of the relative speed: some libraries multiply with processor units that training does not use."""
+
+
+@functools.cache
+def core_speed() -> float:
+    """Return the speed of a local core relative to the calibration core, measured with a small matrix product."""
+    a = np.ones((64, 64), np.float32)  # small enough to run in one thread
+    product, shortest_s = np.empty_like(a), math.inf
+    for _ in range(30):
+        started = time.perf_counter()
+        for _ in range(20):
+            np.matmul(a, a, out=product)
+        shortest_s = min(shortest_s, time.perf_counter() - started)
+    return max(MIN_SPEED, min(MAX_SPEED, 20 * a.size * len(a) / shortest_s / MULTIPLY_ADDS_PER_S))
 
 
 @dataclass(frozen=True)

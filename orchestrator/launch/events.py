@@ -127,10 +127,8 @@ class EventLog(logging.Handler):
         event = getattr(record, _EVENT_ATTRIBUTE, None)
         if event is None and record.levelno >= logging.WARNING:
             event = LaunchEvent(record.getMessage())
-        if event is not None:
-            self._add(event)
-
-    def _add(self, event: LaunchEvent) -> None:
+        if event is None:
+            return
         group = self._kinds.setdefault((event.noun, error_pattern(event.kind)), _EventGroup(event))
         group.event = event
         group.counts[event.outcome] = event.count + (0 if event.is_state else group.counts[event.outcome])
@@ -151,20 +149,17 @@ class EventLog(logging.Handler):
             if not (group.event.is_state and line == group.published):
                 self._lines.append({"at": time.time(), "text": line})
                 is_summed_up = GIVEN_UP in group.counts or (group.published and group.event.outcome)
-                if not (is_last and is_summed_up):  # a launch ends with a list of the packs it gave up
-                    self._show(line, is_warning=not (group.event.noun or group.event.is_state))
+                if is_last and is_summed_up:
+                    pass  # a launch ends with a list of the packs it gave up
+                elif group.event.noun or group.event.is_state:
+                    self._print_event(line)
+                elif not logging.getLogger().handlers:  # a warning, which handlers of the root logger print too
+                    print_line(line, stderr=True)
             group.published, group.published_at = line, now
             group.counts.clear()
             group.nodes.clear()
         if is_last or now - self._written_at >= heartbeat_s(self._store):
             self._write(now)
-
-    def _show(self, line: str, *, is_warning: bool) -> None:
-        """Print an event to the launch's output, and a warning to stderr unless the root logger has handlers."""
-        if not is_warning:
-            self._print_event(line)
-        elif not logging.getLogger().handlers:
-            print_line(line, stderr=True)
 
     def _write(self, now: float) -> None:
         """Write new events to the store. A failed write does not stop the launch."""

@@ -139,7 +139,7 @@ class PackQueue:
         self._idle_until = float("-inf")
         may_have_jobs = False
         if now < self._next_scan and self.peers.is_alone:
-            self.peers.detect_peers()
+            self.peers.claims.refresh()
         if now >= self._next_scan or not self.peers.is_alone:
             may_have_jobs = self._scan_peers(is_first=self._next_scan == float("-inf"))
             self._next_scan = now + PEER_SCAN_INTERVAL_S
@@ -199,11 +199,11 @@ class PackQueue:
         """Claim the chosen entries. Remove the claimed ones from the queue and return them."""
         packs, later = [entry.pack for entry in chosen], [entry.pack for entry in following]
         running_ids = {trial_id for entry in running for trial_id in entry.trial_ids}
-        if self.peers.claim(packs, later, running_ids) and self.peers.had_peers:
+        if self.peers.claim(packs, later, running_ids) and self.peers.claims.has_peers:
             committed = self._committed.refresh()  # the previous holder of a claim may just have committed
             for entry in chosen:
                 self._drop_committed(entry, committed)
-        claimed = [entry for entry in chosen if self.peers.is_claimed(entry.pack)]
+        claimed = [entry for entry in chosen if self.peers.claims.holds(entry.pack.trial_ids)]
         self.remove(claimed)
         return [entry for entry in claimed if entry.pack.trials]
 

@@ -21,7 +21,7 @@ class PeerLaunches:
 
     def __init__(self, store: Store, sweep: str = "", launch_id: str = ""):
         self._store = store
-        self._claims = Claims(store, sweep, launch_id)
+        self.claims = Claims(store, sweep, launch_id)
         self._records = RecordReader(store)
         self._seen: set[str] = set()
         """Paths of the records of this launch's attempts and of ended attempts."""
@@ -31,50 +31,33 @@ class PeerLaunches:
         """Records of the attempts that were running them."""
 
     def __enter__(self) -> PeerLaunches:
-        self._claims.enter()
+        self.claims.enter()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._claims.release_all()
+        self.claims.release_all()
 
     @property
     def busy(self) -> set[str]:
         """Trials that peers were running or had claimed at the last poll."""
-        return self.running | self._claims.peer_trials
-
-    @property
-    def had_peers(self) -> bool:
-        """True if a peer launch was seen at any time."""
-        return self._claims.has_peers
+        return self.running | self.claims.peer_trials
 
     @property
     def is_alone(self) -> bool:
         """True if the last poll found no attempts, claims or launches of peers."""
-        return not self.live_records and not self._claims.has_peers and not self._claims.peer_trials
-
-    def detect_peers(self) -> None:
-        """Check for new peer launches, at the cost of one request."""
-        self._claims.refresh()
+        return not self.live_records and not self.claims.has_peers and not self.claims.peer_trials
 
     def claim(self, packs: Sequence[Pack], following: Sequence[Pack], running_ids: Collection[str]) -> bool:
         """Claim packs for this launch, which already runs `running_ids`. Return whether a new claim was needed.
 
         If a claim is slow (an object store, or peers that must see it), the `following` packs are claimed too.
         """
-        if all(self.is_claimed(pack) for pack in packs):
+        if all(self.claims.holds(pack.trial_ids) for pack in packs):
             return False
-        is_costly = self.had_peers or self._store.uses_requests
+        is_costly = self.claims.has_peers or self._store.uses_requests
         wanted = {trial_id for pack in (*packs, *(following if is_costly else ())) for trial_id in pack.trial_ids}
-        self._claims.acquire(wanted, running_ids)
+        self.claims.acquire(wanted, running_ids)
         return True
-
-    def is_claimed(self, pack: Pack) -> bool:
-        """Return whether this launch has claimed all trials of a pack."""
-        return self._claims.holds(pack.trial_ids)
-
-    def renew(self, running_ids: Collection[str]) -> None:
-        """Renew the claims of running trials if due."""
-        self._claims.renew(running_ids)
 
     def register_attempts(self, sweep: str, *attempt_ids: str) -> None:
         """Register attempts of this launch, so that they do not count as a peer's."""
@@ -88,8 +71,8 @@ class PeerLaunches:
         Raises:
             OSError: If the store cannot be listed.
         """
-        previous = self._claims.peer_trials
-        self._claims.refresh()
+        previous = self.claims.peer_trials
+        self.claims.refresh()
         records = self._records.refresh(lambda path: path not in self._seen)
         now = time.time()
         self.running, self.live_records = set(), []
@@ -109,4 +92,4 @@ class PeerLaunches:
                         error=error,
                     )
             self._seen.add(path)
-        return previous - self._claims.peer_trials
+        return previous - self.claims.peer_trials

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from depthrate.orchestrator.launch.outcome import PackFailure
 from depthrate.storage.attempts.heartbeats import Heartbeat
@@ -32,7 +31,5 @@ class Progress:
     """Packs that were given up."""
 
 
-class Watcher(Protocol):
-    """Receives the progress of a launch from time to time."""
-
-    def __call__(self, progress: Progress) -> None: ...
+Watcher = Callable[[Progress], None]
+"""Function that receives the progress of a launch from time to time."""

@@ -226,13 +226,13 @@ class Sweep:
         Raises:
             OSError: The file cannot be written.
         """
-        from depthrate.orchestrator.api.report import ReportFiles, write_report
+        from depthrate.orchestrator.api.report import ReportOptions, write_report
         from depthrate.storage.files.store import existing_store
 
         opened = existing_store(store)
         checked, _ = self.checked(opened)
         command = ["depthrate", "run", self.name, "--store", opened.url]
-        write_report(checked, opened, ReportFiles(Path(path), None, command))
+        write_report([checked], opened, command, Path(path), ReportOptions())
         return ReportFile(Path(path))
 
     def checked(self, store: Store) -> tuple[CheckedSweep, SearchView | None]:

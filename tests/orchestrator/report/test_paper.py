@@ -12,7 +12,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import pytest
 
-from depthrate.orchestrator.cli.commands.report import ReportOptions
+from depthrate.orchestrator.api.report import ReportOptions
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.export.latex.files import export_latex
 from depthrate.orchestrator.export.latex.table import fits_table
