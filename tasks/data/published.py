@@ -39,6 +39,10 @@ class PublishedDataset:
     image_shape: tuple[int, int, int] | None = None
     """Channels, rows and columns. None for text."""
     homepage: str = ""
+    files_url: str = ""
+    """Address of the published files of the first layout, without their names."""
+    sha256: tuple[str, ...] = ()
+    """Checksums of these files used by established libraries, since publishers provide an MD5 or none."""
     layouts: tuple[Layout, ...] = ()
     """Supported layouts, preferred one first. Empty for data sets included in depthrate."""
     test: tuple[int, tuple[Layout, ...]] | None = None
@@ -103,7 +107,7 @@ def _read_idx(info: PublishedDataset, layout: Layout, files: Files) -> Decoded:
     return formats.read_idx_pair(images, labels, num_images=info.num_samples, rows=rows, columns=columns)
 
 
-def _mnist_like(name: str, smallest_class: int, homepage: str) -> PublishedDataset:
+def _mnist_like(name: str, smallest_class: int, homepage: str, files_url: str, *sha256: str) -> PublishedDataset:
     training, test = (
         tuple(Layout(name, (f"{split}-images{dot}idx3-ubyte", f"{split}-labels{dot}idx1-ubyte")) for dot in "-.")
         for split in ("train", "t10k")
@@ -113,6 +117,8 @@ def _mnist_like(name: str, smallest_class: int, homepage: str) -> PublishedDatas
         smallest_class=smallest_class,
         image_shape=(1, 28, 28),
         homepage=homepage,
+        files_url=files_url,
+        sha256=sha256,
         layouts=training,
         test=(10_000, test),
         read=_read_idx,
@@ -124,7 +130,8 @@ def _of_file(layouts: tuple[Layout, ...], *files: tuple[str, ...]) -> tuple[Layo
     return tuple(dataclasses.replace(layout, files=names) for layout, names in zip(layouts, files, strict=True))
 
 
-_CIFAR_PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
+_CIFAR_PAGE, _CIFAR_FILES = "https://www.cs.toronto.edu/~kriz/cifar.html", "https://www.cs.toronto.edu/~kriz"
+_CIFAR10_SHA256 = ("c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",)
 _CIFAR10_BINARY = Layout(
     "cifar-10-batches-bin", tuple(f"data_batch_{batch}.bin" for batch in range(1, 6)), "cifar-10-binary.tar.gz"
 )
@@ -142,14 +149,37 @@ _CIFAR100 = (
 _STL10 = (Layout("stl10_binary", ("train_X.bin", "train_y.bin"), "stl10_binary.tar.gz"),)
 PUBLISHED = {
     "digits": PublishedDataset(num_samples=1797, smallest_class=174, image_shape=(1, 8, 8)),
-    "mnist": _mnist_like("mnist", 5421, "https://yann.lecun.com/exdb/mnist/"),
-    "fashion_mnist": _mnist_like("fashion_mnist", 6000, "https://github.com/zalandoresearch/fashion-mnist"),
-    "kmnist": _mnist_like("kmnist", 6000, "https://codh.rois.ac.jp/kmnist/"),
+    "mnist": _mnist_like(
+        "mnist",
+        5421,
+        "https://yann.lecun.com/exdb/mnist/",
+        "https://ossci-datasets.s3.amazonaws.com/mnist",
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    ),
+    "fashion_mnist": _mnist_like(
+        "fashion_mnist",
+        6000,
+        "https://github.com/zalandoresearch/fashion-mnist",
+        "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion",
+        "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+    ),
+    "kmnist": _mnist_like(
+        "kmnist",
+        6000,
+        "https://codh.rois.ac.jp/kmnist/",
+        "https://codh.rois.ac.jp/kmnist/dataset/kmnist",
+        "51467d22d8cc72929e2a028a0428f2086b092bb31cfb79c69cc0a90ce135fde4",
+        "e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17",
+    ),
     "cifar10": PublishedDataset(
         num_samples=50_000,
         smallest_class=5000,
         image_shape=(3, 32, 32),
         homepage=_CIFAR_PAGE,
+        files_url=_CIFAR_FILES,
+        sha256=_CIFAR10_SHA256,
         layouts=(_CIFAR10_BINARY, _CIFAR10_PYTHON),
         test=(CIFAR_BATCH, _CIFAR10_TEST),
         read=_read_cifar10,
@@ -159,6 +189,8 @@ PUBLISHED = {
         smallest_class=937,
         image_shape=(3, 32, 32),
         homepage=_CIFAR_PAGE,
+        files_url=_CIFAR_FILES,
+        sha256=_CIFAR10_SHA256,
         layouts=(
             dataclasses.replace(_CIFAR10_BINARY, files=_CIFAR10_BINARY.files[:1]),
             dataclasses.replace(_CIFAR10_PYTHON, files=_CIFAR10_PYTHON.files[:1]),
@@ -172,6 +204,8 @@ PUBLISHED = {
         num_classes=100,
         image_shape=(3, 32, 32),
         homepage=_CIFAR_PAGE,
+        files_url=_CIFAR_FILES,
+        sha256=("58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",),
         layouts=_CIFAR100,
         test=(10_000, _of_file(_CIFAR100, ("test.bin",), ("test",))),
         read=_read_cifar100,
@@ -181,6 +215,8 @@ PUBLISHED = {
         smallest_class=500,
         image_shape=(3, 96, 96),
         homepage="https://cs.stanford.edu/~acoates/stl10/",
+        files_url="https://cs.stanford.edu/~acoates/stl10",
+        sha256=("f31fd99273a1acb8609c8db427cebb1de3f71de77758cdc0e22956e1289b9866",),
         layouts=_STL10,
         test=(8000, _of_file(_STL10, ("test_X.bin", "test_y.bin"))),
         read=_read_stl10,
@@ -190,6 +226,8 @@ PUBLISHED = {
         smallest_class=12_500,
         num_classes=2,
         homepage="https://ai.stanford.edu/~amaas/data/sentiment/",
+        files_url="https://ai.stanford.edu/~amaas/data/sentiment",
+        sha256=("c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe",),
         layouts=(Layout("aclImdb", (), "aclImdb_v1.tar.gz"),),
     ),
 }

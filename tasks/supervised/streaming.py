@@ -139,21 +139,15 @@ class Streamed(ABC):
         Raises:
             DatasetError: A sample cannot be read or has another form, or a class is missing among the measured samples.
         """
-        count, dtype, size = (
-            self.num_measured(trial.measure_samples),
-            np.dtype(trial.dtype),
-            self.splits.vocabulary_size,
-        )
+        count, size = self.num_measured(trial.measure_samples), self.splits.vocabulary_size
+        dtype = np.dtype(trial.dtype)
         x_MI, y_M = self._measured(count, trial.data_seed, False)
         input_moments = (0.0, 1.0) if size is not None else moments(x_MI, trial.normalize)
-        label_moments = self._label_moments(y_M, trial)
+        label_moments = None if size is not None else self._label_moments(y_M, trial)
 
         def scale(x_BI: np.ndarray, y_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            if size is not None:
-                return x_BI.astype(np.int64), y_B
-            return scaled(x_BI, *input_moments, dtype), y_B if label_moments is None else scaled(
-                y_B, *label_moments, dtype
-            )
+            y_B = y_B if label_moments is None else scaled(y_B, *label_moments, dtype)
+            return scaled(x_BI, *input_moments, dtype) if size is None else x_BI.astype(np.int64), y_B
 
         def read(indices_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return scale(*self._read(self.splits.training, indices_B))

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
-from depthrate.tasks.data.fetch import DOWNLOADS, Download
+from depthrate.tasks.data.fetch import downloads_of
 from depthrate.tasks.data.published import PUBLISHED
 from tests.support.here import is_root
 
@@ -54,8 +54,8 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def publish(monkeypatch: pytest.MonkeyPatch, base: str, checksums: dict[str, str] | None = None) -> None:
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in CONTENT.items()} | (checksums or {})
-    downloads = tuple(Download(f"{base}/{name}", sha256, f"mnist/{name}") for name, sha256 in sums.items())
-    monkeypatch.setitem(DOWNLOADS, "mnist", downloads)
+    served = dataclasses.replace(PUBLISHED["mnist"], files_url=base, sha256=tuple(sums.values()))
+    monkeypatch.setitem(PUBLISHED, "mnist", served)
 
 
 def invoke(*arguments: str) -> tuple[int, str]:
@@ -97,11 +97,12 @@ def test_a_wrong_checksum_keeps_nothing(data: Path, publisher: str, monkeypatch:
 def test_another_file_than_the_published_one_is_named(
     data: Path, publisher: str, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    served = [Download(f"{publisher}/{next(iter(CONTENT))}", item.sha256, item.path) for item in DOWNLOADS[name]]
-    monkeypatch.setitem(DOWNLOADS, name, tuple(served))
+    monkeypatch.setitem(PUBLISHED, name, dataclasses.replace(PUBLISHED[name], files_url=publisher))
+    url, sha256, path = downloads_of(name)[0]
+    (data.parent / "publisher" / url.rpartition("/")[2]).write_bytes(b"another file")
     code, output = invoke("fetch", name)
     assert code == 1 and not [path for path in data.rglob("*") if path.is_file()]
-    assert served[0].sha256 in output and f"save it as {data}/{served[0].path}" in output.replace("\n", "")
+    assert sha256 in output and f"save it as {data}/{path}" in output.replace("\n", "")
 
 
 def test_without_a_network_it_says_which_file_to_put_where(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,12 +119,13 @@ def test_an_unknown_set_is_refused_with_the_known_ones(data: Path) -> None:
 
 
 def test_every_set_that_is_read_from_files_can_be_fetched() -> None:
-    assert DOWNLOADS.keys() == {name for name, info in PUBLISHED.items() if info.layouts}
-    for name, downloads in DOWNLOADS.items():
-        layout = PUBLISHED[name].layouts[0]
-        expected = {layout.archive} if layout.archive else {f"{layout.folder}/{file}.gz" for file in layout.files}
-        assert {download.path for download in downloads} == expected
-        assert all(len(download.sha256) == 64 and download.url.startswith("https://") for download in downloads)
+    downloads = [download for name, info in PUBLISHED.items() if info.layouts for download in downloads_of(name)]
+    assert all(len(sha256) == 64 and url.startswith("https://") for url, sha256, _ in downloads)
+    assert ("https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz", "aclImdb_v1.tar.gz") in {
+        (url, path) for url, _, path in downloads
+    }
+    ossci = "https://ossci-datasets.s3.amazonaws.com/mnist/train-labels-idx1-ubyte.gz"
+    assert (ossci, "mnist/train-labels-idx1-ubyte.gz") in {(url, path) for url, _, path in downloads}
 
 
 IDX_IMAGES, IDX_LABELS = "mnist/train-images-idx3-ubyte", "mnist/train-labels-idx1-ubyte"
