@@ -56,9 +56,13 @@ def sweep_in(folder, grid=None, **params):
 
 
 def run(sweep):
-    task = sweep.load_task()
-    pack = [trial.params for trial in expand(sweep, task)]
+    task, pack = pack_of(sweep)
     return task, run_pack(task, pack)
+
+
+def pack_of(sweep):
+    task = sweep.load_task()
+    return task, [trial.params for trial in expand(sweep, task)]
 
 
 def trainer_of(task, pack, source="."):
@@ -68,9 +72,8 @@ def trainer_of(task, pack, source="."):
 
 @pytest.mark.parametrize("batch_size", [None, 8])
 def test_loss_and_steps_are_those_of_torch(folder, batch_size):
-    sweep = sweep_in(folder, dtype="float64", batch_size=batch_size, weight_decay=0.01, steps=3)
-    task = sweep.load_task()
-    _, trainer = trainer_of(task, [expand(sweep, task)[0].params])
+    task, pack = pack_of(sweep_in(folder, dtype="float64", batch_size=batch_size, weight_decay=0.01, steps=3))
+    _, trainer = trainer_of(task, pack[:1])
     x = torch.as_tensor((X[:40] - X[:40].mean(dtype=np.float64)) / X[:40].std(dtype=np.float64))
     y = torch.as_tensor((Y[:40] - Y[:40].mean(0)) / Y[:40].std(0))
     torch.testing.assert_close(trainer.x_NI, x, rtol=1e-6, atol=1e-6)
@@ -117,9 +120,7 @@ def test_every_layer_has_nrc_and_no_class_is_spoken_of(folder, arch):
 
 
 def test_rows_are_what_the_functions_say_whatever_the_pack(folder):
-    sweep = sweep_in(folder, test=False)
-    task = sweep.load_task()
-    pack = [trial.params for trial in expand(sweep, task)]
+    task, pack = pack_of(sweep_in(folder, test=False))
     training, trainer = trainer_of(task, pack)
     trainer.step()
     together = training.measure(trainer, [0, 1], 1)
@@ -132,9 +133,7 @@ def test_rows_are_what_the_functions_say_whatever_the_pack(folder):
 
 
 def test_a_resumed_trial_is_the_uninterrupted_one(folder):
-    sweep = sweep_in(folder, batch_size=8)
-    task = sweep.load_task()
-    pack = [trial.params for trial in expand(sweep, task)]
+    task, pack = pack_of(sweep_in(folder, batch_size=8))
     whole = run_pack(task, pack)
     resumed, _ = run_resumed(task.run, pack, 7)
     assert_same(resumed, whole)
@@ -164,9 +163,7 @@ def test_tables_and_columns_of_numbers_are_targets(folder):
     pd.DataFrame({"x": list(X), "y": list(Y)}).to_parquet(folder / "mine.parquet")
     np.savez(folder / "one.npz", x=X, y=np.arange(60))
     for name, width in (("mine.parquet", 2), ("one.npz", 1)):
-        sweep = sweep_in(folder, dataset=f"./{name}")
-        task = sweep.load_task()
-        params = expand(sweep, task)[0].params
+        task, (params, *_) = pack_of(sweep_in(folder, dataset=f"./{name}"))
         assert "targets" not in task.schema and len(params["dataset_hash"]) == 16
         assert task.data_shape(task.read(params)).num_classes == width
 
@@ -198,9 +195,7 @@ def test_what_is_no_target_is_refused_before_anything_trains(folder):
 
 
 def test_changed_data_are_another_trial(folder):
-    sweep = sweep_in(folder)
-    task = sweep.load_task()
-    params = expand(sweep, task)[0].params
+    task, (params, *_) = pack_of(sweep_in(folder))
     np.savez(folder / "mine.npz", x=X[:40], y=Y[:40] + 1, x_test=X[40:], y_test=Y[40:])
     with pytest.raises(DatasetError, match="has changed since"):
         task.training([task.read(params)], Folder("."))

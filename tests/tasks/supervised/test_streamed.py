@@ -16,7 +16,7 @@ from depthrate.tasks.supervised.arrays import read_file
 from depthrate.tasks.supervised.streaming import NUM_EXAMINED, Streamed, examined_indices
 from tests.support import own_data
 from tests.support.own_data import Folder, data_of_function
-from tests.support.training_context import Context, assert_same, ids_of, run_resumed
+from tests.support.training_context import Context, assert_same, ids_of, run_pack, run_resumed
 
 ITEMS = """
 import numpy as np
@@ -89,25 +89,12 @@ def folder(tmp_path):
 
 def sweep_in(folder, dataset="./data.py:make", task="collapse", **params):
     grid = {"weight_decay": [0.001, 0.01]}
-    given = {
-        "arch": "rn1",
-        "dataset": dataset,
-        "depth": 2,
-        "width": 8,
-        "steps": 25,
-        "batch_size": 16,
-        "lr": 0.1,
-        **params,
-    }
-    given = {name: value for name, value in given.items() if name != "seeds" and (name, value) != ("width", None)}
-    spec = {"name": "s", "task": task, "params": given, "grid": grid, "seeds": params.get("seeds", 2)}
+    base = {"arch": "rn1", "dataset": dataset, "depth": 2, "width": 8, "steps": 25, "batch_size": 16, "lr": 0.1}
+    given = {name: value for name, value in {**base, **params}.items() if (name, value) != ("width", None)}
+    spec = {"name": "s", "task": task, "grid": grid, "seeds": given.pop("seeds", 2), "params": given}
     sweep = sweep_of_spec(spec, folder)
     task = sweep.load_task()
     return task, [trial.params for trial in expand(sweep, task)]
-
-
-def run(task, trials, context=None):
-    return list(task.run(trials, context or Context(ids_of(trials), data=Folder("."))))
 
 
 def read_of(task):
@@ -122,8 +109,8 @@ def read_of(task):
         ("./data.py:both", "collapse", {"normalize": "per_feature"}),
         ("./data.py:make", "collapse", {"optimizer": "adamw", "epochs": 3, "steps": None, "dtype": "float64"}),
         ("./data.py:numbers", "regression", {}),
-        ("./data.py:images", "collapse", {"arch": "t12", "patch_size": 4}),
-        ("./data.py:tokens", "collapse", {"arch": "t11"}),
+        pytest.param("./data.py:images", "collapse", {"arch": "t12", "patch_size": 4}, marks=pytest.mark.slow),
+        pytest.param("./data.py:tokens", "collapse", {"arch": "t11"}, marks=pytest.mark.slow),
         ("./data.py:make", "collapse", {"arch": "./data.py:Net", "width": None, "layers": "blocks.*"}),
     ],
 )
@@ -133,15 +120,16 @@ def test_streamed_samples_train_to_the_bit_as_held_ones(folder, dataset, task, p
     assert (held[0]["stream"], held[0]["measure_samples"]) == (None, None)
     assert (streamed[0]["stream"], streamed[0]["measure_samples"]) == (True, 200)
     assert held[0]["dataset_hash"] != streamed[0]["dataset_hash"]
-    expected = run(own, held)
+    expected = run_pack(own, held)
     assert expected[0].tables["curves"][-1]["loss"] < 0.8 * expected[0].tables["curves"][0]["loss"]
-    assert_same(run(own, streamed), expected)
+    assert_same(run_pack(own, streamed), expected)
 
 
 def test_an_identity_is_what_it_was_where_nothing_is_streamed(folder):
     def ids(**params):
-        spec = {"name": "s", "task": "collapse", "params": {"arch": "rn1", "dataset": "./data.py:make", **params}}
-        return [trial.trial_id for trial in expand(sweep_of_spec(spec | {"grid": {"depth": [2]}}, folder))]
+        params = {"arch": "rn1", "depth": 2, "dataset": "./data.py:make", **params}
+        spec = {"name": "s", "task": "collapse", "params": params}
+        return [trial.trial_id for trial in expand(sweep_of_spec(spec, folder))]
 
     assert ids() == ids(stream=False) == ["b09781b46f496122"]
     assert ids(stream=True, batch_size=16) != ids(batch_size=16)
@@ -155,7 +143,7 @@ def test_what_is_large_is_streamed_unless_the_sweep_says_otherwise(folder, monke
     assert "200 samples are streamed" in remark and f"all labels and {len(examined_indices(200))} samples" in remark
     held, of_held = sweep_in(folder, stream=False)
     assert of_held[0]["stream"] is False and not held.remarks(of_held)
-    assert run(held, of_held)[0].tables["metrics"]
+    assert run_pack(held, of_held)[0].tables["metrics"]
 
 
 def test_a_trial_alone_is_that_trial_in_a_pack_and_one_seed_reads_once(folder):
@@ -163,10 +151,10 @@ def test_a_trial_alone_is_that_trial_in_a_pack_and_one_seed_reads_once(folder):
     read = read_of(task)
     assert len(read) <= NUM_EXAMINED + 2
     del read[:]
-    together = run(task, trials)
+    together = run_pack(task, trials)
     assert len(read) == 40 + 25 * 16 * 2, "of four trials two have a seed"
     for trial, expected in zip(trials, together, strict=True):
-        (alone,) = run(task, [trial])
+        (alone,) = run_pack(task, [trial])
         assert alone.tables["curves"] == expected.tables["curves"]
         np.testing.assert_equal(alone.tables["metrics"], expected.tables["metrics"])
 
@@ -174,7 +162,7 @@ def test_a_trial_alone_is_that_trial_in_a_pack_and_one_seed_reads_once(folder):
 @pytest.mark.parametrize("stop_at", [5, 12, 13, 24])
 def test_going_on_in_the_middle_of_a_pass_gives_the_same_bits(folder, stop_at):
     task, trials = sweep_in(folder, stream=True, measure_samples=40)
-    expected = run(task, trials)
+    expected = run_pack(task, trials)
     found, steps = run_resumed(task.run, trials, stop_at)
     assert steps[0] == stop_at + 1
     assert_same(found, expected)
@@ -182,13 +170,13 @@ def test_going_on_in_the_middle_of_a_pass_gives_the_same_bits(folder, stop_at):
 
 def test_trials_that_leave_disturb_no_other(folder):
     task, trials = sweep_in(folder, stream=True, measure_samples=40, seeds=3)
-    expected = run(task, trials)
+    expected = run_pack(task, trials)
 
     class Leaving(Context):
         def report(self, step, values):
             return {0, 3} if step == 5 else set()
 
-    found = run(task, trials, Leaving(ids_of(trials), data=Folder(".")))
+    found = list(task.run(trials, Leaving(ids_of(trials), data=Folder("."))))
     assert [result.status for result in found].count("pruned") == 2
     assert_same([found[i] for i in (1, 2, 4, 5)], [expected[i] for i in (1, 2, 4, 5)])
 
@@ -234,9 +222,9 @@ def test_arrays_mapped_from_files_are_streamed(folder):
     np.save(folder / "mine" / "y.npy", np.array(list("abcd"))[whole.y])
     for streaming in ({}, {"stream": True, "measure_samples": 40}):
         task, trials = sweep_in(folder, **streaming)
-        expected = run(task, trials)
+        expected = run_pack(task, trials)
         task, trials = sweep_in(folder, "./mine", **streaming)
-        assert_same(run(task, trials), expected)
+        assert_same(run_pack(task, trials), expected)
     assert isinstance(read_file(folder / "mine", "mine").training.x, np.memmap)
     np.savez(folder / "mine.npz", x=whole.x, y=whole.y)
     with pytest.raises(SweepError, match=r"mine\.npz can only be read in full.* folder with x\.npy"):
@@ -260,6 +248,7 @@ print(peak_mb() - before)
 """
 
 
+@pytest.mark.slow
 def test_what_is_read_of_a_mapped_file_does_not_stay_in_memory(tmp_path):
     np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (1_000_000, 250)).flush()  # 1 GB of holes
 
@@ -326,7 +315,7 @@ def test_one_that_goes_bad_later_is_named_when_it_is_drawn(folder, condition, wo
     (folder / "data.py").write_text(text)
     task, trials = sweep_in(folder, stream=True, measure_samples=40)
     with pytest.raises(DatasetError, match=words):
-        run(task, trials)
+        run_pack(task, trials)
 
 
 def test_a_data_set_that_does_not_say_its_classes_is_asked_for_them(folder):
@@ -336,7 +325,7 @@ def test_a_data_set_that_does_not_say_its_classes_is_asked_for_them(folder):
     (folder / "data.py").write_text(ITEMS.replace("self.num_classes = 4", "self.num_classes = 60"))
     task, trials = sweep_in(folder, stream=True, targets=False, measure_samples=120)
     with pytest.raises(DatasetError, match="class 4 is not among the 120 .* Raise measure_samples"):
-        run(task, trials)
+        run_pack(task, trials)
 
 
 def test_many_items_at_once_are_asked_for_where_the_data_set_offers_it(folder):
@@ -355,10 +344,10 @@ def test_many_items_at_once_are_asked_for_where_the_data_set_offers_it(folder):
     (folder / "data.py").write_text(text)
     task, trials = sweep_in(folder, stream=True, measure_samples=40)
     other, others = sweep_in(folder, "./data.py:offers", stream=True, measure_samples=40)
-    assert_same(run(other, others), run(task, trials))
+    assert_same(run_pack(other, others), run_pack(task, trials))
     torn, of_torn = sweep_in(folder, "./data.py:torn", stream=True, measure_samples=40)
     with pytest.raises(DatasetError, match="__getitems__ of 16 indices returns 15 items"):
-        run(torn, of_torn)
+        run_pack(torn, of_torn)
 
 
 VAST = """
