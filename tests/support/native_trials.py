@@ -2,13 +2,16 @@
 
 import random
 
+import pytest
 import torch
 
+from depthrate.tasks.interface import Engine, Interrupted
 from depthrate.tasks.networks.residual import ResidualNetwork
 from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engines.native import native_library
 from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan
+from tests.support.training_context import Context, assert_same, ids_of
 
 WIDTHS = (5, 19, 64, 65, 128, 200)
 """Below a vector, ragged, whole vectors, and wider than what stays in cache."""
@@ -100,3 +103,30 @@ def taken(trainer, num_steps, most):
 
 def error(found, exact):
     return ((found - exact).norm() / exact.norm()).item()
+
+
+class _Stopping(Context):
+    def should_stop(self):
+        return bool(self.steps_seen) and self.steps_seen[-1] >= 7
+
+
+def assert_native_pack(task, trials):
+    """Check that a pack's native results are those of its trials alone and after an interruption, and return them.
+
+    Eager steps give the same outcomes and numbers of steps.
+    """
+
+    def run(trials, **options):
+        context = Context(ids_of(trials), **{"engine": Engine.NATIVE, **options})
+        return list(task.run(trials, context)), context
+
+    whole, context = run(trials)
+    assert context.ran_as[-1][0] is Engine.NATIVE and context.ran_as[-1][1] is not None
+    eager, _ = run(trials, engine=Engine.EAGER)
+    assert [(r.status, r.num_steps) for r in whole] == [(r.status, r.num_steps) for r in eager]
+    assert_same(whole, [result for trial in trials for result in run([trial])[0]])
+    first = _Stopping(ids_of(trials), engine=Engine.NATIVE)
+    with pytest.raises(Interrupted):
+        list(task.run(trials, first))
+    assert_same(run(trials, checkpoint=first.checkpoint, engine=Engine.AUTO)[0], whole)
+    return whole

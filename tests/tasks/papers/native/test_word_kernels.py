@@ -6,14 +6,13 @@ import random
 import pytest
 import torch
 
-from depthrate.tasks.interface import Engine, Interrupted
+from depthrate.tasks.interface import Engine
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.papers.words.task import WORDS
 from depthrate.tasks.papers.words.word_trainer import words_library
 from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engines.choice import EngineError
-from tests.support.native_trials import error
-from tests.support.training_context import Context, assert_same, ids_of
+from tests.support.native_trials import assert_native_pack, error
 
 SHAPES = [
     # concepts, width, sequences, words of a sentence, LayerNorm, dtype: so few, so that libraries are built once for many cases
@@ -173,28 +172,7 @@ def test_it_is_chosen_on_a_cpu_and_refused_elsewhere():
 
 @pytest.mark.slow
 def test_a_pack_is_the_same_alone_and_interrupted_and_notes_who_diverges():
-    class Stopping(Context):
-        def should_stop(self):
-            return bool(self.steps_seen) and self.steps_seen[-1] >= 7
-
     trials = [params_of(seed, SHAPES[0], batch_size=9, samples_per_sequence=5) for seed in range(3)]
     trials[1] = {**trials[1], "lr": 1e6, "init_scale": 1e6, "weight_decay": 0.0, "weight_decay_embedding": 0.0}
-
-    def run(trials, **given):
-        context = Context(ids_of(trials), **{"engine": Engine.NATIVE, **given})
-        return list(WORDS.run(trials, context)), context
-
-    whole, context = run(trials)
-    assert context.ran_as[-1][0] is Engine.NATIVE and context.ran_as[-1][1] is not None
-    eagerly = run(trials, engine=Engine.EAGER)[0]
-    assert [(result.status, result.num_steps) for result in whole] == [
-        (result.status, result.num_steps) for result in eagerly
-    ]
+    whole = assert_native_pack(WORDS, trials)
     assert [result.status for result in whole] == ["ok", "diverged", "ok"]
-    assert_same(whole, [result for trial in trials for result in run([trial])[0]])
-    first = Stopping(ids_of(trials), engine=Engine.NATIVE)
-    with pytest.raises(Interrupted):
-        list(WORDS.run(trials, first))
-    resumed, context = run(trials, checkpoint=first.checkpoint, engine=Engine.AUTO)
-    assert_same(resumed, whole)
-    assert context.ran_as[-1][0] is Engine.NATIVE

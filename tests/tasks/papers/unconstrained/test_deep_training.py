@@ -15,7 +15,7 @@ from depthrate.tasks.papers.unconstrained.task import DUFM
 from depthrate.tasks.papers.unconstrained.theory import dnc_loss
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.training.trainer import FusedTrainer
-from tests.support.training_context import Context, assert_same, ids_of, run_resumed
+from tests.support.training_context import Context, assert_same, ids_of
 
 SMALL = {"depth": 3, "num_classes": 3, "samples_per_class": 4, "width": 5, "weight_decay": 0.01, "lr": 0.2}
 
@@ -55,32 +55,11 @@ def test_a_step_by_hand_is_a_step_by_autograd(params):
 
 
 @pytest.mark.slow
-def test_a_trial_is_bitwise_independent_of_its_pack_and_of_an_interruption():
-    trials = [
-        trial(seed=seed, lr=0.1 * (seed + 1), init=init) for seed, init in enumerate(("normal", "he", "balanced"))
-    ]
-    together = run(trials)
-    assert_same(
-        [run([params])[0] for params in trials], [type(r)(0, r.tables, r.status, r.num_steps) for r in together]
-    )
-    resumed, _ = run_resumed(DUFM.run, trials, stop_at=17)
-    assert_same(resumed, together)
-
-
-@pytest.mark.slow
 def test_the_step_by_hand_is_what_runs_whatever_engine_is_asked_for():
     trials = [trial()]
     asked = Context(ids_of(trials), engine=Engine.COMPILED)
     assert_same(list(DUFM.run(trials, asked)), run(trials))
     assert asked.ran_as == [(Engine.EAGER, None)]
-
-
-@pytest.mark.slow
-def test_a_diverging_trial_leaves_and_disturbs_nobody():
-    calm, wild = trial(), trial(lr=1e6)
-    first, second = run([wild, calm])
-    assert (first.status, second.status) == ("diverged", "ok")
-    assert_same([type(second)(0, second.tables, second.status, second.num_steps)], run([calm]))
 
 
 def test_every_declared_column_is_measured_and_no_other():

@@ -7,7 +7,7 @@ import torch
 from depthrate.tasks.papers.unconstrained.task import MUFM, UFM
 from depthrate.tasks.papers.unconstrained.training import inputs
 from depthrate.tasks.parameters import ParameterError
-from tests.support.training_context import Context, assert_same, ids_of, run_resumed
+from tests.support.training_context import Context, ids_of
 
 TABLE = {
     0.0005: (4.31, 0.090, 0.514),
@@ -118,26 +118,6 @@ def test_gradient_descent_reaches_the_exact_optimum(task, proximity):
     curve = result.tables["curves"][-1]
     assert -1e-12 < curve["objective_gap"] < 1e-4 * curve["optimum"]
     assert result.tables["curves"][0]["objective_gap"] > 0.1 * curve["optimum"]
-
-
-@pytest.mark.slow
-def test_a_trial_is_bitwise_independent_of_its_pack_and_of_an_interruption():
-    trials = [
-        trial(**SMALL, **GRADIENT, seed=seed, data_seed=seed, proximity=0.01 * (seed + 1), depth=2) for seed in range(3)
-    ]
-    together = run(trials)
-    alone = [run([params])[0] for params in trials]
-    assert_same(alone, [type(r)(0, r.tables, r.status, r.num_steps) for r in together])
-    resumed, _ = run_resumed(MUFM.run, trials, stop_at=17)
-    assert_same(resumed, together)
-
-
-@pytest.mark.slow
-def test_a_diverging_trial_leaves_and_disturbs_nobody():
-    calm, wild = trial(**SMALL, **GRADIENT), trial(**SMALL, **GRADIENT, lr=1e6)
-    first, second = run([wild, calm])
-    assert (first.status, second.status) == ("diverged", "ok")
-    assert_same([type(second)(0, second.tables, second.status, second.num_steps)], run([calm]))
 
 
 def test_every_declared_column_is_measured_and_no_other():

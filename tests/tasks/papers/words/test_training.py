@@ -39,23 +39,6 @@ def run(trials, **context):
 
 
 @pytest.mark.slow
-def test_a_pack_is_its_trials_alone():
-    together = run(TRIALS)
-    assert [result.num_steps for result in together] == [24, 48, 24]
-    for index, params in enumerate(TRIALS):
-        (alone,) = run([params])
-        assert_same([alone], [together[index]])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("stop_at", [1, 10, 24, 30])
-def test_resumed_is_never_interrupted(stop_at):
-    resumed, steps = run_resumed(WORDS.run, TRIALS, stop_at)
-    assert steps[0] == stop_at + 1
-    assert_same(resumed, run(TRIALS))
-
-
-@pytest.mark.slow
 def test_a_part_of_a_pack_goes_on_from_the_whole_packs_checkpoint():
     resumed, _ = run_resumed(WORDS.run, TRIALS, 13, resumed=TRIALS[1:])
     assert_same(resumed, run(TRIALS)[1:])
@@ -79,13 +62,6 @@ def test_a_pruned_trial_disturbs_no_other():
     results = list(WORDS.run(TRIALS, Pruning(ids_of(TRIALS))))
     assert results[0].status == "pruned" and results[0].num_steps < 24 and not results[0].tables
     assert_same(results[1:], run(TRIALS)[1:])
-
-
-def test_a_diverged_trial_disturbs_no_other():
-    bad = filled(seed=7, lr=1e6, init_scale=1e6, weight_decay=0.0)
-    results = run([TRIALS[0], bad])
-    assert results[1].status == "diverged" and results[1].num_steps < 24
-    assert_same(results[:1], run(TRIALS[:1]))
 
 
 def test_tables_of_a_trial():
