@@ -12,14 +12,14 @@ MONOTONE = (
     Metric(
         "nc1_rise",
         "Rise of PFC1",
-        "largest rise of nc1 from one layer to the next, over its value at the first; 0 agrees with P3's Theorem 1",
+        "largest rise of nc1 from one layer to the next, over its value at the first. 0 agrees with P3's Theorem 1",
         axis="linear",
         panel="fitted",
     ),
     Metric(
         "pfc2_rise",
         "Rise of PFC2",
-        "largest rise of pfc2 from one layer to the next; 0 agrees with P3's conjecture of progressive collapse",
+        "largest rise of pfc2 from one layer to the next. 0 agrees with P3's conjecture of progressive collapse",
         axis="linear",
         panel="fitted",
     ),
@@ -97,7 +97,7 @@ GEODESIC = (
     Metric(
         "transport_cost",
         "Transport cost to the end",
-        "mean over samples of ||h(1) - h||^2, h(1) a sample's last features, over the mean of ||h(1) - centre||^2; P3's "
+        "mean over samples of ||h(1) - h||^2, h(1) a sample's last features, over the mean of ||h(1) - centre||^2. P3's "
         "Theorem 2 assumes that it is small near the end",
         axis="log",
         panel="fitted",
@@ -106,7 +106,7 @@ GEODESIC = (
     Metric(
         "nc1_left",
         "NC1 left at the end",
-        "nc1 at the path's last layer over nc1 at its first; 0 is a collapsed end, as P3's Theorems 1 and 2 assume",
+        "nc1 at the path's last layer over nc1 at its first. 0 is a collapsed end, as P3's Theorems 1 and 2 assume",
         axis="log",
         panel="fitted",
     ),

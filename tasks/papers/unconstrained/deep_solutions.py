@@ -118,12 +118,9 @@ def objective(problem: DufmProblem, solution: Solution, *, relu: bool = True) ->
     would have to lie outside [0, 1]. A gradient proportional to lambda remains, so better solutions exist nearby.
     """
     num_samples = len(solution.h_ND)
-    h, before = [solution.h_ND], []
-    for weight in solution.weights[:-1]:
-        before.append(h[-1] @ weight.T)
-        h.append(np.maximum(before[-1], 0) if relu else before[-1])
+    before, h, output_NK = _forward(solution, relu)
     targets_NK = np.repeat(np.eye(problem.num_classes), num_samples // problem.num_classes, axis=0)
-    delta = h[-1] @ solution.weights[-1].T - targets_NK
+    delta = output_NK - targets_NK
     value = float((delta**2).sum()) / (2 * num_samples)
     decays = (problem.weight_decay_features, *problem.weight_decays)
     value += sum(float(decay * (m**2).sum()) / 2 for decay, m in zip(decays, _matrices(solution), strict=True))
@@ -135,6 +132,15 @@ def objective(problem: DufmProblem, solution: Solution, *, relu: bool = True) ->
         gradients.append(delta.T @ h[layer] + decay * weight)
         delta = delta @ weight
     return value, Solution(delta + problem.weight_decay_features * solution.h_ND, gradients[::-1])
+
+
+def _forward(solution: Solution, relu: bool) -> tuple[list[Array], list[Array], Array]:
+    """Return the values before each ReLU, the input of each weight, and the output."""
+    before, h = [], [solution.h_ND]
+    for weight in solution.weights[:-1]:
+        before.append(h[-1] @ weight.T)
+        h.append(np.maximum(before[-1], 0) if relu else before[-1])
+    return before, h, h[-1] @ solution.weights[-1].T
 
 
 def _through_relu(before: Array, delta: Array, h: Array, decayed: Array) -> Array:
@@ -184,7 +190,7 @@ def classify(problem: DufmProblem, solution: Solution, *, drift: float, relu: bo
 
     All rules use the values after the ReLU and do not depend on the scale of the matrices or the order of classes and neurons.
     """
-    layers, output_NK = _layers(solution, relu)
+    _, layers, output_NK = _forward(solution, relu)
     targets_NK = np.repeat(np.eye(problem.num_classes), problem.samples_per_class, axis=0)
     if np.linalg.norm(output_NK) <= ZERO_SHARE * np.linalg.norm(targets_NK):
         return SolutionKind.ZERO
@@ -199,19 +205,12 @@ def geometry(layers: Sequence[Array], num_classes: int, rank_tol: float) -> Solu
     are_points = all(_within_share(h, mean) <= WITHIN_SHARE for h, mean in zip(layers, means, strict=True))
     if are_points and all(_is_orthogonal(mean_KD) for mean_KD in means):
         return SolutionKind.DNC
-    if are_points and len(means) > 2 and all(_is_graph(mean_KD) for mean_KD in means[1:-1]):
+    graphs = [graph_order(mean_KD @ mean_KD.T, GEOMETRY_TOLERANCE) is not None for mean_KD in means[1:-1]]
+    if are_points and graphs and all(graphs):
         return SolutionKind.SRG
-    is_low = any(_rank(mean_KD, rank_tol) < num_classes for mean_KD in means)
+    sizes = [np.linalg.svd(mean_KD, compute_uv=False) for mean_KD in means]
+    is_low = any(int((size_S > rank_tol * size_S[0]).sum()) < num_classes for size_S in sizes)
     return SolutionKind.LOW_RANK if is_low else SolutionKind.FULL_RANK
-
-
-def _layers(solution: Solution, relu: bool) -> tuple[list[Array], Array]:
-    """Return the input of each weight, and the output."""
-    layers = [solution.h_ND]
-    for weight in solution.weights[:-1]:
-        before = layers[-1] @ weight.T
-        layers.append(np.maximum(before, 0) if relu else before)
-    return layers, layers[-1] @ solution.weights[-1].T
 
 
 def _within_share(h_ND: Array, mean_KD: Array) -> float:
@@ -224,12 +223,3 @@ def _is_orthogonal(mean_KD: Array) -> bool:
     gram_KK = mean_KD @ mean_KD.T
     scale = float(np.mean(np.diag(gram_KK)))
     return scale > 0 and bool((np.abs(gram_KK / scale - np.eye(len(gram_KK))) <= GEOMETRY_TOLERANCE).all())
-
-
-def _is_graph(mean_KD: Array) -> bool:
-    return graph_order(mean_KD @ mean_KD.T, GEOMETRY_TOLERANCE) is not None
-
-
-def _rank(mean_KD: Array, rank_tol: float) -> int:
-    sizes = np.linalg.svd(mean_KD, compute_uv=False)
-    return int((sizes > rank_tol * sizes[0]).sum())

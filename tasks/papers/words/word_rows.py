@@ -68,15 +68,8 @@ def layer_rows(trainer: WordsTrainer, position: int, step: int, prediction: Pred
 
 
 def _of_words(words_VD: Tensor, words: geometry.Groups, concepts: int) -> dict[str, Any]:
-    numbers = {
-        "norm_mean": words.norms.mean().item(),
-        "norm_rms": _root_mean_square(words.norms),
-        "norm_spread": words.norm_spread,
-        "direction_collapse": words.direction_collapse,
-        "magnitude_collapse": words.magnitude_collapse,
-        "rank_spread": geometry.rank_spread(words.norms, concepts),
-        "equiangularity": words.equiangularity,
-    }
+    numbers = {"norm_mean": words.norms.mean().item()} | _of_groups(words, "")
+    numbers["rank_spread"] = geometry.rank_spread(words.norms, concepts)
     vectors = {
         "word_singular_values": geometry.principal_values(words_VD),
         "rank_norms": words.norms.view(concepts, -1).mean(0),
@@ -85,16 +78,14 @@ def _of_words(words_VD: Tensor, words: geometry.Groups, concepts: int) -> dict[s
 
 
 def _of_blocks(linear_KLD: Tensor, words: geometry.Groups, blocks: geometry.Groups) -> dict[str, Any]:
-    numbers = {
-        "linear_norm_rms": _root_mean_square(blocks.norms),
-        "linear_norm_spread": blocks.norm_spread,
-        "linear_direction_collapse": blocks.direction_collapse,
-        "linear_magnitude_collapse": blocks.magnitude_collapse,
-        "linear_equiangularity": blocks.equiangularity,
-        "alignment": geometry.alignment(words, blocks),
-    }
+    numbers = _of_groups(blocks, "linear_") | {"alignment": geometry.alignment(words, blocks)}
     values = geometry.principal_values(linear_KLD.flatten(0, 1))
     return null_if_not_finite(numbers) | {"linear_singular_values": values}
+
+
+def _of_groups(groups: geometry.Groups, prefix: str) -> dict[str, float]:
+    names = ("norm_spread", "direction_collapse", "magnitude_collapse", "equiangularity")
+    return {f"{prefix}norm_rms": _root_mean_square(groups.norms)} | {f"{prefix}{n}": getattr(groups, n) for n in names}
 
 
 def kept_projection(trainer: WordsTrainer, position: int, step: int) -> dict[str, Any]:
