@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,13 +16,21 @@ from depthrate.orchestrator.executors.base import ComputeTarget, ExecutorRequest
 from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.executors.registry import executor_options, open_executor
 from depthrate.orchestrator.launch.estimates import Estimates, make_estimates
-from depthrate.orchestrator.launch.launch_plan import CheckedSweep, Plan, check_data, check_sweep, make_plan
+from depthrate.orchestrator.launch.launch_plan import (
+    CheckedSweep,
+    Plan,
+    check_contents,
+    check_data,
+    check_sweep,
+    make_plan,
+)
 from depthrate.orchestrator.search.checks import check_search
+from depthrate.orchestrator.search.proposals import SearchView, with_search
 from depthrate.storage.catalog.code import find_code
-from depthrate.storage.files.data_folder import DataFolder
+from depthrate.storage.files.data_folder import DataFolder, open_data_folder
 from depthrate.storage.files.delayed_call import call_after
 from depthrate.storage.files.paths import code_index_path
-from depthrate.storage.files.store import Store, existing_store
+from depthrate.storage.files.store import Store, existing_store, open_store
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.load import changed_sweep, parse_yaml
 from depthrate.sweeps.packing import Pack, gigabytes, predicted_bytes
@@ -30,6 +39,8 @@ from depthrate.sweeps.spec import SweepSpec
 READING_NOTICE = "reading the sweep, its code and its data (custom data is hashed, unless it is streamed)"
 """Printed if reading takes long."""
 PILOT = "depthrate run SWEEP --pilot"
+MAX_VALUES_SHOWN = 6
+"""Maximum number of values of a parameter printed per pack."""
 SLOW_NOTICE_AFTER_S = 5.0
 """Seconds until the notice is printed."""
 
@@ -75,6 +86,43 @@ def open_compute_target(options: LaunchOptions, sweep: SweepSpec, store: Store) 
         ValueError: See `orchestrator.executors.registry.open_machines`.
     """
     return open_executor(ExecutorRequest(sweep=sweep, store=store, options=options))
+
+
+@dataclass(frozen=True)
+class PlannedSweep:
+    """A sweep with its plan on a compute target."""
+
+    store: Store
+    target: ComputeTarget
+    plan: Plan
+    view: SearchView | None
+    estimates: Estimates
+
+
+def plan_sweep(options: LaunchOptions, loaded: SweepSpec | None = None) -> PlannedSweep:
+    """Plan a sweep, which is found by the options unless it is `loaded`, and start nothing.
+
+    Raises:
+        ValueError: The sweep cannot run, or its data is corrupt.
+    """
+    data = open_data_folder()
+    checked = check_launch(options, data, loaded)
+    store = open_store(options.store)
+    store.check_location()
+    checked, view = with_search(checked, store)
+    target = open_compute_target(options, checked.sweep, store)
+    plan = plan_on(target, checked, store)
+    check_contents(plan, data)
+    return PlannedSweep(store, target, plan, view, estimates_on(target, plan, store))
+
+
+def pack_values(pack: Pack, names: Sequence[str]) -> list[str]:
+    """Return the first values of some parameters in a pack, as one text per parameter."""
+    texts = []
+    for name in names:  # distinct by text, since lists are not hashable
+        values = list(dict.fromkeys(str(trial.params[name]) for trial in pack.trials))
+        texts.append(", ".join(values[:MAX_VALUES_SHOWN]) + (", ..." if len(values) > MAX_VALUES_SHOWN else ""))
+    return texts
 
 
 def resume_command(options: LaunchOptions) -> str:

@@ -99,36 +99,15 @@ class Sweep:
         """
         import pandas as pd
 
-        from depthrate.orchestrator.api.planning import (
-            check_launch,
-            estimates_on,
-            open_compute_target,
-            plan_on,
-            plan_summary,
-        )
-        from depthrate.orchestrator.search.proposals import with_search
-        from depthrate.storage.files.data_folder import open_data_folder
-        from depthrate.storage.files.store import open_store
+        from depthrate.orchestrator.api.planning import pack_values, plan_summary, plan_sweep
         from depthrate.sweeps.trial import varying_parameters
 
-        launch, opened = self._options(store, options), open_store(store)
-        checked, _ = with_search(check_launch(launch, open_data_folder(), self._spec), opened)
-        target = open_compute_target(launch, checked.sweep, opened)
-        plan = plan_on(target, checked, opened)
-        estimates = estimates_on(target, plan, opened)
-        names = varying_parameters(checked.trials) if checked.trials else []
-        rows = []
-        for pack in plan.packs:
-            values = {name: _values([trial.params[name] for trial in pack.trials]) for name in names}
-            rows.append(
-                {
-                    "pack": pack.pack_id,
-                    "trials": len(pack.trials),
-                    **values,
-                    f"est. {estimates.unit}-s": estimates(pack),
-                }
-            )
-        return Table(plan_summary(plan), pd.DataFrame(rows))
+        planned = plan_sweep(self._options(store, options), self._spec)
+        packs, trials = planned.plan.packs, planned.plan.checked.trials
+        names = varying_parameters(trials) if trials else []
+        columns = ["pack", "trials", *names, f"est. {planned.estimates.unit}-s"]
+        rows = [[p.pack_id, len(p.trials), *pack_values(p, names), planned.estimates(p)] for p in packs]
+        return Table(plan_summary(planned.plan), pd.DataFrame(rows, columns=columns if rows else None))
 
     def run(self, store: StoreUrl = None, **options: Any) -> Table:
         """Run the pending trials with a progress bar, and fit the rates. Committed trials are never rerun.
@@ -285,8 +264,3 @@ def _plain(part: Any) -> Any:
     if isinstance(part, list | tuple):
         return [_plain(item) for item in part]
     return part.spec() if hasattr(part, "spec") else part
-
-
-def _values(values: list[Any]) -> str:
-    unique = list(dict.fromkeys(map(str, values)))
-    return ", ".join(unique[:6]) + (", ..." if len(unique) > 6 else "")

@@ -10,14 +10,16 @@ from typing import Any
 from rich.console import Console
 
 from depthrate.orchestrator.api.planning import (
-    check_launch,
+    PlannedSweep,
     cost_lines,
     estimates_on,
     load_launch,
     open_compute_target,
+    pack_values,
     peak_gb,
     plan_on,
     plan_summary,
+    plan_sweep,
     resume_command,
 )
 from depthrate.orchestrator.cli.launch_options import SUGGESTIONS, launch_options
@@ -34,8 +36,8 @@ from depthrate.orchestrator.executors.base import ComputeTarget
 from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.launch.code_changes import find_launch_mismatch, mismatch_message
 from depthrate.orchestrator.launch.estimates import Estimates
-from depthrate.orchestrator.launch.launch_plan import Plan, check_contents, check_data, thin_fit_remarks
-from depthrate.orchestrator.search.proposals import SearchView, with_search
+from depthrate.orchestrator.launch.launch_plan import Plan, check_data, thin_fit_remarks
+from depthrate.orchestrator.search.proposals import with_search
 from depthrate.storage.files.data_folder import DataFolder, open_data_folder
 from depthrate.storage.files.store import Store, open_store
 from depthrate.sweeps.load import sweeps_in_folder
@@ -60,7 +62,7 @@ def _show_folder(options: LaunchOptions, names: list[str], data: DataFolder, as_
         print_json(rows)
         return
     console = make_console()
-    missing = Counter(re.split("[:;] ", row["lacks"])[0] for row in rows if row["lacks"])
+    missing = Counter(re.split("[:;,.] ", row["lacks"])[0] for row in rows if row["lacks"])
     columns = [name for name in rows[0] if name != "lacks"]
     cells = [[row[name] for name in columns] + ["missing" if row["lacks"] else ""] for row in rows]
     print_rows(console, [*columns, ""], cells, wide=wide)
@@ -89,9 +91,8 @@ def _costs(options: LaunchOptions, store: Store, data: DataFolder) -> dict[str, 
     return row
 
 
-def _as_json(
-    plan: Plan, target: ComputeTarget, view: SearchView | None, estimates: Estimates, details: dict[str, Any]
-) -> dict[str, Any]:
+def _as_json(planned: PlannedSweep, details: dict[str, Any]) -> dict[str, Any]:
+    plan, target, estimates = planned.plan, planned.target, planned.estimates
     return {
         "sweep": plan.checked.sweep.name,
         "num_trials": len(plan.checked.trials),
@@ -114,7 +115,7 @@ def _as_json(
         "estimate_rests_on_packs": len(estimates.measured),
         "remarks": _remarks(plan),
         **details,
-        **({} if view is None else {"search": view.to_json()}),
+        **({} if planned.view is None else {"search": planned.view.to_json()}),
         "problems": [str(problem) for problem in plan.snapshot.problems],
     }
 
@@ -144,19 +145,21 @@ def _print_packs(console: Console, plan: Plan, target: ComputeTarget, estimates:
     varying = varying_parameters(plan.checked.trials)
     rows = []
     for pack in plan.packs[:MAX_PACKS_SHOWN]:
-        cells = [_values([t.params[name] for t in pack.trials]) for name in varying]
         seconds = estimates(pack)
         estimated_s = None if seconds is None else float(f"{seconds:.2g}")
         peak = peak_gb(pack, plan, target)
-        rows.append([pack.pack_id, len(pack.trials), estimated_s, None if peak is None else round(peak, 2), *cells])
+        rows.append(
+            [
+                pack.pack_id,
+                len(pack.trials),
+                estimated_s,
+                None if peak is None else round(peak, 2),
+                *pack_values(pack, varying),
+            ]
+        )
     print_rows(console, ["pack", "trials", f"est. {estimates.unit}-s", "peak GB", *varying], rows, wide=wide)
     if len(plan.packs) > MAX_PACKS_SHOWN:
         console.print(f"and {counted(len(plan.packs) - MAX_PACKS_SHOWN, 'more pack')}")
-
-
-def _values(values: list[Any]) -> str:
-    unique = list({repr(value): value for value in values}.values())  # by text, since lists are not hashable
-    return ", ".join(map(str, unique[:6])) + (", ..." if len(unique) > 6 else "")
 
 
 @declared(__doc__, SUGGESTIONS)
@@ -164,34 +167,27 @@ def _values(values: list[Any]) -> str:
 @json_option
 @wide_option
 def command(options: LaunchOptions, json: bool, wide: bool) -> None:
-    data = open_data_folder()
     if names := sweeps_in_folder(options.sweep):
-        _show_folder(options, names, data, json, wide=wide)
+        _show_folder(options, names, open_data_folder(), json, wide=wide)
         return
-    checked = check_launch(options, data)
-    store = open_store(options.store)
-    store.check_location()
-    checked, view = with_search(checked, store)
-    target = open_compute_target(options, checked.sweep, store)
-    plan = plan_on(target, checked, store)
-    check_contents(plan, data)
-    estimates = estimates_on(target, plan, store)
+    planned = plan_sweep(options)
+    plan, target, estimates = planned.plan, planned.target, planned.estimates
     target.check(plan.packs, estimates)
     details = target.details(plan.packs, estimates.allocated_s)
     if json:
-        print_json(_as_json(plan, target, view, estimates, details))
+        print_json(_as_json(planned, details))
         return
     print_warnings(plan.snapshot.problems)
-    mismatch = find_launch_mismatch(plan, store, target.submitted_codes)
+    mismatch = find_launch_mismatch(plan, planned.store, target.submitted_codes)
     if mismatch is not None and mismatch.versions:
         print_line(
-            f"warning: {mismatch_message(mismatch, plan.checked, store, resume_command(options), 'run would stop')}",
+            f"warning: {mismatch_message(mismatch, plan.checked, planned.store, resume_command(options), 'run would stop')}",
             stderr=True,
         )
     console = make_console()
     console.print(plan_summary(plan))
-    if view is not None:
-        console.print(view.summary())
+    if planned.view is not None:
+        console.print(planned.view.summary())
     for remark in _remarks(plan):
         console.print(remark)
     if plan.packs:

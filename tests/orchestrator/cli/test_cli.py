@@ -41,8 +41,6 @@ def rates(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 CHANGES: list[tuple[str, dict[str, object] | str, str]] = [
-    ("not YAML", "a: [1", "not YAML"),
-    ("a list", "- 1", "expected a mapping with the keys"),
     ("unknown key", {"grids_": []}, "unknown key 'grids_' in the sweep (did you mean 'grids'?"),
     (
         "a key of the sweep",
@@ -60,22 +58,14 @@ CHANGES: list[tuple[str, dict[str, object] | str, str]] = [
         "parameter 'width' is 'wide', expected an int",
     ),
     ("depth 0", {"grid": {"depth": [2, 0]}}, "parameter 'depth' is 0, expected an int >= 1"),
-    ("empty axis", {"grid": {"depth": []}}, "axis 'depth' in grid is empty"),
     ("twice", {"params": {"arch": "rn1", "depth": 2}}, "parameter 'depth' is set in grid and in params"),
-    ("derive from nothing", {"derive": {"lr": "0.1 / dept"}}, "'dept' is not a parameter (did you mean 'depth'?"),
-    ("derive by zero", {"derive": {"lr": "0.1 / (depth - 2)"}}, "divides by zero where depth = 2"),
     ("derive calls", {"derive": {"lr": "__import__('os').system('touch hacked')"}}, "is a call, expected numbers"),
     ("no data", {"params": {"arch": "rn1", "dataset": "mnist"}}, "data set 'mnist' not found in"),
-    ("unknown task", {"task": "colapse"}, "unknown task 'colapse' (did you mean 'collapse'?)"),
-    ("task file", {"task": "./nothing.py:f"}, "does not exist"),
-    ("unknown metric", {"fit": [{"metric": "nc11"}]}, "unknown metric 'nc11' in fit (did you mean 'nc1'?)"),
     (
         "too many samples",
         {"params": {"arch": "rn1", "samples_per_class": 1000}},
         "the smallest class of 'digits' has 174",
     ),
-    ("null name", {"name": None}, "key 'name' is missing"),
-    ("name with a slash", {"name": "../x"}, "expected at most 100 letters, digits"),
 ]
 
 
@@ -95,22 +85,6 @@ def test_bad_sweeps(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "nothing.yaml"], "sweep file 'nothing.yaml' does not exist"),
-        (["run", "quickstrat"], "did you mean 'quickstart'?"),
-        (["run", "quickstart", "--set", "depth"], "expected KEY=VALUE"),
-        (["run", "quickstart", "--set", "depht=3"], "unknown parameter 'depht'"),
-        (
-            ["run", "quickstart", "--executor", "pbs"],
-            "executor is 'pbs', expected local, ray or slurm",
-        ),
-        (
-            ["run", "quickstart", "--detach"],
-            "--detach needs --executor ray --cluster or --executor slurm, because local workers end with",
-        ),
-        (
-            ["run", "quickstart", "--cluster", "x.toml"],
-            "--cluster needs --executor ray or slurm, but --executor is local",
-        ),
         (["run", "quickstart", "--executor", "slurm", "--cluster", "x.toml"], "cluster file x.toml: No such file"),
         (["run", "quickstart", "--resume"], "No such option '--resume'. depthrate run SWEEP resumes by itself"),
         (
@@ -122,13 +96,8 @@ def test_bad_sweeps(
         (["plan", "quickstrt.yml"], "did you mean 'quickstart'?"),
         (["report", "quickstart", "--compare", "x"], "To draw a second sweep in the same figures: --overlay SWEEP"),
         (["plan", "quickstart", "--set", "optimizer=AdamW"], "did you mean 'adamw'?"),
-        (["run", "quickstart", "--workers", "0"], "workers is 0, expected an int >= 1"),
-        (["run", "quickstart", "--device", "tpu"], "device is 'tpu', expected auto, cpu or cuda"),
-        (["run", "quickstart", "--store", "memory://x"], "exists only in this process"),
         (["plan", "quickstart", "--store", "memory://x"], "exists only in this process"),
         (["plan", "quickstart", "--store", "/dev/null/x"], "/dev/null is not a folder"),
-        (["run", "quickstart", "--store", "nosuch://x"], "cannot open 'nosuch://x'"),
-        (["run", "quickstart", "--store", "/proc/nowhere"], "cannot write to store"),
         (["query", "select 1"], "no store at './results'"),
         (["status"], "no store at './results'"),
         (["fit", "quickstart"], "no store at"),

@@ -29,7 +29,7 @@ def test_a_folder_of_sweeps_is_planned_a_row_a_sweep_and_says_what_each_lacks(tm
     assert (b["trials"], b["packs"]) == (1, 1) and b["hours"] > 0 and "data set 'mnist' not found" in b["lacks"]
     assert c["trials"] is None and "no_such_task" in c["lacks"]
     text = printed("plan", folder, "--store", store)
-    assert "missing in 1 sweep: data set 'mnist' not found\n" in text and "3 sweeps: " in text
+    assert "missing in 1 sweep: data set 'mnist' not found in " in text and "3 sweeps: " in text
 
 
 def test_the_shipped_sweeps_of_a_folder_have_a_row_each(tmp_path):
