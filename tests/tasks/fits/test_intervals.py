@@ -15,7 +15,7 @@ from depthrate.tasks.fits.common_exponent import common_exponent
 from depthrate.tasks.fits.cutoffs import cutoff, lack_of_fit, sensitivity
 from depthrate.tasks.fits.intervals import f_tail
 from depthrate.tasks.fits.models import MODELS
-from depthrate.tasks.fits.points import CLIP_AT, FitError, clip_outliers, spread_weights
+from depthrate.tasks.fits.points import CLIP_AT, clip_outliers, spread_weights
 from depthrate.tasks.fits.rates import fit_many, fit_rates, predict
 
 statsmodels = pytest.importorskip("statsmodels.api", reason="needs pip install statsmodels")
@@ -152,12 +152,12 @@ def test_p_values_of_a_common_exponent_and_of_lack_of_fit_are_uniform_under_the_
 # Other people's programs
 
 
-@pytest.mark.parametrize("transform", [np.log, lambda x: x])
-def test_lines_equal_statsmodels(transform):
-    y = simulate("power", "grows", 3)
-    model = "power" if transform is np.log else "exponential"
-    for values, fit in zip(y, fit_all(y, model), strict=True):
-        theirs = statsmodels.OLS(np.log(values), statsmodels.add_constant(-transform(X))).fit()
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e9])
+@pytest.mark.parametrize(("model", "transform"), [("power", np.log), ("exponential", lambda x: x)])
+def test_lines_equal_statsmodels(model, transform, scale):
+    x, y = scale * X[3:], simulate("power", "grows", 3)[:, 3:]  # groups of unequal size
+    for values, fit in zip(y, fit_all(y, model, x), strict=True):
+        theirs = statsmodels.OLS(np.log(values), statsmodels.add_constant(-transform(x))).fit()
         assert (np.log(fit.prefactor), fit.exponent) == pytest.approx(tuple(theirs.params), rel=1e-9)
         assert fit.stderr == pytest.approx(theirs.bse[1], rel=1e-9)
         assert (fit.profile_low, fit.profile_high) == pytest.approx(tuple(theirs.conf_int()[1]), rel=1e-9)
@@ -177,25 +177,19 @@ def test_power_log_equals_statsmodels_and_curve_fit():
     assert (np.log(fit.prefactor), fit.exponent, fit.log_power) == pytest.approx(tuple(best), rel=1e-5)
 
 
-def test_weighted_lines_equal_statsmodels():
-    y = simulate("power", "grows", 1)
-    (fit,) = fit_all(y, "power", weights="spread")
-    deviations = np.log(y) - np.log(y).reshape(1, len(DEPTHS), 5).mean(2).repeat(5, axis=1)
-    weights = spread_weights(DEPTHS, np.full(6, 5.0), np.arange(6).repeat(5), deviations.T)[:, 0].repeat(5)
-    theirs = statsmodels.WLS(np.log(y[0]), statsmodels.add_constant(-np.log(X)), weights=weights).fit()
-    assert (fit.exponent, fit.stderr) == pytest.approx((theirs.params[1], theirs.bse[1]), rel=1e-9)
-
-
-def test_the_variance_function_is_the_gamma_likelihood_s():
+def test_weights_by_spread_are_the_gamma_likelihood_s_and_weighted_lines_equal_statsmodels():
     y = simulate("power", "grows", 1)
     deviations = np.log(y) - np.log(y).reshape(1, len(DEPTHS), 5).mean(2).repeat(5, axis=1)
     weights = spread_weights(DEPTHS, np.full(6, 5.0), np.arange(6).repeat(5), deviations.T)[:, 0]
     variances = (deviations.reshape(6, 5) ** 2).sum(1) / 4
     design = statsmodels.add_constant(np.log(DEPTHS))
     family = statsmodels.families.Gamma(statsmodels.families.links.Log())
-    theirs = statsmodels.GLM(variances, design, family=family).fit(tol=1e-12).predict(design)
-    assert weights * theirs == pytest.approx(np.full(6, weights[0] * theirs[0]), rel=1e-5)
+    predicted = statsmodels.GLM(variances, design, family=family).fit(tol=1e-12).predict(design)
+    assert weights * predicted == pytest.approx(np.full(6, weights[0] * predicted[0]), rel=1e-5)
     assert weights.mean() == pytest.approx(1) and weights[0] > 3 * weights[-1]
+    (fit,) = fit_all(y, "power", weights="spread")
+    theirs = statsmodels.WLS(np.log(y[0]), statsmodels.add_constant(-np.log(X)), weights=weights.repeat(5)).fit()
+    assert (fit.exponent, fit.stderr) == pytest.approx((theirs.params[1], theirs.bse[1]), rel=1e-9)
 
 
 @pytest.mark.parametrize("model", ["power_floor", "log_linear"])
@@ -295,8 +289,6 @@ def test_a_target_below_the_floor_is_never_met():
     (y,) = simulate("power_floor", "same", 1)
     fit = fit_rates(X, y, models=("power_floor",), target=0.001)[0]
     assert (fit.x_at_target, fit.x_at_high) == (None, None)
-    with pytest.raises(FitError, match="target is -1, expected a finite number > 0"):
-        fit_rates(X, y, target=-1)
 
 
 def test_x_at_target_covers_the_true_depth():
@@ -321,10 +313,3 @@ def test_many_curves_at_once_are_each_alone(weights):
                     name,
                     ours.model,
                 )
-
-
-def test_unknown_weights_are_named():
-    with pytest.raises(FitError, match="weights is 'heavy', expected one of equal, spread, robust"):
-        fit_rates(X, X**-0.5, weights="heavy")
-    with pytest.raises(FitError, match="fitted to 1 curves, expected at least 2"):
-        common_exponent([(X, X**-0.5)])

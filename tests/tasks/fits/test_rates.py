@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from depthrate.tasks.fits.intervals import bca_interval, draw, effective_freedom, t_quantile
+from depthrate.tasks.fits.common_exponent import common_exponent
+from depthrate.tasks.fits.intervals import bca_interval, draw, effective_freedom
 from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.fits.points import FitError, gather
 from depthrate.tasks.fits.rate_fit import RateFit
@@ -56,19 +57,6 @@ def test_recovers_a_noise_free_curve_and_ranks_it_first(model, num_seeds):
     assert max(fits, key=lambda f: f.weight) is fit
     assert sum(f.weight for f in fits if f.model not in (model, "power_floor", "power_log")) < 1e-9
     assert sum(f.weight for f in fits) == pytest.approx(1)
-
-
-@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e9])
-@pytest.mark.parametrize(("model", "transform"), [("power", np.log), ("exponential", lambda x: x)])
-def test_lines_equal_ordinary_least_squares_on_logs(model, transform, scale):
-    x, y = noisy(lambda x: x**-0.7, DEPTHS, 4, 0.3, seed=1)
-    x, y = scale * x[3:], y[3:]  # groups of unequal size
-    expected = stats.linregress(transform(x), np.log(y))
-    fit = one(x, y, model, num_resamples=10)
-    assert fit.exponent == pytest.approx(-expected.slope, rel=1e-9)
-    assert fit.stderr == pytest.approx(expected.stderr, rel=1e-9)
-    assert np.log(fit.prefactor) == pytest.approx(expected.intercept, rel=1e-9)
-    assert fit.r2 == pytest.approx(expected.rvalue**2, rel=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -224,11 +212,6 @@ def test_one_seed_a_depth_gives_the_t_interval():
     assert (fit.ci_low, fit.ci_high) == pytest.approx((-expected.slope - half, -expected.slope + half), rel=1e-9)
 
 
-def test_t_quantile_equals_scipy():
-    for degrees_of_freedom in (1, 2, 7.5, 40):
-        assert t_quantile(degrees_of_freedom) == pytest.approx(stats.t.ppf(0.975, degrees_of_freedom), rel=1e-9)
-
-
 def test_a_model_needs_more_distinct_x_than_parameters():
     assert [f.model for f in fit_rates([2, 4], [1, 0.5])] == ["power"]
     assert [f.model for f in fit_rates([2, 4, 8], [1, 0.5, 0.3])] == ["power", "exponential", "log_linear"]
@@ -254,7 +237,13 @@ def test_points_that_cannot_be_fitted_are_named(x, y, message):
         fit_rates(x, y)
 
 
-def test_unknown_models_and_no_resamples_are_named():
+def test_options_that_are_not_allowed_are_named():
+    with pytest.raises(FitError, match="weights is 'heavy', expected one of equal, spread, robust"):
+        fit_rates([1, 2], [2, 1], weights="heavy")
+    with pytest.raises(FitError, match="target is -1, expected a finite number > 0"):
+        fit_rates([1, 2], [2, 1], target=-1)
+    with pytest.raises(FitError, match="fitted to 1 curves, expected at least 2"):
+        common_exponent([([1, 2], [2, 1])])
     with pytest.raises(FitError, match=r"models has \['cubic'\], expected some of power, power_floor"):
         fit_rates([1, 2], [2, 1], models=("power", "cubic"))
     with pytest.raises(FitError, match="num_resamples is 0, expected at least 1"):
