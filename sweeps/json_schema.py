@@ -48,9 +48,9 @@ def sweep_schema(tasks: Mapping[str, Task]) -> Schema:
         definitions |= _parameters(task.name, {name: _value(parameter) for name, parameter in task.schema.items()})
         rules.append(_rule(task.name, task.name, None if task.name not in HOSTS else ()))
         if task.name in HOSTS:
-            more, own_rules = _own_parts(task, definitions[f"{task.name}.params"]["properties"])
+            more, custom_rules = _custom_parts(task, definitions[f"{task.name}.params"]["properties"])
             definitions |= more
-            rules += own_rules
+            rules += custom_rules
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **sweep,
@@ -61,7 +61,7 @@ def sweep_schema(tasks: Mapping[str, Task]) -> Schema:
     return json.loads(json.dumps(schema))  # lists where Python has tuples
 
 
-def _own_parts(task: Task, of_host: Schema) -> tuple[dict[str, Schema], list[Schema]]:
+def _custom_parts(task: Task, of_host: Schema) -> tuple[dict[str, Schema], list[Schema]]:
     """Build definitions and rules for sweeps with custom networks or data, and allow these in the task's values."""
     for name in REFERENCES:
         custom = {"type": "string", "pattern": CUSTOM_PATTERNS[name]}
@@ -118,19 +118,19 @@ def _has(key: str, value: Schema) -> Schema:
     return {"type": "object", "properties": {key: value}, "required": [key]}
 
 
-def _rule(task: str, parameters: str, own: Collection[str] | None) -> Schema:
+def _rule(task: str, parameters: str, custom: Collection[str] | None) -> Schema:
     """Build the rule for sweeps of a task with exactly these custom references. None: the task takes no references.
 
     Sweeps with custom references have parameters outside the schema: the arguments of their callables.
     """
-    names_task = [name for name, target in HOSTS.items() if own is not None and target == HOSTS[task]] or [task]
+    names_task = [name for name, target in HOSTS.items() if custom is not None and target == HOSTS[task]] or [task]
     conditions = [_has("task", {"enum": names_task})]
-    if own is not None:
-        first = next(iter(own), REFERENCES[-1])
+    if custom is not None:
+        first = next(iter(custom), REFERENCES[-1])
         for parameter in REFERENCES[: REFERENCES.index(first) + 1]:  # a custom network takes any data
-            names_own = {"$ref": f"#/$defs/names own {parameter}"}
-            conditions.append(names_own if parameter in own else {"not": names_own})
-    names: Schema = {} if own else {"propertyNames": {"$ref": f"#/$defs/{task}.names"}}
+            condition = {"$ref": f"#/$defs/names own {parameter}"}
+            conditions.append(condition if parameter in custom else {"not": condition})
+    names: Schema = {} if custom else {"propertyNames": {"$ref": f"#/$defs/{task}.names"}}
     values, axes = ({"$ref": f"#/$defs/{parameters}.{what}", **names} for what in ("params", "axes"))
     grid = {"params": values, "grid": axes, "zip": axes}
     holds = {

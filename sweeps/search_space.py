@@ -111,25 +111,25 @@ def dimensions_of(search: Search, schema: ParameterSchema) -> list[Dimension]:
     return dimensions
 
 
-def _dimension(name: str, given: Any, schema: ParameterSchema) -> Dimension:
+def _dimension(name: str, space: Any, schema: ParameterSchema) -> Dimension:
     parameter = schema.require_known(name, "search.params")
     where = f"search.params.{name}"
-    if isinstance(given, list | tuple):
-        return Dimension(name, values=_values(given, parameter, where))
-    searched = SearchedParameter.read(given, where, f"{where}.")
+    if isinstance(space, list | tuple):
+        return Dimension(name, values=_values(space, parameter, where))
+    searched = SearchedParameter.read(space, where, f"{where}.")
     when = {}
     for other, wanted in (searched.when or {}).items():
         check = schema.require_known(other, f"{where}.when").check
         when[other] = tuple(map(check, wanted if isinstance(wanted, list | tuple) else [wanted]))
-    if "values" not in given:
-        return _range(given, searched, parameter, when, where)
-    if given.keys() - {"values", "when"}:
+    if "values" not in space:
+        return _range(space, searched, parameter, when, where)
+    if space.keys() - {"values", "when"}:
         raise SweepError(f"{where} has values and a range. Keep one.")
     return Dimension(name, values=_values(searched.values, parameter, where), when=when)
 
 
 def _range(
-    given: Mapping[str, Any],
+    space: Mapping[str, Any],
     searched: SearchedParameter,
     parameter: Parameter,
     when: Mapping[str, tuple[Any, ...]],
@@ -137,8 +137,8 @@ def _range(
 ) -> Dimension:
     if parameter.kind not in ("int", "float") or parameter.choices is not None:
         raise SweepError(f"{where} is a range, but {parameter.name!r} is {parameter.allowed}. Give a list of values.")
-    if "low" not in given or "high" not in given:
-        raise SweepError(f"{where} has the keys {sorted(given)}, expected low and high, or a list of values")
+    if "low" not in space or "high" not in space:
+        raise SweepError(f"{where} has the keys {sorted(space)}, expected low and high, or a list of values")
     low, high, step = parameter.check(searched.low), parameter.check(searched.high), searched.step
     if low is None or high is None or not low < high:
         raise SweepError(f"{where}: low is {low} and high is {high}, expected low < high")
@@ -161,10 +161,10 @@ def _range(
     return dimension
 
 
-def _values(given: Any, parameter: Parameter, where: str) -> tuple[Any, ...]:
-    if not given:
-        raise SweepError(f"{where} is {format_value(given)}, {_GIVE_VALUES}")
-    values = tuple(parameter.check(value) for value in given)
+def _values(candidates: Any, parameter: Parameter, where: str) -> tuple[Any, ...]:
+    if not candidates:
+        raise SweepError(f"{where} is {format_value(candidates)}, {_GIVE_VALUES}")
+    values = tuple(parameter.check(value) for value in candidates)
     if any(isinstance(value, list) for value in values):
         raise SweepError(
             f"{where}: {parameter.name!r} is {parameter.allowed}. Lists cannot be searched: move it to grid."

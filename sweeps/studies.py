@@ -33,7 +33,7 @@ class Study:
     """First 16 hex digits of sha256 over everything that decides the proposals. More trials keep the id."""
     search: Search
     dimensions: tuple[Dimension, ...]
-    given: Combination
+    fixed: Combination
     """Parameters that the sweep sets, without searched ones and seeds."""
     by: Combination
     """Parameters that distinguish the study from others of the sweep."""
@@ -47,18 +47,18 @@ class Study:
         Raises:
             SweepError, ParameterError, ExpressionError: The values are incompatible.
         """
-        return self._built({**self.given, **values}, list(self.builder.seeds))
+        return self._built({**self.fixed, **values}, list(self.builder.seeds))
 
     def measured(self, values: Mapping[str, Any]) -> list[Trial]:
         """Return the final runs at a proposal, one per seed, or an empty list without `measure`."""
         measure = self.search.measure
-        return [] if measure is None else self._built({**self.given, **values, **measure.params}, [*self.measure_seeds])
+        return [] if measure is None else self._built({**self.fixed, **values, **measure.params}, [*self.measure_seeds])
 
     def first_trials(self) -> list[Trial]:
         """Return the trials at the lower end of every range, to check them before the start."""
         values: dict[str, Any] = {}
         for dimension in self.dimensions:
-            if dimension.is_active({**self.given, **values}, self.task.schema):
+            if dimension.is_active({**self.fixed, **values}, self.task.schema):
                 values[dimension.name] = dimension.low if dimension.values is None else dimension.values[0]
         return self.trials(values) + self.measured(values)
 
@@ -66,8 +66,8 @@ class Study:
         """Name the study, as in `depth = 3`."""
         return ", ".join(f"{name} = {value}" for name, value in self.by.items())
 
-    def _built(self, given: Combination, seeds: list[int | None]) -> list[Trial]:
-        return [trial for seed in seeds if (trial := self.builder.build(with_seed(given, seed))) is not None]
+    def _built(self, fixed: Combination, seeds: list[int | None]) -> list[Trial]:
+        return [trial for seed in seeds if (trial := self.builder.build(with_seed(fixed, seed))) is not None]
 
 
 def make_studies(sweep: SweepSpec, task: Task) -> list[Study]:
@@ -92,12 +92,12 @@ def _make_studies(sweep: SweepSpec, search: Search, task: Task) -> list[Study]:
         measure_seeds = seed_values(search.measure.seeds, "search.measure.seeds", task, sweep.max_trials)
     combinations = Combinations(sweep, task)
     check_count(combinations.count * len(builder.seeds) * search.trials, sweep.max_trials)
-    every_given = list(combinations)
-    names = [name for name in every_given[0] if len({canonical_json([given.get(name)]) for given in every_given}) > 1]
+    points = list(combinations)
+    names = [name for name in points[0] if len({canonical_json([fixed.get(name)]) for fixed in points}) > 1]
     studies = []
-    for given in every_given:
-        checked = {name: task.schema[name].check(value) for name, value in given.items()}
-        _reject_duplicates(sweep, dimensions, given)
+    for fixed in points:
+        checked = {name: task.schema[name].check(value) for name, value in fixed.items()}
+        _reject_duplicates(sweep, dimensions, fixed)
         identity = {
             "task": task.name,
             "task_version": task.version,
@@ -108,7 +108,7 @@ def _make_studies(sweep: SweepSpec, search: Search, task: Task) -> list[Study]:
         }
         study_id = hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:16]
         by = {name: checked.get(name, task.schema[name].default) for name in names}
-        study = Study(study_id, search, dimensions, given, by, task, builder, tuple(measure_seeds))
+        study = Study(study_id, search, dimensions, fixed, by, task, builder, tuple(measure_seeds))
         if study.first_trials():  # raises if the task refuses them
             studies.append(study)
     if not studies:
@@ -116,14 +116,14 @@ def _make_studies(sweep: SweepSpec, search: Search, task: Task) -> list[Study]:
     return list({study.study_id: study for study in studies}.values())
 
 
-def _reject_duplicates(sweep: SweepSpec, dimensions: tuple[Dimension, ...], given: Combination) -> None:
+def _reject_duplicates(sweep: SweepSpec, dimensions: tuple[Dimension, ...], fixed: Combination) -> None:
     """Check that searched parameters are not set elsewhere. Conditional ones may have a fixed value."""
     searched = [dimension.name for dimension in dimensions]
     unconditional = [dimension.name for dimension in dimensions if not dimension.when]
     places: dict[str, Collection[str]] = {"in grid": sweep.grid, "in zip": sweep.zip, "in derive": sweep.derive}
     places |= {"in exclude": [name for part in sweep.exclude for name in part]}
     places |= {"by seeds": () if sweep.seeds is None else ("seed",)}
-    places |= {"in grids or include": given.keys() - sweep.params.keys()}
+    places |= {"in grids or include": fixed.keys() - sweep.params.keys()}
     for place, names in places.items():
         refuse_twice({"in search.params": searched, place: names})
     refuse_twice({"in search.params": unconditional, "in params": sweep.params})

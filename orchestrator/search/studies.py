@@ -88,7 +88,7 @@ class SearchFeed:
             self._samplers[study.study_id] = StudySampler(
                 study.search,
                 study.dimensions,
-                is_active=lambda dimension, values: dimension.is_active({**study.given, **values}, study.task.schema),
+                is_active=lambda dimension, values: dimension.is_active({**study.fixed, **values}, study.task.schema),
                 is_possible=lambda values: _is_possible(study, values),
             )
         sampler = self._samplers[study.study_id]

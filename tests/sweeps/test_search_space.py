@@ -73,7 +73,7 @@ def test_conditions_follow_the_values_so_far() -> None:
     schema = shallow.task.schema
     assert momentum.is_active({"optimizer": "sgd"}, schema) and not momentum.is_active({"optimizer": "adam"}, schema)
     assert momentum.is_active({}, schema), "the task's default is sgd"
-    assert not clip.is_active(shallow.given, schema) and clip.is_active(deep.given, schema)
+    assert not clip.is_active(shallow.fixed, schema) and clip.is_active(deep.fixed, schema)
 
 
 @pytest.mark.parametrize(
