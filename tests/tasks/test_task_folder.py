@@ -10,6 +10,7 @@ import pytest
 
 from depthrate.tasks.interface import TaskError
 from depthrate.tasks.loading import load_task
+from tests.support.training_context import Context
 
 TASK = """
 import depthrate
@@ -27,16 +28,6 @@ def late(*, depth: int):
 
 
 pytestmark = pytest.mark.usefixtures("clean_imports")
-
-
-class Context:
-    """Never stops."""
-
-    def should_stop(self):
-        return False
-
-    def for_trial(self, index):
-        return self
 
 
 def make(folder: Path, width: int) -> Path:

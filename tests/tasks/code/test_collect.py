@@ -11,6 +11,7 @@ import pytest
 from depthrate.tasks.code.collect import TooManyFilesError, collect_code
 from depthrate.tasks.interface import TaskError
 from depthrate.tasks.loading import load_task
+from tests.support.training_context import Context
 
 pytestmark = pytest.mark.usefixtures("clean_imports")
 
@@ -99,20 +100,8 @@ def law(*, depth: int):
 PARTS = {"my_task.py": TASK, "model.py": "WIDTH = 100", "helpers/more.py": "VALUE = 20", "late.py": "PART = 3"}
 
 
-class Context:
-    """Never stops."""
-
-    trial_ids = ("t",)
-
-    def should_stop(self):
-        return False
-
-    def for_trial(self, index):
-        return self
-
-
 def measured(task) -> float:
-    (result,) = task.run([{"depth": 1}], Context())
+    (result,) = task.run([{"depth": 1}], Context(["t"]))
     return float(result.tables["metrics"][0]["nc1"])
 
 
@@ -142,7 +131,7 @@ def test_tracebacks_show_the_lines_that_ran(tmp_path: Path) -> None:
     task = load_task(f"{tmp_path}/my_task.py:law")
     (tmp_path / "my_task.py").write_text("# edited\n" * 20)
     with pytest.raises(RuntimeError) as caught:
-        list(task.run([{"depth": 9}], Context()))
+        list(task.run([{"depth": 9}], Context(["t"])))
     assert 'raise RuntimeError("nine")' in "".join(traceback.format_exception(caught.value))
 
 

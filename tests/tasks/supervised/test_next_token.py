@@ -16,12 +16,10 @@ from depthrate.sweeps.load import sweep_of_spec
 from depthrate.tasks.data import reviews
 from depthrate.tasks.data.markov import chain
 from depthrate.tasks.data.sources import DatasetError
-from depthrate.tasks.interface import Engine
 from depthrate.tasks.loading import load_task
 from depthrate.tasks.measures.token_classes import ClassMoments
 from depthrate.tasks.networks.transformer import Transformer
 from depthrate.tasks.supervised.task import NEXT_TOKEN
-from depthrate.tasks.training.engines.choice import EngineError
 from tests.support.own_data import Folder
 from tests.support.training_context import Context, assert_same, ids_of, run_pack, run_resumed
 
@@ -326,6 +324,11 @@ def test_moments_know_collapse():
     found = moments.result(2 * simplex_KD)
     assert found.pop("ncc_accuracy") == 1 and found.pop("nc4") == pytest.approx(3 / 7)
     assert found == pytest.approx(dict.fromkeys(found, 0), abs=1e-12) and len(found) == 8
+    vast = ClassMoments(torch.bincount(classes_M), 4)
+    features_MD = torch.randn(7, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 1e200
+    vast.add(features_MD, classes_M)
+    vast.revisit(features_MD, classes_M, classes_M)
+    assert math.isnan(vast.result(None)["nc1_pinv"]), "features too large for their squares are measured"
 
 
 def test_other_numbers_for_the_same_tokens_change_nothing(folder):
@@ -447,32 +450,10 @@ def test_what_are_no_sequences_is_refused_before_anything_trains(folder):
         DatasetError, match="0 tokens come next at 300 or more of 200 measured positions of the split .train"
     ):
         trainer_of(folder, min_class_count=300)
-
-
-def test_features_too_large_for_their_squares_are_measured():
-    classes_M = torch.tensor([0, 0, 1, 1, 2])
-    moments = ClassMoments(torch.bincount(classes_M), 3)
-    features_MD = torch.randn(5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 1e200
-    moments.add(features_MD, classes_M)
-    moments.revisit(features_MD, classes_M, classes_M)
-    assert math.isnan(moments.result(None)["nc1_pinv"])
-
-
-def test_plan_refuses_data_in_which_too_few_tokens_are_classes():
-    """Before this, each pack failed when it began."""
     trials = [NEXT_TOKEN.schema.fill({**SMALL, "depth": 1, "min_class_count": count}) for count in (5, 300)]
     NEXT_TOKEN.check_contents(trials[:1], Folder("."))
     with pytest.raises(DatasetError, match="0 tokens come next at 300 or more of 200"):
         NEXT_TOKEN.check_contents(trials, Folder("."))
-
-
-def test_steps_are_eager():
-    params = NEXT_TOKEN.schema.fill({"arch": "t11", "depth": 2, "steps": 100_000})
-    training = NEXT_TOKEN.training([NEXT_TOKEN.read(params)], Folder("."))
-    assert training.engine(Engine.AUTO, "cpu") is Engine.EAGER
-    for asked in (Engine.NATIVE, Engine.COMPILED):
-        with pytest.raises(EngineError, match="each token has a label"):
-            training.engine(asked, "cpu")
 
 
 def test_reviews_are_cut_into_stretches(tmp_path, monkeypatch):

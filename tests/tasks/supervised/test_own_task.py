@@ -15,8 +15,8 @@ from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.interface import TaskError
 from depthrate.tasks.parameters import ParameterError
 from tests.support import own_models
-from tests.support.own_data import Folder, data_of_function
-from tests.support.training_context import Context, ids_of, run_pack
+from tests.support.own_data import data_of_function
+from tests.support.training_context import run_pack
 
 X = np.random.default_rng(0).normal(size=(80, 1, 8, 8)).astype(np.float32)
 Y = np.arange(80) % 4
@@ -36,14 +36,12 @@ def sweep_in(folder, arch="./model.py:MLP", grid=None, **params):
     return sweep_of_spec(spec, folder)
 
 
-def run(sweep, folder=".", engine=None):
+def run(sweep):
     task = sweep.load_task()
     trials = [trial.params for trial in expand(sweep, task)]
-    found = []
-    for shape in {repr([trial["depth"]]): trial["depth"] for trial in trials}.values():
-        pack = [trial for trial in trials if trial["depth"] == shape]
-        found += list(task.run(pack, Context(ids_of(pack), data=Folder(str(folder)))))
-    return found
+    depths = dict.fromkeys(trial["depth"] for trial in trials)
+    packs = [[trial for trial in trials if trial["depth"] == depth] for depth in depths]
+    return [result for pack in packs for result in run_pack(task, pack)]
 
 
 def test_a_folder_that_is_named_without_its_place_is_asked_for(folder):
@@ -132,11 +130,6 @@ def test_test_split_is_measured_beside_the_training_split(folder):
     np.testing.assert_equal(plain[0].tables["metrics"], trained)
 
 
-def test_own_data_in_a_network_of_ours(folder):
-    results = run(sweep_in(folder, arch="rn1", dataset="mine.npz", width=16, grid={"depth": [2, 3]}))
-    assert len(results) == 4 and {row["split"] for row in results[0].tables["metrics"]} == {"train", "test"}
-
-
 def test_what_cannot_run_is_said_before_anything_trains(folder):
     (folder / "broken.py").write_text("import torch\nimport nowhere_to_be_found\n")
     (folder / "sub").mkdir()
@@ -165,6 +158,8 @@ def test_what_cannot_run_is_said_before_anything_trains(folder):
         with pytest.raises((SweepError, TaskError, ParameterError)) as refused:
             expand(sweep_in(folder, **given))
         assert all(word in str(refused.value) for word in words), refused.value
+    with pytest.raises(TaskError, match="a sweep takes one custom arch"):
+        sweep_in(folder, arch=None, grid={"arch": ["./model.py:MLP", "rn1"], "depth": [2]}).load_task()
 
 
 def test_what_only_gives_batches_is_refused_with_a_way_on():
@@ -234,11 +229,6 @@ def test_data_that_changed_since_the_plan_is_refused_by_the_worker(folder):
     np.savez(folder / "mine.npz", x=X[:60] + 1, y=Y[:60])
     with pytest.raises(ValueError, match="has changed since the trial was planned"):
         run_pack(task, trials)
-
-
-def test_two_networks_in_one_sweep_are_refused(folder):
-    with pytest.raises(TaskError, match="a sweep takes one custom arch"):
-        sweep_in(folder, arch=None, grid={"arch": ["./model.py:MLP", "rn1"], "depth": [2]}).load_task()
 
 
 def test_forms_of_data_give_the_same_samples(folder):

@@ -9,11 +9,10 @@ from torch import nn
 import depthrate
 from depthrate.sweeps.expand import expand
 from depthrate.sweeps.load import sweep_of_spec
-from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.interface import Engine
 from depthrate.tasks.loading import load_task
 from depthrate.tasks.parameters import ParameterError
-from depthrate.tasks.supervised.task import REGRESSION
+from depthrate.tasks.supervised.task import NEXT_TOKEN, REGRESSION
 from depthrate.tasks.training.engines.choice import EngineError
 from tests.support.own_data import Folder
 from tests.support.training_context import assert_same, run_pack, run_resumed
@@ -194,23 +193,24 @@ def test_what_is_no_target_is_refused_before_anything_trains(folder):
             expand(sweep_in(folder, **params))
 
 
-def test_changed_data_are_another_trial(folder):
-    task, (params, *_) = pack_of(sweep_in(folder))
-    np.savez(folder / "mine.npz", x=X[:40], y=Y[:40] + 1, x_test=X[40:], y_test=Y[40:])
-    with pytest.raises(DatasetError, match="has changed since"):
-        task.training([task.read(params)], Folder("."))
-
-
-def test_kernels_and_compiled_steps_know_classes_alone():
-    params = REGRESSION.schema.fill({"arch": "rn1", "depth": 2, "steps": 100_000})
-    training = REGRESSION.training([REGRESSION.read(params)], Folder("."))
+@pytest.mark.parametrize(
+    ("task", "arch", "words"),
+    [
+        (
+            REGRESSION,
+            "rn1",
+            "targets are numbers, (and kernels support only .* class per sample|which compiled steps do)",
+        ),
+        (NEXT_TOKEN, "t11", "each token has a label"),
+    ],
+)
+def test_kernels_and_compiled_steps_know_classes_alone(task, arch, words):
+    trial = task.read(task.schema.fill({"arch": arch, "depth": 2, "steps": 100_000}))
+    training = task.training([trial], Folder("."))
     assert training.engine(Engine.AUTO, "cpu") is Engine.EAGER
-    for asked, words in (
-        (Engine.NATIVE, "targets are numbers, and kernels support only .* class per sample"),
-        (Engine.COMPILED, "targets are numbers, which compiled steps do not support"),
-    ):
+    for engine in (Engine.NATIVE, Engine.COMPILED):
         with pytest.raises(EngineError, match=words):
-            training.engine(asked, "cpu")
+            training.engine(engine, "cpu")
 
 
 def test_the_task_is_loaded_by_its_name_and_by_its_text(folder):
