@@ -21,7 +21,7 @@ from depthrate.orchestrator.api.planning import (
 )
 from depthrate.orchestrator.attempts.retry import error_pattern
 from depthrate.orchestrator.console.errors import UsageError, next_call
-from depthrate.orchestrator.console.fit_table import print_fit_result
+from depthrate.orchestrator.console.fit_table import print_fit_warnings, print_fits
 from depthrate.orchestrator.console.tables import counted, make_console, print_line, print_table, print_warnings
 from depthrate.orchestrator.executors.base import ComputeTarget, Executor, RemoteLauncher
 from depthrate.orchestrator.executors.options import LaunchOptions
@@ -128,7 +128,9 @@ def run_sweep(options: LaunchOptions, loaded: SweepSpec | None = None) -> RunSta
     )
     print_warnings(plan.snapshot.problems)
     run.print(plan_summary(plan))
-    _print_unknown_code(run)
+    mismatch = find_code_mismatch(plan.checked, plan.snapshot)
+    if mismatch is not None and mismatch.num_unknown and plan.packs:
+        run.print(unknown_code_message(mismatch.num_unknown))
     if view is not None and feed is not None:
         run.print(view.summary())
         feed.mark_dispatched(
@@ -173,12 +175,6 @@ def _conclude_pilot(run: _Run, end: LaunchEnd) -> RunState:
             run.print(line)
     run.print(f"run the rest: {resume_command(replace(run.options, pilot=False))}")
     return RunState.PROBED
-
-
-def _print_unknown_code(run: _Run) -> None:
-    mismatch = find_code_mismatch(run.plan.checked, run.plan.snapshot)
-    if mismatch is not None and mismatch.num_unknown and run.plan.packs:
-        run.print(unknown_code_message(mismatch.num_unknown))
 
 
 def _open_search(
@@ -260,7 +256,8 @@ def _conclude(run: _Run, end: LaunchEnd | None) -> RunState:
     num_open = len({trial.trial_id for trial in checked.trials} - snapshot.trial_ids())
     is_all = num_open == 0 and (view is None or view.is_over)
     if is_all:
-        run.print(f"{_all_trials(len(checked.trials))} committed ({time.monotonic() - run.started:.0f} s)")
+        trials = "the trial is" if len(checked.trials) == 1 else f"all {len(checked.trials)} trials are"
+        run.print(f"{trials} committed ({time.monotonic() - run.started:.0f} s)")
         _print_diverged(run, checked, snapshot)
     mismatch = find_code_mismatch(checked, snapshot)
     if mismatch is not None and mismatch.versions:  # for example by a concurrent launch
@@ -274,7 +271,9 @@ def _conclude(run: _Run, end: LaunchEnd | None) -> RunState:
         from depthrate.orchestrator.api.fit import fit_sweep  # imports scipy and pandas, which many runs do not need
 
         more = next_call("fit", checked.sweep.name, run.store.url, "--wide")
-        print_fit_result(run.console, fit_sweep(checked, run.store, view), more=more)
+        result = fit_sweep(checked, run.store, view)
+        print_fit_warnings(result.warnings)
+        print_fits(run.console, result.curves, more=more)
     if not is_all:
         return _report_incomplete(run, end, num_open)
     _remember(run.store, checked)
@@ -282,10 +281,6 @@ def _conclude(run: _Run, end: LaunchEnd | None) -> RunState:
         shutil.rmtree(end.job.folder, ignore_errors=True)
     run.print(f"report: {run.next('report')}")
     return RunState.COMPLETE
-
-
-def _all_trials(count: int) -> str:
-    return "the trial is" if count == 1 else f"all {count} trials are"
 
 
 def _remember(store: Store, checked: CheckedSweep) -> None:

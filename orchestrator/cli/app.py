@@ -98,28 +98,15 @@ def summary(name: str) -> str:
     return help_of(ast.literal_eval(text[: text.index('"""', 3) + 3])).partition(". ")[0].rstrip(".")
 
 
-def _print_version(context: click.Context, parameter: click.Parameter, is_set: bool) -> None:
-    if is_set:
-        from importlib.metadata import version
+def _print_completion(name: str) -> Callable[..., None]:
+    def callback(context: click.Context, parameter: click.Parameter, is_set: bool) -> None:
+        if is_set:
+            from depthrate.orchestrator.cli import completion
 
-        print(version("depthrate"))
-        context.exit()
+            exits(lambda: print(getattr(completion, name)(app)))()
+            context.exit()
 
-
-def _install_completion(context: click.Context, parameter: click.Parameter, is_set: bool) -> None:
-    if is_set:
-        from depthrate.orchestrator.cli.completion import install
-
-        exits(lambda: print(install(app)))()
-        context.exit()
-
-
-def _show_completion(context: click.Context, parameter: click.Parameter, is_set: bool) -> None:
-    if is_set:
-        from depthrate.orchestrator.cli.completion import script
-
-        exits(lambda: print(script(app)))()
-        context.exit()
+    return callback
 
 
 def _eager_flag(flag: str, callback: Callable[..., None], doc: str) -> Callable[..., Any]:
@@ -132,9 +119,9 @@ def _eager_flag(flag: str, callback: Callable[..., None], doc: str) -> Callable[
     help="Run grids of small networks over depth, width, weight decay and seed, measure their features and fit the rates.",
     context_settings=SETTINGS,
 )
-@_eager_flag("--version", _print_version, "Print the version and exit.")
-@_eager_flag("--install-completion", _install_completion, "Install completion for the current shell.")
-@_eager_flag("--show-completion", _show_completion, "Print the completion script of the current shell.")
+@click.version_option(package_name="depthrate", message="%(version)s", help="Print the version and exit.")
+@_eager_flag("--install-completion", _print_completion("install"), "Install completion for the current shell.")
+@_eager_flag("--show-completion", _print_completion("script"), "Print the completion script of the current shell.")
 def app() -> None:
     """Group the commands."""
 

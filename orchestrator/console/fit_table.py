@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -21,23 +21,6 @@ if TYPE_CHECKING:
     from depthrate.tasks.fits.rate_fit import RateFit
 
 
-class _Fitted(Protocol):
-    """Fitted curves with warnings about them."""
-
-    @property
-    def curves(self) -> Sequence[FittedCurve]: ...
-
-    @property
-    def warnings(self) -> Sequence[str]: ...
-
-
-def print_fit_result(console: Console, result: _Fitted, *, wide: bool = False, more: str) -> None:
-    """Print the warnings and the table of fitted curves."""
-    print_fit_warnings(result.warnings)
-    if result.curves:
-        print_fits(console, result.curves, wide=wide, more=more)
-
-
 def print_fit_warnings(warnings: Sequence[str]) -> None:
     """Print warnings to stderr."""
     for text in warnings:
@@ -48,6 +31,8 @@ def print_fits(
     console: Console, curves: Sequence[FittedCurve], *, wide: bool = False, more: str = "depthrate fit SWEEP --wide"
 ) -> None:
     """Print one row per curve: the power law with its interval, and the preferred model."""
+    if not curves:
+        return
     rows: list[list[Any]] = []
     for curve in curves:
         power, adequate = curve.power, adequate_power(curve)

@@ -17,7 +17,7 @@ from rich.progress import Progress as ProgressBars
 from depthrate.orchestrator.attempts.record import describe_attempt
 from depthrate.orchestrator.console.tables import counted, duration
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, Plan
-from depthrate.orchestrator.launch.progress import Progress as LaunchProgress
+from depthrate.orchestrator.launch.outcome import Progress as LaunchProgress
 from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store, StoreError

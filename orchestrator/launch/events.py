@@ -28,7 +28,7 @@ from depthrate.storage.files.paths import launch_log_path, launch_path
 from depthrate.storage.files.store import Store
 
 if TYPE_CHECKING:
-    from depthrate.orchestrator.launch.progress import Progress, Watcher
+    from depthrate.orchestrator.launch.outcome import Progress, Watcher
 
 log = logging.getLogger("depthrate")
 EVENT_REPEAT_INTERVAL_S = 30.0

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from depthrate.orchestrator.console.tables import counted, printable
-from depthrate.orchestrator.launch.outcome import RunState
-from depthrate.orchestrator.launch.progress import Progress, Watcher
+from depthrate.orchestrator.launch.outcome import Progress, RunState, Watcher
 
 _ENDS = {
     RunState.COMPLETE: "is complete",

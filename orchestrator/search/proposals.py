@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 from depthrate.storage.attempts.searches import Batch, Report, SearchRecords
@@ -17,9 +17,6 @@ from depthrate.storage.files.store import Store
 from depthrate.sweeps.studies import Study, make_studies
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.interface import ResultStatus
-
-if TYPE_CHECKING:
-    from depthrate.storage.query.results import Results
 
 
 class ProposalState(StrEnum):
@@ -137,13 +134,16 @@ class SearchView:
         self.records = SearchRecords(store, checked.sweep.name)
         self.given_up: Collection[str] = ()
         """Trials that this launch has given up."""
-        self._results: Results | None = None
-        self._files = store
         self._values: dict[str, tuple[float, ...] | None] = {}
         """Committed trial -> its objectives, or None if one is undefined."""
         search = checked.sweep.search
         self._objective = search.objective if search else ()
-        self.refresh()
+        self.records.refresh()
+        # imported here: duckdb is slow to import, and most sweeps have no search
+        from depthrate.orchestrator.analysis.open_results import results_of
+
+        self._results = results_of(store, checked.task)
+        self._update(self.states)
 
     @property
     def is_over(self) -> bool:
@@ -158,17 +158,14 @@ class SearchView:
             StoreError, OSError: If the store cannot be read.
         """
         self.records.refresh()
-        if self._results is None:
-            # Import here: duckdb is slow to import, and most sweeps have no search.
-            from depthrate.orchestrator.analysis.open_results import results_of
+        self._results.refresh()
+        self._update(self.states)
 
-            self._results = results_of(self._files, self.checked.task)
-        else:
-            self._results.refresh()
-        for state in self.states:
+    def _update(self, states: Sequence[StudyState]) -> None:
+        for state in states:
             self._load(state)
-        self._read_values([p for state in self.states for p in state.proposals])
-        for state in self.states:
+        self._read_values([proposal for state in states for proposal in state.proposals])
+        for state in states:
             state.outcomes = [self._outcome(proposal) for proposal in state.proposals]
 
     def trials(self) -> list[Trial]:
@@ -226,19 +223,13 @@ class SearchView:
 
     def pending(self) -> list[Trial]:
         """Return the trials that are not committed, pruned or given up."""
-        committed = self._committed()
+        committed = self._results.snapshot.trial_ids()
         return [t for t in self.trials() if t.trial_id not in committed and t.trial_id not in self.given_up]
 
     def add(self, state: StudyState, batch: Batch) -> None:
         """Store a study's batch of proposals and update the study."""
         self.records.write(batch)
-        self._load(state)
-        self._read_values(state.batches[-1])
-        state.outcomes = [self._outcome(proposal) for proposal in state.proposals]
-
-    def _committed(self) -> set[str]:
-        assert self._results is not None
-        return self._results.snapshot.trial_ids()
+        self._update([state])
 
     def _load(self, state: StudyState) -> None:
         rounds = self.records.batches(state.study.study_id)  # peer launches may store several batches for one round
@@ -266,8 +257,7 @@ class SearchView:
         reports = tuple(self.records.reports[i] for i in ids if i in self.records.reports)
         if any(self._is_pruned(trial_id) for trial_id in ids):
             return ProposalOutcome(ProposalState.PRUNED, (), reports)
-        if any(trial_id not in self._values for trial_id in ids):
-            missing = [trial_id for trial_id in ids if trial_id not in self._values]
+        if missing := [trial_id for trial_id in ids if trial_id not in self._values]:
             is_given_up = all(trial_id in self.given_up for trial_id in missing)
             return ProposalOutcome(ProposalState.FAILED if is_given_up else ProposalState.OPEN, (), reports)
         values = [self._values[trial_id] for trial_id in ids]
@@ -279,17 +269,18 @@ class SearchView:
 
     def _is_pruned(self, trial_id: str) -> bool:
         report = self.records.reports.get(trial_id)
-        return report is not None and report.pruned_at is not None and trial_id not in self._committed()
+        return (
+            report is not None and report.pruned_at is not None and trial_id not in self._results.snapshot.trial_ids()
+        )
 
     def _read_values(self, proposals: Sequence[Proposal]) -> None:
         """Evaluate the objectives of newly committed trials."""
-        committed = self._committed()
+        committed = self._results.snapshot.trial_ids()
         ids = {t.trial_id for p in proposals for t in p.trials if t.trial_id in committed} - self._values.keys()
         if not ids:
             return
         from depthrate.storage.query.sql_checks import QueryError  # imported here, as most sweeps have no search
 
-        assert self._results is not None
         columns = ", ".join(f"try_cast(({text}) as double) as value_{i}" for i, text in enumerate(self._objective))
         listed = ", ".join(f"'{trial_id}'" for trial_id in sorted(ids))
         query = f"select trial_id, status, {columns} from results where trial_id in ({listed})"

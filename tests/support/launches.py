@@ -15,8 +15,7 @@ from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.launch_plan import Plan, check_sweep, make_plan
-from depthrate.orchestrator.launch.outcome import Outcome
-from depthrate.orchestrator.launch.progress import Watcher
+from depthrate.orchestrator.launch.outcome import Outcome, Watcher
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.load import sweep_of_spec
 

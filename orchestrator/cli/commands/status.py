@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from depthrate.orchestrator.console.tables import (
 from depthrate.orchestrator.executors.registry import schedulers
 from depthrate.orchestrator.monitor.cost import cost_lines
 from depthrate.orchestrator.monitor.prometheus import check_library, write_textfile
-from depthrate.orchestrator.monitor.running_trials import MAX_TRIALS_SHOWN, RunningTrial, running_table
+from depthrate.orchestrator.monitor.running_trials import MAX_TRIALS_SHOWN, running_table
 from depthrate.orchestrator.monitor.status import SweepStatus, TrialState
 from depthrate.storage.commits.source import first_line
 from depthrate.storage.files.store import Store, StoreError, existing_store
@@ -61,8 +61,21 @@ def poll_until_closed(store: Store, poll: Callable[[], StatusSnapshot]) -> Itera
 
 
 def _print_status(console: Console, snapshot: StatusSnapshot, *, wide: bool, with_costs: bool) -> None:
-    _print_states(console, snapshot.states, snapshot.jobs, wide=wide)
-    _print_running(console, snapshot.running, wide=wide)
+    rows = [[s.name, len(s.states), *s.counts().values(), round(s.trial_hours(), 3)] for s in snapshot.states]
+    print_rows(console, ["sweep", "trials", *TrialState, "trial-hours"], rows, wide=wide)
+    for state, jobs in zip(snapshot.states, snapshot.jobs, strict=True):
+        for executor, counts in jobs.items():
+            if counts is not None:
+                console.print(f"{state.name}: {job_text(counts, schedulers()[executor].title)}")
+    for state in snapshot.states:
+        for record in state.stalled[:5]:
+            console.print(stalled_text(state.name, record))
+        for message, count in state.errors().most_common(5):
+            console.print(f"{state.name}: {counted(count, 'trial')} failed with: {message}")
+    if snapshot.running:
+        print_rows(console, *running_table(snapshot.running), wide=wide)
+    if len(snapshot.running) > MAX_TRIALS_SHOWN:
+        console.print(f"and {len(snapshot.running) - MAX_TRIALS_SHOWN} more running")
     for name, launch in snapshot.launches.items():
         for event in launch["events"][-MAX_EVENTS_SHOWN:]:
             when = time.strftime("%H:%M:%S", time.localtime(event["at"]))
@@ -78,34 +91,8 @@ def _as_json(state: SweepStatus, jobs: Counts, snapshot: StatusSnapshot) -> dict
     live = {"live": [trial.to_json() for trial in snapshot.running if trial.sweep == state.name]}
     launch = snapshot.launches.get(state.name, {})
     events = {"scheduler_calls": launch.get("scheduler_calls", {}), "events": launch.get("events", [])}
-    return state.to_json() | live | cost | _jobs_json(jobs) | events
-
-
-def _jobs_json(jobs: Counts) -> dict[str, Any]:
-    return {f"{executor}_jobs": None if counts is None else asdict(counts) for executor, counts in jobs.items()}
-
-
-def _print_states(console: Console, states: Sequence[SweepStatus], jobs: Sequence[Counts], *, wide: bool) -> None:
-    rows = [[s.name, len(s.states), *s.counts().values(), round(s.trial_hours(), 3)] for s in states]
-    print_rows(console, ["sweep", "trials", *TrialState, "trial-hours"], rows, wide=wide)
-    for state, of_executors in zip(states, jobs, strict=True):
-        for executor, counts in of_executors.items():
-            if counts is not None:
-                title = schedulers()[executor].title
-                console.print(f"{state.name}: {job_text(counts, title)}")
-    for state in states:
-        for record in state.stalled[:5]:
-            console.print(stalled_text(state.name, record))
-        for message, count in state.errors().most_common(5):
-            console.print(f"{state.name}: {counted(count, 'trial')} failed with: {message}")
-
-
-def _print_running(console: Console, running: Sequence[RunningTrial], *, wide: bool) -> None:
-    """Print the last logged values of running trials."""
-    if running:
-        print_rows(console, *running_table(running), wide=wide)
-    if len(running) > MAX_TRIALS_SHOWN:
-        console.print(f"and {len(running) - MAX_TRIALS_SHOWN} more running")
+    jobs_json = {f"{executor}_jobs": None if counts is None else asdict(counts) for executor, counts in jobs.items()}
+    return state.to_json() | live | cost | jobs_json | events
 
 
 @declared(__doc__)

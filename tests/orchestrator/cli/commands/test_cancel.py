@@ -8,8 +8,7 @@ from rich.console import Console
 from depthrate.orchestrator.attempts.record import Attempt
 from depthrate.orchestrator.cli.commands.cancel import cancel_sweep
 from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack, read_submissions
-from depthrate.orchestrator.launch.outcome import Outcome
-from depthrate.orchestrator.launch.progress import Progress
+from depthrate.orchestrator.launch.outcome import Outcome, Progress
 from depthrate.storage.files.store import Store
 from tests.support.launches import drive, plan_of
 
