@@ -55,6 +55,12 @@ CPU_SETTINGS = {
         Setting(128, 128, 4, 6),
     ],
     "transformer": [Setting(2, 16, 8, 60, "transformer"), Setting(4, 64, 4, 20, "transformer")],
+    "plain": [
+        Setting(3, 128, 8, 100, "layers"),
+        Setting(3, 32, 16, 200, "layers"),
+        Setting(6, 256, 8, 40, "layers"),
+        Setting(8, 512, 8, 20, "layers"),
+    ],
     "module": [
         Setting(3, 64, 8, 100, "mlp"),
         Setting(6, 256, 4, 40, "mlp"),
@@ -73,6 +79,13 @@ GPU_SETTINGS = [
 ]
 SIDES = ("plain", "native", "compiled", "eager", "vmap", "alone")
 """Plain PyTorch, our packs with each engine, torch.func.vmap ensembling, and one trial at a time with a compiled step."""
+WITHOUT = {
+    "residual": (),
+    "transformer": ("vmap",),
+    "plain": ("plain", "native", "vmap"),
+    "module": ("native", "compiled", "alone"),
+}
+"""Sides that a family lacks."""
 WIDTH, INPUTS, CLASSES, POSITIONS = 64, 64, 10, 16
 
 
@@ -92,7 +105,7 @@ def main() -> None:
         return
     settings = CPU_SETTINGS[arguments.family] if arguments.device == "cpu" else GPU_SETTINGS
     settings = [s for s in settings if arguments.only in (None, f"{s.depth}:{s.rows}")]
-    without = {"residual": (), "transformer": ("vmap",), "module": ("native", "compiled", "alone")}[arguments.family]
+    without = WITHOUT[arguments.family]
     names = [name for name in arguments.sides.split(",") if name not in without]
     processes = arguments.processes or (len(os.sched_getaffinity(0)) if arguments.device == "cpu" else 1)
     print(
@@ -204,6 +217,8 @@ def _data(setting: Setting, device: str):  # type: ignore[no-untyped-def]
 
 def _network(setting: Setting):  # type: ignore[no-untyped-def]
     from depthrate.tasks.data.dataset import DataShape
+    from depthrate.tasks.networks.batch_normed import DenseResNet
+    from depthrate.tasks.networks.mlp import Mlp
     from depthrate.tasks.networks.module import ModuleNetwork
     from depthrate.tasks.networks.residual import ResidualNetwork
     from depthrate.tasks.networks.transformer import Transformer
@@ -213,6 +228,9 @@ def _network(setting: Setting):  # type: ignore[no-untyped-def]
             linear_layers=1, pre_norm=False, depth=setting.depth, width=WIDTH,
             input_dimensions=INPUTS, num_classes=CLASSES, last_bias=True,
         )  # fmt: skip
+    if setting.family in ("layers", "dense"):
+        kind = Mlp if setting.family == "layers" else DenseResNet
+        return kind(depth=setting.depth, width=WIDTH, input_dimensions=INPUTS, num_classes=CLASSES, last_bias=True)
     if setting.family in ("mlp", "mixer"):
         return ModuleNetwork(
             make=lambda: _modules(setting, "cpu", 1)[0], name=setting.family, arguments={},
@@ -261,10 +279,10 @@ def _native(setting: Setting, device: str) -> tuple[Callable[[int], Any], int]:
 
 
 def _compiled(setting: Setting, device: str, trials: int | None = None) -> tuple[Callable[[], Any], int]:
-    from depthrate.tasks.training.engines.step_cache import compiled_step
+    from depthrate.tasks.training.engines.compiled import compile_steps
 
     trainer = _trainer(setting, device, trials or setting.trials)
-    compiled, seconds = compiled_step(trainer.program(), lambda: False)
+    compiled, seconds = compile_steps(trainer, lambda: False)
     print(f"depth {setting.depth}, {setting.rows} rows: compiled in {seconds:.1f} s", file=sys.stderr)
     trainer.use(compiled)
     return trainer.step, trainer.num_trials

@@ -76,6 +76,7 @@ class ResNetWithHead(Network):
     regularised_backbone: bool
     feature_decay: float
     last_weight = "W_L"
+    is_compilable = False
 
     @property
     def _head_widths(self) -> list[int]:

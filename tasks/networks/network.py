@@ -153,7 +153,7 @@ class Network(ABC):
     last_weight: ClassVar[str | None] = None
     """Name of the last linear map [K, D], with which nc2a, nc2b and nc3 compare features, or None."""
     is_compilable: ClassVar[bool] = True
-    """Whether its step can be compiled, since it consists of tensor operations in depthrate's code."""
+    """Whether its step can be compiled: tensor operations in depthrate's code, the same ones for any number of trials."""
     has_step_by_hand: ClassVar[bool] = False
     """Whether its trainer's eager step is written by hand, which is as fast as a compiled one. Then nothing is compiled."""
     holds_only_features: ClassVar[bool] = False

@@ -93,12 +93,6 @@ def gradients(
     return loss_T.detach(), pieces, {name: tensor.detach().to(untrained[name].dtype) for name, tensor in after.items()}
 
 
-def nearly_equal(one: Tensor, other: Tensor, rtol: float) -> bool:
-    """Return whether two tensors agree within `rtol` of each number or of the largest finite one. NaN equals NaN."""
-    largest = one.abs().where(one.isfinite(), 0.0).max().item()
-    return torch.allclose(one, other, rtol=rtol, atol=rtol * largest, equal_nan=True)
-
-
 def clip_factor(clip_norm: float, squared_norm: Tensor) -> Tensor:
     """Compute the factor that scales a gradient of this squared norm down to at most `clip_norm`."""
     return (clip_norm / (squared_norm.sqrt() + 1e-6)).clamp(max=1.0)

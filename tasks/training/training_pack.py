@@ -22,8 +22,8 @@ from depthrate.tasks.training.checkpoint import at_positions, load_previous, ser
 from depthrate.tasks.training.computing import computing
 from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engines.choice import EngineError
+from depthrate.tasks.training.engines.compiled import compile_steps
 from depthrate.tasks.training.engines.native import smoothed_library
-from depthrate.tasks.training.engines.step_cache import compiled_step
 from depthrate.tasks.training.layers import null_if_not_finite
 from depthrate.tasks.training.polish.native_objective import NativeObjective
 from depthrate.tasks.training.polish.polisher import Polisher
@@ -122,8 +122,8 @@ class TrainingPack:
             compile_s = self._use_native()
         else:
             assert isinstance(self.trainer, FusedTrainer)
-            step, compile_s = compiled_step(self.trainer.program(), self.context.should_stop)
-            self.trainer.use(step)
+            make_steps, compile_s = compile_steps(self.trainer, self.context.should_stop)
+            self.trainer.use(make_steps)
         self.engine = engine
         return compile_s
 

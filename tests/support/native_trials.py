@@ -95,10 +95,10 @@ def taken(trainer, num_steps, most):
     """The parameters and losses after so many steps, `most` of them in a call."""
     divergence = Divergence(trainer.num_trials, trainer.device)
     while trainer.step_count < num_steps:
-        trainer._native.pace.steps_per_call = most
+        trainer._steps.pace.steps_per_call = most
         trainer.advance(num_steps, divergence)
     assert divergence.diverged_steps() == {}
-    return torch.cat([trainer.theta_TP, trainer._native._loss_T.unsqueeze(1)], dim=1)
+    return torch.cat([trainer.theta_TP, trainer._steps.loss_T.unsqueeze(1)], dim=1)
 
 
 def error(found, exact):

@@ -34,7 +34,7 @@ class DufmDescent(HandGradientTrainer):
         for _ in range(DRIFT_STEPS):
             ahead.step()
         moved_P = (self.theta_TP[alone] - ahead.theta_TP) / (DRIFT_STEPS * hyperparameters.lr)
-        pull_P = self._decay_TP[alone] * self.theta_TP[alone]
+        pull_P = self.decay_TP[alone] * self.theta_TP[alone]
         return float(moved_P.double().norm() / pull_P.double().norm())
 
     def _lay_out(self, parameters: dict[str, Tensor]) -> None:

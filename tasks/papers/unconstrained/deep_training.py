@@ -37,7 +37,8 @@ from depthrate.tasks.papers.unconstrained.parameters import (
 )
 from depthrate.tasks.papers.unconstrained.strongly_regular import graph_order
 from depthrate.tasks.papers.unconstrained.theory import DufmProblem, best_known, dnc_loss, srg_loss
-from depthrate.tasks.training.trainer import FusedTrainer, random_stream
+from depthrate.tasks.training.pack_state import random_stream
+from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training import NetworkTraining, Row, make_training
 
 

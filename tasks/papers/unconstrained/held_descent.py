@@ -41,6 +41,10 @@ class UnconstrainedDescent(HandGradientTrainer):
         self._descent = descent
         self.untrained = {INPUTS: inputs_TND.to(self.theta_TP)}
 
+    def options(self, trials: slice) -> dict[str, Any]:
+        """Return the descent, and inputs and start of these trials."""
+        return {**super().options(trials), "descent": self._descent, "inputs_TND": self.untrained[INPUTS][trials]}
+
     def _lay_out(self, parameters: dict[str, Tensor]) -> None:
         self._features = [parameters[name] for name in self.network.feature_names()]
         self._weight_TKD = parameters[WEIGHT]
@@ -52,12 +56,12 @@ class UnconstrainedDescent(HandGradientTrainer):
         """Factors on the learning rate for features and for W."""
         return (len(self.x_NI), self.network.num_classes) if self._descent.scaled_steps else (1, 1)
 
-    def _native_inputs(self) -> Tensor:
+    def native_inputs(self) -> Tensor:
         """Return the target of H_1's regulariser, [T, N, D]."""
         inputs_TND = self.untrained[INPUTS]
         return inputs_TND if self._descent.anchored else torch.zeros_like(inputs_TND)
 
-    def _native_decays(self) -> Tensor:
+    def native_decays(self) -> Tensor:
         """Return lambda_W / K, lambda / N, and the learning rate factors for W and for features, [4, T]."""
         decay_T11, proximity_T11 = self._factors()
         of_features, of_weight = (torch.full_like(decay_T11, factor) for factor in self._step_factors)

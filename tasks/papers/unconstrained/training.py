@@ -31,7 +31,8 @@ from depthrate.tasks.papers.unconstrained.held_optimum import (
 from depthrate.tasks.papers.unconstrained.network import INPUTS, WEIGHT, UnconstrainedLayers
 from depthrate.tasks.papers.unconstrained.parameters import EXACT, GAUSSIAN, INPUT, UnconstrainedParameters
 from depthrate.tasks.training.layers import LayerMeasurements
-from depthrate.tasks.training.trainer import FusedTrainer, random_stream
+from depthrate.tasks.training.pack_state import random_stream
+from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training import NetworkTraining, Row, make_training
 
 

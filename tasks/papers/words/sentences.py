@@ -15,7 +15,7 @@ from torch import Tensor
 
 from depthrate.tasks.papers.words.parameters import WordsParameters
 from depthrate.tasks.papers.words.theory import frequencies
-from depthrate.tasks.training.trainer import random_stream
+from depthrate.tasks.training.pack_state import random_stream
 
 LARGEST_SHUFFLED = 1 << 20
 """Largest number of possible sequences that is shuffled as a whole. Above it, sequences are sampled until enough differ."""

@@ -29,7 +29,7 @@ from depthrate.tasks.training.divergence import CHECK_STEPS, NEVER, Divergence
 from depthrate.tasks.training.engines.choice import EngineError
 from depthrate.tasks.training.engines.native import NUMBERS
 from depthrate.tasks.training.engines.native_call import BoundCall, Pace
-from depthrate.tasks.training.trainer import random_stream
+from depthrate.tasks.training.pack_state import random_stream
 from depthrate.tasks.training.training_plan import learning_rate_factor
 
 SMALLEST_SCALE = 2.0**-20

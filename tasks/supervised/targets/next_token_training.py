@@ -35,6 +35,10 @@ class NextTokenTrainer(FusedTrainer):
         super().__init__(*inputs)
         self._vocabulary_size, self._floor = vocabulary_size, floor
 
+    def options(self, trials: slice) -> dict[str, Any]:
+        """Return the vocabulary size and the floor."""
+        return {"vocabulary_size": self._vocabulary_size, "floor": self._floor}
+
     def num_correct(self, logits_TBSV: Tensor, labels_TBS: Tensor) -> Tensor:
         """Return the share of correctly predicted tokens, summed over sequences, [T] in float64."""
         return (logits_TBSV.argmax(-1) == labels_TBS).double().mean(-1).sum(1)

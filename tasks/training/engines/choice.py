@@ -65,9 +65,7 @@ def select_engine(requested: Engine, shape: PackShape, device: str) -> Engine:
         return Engine.EAGER
     if not shape.network.is_compilable:
         if requested is Engine.COMPILED:
-            raise EngineError(
-                f"the step of {type(shape.network).__name__} runs custom code and is not compiled. Train with --engine eager."
-            )
+            raise EngineError(f"the step of {type(shape.network).__name__} is not compiled. Train with --engine auto.")
         return Engine.EAGER
     if shape.matmul_precision == "bf16":
         return Engine.EAGER

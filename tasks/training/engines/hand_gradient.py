@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from depthrate.tasks.interface import Engine
 from depthrate.tasks.networks.network import Network, Tensors
+from depthrate.tasks.training.divergence import Divergence
+from depthrate.tasks.training.pack_state import Steps
 from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan
 
@@ -45,10 +49,16 @@ class HandGradientTrainer(FusedTrainer):
         self._start_TP = self._start_TP[list(trials)]
         super().select(trials)
 
-    def step(self) -> Tensor:
-        """Advance every trial by one step. Return its loss before the step, [T]."""
-        if self._native is not None:
-            return super().step()
+    def eager_steps(self) -> Steps:
+        """Create the handwritten steps."""
+        return _HandSteps(self)
+
+    def options(self, trials: slice) -> dict[str, Any]:
+        """Return the start of these trials."""
+        return {"start_TP": self._start_TP[trials]}
+
+    def descend(self) -> Tensor:
+        """Take a handwritten step. Return the losses before it, [T]."""
         self._bind_parameters()
         rates = self.lr_at(self.step_count)
         if rates != self._rates:
@@ -85,3 +95,15 @@ class HandGradientTrainer(FusedTrainer):
     @abstractmethod
     def _descend(self) -> Tensor:
         """Update the parameters by one step. Return the loss before it, [T]."""
+
+
+class _HandSteps(Steps):
+    engine = Engine.EAGER
+
+    def prepare(self) -> None:
+        """Do nothing, since parameters are bound when their tensor changes."""
+
+    def step(self, max_steps: int, divergence: Divergence | None) -> Tensor:
+        """Take one step."""
+        assert isinstance(self.trainer, HandGradientTrainer)
+        return self.trainer.descend()

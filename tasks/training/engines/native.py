@@ -6,17 +6,17 @@ Shapes: T trials, S steps, N samples, I input dimensions, G groups of weight dec
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from depthrate.tasks.interface import SharedLibraries
+from depthrate.tasks.interface import Engine, SharedLibraries
 from depthrate.tasks.native.build import load_library
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.training.divergence import CHECK_STEPS, NEVER, Divergence
 from depthrate.tasks.training.engines.native_call import NativeCall, Pace
+from depthrate.tasks.training.pack_state import PackState, Steps
 from depthrate.tasks.training.training_plan import PolishPlan, TrainingPlan
 
 NUMBERS = {torch.float32: "float", torch.float64: "double"}
@@ -50,113 +50,71 @@ def _library(
     return load_library(kernels.family, {**constants, **kernels.constants}, should_stop, shared)
 
 
-class StepState(NamedTuple):
-    """Tensors [T, P] that steps update in place."""
+class NativeSteps(Steps):
+    """Takes many steps in one call of a library, within one epoch."""
 
-    theta_TP: Tensor
-    moment_TP: Tensor
-    square_TP: Tensor | None
-    """Mean of squares in Adam."""
+    engine = Engine.NATIVE
+    records_divergence = True
 
-
-class NativeSteps:
-    """Runs a library's steps on tensors, in place."""
-
-    def __init__(self, library: Library):
-        self._library = library
+    def __init__(self, trainer: PackState, library: Library):
+        super().__init__(trainer)
+        self._library, self.pace = library, Pace()
         self._call: NativeCall | None = None
+
+    def prepare(self) -> None:
+        """Bind the tensors that steps read and update."""
+        trainer, plan = self.trainer, self.trainer.plan
         self.pace = Pace()
-
-    @property
-    def is_bound(self) -> bool:
-        """Whether tensors are bound."""
-        return self._call is not None
-
-    def bind(
-        self,
-        network: Network,
-        plan: TrainingPlan,
-        batch: int,
-        state: StepState,
-        x_NI: Tensor,
-        labels_N: Tensor,
-        momentum_T1: Tensor,
-        decay_GT: Tensor,
-    ) -> None:
-        """Bind the tensors that steps read and update.
-
-        Args:
-            network: Network of all trials.
-            plan: Training plan.
-            batch: Samples per batch.
-            state: Tensors updated in place.
-            x_NI: Samples in the kernels' layout.
-            labels_N: Classes.
-            momentum_T1: Momentum of each trial.
-            decay_GT: Weight decay of each of the kernels' groups.
-        """
-        self.pace = Pace()
-        self._loss_T = momentum_T1.new_empty(len(momentum_T1))
-        num_trials, num_parameters = state.theta_TP.shape
+        self.loss_T = trainer.momentum_T1.new_empty(trainer.num_trials)
+        """Losses of the last step, in a buffer that the next call overwrites."""
         self._call = NativeCall(
             self._library,
-            network,
+            trainer.network,
             plan.loss,
-            x_NI,
-            labels_N,
-            num_trials=num_trials,
-            num_parameters=num_parameters,
-            batch=batch,
+            trainer.native_inputs(),
+            trainer.labels_N,
+            num_trials=trainer.num_trials,
+            num_parameters=trainer.theta_TP.shape[1],
+            batch=trainer.samples_per_step,
             is_adam=plan.optimizer == "adam",
             clip_norm=plan.clip_norm or 0.0,
             beta1=plan.adam_betas[0],
             beta2=plan.adam_betas[1],
             adam_eps=plan.adam_eps,
             look_every=CHECK_STEPS,
-            theta_TP=state.theta_TP,
-            first_TP=state.moment_TP,
-            second_TP=state.square_TP,
-            decay_GT=decay_GT,
-            momentum_T=momentum_T1,
-            loss_T=self._loss_T,
+            theta_TP=trainer.theta_TP,
+            first_TP=trainer.moment_TP,
+            second_TP=trainer.square_TP,
+            decay_GT=trainer.native_decays(),
+            momentum_T=trainer.momentum_T1,
+            loss_T=self.loss_T,
         )
 
     def release(self) -> None:
         """Release the bound tensors."""
+        super().release()
         self._call = None
 
-    def __call__(
-        self,
-        first_step: int,
-        rate_ST1: Tensor,
-        correction_S: Tensor,
-        order_TN: Tensor | None,
-        divergence: Divergence | None,
-    ) -> Tensor:
-        """Take one step per rate, and record divergence.
-
-        Args:
-            first_step: Number of the first step.
-            rate_ST1: Learning rates.
-            correction_S: Square roots of Adam's second bias correction.
-            order_TN: Sample indices of each trial, from the next batch on. None: every batch is all samples.
-            divergence: Record of diverged trials, None to skip it.
-
-        Returns:
-            Losses [T] of the last step, in a buffer that the next call overwrites.
-        """
+    def step(self, max_steps: int, divergence: Divergence | None) -> Tensor:
+        """Take between 1 and `max_steps` steps, and record divergence. Return the losses [T] of the last."""
         assert self._call is not None
-        num_steps = len(rate_ST1)
+        trainer, order_TN = self.trainer, None
+        max_steps = min(max_steps, self.pace.steps_per_call)
+        if not trainer.shares_batches:
+            order_TN = trainer.next_order()[:, trainer.position :]  # from the next batch on, a slice of longer rows
+            max_steps = min(max_steps, order_TN.shape[1] // trainer.samples_per_step)
+        rate_ST1, correction_S = trainer.rates.block(trainer.step_count, max_steps)
+        never_T = torch.full_like(self.loss_T, NEVER, dtype=torch.int64)
         self._call.set_fields(
-            num_steps=num_steps,
-            first_step=first_step,
+            num_steps=len(rate_ST1),
+            first_step=trainer.step_count,
             rate_ST=rate_ST1,
             correction_S=correction_S,
-            order=None if order_TN is None else order_TN.data_ptr(),  # a slice of longer rows
+            order=None if order_TN is None else order_TN.data_ptr(),
             order_row=0 if order_TN is None else order_TN.stride(0),
-            diverged_at_T=torch.full_like(self._loss_T, NEVER, dtype=torch.int64)
-            if divergence is None
-            else divergence.step_T,
+            diverged_at_T=never_T if divergence is None else divergence.step_T,
         )
-        self.pace.run(self._call, num_steps)
-        return self._loss_T
+        self.pace.run(self._call, len(rate_ST1))
+        trainer.step_count += len(rate_ST1)
+        trainer.position += 0 if order_TN is None else trainer.samples_per_step * len(rate_ST1)
+        return self.loss_T

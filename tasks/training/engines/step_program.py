@@ -26,6 +26,7 @@ from torch import Tensor
 
 from depthrate.tasks.networks.flat_parameters import decay_groups
 from depthrate.tasks.networks.network import Network
+from depthrate.tasks.training.pack_state import PackState
 from depthrate.tasks.training.step import Moments, StepNumbers, clip_factor, gradients, optimise
 from depthrate.tasks.training.training_plan import TrainingPlan
 
@@ -46,6 +47,18 @@ class StepProgram:
     shares_batches: bool
     """Whether all trials share one batch, which then has no trial axis."""
     device: str
+
+    @classmethod
+    def from_trainer(cls, trainer: PackState) -> StepProgram:
+        """Describe a trainer's step."""
+        return cls(
+            network=trainer.network,
+            plan=trainer.plan,
+            batch_shape=(trainer.samples_per_step, *trainer.x_NI.shape[1:]),
+            input_dtype=trainer.x_NI.dtype,
+            shares_batches=trainer.shares_batches,
+            device=trainer.device.type,
+        )
 
     def run(
         self,

@@ -120,7 +120,7 @@ def test_a_few_steps_stay_near_the_eager_ones():
         for _ in range(40):
             eager.step(), native.step()
         assert error(native.theta_TP, eager.theta_TP) < 1e-11, changes
-        assert native._position == eager._position and native.step_count == eager.step_count == 40
+        assert native.position == eager.position and native.step_count == eager.step_count == 40
 
 
 @pytest.mark.slow
@@ -135,7 +135,7 @@ def test_who_diverges_is_noted_at_the_step_at_which_it_is_eagerly_and_disturbs_n
         divergence = Divergence(4, trainer.device)
         while trainer.step_count < 60:
             if most is not None:
-                trainer._native.pace.steps_per_call = most
+                trainer._steps.pace.steps_per_call = most
             trainer.advance(60, divergence)
         noted.append(divergence.diverged_steps())
     assert noted[0][1] == 9 and set(noted[0]) == {1, 2} and noted[0][2] > 9

@@ -14,8 +14,8 @@ from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.networks.flat_parameters import initial_parameters, initial_state, split_parameters
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised.task import COLLAPSE
+from depthrate.tasks.training.pack_state import random_stream
 from depthrate.tasks.training.parameters import measured_steps, milestone_steps
-from depthrate.tasks.training.trainer import random_stream
 from depthrate.tasks.training.training_pack import run_training
 from depthrate.tasks.training.training_plan import learning_rate_factor
 from tests.support.training_context import Context, assert_same, ids_of, run_resumed, training_on

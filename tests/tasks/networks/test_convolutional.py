@@ -14,8 +14,9 @@ from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.networks.flat_parameters import initial_parameters, initial_state, split_parameters
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised.task import COLLAPSE
+from depthrate.tasks.training.pack_state import random_stream
 from depthrate.tasks.training.step import losses
-from depthrate.tasks.training.trainer import FusedTrainer, random_stream
+from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training_pack import run_training
 from tests.support.training_context import Context, assert_same, ids_of, run_resumed, training_on
 

@@ -11,7 +11,8 @@ from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.networks.module import ModuleNetwork
 from depthrate.tasks.networks.module_layers import layer_names
 from depthrate.tasks.parameters import ParameterError
-from depthrate.tasks.training.trainer import FusedTrainer, random_stream
+from depthrate.tasks.training.pack_state import random_stream
+from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan
 from tests.support.own_models import MLP, Branching, Fails, Mixer, ResNet, WrongClasses
 

@@ -246,7 +246,7 @@ def test_steps_are_those_of_torch(folder):
     assert found.loss[0].item() == pytest.approx(loss(everything).item())
     right = module(trainer.x_NI).argmax(-1) == trainer.labels_N
     assert found.accuracy[0].item() == pytest.approx(right.double().mean().item())
-    order = trainer._order()[0]
+    order = trainer.next_order()[0]
     for step in range(3):
         for group in optimizer.param_groups:
             group["lr"] = trainer.lr_at(step)[0]

@@ -88,7 +88,7 @@ def test_loss_and_steps_are_those_of_torch(folder, batch_size):
     assert found.loss.item() == pytest.approx((module(trainer.x_NI) - y).square().sum(1).mean().item() / 2)
     errors, spread = (module(trainer.x_NI) - y).square().sum(), (y - y.mean(0)).square().sum()
     assert found.r_squared.item() == pytest.approx(1 - (errors / spread).item()) and torch.isnan(found.accuracy).all()
-    order = trainer._order()[0] if batch_size else torch.arange(40)
+    order = trainer.next_order()[0] if batch_size else torch.arange(40)
     for step in range(3):
         rows = order[step * 8 : step * 8 + 8] if batch_size else order
         optimizer.param_groups[0]["lr"] = optimizer.param_groups[1]["lr"] = trainer.lr_at(step)[0]

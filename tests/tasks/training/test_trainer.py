@@ -10,7 +10,8 @@ import torch.nn.functional as F
 
 from depthrate.tasks.networks.network import NO_STATE
 from depthrate.tasks.networks.residual import ResidualNetwork
-from depthrate.tasks.training.trainer import FusedTrainer, random_stream
+from depthrate.tasks.training.pack_state import random_stream
+from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan, learning_rate_factor
 
 INPUTS, CLASSES, SAMPLES = 11, 5, 43

@@ -1,6 +1,5 @@
 """Compiled steps: a trial's numbers do not depend on its pack, follow the eager ones, and survive an interruption."""
 
-import copy
 import dataclasses
 import fcntl
 import functools
@@ -12,15 +11,17 @@ import pytest
 import torch
 
 from depthrate.tasks.interface import Engine, Interrupted
+from depthrate.tasks.networks.mlp import Mlp
 from depthrate.tasks.networks.residual import ResidualNetwork
 from depthrate.tasks.networks.transformer import Transformer
+from depthrate.tasks.private_cache import private_cache
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training import training_pack
-from depthrate.tasks.training.engines import compiled_step as compiled_step_module
-from depthrate.tasks.training.engines import step_cache
+from depthrate.tasks.training.engines import compiled as compiled_module
 from depthrate.tasks.training.engines.choice import EngineError, select_engine
-from depthrate.tasks.training.engines.replayed_step import ReplayedStep
-from depthrate.tasks.training.engines.step_cache import compiled_program, compiled_step, program_key
+from depthrate.tasks.training.engines.compiled import compile_steps, compiled_program, program_key
+from depthrate.tasks.training.engines.step_program import StepProgram
+from depthrate.tasks.training.pack_state import Steps
 from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training import NetworkTraining
 from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan
@@ -97,39 +98,22 @@ def trained(network, plan, trials, num_steps, *, size=None, eager=False):
     """Return the parameters and last losses of these trials, one row per trial, in groups of `size` or of the chosen size."""
     trainer = trainer_of(network, plan, trials)
     if not eager:
-        compiled, _ = compiled_step(trainer.program(), never)
-        compiled.size = size
-        trainer.use(compiled)
+        trainer.use(functools.partial(compile_steps(trainer, never)[0], size=size))
     for _ in range(num_steps):
         loss_T = trainer.step()
     return torch.cat([trainer.theta_TP, loss_T.unsqueeze(1)], dim=1)
 
 
-def check_exactness(network, plan, num_steps=25):
-    """Results are bitwise equal alone, in any pack, position and group size, and equal eager ones up to rounding."""
-    trials = trials_of()
-    together = trained(network, plan, trials, num_steps)
-    for members in ([0], [4], [3, 1], [2, 0, 4], [4, 3, 2, 1, 0]):
-        apart = trained(network, plan, [trials[member] for member in members], num_steps)
-        assert torch.equal(apart, together[members]), members
-    for size in (1, 2, 3, TRIALS):
-        assert torch.equal(trained(network, plan, trials, num_steps, size=size), together), size
-    difference = trained(network, plan, trials, 10) - trained(network, plan, trials, 10, eager=True)
-    assert difference.abs().max() < TOLERANCE[plan.dtype]
-
-
 @pytest.mark.slow
-def test_a_trial_compiled_is_the_same_in_every_pack_and_nearly_the_same_as_eagerly(monkeypatch):
-    check_exactness(RESIDUAL, PLAN)
-    monkeypatch.setenv("PATH", "")  # what is compiled needs no compiler
+def test_what_is_compiled_needs_no_compiler_and_a_corrupt_file_is_compiled_again(monkeypatch):
     trainer = trainer_of(RESIDUAL, PLAN, trials_of(1))
-    compiled_step(trainer.program(), never)
-    monkeypatch.undo()
-    path, _ = compiled_program(trainer.program(), never)
-    path.write_bytes(path.read_bytes()[:1000])
+    compile_steps(trainer, never)
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(EngineError, match="is not on PATH"):  # a corrupt file is deleted and compiled again
-        compiled_step(trainer.program(), never)
+    compile_steps(trainer, never)
+    path = compiled_program(StepProgram.from_trainer(trainer), never)
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(EngineError, match="is not on PATH"):
+        compile_steps(trainer, never)
     assert not path.exists()
 
 
@@ -137,18 +121,29 @@ def test_a_trial_compiled_is_the_same_in_every_pack_and_nearly_the_same_as_eager
 @pytest.mark.parametrize(
     ("network", "changes"),
     [
+        (RESIDUAL, {}),
         (RESIDUAL, {"batch_size": 8, "optimizer": "adam", "loss": "mse", "clip_norm": 0.5}),
         (RESIDUAL, {"dtype": torch.float64, "clip_norm": 0.1, "batch_size": 16}),
         (dataclasses.replace(RESIDUAL, linear_layers=2, pre_norm=True, width=33, depth=4), {"optimizer": "adam"}),
         (dataclasses.replace(RESIDUAL, width=64), {"batch_size": 32}),
         (PATCHES, {"batch_size": 16}),
         (TEXT, {"loss": "mse", "optimizer": "adam"}),
+        (Mlp(depth=2, width=9, input_dimensions=INPUTS, num_classes=CLASSES, last_bias=True), {}),
     ],
-    ids=["adam-mse-batches-clipped", "float64-clipped", "rn2-pre-wide", "even-sizes", "patches", "text"],
+    ids=["sgd", "adam-mse-batches-clipped", "float64-clipped", "rn2-pre-wide", "even-sizes", "patches", "text", "mlp"],
 )
 @pytest.mark.timeout(900)
-def test_so_is_every_kind_of_step(network, changes):
-    check_exactness(network, dataclasses.replace(PLAN, **changes))
+def test_a_trial_is_the_same_in_every_pack_and_group_and_nearly_the_same_as_eagerly(network, changes):
+    plan = dataclasses.replace(PLAN, **changes)
+    trials = trials_of()
+    together = trained(network, plan, trials, 25)
+    for members in ([0], [4], [3, 1], [2, 0, 4], [4, 3, 2, 1, 0]):
+        apart = trained(network, plan, [trials[member] for member in members], 25)
+        assert torch.equal(apart, together[members]), members
+    for size in (1, 2, 3, TRIALS):
+        assert torch.equal(trained(network, plan, trials, 25, size=size), together), size
+    difference = trained(network, plan, trials, 10) - trained(network, plan, trials, 10, eager=True)
+    assert difference.abs().max() < TOLERANCE[plan.dtype]
 
 
 @pytest.mark.slow
@@ -157,7 +152,7 @@ def test_trials_that_leave_change_nothing_for_the_others():
     trials[2] = dataclasses.replace(trials[2], lr=1e30)
     together = trained(RESIDUAL, PLAN, trials, 30)
     trainer = trainer_of(RESIDUAL, PLAN, trials)
-    trainer.use(compiled_step(trainer.program(), never)[0])
+    trainer.use(compile_steps(trainer, never)[0])
     for _ in range(10):
         loss_T = trainer.step()
     assert not torch.isfinite(loss_T[2])
@@ -165,89 +160,6 @@ def test_trials_that_leave_change_nothing_for_the_others():
     for _ in range(20):
         trainer.step()
     assert torch.equal(trainer.theta_TP, together[[0, 1, 3, 4], :-1])
-
-
-def replayed(trainer):
-    """Record a step on a CPU; replaying runs it again into the same tensor, as on a GPU."""
-
-    def record(run):
-        loss_T = torch.empty(trainer.num_trials, dtype=trainer.plan.dtype)
-        return loss_T, lambda: loss_T.copy_(run())
-
-    return functools.partial(ReplayedStep, record=record)
-
-
-def check_replay(plan, monkeypatch):
-    """Steps that are replayed as on a GPU are the very steps, also after trials left and another state was loaded."""
-    trainers = [trainer_of(RESIDUAL, plan, trials_of()) for _ in range(2)]
-    for trainer in trainers:
-        trainer.use(compiled_step(trainer.program(), never)[0])
-    plain, other = trainers
-    monkeypatch.setattr(compiled_step_module, "ReplayedStep", replayed(other))
-    other._compiled._replays = True
-
-    def same_steps(count):
-        for _ in range(count):
-            assert torch.equal(plain.step(), other.step())
-        assert torch.equal(plain.theta_TP, other.theta_TP)
-
-    same_steps(20)
-    assert other._compiled._replayed is not None and plain._compiled._replayed is None
-    state = copy.deepcopy(plain.state())
-    for trainer in trainers:
-        trainer.select([0, 3])
-    same_steps(10)
-    for trainer in trainers:
-        trainer.load_state(state, [1, 2])
-    same_steps(10)
-
-
-@pytest.mark.slow
-def test_a_step_that_is_replayed_is_the_step(monkeypatch):
-    check_replay(PLAN, monkeypatch)
-
-
-@pytest.mark.slow
-def test_so_it_is_with_batches_and_adam(monkeypatch):
-    batches = {"batch_size": 8, "optimizer": "adam", "loss": "mse", "clip_norm": 0.5}
-    check_replay(dataclasses.replace(PLAN, **batches), monkeypatch)
-
-
-@pytest.mark.slow
-def test_a_step_is_recorded_and_replayed_beside_a_trial_that_has_diverged(monkeypatch):
-    """On a GPU a diverged trial leaves the pack only at a measurement. Until then its NaNs are replayed with the others."""
-    trials = trials_of()
-    trials[2] = dataclasses.replace(trials[2], lr=1e30)
-    trainer = trainer_of(RESIDUAL, PLAN, trials)
-    trainer.use(compiled_step(trainer.program(), never)[0])
-    trainer._compiled._replays, trainer._compiled.size = True, TRIALS
-    monkeypatch.setattr(compiled_step_module, "ReplayedStep", replayed(trainer))
-    for _ in range(10):
-        trainer.step()
-    trainer._compiled._replayed = None  # recorded anew, beside what is no number by now
-    assert trainer.theta_TP[2].isnan().any()
-    for _ in range(10):
-        trainer.step()
-    assert trainer._compiled._replayed is not None
-    others = [0, 1, 3, 4]
-    assert torch.equal(trainer.theta_TP[others], trained(RESIDUAL, PLAN, trials_of(), 20)[others, :-1])
-
-
-@pytest.mark.slow
-def test_a_step_that_cannot_be_recorded_is_taken_as_it_is(monkeypatch, caplog):
-    def refuse(run):
-        raise RuntimeError("no stream is capturing")
-
-    trainer = trainer_of(RESIDUAL, PLAN, trials_of())
-    trainer.use(compiled_step(trainer.program(), never)[0])
-    trainer._compiled._replays = True
-    monkeypatch.setattr(compiled_step_module, "ReplayedStep", functools.partial(ReplayedStep, record=refuse))
-    for _ in range(20):
-        trainer.step()
-    assert [record.getMessage() for record in caplog.records] == [
-        "steps are not replayed, because a step cannot be recorded: no stream is capturing"
-    ]
-    assert torch.equal(trainer.theta_TP, trained(RESIDUAL, PLAN, trials_of(), 20)[:, :-1])
 
 
 def params_of(seed, **changes):
@@ -272,14 +184,14 @@ def test_a_resumed_pack_keeps_its_engine(monkeypatch):
         second = Context(ids_of(trials), engine=requested, checkpoint=first.checkpoint)
         assert_same(list(COLLAPSE.run(trials, second)), whole)
         assert second.ran_as[-1][0] is Engine.COMPILED and second.steps_seen[0] == 18
-    monkeypatch.setattr(training_pack, "compiled_step", _no_compiler)
+    monkeypatch.setattr(training_pack, "compile_steps", _no_compiler)
     third = Context(ids_of(trials), checkpoint=first.checkpoint)
     eagerly, _ = run_as(Engine.EAGER, trials)
     assert_same(list(COLLAPSE.run(trials, third)), eagerly)  # anew: half of each would be neither
     assert third.steps_seen[0] == 1 and third.ran_as[-1] == (Engine.EAGER, None)
 
 
-def _no_compiler(program, should_stop):
+def _no_compiler(trainer, should_stop):
     raise EngineError("there is no compiler")
 
 
@@ -288,9 +200,10 @@ def test_an_eager_pack_that_resumes_stays_eager_whatever_is_asked():
     first = Context(ids_of(trials), engine=Engine.EAGER, stop_at=17)
     with pytest.raises(Interrupted):
         list(COLLAPSE.run(trials, first))
-    second = Context(ids_of(trials), engine=Engine.COMPILED, checkpoint=first.checkpoint)
-    assert_same(list(COLLAPSE.run(trials, second)), list(COLLAPSE.run(trials, Context(ids_of(trials)))))
-    assert second.ran_as == [(Engine.EAGER, None)]
+    for requested in (Engine.COMPILED, Engine.NATIVE):
+        second = Context(ids_of(trials), engine=requested, checkpoint=first.checkpoint)
+        assert_same(list(COLLAPSE.run(trials, second)), list(COLLAPSE.run(trials, Context(ids_of(trials)))))
+        assert second.ran_as == [(Engine.EAGER, None)]
 
 
 def test_without_a_compiler_auto_is_eager_and_compiled_says_what_is_missing(monkeypatch, caplog):
@@ -305,29 +218,29 @@ def test_without_a_compiler_auto_is_eager_and_compiled_says_what_is_missing(monk
         run_as(Engine.COMPILED, trials)
 
 
-def test_a_step_that_does_something_else_is_refused(monkeypatch):
-    class Wrong:
-        is_bound, size = True, None
+def test_a_step_that_does_something_else_is_refused():
+    class Wrong(Steps):
+        engine = Engine.COMPILED
 
-        def __call__(self, rate_T1, correction, x, labels):
-            return torch.full((1,), 7.0)
-
-        def release(self):
+        def prepare(self):
             pass
+
+        def step(self, max_steps, divergence):
+            return torch.full((1,), 7.0)
 
     trainer = trainer_of(RESIDUAL, PLAN, trials_of(2))
     with pytest.raises(EngineError, match=r"of ResidualNetwork has loss 7 and the eager step 1\.\d+.*--engine eager"):
-        trainer.use(Wrong())
+        trainer.use(Wrong)
     assert torch.equal(trainer.step(), trainer_of(RESIDUAL, PLAN, trials_of(2)).step())
 
 
 @pytest.mark.slow
 def test_what_does_not_compile_is_said_with_the_compilers_words(monkeypatch):
-    monkeypatch.setattr(step_cache, "pickle", _Broken)
-    program = trainer_of(RESIDUAL, dataclasses.replace(PLAN, adam_eps=1e-7), trials_of(1)).program()
+    monkeypatch.setattr(compiled_module, "pickle", _Broken)
+    program = StepProgram.from_trainer(trainer_of(RESIDUAL, dataclasses.replace(PLAN, adam_eps=1e-7), trials_of(1)))
     with pytest.raises(EngineError, match=r"(?s)compiling the step failed with exit code 1.*UnpicklingError"):
         compiled_program(program, never)
-    assert list(step_cache.cache_folder().glob("*.compiling")) == []
+    assert list(private_cache("steps").glob("*.compiling")) == []
 
 
 class _Broken:
@@ -341,11 +254,11 @@ class _Broken:
 
 
 def test_a_stop_ends_the_compiling_and_the_waiting_for_who_compiles():
-    program = trainer_of(RESIDUAL, dataclasses.replace(PLAN, adam_eps=1e-6), trials_of(1)).program()
+    program = StepProgram.from_trainer(trainer_of(RESIDUAL, dataclasses.replace(PLAN, adam_eps=1e-6), trials_of(1)))
     requested = itertools.count()
     with pytest.raises(Interrupted):
         compiled_program(program, lambda: next(requested) == 2)
-    folder = step_cache.cache_folder()
+    folder = private_cache("steps")
     assert list(folder.glob("*.compiling")) == []
     with (folder / f"{program_key(program)}.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -354,7 +267,7 @@ def test_a_stop_ends_the_compiling_and_the_waiting_for_who_compiles():
 
 
 def test_who_waited_takes_what_the_other_compiled(monkeypatch):
-    program = trainer_of(RESIDUAL, dataclasses.replace(PLAN, adam_eps=1e-5), trials_of(1)).program()
+    program = StepProgram.from_trainer(trainer_of(RESIDUAL, dataclasses.replace(PLAN, adam_eps=1e-5), trials_of(1)))
     compiled = []
 
     def slowly(program, path, should_stop):
@@ -362,7 +275,7 @@ def test_who_waited_takes_what_the_other_compiled(monkeypatch):
         compiled.append(path)
         path.write_bytes(b"made")
 
-    monkeypatch.setattr(step_cache, "_compile", slowly)
+    monkeypatch.setattr(compiled_module, "_compile", slowly)
     threads = [threading.Thread(target=compiled_program, args=(program, never)) for _ in range(3)]
     for thread in threads:
         thread.start()
@@ -372,7 +285,7 @@ def test_who_waited_takes_what_the_other_compiled(monkeypatch):
 
 
 def test_the_key_tells_apart_what_compiles_to_different_programs():
-    base = trainer_of(RESIDUAL, PLAN, trials_of(1)).program()
+    base = StepProgram.from_trainer(trainer_of(RESIDUAL, PLAN, trials_of(1)))
     others = [
         dataclasses.replace(base, network=dataclasses.replace(RESIDUAL, depth=3)),
         dataclasses.replace(base, plan=dataclasses.replace(PLAN, optimizer="adam")),
@@ -383,14 +296,14 @@ def test_the_key_tells_apart_what_compiles_to_different_programs():
     assert len({program_key(program) for program in (base, *others)}) == 1 + len(others)
     same = [
         dataclasses.replace(base, plan=dataclasses.replace(PLAN, num_steps=7, schedule="constant", init="he")),
-        trainer_of(RESIDUAL, PLAN, trials_of(4)).program(),
+        StepProgram.from_trainer(trainer_of(RESIDUAL, PLAN, trials_of(4))),
     ]
     assert {program_key(program) for program in same} == {program_key(base)}
 
 
 def test_auto_compiles_where_a_single_trial_repays_it_and_never_asks_about_the_pack():
     def choice(requested=Engine.AUTO, device="cpu", **given):
-        params = COLLAPSE.schema.fill({"arch": "resnet_dense", "dataset": "digits", **given})
+        params = COLLAPSE.schema.fill({"arch": "mlp", "dataset": "digits", **given})
         shape = COLLAPSE.pack_shape(COLLAPSE.read(params))
         return select_engine(requested, shape, device)
 
@@ -400,3 +313,6 @@ def test_auto_compiles_where_a_single_trial_repays_it_and_never_asks_about_the_p
     assert choice(depth=8, steps=100_000, device="cuda") is Engine.EAGER
     assert choice(Engine.COMPILED, depth=2, steps=1) is Engine.COMPILED
     assert choice(Engine.EAGER, depth=8, steps=100_000) is Engine.EAGER
+    assert choice(depth=8, steps=100_000, arch="resnet_dense") is Engine.EAGER  # its trials run one by one
+    with pytest.raises(EngineError, match="DenseResNet is not compiled"):
+        choice(Engine.COMPILED, depth=8, arch="resnet_dense")

@@ -58,16 +58,6 @@ def test_a_pack_that_resumes_stays_native_whatever_is_asked(requested):
     assert second.ran_as[-1][0] is Engine.NATIVE and second.steps_seen[0] > 7
 
 
-def test_an_eager_pack_that_resumes_stays_eager():
-    trials = [params_of()]
-    first = Context(ids_of(trials), engine=Engine.EAGER, stop_at=17)
-    with pytest.raises(Interrupted):
-        list(COLLAPSE.run(trials, first))
-    second = Context(ids_of(trials), engine=Engine.NATIVE, checkpoint=first.checkpoint)
-    assert_same(list(COLLAPSE.run(trials, second)), run_as(Engine.EAGER, trials)[0])
-    assert second.ran_as == [(Engine.EAGER, None)]
-
-
 def test_trials_without_native_steps_are_rejected():
     def choice(device="cpu", **given):
         return COLLAPSE.engine(params_of(**given), Engine.NATIVE, device)

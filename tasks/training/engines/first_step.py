@@ -1,0 +1,75 @@
+"""Check of an engine's first step against the eager one. Shapes: T trials, P parameters of one trial."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from depthrate.tasks.training.engines.choice import EngineError
+from depthrate.tasks.training.pack_state import MakeSteps, PackState
+
+STEP_RTOL = {"full": 1e-3, "tf32": 1e-2}
+"""Relative tolerance between another engine's first step and the eager one, by the precision of matrix products. It is far
+above rounding and far below a fault."""
+MAX_CHECKED_STARTS = 12
+"""Maximum number of starts from which another engine's first step is checked before the engine is rejected. Among millions of
+values one may be so near to ReLU's kink that rounding decides its side, and with it a sample's part of the gradient. If a start
+is an optimum, its gradient is pure rounding. Both happen at single starts, a fault happens at all."""
+START_NOISE = 0.01
+"""Relative noise on the parameters of all starts but the first."""
+MAX_ERROR_RATIO = 30
+"""Maximum error of another engine's first step against float64, relative to the eager step's error."""
+
+
+def check_first_step(trainer: PackState, make_steps: MakeSteps) -> None:
+    """Check an engine's first step of the first trial against the eager one. The trainer itself does not change.
+
+    Raises:
+        EngineError: The loss or the gradient differs by more than rounding, from every start.
+    """
+    for start in range(MAX_CHECKED_STARTS):
+        eager, other = (_first_trial(trainer, start) for _ in range(2))
+        steps = make_steps(other)
+        losses_T, gradients = (
+            torch.stack([eager.step(), steps.advance(1, None)]),
+            (eager.first_gradient(), steps.gradient()),
+        )
+        if _agree(trainer.plan.matmul_precision, losses_T, *gradients):
+            return
+        if _is_as_exact(_first_trial(trainer, start).to_float64(), losses_T, *gradients):
+            return
+    raise EngineError(
+        f"the {steps.engine} step of {type(trainer.network).__name__} has loss {losses_T[1].item():.6g} and the eager step "
+        f"{losses_T[0].item():.6g}, or their gradients differ. Train with --engine eager, and report this."
+    )
+
+
+def _first_trial(trainer: PackState, start: int) -> PackState:
+    """Return a trainer of the first trial before its first step, with noise on its parameters if `start` > 0."""
+    first = trainer.restart(1, trainer.plan, torch.Tensor.clone)
+    if start:
+        noise = torch.randn(first.theta_TP.shape, generator=torch.Generator().manual_seed(start))
+        first.theta_TP *= 1 + START_NOISE * noise.to(first.theta_TP)
+    return first
+
+
+def _agree(precision: str, losses_T: Tensor, eager_TP: Tensor, other_TP: Tensor) -> bool:
+    """Return whether losses and gradients agree within the tolerance of each number or of the largest. NaN equals NaN."""
+    rtol, largest = STEP_RTOL[precision], eager_TP.abs().where(eager_TP.isfinite(), 0.0).max().item()
+    return torch.allclose(eager_TP, other_TP, rtol=rtol, atol=rtol * largest, equal_nan=True) and torch.allclose(
+        losses_T[0], losses_T[1], rtol=rtol, equal_nan=True
+    )
+
+
+def _is_as_exact(exact: PackState, losses_T: Tensor, eager_TP: Tensor, other_TP: Tensor) -> bool:
+    """Return whether another engine's first step is about as close to float64 as the eager one, in loss and gradient.
+
+    In a network of hundreds of layers, rounding alone changes both by more than a fault might.
+    """
+    loss = exact.step()
+    eager_error, other_error = ((g_TP.double() - exact.first_gradient()).norm() for g_TP in (eager_TP, other_TP))
+    eager_loss_error, other_loss_error = (losses_T.double().squeeze(1) - loss).abs()
+    return bool(
+        other_error <= MAX_ERROR_RATIO * eager_error
+        and other_loss_error <= MAX_ERROR_RATIO * eager_loss_error + STEP_RTOL["full"]
+    )

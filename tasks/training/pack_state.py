@@ -1,0 +1,309 @@
+"""State of a pack in training: T trials of one shape, with their batches and the numbers of their next step.
+
+Shapes: T trials, N samples, B batch, I input dimensions, P parameters of one trial.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from depthrate.tasks.data.dataset import SampleStream
+from depthrate.tasks.interface import Engine
+from depthrate.tasks.networks.flat_parameters import decay_groups, split_parameters, start_trials
+from depthrate.tasks.networks.network import Network, Tensors
+from depthrate.tasks.training.divergence import Divergence
+from depthrate.tasks.training.learning_rates import Rates
+from depthrate.tasks.training.step import StepNumbers
+from depthrate.tasks.training.streamed_batches import StreamedBatches
+from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan, learning_rate_factor
+
+
+def random_stream(seed: int, purpose: str) -> torch.Generator:
+    """Create a CPU random generator for one purpose of one trial, independent of other seeds and purposes."""
+    digest = hashlib.sha256(f"depthrate/{purpose}/{seed}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+
+def _to_float64(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.float64, copy=True)
+
+
+class Steps(ABC):
+    """Takes the steps of a trainer's trials with one engine, in place."""
+
+    engine: ClassVar[Engine]
+    records_divergence: ClassVar[bool] = False
+    """Whether `step` records divergence itself, at the steps at which it is due."""
+
+    def __init__(self, trainer: PackState):
+        self.trainer = trainer
+        self._is_prepared = False
+
+    def advance(self, max_steps: int, divergence: Divergence | None) -> Tensor:
+        """Take between 1 and `max_steps` steps, preparing them if necessary. Return the losses [T] of the last."""
+        if not self._is_prepared:
+            self.prepare()
+            self._is_prepared = True
+        return self.step(max_steps, divergence)
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Bind the trainer's tensors and allocate buffers. Called before the first step, and after `release`."""
+
+    @abstractmethod
+    def step(self, max_steps: int, divergence: Divergence | None) -> Tensor:
+        """Take between 1 and `max_steps` steps. Return the batch losses [T] before the last of them."""
+
+    def gradient(self) -> Tensor:
+        """Return the gradient [T, P] of the first step, up to a factor. Call after that step."""
+        return self.trainer.first_gradient()
+
+    def release(self) -> None:
+        """Release the bound tensors, because the trainer has replaced them."""
+        self._is_prepared = False
+
+
+MakeSteps = Callable[["PackState"], Steps]
+"""Creates an engine's steps for a trainer."""
+
+
+class PackState(ABC):
+    """T networks of one shape in training on one data set. A diverged trial does not affect the others."""
+
+    def __init__(
+        self,
+        network: Network,
+        plan: TrainingPlan,
+        hyperparameters: Sequence[Hyperparameters],
+        x_NI: Tensor,
+        labels_N: Tensor,
+    ):
+        self.network, self.plan = network, plan
+        self._steps = self.eager_steps()
+        self._streamed: StreamedBatches | None = None
+        self.specs = network.parameter_specs()
+        self.hyperparameters = list(hyperparameters)
+        self.x_NI, self.labels_N = x_NI, labels_N
+        self.device = x_NI.device
+        self._check_decay_groups()
+        self.untrained: Tensors = self._start()
+        self._prepare()
+
+    def draw_from(self, samples: SampleStream) -> None:
+        """Draw batches from a stream. The trainer's own samples are then only measured."""
+        assert self.plan.batch_size is not None and self.step_count == 0
+        seeds = [h.seed for h in self.hyperparameters]
+        self._streamed = StreamedBatches(
+            samples, self.plan.batch_size, seeds, {seed: random_stream(seed, "data order") for seed in seeds}
+        )
+
+    def _start(self) -> Tensors:
+        """Initialise the trials, and return the networks' untrained state."""
+        self.step_count = 0
+        streams, fixed = [random_stream(h.seed, "init") for h in self.hyperparameters], None
+        if self.network.fixed_parameters:
+            fixed = [random_stream(h.fixed_seed, "init") for h in self.hyperparameters]
+        theta_TP, state = start_trials(self.network, self.plan.init, streams, self.plan.dtype, fixed)
+        self.theta_TP = theta_TP.to(self.device)
+        self.moment_TP = torch.zeros_like(self.theta_TP)
+        self.square_TP = torch.zeros_like(self.theta_TP) if self.plan.keeps_squares else None
+        self._generators = [random_stream(h.seed, "data order") for h in self.hyperparameters]
+        self._order_TN: Tensor | None = None
+        self.position = 0
+        return {name: tensor.to(self.device) for name, tensor in state.items()}
+
+    @property
+    def num_trials(self) -> int:
+        """Number of trials in the trainer."""
+        return len(self.hyperparameters)
+
+    @property
+    def samples_per_step(self) -> int:
+        """Number of samples in one trial's batch."""
+        batch = self.plan.batch_size
+        return len(self.x_NI) if batch is None or self.shares_batches else batch
+
+    @property
+    def shares_batches(self) -> bool:
+        """Whether every trial's batch is the whole training set."""
+        if self._streamed is not None:
+            return False
+        return self.plan.batch_size is None or self.plan.batch_size >= len(self.x_NI)
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Return views of the parameters by name, [T, *shape] each."""
+        return split_parameters(self.theta_TP, self.specs)
+
+    def options(self, trials: slice) -> dict[str, Any]:
+        """Return the arguments of the constructor, for these trials, that subclasses add to those of this class."""
+        return {}
+
+    def restart(self, num_trials: int, plan: TrainingPlan, copied: Callable[[Tensor], Tensor]) -> Self:
+        """Return a trainer of the first trials before their first step, with another plan and a copy of the untrained state."""
+        trials = slice(num_trials)
+        x_NI = self.x_NI.to(plan.dtype) if self.x_NI.is_floating_point() else self.x_NI
+        other = type(self)(
+            self.network, plan, self.hyperparameters[trials], x_NI, self.labels_N, **self.options(trials)
+        )
+        other.untrained = {name: copied(tensor[trials]) for name, tensor in self.untrained.items()}
+        return other
+
+    def first_gradient(self) -> Tensor:
+        """Return the gradient [T, P] of the first step, up to a factor. Call after that step."""
+        return self.moment_TP
+
+    def step(self) -> Tensor:
+        """Advance every trial by one step. Return the batch loss before the step, [T]."""
+        return self._steps.advance(1, None)
+
+    def advance(self, until: int, divergence: Divergence) -> bool:
+        """Take one step, or native steps for a fraction of a second, at most up to step `until`.
+
+        Returns:
+            Whether divergence was checked.
+        """
+        step = self.step_count
+        loss_T = self._steps.advance(until - step, divergence)
+        return self._steps.records_divergence or divergence.check_if_due(loss_T, step)
+
+    def native_inputs(self) -> Tensor:
+        """Return the samples in the kernels' layout."""
+        return self.x_NI
+
+    def native_decays(self) -> Tensor:
+        """Return the weight decay of each of the kernels' groups, [G, T]."""
+        kernels = self.network.kernels()
+        assert kernels is not None
+        decays = [h.weight_decays for h in self.hyperparameters]
+        return torch.stack(
+            [self._column([trial.get(group, 0.0) for trial in decays]) for group in kernels.decay_groups]
+        ).squeeze(2)
+
+    def lr_at(self, step: int) -> list[float]:
+        """Return the learning rate of each trial at a step."""
+        factor = learning_rate_factor(self.plan.schedule, step, self.plan.num_steps, self.plan.milestones)
+        return [h.lr * factor for h in self.hyperparameters]
+
+    def to_float64(self) -> Self:
+        """Return an eager float64 trainer of the same trials with the same parameters."""
+        plan = dataclasses.replace(self.plan, dtype=torch.float64, matmul_precision="full")
+        other = self.restart(self.num_trials, plan, _to_float64)
+        other.step_count, other.theta_TP = self.step_count, _to_float64(self.theta_TP)
+        return other
+
+    def select(self, trials: Sequence[int]) -> None:
+        """Continue with these trials only. Their state is unchanged to the bit."""
+        index = torch.tensor(list(trials), dtype=torch.int64)
+        self.theta_TP = self.theta_TP[index]
+        self.moment_TP = self.moment_TP[index]
+        self.square_TP = None if self.square_TP is None else self.square_TP[index]
+        self._order_TN = None if self._order_TN is None else self._order_TN[index]
+        self.untrained = {name: tensor[index] for name, tensor in self.untrained.items()}
+        self._generators = [self._generators[trial] for trial in trials]
+        if self._streamed is not None:
+            self._streamed.select(trials)
+        self.hyperparameters = [self.hyperparameters[trial] for trial in trials]
+        self._prepare()
+
+    def state(self) -> dict[str, Any]:
+        """Return the state for `load_state`, as tensors and numbers."""
+        return {
+            "step_count": self.step_count,
+            "position": self.position,
+            "theta_TP": self.theta_TP,
+            "moment_TP": self.moment_TP,
+            "square_TP": self.square_TP,
+            "order_TN": self._order_TN,
+            "untrained": dict(self.untrained),
+            "generators": [generator.get_state() for generator in self._generators],
+            "streamed": None if self._streamed is None else self._streamed.state(),
+        }
+
+    def load_state(self, state: Mapping[str, Any], trials: Sequence[int] | None = None) -> None:
+        """Resume from the `state` of these trials, in this order, by default of all trials."""
+        generators = state["generators"]
+        index = torch.tensor(range(len(generators)) if trials is None else list(trials), dtype=torch.int64)
+
+        def rows_of(name: str) -> Tensor | None:
+            return None if state[name] is None else state[name][index].to(self.device)
+
+        theta_TP, moment_TP = rows_of("theta_TP"), rows_of("moment_TP")
+        assert theta_TP is not None and moment_TP is not None and theta_TP.shape == self.theta_TP.shape
+        self.step_count, self.position = state["step_count"], state["position"]
+        self.theta_TP, self.moment_TP = theta_TP, moment_TP
+        self.square_TP, self._order_TN = rows_of("square_TP"), rows_of("order_TN")
+        saved = state.get("untrained", {})  # checkpoints of older versions have none
+        self.untrained = {name: saved[name][index].to(self.device) for name in self.untrained}
+        self._prepare()
+        for generator, row in zip(self._generators, index.tolist(), strict=True):
+            generator.set_state(generators[row])
+        if self._streamed is not None:
+            self._streamed.load_state(state["streamed"])
+
+    def _prepare(self) -> None:
+        """Build the per-trial hyper-parameters as tensors that broadcast over [T, P], and release the engine's tensors."""
+        decays = [h.weight_decays for h in self.hyperparameters]
+        self.decays = {group: self._column([trial[group] for trial in decays]) for group in decay_groups(self.specs)}
+        zero_T1 = self._column([0.0] * self.num_trials)
+        pieces = [(zero_T1 if s.decay is None else self.decays[s.decay]).expand(-1, s.size) for s in self.specs]
+        self.decay_TP = torch.cat(pieces, dim=1)
+        """Weight decay lambda of (lambda/2) theta^2 of every parameter."""
+        self.momentum_T1 = self._column([h.momentum for h in self.hyperparameters])
+        self.rates = Rates(self.plan, self.hyperparameters, self.device)
+        self._steps.release()
+
+    def step_numbers(self) -> StepNumbers:
+        """Return the factors of the next step."""
+        return StepNumbers(self.momentum_T1, *self.rates.at(self.step_count))
+
+    def _check_decay_groups(self) -> None:
+        groups = decay_groups(self.specs)
+        for h in self.hyperparameters:
+            if missing := set(groups) - h.weight_decays.keys():
+                raise ValueError(
+                    f"{type(self.network).__name__} has the decay groups {groups}, but a trial has weight decays only for "
+                    f"{sorted(h.weight_decays)}. Add {sorted(missing)}."
+                )
+
+    def _column(self, values: Sequence[float]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float64).to(self.plan.dtype).unsqueeze(1).to(self.device)
+
+    def expand(self, x_NI: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Expand samples shared by all trials to [T, N, ...]."""
+        return x_NI.expand(self.num_trials, *x_NI.shape), labels_N.expand(self.num_trials, *labels_N.shape)
+
+    def next_batch(self) -> tuple[Tensor, Tensor]:
+        """Return the next batch of every trial. A full batch is the training set itself, without a trial axis.
+
+        Every trial follows its own permutation, all at the same position in the epoch. An incomplete last batch is skipped.
+        """
+        if self._streamed is not None:
+            x_TBI, labels_TB = self._streamed.next()
+            return x_TBI.to(self.device), labels_TB.to(self.device)
+        if self.shares_batches:
+            return self.x_NI, self.labels_N
+        batch = self.samples_per_step
+        index_TB = self.next_order()[:, self.position : self.position + batch]
+        self.position += batch
+        index = index_TB.reshape(-1)
+        return self.x_NI.index_select(0, index).view(*index_TB.shape, *self.x_NI.shape[1:]), self.labels_N[index_TB]
+
+    def next_order(self) -> Tensor:
+        """Return the sample indices [T, N] of the current epoch, drawing new ones if no complete batch is left."""
+        num_samples = len(self.x_NI)
+        if self._order_TN is None or self.position + self.samples_per_step > num_samples:
+            orders = [torch.randperm(num_samples, generator=g) for g in self._generators]
+            self._order_TN = torch.stack(orders).to(self.device)
+            self.position = 0
+        return self._order_TN
+
+    @abstractmethod
+    def eager_steps(self) -> Steps:
+        """Create the trials' eager steps."""
