@@ -43,7 +43,7 @@ from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.json_objects import with_digest
 from depthrate.storage.files.paths import claim_path, kind_of, launch_log_path, launch_path, library_path, renaming_path
 from depthrate.storage.files.store import Store
-from depthrate.storage.maintenance import compaction_groups
+from depthrate.storage.maintenance import merge
 from tests.support import here
 from tests.support.tests_rows import commit
 
@@ -154,7 +154,7 @@ def _make_place(work: Path) -> Place:
         sweep.write_text(yaml.safe_dump(SWEEP | {"seeds": seeds}))
         invoke("run", str(sweep), "--store", store.root, "--workers", "1", expect=0)
         if seeds == 1:
-            with patch.object(compaction_groups, "SETTLED_S", -1.0):  # else records are put together a minute later
+            with patch.object(merge, "SETTLED_S", -1.0):  # else records are put together a minute later
                 invoke("compact", "--retain-hours", "0", "--store", store.root, expect=0)
     ids = sorted(take_snapshot(store).trial_ids())
     (node,) = {row["host"] for row in results_of(store).sql("select host from attempts").to_arrow_table().to_pylist()}

@@ -281,7 +281,7 @@ def simulate(seed: int, *, lag: bool) -> Simulation:
         simulation.reader(times=2)
     names = (f"{number:06d}" for number in itertools.count())
     with mock.patch(
-        "depthrate.storage.maintenance.compact.new_compaction_id", side_effect=names
+        "depthrate.storage.maintenance.compact.new_name", side_effect=names
     ):  # else every run has other names
         simulation.run()
     return simulation
