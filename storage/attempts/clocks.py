@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from depthrate.storage.files.store import Store, StoreError
-from depthrate.storage.tables.states import AttemptState
 
 log = logging.getLogger("depthrate")
 MAX_SKEW_S = 60.0
@@ -64,27 +63,7 @@ def _skew_message(store: Store) -> str:
     return f"the local clock is {abs(store.clock_ahead_s):.0f} s {side} the clock of store {store.url}"
 
 
-def last_heartbeat_at(store: Store, path: str, record: dict[str, Any]) -> float | None:
-    """Return the time of the last heartbeat of the attempt whose record is at `path`.
-
-    The time by its own clock is used if it is close to the local one, else the time at which the store received the
-    record, which is written with every heartbeat.
-    """
-    heartbeat_at: float | None = record["heartbeat_at"]
-    if record["state"] is not AttemptState.RUNNING or heartbeat_at is None:
-        return heartbeat_at
-    if abs(time.time() - heartbeat_at) <= MAX_SKEW_S:
-        return heartbeat_at
-    received = store.modified(path)
-    if received is None:
-        return min(heartbeat_at, record["started_at"])
-    return received + store.clock_ahead_s
-
-
 def age_s(store: Store, path: str, written_at: float) -> float:
     """Return a file's age in seconds, by its writer's clock and by the store's: the smaller of the two."""
     received = store.modified(path)
-    ages = [time.time() - written_at]
-    if received is not None:
-        ages.append(time.time() - store.clock_ahead_s - received)
-    return min(ages)
+    return time.time() - max(written_at, written_at if received is None else received + store.clock_ahead_s)

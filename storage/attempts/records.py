@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 
-from depthrate.storage.attempts.clocks import is_time, last_heartbeat_at
+from depthrate.storage.attempts.clocks import MAX_SKEW_S, is_time
 from depthrate.storage.attempts.heartbeats import Heartbeat, NodeHeartbeats, with_heartbeat
 from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.commits.snapshot import Snapshot
@@ -89,9 +90,19 @@ def read_loose_records(
 
 
 def with_latest_heartbeat(store: Store, path: str, record: Record, beats: Mapping[str, Heartbeat]) -> Record:
-    """Return the record at `path`, updated with its node's last heartbeat, whose time is by the local clock."""
-    updated = with_heartbeat(record, beats)
-    return updated if updated is not record else record | {"heartbeat_at": last_heartbeat_at(store, path, record)}
+    """Return the record at `path`, updated with its node's last heartbeat, whose time is by the local clock.
+
+    If its heartbeat is far from the local clock, the time at which the store received the record counts, which is
+    written with every heartbeat.
+    """
+    updated, heartbeat_at = with_heartbeat(record, beats), record["heartbeat_at"]
+    if updated is not record or record["state"] is not AttemptState.RUNNING or heartbeat_at is None:
+        return updated
+    if abs(time.time() - heartbeat_at) <= MAX_SKEW_S:
+        return record
+    received = store.modified(path)
+    at = min(heartbeat_at, record["started_at"]) if received is None else received + store.clock_ahead_s
+    return record | {"heartbeat_at": at}
 
 
 class RecordReader:

@@ -65,11 +65,9 @@ class SearchRecords:
 
     def batches(self, study_id: str) -> list[list[Batch]]:
         """Return a study's batches in order. If two launches proposed at the same moment, both are included."""
-        batches = sorted((path, batch) for path, batch in self._batches.items() if batch.study_id == study_id)
-        rounds: dict[int, list[Batch]] = {}
-        for _, batch in batches:
-            rounds.setdefault(batch.number, []).append(batch)
-        return [rounds[number] for number in sorted(rounds)]
+        batches = [self._batches[path] for path in sorted(self._batches) if self._batches[path].study_id == study_id]
+        numbers = sorted({batch.number for batch in batches})
+        return [[batch for batch in batches if batch.number == number] for number in numbers]
 
     def write(self, batch: Batch) -> None:
         """Write a batch before it runs."""
@@ -83,7 +81,10 @@ class SearchRecords:
         try:
             fields = read_object(content)
             if "reports" in fields:
-                self._add_reports(read_with_digest(content)["reports"])
+                for trial_id, reported in read_with_digest(content)["reports"].items():
+                    report = self.reports.setdefault(trial_id, Report())
+                    report.values |= {int(step): float(value) for step, value in reported["values"].items()}
+                    report.pruned_at = reported.get("pruned_at", report.pruned_at)
                 return
             if not is_batch(path, content):
                 return
@@ -97,9 +98,3 @@ class SearchRecords:
             )
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return  # corrupt or foreign: the same results lead to the same proposals again
-
-    def _add_reports(self, reports: Mapping[str, Any]) -> None:
-        for trial_id, fields in reports.items():
-            report = self.reports.setdefault(trial_id, Report())
-            report.values |= {int(step): float(value) for step, value in fields["values"].items()}
-            report.pruned_at = fields.get("pruned_at", report.pruned_at)

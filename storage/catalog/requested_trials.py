@@ -16,24 +16,18 @@ ListCache = dict[tuple[str, Stamp], frozenset[str]]
 """Lists already read: (path, stamp) -> trial IDs."""
 
 
-def requested_ids(store: Store, cache: ListCache | None = None, *, without: str | None = None) -> frozenset[str]:
+def requested_ids(store: Store, cache: ListCache | None = None) -> frozenset[str]:
     """Return the trials that any launch of a sweep in the store requests.
 
     Args:
         cache: Lists already read.
-        without: Sweep whose requests are left out.
 
     Raises:
         OSError: An existing list cannot be read at the moment. Its trials must not count as unrequested.
     """
     cache = {} if cache is None else cache
     stamps = {path: stamp for folder in ("sweeps", "searches") for path, stamp in store.stamps(folder).items()}
-    excluded = () if without is None else (spec_path.folder(without), searches_folder(without))
-    listed = {
-        path: stamp
-        for path, stamp in stamps.items()
-        if _reader(path) is not None and not path.startswith(tuple(f"{folder}/" for folder in excluded))
-    }
+    listed = {path: stamp for path, stamp in stamps.items() if _reader(path) is not None}
     fresh = [path for path, stamp in listed.items() if (path, stamp) not in cache]
     for path, content in store.read_many(fresh):
         reader = _reader(path)

@@ -85,12 +85,7 @@ class Manifest:
             "sweep": self.sweep,
             "created_at": self.created_at,
             "files": {table: [file.to_json() for file in named] for table, named in self.files.items()},
-            "replaces": {
-                "commits": self.commits,
-                "compactions": self.compactions,
-                "attempts": self.attempts,
-                "logs": self.logs,
-            },
+            "replaces": {name: getattr(self, name) for name in ("commits", "compactions", "attempts", "logs")},
             "gone": self.gone,
         }
         store.write(self.path, with_digest(content), durable=True)

@@ -38,16 +38,9 @@ def read_layer(
             return all(not s or not s.has_min_max or s.min <= value <= s.max for s, value in ranges)
 
         for group in filter(may_hold, range(metadata.num_row_groups)):
-            source.prefetch(*_byte_range(metadata.row_group(group)))
+            source.prefetch(metadata.row_group(group))
             table = parquet.read_row_group(group, columns=["trial_id", "attempt_id", "layer", "label", "feature"])
             yield from _trials_of_layer(table, layer, attempts)
-
-
-def _byte_range(group: pq.RowGroupMetaData) -> tuple[int, int]:
-    """Return the byte range of a row group."""
-    columns = [group.column(index) for index in range(group.num_columns)]
-    starts = [column.dictionary_page_offset or column.data_page_offset for column in columns]
-    return min(starts), max(s + c.total_compressed_size for s, c in zip(starts, columns, strict=True))
 
 
 class _Ranges(io.RawIOBase):
@@ -60,8 +53,12 @@ class _Ranges(io.RawIOBase):
         self._end = (start, store.read_range(path, start, size))
         self._prefetched = (0, b"")
 
-    def prefetch(self, start: int, stop: int) -> None:
-        """Fetch a range in one request, unless the end contains it."""
+    def prefetch(self, group: pq.RowGroupMetaData) -> None:
+        """Fetch a row group in one request, unless the end contains it."""
+        columns = [group.column(index) for index in range(group.num_columns)]
+        starts = [column.dictionary_page_offset or column.data_page_offset for column in columns]
+        start = min(starts)
+        stop = max(first + column.total_compressed_size for first, column in zip(starts, columns, strict=True))
         if start < self._end[0]:
             self._prefetched = (start, self._store.read_range(self._path, start, stop))
 

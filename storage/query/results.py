@@ -357,7 +357,8 @@ class Results:
                 of_sweeps = [name for spec in newest_specs(self.store).values() for name in spec.parameter_names()]
                 create_live_view(connection, packs, self.columns, [*self.parameter_names(), *of_sweeps])
             elif name == "attempts":
-                connection.register("attempts", self._attempts())
+                records = read_records(self.store, self.snapshot)
+                connection.register("attempts", pa.Table.from_pylist(records, ATTEMPTS))
 
     def _create_table_view(self, connection: duckdb.DuckDBPyConnection, name: str) -> None:
         """Create the view of a table: all rows of most files, and of the others the rows of their visible trials."""
@@ -457,6 +458,3 @@ class Results:
         if self._scope is None:
             return fits
         return fits.filter(pa.array([sweep == self._scope[0] for sweep in fits["sweep"].to_pylist()], pa.bool_()))
-
-    def _attempts(self) -> pa.Table:
-        return pa.Table.from_pylist(read_records(self.store, self.snapshot), ATTEMPTS)

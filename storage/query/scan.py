@@ -112,16 +112,13 @@ def _possible(values: list[str], filter: ds.Expression, schema: pa.Schema) -> se
     """
     ranges = [(0, len(values))] if values else []
     while ranges and any(stop - start > 1 for start, stop in ranges):
-        halves = [half for start, stop in ranges for half in _halves(start, stop)]
+        middles = [(start, (start + stop) // 2, stop) for start, stop in ranges]
+        halves = [half for start, middle, stop in middles for half in ((start, middle), (middle, stop))]
+        halves = [(start, stop) for start, stop in halves if start < stop]
         ranges = _not_ruled_out(values, halves, filter, schema)
         if len(ranges) > 64:
             return None
     return {values[start] for start, _ in ranges}
-
-
-def _halves(start: int, stop: int) -> list[tuple[int, int]]:
-    middle = (start + stop) // 2
-    return [(start, stop)] if stop - start < 2 else [(start, middle), (middle, stop)]
 
 
 def _not_ruled_out(

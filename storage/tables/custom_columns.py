@@ -126,5 +126,6 @@ def check_names(table: str, names: Iterable[str], standard: Iterable[str] = ()) 
 
 
 def _type_text(type_name: str) -> str:
-    words = {"number": "numbers", "list": "lists of numbers", "matrix": "matrices of numbers", "text": "text"}
-    return words[TYPE_WORDS[type_name]] if type_name in TYPE_WORDS else type_name
+    words = {"number": "numbers", "list": "lists of numbers", "matrix": "matrices of numbers"}
+    word = TYPE_WORDS.get(type_name, type_name)
+    return words.get(word, word)

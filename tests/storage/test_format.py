@@ -29,7 +29,7 @@ from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.maintenance.findings import Verification
 from depthrate.storage.maintenance.repair import repair
 from depthrate.storage.maintenance.verify import verify
-from depthrate.storage.tables.schema import TRIALS
+from depthrate.storage.tables.schema import ATTEMPTS, OPTIONAL_ATTEMPTS_COLUMNS, TRIALS, as_attempts
 from tests.support.later_store import COLUMN, age
 from tests.support.tests_rows import A, B, C, commit, tables_of
 
@@ -216,3 +216,15 @@ def test_what_only_newer_versions_can_read_is_left_as_it_is(folder: Store) -> No
     compact(folder, grace_s=0)
     remaining_files = files(folder)
     assert all(remaining_files[path] == content for path, content in before.items() if B in path)
+
+
+def test_what_they_did_not_write_is_null():
+    table = pa.Table.from_pylist([{"attempt_id": "a", "step": 3}], ATTEMPTS).append_column("log", pa.array([b"x"]))
+    older = table.drop_columns(list(OPTIONAL_ATTEMPTS_COLUMNS))
+    assert as_attempts(older) == table
+    assert as_attempts(table) == table
+
+
+def test_what_all_have_written_must_be_there():
+    with pytest.raises(KeyError, match="state"):
+        as_attempts(pa.Table.from_batches([], ATTEMPTS).drop_columns(["state", "engine"]))

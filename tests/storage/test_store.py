@@ -20,6 +20,9 @@ from tests.support.tests_rows import commit
 
 
 def test_round_trip_replace_list_delete(store: Store) -> None:
+    assert store.list() == {} and store.list("trials") == {}
+    with pytest.raises(FileNotFoundError):
+        store.read("nothing")
     store.write("a/b.txt", b"one")
     store.write("a/b.txt", b"three")
     store.write("a/c/d.txt", b"")
@@ -30,20 +33,6 @@ def test_round_trip_replace_list_delete(store: Store) -> None:
     store.delete("a/c")
     store.delete("never there")
     assert store.list() == {"a/b.txt": 5}
-
-
-def test_an_empty_place_lists_as_empty(store: Store) -> None:
-    assert store.list() == {} and store.list("trials") == {}
-
-
-def test_missing_file(store: Store) -> None:
-    with pytest.raises(FileNotFoundError):
-        store.read("nothing")
-
-
-def test_unknown_protocol_is_named() -> None:
-    with pytest.raises(StoreError, match=r"cannot open 'nosuch://x'"):
-        Store("nosuch://x")
 
 
 def test_a_store_below_a_file_cannot_be_written(tmp_path: Path) -> None:

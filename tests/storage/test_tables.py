@@ -310,7 +310,7 @@ ADDED = {("law", 1): {"eps": 0.5, "sizes": [1, 2], "mode": "a"}, ("other", 1): {
 
 
 def typed_columns(*rows, added=ADDED):
-    """Return the typed_columns of rows (task, version, attempt, parameters)."""
+    """Return the columns of rows (task, version, attempt, parameters)."""
     fields = {name: [None] * len(rows) for name in TRIALS.names}
     for name, values in zip(("task", "task_version", "attempt_id", "params"), zip(*rows, strict=True), strict=True):
         fields[name] = [json.dumps(value) for value in values] if name == "params" else list(values)
@@ -327,22 +327,13 @@ def test_trials_from_before_show_the_value_of_before(times):
     assert table == {name: values * times for name, values in expected.items()}
 
 
-def test_a_column_that_no_trial_has_is_there():
+def test_only_missing_parameters_of_the_same_task_and_version_are_filled_in():
     assert typed_columns(("law", 1, "a1", {})) == {"eps": [0.5], "sizes": [[1.0, 2.0]], "mode": ["a"]}
-
-
-def test_null_is_a_value_and_other_tasks_and_versions_stay_as_they_are():
+    assert typed_columns(("law", 1, "a1", {"depth": 2}), added={}) == {"depth": [2]}
+    assert typed_columns(("law", 1, "a1", {"note": '"eps": 3, "mode":'}))["eps"] == [0.5], "a text is not a key"
     rows = [("law", 1, "a1", {"eps": None}), ("law", 2, "a2", {"depth": 1}), ("other", 1, "a3", {"depth": 2})]
     table = typed_columns(*rows, added={("law", 1): {"eps": 0.5}, ("other", 1): {}})
-    assert table == {"eps": [None, None, None], "depth": [None, 1, 2]}
-
-
-def test_a_text_that_looks_like_the_key_is_none():
-    assert typed_columns(("law", 1, "a1", {"note": '"eps": 3, "mode":'}))["eps"] == [0.5]
-
-
-def test_without_added_parameters_nothing_is_filled_in():
-    assert typed_columns(("law", 1, "a1", {"depth": 2}), added={}) == {"depth": [2]}
+    assert table == {"eps": [None, None, None], "depth": [None, 1, 2]}, "null is a value"
 
 
 @pytest.mark.parametrize("values", [[[], None], [[], [None]], [[None, None], [], None]])
