@@ -1,1 +1,1 @@
-"""The tasks `ufm` and `mufm`: the unconstrained features model, free or held to its input, and their exact optima."""
+"""The tasks `ufm`, `mufm` and `dufm`: features as parameters, free, held to their input or deep, and their optima."""

@@ -36,8 +36,8 @@ class UnconstrainedDescent(HandGradientTrainer):
 
     network: UnconstrainedLayers
 
-    def __init__(self, *given: Any, descent: Descent, inputs_TND: Tensor, start_TP: Tensor):
-        super().__init__(*given, start_TP=start_TP)
+    def __init__(self, *arguments: Any, descent: Descent, inputs_TND: Tensor, start_TP: Tensor):
+        super().__init__(*arguments, start_TP=start_TP)
         self._descent = descent
         self.untrained = {INPUTS: inputs_TND.to(self.theta_TP)}
 
@@ -77,11 +77,11 @@ class UnconstrainedDescent(HandGradientTrainer):
     def _descend(self) -> Tensor:
         loss_T, error_TNK = self._errors(self._features[-1].bmm(self._weight_TKD.mT))
         # a simultaneous step: use the values before it
-        ways = self._ways()
+        changes = self._changes()
         of_weight_TKD = error_TNK.mT.bmm(self._features[-1])
         self._features[-1].sub_(error_TNK.bmm(self._weight_TKD).mul_(self._rate_features))
-        for way_TND, before, after in zip(ways, [None, *self._features[:-1]], self._features, strict=True):
-            pull_TND = way_TND.mul_(self._pull)
+        for change_TND, before, after in zip(changes, [None, *self._features[:-1]], self._features, strict=True):
+            pull_TND = change_TND.mul_(self._pull)
             after.sub_(pull_TND)
             if before is not None:
                 before.add_(pull_TND)
@@ -103,8 +103,8 @@ class UnconstrainedDescent(HandGradientTrainer):
         correct_T = (logits_TNK.argmax(-1) == self.labels_N).double().mean(1)
         decay_T11, proximity_T11 = self._factors()
         objective_T = loss_T.double() + (decay_T11 * named[WEIGHT].square()).sum((1, 2)).double() / 2
-        for way_TND in self._ways():
-            objective_T = objective_T + (proximity_T11 * way_TND.square()).sum((1, 2)).double() / 2
+        for change_TND in self._changes():
+            objective_T = objective_T + (proximity_T11 * change_TND.square()).sum((1, 2)).double() / 2
         squares_T = sum(gradient.double().square().sum((1, 2)) for gradient in gradients.values())
         assert isinstance(squares_T, Tensor)
         return Evaluation(loss_T.double(), objective_T, correct_T, squares_T.sqrt())
@@ -116,14 +116,14 @@ class UnconstrainedDescent(HandGradientTrainer):
         loss_T, error_TNK = self._errors(h_TND.bmm(weight_TKD.mT))
         error_TNK = error_TNK / len(self.x_NI)
         decay_T11, proximity_T11 = self._factors()
-        pulls = [proximity_T11 * way_TND for way_TND in self._ways()]
+        pulls = [proximity_T11 * change_TND for change_TND in self._changes()]
         gradients = {WEIGHT: error_TNK.mT.bmm(h_TND) + decay_T11 * weight_TKD}
         for name, pull_TND, after_TND in zip(self.network.feature_names(), pulls, [*pulls[1:], None], strict=True):
             gradients[name] = pull_TND if after_TND is None else pull_TND - after_TND
         gradients[self.network.feature_names()[-1]] += error_TNK.bmm(weight_TKD)
         return loss_T, gradients
 
-    def _ways(self) -> list[Tensor]:
+    def _changes(self) -> list[Tensor]:
         """Return the change of features in each block, [T, N, D]."""
         return [after - before for before, after in zip(self._before, self._features, strict=True)]
 
