@@ -18,12 +18,12 @@ from depthrate.orchestrator.report.curve_groups import (
 )
 from depthrate.orchestrator.report.plot import (
     DASHES,
-    GREY,
     MAX_GROUPS,
     MAX_POINTS,
     Axes,
     Plot,
     Trace,
+    legend_entry,
     make_layout,
     make_trace,
     omission_notes,
@@ -84,11 +84,10 @@ def _line_keys(by: list[str], colours: dict[tuple[str, ...], str], dashes: dict[
     keys = []
     for index, (key, colour) in enumerate(colours.items()):
         names = [escape_for_plotly(value) for value in key]
-        keys += [make_trace([None], [None], f"g{index}", name=name, line={"color": colour}) for name in names]
+        keys += [legend_entry(name, f"g{index}", color=colour) for name in names]
     if len(dashes) > 1:
         for key, dash in dashes.items():
-            text = escape_for_plotly(setting_text(by[1:], key))
-            keys.append(make_trace([None], [None], "dashes", name=text, line={"color": GREY, "dash": dash}))
+            keys.append(legend_entry(escape_for_plotly(setting_text(by[1:], key)), "dashes", dash=dash))
     return keys
 
 

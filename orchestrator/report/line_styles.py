@@ -6,9 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
+
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.report.curve_groups import SWEEP_COLUMN, sort_key, spread_alike, unique
-from depthrate.orchestrator.report.plot import viridis
+from depthrate.orchestrator.report.curve_groups import (
+    SWEEP_COLUMN,
+    group_trials,
+    sort_key,
+    spread,
+    spread_alike,
+    unique,
+)
+from depthrate.orchestrator.report.plot import MAX_GROUPS, omission_notes, viridis
 from depthrate.orchestrator.report.text import value_text
 
 STYLES = (("solid", "circle"), ("dash", "diamond"))
@@ -34,6 +43,16 @@ def assign_line_styles(groups: Sequence[Mapping[str, Any]], sweeps: Sequence[Any
     colours = dict(zip(unique(hued), viridis(len(unique(hued))), strict=True))
     styles = [STYLES[sweeps.index(group.get(SWEEP_COLUMN)) % len(STYLES)] for group in groups]
     return [LineStyle(colours[hue], *style) for hue, style in zip(hued, styles, strict=True)]
+
+
+def colour_groups(
+    trials: pd.DataFrame, rows: pd.DataFrame, by: list[str], noun: str = "settings"
+) -> tuple[list[tuple[tuple[str, ...], pd.DataFrame, str]], list[str]]:
+    """Return (values of `by`, rows, colour) of at most MAX_GROUPS groups, and a note on omitted groups."""
+    groups = group_trials(trials, rows, by)
+    shown = spread(groups, MAX_GROUPS)
+    coloured = [(key, part, colour) for (key, part), colour in zip(shown, viridis(len(shown)), strict=True)]
+    return coloured, omission_notes(len(shown), len(groups), noun=noun)
 
 
 def curve_sweeps(curves: Sequence[FittedCurve]) -> list[Any]:

@@ -1,7 +1,6 @@
 """Describe figures once, for plotly in the page and matplotlib in files (`report.drawing`).
 
-A description has plotly's form, restricted to features of both libraries: colours are `#rrggbb` with a separate opacity, and
-dashes and markers are named here.
+A description has plotly's form, restricted to what `drawing.draw` renders too: colours are `#rrggbb` with a separate opacity.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -26,10 +25,6 @@ GREY = "#777777"
 """Colour of reference lines."""
 DASHES = ("solid", "dash", "dot", "dashdot")
 """Dashes of different lines, in this order."""
-LINE_STYLES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-.", "longdashdot": (0, (8, 2, 1, 2))}
-"""Allowed dashes: plotly's name -> matplotlib's pattern."""
-MARKERS = {"circle": "o", "circle-open": "o", "diamond": "D", "triangle-up": "^"}
-"""Allowed markers: plotly's name -> matplotlib's."""
 MAX_GROUPS = 12
 PHONE_WIDTH = 352
 """Width of a figure on a phone, in pixels."""
@@ -43,6 +38,8 @@ AXIS_LETTERS = 30
 """Maximum number of letters in a line of a vertical axis title, for the lowest figure."""
 MAX_POINTS = 20_000
 """Maximum number of points in one figure."""
+MAX_NUMBERED_COLUMNS = 8
+"""Maximum number of columns of a heat map with numbers in its cells. With more they are too small."""
 STEP_FORMATS = [
     {"dtickrange": ends, "value": f".{decimals}f"}
     for decimals in range(1, 7)
@@ -115,26 +112,32 @@ class Plot:
 
 def make_trace(x: Iterable[Any], y: Iterable[Any], group: str, *, name: str | None = None, **style: Any) -> Trace:
     """Return a trace, by default a line. Named traces appear in the legend."""
-    _check_style(style)
     shared = {"type": "scatter", "x": _json_numbers(x), "y": _json_numbers(y), "mode": "lines", "hoverinfo": "skip"}
     return shared | {"legendgroup": group, "showlegend": name is not None, "name": name or ""} | style
 
 
-def _check_style(style: Mapping[str, Any]) -> None:
-    """Assert that both renderers support a style."""
-    for name, value in style.items():
-        if isinstance(value, Mapping):
-            _check_style(value)
-        elif name.endswith("color"):
-            assert re.fullmatch("#[0-9a-f]{6}", value), f"{name} {value!r} is not #rrggbb"
-        else:
-            assert name != "dash" or value in LINE_STYLES, value
-            assert name != "symbol" or value in MARKERS, value
+def legend_entry(name: str, group: str, **line: Any) -> Trace:
+    """Return a trace without points that adds a line to the legend, by default a grey one."""
+    return make_trace([None], [None], group, name=name, line={"color": GREY} | line)
 
 
-def _json_numbers(values: Iterable[Any]) -> list[float | None]:
+def dots(
+    x: Iterable[Any], y: Iterable[Any], group: str, colour: str, opacity: float, *, size: int = 5, **style: Any
+) -> Trace:
+    """Return points without lines. `style` is of their markers."""
+    marker = {"color": colour, "size": size, "opacity": opacity} | style
+    return make_trace(x, y, group, mode="markers", marker=marker)
+
+
+def band(x: Sequence[Any], low: Sequence[Any], high: Sequence[Any], group: str, colour: str, opacity: float) -> Trace:
+    """Return the area between two lines."""
+    style: dict[str, Any] = {"fill": "toself", "fillcolor": colour, "opacity": opacity, "line": {"width": 0}}
+    return make_trace([*x, *reversed(x)], [*high, *reversed(low)], group, **style)
+
+
+def _json_numbers(values: Iterable[Any], digits: int = 9) -> list[float | None]:
     """Convert to JSON numbers. Nine digits are finer than a pixel, even on an axis from 1 to 1.00001."""
-    return [float(f"{value:.9g}") if is_finite(value) else None for value in values]
+    return [float(f"{value:.{digits}g}") if is_finite(value) else None for value in values]
 
 
 def make_layout(axes: Axes, y_values: Iterable[float], *, legend: Iterable[str] = ()) -> dict[str, Any]:
@@ -211,17 +214,32 @@ def _rgb(colour: str) -> list[int]:
     return [int(colour[start : start + 2], 16) for start in (1, 3, 5)]
 
 
-def heat_map_trace(
-    values: list[list[float | None]], limits: tuple[float, float], colours: Any, label: str, *, tick_format: str = ""
+def heat_map(
+    values_YX: np.ndarray,
+    label: str,
+    low: float | None = None,
+    *,
+    high: float | None = None,
+    colours: Any = "Viridis",
+    tick_format: str = "",
+    digits: int = 6,
+    has_numbers: bool = True,
 ) -> Trace:
-    """Return plotly's heat map of values row by row, with a colour bar."""
-    return {
+    """Return plotly's heat map of values row by row, with a colour bar.
+
+    Args:
+        low: Lower end of the colours. Default: the smallest value. `high` likewise.
+        has_numbers: Whether the cells have numbers if there are few columns.
+    """
+    finite = values_YX[np.isfinite(values_YX)]
+    z = [_json_numbers(row, digits) for row in values_YX]
+    trace = {
         "type": "heatmap",
-        "x": list(range(len(values[0]))),
-        "y": list(range(len(values))),
-        "z": values,
-        "zmin": limits[0],
-        "zmax": limits[1],
+        "x": list(range(len(z[0]))),
+        "y": list(range(len(z))),
+        "z": z,
+        "zmin": float(finite.min()) if low is None else low,
+        "zmax": float(finite.max()) if high is None else high,
         "colorscale": colours,
         "showlegend": False,
         "name": "",
@@ -234,6 +252,10 @@ def heat_map_trace(
             "title": {"text": escape_for_plotly(label), "side": "right"},
         },
     }
+    if has_numbers and len(z[0]) <= MAX_NUMBERED_COLUMNS:
+        text = [["" if value is None else f"{value:.3g}" for value in row] for row in z]
+        trace |= {"text": text, "texttemplate": "%{text}"}
+    return trace
 
 
 def omission_notes(

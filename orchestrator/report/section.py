@@ -15,8 +15,10 @@ def _nothing(data: ReportData) -> str:
 
 @dataclass(frozen=True)
 class ReportSection:
-    """Figures of one module. `figures.SECTIONS` lists all sections."""
+    """Figures of one module, which calls it SECTION."""
 
+    place: int
+    """Position on the page. Sections are sorted by it."""
     section: str
     """Heading on the page. Consecutive sections with one heading share it."""
     draw: Callable[[ReportData], list[Plot]]

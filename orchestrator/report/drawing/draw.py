@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import colorsys
+import html
 import io
+import itertools
 import re
 import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from depthrate.orchestrator.report.drawing.axis_labels import label
 from depthrate.orchestrator.report.drawing.style import SCREEN, FigureStyle
-from depthrate.orchestrator.report.drawing.svg_text import merge_letters
-from depthrate.orchestrator.report.plot import LINE_STYLES, MARKERS, Plot, Trace
+from depthrate.orchestrator.report.plot import Plot, Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 FORMATS: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None}}
 """Format -> metadata to omit, so that a file's bytes depend only on the plot."""
+LINE_STYLES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-.", "longdashdot": (0, (8, 2, 1, 2))}
+"""Plotly's name of a dash -> matplotlib's pattern."""
+MARKERS = {"circle": "o", "circle-open": "o", "diamond": "D", "triangle-up": "^"}
+"""Plotly's name of a marker -> matplotlib's."""
 PNG_DPI = 200
 MAX_LEGEND = 60
 """Maximum number of characters in a legend line. A legend must not be wider than the figure."""
@@ -30,6 +34,11 @@ INSIDE_WIDTH = 0.8
 BELOW_HEIGHT = 0.4
 """Height of a legend below the axes, as a share of the figure, above which the figure grows."""
 MAX_COLUMNS = 6
+_RAISED = re.compile(r"<sup>([^<]*)</sup>")
+_NUMBER = re.compile(r"[−+\d.]+")
+_TEXT = re.compile(r"<text>\s*((?:<tspan [^>]*>[^<]*</tspan>\s*)+)</text>")
+_SPAN = re.compile(r'<tspan x="([^"]*)" y="([^"]*)" style="([^"]*)">([^<]*)</tspan>')
+_FAMILY = re.compile(r"font-family: ('[^',;\"]*')")
 
 
 def draw(plot: Plot, style: FigureStyle = SCREEN, formats: Sequence[str] = ("svg", "pdf")) -> dict[str, bytes]:
@@ -50,20 +59,15 @@ def draw(plot: Plot, style: FigureStyle = SCREEN, formats: Sequence[str] = ("svg
             axes.grid(visible=False)
         else:
             _add_legend(figure, axes, plot.layout, style)
-        _fix_layout(figure)
+        engine = figure.get_layout_engine()
+        assert engine is not None
+        engine.execute(figure)  # once for all files: with an engine, each file would render the figure twice more
+        figure.set_layout_engine(None)
         for file_format in formats:
             sink = io.BytesIO()
             figure.savefig(sink, format=file_format, metadata=FORMATS[file_format], dpi=PNG_DPI)
             files[file_format] = sink.getvalue()
-    return files | ({"svg": merge_letters(files["svg"].decode()).encode()} if "svg" in files else {})
-
-
-def _fix_layout(figure: Figure) -> None:
-    """Compute the layout once for all files. With a layout engine, each file would render the figure twice more."""
-    engine = figure.get_layout_engine()
-    assert engine is not None
-    engine.execute(figure)
-    figure.set_layout_engine(None)
+    return files | ({"svg": _merge_letters(files["svg"].decode()).encode()} if "svg" in files else {})
 
 
 def _draw_trace(figure: Figure, axes: Axes, trace: Trace, style: FigureStyle) -> None:
@@ -156,11 +160,56 @@ def _inverted(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _inverted(part) for name, part in value.items()}
     if isinstance(value, str) and re.fullmatch("#[0-9a-f]{6}", value):
-        rgb = _invert_lightness([int(value[start : start + 2], 16) / 255 for start in (1, 3, 5)])
+        hue, lightness, saturation = colorsys.rgb_to_hls(*(int(value[at : at + 2], 16) / 255 for at in (1, 3, 5)))
+        rgb = colorsys.hls_to_rgb(hue, 1 - lightness, saturation)
         return "#" + "".join(f"{round(255 * channel):02x}" for channel in rgb)
     return value
 
 
-def _invert_lightness(rgb: Sequence[float]) -> tuple[float, ...]:
-    hue, lightness, saturation = colorsys.rgb_to_hls(*rgb)
-    return colorsys.hls_to_rgb(hue, 1 - lightness, saturation)
+def label(text: str, style: FigureStyle) -> str:
+    """Convert a label: exponents become superscripts, users' signs stay. In a paper, `weight_decay` becomes weight decay."""
+    parts = []
+    for index, part in enumerate(_RAISED.split(text.replace("<br>", "\n"))):
+        text = html.unescape(part)
+        if index % 2 and _NUMBER.fullmatch(text):
+            parts.append(f"$^{{{text.replace('−', '-')}}}$")
+            continue
+        text = f"{'^' * (index % 2)}{text}".replace("$", r"\$")
+        is_name = style.is_paper and not index % 2
+        parts.append(re.sub(r"(?<=[^\W_])_(?=[^\W_])", " ", text) if is_name else text)
+    return "".join(parts).strip()
+
+
+def plain(text: str) -> str:
+    """Convert a label for data files: without markup, exponents after a caret."""
+    return html.unescape(_RAISED.sub(r"^\1", text).replace("<br>", " ")).strip()
+
+
+def _merge_letters(svg: str) -> str:
+    """Merge adjacent letters of one style into one text, from left to right. matplotlib writes single letters."""
+    return _TEXT.sub(lambda match: f"<text>{_merged_spans(match[1], svg)}</text>", svg)
+
+
+def _merged_spans(spans: str, svg: str) -> str:
+    letters = [
+        (float(x), float(y), style, letter)
+        for places, y, style, text in _SPAN.findall(spans)
+        for x, letter in zip(places.split(), html.unescape(text), strict=True)
+    ]
+    letters.sort(key=lambda letter: letter[0])
+    runs, at = [], None
+    for (y, style), run in itertools.groupby(letters, key=lambda letter: letter[1:3]):
+        run_letters = list(run)
+        text = html.escape("".join(letter for *_, letter in run_letters).replace("\u00a0", " "), quote=False)
+        # only the first run has a position, so that runs do not overlap in a viewer without the font
+        place = f'x="{run_letters[0][0]:g}" y="{y:g}"' if at is None else f'dy="{y - at:g}"'
+        runs.append(f'<tspan {place} style="{_with_fallbacks(style, svg)}" xml:space="preserve">{text}</tspan>')
+        at = y
+    return "".join(runs)
+
+
+def _with_fallbacks(style: str, svg: str) -> str:
+    """Add the fallback fonts that other texts of the SVG list after the same font."""
+    family = _FAMILY.search(style)
+    fonts = family and re.search(f'font-family: ({re.escape(family[1])}, [^;"]*)', svg)
+    return _FAMILY.sub(lambda _: f"font-family: {fonts[1]}", style) if fonts else style

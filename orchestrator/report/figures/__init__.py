@@ -1,15 +1,14 @@
-"""Figures of the report, one module per section. To add a section, write its module and extend SECTIONS."""
+"""Figures of the report, one module per section. A module with a `SECTION` is a section: nothing else lists it."""
 
 from __future__ import annotations
 
-from depthrate.orchestrator.report.figures.declared import DECLARED
-from depthrate.orchestrator.report.figures.fits import FIT_SECTION
-from depthrate.orchestrator.report.figures.infinite_depth import LIMITS
-from depthrate.orchestrator.report.figures.layers import LAYERS
-from depthrate.orchestrator.report.figures.matrices import MATRICES
-from depthrate.orchestrator.report.figures.requested import REQUESTED
-from depthrate.orchestrator.report.figures.training import TRAINING
-from depthrate.orchestrator.report.figures.vectors import VECTORS
+import pkgutil
+from importlib import import_module
 
-SECTIONS = [FIT_SECTION, LIMITS, REQUESTED, DECLARED, TRAINING, LAYERS, VECTORS, MATRICES]
+from depthrate.orchestrator.report.section import ReportSection
+
+_MODULES = [import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+SECTIONS: list[ReportSection] = sorted(
+    (module.SECTION for module in _MODULES if hasattr(module, "SECTION")), key=lambda section: section.place
+)
 """Sections in the order of the page."""

@@ -16,15 +16,17 @@ from depthrate.orchestrator.report.curve_groups import (
     thin_indices,
     unique,
 )
-from depthrate.orchestrator.report.figures.layer_paths import path_plots
+from depthrate.orchestrator.report.figures.layer_paths import layer_maps, path_plot, trade_off_plot
+from depthrate.orchestrator.report.line_styles import colour_groups
 from depthrate.orchestrator.report.plot import (
     MAX_GROUPS,
     Axes,
     Plot,
     Trace,
+    dots,
+    legend_entry,
     make_layout,
     make_trace,
-    omission_notes,
     value_ticks,
     viridis,
 )
@@ -33,7 +35,15 @@ from depthrate.orchestrator.report.section import ReportSection
 from depthrate.orchestrator.report.tables import verdict_table
 from depthrate.orchestrator.report.text import escape, escape_for_plotly
 from depthrate.tasks.fits.proportions import wilson_interval
-from depthrate.tasks.panel import ProfilePanel, ScatterPanel, SharePanel, VerdictPanel
+from depthrate.tasks.panel import (
+    LayerMapPanel,
+    PathPanel,
+    ProfilePanel,
+    ScatterPanel,
+    SharePanel,
+    TradeOffPanel,
+    VerdictPanel,
+)
 
 MAX_SCATTERS = 6
 """Maximum number of settings with a figure of points."""
@@ -46,17 +56,21 @@ LABEL_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9
 
 def declared_plots(data: ReportData) -> list[Plot]:
     """Plot the task's panels, in order."""
-    plots: list[Plot] = []
+    plots: list[Plot | None] = []
     for panel in data.panels:
         if isinstance(panel, ScatterPanel):
             plots += _scatter_plots(data, panel)
+        elif isinstance(panel, LayerMapPanel):
+            plots += layer_maps(data, panel)
         elif isinstance(panel, ProfilePanel):
-            plots += [plot] if (plot := _profile_plot(data, panel)) is not None else []
+            plots.append(_profile_plot(data, panel))
         elif isinstance(panel, SharePanel):
-            plots += [plot] if (plot := _share_plot(data, panel)) is not None else []
-        elif not isinstance(panel, VerdictPanel):
-            plots += path_plots(data, panel)
-    return plots
+            plots.append(_share_plot(data, panel))
+        elif isinstance(panel, PathPanel):
+            plots.append(path_plot(data, panel))
+        elif isinstance(panel, TradeOffPanel):
+            plots.append(trade_off_plot(data, panel))
+    return [plot for plot in plots if plot is not None]
 
 
 def _scatter_plots(data: ReportData, panel: ScatterPanel) -> list[Plot]:
@@ -81,11 +95,9 @@ def _scatter_plot(panel: ScatterPanel, points: pd.DataFrame, setting: str) -> Pl
         traces = []
         for label, colour in zip(labels, colours, strict=False):
             part = at_step[at_step["label"] == label]
-            marker = {"color": colour, "size": 5, "opacity": 0.6}
             name = escape_for_plotly(f"{panel.group} {label}")
-            traces.append(
-                make_trace(part["x"], part["y"], name, name=name, mode="markers", marker=marker, hoverinfo="x+y")
-            )
+            trace = dots(part["x"], part["y"], name, colour, 0.6)
+            traces.append(trace | {"name": name, "showlegend": True, "hoverinfo": "x+y"})
         return traces
 
     layout = make_layout(Axes("x", "y", *panel.axes, x_log=False, y_log=False), [])
@@ -115,11 +127,10 @@ def _profile_plot(data: ReportData, panel: ProfilePanel) -> Plot | None:
     predicted = dict(finite_arrays(data.trials, data.lists, panel.predicted)) if panel.predicted else {}
     if not measured:
         return None
-    groups = group_trials(data.trials, pd.DataFrame({"trial_id": list(measured)}), data.settings)
-    shown = spread(groups, MAX_GROUPS)
+    groups, omissions = colour_groups(data.trials, pd.DataFrame({"trial_id": list(measured)}), data.settings)
     metric = data.measurement(panel.measurement)
     traces: list[Trace] = []
-    for (key, part), colour in zip(shown, viridis(len(shown)), strict=True):
+    for key, part, colour in groups:
         ids = list(part["trial_id"])
         name = escape_for_plotly(setting_text(data.settings, key) or "measured")
         for trial_id in spread(ids, MAX_GROUPS) if len(ids) > 1 else []:
@@ -130,13 +141,12 @@ def _profile_plot(data: ReportData, panel: ProfilePanel) -> Plot | None:
         if theory:
             traces.append(_profile(mean_array(theory), name, line={"color": colour, "width": 2, "dash": "dash"}))
     if predicted:
-        traces.append(make_trace([None], [None], "theory", name="predicted", line={"color": "#777777", "dash": "dash"}))
+        traces.append(legend_entry("predicted", "theory", dash="dash"))
     values = [value for trace in traces for value in trace["y"] if value]
     if not values:
         return None
     layout = make_layout(Axes("index", "value", metric.entry, metric.label, x_log=True, y_log=True), values)
-    notes = [f"{metric.doc[:1].upper()}{metric.doc[1:]}. Last layer, last step."]
-    notes += omission_notes(len(shown), len(groups), noun="settings")
+    notes = [f"{metric.doc[:1].upper()}{metric.doc[1:]}. Last layer, last step.", *omissions]
     return Plot(metric.label, traces, layout, notes)
 
 
@@ -149,10 +159,9 @@ def _share_plot(data: ReportData, panel: SharePanel) -> Plot | None:
         data.results[["trial_id", panel.measurement]].dropna().merge(data.trials[["trial_id", *dict.fromkeys(names)]])
     )
     settings = [name for name in data.settings if name != panel.x]
-    groups = group_trials(data.trials, rows, settings)
-    shown = spread(groups, MAX_GROUPS)
+    groups, omissions = colour_groups(data.trials, rows, settings)
     traces: list[Trace] = []
-    for (key, part), colour in zip(shown, viridis(len(shown)), strict=True):
+    for key, part, colour in groups:
         traces += _share_traces(panel, part, escape_for_plotly(setting_text(settings, key) or "measured"), colour)
     if not traces:
         return None
@@ -162,15 +171,14 @@ def _share_plot(data: ReportData, panel: SharePanel) -> Plot | None:
     layout["xaxis"] |= value_ticks(rows[panel.x]) if log else {}
     notes = [
         "At the last step. Bars: 95 % Wilson intervals over the observations of all trials, too narrow if trials differ. "
-        "Dots: trials."
+        "Dots: trials.",
+        *omissions,
     ]
-    notes += omission_notes(len(shown), len(groups), noun="settings")
     return Plot(f"{label} against {panel.x}", traces, layout, notes)
 
 
 def _share_traces(panel: SharePanel, part: pd.DataFrame, name: str, colour: str) -> list[Trace]:
-    dots = {"color": colour, "size": 5, "opacity": 0.3}
-    traces = [make_trace(part[panel.x], part[panel.measurement], name, mode="markers", marker=dots)]
+    traces = [dots(part[panel.x], part[panel.measurement], name, colour, 0.3)]
     places: list[float] = []
     shares: list[float] = []
     for x in sorted(part[panel.x].unique()):
@@ -207,4 +215,4 @@ def _lead(data: ReportData) -> str:
     )
 
 
-DECLARED = ReportSection("Collapse and theory", declared_plots, _lead, tables=_tables)
+SECTION = ReportSection(40, "Collapse and theory", declared_plots, _lead, tables=_tables)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,7 +12,6 @@ import pandas as pd
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import adequate_power, preferred_model
 from depthrate.orchestrator.report.curve_groups import thin_indices
-from depthrate.orchestrator.report.figures.residuals import residual_plot
 from depthrate.orchestrator.report.line_styles import LineStyle, assign_line_styles, curve_sweeps, select_curves
 from depthrate.orchestrator.report.plot import (
     GREY,
@@ -23,6 +21,9 @@ from depthrate.orchestrator.report.plot import (
     Axes,
     Plot,
     Trace,
+    band,
+    dots,
+    legend_entry,
     log_range,
     make_layout,
     make_trace,
@@ -53,19 +54,14 @@ LEAST_DECAY = 0.2
 """Minimum exponent of the fastest curve for the reference lines."""
 
 
-def fit_plots(data: ReportData) -> list[Plot]:
-    """Plot one log-log figure per metric and x, one colour per group, and the residuals."""
-    return rate_plots(data.fits)
-
-
 def rate_plots(curves: Sequence[FittedCurve]) -> list[Plot]:
-    """Plot one log-log figure per metric and x of the curves, and the residuals."""
+    """Plot one log-log figure per metric and x, one colour per group, and the residuals."""
     figures: dict[tuple[str, str], list[FittedCurve]] = {}
     for curve in curves:
         figures.setdefault((curve_label(curve), curve.x), []).append(curve)
     plots = []
     for (label, x), group in figures.items():
-        plots += [_fit_plot(label, x, group), residual_plot(group)]
+        plots += [_fit_plot(label, x, group), _residual_plot(label, x, group)]
     return [plot for plot in plots if plot is not None]
 
 
@@ -82,8 +78,7 @@ def _fit_plot(label: str, x: str, curves: list[FittedCurve]) -> Plot | None:
         traces += _point_traces(curve, points, style, f"g{index}", MAX_POINTS // len(shown))
         traces += _fit_traces(curve, points, style, f"g{index}", names_rival=len(shown) <= NAMED_RIVALS)
     if len(shown) > NAMED_RIVALS and any(trace.get("meta") == "rival" for trace in traces):
-        grey = {"color": GREY, "dash": "dot", "width": 2}
-        traces.append(make_trace([None], [None], "rivals", name="another model, preferred by AICc", line=grey))
+        traces.append(legend_entry("another model, preferred by AICc", "rivals", dash="dot", width=2))
     x_values = pd.concat([points["x"] for _, points in shown]).astype(float)
     means, x_max = _mean_table(shown[0][1]), float(x_values.max())
     y_range = _extend_range(log_range([y for trace in traces for y in trace["y"] if y], 0.07), means, x_max, slopes)
@@ -120,26 +115,29 @@ def _positive_points(curve: FittedCurve) -> pd.DataFrame:
 def _point_traces(curve: FittedCurve, points: pd.DataFrame, style: LineStyle, group: str, budget: int) -> list[Trace]:
     """Return one group's band, points and mean."""
     means = _mean_table(points)
-    thin = points.sort_values(["x", "y"]).iloc[thin_indices(len(points), budget)]
-    pairs = zip(thin["seed"], thin["trial_id"], strict=True)
-    hover = [f"seed {escape_for_plotly(seed)}, trial {escape_for_plotly(trial)}" for seed, trial in pairs]
-    colour = style.colour
-    dots = {"color": colour, "size": 5, "opacity": 0.5, "symbol": style.symbol}
-    line = {"color": colour, "width": 1, "dash": style.dash}
+    colour, line = style.colour, {"color": style.colour, "width": 1, "dash": style.dash}
     ring = {"size": 8, "symbol": style.symbol, "line": {"color": "#ffffff", "width": 1}}
     unconverged = points[points["trial_id"].isin(list(curve.unconverged))]
     open_dots = {"color": colour, "size": 9, "symbol": "circle-open", "line": {"width": 1.2}}
     traces = [
-        make_trace(thin["x"], thin["y"], group, mode="markers", marker=dots, text=hover, hoverinfo="x+y+text"),
+        _trial_dots(points, "y", style, group, budget),
         make_trace(means["x"], means["mean"], group, mode="lines+markers", line=line, marker=ring, hoverinfo="x+y"),
     ]
     if len(unconverged):
         traces.append(make_trace(unconverged["x"], unconverged["y"], group, mode="markers", marker=open_dots))
     if (means["count"] > 1).any():
-        x, y = [*means["x"], *means["x"][::-1]], [*means["high"], *means["low"][::-1]]
-        band: dict[str, Any] = {"fill": "toself", "fillcolor": colour, "opacity": 0.15, "line": {"width": 0}}
-        traces.insert(0, make_trace(x, y, group, **band))
+        x, low, high = (means[name].tolist() for name in ("x", "low", "high"))
+        traces.insert(0, band(x, low, high, group, colour, 0.15))
     return traces
+
+
+def _trial_dots(points: pd.DataFrame, y: str, style: LineStyle, group: str, budget: int) -> Trace:
+    """Return a dot per trial, named on hovering."""
+    thin = points.sort_values(["x", y]).iloc[thin_indices(len(points), budget)]
+    pairs = zip(thin["seed"], thin["trial_id"], strict=True)
+    hover = [f"seed {escape_for_plotly(seed)}, trial {escape_for_plotly(trial)}" for seed, trial in pairs]
+    trace = dots(thin["x"], thin[y], group, style.colour, 0.5, symbol=style.symbol)
+    return trace | {"text": hover, "hoverinfo": "x+y+text"}
 
 
 def _fit_traces(
@@ -150,7 +148,7 @@ def _fit_traces(
     x = np.geomspace(points["x"].min(), points["x"].max(), 50)
     if power is None:
         missing = "no power law fits" if curve.power else "no fit"
-        traces = [make_trace([None], [None], group, name=_legend_name(curve, missing), line=line)]
+        traces = [legend_entry(_legend_name(curve, missing), group, **line)]
     else:
         rate = f"{escape_for_plotly(x_text(curve.x))}<sup>{signed_text(-power.exponent, '.2f')}</sup>"
         if interval := interval_of(power):
@@ -190,7 +188,7 @@ def _slope_traces(means: pd.DataFrame, x_max: float, y_range: list[float], slope
     x0, y0 = _first_mean(means)
     y_bottom = 10 ** (y_range[0] + 0.05 * (y_range[1] - y_range[0]))  # space for the name above the axis
     line = {"color": GREY, "width": 1.2, "dash": "dash"}
-    traces = [make_trace([None], [None], "slopes", name="slopes −½ and −1", line=line)]
+    traces = [legend_entry("slopes −½ and −1", "slopes", **line)]
     for name, slope in slopes.items():
         x1 = min(x_max, x0 * (y0 / y_bottom) ** (1 / slope))
         if x1 > x0:
@@ -228,6 +226,40 @@ def _mean_table(points: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(table | {"high": np.exp(logs["mean"] + deviation), "count": logs["count"]}).reset_index()
 
 
+def _residual_plot(label: str, x: str, curves: Sequence[FittedCurve]) -> Plot | None:
+    """Plot log y minus the log of the fitted power law, for the curves of one metric and x, if any has a fit."""
+    shown = select_curves([curve for curve in curves if curve.power], MAX_GROUPS)
+    if not shown:
+        return None
+    traces: list[Trace] = []
+    styles = assign_line_styles([curve.by for curve in shown], curve_sweeps(curves))
+    for index, (curve, style) in enumerate(zip(shown, styles, strict=True)):
+        traces += _residual_traces(curve, style, f"g{index}", MAX_POINTS // len(shown))
+    x_values = pd.concat([curve.points["x"] for curve in shown]).astype(float)
+    ends = [float(x_values.min()), float(x_values.max())]
+    traces.append(make_trace(ends, [0, 0], "zero", line={"color": GREY, "width": 1.2, "dash": "dash"}))
+    axes = Axes("x", "y", minus_signs(shorten(x)), f"ln {label} − fit", x_log=True, y_log=False)
+    layout = make_layout(axes, [], legend=list(shown[0].by))
+    layout["xaxis"] |= value_ticks(x_values) | {"range": log_range(x_values, 0.05)}
+    return Plot(f"Residuals of {label} from the power law", traces, layout, [])
+
+
+def _residual_traces(curve: FittedCurve, style: LineStyle, group: str, budget: int) -> list[Trace]:
+    assert curve.power is not None
+    points = curve.points.astype({"x": float, "y": float})
+    points = points[(points["x"] > 0) & (points["y"] > 0)]
+    points = points.assign(residual=np.log(points["y"]) - np.log(predict(curve.power, points["x"].to_numpy())))
+    points = points[np.isfinite(points["residual"])]
+    means = points.groupby("x")["residual"].mean()
+    line = {"color": style.colour, "width": 1, "dash": style.dash}
+    name = escape_for_plotly(group_values(curve.by)) or None
+    ring = {"size": 8, "color": style.colour, "symbol": style.symbol, "line": {"color": "#ffffff", "width": 1}}
+    return [
+        _trial_dots(points, "residual", style, group, budget),
+        make_trace(means.index, means, group, name=name, mode="lines+markers", line=line, marker=ring),
+    ]
+
+
 def _lead(data: ReportData) -> str:
     return (
         "At the last step. Small dots: trials (ringed: unconverged). Triangles: excluded trials. Large dots and band: mean "
@@ -239,4 +271,4 @@ def _lead(data: ReportData) -> str:
 
 _SWEEP_STYLES = "Colours: groups. Discs and solid lines: first sweep. Diamonds and dashes: second sweep. "
 
-FIT_SECTION = ReportSection("Rates", fit_plots, _lead, "No fits yet.")
+SECTION = ReportSection(10, "Rates", lambda data: rate_plots(data.fits), _lead, "No fits yet.")

@@ -13,6 +13,8 @@ from depthrate.orchestrator.report.plot import (
     Axes,
     Plot,
     Trace,
+    dots,
+    legend_entry,
     log_range,
     make_layout,
     make_trace,
@@ -77,11 +79,10 @@ def _group_traces(
     data: ReportData, metric: Metric, part: pd.DataFrame, group: str, name: str, style: LineStyle
 ) -> list[Trace]:
     means = part.groupby("depth")[["value", "limit", "bound"]].mean().reset_index()
-    dots = {"color": style.colour, "size": 5, "opacity": 0.5, "symbol": style.symbol}
     line = {"color": style.colour, "width": 2, "dash": style.dash}
     dashed = {"color": GREY, "width": 1.2, "dash": "dash"}
     traces = [
-        make_trace(part["depth"], part["value"], group, mode="markers", marker=dots),
+        dots(part["depth"], part["value"], group, style.colour, 0.5, symbol=style.symbol),
         make_trace(means["depth"], means["value"], group, name=name, line=line),
         make_trace(means["depth"], means["limit"], "limit", line=dashed),
     ]
@@ -149,11 +150,7 @@ def _keys(traces: list[Trace], *, is_limit: bool) -> list[Trace]:
         "bound": ("the theorem's own bound", "longdashdot"),
     }
     drawn = {trace["legendgroup"] for trace in traces}
-    return [
-        make_trace([None], [None], group, name=name, line={"color": GREY, "width": 1.2, "dash": dash})
-        for group, (name, dash) in names.items()
-        if group in drawn
-    ]
+    return [legend_entry(name, group, width=1.2, dash=dash) for group, (name, dash) in names.items() if group in drawn]
 
 
 def _lead(data: ReportData) -> str:
@@ -172,4 +169,4 @@ def _bound_text(data: ReportData, metric: Metric) -> str:
     return "." if bound.isna().all() else ", dash-dotted the limit plus the theorem's bound, without a factor."
 
 
-LIMITS = ReportSection("Rates", limit_plots, _lead)
+SECTION = ReportSection(20, "Rates", limit_plots, _lead)

@@ -9,17 +9,17 @@ import pandas as pd
 
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.report.curve_groups import group_trials, setting_text, spread
-from depthrate.orchestrator.report.figures.requested_maps import heat_map
+from depthrate.orchestrator.report.line_styles import colour_groups
 from depthrate.orchestrator.report.plot import (
-    GREY,
-    MAX_GROUPS,
     Axes,
     Plot,
     Trace,
+    band,
+    dots,
+    heat_map,
+    legend_entry,
     make_layout,
     make_trace,
-    omission_notes,
-    viridis,
 )
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.report.text import escape_for_plotly
@@ -30,15 +30,7 @@ MAX_MAPS = 4
 """Maximum number of settings with a heat map."""
 
 
-def path_plots(data: ReportData, panel: PathPanel | LayerMapPanel | TradeOffPanel) -> list[Plot]:
-    """Plot a panel, if its columns are measured and its parameter varies."""
-    if isinstance(panel, LayerMapPanel):
-        return _layer_maps(data, panel)
-    plot = _path_plot(data, panel) if isinstance(panel, PathPanel) else _trade_off_plot(data, panel)
-    return [] if plot is None else [plot]
-
-
-def _path_plot(data: ReportData, panel: PathPanel) -> Plot | None:
+def path_plot(data: ReportData, panel: PathPanel) -> Plot | None:
     """Plot one colour per setting: the mean over trials by layer, their range as a band, and the mean prediction dashed."""
     columns = [panel.x, panel.measurement, panel.predicted]
     if not {*columns, "step", "layer"} <= set(data.metrics):
@@ -49,20 +41,18 @@ def _path_plot(data: ReportData, panel: PathPanel) -> Plot | None:
     frame = frame.dropna(subset=columns)
     metric = data.measurement(panel.measurement)
     is_log = metric.axis == "log" and bool((frame[columns[1:]] > 0).all().all())
-    groups = group_trials(data.trials, frame, data.settings)
-    shown = spread(groups, MAX_GROUPS)
     if frame.empty:
         return None
+    groups, omissions = colour_groups(data.trials, frame, data.settings)
     traces: list[Trace] = []
-    for (key, part), colour in zip(shown, viridis(len(shown)), strict=True):
+    for key, part, colour in groups:
         setting = setting_text(data.settings, key)
         traces += _path_traces(part, panel, escape_for_plotly(setting or "measured"), colour, is_log=is_log)
-    traces.append(make_trace([None], [None], "predicted", name="predicted", line={"color": GREY, "dash": "dash"}))
+    traces.append(legend_entry("predicted", "predicted", dash="dash"))
     label = data.measurement(panel.x).label
     layout = make_layout(Axes("x", "y", label, metric.label, x_log=False, y_log=is_log), frame[panel.measurement])
     notes = [f"Last step, {counted(frame['trial_id'].nunique(), 'trial')}. Bands: range over trials."]
-    notes.append(_error_note(frame, panel, metric, is_log=is_log))
-    notes += omission_notes(len(shown), len(groups), noun="settings")
+    notes += [_error_note(frame, panel, metric, is_log=is_log), *omissions]
     return Plot(f"{metric.label} along the path of features", traces, layout, notes)
 
 
@@ -70,20 +60,11 @@ def _path_traces(part: pd.DataFrame, panel: PathPanel, name: str, colour: str, *
     by_layer = part.groupby("layer")
     x = by_layer[panel.x].mean().tolist()
     low, high = by_layer[panel.measurement].min().tolist(), by_layer[panel.measurement].max().tolist()
-    band: dict[str, Any] = {"fill": "toself", "fillcolor": colour, "opacity": 0.2, "line": {"width": 0}}
-    line = {"color": colour, "width": 2}
+    means, line = _means(part, panel.measurement, is_log=is_log), {"color": colour, "width": 2}
+    style: dict[str, Any] = {"mode": "lines+markers", "line": line, "marker": {"size": 5}, "hoverinfo": "x+y"}
     return [
-        make_trace([*x, *reversed(x)], [*high, *reversed(low)], name, **band),
-        make_trace(
-            x,
-            _means(part, panel.measurement, is_log=is_log),
-            name,
-            name=name,
-            mode="lines+markers",
-            line=line,
-            marker={"size": 5},
-            hoverinfo="x+y",
-        ),
+        band(x, low, high, name, colour, 0.2),
+        make_trace(x, means, name, name=name, **style),
         make_trace(x, _means(part, panel.predicted, is_log=is_log), name, line=line | {"dash": "dash"}),
     ]
 
@@ -108,7 +89,8 @@ def _error_note(frame: pd.DataFrame, panel: PathPanel, metric: Metric, *, is_log
     return f"Between the ends the prediction of {metric.label} is off by {off:.3g} on average."
 
 
-def _layer_maps(data: ReportData, panel: LayerMapPanel) -> list[Plot]:
+def layer_maps(data: ReportData, panel: LayerMapPanel) -> list[Plot]:
+    """Plot a metric over steps and layers, one map per setting."""
     if panel.measurement not in data.layered or data.layered[panel.measurement].dropna().empty:
         return []
     metric = data.measurement(panel.measurement)
@@ -132,20 +114,17 @@ def _layer_map(data: ReportData, metric: Metric, key: tuple[str, ...], part: pd.
     return Plot(title, [heat_map(values, label)], layout, [f"Mean of {counted(part['trial_id'].nunique(), 'trial')}."])
 
 
-def _trade_off_plot(data: ReportData, panel: TradeOffPanel) -> Plot | None:
+def trade_off_plot(data: ReportData, panel: TradeOffPanel) -> Plot | None:
     """Plot one colour per setting: means over trials, joined along the parameter, and light dots for trials."""
     if panel.along not in data.settings or not {panel.x, panel.y} <= set(data.results):
         return None
     rows = data.results[["trial_id", panel.x, panel.y]].dropna()
     rows = rows.merge(data.trials[["trial_id", panel.along]])
     others = [name for name in data.settings if name not in (panel.along, "data_seed")]
-    groups = group_trials(data.trials, rows, others)
-    shown = spread(groups, MAX_GROUPS)
     traces: list[Trace] = []
-    for (key, part), colour in zip(shown, viridis(len(shown)), strict=True):
+    for key, part, colour in colour_groups(data.trials, rows, others)[0]:
         name = escape_for_plotly(setting_text(others, key) or "measured")
-        dots = {"color": colour, "size": 5, "opacity": 0.3}
-        traces.append(make_trace(part[panel.x], part[panel.y], name, mode="markers", marker=dots))
+        traces.append(dots(part[panel.x], part[panel.y], name, colour, 0.3))
         means = part.groupby(panel.along)[[panel.x, panel.y]].mean().sort_index()
         text = [escape_for_plotly(f"{panel.along} = {value:g}") for value in means.index]
         style = {"mode": "lines+markers", "line": {"color": colour, "width": 2}, "marker": {"size": 7}}

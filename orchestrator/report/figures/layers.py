@@ -33,4 +33,4 @@ def _lead(data: ReportData) -> str:
     return "At each trial's last step, from the first measured layer (left) to the last (right). Lines as above."
 
 
-LAYERS = ReportSection("Layers", layer_plots, _lead, "No metrics of several layers yet.")
+SECTION = ReportSection(60, "Layers", layer_plots, _lead, "No metrics of several layers yet.")

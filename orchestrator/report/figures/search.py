@@ -8,6 +8,7 @@ from depthrate.orchestrator.report.plot import (
     Axes,
     Plot,
     Trace,
+    dots,
     log_range,
     make_layout,
     make_trace,
@@ -43,9 +44,8 @@ def _plot(states: Sequence[StudyState], name: str, x_log: bool) -> Plot | None:
     for (state, points), colour in zip(drawn, viridis(len(drawn)), strict=True):
         group, label = state.study.study_id, escape_for_plotly(state.study.label() or "proposals")
         ordered = sorted(points)
-        dots = {"color": colour, "size": 6, "opacity": 0.7}
-        x, y = [x for x, _, _ in ordered], [y for _, y, _ in ordered]
-        traces.append(make_trace(x, y, group, name=label, mode="markers", marker=dots, hoverinfo="x+y"))
+        trace = dots([x for x, _, _ in ordered], [y for _, y, _ in ordered], group, colour, 0.7, size=6)
+        traces.append(trace | {"name": label, "showlegend": True, "hoverinfo": "x+y"})
         best = [(x, y) for x, y, number in points if number in state.best()]
         ring = {"color": colour, "size": 14, "symbol": "circle-open", "line": {"width": 2.5}}
         traces.append(make_trace([x for x, _ in best], [y for _, y in best], group, mode="markers", marker=ring))

@@ -9,7 +9,7 @@ import pandas as pd
 
 from depthrate.orchestrator.report.curve_groups import splits
 from depthrate.orchestrator.report.line_plot import line_groups, lines_plot
-from depthrate.orchestrator.report.plot import GREY, MAX_GROUPS, Axes, Plot, Trace, make_trace
+from depthrate.orchestrator.report.plot import GREY, MAX_GROUPS, Axes, Plot, Trace, legend_entry, make_trace
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.report.section import ReportSection
 from depthrate.orchestrator.report.text import escape
@@ -46,7 +46,7 @@ def _limit_traces(frame: pd.DataFrame, metric: Metric) -> list[Trace]:
     line = {"color": GREY, "width": 1.2, "dash": "dash"}
     traces = [make_trace(ends, [limit, limit], "limit", line=line) for limit in distinct[:MAX_GROUPS]]
     if traces:
-        traces.append(make_trace([None], [None], "limit", name="limit (or lower bound) for infinite depth", line=line))
+        traces.append(legend_entry("limit (or lower bound) for infinite depth", "limit", **line))
     return traces
 
 
@@ -58,4 +58,4 @@ def _lead(data: ReportData) -> str:
     )
 
 
-TRAINING = ReportSection("Training", curve_plots, _lead, "No training curves yet.")
+SECTION = ReportSection(50, "Training", curve_plots, _lead, "No training curves yet.")

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from depthrate.orchestrator.analysis.columns import known_measurements
-from depthrate.orchestrator.report.figures.infinite_depth import LIMITS, limit_plots
+from depthrate.orchestrator.report.figures.infinite_depth import SECTION, limit_plots
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.supervised.theory import construction_cost
@@ -99,10 +99,10 @@ def test_two_matrices_a_block_under_a_constant_decay_have_a_lower_bound_and_no_l
 def test_the_theorem_s_own_bound_is_drawn_where_it_is_known_of_optima_alone() -> None:
     bound, constant = [float("nan"), 0.9, 0.7, 0.5], dict.fromkeys(DEPTHS, 0.005)
     unsaid = data_of(1, constant, objective_bound=bound)
-    assert "bound" not in lines(unsaid) and "not shown: it holds for optima" in LIMITS.lead(unsaid)
+    assert "bound" not in lines(unsaid) and "not shown: it holds for optima" in SECTION.lead(unsaid)
     said = data_of(1, constant, objective_bound=bound, stationary=[1.0, 1.0, 0.0, 1.0])
     assert lines(said)["bound"] == pytest.approx([LIMIT + 0.9, LIMIT + 0.5])
-    assert "without a factor" in LIMITS.lead(said)
+    assert "without a factor" in SECTION.lead(said)
 
 
 def test_a_bound_that_weights_of_zero_keep_too_is_not_drawn() -> None:
@@ -110,4 +110,4 @@ def test_a_bound_that_weights_of_zero_keep_too_is_not_drawn() -> None:
     partly = data_of(1, constant, objective_bound=[float("nan"), 900.0, math.log(10), 0.5], stationary=ends)
     assert lines(partly)["bound"] == pytest.approx([LIMIT + 0.5])
     none = data_of(1, constant, objective_bound=[float("nan"), 900.0, 700.0, 500.0], stationary=ends)
-    assert "bound" not in lines(none) and "zero weights are not above it" in LIMITS.lead(none)
+    assert "bound" not in lines(none) and "zero weights are not above it" in SECTION.lead(none)

@@ -13,9 +13,9 @@ from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.export.latex.table import fits_table
 from depthrate.orchestrator.report.curve_groups import SWEEP_COLUMN, group_trials
-from depthrate.orchestrator.report.figures.fits import fit_plots
+from depthrate.orchestrator.report.figures.fits import rate_plots
 from depthrate.orchestrator.report.figures.infinite_depth import limit_plots
-from depthrate.orchestrator.report.figures.matrices import matrix_plots
+from depthrate.orchestrator.report.figures.last_layer import matrix_plots
 from depthrate.orchestrator.report.figures.training import curve_plots
 from depthrate.orchestrator.report.fit_tables import comparison_tables
 from depthrate.orchestrator.report.overlay import merge_reports
@@ -43,7 +43,7 @@ def test_curves_carry_their_sweep_and_shared_trials_stand_in_both() -> None:
     both = merge_reports(first, second)
     assert both.name == "quickstart and steeper" and both.parts == (first, second)
     assert [curve.by[SWEEP_COLUMN] for curve in both.fits[:2]] == ["quickstart", "steeper"]
-    names = [trace["name"] for trace in fit_plots(both)[0].traces if trace.get("meta") == "fit"]
+    names = [trace["name"] for trace in rate_plots(both.fits)[0].traces if trace.get("meta") == "fit"]
     assert [name.split(":")[0] for name in names] == ["quickstart", "steeper"]
     sizes = {key: part["trial_id"].nunique() for key, part in group_trials(both.trials, both.results, [SWEEP_COLUMN])}
     assert sizes == {("quickstart",): 15, ("steeper",): 12}
@@ -55,7 +55,7 @@ def test_curves_carry_their_sweep_and_shared_trials_stand_in_both() -> None:
 def test_two_sweeps_of_four_groups_have_a_hue_a_group_and_a_line_a_sweep() -> None:
     by = {"weight_decay": [0.001, 0.002, 0.005, 0.01]}
     both = merge_reports(make_data(by=by), make_data(by=by, name="other"))
-    figure, residuals = fit_plots(both)[:2]
+    figure, residuals = rate_plots(both.fits)[:2]
     fits = [trace for trace in figure.traces if trace.get("meta") == "fit"]
     looks = {trace["name"].split(":")[0]: (trace["line"]["color"], trace["line"]["dash"]) for trace in fits}
     assert len(looks) == 8 == len(set(looks.values()))
@@ -69,7 +69,7 @@ def test_two_sweeps_of_four_groups_have_a_hue_a_group_and_a_line_a_sweep() -> No
     means = [t for t in residuals.traces if t["mode"] == "lines+markers"]
     assert len({(t["line"]["color"], t["marker"]["symbol"]) for t in means}) == 8
     assert "Diamonds and dashes: second sweep" in render_report(both)
-    plain = [t["line"] for t in fit_plots(make_data(by=by))[0].traces if t.get("meta") == "fit"]
+    plain = [t["line"] for t in rate_plots(make_data(by=by).fits)[0].traces if t.get("meta") == "fit"]
     assert {line["dash"] for line in plain} == {"solid"} and len({line["color"] for line in plain}) == 4
 
 
@@ -89,7 +89,7 @@ def test_both_sweeps_show_the_same_groups_and_the_objective_shows_all() -> None:
     many = merge_reports(
         make_data(by={"lr": list(range(1, 9))}), make_data(by={"lr": list(range(1, 9))}, name="narrow")
     )
-    fits = [trace["name"].split(":")[0] for trace in fit_plots(many)[0].traces if trace.get("meta") == "fit"]
+    fits = [trace["name"].split(":")[0] for trace in rate_plots(many.fits)[0].traces if trace.get("meta") == "fit"]
     assert fits == [f"{sweep}, {lr}" for sweep in ("quickstart", "narrow") for lr in (1, 2, 4, 5, 7, 8)]
 
 

@@ -17,8 +17,7 @@ from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.export.latex.files import export_latex
 from depthrate.orchestrator.export.latex.table import fits_table
 from depthrate.orchestrator.export.latex.text import latex
-from depthrate.orchestrator.report.drawing.axis_labels import label
-from depthrate.orchestrator.report.drawing.draw import draw
+from depthrate.orchestrator.report.drawing.draw import draw, label
 from depthrate.orchestrator.report.drawing.style import SCREEN, PaperWidth, StyleName, paper_style
 from depthrate.orchestrator.report.drawing.ticks import set_ticks
 from depthrate.orchestrator.report.plot import Axes, Plot, make_layout, make_trace

@@ -29,8 +29,8 @@ from depthrate.orchestrator.report import figures as report_figures
 from depthrate.orchestrator.report.drawing.draw import draw
 from depthrate.orchestrator.report.drawing.style import DARK, SCREEN
 from depthrate.orchestrator.report.figure_files import export_figures, plot_csv
-from depthrate.orchestrator.report.figures.fits import fit_plots
-from depthrate.orchestrator.report.figures.matrices import matrix_plots
+from depthrate.orchestrator.report.figures.fits import rate_plots
+from depthrate.orchestrator.report.figures.last_layer import matrix_plots
 from depthrate.orchestrator.report.fit_tables import support_table
 from depthrate.orchestrator.report.fit_text import common_sentence, fit_sentence, fit_sentences, unconverged_sentence
 from depthrate.orchestrator.report.overlay import merge_reports
@@ -282,7 +282,7 @@ def test_a_long_name_beside_an_axis_is_in_lines() -> None:
 @pytest.mark.slow
 def test_groups_of_one_metric_share_a_figure() -> None:
     data = make_data(by={"weight_decay": [0.0025, 0.005]}, seeds=2)
-    names = [trace.get("name", "") for trace in fit_plots(data)[0].traces if trace.get("meta") == "fit"]
+    names = [trace.get("name", "") for trace in rate_plots(data.fits)[0].traces if trace.get("meta") == "fit"]
     assert [name.split(":")[0] for name in names] == ["0.0025", "0.005"]
 
 
@@ -294,7 +294,7 @@ def test_reference_slopes_stand_beside_what_falls_alone(power: float, has_slopes
     rows = [row | {"y": 8 * row["x"] ** -power * (1 + 0.01 * (index % 3))} for index, row in enumerate(curve.rows)]
     values = np.array([[row["x"], row["y"]] for row in rows], float)
     curve = replace(curve, rows=rows, fits=fit_rates(values[:, 0], values[:, 1]))
-    plot = fit_plots(replace(plain_data(), fits=[curve]))[0]
+    plot = rate_plots([curve])[0]
     assert ("slopes" in {trace["legendgroup"] for trace in plot.traces}) == has_slopes
 
 
@@ -563,7 +563,7 @@ def test_browser_saves_data_as_csv(clicked: tuple[str, str]) -> None:
     body, log = clicked
     saved = html.unescape(re.findall(r'data-csv="(.*?)"', body, re.DOTALL)[0])
     assert "CONSOLE" not in log and saved.startswith("trace,name,x,y,z\n")
-    assert saved.count("\n") == plot_csv(fit_plots(plain_data())[0]).count("\n")
+    assert saved.count("\n") == plot_csv(rate_plots(plain_data().fits)[0]).count("\n")
 
 
 @pytest.fixture(scope="module")
@@ -781,7 +781,7 @@ def test_figures_for_a_dark_background_are_light_on_nothing() -> None:
 def test_exported_figures_keep_hostile_text_as_text(tmp_path: Path) -> None:
     curve = plain_data().fits[0]
     curves = [replace(curve, by={"arch_name": text}) for text in (f"$x^2$ {HOSTILE}", ENDING)]
-    svg = draw(fit_plots(replace(plain_data(), fits=curves))[0])["svg"].decode()
+    svg = draw(rate_plots(curves)[0])["svg"].decode()
     assert "<img" not in svg and "<script" not in svg
     assert "$x^2$ &lt;img src=x" in re.sub("<tspan[^>]*>|</tspan>", "", svg), "a user's dollar is no mathematics"
 
@@ -815,7 +815,7 @@ def test_printed_figures_are_not_broken_over_pages(chromium: str, pages: dict[st
 @pytest.mark.slow
 def test_a_section_is_a_module_and_an_entry_of_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = all_plots(plain_data())[0]
-    mine = ReportSection("My section", lambda data: [replace(drawn, title="Mine")], lambda data: "How to read it.")
+    mine = ReportSection(80, "My section", lambda data: [replace(drawn, title="Mine")], lambda data: "How to read it.")
     monkeypatch.setattr(report_figures, "SECTIONS", [*report_figures.SECTIONS, mine])
     assert [plot.title for plot in all_plots(plain_data())][-1] == "Mine"
     page = render_report(plain_data())

@@ -15,9 +15,9 @@ from depthrate.orchestrator.report.drawing.draw import draw
 from depthrate.orchestrator.report.drawing.style import DARK, SCREEN, PaperWidth, paper_style
 from depthrate.orchestrator.report.figure_data import FigureContent, read_figures
 from depthrate.orchestrator.report.figure_files import plot_csv
-from depthrate.orchestrator.report.figures.requested import REQUESTED, requested_plots
-from depthrate.orchestrator.report.figures.requested_maps import heat_map
+from depthrate.orchestrator.report.figures.requested import SECTION, requested_plots
 from depthrate.orchestrator.report.page import render_report
+from depthrate.orchestrator.report.plot import heat_map
 from depthrate.orchestrator.report.report_data import STATE_COLUMNS, ReportData
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.results import Results
@@ -177,11 +177,11 @@ def test_values_are_read_by_sql_and_faults_are_said(tmp_path):
 
 def test_the_page_has_the_section_only_where_it_is_asked_for(monkeypatch):
     monkeypatch.setattr("plotly.offline.get_plotlyjs", lambda: "/** plotly.js */")
-    assert REQUESTED.section not in render_report(EMPTY)
+    assert SECTION.section not in render_report(EMPTY)
     rows = pd.DataFrame({"trial_id": TRIALS["trial_id"], "value": 1.0, "height": 0})
     asked = FigureContent(figure_request({"kind": "curve", "metric": "<b>", "x": "width"}), rows)
     page = render_report(replace(EMPTY, figures=[asked]))
-    assert REQUESTED.section in page and "<b> over" not in page
+    assert SECTION.section in page and "<b> over" not in page
 
 
 PAGE = (Path(__file__).parents[3] / "docs/how-to/analyse.md").read_text()

@@ -1,6 +1,9 @@
-"""Plot the matrices of the last layer: cosines for Gram matrices, other matrices unchanged."""
+"""Plot the vectors and matrices of the last layer: spectra over their largest entry, Gram matrices as cosines."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,8 +18,8 @@ from depthrate.orchestrator.report.curve_groups import (
     sort_key,
     spread_alike,
 )
-from depthrate.orchestrator.report.figures.vectors import SECTION
-from depthrate.orchestrator.report.plot import Axes, Plot, heat_map_trace, make_layout
+from depthrate.orchestrator.report.line_plot import line_groups, lines_plot
+from depthrate.orchestrator.report.plot import Axes, Plot, heat_map, make_layout
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.report.section import ReportSection
 from depthrate.orchestrator.report.text import escape, signed_text
@@ -25,6 +28,32 @@ from depthrate.tasks.metric import Metric
 MAX_MAPS = 4
 DIVERGING = [[0, "#2166ac"], [0.25, "#92c5de"], [0.5, "#f7f7f7"], [0.75, "#f4a582"], [1, "#b2182b"]]
 """ColorBrewer's RdBu: blue below zero, red above."""
+
+
+def vector_plots(data: ReportData) -> list[Plot]:
+    """Plot each vector by entry, averaged over the trials of a group."""
+    plots = [_vector_plot(data, vector) for vector in _vectors(data)]
+    return [plot for plot in plots if plot is not None]
+
+
+def _vectors(data: ReportData) -> list[Metric]:
+    return data.panel_metrics("layer", ("always", "spectrum"), kind="vector")
+
+
+def _vector_plot(data: ReportData, metric: Metric) -> Plot | None:
+    is_spectrum = metric.panel == "spectrum"
+    rows: list[dict[str, Any]] = []
+    for trial_id, values in finite_arrays(data.trials, data.lists, metric.name):
+        if is_spectrum:
+            if not len(values) or values.max() <= 0:
+                continue
+            values = np.sort(values)[::-1] / values.max()
+        rows += [{"trial_id": trial_id, "index": index, "value": value} for index, value in enumerate(values, 1)]
+    frame = pd.DataFrame(rows, columns=["trial_id", "index", "value"])
+    title = f"{metric.entry} / largest" if is_spectrum else metric.entry
+    axes = Axes("index", "value", "Index", title, x_log=False, y_log=metric.axis == "log")
+    plot = lines_plot(data, frame, axes, line_groups(data, data.x_name))
+    return None if plot is None else replace(plot, title=f"{metric.label}, last layer")
 
 
 def matrix_plots(data: ReportData) -> list[Plot]:
@@ -59,7 +88,7 @@ def _maps(data: ReportData, metric: Metric) -> list[Plot]:
     for key, part in shown:
         maps = [matrices[trial_id] for trial_id in part["trial_id"]]
         maps = [matrix for matrix in maps if matrix.shape == maps[0].shape]
-        plots.append(_heat_map(metric, np.mean(maps, axis=0), setting_text(by, key), len(maps)))
+        plots.append(_matrix_plot(metric, np.mean(maps, axis=0), setting_text(by, key), len(maps)))
     plots[-1].notes.extend(_groups_note("Not shown", by, [key for key in present if key not in drawn]))
     without_map = [key for key in others if key not in present]
     plots[-1].notes.extend(_groups_note("No figure, since a vector is zero and has no direction", by, without_map))
@@ -79,13 +108,18 @@ def _cosines(gram_KK: np.ndarray) -> np.ndarray | None:
     return gram_KK / np.outer(norms, norms) if len(gram_KK) > 1 and norms.min() > 0 else None
 
 
-def _heat_map(metric: Metric, mean_KK: np.ndarray, name: str, num_trials: int) -> Plot:
+def _matrix_plot(metric: Metric, mean_KK: np.ndarray, name: str, num_trials: int) -> Plot:
     is_cosine, size = metric.panel == "cosines", len(mean_KK)
     largest = 1 if is_cosine else float(np.abs(mean_KK).max()) or 1.0
-    values = np.round(mean_KK, 4) if is_cosine else mean_KK
-    label = "cosine" if is_cosine else metric.entry
-    trace = heat_map_trace(
-        values.tolist(), (-largest, largest), DIVERGING, label, tick_format=".1f" if is_cosine else ""
+    trace = heat_map(
+        np.round(mean_KK, 4) if is_cosine else mean_KK,
+        "cosine" if is_cosine else metric.entry,
+        -largest,
+        high=largest,
+        colours=DIVERGING,
+        tick_format=".1f" if is_cosine else "",
+        digits=17,
+        has_numbers=False,
     )
     x_title, y_title = (f"Other {metric.entry.lower()}", metric.entry) if is_cosine else ("Column", "Row")
     layout = make_layout(Axes("x", "y", x_title, y_title, x_log=False, y_log=False), [])
@@ -101,7 +135,18 @@ def _heat_map(metric: Metric, mean_KK: np.ndarray, name: str, num_trials: int) -
 
 
 def _lead(data: ReportData) -> str:
-    return escape(" ".join(f"{m.label}: {m.doc or m.name}." for m in _matrices(data) if m.name in data.lists))
+    texts = ["At the last step and layer."]
+    for metric in (*_vectors(data), *_matrices(data)):
+        if metric.name in data.lists:
+            scale = ", over the largest" if metric.panel == "spectrum" else ""
+            texts.append(f"{metric.label}: {metric.doc or metric.name}{scale}.")
+    return escape(" ".join(texts))
 
 
-MATRICES = ReportSection(SECTION, matrix_plots, _lead)
+SECTION = ReportSection(
+    70,
+    "Vectors and matrices of the last layer",
+    lambda data: vector_plots(data) + matrix_plots(data),
+    _lead,
+    "No vectors or matrices yet.",
+)
