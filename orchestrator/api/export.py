@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from depthrate.orchestrator.api.find_sweep import find_sweep
-from depthrate.orchestrator.export.exporter import ExportedSweep
-from depthrate.orchestrator.export.registry import select_exporter
+from depthrate.orchestrator.export.exporter import ExportedSweep, select_exporter
 from depthrate.storage.files.store import Store
 
 

@@ -15,7 +15,7 @@ from depthrate.orchestrator.api.find_sweep import find_sweep
 from depthrate.orchestrator.api.fit import mixtures
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.output_file import check_folder, check_output, write_output
-from depthrate.orchestrator.export.latex.files import export_latex
+from depthrate.orchestrator.export.latex import export_latex
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 from depthrate.orchestrator.monitor.status import sweep_status
 from depthrate.orchestrator.report.drawing.style import DARK, SCREEN, FigureStyle, PaperWidth, StyleName, paper_style

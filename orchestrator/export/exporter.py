@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from depthrate.orchestrator.analysis.open_results import results_of
@@ -22,7 +22,10 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.query.results import Results
 from depthrate.storage.tables.custom_columns import quoted
 from depthrate.sweeps.trial import varying_parameters
+from depthrate.tasks.plugins import load_plugin, load_plugins
 
+GROUP = "depthrate.exporters"
+"""Entry-point group of exporters."""
 MAX_RUN_NAME = 120
 """Maximum number of characters of a run's name."""
 Scalars = tuple[int, Mapping[str, float]]
@@ -126,6 +129,31 @@ class Exporter:
             return self.export(sweep, place)
         except ImportError as error:
             raise UsageError(f"--{self.name} needs {self.library} ({error}). Install it: {self.install}") from None
+
+
+@cache
+def exporters() -> dict[str, Exporter]:
+    """Return the registered exporters by name. A faulty one of another package is logged and skipped."""
+    return load_plugins(GROUP, lambda name: load_plugin(GROUP, name, Exporter))
+
+
+def select_exporter(names: Sequence[str], place: str | None) -> Exporter:
+    """Return the exporter with a name or, without a name, for a place.
+
+    Raises:
+        UsageError: Several names are given, or no name and no exporter takes the place.
+    """
+    if len(names) > 1:
+        raise UsageError(f"{' and '.join(f'--{name}' for name in names)} exclude each other. Give one of them.")
+    if names:
+        return exporters()[names[0]]
+    for exporter in exporters().values():
+        if place is not None and exporter.takes(place):
+            return exporter
+    default_place = " or ".join(f"--{exporter.name}" for exporter in exporters().values() if not exporter.needs_place)
+    raise UsageError(
+        f"export needs a folder or URL, with an exporter (--{', --'.join(exporters())}), or {default_place} alone"
+    )
 
 
 def _scalars_of_trials(results: Results) -> Iterator[tuple[str, list[Scalars]]]:

@@ -12,7 +12,7 @@ import click
 from depthrate.orchestrator.api.export import export_sweep
 from depthrate.orchestrator.cli.options import declared, store_option, sweep_argument
 from depthrate.orchestrator.console.tables import print_line
-from depthrate.orchestrator.export.registry import exporters
+from depthrate.orchestrator.export.exporter import exporters
 from depthrate.storage.files.store import existing_store
 
 

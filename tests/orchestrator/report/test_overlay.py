@@ -11,7 +11,7 @@ from scipy import stats
 from depthrate.orchestrator.analysis.compare import pair_up
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.console.errors import UsageError
-from depthrate.orchestrator.export.latex.table import fits_table
+from depthrate.orchestrator.export.latex import fits_table
 from depthrate.orchestrator.report.curve_groups import SWEEP_COLUMN, group_trials
 from depthrate.orchestrator.report.figures.fits import rate_plots
 from depthrate.orchestrator.report.figures.infinite_depth import limit_plots

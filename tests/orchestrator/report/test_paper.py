@@ -14,9 +14,7 @@ import pytest
 
 from depthrate.orchestrator.api.report import ReportOptions
 from depthrate.orchestrator.console.errors import UsageError
-from depthrate.orchestrator.export.latex.files import export_latex
-from depthrate.orchestrator.export.latex.table import fits_table
-from depthrate.orchestrator.export.latex.text import latex
+from depthrate.orchestrator.export.latex import export_latex, fits_table, latex
 from depthrate.orchestrator.report.drawing.draw import draw, label
 from depthrate.orchestrator.report.drawing.style import SCREEN, PaperWidth, StyleName, paper_style
 from depthrate.orchestrator.report.drawing.ticks import set_ticks

@@ -1,0 +1,145 @@
+"""Write the fits of a sweep as a LaTeX table with booktabs rules, one row per curve."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.preferred_model import adequate_power, preferred_names
+from depthrate.orchestrator.console.output_file import write_output
+from depthrate.orchestrator.report.curve_groups import unique
+from depthrate.orchestrator.report.report_data import ReportData
+from depthrate.orchestrator.report.text import curve_label, is_finite, is_null, is_number
+from depthrate.tasks.fits.models import MODELS
+from depthrate.tasks.fits.rate_fit import RateFit
+
+NOTHING = "---"
+PLAIN = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "\u00a0": "~",
+    "…": r"\dots{}",
+    "–": "--",
+    "—": "---",
+    "’": "'",
+}
+PLAIN |= {sign: rf"\{sign}" for sign in "&%$#_{}"}
+MATHEMATICS = {"−": "-", "½": r"\tfrac{1}{2}", "·": r"\cdot", "×": r"\times", "±": r"\pm", "∞": r"\infty", "‖": r"\|"}
+MATHEMATICS |= {"≤": r"\le", "≥": r"\ge", "≈": r"\approx", "∈": r"\in", "→": r"\to", "ℓ": r"\ell", "∝": r"\propto"}
+_GREEK = re.compile(r"GREEK (SMALL|CAPITAL) LETTER (\w+)$")
+_ONLY_CAPITAL = ("GAMMA", "DELTA", "THETA", "LAMDA", "XI", "PI", "SIGMA", "UPSILON", "PHI", "PSI", "OMEGA")
+"""Capital letters with a LaTeX command. The others look like Latin letters."""
+
+
+def export_latex(data: ReportData, folder: Path) -> list[Path]:
+    r"""Write fits.tex, for \input, and return its path. Without a fit, write nothing.
+
+    Raises:
+        UsageError: The file cannot be written.
+    """
+    if not data.fits:
+        return []
+    path = folder / "fits.tex"
+    write_output(path, fits_table(data))
+    return [path]
+
+
+def fits_table(data: ReportData) -> str:
+    r"""Return a LaTeX `table` with every curve's power law. It needs \usepackage{booktabs}."""
+    import pandas as pd
+
+    columns = _columns(data.fits)
+    frame = pd.DataFrame({name: cells for name, cells in columns.items() if set(cells) - {NOTHING, ""}})
+    is_number = [name not in ("Metric", "over", "preferred model", *map(latex, data.group_names)) for name in frame]
+    text = frame.style.hide(axis="index").to_latex(
+        hrules=True,
+        column_format="".join("r" if right else "l" for right in is_number),
+        position="t",
+        position_float="centering",
+        caption=rf"Rates of {latex(data.name)}: $y \approx c\,x^{{-a}}$, fitted to $\log y$ of every trial. "
+        "Preferred model: by AICc and, over whole seeds, only if they reject the power law. None: no model fits.",
+        label=f"tab:{re.sub(r'[^A-Za-z0-9]+', '-', data.name).strip('-').lower()}-rates",
+    )
+    return f"% needs \\usepackage{{booktabs}}\n{text}"
+
+
+def _columns(curves: Sequence[FittedCurve]) -> dict[str, list[str]]:
+    """Return the cells by heading."""
+    by = unique(name for curve in curves for name in curve.by)
+    powers = [adequate_power(curve) for curve in curves]
+    return {
+        "Metric": [latex(curve_label(curve)) for curve in curves],
+        "over": [latex(curve.x).replace("-", "$-$") for curve in curves],
+        **{latex(name): [_value(curve.by[name]) if name in curve.by else "" for curve in curves] for name in by},
+        "$a$": [NOTHING if power is None else _number(power.exponent, ".3f") for power in powers],
+        r"95\,\% interval": [NOTHING if power is None else _interval(power) for power in powers],
+        "$R^2$": [NOTHING if curve.power is None else _number(curve.power.r2, ".3f") for curve in curves],
+        "trials": [str(len(curve.rows)) for curve in curves],
+        "unconverged": [str(len(curve.unconverged)) if curve.judged else NOTHING for curve in curves],
+        "preferred model": [
+            " or ".join(MODELS[name].words for name in preferred_names(curve)) or ("none" if curve.fits else NOTHING)
+            for curve in curves
+        ],
+    }
+
+
+def latex(text: object) -> str:
+    """Escape a text for LaTeX. Unknown letters stay unchanged."""
+    return "".join(_sign(sign) for sign in str(text).encode("utf-8", "replace").decode())
+
+
+def _sign(sign: str) -> str:
+    if sign in PLAIN:
+        return PLAIN[sign]
+    if sign.isascii():
+        return sign if sign.isprintable() else " "
+    if sign in MATHEMATICS:
+        return f"${MATHEMATICS[sign]}$"
+    kind, _, base = unicodedata.decomposition(sign).partition(" ")
+    if kind in ("<super>", "<sub>"):
+        raised = "".join(chr(int(code_point, 16)) for code_point in base.split())
+        return f"${'^' if kind == '<super>' else '_'}{{{raised}}}$" if raised.isascii() else sign
+    greek = _GREEK.match(unicodedata.name(sign, ""))
+    if greek is None or (greek[1] == "CAPITAL" and greek[2] not in _ONLY_CAPITAL) or greek[2] == "OMICRON":
+        return sign
+    name = {"LAMDA": "LAMBDA", "FINAL": "SIGMA"}.get(greek[2], greek[2]).lower()
+    return f"$\\{name if greek[1] == 'SMALL' else name.capitalize()}$"
+
+
+def _number(value: float | None, form: str = ".3g") -> str:
+    """Format a number in math mode with a power of ten, or a dash if it is missing or not finite."""
+    if not is_finite(value):
+        return NOTHING
+    lead, e, exponent = format(value, form).partition("e")
+    return rf"${lead} \cdot 10^{{{int(exponent)}}}$" if e else f"${lead}$"
+
+
+def _value(raw_value: Any) -> str:
+    """Format a parameter's value: numbers with six digits, None as `none`."""
+    if is_null(raw_value):
+        return "none"
+    if isinstance(raw_value, np.generic):
+        raw_value = raw_value.item()
+    if isinstance(raw_value, list | tuple):
+        return f"({', '.join(map(_value, raw_value))})"
+    return _number(raw_value, ".6g") if is_number(raw_value) else latex(raw_value)
+
+
+def _interval(fit: RateFit, form: str = ".3f") -> str:
+    """Format the 95 % interval of a. Open ends are infinite."""
+    if fit.ci_low is None and fit.ci_high is None:
+        return NOTHING
+    low = format(fit.ci_low, form) if is_finite(fit.ci_low) else r"-\infty"
+    high = format(fit.ci_high, form) if is_finite(fit.ci_high) else r"\infty"
+    return f"$[{low}, {high}]$"

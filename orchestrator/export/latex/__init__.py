@@ -1,1 +1,0 @@
-"""Export the fits of a sweep as a LaTeX table."""
