@@ -55,7 +55,9 @@ def fit_curves(
         measured = values.last(request)
         done = [(trial.params, measured[trial.trial_id]) for trial in trials if trial.trial_id in measured]
         fitted = _fitted(_group_curves(request, done, ended, seed_names))
-        fitted = _with_common(_with_drift(fitted, values, request, ended))
+        fitted = _with_drift(fitted, values, request, ended)
+        common = common_fit([curve for curve in fitted if curve.fits])  # whether the groups share their exponent
+        fitted = [replace(curve, common=common) if curve.fits else curve for curve in fitted]
         curves += [_with_bound(curve, declared.get(request.metric), params) for curve in fitted]
     return curves
 
@@ -70,12 +72,9 @@ def _group_curves(
     groups: dict[str, list[Done]] = {}
     for params, row in done:
         groups.setdefault(json.dumps([params[name] for name in request.by]), []).append((params, row))
-    ordered = sorted(groups.values(), key=lambda group: [(str(type(v)), v) for v in _group_values(request, group)])
-    return [_build_curve(request, group, ended, seed_names) for group in ordered]
-
-
-def _group_values(request: FitRequest, group: list[Done]) -> list[Any]:
-    return [group[0][0][name] for name in request.by]
+    values = {key: [group[0][0][name] for name in request.by] for key, group in groups.items()}
+    ordered = sorted(groups, key=lambda key: [(str(type(value)), value) for value in values[key]])
+    return [_build_curve(request, groups[key], ended, seed_names) for key in ordered]
 
 
 def _build_curve(
@@ -99,7 +98,7 @@ def _build_curve(
             used.append(point | {"draw": replicate_of(request, params)})
         else:
             left_out.append({**point, "reason": reason})
-    by = dict(zip(request.by, _group_values(request, group), strict=True))
+    by = {name: group[0][0][name] for name in request.by}
     x_cutoff = _find_cutoff(request, used)
     if x_cutoff is not None:
         left_out += [{**point, "reason": "below the cut-off"} for point in used if point["x"] < x_cutoff.x_min]
@@ -209,9 +208,3 @@ def _with_bound(curve: FittedCurve, declared: Metric | None, params: Mapping[str
     x, y = [float(row["x"]) for row in rows], [float(row["y"]) for row in rows]
     check = check_bound(x, y, [value for _, value in pairs], seeds=replicate_keys(rows), weights=curve.asked.weights)
     return replace(curve, bound=check)
-
-
-def _with_common(curves: list[FittedCurve]) -> list[FittedCurve]:
-    """Test whether a request's groups share their exponent."""
-    common = common_fit([curve for curve in curves if curve.fits])
-    return [replace(curve, common=common) if curve.fits else curve for curve in curves]

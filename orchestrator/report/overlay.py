@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 
 from depthrate.orchestrator.analysis.compare import pair_up
-from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.report.curve_groups import SWEEP_COLUMN, unique
 from depthrate.orchestrator.report.figure_data import FigureContent
@@ -36,14 +35,22 @@ def merge_reports(first: ReportData, second: ReportData) -> ReportData:
     shared = set(first.trials["trial_id"]) & set(second.trials["trial_id"])
     other = _renamed(second, {trial_id: f"{trial_id} of {second.name}" for trial_id in shared})
     frames: dict[str, Any] = {name: _concat(getattr(first, name), getattr(other, name)) for name in _FRAMES}
+    # common exponents are tested per sweep
+    curves = [
+        replace(curve, by={SWEEP_COLUMN: data.name, **curve.by}, common=None)
+        for data in (first, second)
+        for curve in data.fits
+    ]
+    order = unique((curve.metric, curve.x) for curve in curves)
+    report = [f"{command} --overlay {shlex.quote(second.name)}" for command in first.commands[-1:]]
     trials = [data.trials.assign(**{SWEEP_COLUMN: data.name}) for data in (first, other)]
     return replace(
         first,
         **frames,
         name=f"{first.name} and {second.name}",
         trials=pd.concat(trials, ignore_index=True),
-        fits=_side_by_side([_with_sweep(curve, data.name) for data in (first, second) for curve in data.fits]),
-        commands=_commands(first, second),
+        fits=sorted(curves, key=lambda curve: order.index((curve.metric, curve.x))),
+        commands=unique([*first.commands[:-1], *second.commands[:-1], *report]),
         problems=unique([*first.problems, *second.problems]),
         measurements={**second.measurements, **first.measurements},
         panels=tuple(unique([*first.panels, *second.panels])),
@@ -52,12 +59,6 @@ def merge_reports(first: ReportData, second: ReportData) -> ReportData:
         parts=(first, second),
         pairs=tuple(pair_up(first.fits, second.fits)),
     )
-
-
-def _commands(first: ReportData, second: ReportData) -> list[str]:
-    """Return the commands that run both sweeps and write this report."""
-    report = [f"{command} --overlay {shlex.quote(second.name)}" for command in first.commands[-1:]]
-    return unique([*first.commands[:-1], *second.commands[:-1], *report])
 
 
 def _concat(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
@@ -80,17 +81,6 @@ def _renamed(data: ReportData, names: dict[str, str]) -> ReportData:
         for figure in data.figures
     ]
     return replace(data, **renamed, figures=figures)
-
-
-def _with_sweep(curve: FittedCurve, sweep: str) -> FittedCurve:
-    """Add the sweep to a curve's group. Common exponents are tested per sweep."""
-    return replace(curve, by={SWEEP_COLUMN: sweep, **curve.by}, common=None)
-
-
-def _side_by_side(curves: list[FittedCurve]) -> list[FittedCurve]:
-    """Sort the curves by metric and x."""
-    order = unique((curve.metric, curve.x) for curve in curves)
-    return sorted(curves, key=lambda curve: order.index((curve.metric, curve.x)))
 
 
 def _figures(first: ReportData, second: ReportData) -> list[FigureContent]:

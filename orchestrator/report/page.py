@@ -18,15 +18,13 @@ import pandas as pd
 
 from depthrate.orchestrator.analysis.preferred_model import curves_with_common_exponent
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.monitor.cost import SweepCost
 from depthrate.orchestrator.report import figures
 from depthrate.orchestrator.report.fit_tables import comparison_tables, fit_table, sensitivity_table, support_table
 from depthrate.orchestrator.report.fit_text import common_sentence, fit_sentences, unconverged_sentence
 from depthrate.orchestrator.report.page_style import SCRIPT, STYLE
 from depthrate.orchestrator.report.plot import Plot, figure_html
 from depthrate.orchestrator.report.plotly_bundle import library, packed_library
-from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData, SearchContent
-from depthrate.orchestrator.report.section import ReportSection
+from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData, ReportSection, SearchContent
 from depthrate.orchestrator.report.tables import cost_tables, failure_table, search_table
 from depthrate.orchestrator.report.text import duration_text, escape, number_text
 from depthrate.orchestrator.report.trial_tables import left_out_table, trial_details, trial_table
@@ -38,9 +36,10 @@ from depthrate.tasks.metric import Metric
 def render_report(data: ReportData) -> str:
     """Render the whole report as HTML. Missing parts are reported on the page and never raise."""
     numbers = itertools.count(1)
+    headings = itertools.groupby(figures.SECTIONS, key=lambda section: section.section)
     search = [] if data.search is None else [_section("Search", _search(data.search, numbers))]
-    figure_sections = [(title, _figures(group, data, numbers)) for title, group in _sections()]
-    sections = [_section(title, content) for title, content in figure_sections if content]
+    sections = [_section(title, _figures(list(group), data, numbers)) for title, group in headings]
+    sections = list(filter(None, sections))
     body = [
         *sections[:1],
         _section("Evidence", support_table(data.fits)),
@@ -54,7 +53,11 @@ def render_report(data: ReportData) -> str:
         *sections[1:],
         _section("Cost", _per_sweep(data, lambda part: cost_tables(part.cost) if part.cost.devices else "")),
         _section("Trials", _trials(data) + trial_details(data.parts or (data,))),
-        _section("Reproduction", _per_sweep(data, _sweep) + _reproduce(data)),
+        _section(
+            "Reproduction",
+            _per_sweep(data, lambda part: f"<h4>Sweep</h4><pre>{escape(yaml_text(part.spec))}</pre>")
+            + _reproduce(data),
+        ),
     ]
     sections_html = "\n".join(body)
     return _page(data.name, "\n".join([_head(data), _contents(sections_html), _summary(data), sections_html]))
@@ -84,12 +87,6 @@ def _trials(data: ReportData) -> str:
     return (
         f"<h3>{escape(first.name)}</h3>{failure_table(first)}{trial_table(first)}<h3>{escape(second.name)}</h3>{rest}"
     )
-
-
-def _sections() -> list[tuple[str, list[ReportSection]]]:
-    """Return the headings with their sections."""
-    groups = itertools.groupby(figures.SECTIONS, key=lambda section: section.section)
-    return [(title, list(sections)) for title, sections in groups]
 
 
 def _head(data: ReportData) -> str:
@@ -141,21 +138,16 @@ def _states(data: ReportData) -> str:
     sentence = f"{counted(len(data.trials), 'trial')} planned."
     if wall_s.size:
         median, maximum = duration_text(float(np.median(wall_s))), duration_text(float(wall_s.max()))
-        hours = number_text(wall_s.sum() / 3600)
-        sentence += f" Total: {hours} trial-hours. Per trial: median {median}, maximum {maximum}."
-    sentence += _allocated_hours(data.cost)
+        sentence += (
+            f" Total: {number_text(wall_s.sum() / 3600)} trial-hours. Per trial: median {median}, maximum {maximum}."
+        )
+    if devices := data.cost.devices:
+        hours = ", ".join(f"{number_text(hours.held)} on {escape(kind)}" for kind, hours in sorted(devices.items()))
+        sentence += f" Allocated device hours: {hours}.{'' if 'cuda' in devices else ' No GPU-hours.'}"
     committed = sorted(str(time) for time in data.trials["committed_at"].dropna())
     if committed:
         sentence += f" First commit {escape(committed[0])}, last {escape(committed[-1])}."
     return f"<p class=pills>{pills}</p><p>{sentence}</p>"
-
-
-def _allocated_hours(cost: SweepCost) -> str:
-    """Return the allocated device hours. Empty without any."""
-    if not cost.devices:
-        return ""
-    hours = (f"{number_text(hours.held)} on {escape(kind)}" for kind, hours in sorted(cost.devices.items()))
-    return f" Allocated device hours: {', '.join(hours)}.{'' if 'cuda' in cost.devices else ' No GPU-hours.'}"
 
 
 def _figures(sections: list[ReportSection], data: ReportData, numbers: Iterator[int]) -> str:
@@ -180,11 +172,6 @@ def _search(search: SearchContent, numbers: Iterator[int]) -> str:
     return f"<p>{escape(search.sentence)}.</p>{search_table(search)}{_figure_grid(search.plots, numbers)}"
 
 
-def _sweep(data: ReportData) -> str:
-    spec = yaml_text(data.spec)
-    return f"<h4>Sweep</h4><pre>{escape(spec)}</pre>"
-
-
 def _reproduce(data: ReportData) -> str:
     facts = {"store": data.store, "git": data.git or "no git checkout", **data.versions}
     items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts.items())
@@ -202,11 +189,8 @@ def _finite_values(frame: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:
 def _section(title: str, content: str) -> str:
     if not content:
         return ""
-    return f'<section id="{_anchor(title)}"><h2>{title}</h2>\n{content}</section>'
-
-
-def _anchor(title: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+    anchor = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+    return f'<section id="{anchor}"><h2>{title}</h2>\n{content}</section>'
 
 
 def _contents(body: str) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from depthrate.orchestrator.analysis.columns import ALWAYS_LAST, columns_to_skip, known_measurements
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep
-from depthrate.orchestrator.monitor.cost import SweepCost, compute_cost
+from depthrate.orchestrator.monitor.cost import compute_cost
 from depthrate.orchestrator.monitor.status import SweepStatus
 from depthrate.orchestrator.report.curve_groups import group_trials, spread, varying_names
 from depthrate.orchestrator.report.figure_data import read_figures
@@ -23,7 +23,7 @@ from depthrate.orchestrator.report.figures.search import search_content
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.search.proposals import SearchView
 from depthrate.storage.attempts.live_curves import live_rows
-from depthrate.storage.attempts.records import Record, read_records
+from depthrate.storage.attempts.records import read_records
 from depthrate.storage.files.json_objects import parse_object
 from depthrate.storage.query.results import Results
 from depthrate.storage.query.views import names_in, read_live
@@ -72,6 +72,11 @@ def read_report(
     )
     sweep_rows = [committed[trial.trial_id] for trial in planned if trial.trial_id in committed]
     newest = max(sweep_rows, key=lambda row: row["committed_at"], default=None)
+    git = None
+    if newest is not None and newest["git_sha"] is not None:
+        git = f"{newest['git_sha']}{' (with uncommitted changes)' if newest['git_dirty'] else ''}"
+    records = read_records(results.store, results.snapshot, sweep=sweep.name)
+    commits = results.snapshot.trials.select(["trial_id", "attempt_id", "wall_s"]).to_pylist()
     figures = read_figures(results, sweep.figures, list(trials["trial_id"]))
     return ReportData(
         name=sweep.name,
@@ -84,7 +89,7 @@ def read_report(
         store=results.store.url,
         commands=[shlex.join(command), shlex.join(["depthrate", "report", sweep.name, "--store", results.store.url])],
         versions=parse_object(newest["versions"]) if newest else {"depthrate": importlib.metadata.version("depthrate")},
-        git=_git(newest),
+        git=git,
         created_at=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         problems=[*map(str, results.problems), *(figure.message for figure in figures if figure.problem)],
         measurements=metrics_by_name,
@@ -92,8 +97,8 @@ def read_report(
         panels=checked.task.panels,
         points=_points(results, trials, list(planned[0].params), checked.task.panels),
         layered=_layered(trials, read_rows, metrics, checked.task.panels),
-        attempts=(records := read_records(results.store, results.snapshot, sweep=sweep.name)),
-        cost=_cost(results, records),
+        attempts=records,
+        cost=compute_cost(records, commits, time.time()),
         search=None if search is None else search_content(search),
         figures=figures,
     )
@@ -124,7 +129,7 @@ def _read_lists(task: Task, read_rows: Callable[..., pd.DataFrame]) -> pd.DataFr
     lists = [metric for metric in known_measurements(task).values() if metric.kind != "scalar"]
     declared = {metric.name for metric in task.measurements or lists}
     names = [metric.name for metric in lists if metric.name in declared]
-    return read_rows(f"select {_columns(['trial_id', *names])} from results")
+    return read_rows(f"select {', '.join(map(quoted, ['trial_id', *names]))} from results")
 
 
 def _with_running(results: Results, trials: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
@@ -170,21 +175,10 @@ def _layered(
     ]
     if not names:
         return metrics.iloc[:0]
-    rows = read_rows(
-        f"select {_columns(['trial_id', 'step', 'split', 'layer', *names])} from metrics", order=", step, layer"
-    )
+    columns = ", ".join(map(quoted, ["trial_id", "step", "split", "layer", *names]))
+    rows = read_rows(f"select {columns} from metrics", order=", step, layer")
     finished = trials.loc[trials["state"] == "ok", "trial_id"]
     return rows[rows["trial_id"].isin(finished) & (rows["split"] == "train")]
-
-
-def _columns(names: Sequence[str]) -> str:
-    return ", ".join(map(quoted, names))
-
-
-def _cost(results: Results, records: Sequence[Record]) -> SweepCost:
-    """Compute the cost of a sweep's attempts."""
-    rows = results.snapshot.trials.select(["trial_id", "attempt_id", "wall_s"]).to_pylist()
-    return compute_cost(records, rows, time.time())
 
 
 def _trial_row(trial: Trial, status: SweepStatus, row: Mapping[str, Any]) -> dict[str, object]:
@@ -200,9 +194,3 @@ def _trial_row(trial: Trial, status: SweepStatus, row: Mapping[str, Any]) -> dic
         "committed_at": None if committed is None else f"{committed:%Y-%m-%d %H:%M:%S}",
         "error": status.error_of(trial.trial_id),
     }
-
-
-def _git(row: Mapping[str, Any] | None) -> str | None:
-    if row is None or row["git_sha"] is None:
-        return None
-    return f"{row['git_sha']}{' (with uncommitted changes)' if row['git_dirty'] else ''}"

@@ -1,4 +1,4 @@
-"""Content of the report."""
+"""Content of the report, and its sections."""
 
 from __future__ import annotations
 
@@ -131,3 +131,27 @@ class ReportData:
         values = self.metrics[name] if name in self.metrics else pd.Series(dtype=float)
         positive = bool((pd.to_numeric(values, errors="coerce").dropna() > 0).all())
         return Metric(name, axis="log" if positive else "linear")
+
+
+@dataclass(frozen=True)
+class ReportSection:
+    """Figures of one module, which calls it SECTION."""
+
+    place: int
+    """Position on the page. Sections are sorted by it."""
+    section: str
+    """Heading on the page. Consecutive sections with one heading share it."""
+    draw: Callable[[ReportData], list[Plot]]
+    """Function that makes the figures, if any. `plots` caches them."""
+    lead: Callable[[ReportData], str] = lambda data: ""
+    """Explanation of the figures, as HTML."""
+    empty: str = ""
+    """Text without figures. A section without content is omitted."""
+    tables: Callable[[ReportData], str] = lambda data: ""
+    """Tables above the figures, as HTML."""
+
+    def plots(self, data: ReportData) -> list[Plot]:
+        """Return the figures, the same ones for the page and for files."""
+        if self.draw not in data.plot_cache:
+            data.plot_cache[self.draw] = self.draw(data)
+        return data.plot_cache[self.draw]

@@ -56,10 +56,14 @@ def trial_table(data: ReportData, *, without: frozenset[str] = frozenset()) -> s
     header += ["error"] if has_errors else []
     rows = []
     for row in shown.to_dict("records"):
-        numbers = values.get(str(row["trial_id"]), {})
-        cells = [_id_cell(str(row["trial_id"])), _state_cell(str(row["state"]))]
+        trial_id, state = str(row["trial_id"]), str(row["state"])
+        cells = [
+            Cell(f'<button type="button" class=trial><code>{escape(trial_id)}</code></button>', trial_id),
+            Cell(f'<span class="pill {escape(state)}">{escape(state)}</span>', state),
+        ]
         cells += [trial_cell(name, row[name]) for name in differing]
-        cells += [_measured_cell(numbers.get(column)) for _, column in measured]
+        numbers = [values.get(trial_id, {}).get(column) for _, column in measured]
+        cells += [Cell(number_text(n, zeros=True), str(n) if is_finite(n) else "", is_number=True) for n in numbers]
         cells += [trial_cell("wall_s", row["wall_s"]), *([trial_cell("error", row["error"])] if has_errors else [])]
         rows.append(cells)
     if not rows:
@@ -69,19 +73,14 @@ def trial_table(data: ReportData, *, without: frozenset[str] = frozenset()) -> s
         note += f" The first {counted(len(rows), 'trial')} of {len(trials)} are shown."
     names = [f"trial-{trial_id}" for trial_id in shown["trial_id"]]
     content = table(header, rows, sortable=True, ids=names)
-    return f"<p class=note>{note}</p>{content}{_shared(data, differing)}"
+    same = [f"{name} = {value_text(data.trials[name].iloc[0])}" for name in data.parameters if name not in differing]
+    shared = f"<details><summary>Common parameters</summary><p>{escape(', '.join(same))}</p></details>" if same else ""
+    return f"<p class=note>{note}</p>{content}{shared}"
 
 
 def _ordered(trials: pd.DataFrame) -> pd.DataFrame:
     places = {state: place for place, state in enumerate(TRIAL_STATE_ORDER)}
     return trials.sort_values("state", key=lambda states: states.map(places), kind="stable")
-
-
-def _shared(data: ReportData, differing: Sequence[str]) -> str:
-    trials = data.trials
-    same = [f"{name} = {value_text(trials[name].iloc[0])}" for name in data.parameters if name not in differing]
-    details = f"<details><summary>Common parameters</summary><p>{escape(', '.join(same))}</p></details>"
-    return details if same else ""
 
 
 def _measured(data: ReportData, max_columns: int) -> list[tuple[Metric, str]]:
@@ -103,18 +102,6 @@ def _by_trial(results: pd.DataFrame, columns: Sequence[str]) -> Mapping[str, Map
     values = results.drop_duplicates("trial_id").set_index("trial_id")[list(columns)]
     values = values.apply(pd.to_numeric, errors="coerce")
     return {str(trial_id): row for trial_id, row in values.to_dict("index").items()}
-
-
-def _id_cell(trial_id: str) -> Cell:
-    return Cell(f'<button type="button" class=trial><code>{escape(trial_id)}</code></button>', trial_id)
-
-
-def _state_cell(state: str) -> Cell:
-    return Cell(f'<span class="pill {escape(state)}">{escape(state)}</span>', state)
-
-
-def _measured_cell(value: float | None) -> Cell:
-    return Cell(number_text(value, zeros=True), str(value) if is_finite(value) else "", is_number=True)
 
 
 def trial_cell(name: str, value: Any) -> Cell:
@@ -238,14 +225,10 @@ def _curves(data: ReportData, trial_ids: Sequence[str], names: Sequence[str], bu
     part = part.assign(**{name: pd.to_numeric(part[name], errors="coerce").astype(float) for name in names})
     for (trial_id, split), rows in part.groupby(["trial_id", "split"], sort=False, observed=True):
         thin = rows.sort_values("step").iloc[thin_indices(len(rows), max_points)]
-        columns = {name: [_short(value) for value in thin[name]] for name in names}
+        columns = {name: [float(f"{v:.4g}") if is_finite(v) else None for v in thin[name]] for name in names}
         steps = [int(step) for step in thin["step"]]
         curves.setdefault(str(trial_id), {})[str(split)] = {"step": steps} | columns
     return curves
-
-
-def _short(value: float) -> float | None:
-    return float(f"{value:.4g}") if is_finite(value) else None
 
 
 def _attempts(data: ReportData) -> dict[str, list[str]]:

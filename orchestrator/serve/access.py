@@ -101,11 +101,7 @@ def is_known_host(host: str, names: frozenset[str]) -> bool:
             return False
     except ValueError:
         return False
-    try:
-        ipaddress.ip_address(name)
-        return True
-    except ValueError:
-        return name == "localhost" or name in names
+    return name == "localhost" or name in names or _is_address(name)
 
 
 def _is_of(origin: str, host: str) -> bool:

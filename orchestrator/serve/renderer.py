@@ -68,13 +68,9 @@ class Renderer:
         self._one_at_a_time.shutdown(cancel_futures=True)
         self._scratch.cleanup()
 
-    def figures(self, sweep: str, seen: StoreView) -> RenderedSweep:
-        """Return the last render at once, and start a new one if there are new commits."""
-        return self._asked(sweep, seen)
-
     def page(self, sweep: str, seen: StoreView) -> tuple[bytes | None, str]:
         """Return the gzipped report and the error since its render. Waits for a running render."""
-        drawn = self._asked(sweep, seen)
+        drawn = self.figures(sweep, seen)
         if drawn.running is not None:
             wait([drawn.running], REPORT_WAIT_TIMEOUT_S)
         with contextlib.suppress(OSError):
@@ -89,7 +85,8 @@ class Renderer:
             return self._path(name, "figures").read_bytes() if is_known else None
         return None
 
-    def _asked(self, sweep: str, seen: StoreView) -> RenderedSweep:
+    def figures(self, sweep: str, seen: StoreView) -> RenderedSweep:
+        """Return the last render at once, and start a new one if there are new commits."""
         drawn = self._of(sweep)
         with drawn.lock:
             if drawn.running is not None and drawn.running.done():

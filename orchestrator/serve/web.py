@@ -8,11 +8,11 @@ import hashlib
 import io
 import json
 import threading
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from functools import lru_cache, partial
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -65,8 +65,8 @@ class Pages:
         self._store, self._poller, self._drawer, self._limits = store, poller, drawer, limits
         self.sql_processes = SqlProcesses(store, limits)
         self._records, self._reading = RecordReader(store), threading.Lock()
-        self._rows = _LruCache(lambda sweep: SweepRows(store, sweep))
-        self._answers = _LruCache(lambda address: _CachedResponse(), ANSWERS_KEPT)
+        self._rows = lru_cache(MAX_CACHED_RESPONSES)(partial(SweepRows, store))
+        self._answers = lru_cache(ANSWERS_KEPT)(lambda address: _CachedResponse())
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -110,7 +110,7 @@ class Pages:
         )
 
     def _trials(self, request: Request) -> Response:
-        rows = self._rows.get(self._known(request))
+        rows = self._rows(self._known(request))
 
         def make(seen: StoreView) -> dict[str, Any]:
             assert seen.status is not None
@@ -119,11 +119,11 @@ class Pages:
         return self._answer(request, make)
 
     def _curves(self, request: Request) -> Response:
-        rows, of = self._rows.get(self._known(request)), request.query_params.get("of")
+        rows, of = self._rows(self._known(request)), request.query_params.get("of")
         return self._answer(request, lambda seen: rows.curves(seen, of))
 
     def _trial_values(self, request: Request) -> Response:
-        rows = self._rows.get(self._known(request))
+        rows = self._rows(self._known(request))
 
         def make(seen: StoreView) -> dict[str, Any]:
             found = rows.trial(seen, request.path_params["trial"])
@@ -220,7 +220,7 @@ class Pages:
 
     def _answer(self, request: Request, make: Make) -> Response:
         """Return the response made from the last poll, cached for all clients, or 304 if the browser has it."""
-        seen, kept = self._poller.seen(), self._answers.get(f"{request.url.path}?{request.url.query}")
+        seen, kept = self._poller.seen(), self._answers(f"{request.url.path}?{request.url.query}")
         with kept.lock:
             if kept.number != seen.number or seen.error:
                 try:
@@ -231,27 +231,6 @@ class Pages:
                 kept.number = seen.number
             body = kept.body
         return _tagged(request, body, "application/json")
-
-
-T = TypeVar("T")
-
-
-class _LruCache(Generic[T]):
-    """Cache of the most recently used values, by name."""
-
-    def __init__(self, make: Callable[[str], T], most: int = MAX_CACHED_RESPONSES):
-        self._make, self._most, self._lock = make, most, threading.Lock()
-        self._known: OrderedDict[str, T] = OrderedDict()
-
-    def get(self, name: str) -> T:
-        """Return the value of a name, and make it if needed."""
-        with self._lock:
-            if name not in self._known:
-                self._known[name] = self._make(name)
-            self._known.move_to_end(name)
-            while len(self._known) > self._most:
-                self._known.popitem(last=False)
-            return self._known[name]
 
 
 @dataclass

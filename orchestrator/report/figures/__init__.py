@@ -5,7 +5,7 @@ from __future__ import annotations
 import pkgutil
 from importlib import import_module
 
-from depthrate.orchestrator.report.section import ReportSection
+from depthrate.orchestrator.report.report_data import ReportSection
 
 _MODULES = [import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
 SECTIONS: list[ReportSection] = sorted(

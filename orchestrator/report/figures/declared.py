@@ -30,8 +30,7 @@ from depthrate.orchestrator.report.plot import (
     value_ticks,
     viridis,
 )
-from depthrate.orchestrator.report.report_data import ReportData
-from depthrate.orchestrator.report.section import ReportSection
+from depthrate.orchestrator.report.report_data import ReportData, ReportSection
 from depthrate.orchestrator.report.tables import verdict_table
 from depthrate.orchestrator.report.text import escape, escape_for_plotly
 from depthrate.tasks.fits.proportions import wilson_interval

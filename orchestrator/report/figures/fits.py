@@ -30,8 +30,7 @@ from depthrate.orchestrator.report.plot import (
     omission_notes,
     value_ticks,
 )
-from depthrate.orchestrator.report.report_data import ReportData
-from depthrate.orchestrator.report.section import ReportSection
+from depthrate.orchestrator.report.report_data import ReportData, ReportSection
 from depthrate.orchestrator.report.text import (
     curve_label,
     escape_for_plotly,

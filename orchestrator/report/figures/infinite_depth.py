@@ -21,8 +21,7 @@ from depthrate.orchestrator.report.plot import (
     omission_notes,
     value_ticks,
 )
-from depthrate.orchestrator.report.report_data import ReportData
-from depthrate.orchestrator.report.section import ReportSection
+from depthrate.orchestrator.report.report_data import ReportData, ReportSection
 from depthrate.orchestrator.report.text import escape, escape_for_plotly, number_text
 from depthrate.tasks.metric import Metric
 

@@ -20,8 +20,7 @@ from depthrate.orchestrator.report.curve_groups import (
 )
 from depthrate.orchestrator.report.line_plot import line_groups, lines_plot
 from depthrate.orchestrator.report.plot import Axes, Plot, heat_map, make_layout
-from depthrate.orchestrator.report.report_data import ReportData
-from depthrate.orchestrator.report.section import ReportSection
+from depthrate.orchestrator.report.report_data import ReportData, ReportSection
 from depthrate.orchestrator.report.text import escape, signed_text
 from depthrate.tasks.metric import Metric
 

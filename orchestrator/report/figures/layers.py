@@ -5,8 +5,7 @@ from __future__ import annotations
 from depthrate.orchestrator.report.curve_groups import splits
 from depthrate.orchestrator.report.line_plot import line_groups, lines_plot
 from depthrate.orchestrator.report.plot import Axes, Plot
-from depthrate.orchestrator.report.report_data import ReportData
-from depthrate.orchestrator.report.section import ReportSection
+from depthrate.orchestrator.report.report_data import ReportData, ReportSection
 
 
 def layer_plots(data: ReportData) -> list[Plot]:

@@ -10,8 +10,7 @@ import pandas as pd
 from depthrate.orchestrator.report.curve_groups import splits
 from depthrate.orchestrator.report.line_plot import line_groups, lines_plot
 from depthrate.orchestrator.report.plot import GREY, MAX_GROUPS, Axes, Plot, Trace, legend_entry, make_trace
-from depthrate.orchestrator.report.report_data import ReportData
-from depthrate.orchestrator.report.section import ReportSection
+from depthrate.orchestrator.report.report_data import ReportData, ReportSection
 from depthrate.orchestrator.report.text import escape
 from depthrate.tasks.metric import Metric
 

@@ -37,8 +37,7 @@ from depthrate.orchestrator.report.overlay import merge_reports
 from depthrate.orchestrator.report.page import all_plots, render_report
 from depthrate.orchestrator.report.plot import Axes, make_layout
 from depthrate.orchestrator.report.plotly_bundle import library
-from depthrate.orchestrator.report.report_data import ReportData
-from depthrate.orchestrator.report.section import ReportSection
+from depthrate.orchestrator.report.report_data import ReportData, ReportSection
 from depthrate.orchestrator.report.text import number_text, three_decimals
 from depthrate.orchestrator.report.trial_tables import left_out_table
 from depthrate.sweeps.spec import FitRequest
@@ -122,76 +121,84 @@ def test_the_page_has_the_titles_of_papers_that_its_words_cite() -> None:
 # The sentence
 
 
-def test_sentence_says_rate_interval_and_preferred_model() -> None:
-    curve = make_curve(make_fit(), make_fit("exponential", aicc=-33.9))
-    assert words(fit_sentence(curve)) == "NC1 falls as depth^−0.58, 95 % interval [0.51, 0.66]."
-    assert supported(curve) == ["NC1 depth^−0.58", "15", "0.970", "preferred over exponential, ΔAICc 6.1"]
-
-
-def test_sentence_says_that_another_model_is_preferred() -> None:
-    floor = make_fit("power_floor", 0.81, prefactor=0.45, floor=0.0123, aicc=-44.5)
-    curve = make_curve(make_fit(), floor, make_fit("exponential", aicc=-33.9))
-    assert words(fit_sentence(curve)) == (
+FLOOR = make_fit("power_floor", 0.81, prefactor=0.45, floor=0.0123)
+BARE = make_fit(stderr=None, ci_low=None, ci_high=None, ci_method=None, r2=None, aicc=None, weight=None, n_points=2)
+SENTENCES = {
+    "a power law is preferred": (
+        make_curve(make_fit(), make_fit("exponential", aicc=-33.9)),
+        "NC1 falls as depth^−0.58, 95 % interval [0.51, 0.66].",
+        ["NC1 depth^−0.58", "15", "0.970", "preferred over exponential, ΔAICc 6.1"],
+    ),
+    "another model is preferred": (
+        make_curve(make_fit(), replace(FLOOR, aicc=-44.5), make_fit("exponential", aicc=-33.9)),
         "NC1 follows a power law with floor (exponent 0.81, floor 0.0123); as a power law it falls as depth^−0.58, "
-        "95 % interval [0.51, 0.66]."
-    )
-    assert supported(curve)[-1] == "power law with floor preferred, ΔAICc 4.5"
+        "95 % interval [0.51, 0.66].",
+        ["power law with floor preferred, ΔAICc 4.5"],
+    ),
+    "with the article of the model's words": (
+        make_curve(make_fit(), make_fit("exponential", 0.13, prefactor=0.33, aicc=-60.0)),
+        "NC1 follows an exponential law; as a power law",
+        [],
+    ),
+    "whole seeds do not reject the power law": (
+        replace(
+            make_curve(make_fit(n_seeds=5), replace(FLOOR, aicc=-62.0, n_seeds=5)), p_lack_of_fit=0.3, draws="5 seeds"
+        ),
+        "NC1 falls as depth^−0.58, 95 % interval [0.51, 0.66] over 5 seeds.",
+        [
+            "power law with floor has the lower AICc (ΔAICc 22.0), but over whole seeds the power law is not rejected "
+            "(p = 0.300)"
+        ],
+    ),
+    "whole seeds reject the power law": (
+        replace(make_curve(make_fit(n_seeds=5), replace(FLOOR, aicc=-62.0, n_seeds=5)), p_lack_of_fit=0.01),
+        "NC1 follows a power law with floor",
+        [],
+    ),
+    "one seed prefers no other model": (
+        make_curve(make_fit(n_seeds=1, ci_low=None, ci_high=None), replace(FLOOR, aicc=-62.0, n_seeds=1)),
+        "NC1 goes as depth^−0.58, no interval (1 seed, at least 3 needed)",
+        ["power law with floor has the lower AICc (ΔAICc 22.0), but too few whole seeds to reject the power law"],
+    ),
+    "models are indistinguishable": (
+        make_curve(make_fit(), make_fit("log_linear", aicc=-41.0)),
+        "NC1 falls as",
+        ["log-linear indistinguishable, ΔAICc 1.0"],
+    ),
+    "a metric grows": (
+        make_curve(make_fit(exponent=-0.2, ci_low=-0.3, ci_high=-0.1)),
+        "NC1 grows as depth^0.20, 95 % interval of a [−0.30, −0.10]",
+        [],
+    ),
+    "an interval holds zero": (
+        make_curve(make_fit(exponent=0.1, ci_low=-0.05, ci_high=0.3)),
+        "NC1 neither falls nor grows significantly, as depth^−0.10, 95 % interval of a [−0.05, 0.30]",
+        [],
+    ),
+    "no interval": (
+        make_curve(BARE),
+        "NC1 goes as depth^−0.58, no interval (too few points).",
+        ["NC1 depth^−0.58", "2", "none (too few distinct values or points)"],
+    ),
+    "two seeds": (
+        make_curve(replace(BARE, n_seeds=2)),
+        "NC1 goes as depth^−0.58, no interval (2 seeds, at least 3 needed)",
+        [],
+    ),
+    "no fit": (
+        make_curve(excluded={"diverged": 2, "not positive": 1, "failed": 0}, by={"lr": 0.1}),
+        "NC1 at lr = 0.1: no fit (2 points with 1 x). Excluded: 2 diverged, 1 not positive.",
+        [],
+    ),
+}
 
 
-def test_sentence_has_the_article_of_the_model_s_words() -> None:
-    sentence = words(fit_sentence(make_curve(make_fit(), make_fit("exponential", 0.13, prefactor=0.33, aicc=-60.0))))
-    assert sentence.startswith("NC1 follows an exponential law; as a power law")
-
-
-def test_a_lower_aicc_alone_is_no_headline_where_whole_seeds_do_not_reject_the_power_law() -> None:
-    fits = make_fit(n_seeds=5), make_fit("power_floor", 0.81, prefactor=0.45, floor=0.0123, aicc=-62.0, n_seeds=5)
-    curve = replace(make_curve(*fits), p_lack_of_fit=0.3, draws="5 seeds")
-    assert words(fit_sentence(curve)) == "NC1 falls as depth^−0.58, 95 % interval [0.51, 0.66] over 5 seeds."
-    assert supported(curve)[-1] == (
-        "power law with floor has the lower AICc (ΔAICc 22.0), but over whole seeds the power law is not rejected (p = 0.300)"
-    )
-    assert "NC1 follows a power law with floor" in words(fit_sentence(replace(curve, p_lack_of_fit=0.01)))
-
-
-def test_one_seed_prefers_no_other_model() -> None:
-    fits = make_fit(n_seeds=1, ci_low=None, ci_high=None), make_fit("power_floor", 0.81, aicc=-62.0, n_seeds=1)
-    curve = replace(make_curve(*fits), draws="1 seed")
-    assert words(fit_sentence(curve)).startswith("NC1 goes as depth^−0.58, no interval (1 seed, at least 3 needed)")
-    assert supported(curve)[-1] == (
-        "power law with floor has the lower AICc (ΔAICc 22.0), but too few whole seeds to reject the power law"
-    )
-
-
-def test_indistinguishable_models_are_named() -> None:
-    curve = make_curve(make_fit(), make_fit("log_linear", aicc=-41.0))
-    assert supported(curve)[-1] == "log-linear indistinguishable, ΔAICc 1.0"
-
-
-def test_sentence_of_a_metric_that_grows() -> None:
-    sentence = words(fit_sentence(make_curve(make_fit(exponent=-0.2, ci_low=-0.3, ci_high=-0.1))))
-    assert "NC1 grows as depth^0.20, 95 % interval of a [−0.30, −0.10]" in sentence
-
-
-def test_sentence_of_an_interval_that_holds_zero() -> None:
-    sentence = words(fit_sentence(make_curve(make_fit(exponent=0.1, ci_low=-0.05, ci_high=0.3))))
-    assert "NC1 neither falls nor grows significantly, as depth^−0.10, 95 % interval of a [−0.05, 0.30]" in sentence
-
-
-def test_sentence_without_interval_or_other_models() -> None:
-    fit = make_fit(stderr=None, ci_low=None, ci_high=None, ci_method=None, r2=None, aicc=None, weight=None, n_points=2)
-    assert words(fit_sentence(make_curve(fit))) == "NC1 goes as depth^−0.58, no interval (too few points)."
-    assert supported(make_curve(fit)) == [
-        "NC1 depth^−0.58",
-        "2",
-        "none (too few distinct values or points)",
-    ]
-    two = words(fit_sentence(make_curve(replace(fit, n_seeds=2))))
-    assert "NC1 goes as depth^−0.58, no interval (2 seeds, at least 3 needed)" in two
-
-
-def test_sentence_without_fit_and_with_excluded_trials() -> None:
-    sentence = words(fit_sentence(make_curve(excluded={"diverged": 2, "not positive": 1, "failed": 0}, by={"lr": 0.1})))
-    assert sentence == "NC1 at lr = 0.1: no fit (2 points with 1 x). Excluded: 2 diverged, 1 not positive."
+@pytest.mark.parametrize(("curve", "sentence", "cells"), SENTENCES.values(), ids=SENTENCES)
+def test_a_sentence_and_its_evidence(curve: FittedCurve, sentence: str, cells: list[str]) -> None:
+    """A sentence that ends with a full stop is the whole one. The cells are the last ones of the evidence."""
+    written = words(fit_sentence(curve))
+    assert written == sentence if sentence.endswith(".") else written.startswith(sentence)
+    assert not cells or supported(curve)[-len(cells) :] == cells
 
 
 @pytest.mark.slow
