@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from operator import itemgetter
 from typing import Any
 
 from depthrate.orchestrator.analysis.open_results import results_of
@@ -159,28 +160,24 @@ def select_exporter(names: Sequence[str], place: str | None) -> Exporter:
 def _scalars_of_trials(results: Results) -> Iterator[tuple[str, list[Scalars]]]:
     """Yield each trial's finite numbers by step."""
     rows = sorted(
-        itertools.chain(_rows(results, "curves", "true"), _rows(results, "metrics", "is_last")),
-        key=lambda row: (row["trial_id"], row["step"]),
+        itertools.chain(_rows(results, "curves", "true"), _rows(results, "metrics", "is_last")), key=itemgetter(0, 1)
     )
-    for trial_id, trial_rows in itertools.groupby(rows, key=lambda row: row["trial_id"]):
+    for trial_id, trial_rows in itertools.groupby(rows, key=itemgetter(0)):
         steps: list[Scalars] = []
-        for step, at_step in itertools.groupby(trial_rows, key=lambda row: row["step"]):
-            values = {tag: value for row in at_step for tag, value in _values(row).items()}
+        for step, at_step in itertools.groupby(trial_rows, key=itemgetter(1)):
+            values = {tag: value for _, _, tagged in at_step for tag, value in tagged.items()}
             if values:
                 steps.append((step, values))
-        yield str(trial_id), steps
+        yield trial_id, steps
 
 
-def _rows(results: Results, table: str, condition: str) -> Iterator[dict[str, Any]]:
+def _rows(results: Results, table: str, condition: str) -> Iterator[tuple[str, int, dict[str, float]]]:
+    """Yield trial_id, step and the finite numbers by tag."""
     relation = results.sql(f"select * from {table} limit 0")
     numbers = [n for n, kind in zip(relation.columns, relation.types, strict=True) if str(kind) == "DOUBLE"]
     listed = "".join(f", {quoted(name)}" for name in numbers)
     query = f"select trial_id, step, split{listed} from {table} where {condition} and step is not null"
     for trial_id, step, split, *values in results.sql(query).fetchall():
-        named = {f"{table}/{name}": value for name, value in zip(numbers, values, strict=True)}
-        yield {"trial_id": trial_id, "step": step, "split": split, "values": named}
-
-
-def _values(row: Mapping[str, Any]) -> dict[str, float]:
-    ending = "" if row["split"] in (None, "train") else f"/{row['split']}"
-    return {f"{name}{ending}": v for name, v in row["values"].items() if v is not None and math.isfinite(v)}
+        ending = "" if split in (None, "train") else f"/{split}"
+        named = zip(numbers, values, strict=True)
+        yield trial_id, step, {f"{table}/{n}{ending}": v for n, v in named if v is not None and math.isfinite(v)}

@@ -21,9 +21,8 @@ from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.report import figures
 from depthrate.orchestrator.report.fit_tables import comparison_tables, fit_table, sensitivity_table, support_table
 from depthrate.orchestrator.report.fit_text import common_sentence, fit_sentences, unconverged_sentence
-from depthrate.orchestrator.report.page_style import SCRIPT, STYLE
+from depthrate.orchestrator.report.page_files import SCRIPT, STYLE, library, packed_library
 from depthrate.orchestrator.report.plot import Plot, figure_html
-from depthrate.orchestrator.report.plotly_bundle import library, packed_library
 from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData, ReportSection, SearchContent
 from depthrate.orchestrator.report.tables import cost_tables, failure_table, search_table
 from depthrate.orchestrator.report.text import duration_text, escape, number_text

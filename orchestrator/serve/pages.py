@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import resources
 
-from depthrate.orchestrator.report.page_style import STYLE
+from depthrate.orchestrator.report.page_files import STYLE
 from depthrate.orchestrator.report.text import escape
 from depthrate.storage.query.views import VIEWS
 
@@ -12,6 +12,10 @@ _EXAMPLES = (
     "select sweep, status, count(*) as trials, avg(wall_s) as wall_s from trials group by all",
     "select * from results limit 20",
     "select trial_id, max(step) as step, arg_max(loss, step) as loss from live group by all",
+)
+_STATE_AND_CURVES = (
+    '<section id="state"><div id=summary></div></section><section id="curves"><h2>Curves</h2><p class=controls id=of></p>'
+    "<div class=plot id=lines></div><p class=note id=lines-note></p></section>"
 )
 
 
@@ -23,9 +27,7 @@ def index_page(store: str) -> str:
 def sweep_page(sweep: str) -> str:
     """Return the page of a sweep."""
     body = (
-        '<section id="state"><div id=summary></div></section>'
-        '<section id="curves"><h2>Curves</h2><p class=controls id=of></p><div class=plot id=lines></div>'
-        "<p class=note id=lines-note></p></section>"
+        f"{_STATE_AND_CURVES}"
         '<section id="trials"><h2>Trials</h2><p class=controls><input id=filter type=search autocomplete=off '
         'placeholder="filter: ok depth>=5 nc1<0.1" aria-label="Filter the trials"> <span class=note id=shown></span></p>'
         "<div id=table></div></section>"
@@ -39,9 +41,7 @@ def sweep_page(sweep: str) -> str:
 def trial_page(sweep: str, trial_id: str) -> str:
     """Return the page of a trial."""
     body = (
-        '<section id="state"><div id=summary></div></section>'
-        '<section id="curves"><h2>Curves</h2><p class=controls id=of></p><div class=plot id=lines></div>'
-        "<p class=note id=lines-note></p></section>"
+        f"{_STATE_AND_CURVES}"
         '<section id="log"><h2>Attempts and their logs</h2><pre id=text>…</pre></section>'
         '<section id="values"><h2>Final metrics</h2><div id=numbers></div><h2>Parameters</h2><div id=params></div></section>'
     )

@@ -27,7 +27,7 @@ from depthrate.orchestrator.api.logs import print_attempts
 from depthrate.orchestrator.api.status import POLL_INTERVAL_S
 from depthrate.orchestrator.console.tables import ANY_WIDTH, PlainConsole, json_text
 from depthrate.orchestrator.report.page import page_policy
-from depthrate.orchestrator.report.plotly_bundle import library
+from depthrate.orchestrator.report.page_files import library
 from depthrate.orchestrator.serve.access import Access
 from depthrate.orchestrator.serve.pages import (
     index_page,

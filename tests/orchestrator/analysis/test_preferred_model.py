@@ -19,7 +19,7 @@ from depthrate.orchestrator.analysis.preferred_model import (
     preferred_names,
 )
 from depthrate.orchestrator.console.fit_table import print_fits
-from depthrate.orchestrator.export.latex.table import _columns
+from depthrate.orchestrator.export.latex import _columns
 from depthrate.orchestrator.report.fit_text import fit_sentence
 from depthrate.tasks.fits.common_exponent import CommonFit
 from depthrate.tasks.fits.models import MODELS
