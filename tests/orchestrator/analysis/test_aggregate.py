@@ -28,20 +28,22 @@ from depthrate.sweeps.trial import Trial
 from depthrate.tasks.supervised.task import COLLAPSE
 
 
-def stored(store: Store, trials: list[dict[str, Any]], metrics: Any, status: Any = lambda params: "ok") -> list[Trial]:
+def stored(
+    store: Store, trials: list[dict[str, Any]], metrics: Any, status: Any = lambda params: "ok", curves: Any = None
+) -> list[Trial]:
+    columns = builtin_columns()
     planned = [Trial(f"t{number}", "task", 1, params) for number, params in enumerate(trials)]
     store.write("attempts/sweep=s/a.json", b"{}")
-    tables = [
-        task_table("metrics", metrics(t.params), builtin_columns(), trial_id=t.trial_id, attempt_id="a")
-        for t in planned
-    ]
+    tables = {
+        name: [task_table(name, rows(t.params), columns, trial_id=t.trial_id, attempt_id="a") for t in planned]
+        for name, rows in {"metrics": metrics, "curves": curves}.items()
+        if rows is not None
+    }
     rows = [
-        {"trial_id": t.trial_id, "attempt_id": "a", "status": status(t.params), "params": json.dumps(t.params)}
+        {"trial_id": t.trial_id, "attempt_id": "a", "status": status(t.params), "params": json.dumps(dict(t.params))}
         for t in planned
     ]
-    commit_trials(
-        store, sweep="s", attempt_id="a", part=None, trials=rows, tables={"metrics": tables}, columns=builtin_columns()
-    )
+    commit_trials(store, sweep="s", attempt_id="a", part=None, trials=rows, tables=tables, columns=columns)
     return planned
 
 
@@ -69,10 +71,13 @@ def test_two_values_of_x_are_no_rate(store: Store, capsys: pytest.CaptureFixture
     assert "<strong>" not in (sentence := fit_sentence(curve)) and "at least 3 needed" in sentence
 
 
-def test_a_metric_that_nothing_has_is_said_to_be_left_out(store: Store) -> None:
-    trials = stored(store, [{"depth": d} for d in (2, 4, 8)], lambda p: [{"layer": p["depth"], "nc1": 1.0}])
-    (curve,) = fit_curves(results_of(store), [FitRequest("nc2a")], trials)
-    assert curve.note == "nothing to fit: 3 not measured"
+def test_what_cannot_be_fitted_says_why(store: Store) -> None:
+    trials = stored(store, [{"depth": d} for d in (2, 4, 8)], lambda p: [{"layer": 1, "nc1": 1 / p["depth"]}])
+    curve, unknown = fit_curves(results_of(store), [FitRequest("nc2a"), FitRequest("nothing")], trials)
+    assert curve.note == "nothing to fit: 3 not measured" and unknown.excluded == {"not measured": 3}
+    (few,) = fit_curves(results_of(store), [FitRequest("nc1")], trials[:2])
+    assert len(few.rows) == 2, "trials of other sweeps are not used"
+    assert few.fits == [] and "at least 3 needed" in str(few.note)
 
 
 def test_one_value_a_trial_though_it_has_two_splits(store: Store) -> None:
@@ -100,31 +105,13 @@ def test_what_is_left_out_is_counted(store: Store) -> None:
     assert row["n_trials"] == 6 and json.loads(row["excluded"]) == curve.excluded
 
 
-def test_no_fit_says_why(store: Store) -> None:
-    trials = stored(store, [{"depth": 2}], lambda p: [{"layer": 2, "nc1": 1.0}])
-    (curve, missing) = fit_curves(results_of(store), [FitRequest("nc1"), FitRequest("nothing")], trials)
-    assert curve.fits == [] and "at least 3 needed" in str(curve.note)
-    assert missing.excluded == {"not measured": 1}
-
-
-def test_trials_of_other_sweeps_are_not_used(store: Store) -> None:
-    trials = stored(store, [{"depth": d} for d in (2, 4, 8)], lambda p: [{"layer": 1, "nc1": 1 / p["depth"]}])
-    (curve,) = fit_curves(results_of(store), [FitRequest("nc1")], trials[:2])
-    assert len(curve.rows) == 2
-
-
 def test_a_measured_curve_is_fitted_though_a_parameter_has_its_name(store: Store) -> None:
-    store.write("attempts/sweep=s/a.json", b"{}")
-    trials = [Trial(f"t{d}", "task", 1, {"depth": d, "loss": "ce"}) for d in (2, 4, 8)]
-    tables: dict[str, list[Any]] = {"metrics": [], "curves": []}
-    for trial in trials:
-        for name, row in (("metrics", {"layer": 1, "nc1": 1.0}), ("curves", {"loss": 1 / trial.params["depth"]})):
-            tables[name].append(task_table(name, [row], builtin_columns(), trial_id=trial.trial_id, attempt_id="a"))
-    rows = [
-        {"trial_id": t.trial_id, "attempt_id": "a", "status": "ok", "params": json.dumps(dict(t.params))}
-        for t in trials
-    ]
-    commit_trials(store, sweep="s", attempt_id="a", part=None, trials=rows, tables=tables, columns=builtin_columns())
+    trials = stored(
+        store,
+        [{"depth": d, "loss": "ce"} for d in (2, 4, 8)],
+        lambda p: [{"layer": 1, "nc1": 1.0}],
+        curves=lambda p: [{"loss": 1 / p["depth"]}],
+    )
     results = results_of(store)
     assert results.sql("select distinct loss from results").fetchall() == [("ce",)]
     (curve,) = fit_curves(results, [FitRequest("loss")], trials)
@@ -165,30 +152,21 @@ def test_an_x_of_zero_is_left_out_by_name(folder: Store) -> None:
 
 def with_curves(store: Store, heights: dict[int, list[float]]) -> list[Trial]:
     """Commit a trial a depth whose objective went through these heights at steps 25, 50, 75 and 100."""
-    store.write("attempts/sweep=s/a.json", b"{}")
-    trials = [Trial(f"t{d}", "task", 1, {"depth": d}) for d in heights]
-    tables: dict[str, list[Any]] = {"metrics": [], "curves": []}
-    for trial in trials:
-        depth = trial.params["depth"]
-        steps = [{"step": 25 * (i + 1), "objective": height} for i, height in enumerate(heights[depth])]
-        rows = {"metrics": [{"step": 100, "layer": 1, "nc1": 1 / depth}], "curves": steps}
-        for name, part in rows.items():
-            tables[name].append(task_table(name, part, builtin_columns(), trial_id=trial.trial_id, attempt_id="a"))
-    commits = [
-        {"trial_id": t.trial_id, "attempt_id": "a", "status": "ok", "params": json.dumps(dict(t.params))}
-        for t in trials
-    ]
-    commit_trials(store, sweep="s", attempt_id="a", part=None, trials=commits, tables=tables, columns=builtin_columns())
-    return trials
+    return stored(
+        store,
+        [{"depth": d} for d in heights],
+        lambda p: [{"step": 100, "layer": 1, "nc1": 1 / p["depth"]}],
+        curves=lambda p: [{"step": 25 * (i + 1), "objective": height} for i, height in enumerate(heights[p["depth"]])],
+    )
 
 
 def test_trials_whose_objective_still_falls_are_counted_and_dropped_on_request(folder: Store) -> None:
     heights = {2: [4, 2, 1, 0.995], 4: [4, 2, 1, 0.985], 8: [4, 2, 1, 1.0], 16: [1, 1, 1, 2]}
     trials = with_curves(folder, heights)
     kept, dropped = fit_curves(results_of(folder), [FitRequest("nc1"), FitRequest("nc1", unconverged="drop")], trials)
-    assert kept.unconverged == {"t4", "t16"}, "a rise counts like a fall"
+    assert kept.unconverged == {"t1", "t3"}, "a rise counts like a fall"
     assert len(kept.rows) == 4 and not kept.excluded and kept.table_rows("s")[0]["n_unconverged"] == 2
-    assert dropped.excluded == {"unconverged": 2} and {row["trial_id"] for row in dropped.left_out} == {"t4", "t16"}
+    assert dropped.excluded == {"unconverged": 2} and {row["trial_id"] for row in dropped.left_out} == {"t1", "t3"}
     assert [row["x"] for row in dropped.rows] == [2, 8] and dropped.unconverged == frozenset()
     assert (kept.label(), dropped.label(), curve_label(dropped)) == ("", "converged only", "nc1, converged only")
 
@@ -273,11 +251,10 @@ def test_other_draws_are_named_and_may_be_what_the_interval_is_over(folder: Stor
     assert interval_text(FitRequest("nc1"), [{"seed": 0, "seed_scope": "trial"}], []) == "", (
         "each trial is its own draw"
     )
-
-
-def test_a_chain_s_depths_belong_together_though_each_trial_is_said_to_draw_its_own() -> None:
-    trials = [{"seed": 0, "seed_scope": "trial", "depth": depth, "continuation": [2, 3]} for depth in (2, 3)]
-    assert interval_text(FitRequest("nc1"), trials, []) == "1 seed", "each depth starts where the previous one ended"
+    chain = [{"seed": 0, "seed_scope": "trial", "depth": depth, "continuation": [2, 3]} for depth in (2, 3)]
+    assert interval_text(FitRequest("nc1"), chain, []) == "1 seed", (
+        "in a chain each depth starts where the previous one ended"
+    )
 
 
 def test_a_theorem_on_the_last_layer_says_nothing_of_the_others(folder: Store) -> None:
