@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from depthrate.orchestrator.analysis.compare import FitPair, unpaired_text
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
@@ -54,31 +54,18 @@ def support_table(curves: Sequence[FittedCurve]) -> str:
     fitted = [(curve, power) for curve in curves if (power := curve.power) is not None]
     if not fitted:
         return ""
-    header = [
-        "rate",
-        "trials",
-        "R²",
-        "other models",
-        "change over the last quarter of training",
-        "objective above a shallower network's",
-        "range of x",
-        "theorem's upper bound",
-        "target",
-    ]
-    rows = [
-        [
-            Cell(_rate(curve, power)),
-            number_cell(str(power.n_points)),
-            number_cell(three_decimals(power.r2)),
-            long_cell(rivals_text(curve)),
-            long_cell(drift_text(curve)),
-            long_cell(above_text(curve)),
-            long_cell(range_text(curve)),
-            Cell(f"<div class=long>{bound_text(curve)}</div>"),
-            long_cell(target_text(curve)),
-        ]
-        for curve, power in fitted
-    ]
+    columns: dict[str, Callable[[FittedCurve, RateFit], Cell]] = {
+        "rate": lambda curve, power: Cell(_rate(curve, power)),
+        "trials": lambda curve, power: number_cell(str(power.n_points)),
+        "R²": lambda curve, power: number_cell(three_decimals(power.r2)),
+        "other models": lambda curve, power: long_cell(rivals_text(curve)),
+        "change over the last quarter of training": lambda curve, power: long_cell(drift_text(curve)),
+        "objective above a shallower network's": lambda curve, power: long_cell(above_text(curve)),
+        "range of x": lambda curve, power: long_cell(range_text(curve)),
+        "theorem's upper bound": lambda curve, power: Cell(f"<div class=long>{bound_text(curve)}</div>"),
+        "target": lambda curve, power: long_cell(target_text(curve)),
+    }
+    rows = [[cell(curve, power) for cell in columns.values()] for curve, power in fitted]
     notes = []
     if any(curve.bound is not None and not curve.is_stationary for curve, _ in fitted):
         notes.append(
@@ -89,7 +76,7 @@ def support_table(curves: Sequence[FittedCurve]) -> str:
             "An optimum's objective is never above a shallower network's. The excess is a share of its height above the limit."
         )
     note = f"<p class=note>{' '.join(notes)}</p>" if notes else ""
-    return table(*without_empty(header, rows)) + note
+    return table(*without_empty(list(columns), rows)) + note
 
 
 def _rate(curve: FittedCurve, power: RateFit) -> str:

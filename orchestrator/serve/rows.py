@@ -58,7 +58,11 @@ class SweepRows:
         with self._locked_refresh(seen) as (state, live):
             params, varying = self._settings(state, live)
             running = {trial.trial_id: trial for trial in (seen.status.running if seen.status else ())}
-            values = {t: self._numbers.get(t) or _last(running[t].last) for t in state.states if self._has(t, running)}
+            values = {
+                t: self._numbers.get(t) or _last(running[t].last)
+                for t in state.states
+                if t in self._numbers or t in running
+            }
             measured = self._chosen(seen, values, MAX_COLUMNS - 5 - len(varying))
             errors = {trial_id: error for trial_id in state.states if (error := state.error_of(trial_id)) is not None}
             columns = ["trial", "state", *varying, "step", *measured, "wall s", *(["error"] if errors else [])]
@@ -166,7 +170,8 @@ class SweepRows:
         new = self._results(seen.status.snapshot).without(counting - unread).in_memory(dict(unread))
         found = _rows_of(new, "select trial_id, attempt_id, steps, wall_s, params, committed_at from trials")
         self._committed |= {row["trial_id"]: row for row in found}
-        self._names = [name for name in _number_columns(new) if name != "wall_s"]
+        hidden = {"step", "wall_s", *new.parameter_names()}
+        self._names = [name for name in _float_columns(new, "results") if name not in hidden]
         self._numbers |= {
             row["trial_id"]: {name: row[name] for name in self._names if row.get(name) is not None}
             for row in _rows_of(new, "select * from results")
@@ -214,9 +219,6 @@ class SweepRows:
         of_trial = {trial_id: pack for pack in seen.status.packs for trial_id in pack.params}
         return {trial_id: of_trial[trial_id] for trial_id in running if trial_id in of_trial}
 
-    def _has(self, trial_id: str, running: Mapping[str, Any]) -> bool:
-        return trial_id in self._numbers or trial_id in running
-
     def _chosen(self, seen: StoreView, values: Mapping[str, Mapping[str, Any]], room: int) -> list[str]:
         """Return the metric columns of the table, fitted metrics first."""
         requests = seen.specs[self._sweep].spec.get("fit") if self._sweep in seen.specs else None
@@ -255,8 +257,7 @@ def logged_names(curves: Any) -> list[str]:
 def _read_curves(results: Results, trial_ids: Sequence[str]) -> dict[str, Curves]:
     if not trial_ids:
         return {}
-    relation = results.sql("select * from curves limit 0")
-    numbers = [n for n, kind in zip(relation.columns, relation.types, strict=True) if str(kind) == "DOUBLE"]
+    numbers = _float_columns(results, "curves")
     listed = ", ".join("'" + trial_id.replace("'", "''") + "'" for trial_id in trial_ids)
     columns = ", ".join(["trial_id", "step", "split", *map(quoted, numbers)])
     found = _rows_of(
@@ -277,12 +278,9 @@ def _by_split(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Curves
     for split, own in splits.items():
         thin = [own[index] for index in thin_indices(len(own), CURVE_POINTS)]
         kept = [name for name in names if any(row[name] is not None for row in thin)]
-        found[split] = {"step": [row["step"] for row in thin]} | {n: [_short(row[n]) for row in thin] for n in kept}
+        short = {n: [None if row[n] is None else float(f"{row[n]:.5g}") for row in thin] for n in kept}
+        found[split] = {"step": [row["step"] for row in thin]} | short
     return found
-
-
-def _short(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.5g}")
 
 
 def _rows_of(results: Results, query: str) -> list[dict[str, Any]]:
@@ -290,12 +288,9 @@ def _rows_of(results: Results, query: str) -> list[dict[str, Any]]:
     return [dict(zip(relation.columns, row, strict=True)) for row in relation.fetchall()]
 
 
-def _number_columns(results: Results) -> list[str]:
-    """Return the float columns of the view `results` that are not parameters."""
-    relation = results.sql("select * from results limit 0")
-    hidden = set(results.parameter_names())
-    kinds = zip(relation.columns, relation.types, strict=True)
-    return [name for name, kind in kinds if str(kind) == "DOUBLE" and name not in hidden and name != "step"]
+def _float_columns(results: Results, view: str) -> list[str]:
+    relation = results.sql(f"select * from {view} limit 0")
+    return [name for name, kind in zip(relation.columns, relation.types, strict=True) if str(kind) == "DOUBLE"]
 
 
 def _varying(params: Any) -> list[str]:
