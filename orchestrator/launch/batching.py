@@ -1,4 +1,4 @@
-"""Batched attempts: one attempt runs several short packs in turn and commits them together.
+"""Queued packs and batched attempts: one attempt runs several short packs in turn and commits them together.
 
 The overhead of an attempt (two files, a record, a claim, a message to the worker and back) is then paid once. The size of a
 batch follows from the duration of earlier packs. An attempt with too many packs returns those it has not started.
@@ -7,15 +7,49 @@ batch follows from the duration of earlier packs. An attempt with too many packs
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
-from depthrate.orchestrator.attempts.retry import RULES, Cause
+from depthrate.orchestrator.attempts.retry import RULES, Cause, Failure
 from depthrate.orchestrator.executors.base import BATCH_S, PackTrials
-from depthrate.orchestrator.launch.pack_entry import QueuedPack
+from depthrate.storage.attempts.heartbeats import Heartbeat
 from depthrate.storage.attempts.records import Record
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.sweeps.packing import Pack
 
 MAX_PACKS_PER_ATTEMPT = 64
+
+
+@dataclass(eq=False)
+class QueuedPack:
+    """A queued or running pack."""
+
+    pack: Pack
+    failures: list[Failure] = field(default_factory=list)
+    beat: Heartbeat | None = None
+    """Progress of its attempt: empty before its first heartbeat, None before it has started."""
+    heartbeat_seen_at: float | None = None
+    """Time of its last heartbeat on the driver's clock, in seconds. None before it has started."""
+    not_before: float = 0.0
+    """Earliest start time on the driver's clock, in seconds."""
+    then: list[QueuedPack] = field(default_factory=list)
+    """Short packs that the same attempt runs after this one."""
+    runs_alone: bool = False
+    """True if the pack must not be batched, because its last batched attempt was lost."""
+
+    @property
+    def trial_ids(self) -> list[str]:
+        """Trials of its attempt, including those of the packs batched after it."""
+        return [*self.pack.trial_ids, *(trial_id for entry in self.then for trial_id in entry.pack.trial_ids)]
+
+    @property
+    def avoid(self) -> list[str]:
+        """Nodes that may have caused its failures."""
+        return sorted({node for node, kind in self.failures if node and Cause.NODE in RULES[kind].causes})
+
+    def unbatch(self) -> list[QueuedPack]:
+        """Return this pack and the packs batched after it as separate entries."""
+        entries, self.then = [self, *self.then], []
+        return entries
 
 
 class Batching:

@@ -20,11 +20,10 @@ from depthrate.orchestrator.executors.base import (
     SubmitRateError,
 )
 from depthrate.orchestrator.executors.options import JobOptions
-from depthrate.orchestrator.launch.batching import to_pack_trials
+from depthrate.orchestrator.launch.batching import QueuedPack, to_pack_trials
 from depthrate.orchestrator.launch.events import log_event
 from depthrate.orchestrator.launch.launch_plan import Plan
 from depthrate.orchestrator.launch.outcome import Detached, Outcome, Progress, Watcher
-from depthrate.orchestrator.launch.pack_entry import QueuedPack
 from depthrate.orchestrator.launch.pack_queue import POLL_BACKOFF_FACTOR, Feed, PackQueue
 from depthrate.orchestrator.launch.supervisor import AttemptSupervisor
 from depthrate.storage.commits.snapshot import Snapshot

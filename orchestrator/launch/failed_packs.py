@@ -16,10 +16,10 @@ from depthrate.orchestrator.attempts.retry import (
     error_pattern,
     retry_delay_s,
 )
+from depthrate.orchestrator.launch.batching import QueuedPack
 from depthrate.orchestrator.launch.events import GIVEN_UP, log_event
 from depthrate.orchestrator.launch.launch_plan import split_pack
 from depthrate.orchestrator.launch.outcome import PackFailure
-from depthrate.orchestrator.launch.pack_entry import QueuedPack
 from depthrate.orchestrator.launch.pack_queue import PackQueue
 from depthrate.storage.files.paths import checkpoint_path
 from depthrate.storage.files.store import Store

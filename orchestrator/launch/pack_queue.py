@@ -11,9 +11,8 @@ from typing import Any, Protocol
 from depthrate.orchestrator.attempts.liveness import heartbeat_s
 from depthrate.orchestrator.attempts.record import new_attempt_id
 from depthrate.orchestrator.executors.base import Executor
-from depthrate.orchestrator.launch.batching import Batching, group_entries
+from depthrate.orchestrator.launch.batching import Batching, QueuedPack, group_entries
 from depthrate.orchestrator.launch.launch_plan import Plan
-from depthrate.orchestrator.launch.pack_entry import QueuedPack
 from depthrate.orchestrator.launch.peers import PeerLaunches
 from depthrate.storage.attempts.records import Record
 from depthrate.storage.commits.cache import SnapshotCache

@@ -13,10 +13,9 @@ from depthrate.orchestrator.attempts.record import classify_failure, read_attemp
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import AttemptEnd, Executor, RequeueReason
 from depthrate.orchestrator.executors.options import JobOptions
-from depthrate.orchestrator.launch.batching import split_failed
+from depthrate.orchestrator.launch.batching import QueuedPack, split_failed
 from depthrate.orchestrator.launch.events import log_event
 from depthrate.orchestrator.launch.failed_packs import FailedPacks
-from depthrate.orchestrator.launch.pack_entry import QueuedPack
 from depthrate.orchestrator.launch.pack_queue import PackQueue
 from depthrate.storage.attempts.heartbeats import Heartbeat, NodeHeartbeats
 from depthrate.storage.attempts.records import Record

@@ -148,23 +148,15 @@ def test_adding_a_depth_runs_only_that_depth(done: tuple[Path, str]) -> None:
 
 
 @pytest.mark.slow
-def test_query_prints_a_table(done: tuple[Path, str]) -> None:
+def test_a_finished_sweep_in_tables_and_its_status(done: tuple[Path, str]) -> None:
     sql = "select depth, avg(nc1) as nc1 from results where depth < 4 group by depth order by depth"
     code, output = invoke("query", sql, "--store", done[1])
     words = output.split()
     assert code == 0 and words[:2] == ["depth", "nc1"] and [w for w in words if w in ("2", "3")] == ["2", "3"]
-
-
-@pytest.mark.slow
-def test_wide_tables_have_all_columns_on_request(done: tuple[Path, str]) -> None:
     code, output = invoke("query", "select * from results", "--store", done[1])
     assert code == 0 and "more columns" in output and "--wide" in output and "…" not in output
     code, output = invoke("query", "select * from results", "--store", done[1], "--wide")
     assert code == 0 and "committed_at" in output and "more columns" not in output
-
-
-@pytest.mark.slow
-def test_status_counts(done: tuple[Path, str]) -> None:
     state = json.loads(invoke("status", "tiny", "--store", done[1], "--json")[1])[0]
     assert (state["num_trials"], state["ok"], state["pending"], state["problems"]) == (4, 4, 0, [])
 

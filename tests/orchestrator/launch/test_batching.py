@@ -15,10 +15,9 @@ from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.record import new_attempt_id, read_attempt
 from depthrate.orchestrator.attempts.retry import Failure
 from depthrate.orchestrator.executors.base import BATCH_S, AttemptSpec
-from depthrate.orchestrator.launch.batching import Batching, group_entries, split_failed, to_pack_trials
+from depthrate.orchestrator.launch.batching import Batching, QueuedPack, group_entries, split_failed, to_pack_trials
 from depthrate.orchestrator.launch.launch_plan import Plan
 from depthrate.orchestrator.launch.outcome import Outcome
-from depthrate.orchestrator.launch.pack_entry import QueuedPack
 from depthrate.orchestrator.worker.attempt_runner import run_job
 from depthrate.orchestrator.worker.context import StopFlag
 from depthrate.storage.files.store import Store
