@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import getpass
+import operator
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from depthrate.slurm.command import SlurmError, parse_fields, run_command
@@ -131,6 +133,8 @@ def read_limits() -> Limits:
         fields = parse_fields(line)
         name = fields["PartitionName"]
         members = [node for node in nodes if name in node.get("Partitions", "").split(",")]
+        gpu_counts = [_count_gpus(node.get("Gres", "")) for node in members]
+        max_counts: Counter[str] = functools.reduce(operator.or_, gpu_counts, Counter())
         partitions[name] = Partition(
             name=name,
             is_default=fields.get("Default") == "YES",
@@ -138,10 +142,11 @@ def read_limits() -> Limits:
             max_min=parse_minutes(fields.get("MaxTime", "UNLIMITED")),
             cpus=max((int(node.get("CPUTot", 0)) for node in members), default=0),
             mem_gb=max((int(node.get("RealMemory", 0)) / 1024 for node in members), default=0.0),
-            gpus=max((_count_gpus(node.get("Gres", "")) for node in members), default=0),
+            gpus=max((counts.total() for counts in gpu_counts), default=0),
             nodes=len(members),
-            gpu_types=_max_counts(_count_gpu_types(node.get("Gres", "")) for node in members),
-            features=frozenset(name for node in members for name in _parse_features(node)),
+            gpu_types={name: count for name, count in max_counts.items() if name},
+            features=frozenset(f for node in members for f in node.get("AvailableFeatures", "").split(","))
+            - {"", "(null)"},
         )
     array_size = int(config["MaxArraySize"])
     if match := re.search(r"max_array_tasks=(\d+)", config.get("SchedulerParameters", "")):
@@ -250,27 +255,9 @@ def parse_minutes(text: str) -> float | None:
     return int(days or 0) * 1440 + hours * 60 + minutes + seconds / 60
 
 
-def _count_gpus(gres: str) -> int:
-    """Return the GPUs in a node's `gpu[:type]:count(...)[,...]`."""
-    return sum(int(count) for count in re.findall(r"(?:^|,)gpu(?::[^:,(]+)?:(\d+)", gres))
-
-
-def _count_gpu_types(gres: str) -> dict[str, int]:
-    """Return GPU type -> number, from the same text as `_count_gpus`."""
+def _count_gpus(gres: str) -> Counter[str]:
+    """Return GPU type, or "" without one -> number, from a node's `gpu[:type]:count(...)[,...]`."""
     counts: Counter[str] = Counter()
-    for name, count in re.findall(r"(?:^|,)gpu:([^:,(]+):(\d+)", gres):
+    for name, count in re.findall(r"(?:^|,)gpu(?::([^:,(]+))?:(\d+)", gres):
         counts[name] += int(count)
-    return dict(counts)
-
-
-def _max_counts(nodes: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Return the largest count of each name over the nodes."""
-    max_counts: dict[str, int] = {}
-    for counts in nodes:
-        max_counts |= {name: max(count, max_counts.get(name, 0)) for name, count in counts.items()}
-    return max_counts
-
-
-def _parse_features(node: Mapping[str, str]) -> list[str]:
-    text = node.get("AvailableFeatures", "(null)")
-    return [] if text == "(null)" else text.split(",")
+    return counts

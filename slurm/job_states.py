@@ -99,6 +99,11 @@ def parse_array_id(job_id: str) -> str:
     return job_id.partition("_")[0]
 
 
+def array_job_ids(array_id: str, num_jobs: int) -> list[str]:
+    """Return the ids of the jobs of an array, or of its single job, which is outside arrays."""
+    return [f"{array_id}_{index}" for index in range(num_jobs)] if num_jobs > 1 else [array_id]
+
+
 def squeue_states(job_ids: Iterable[str]) -> dict[str, JobState]:
     """Return job -> state of these jobs and the other jobs in their arrays that the controller knows, including ended ones.
 

@@ -1,6 +1,8 @@
 """The batch script of a job: sbatch options, and the lines of bash around depthrate's program.
 
-submitit writes the script. This module supplies the lines before and after its call of srun.
+submitit writes the script. This module supplies the lines before and after its call of srun. submitit's public functions write
+a script and call sbatch in one step, but `slurm/submit.py` calls sbatch itself, and `plan` only prints the script. So
+`batch_script` uses a private method, whose result `tests/slurm/test_profile.py` checks.
 """
 
 from __future__ import annotations
@@ -8,14 +10,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 from depthrate.slurm.command import SlurmError
 from depthrate.slurm.job_states import SETUP_FAILED_CODE
 from depthrate.slurm.profile import KEY_VARIABLES, Profile, parse_gpu_gres
-
-if TYPE_CHECKING:
-    import submitit
 
 DEFAULT_ARRAY_LIMIT = 10_000
 """Jobs of an array that run at once if the profile sets no limit."""
@@ -223,7 +223,11 @@ def batch_script(
     Raises:
         SlurmError: If submitit is not installed, or this node cannot submit jobs.
     """
-    executor = _executor(profile, folder)
+    submitit = import_submitit()
+    try:
+        executor = submitit.SlurmExecutor(folder=folder, python=python_command(profile))
+    except RuntimeError as error:
+        raise SlurmError(f"{error}. Log in to a submit node.") from None
     executor.update_parameters(**sbatch_parameters(profile, name, folder, exclude, nodes, elsewhere))
     if num_jobs > 1:
         executor.parameters["map_count"] = num_jobs
@@ -242,29 +246,17 @@ def _link_work_file(folder: Path) -> str:
     return f'ln -sf "{work_file("${SLURM_ARRAY_TASK_ID:-0}")}" {shlex.quote(str(folder))}/"{name}"'
 
 
-def check_submitit() -> None:
-    """Check that submitit can be imported.
+def import_submitit() -> ModuleType:
+    """Import submitit, which only launches to SLURM need.
 
     Raises:
-        SlurmError: If it cannot.
+        SlurmError: If it is not installed.
     """
-    try:
-        import submitit  # noqa: F401
-    except ImportError as error:
-        raise SlurmError(submitit_missing_message(error)) from None
-
-
-def submitit_missing_message(error: ImportError) -> str:
-    """Return the message for a missing submitit."""
-    return f"--executor slurm needs submitit ({error}). Install it on this machine: pip install 'depthrate[slurm]'"
-
-
-def _executor(profile: Profile, folder: Path) -> submitit.SlurmExecutor:
     try:
         import submitit
     except ImportError as error:
-        raise SlurmError(submitit_missing_message(error)) from None
-    try:
-        return submitit.SlurmExecutor(folder=folder, python=python_command(profile))
-    except RuntimeError as error:
-        raise SlurmError(f"{error}. Log in to a submit node.") from None
+        raise SlurmError(
+            f"--executor slurm needs submitit ({error}). Install it on this machine: pip install 'depthrate[slurm]'"
+        ) from None
+    module: ModuleType = submitit
+    return module

@@ -1,4 +1,4 @@
-"""Submit job arrays and cancel jobs.
+"""Submit job arrays, cancel jobs, and exclude nodes from waiting ones.
 
 submitit runs the function in the job. This module calls sbatch itself, because its answer may be lost. It writes a job's work
 to the job's folder before the call, so that an accepted job needs no other process.
@@ -6,16 +6,18 @@ to the job's folder before the call, so that an accepted job needs no other proc
 
 from __future__ import annotations
 
+import logging
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from depthrate.slurm.command import SlurmError, run_command
-from depthrate.slurm.job_states import live_job_ids
+from depthrate.slurm.job_states import array_job_ids, live_job_ids
 from depthrate.slurm.profile import KEY_VARIABLES, Profile
-from depthrate.slurm.script import batch_script, submitit_missing_message, work_file
+from depthrate.slurm.script import batch_script, import_submitit, work_file
 
+log = logging.getLogger("depthrate")
 SBATCH_TIMEOUT_S = 150.0
 """Timeout of sbatch in seconds. On a full cluster it waits for two minutes before it refuses."""
 CHECK_DELAYS_S = (0.0, 1.0, 3.0, 6.0)
@@ -58,38 +60,22 @@ def submit_array(
         UnclearSubmissionError: If it is unknown whether the array is submitted.
         SlurmError: If sbatch refused (`SubmitLimitError` for a submit limit). No job of the array is submitted.
     """
-    try:
-        from submitit.core.utils import DelayedSubmission
-    except ImportError as error:
-        raise SlurmError(submitit_missing_message(error)) from None
-
+    delayed_submission = import_submitit().core.utils.DelayedSubmission
     folder.mkdir(parents=True, exist_ok=True)
     for index, job_arguments in enumerate(arguments):
-        DelayedSubmission(function, job_arguments).dump(folder / work_file(str(index)))
-
-    def script_of(alternative: Profile) -> str:
-        return batch_script(alternative, name, len(arguments), folder, exclude, nodes, elsewhere)
-
-    array_id = _submit_first_accepted(profile, script_of, name, folder)
-    return [f"{array_id}_{index}" for index in range(len(arguments))] if len(arguments) > 1 else [array_id]
-
-
-def _submit_first_accepted(profile: Profile, script_of: Callable[[Profile], str], name: str, folder: Path) -> str:
-    """Call sbatch under each account and QOS in turn until it accepts, and return the job's id.
-
-    Raises:
-        SlurmError: As `_send`. After several refusals the first `SubmitLimitError`, which may pass with time, else the last.
-    """
+        delayed_submission(function, job_arguments).dump(folder / work_file(str(index)))
     script = folder / "submission.sh"
     refusals: list[SlurmError] = []
     for alternative in profile.alternatives():
-        script.write_text(script_of(alternative))
+        script.write_text(batch_script(alternative, name, len(arguments), folder, exclude, nodes, elsewhere))
         try:
-            return _send(script, name, KEY_VARIABLES if profile.credentials else ())
+            array_id = _send(script, name, KEY_VARIABLES if profile.credentials else ())
+            return array_job_ids(array_id, len(arguments))
         except UnclearSubmissionError:
             raise
         except SlurmError as error:
             refusals.append(error)
+    # A submit limit may pass with time, so it is the most useful of several refusals.
     raise next((error for error in refusals if isinstance(error, SubmitLimitError)), refusals[-1])
 
 
@@ -100,9 +86,7 @@ def find_submitted(name: str, num_jobs: int) -> list[str]:
         SlurmError: If the controller does not answer.
     """
     array_id = live_job_ids([name]).get(name)
-    if array_id is None:
-        return []
-    return [f"{array_id}_{index}" for index in range(num_jobs)] if num_jobs > 1 else [array_id]
+    return [] if array_id is None else array_job_ids(array_id, num_jobs)
 
 
 def _send(script: Path, name: str, withheld: Sequence[str]) -> str:
@@ -150,3 +134,12 @@ def cancel_jobs(job_ids: Sequence[str]) -> None:
     """
     for start in range(0, len(job_ids), 500):  # the length of a command line is limited
         run_command(["scancel", "--quiet", *job_ids[start : start + 500]])
+
+
+def exclude_nodes(array_ids: Iterable[str], nodes: Sequence[str]) -> None:
+    """Exclude nodes for the waiting jobs of these arrays. Running jobs are not affected."""
+    for array_id in array_ids:
+        try:
+            run_command(["scontrol", "update", f"JobId={array_id}", f"ExcNodeList={','.join(nodes)}"])
+        except SlurmError as error:  # also raised if only some jobs of the array still wait
+            log.info("running jobs of array %s stay on their nodes: %s", array_id, error)

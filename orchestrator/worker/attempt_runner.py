@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -94,32 +94,29 @@ class AttemptRunner:
         Raises:
             Interrupted: If a stop is requested, after a checkpoint and a commit of the finished trials.
         """
-        try:
-            self._run()
-        finally:
-            self._live.close()
-            self._features.close()
-
-    def _run(self) -> None:
         started: list[AttemptSpec] = []
         checkpointed = []
         try:
-            for pack in self.job.packs():
-                if started and (self.stop.is_set or time.monotonic() - self._started > BATCH_S):
-                    break
-                started.append(pack)
-                self._live.close()
-                self._start_pack(pack)
-                self.attempt.trial_ids = [trial_id for spec in started for trial_id in spec.trial_ids]
-                if self._run_pack():
-                    checkpointed.append(pack.pack_id)
-                if self._features.num_rows:  # one features file per pack
+            try:
+                for pack in self.job.packs():
+                    if started and (self.stop.is_set or time.monotonic() - self._started > BATCH_S):
+                        break
+                    started.append(pack)
+                    self._live.close()
+                    self._start_pack(pack)
+                    self.attempt.trial_ids = [trial_id for spec in started for trial_id in spec.trial_ids]
+                    if self._run_pack():
+                        checkpointed.append(pack.pack_id)
+                    if self._features.num_rows:  # one features file per pack
+                        self._commit_when_not_full()
+            finally:
+                if self._commits_in_parts:
                     self._commit_when_not_full()
+            self._commit_when_not_full()
+            self._delete_checkpoints(checkpointed)
         finally:
-            if self._commits_in_parts:
-                self._commit_when_not_full()
-        self._commit_when_not_full()
-        self._delete_checkpoints(checkpointed)
+            self._live.close()
+            self._features.close()
 
     def _start_pack(self, pack: AttemptSpec) -> None:
         """Set the running pack."""
@@ -211,24 +208,21 @@ class AttemptRunner:
 
     def _commit(self, wait_s: float = -1.0) -> None:
         """Commit the finished trials, unless the lock is not free within `wait_s` seconds (negative: no limit)."""
-        if self._lock.acquire(timeout=wait_s):
-            try:
-                self._commit_pending()
-            finally:
-                self._lock.release()
-
-    def _commit_pending(self) -> None:
-        """Commit the finished trials. The caller holds the lock."""
-        if not self._finished:
+        if not self._lock.acquire(timeout=wait_s):
             return
-        self._part += 1  # increment first: a failed write may have stored data that must not be overwritten
-        features = None if self._open else self._features  # features of the running pack are not committed yet
-        self._write_commit(features)
-        self._live.forget({trial.row["trial_id"] for trial in self._finished if trial.row is not None})
-        self._finished, self._oldest_finished = [], 0.0
-        if features is not None:
-            features.close()
-            self._features = FeatureFile()
+        try:
+            if not self._finished:
+                return
+            self._part += 1  # increment first: a failed write may have stored data that must not be overwritten
+            features = None if self._open else self._features  # features of the running pack are not committed yet
+            self._write_commit(features)
+            self._live.forget({trial.row["trial_id"] for trial in self._finished if trial.row is not None})
+            self._finished, self._oldest_finished = [], 0.0
+            if features is not None:
+                features.close()
+                self._features = FeatureFile()
+        finally:
+            self._lock.release()
 
     def _write_commit(self, features: FeatureFile | None) -> None:
         try:
@@ -335,9 +329,11 @@ def run_job(job: AttemptSpec, stop: StopFlag, judge: Judge | None = None) -> Att
     initial_cpu_s = sum(os.times()[:4])
     with captured_output() as output:
         try:
-            with _store_errors():
+            try:
                 retry_while_full(lambda: attempt.beat(store), stop, attempt)
                 task = load_stored_task(job.task, store, job.options.code_version)
+            except OSError as error:  # of the store, after which the pack is retried
+                raise CommitError(f"{type(error).__name__}: {error}") from error
             attempt.code_hash = code_hash(task)
             runner = AttemptRunner(job, task, store, attempt, stop, judge)
             with Heartbeat(runner, output, stop):
@@ -357,15 +353,6 @@ def run_job(job: AttemptSpec, stop: StopFlag, judge: Judge | None = None) -> Att
     except OSError as error:  # the driver treats the attempt as lost and retries its packs
         log.warning("end of attempt %s not written: %s", job.attempt_id, error)
     return attempt
-
-
-@contextlib.contextmanager
-def _store_errors() -> Iterator[None]:
-    """Raise an OSError of the store as a `CommitError`, after which the pack is retried."""
-    try:
-        yield
-    except OSError as error:
-        raise CommitError(f"{type(error).__name__}: {error}") from error
 
 
 def retry_while_full(write: Callable[[], None], stop: StopFlag, attempt: Attempt) -> None:

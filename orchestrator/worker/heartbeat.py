@@ -11,17 +11,18 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from typing import IO, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, TYPE_CHECKING
 
 from depthrate.orchestrator.attempts.cancellation import forced_attempts, read_cancel_mark
 from depthrate.orchestrator.attempts.liveness import heartbeat_s
-from depthrate.orchestrator.attempts.record import Attempt
 from depthrate.orchestrator.worker.context import StopFlag
 from depthrate.orchestrator.worker.node_heartbeat import NodeHeartbeat
 from depthrate.storage.files.paths import log_path
-from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
+
+if TYPE_CHECKING:
+    from depthrate.orchestrator.worker.attempt_runner import AttemptRunner
 
 LOG_TAIL_BYTES = 200_000
 """Bytes at the end of the worker's output that are stored as the attempt's log."""
@@ -30,53 +31,32 @@ SELF_TERMINATED_CODE = 70
 log = logging.getLogger("depthrate")
 
 
-class HeartbeatTarget(Protocol):
-    """Attempt for which the heartbeat runs."""
-
-    store: Store
-    attempt: Attempt
-
-    @property
-    def stall_s(self) -> float | None:
-        """Seconds without progress after which the attempt is terminated. None: never."""
-        ...
-
-    def commit_if_due(self) -> None:
-        """Commit the finished trials if due."""
-        ...
-
-    def show_live(self) -> None:
-        """Write live curves to the store if due."""
-        ...
-
-    def commit_finished(self) -> None:
-        """Commit all finished trials."""
-        ...
+@contextlib.contextmanager
+def captured_output(descriptors: Sequence[int] = (1, 2)) -> Iterator[IO[bytes]]:
+    """Redirect the process's output, native code included, to a temporary file, and yield the file."""
+    with tempfile.TemporaryFile() as file:
+        copies = {descriptor: os.dup(descriptor) for descriptor in descriptors}
+        _flush()
+        for descriptor in descriptors:
+            os.dup2(file.fileno(), descriptor)
+        try:
+            yield file
+        finally:
+            _flush()
+            for descriptor, copy in copies.items():
+                os.dup2(copy, descriptor)
+                os.close(copy)
 
 
-class captured_output:
-    """Redirects the process's output, native code included, to a temporary file while a pack runs."""
-
-    def __enter__(self) -> IO[bytes]:
-        self._file = tempfile.TemporaryFile()
-        self._saved = [os.dup(1), os.dup(2)]
-        for descriptor in (1, 2):
-            os.dup2(self._file.fileno(), descriptor)
-        return self._file
-
-    def __exit__(self, *_: object) -> None:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        for descriptor, saved in zip((1, 2), self._saved, strict=True):
-            os.dup2(saved, descriptor)
-            os.close(saved)
-        self._file.close()
+def _flush() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
 
 
 class Heartbeat:
     """Thread that updates the attempt's record and log, commits finished trials, and detects an exited driver."""
 
-    def __init__(self, run: HeartbeatTarget, output: IO[bytes], stop: StopFlag):
+    def __init__(self, run: AttemptRunner, output: IO[bytes], stop: StopFlag):
         self._run, self._output, self._stop = run, output, stop
         self._parent = int(os.environ.get("DEPTHRATE_DRIVER_PID") or os.getppid())
         self._ended = threading.Event()
@@ -157,8 +137,7 @@ class Heartbeat:
         os._exit(SELF_TERMINATED_CODE)
 
     def _upload_log(self) -> None:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush()
         size = os.fstat(self._output.fileno()).st_size
         if size == self._uploaded:
             return

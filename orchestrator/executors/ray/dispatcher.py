@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import queue
 import time
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import depthrate.orchestrator.executors.ray.settings  # noqa: F401 - first: ray reads the environment
@@ -14,12 +16,12 @@ import depthrate.orchestrator.executors.ray.settings  # noqa: F401 - first: ray 
 # isort: split
 from ray import tune
 from ray.tune.experiment import Trial as TuneTrial
+from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search import Searcher
 
 from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, RequeueReason
-from depthrate.orchestrator.executors.ray.asha import AshaRungs, asha_rule
 from depthrate.orchestrator.executors.ray.errors import describe_exit, error_of, kind_of
-from depthrate.orchestrator.executors.ray.worker import delete_value, get_value, host_key, put_value
+from depthrate.orchestrator.executors.ray.worker import asha_rule, delete_value, get_value, host_key, put_value
 from depthrate.storage.tables.states import FailureKind
 
 START_TIMEOUT_S = 180.0
@@ -197,6 +199,34 @@ class Dispatcher(tune.Callback):
         if rule["study"] not in self._rungs:
             self._rungs[rule["study"]] = AshaRungs(rule)
         return self._rungs[rule["study"]].prune(step, values)
+
+
+class AshaRungs:
+    """Asynchronous successive halving over the trials in all packs of a study (Li et al. 2020, algorithm 2)."""
+
+    def __init__(self, rule: Mapping[str, Any]):
+        self._asha: Any = ASHAScheduler(
+            time_attr="step",
+            metric="value",
+            mode="max" if rule["maximize"] else "min",
+            max_t=10**9,  # unbounded: trials end by themselves
+            grace_period=rule["from_step"],
+            reduction_factor=rule["factor"],
+        )
+        self._trial_ids: set[str] = set()
+
+    def prune(self, step: int, values: Mapping[str, float]) -> list[str]:
+        """Return the trials to prune at this step."""
+        pruned = []
+        for trial_id, value in values.items():
+            trial = SimpleNamespace(trial_id=trial_id)  # not a Tune trial, but the scheduler only reads the ID
+            if trial_id not in self._trial_ids:
+                self._trial_ids.add(trial_id)
+                self._asha.on_trial_add(None, trial)
+            decision = self._asha.on_trial_result(None, trial, {"step": step, "value": value})
+            if decision == ASHAScheduler.STOP or not math.isfinite(value):
+                pruned.append(trial_id)
+        return pruned
 
 
 class WorkerSource(Searcher):

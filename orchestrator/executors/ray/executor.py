@@ -22,7 +22,6 @@ from depthrate.orchestrator.executors.ray.settings import TUNE_SETTINGS  # first
 
 # isort: split
 from ray import tune
-from ray.tune.experiment import Trial as TuneTrial
 
 from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, Executor, RequeueReason
 from depthrate.orchestrator.executors.machine import USABLE_SHARE, MachineError, choose_machine
@@ -195,18 +194,16 @@ class RayExecutor(Executor):
             if self._thread.is_alive():
                 self._dispatcher.is_over = True
                 self.stop()
-                self._await_workers(STOP_WAIT_S if not self._open or not self._session.is_connected else 5.0)
+                wait_s = STOP_WAIT_S if not self._open or not self._session.is_connected else 5.0
+                deadline = time.monotonic() + wait_s
+                # Wait for the started workers only. Tune would also wait for workers that have no slot to start in.
+                while self._thread.is_alive() and self._dispatcher.has_started and time.monotonic() < deadline:
+                    self._thread.join(timeout=0.1)
+                self._thread.join(timeout=2.0)
         finally:
             self._session.close()
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _await_workers(self, timeout_s: float) -> None:
-        """Wait for the started workers. Tune would also wait for workers that have no slot to start in."""
-        deadline = time.monotonic() + timeout_s
-        while self._thread.is_alive() and self._dispatcher.has_started and time.monotonic() < deadline:
-            self._thread.join(timeout=0.1)
-        self._thread.join(timeout=2.0)
 
     def _run_tune(self) -> None:
         resources = {"CPU": 1.0} | ({"GPU": self.gpu_share} if self.device == "cuda" else {})
@@ -223,16 +220,12 @@ class RayExecutor(Executor):
                 callbacks=[self._dispatcher],
                 storage_path=self._folder,
                 name="packs",
-                trial_dirname_creator=_short_name,
+                trial_dirname_creator=lambda trial: str(trial.trial_id),
                 raise_on_failed_trial=False,
                 verbose=0,
             )
         except BaseException as error:
             self._ends.put(error)
-
-
-def _short_name(trial: TuneTrial) -> str:
-    return str(trial.trial_id)
 
 
 def open_local(device: str, workers: int | None, packs_per_gpu: int) -> RayExecutor:

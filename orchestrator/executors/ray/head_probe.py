@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 import time
@@ -45,8 +44,3 @@ class HeadProbe:
             except Exception:  # any error means that the head did not answer
                 pass
             self._is_over.wait(PROBE_INTERVAL_S)
-
-
-def is_orphan(parent: int) -> bool:
-    """Return whether the parent process, Ray's own on this node, has exited."""
-    return os.getppid() != parent

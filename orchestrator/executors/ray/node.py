@@ -177,7 +177,11 @@ def _run_first(rendezvous: _Rendezvous, job_folder: Path, options: LaunchOptions
     try:
         node.await_port(host, int(port))
         rendezvous.publish(address, token, node.folder)
-        _await_nodes(address)
+        from depthrate.orchestrator.executors.ray.session import count_nodes
+
+        requested = int(os.environ.get("SLURM_JOB_NUM_NODES") or 1)
+        if (joined := count_nodes(address, requested, START_TIMEOUT_S)) < requested:
+            log.warning("only %d of %d nodes joined Ray. Continuing without the others.", joined, requested)
         inner_options = replace(options, executor_options={**options.executor_options, "address": address})
         file = job_folder / f"launch-{in_job.job_id()}-{in_job.restart_count()}.json"
         file.write_text(inner_options.to_json())
@@ -185,15 +189,6 @@ def _run_first(rendezvous: _Rendezvous, job_folder: Path, options: LaunchOptions
     finally:
         rendezvous.close()
         node.stop()
-
-
-def _await_nodes(address: str) -> None:
-    from depthrate.orchestrator.executors.ray.session import count_nodes
-
-    requested = int(os.environ.get("SLURM_JOB_NUM_NODES") or 1)
-    joined = count_nodes(address, requested, START_TIMEOUT_S)
-    if joined < requested:
-        log.warning("only %d of %d nodes joined Ray. Continuing without the others.", joined, requested)
 
 
 class _Launch(InnerLaunch):

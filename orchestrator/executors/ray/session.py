@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from depthrate.orchestrator.executors.local import WORKER_ENVIRONMENT
 from depthrate.orchestrator.executors.ray.errors import LOCAL_RAY_HINT, RayError, short_error
+from depthrate.orchestrator.worker.heartbeat import captured_output
 from depthrate.tasks.python_process import SAFE_PATH
 
 AUTH_MODE = "RAY_AUTH_MODE"
@@ -70,7 +71,7 @@ class Session:
             return self
         self._check_port()
         environment = WORKER_ENVIRONMENT | SAFE_PATH | {"DEPTHRATE_DRIVER_PID": "", "RAY_USAGE_STATS_ENABLED": "0"}
-        with captured_stderr() as read_stderr:
+        with captured_output((2,)) as stderr:
             try:
                 if self._address is None:
                     self._start(environment)
@@ -79,7 +80,8 @@ class Session:
                     runtime_env = {"env_vars": environment, "py_modules": [copy_package(self._folder)]}
                     ray.init(address=self._address, runtime_env=runtime_env, job_config=_JobConfig(), **_QUIET)
             except Exception as error:  # a start that times out raises a plain Exception
-                message = self._connect_error(error, read_stderr())
+                text = os.pread(stderr.fileno(), 1_000_000, 0).decode(errors="replace")
+                message = self._connect_error(error, text)
                 with contextlib.suppress(Exception):
                     ray.shutdown()  # after a partial start
                 self._clean_up()
@@ -207,21 +209,6 @@ def _protected_start() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
         if is_main:
             signal.signal(signal.SIGHUP, previous)
-
-
-@contextlib.contextmanager
-def captured_stderr() -> Iterator[Callable[[], str]]:
-    """Capture this process's stderr, including native code, and yield a function that returns the text."""
-    with tempfile.TemporaryFile() as file:
-        stderr_copy = os.dup(2)
-        sys.stderr.flush()
-        os.dup2(file.fileno(), 2)
-        try:
-            yield lambda: os.pread(file.fileno(), 1_000_000, 0).decode(errors="replace")
-        finally:
-            sys.stderr.flush()
-            os.dup2(stderr_copy, 2)
-            os.close(stderr_copy)
 
 
 def count_nodes(address: str, wanted: int, wait_s: float) -> int:

@@ -24,8 +24,7 @@ from ray import tune
 from ray.experimental import internal_kv
 
 from depthrate.orchestrator.executors.base import AttemptSpec
-from depthrate.orchestrator.executors.ray.asha import asha_rule
-from depthrate.orchestrator.executors.ray.head_probe import HeadProbe, is_orphan
+from depthrate.orchestrator.executors.ray.head_probe import HeadProbe
 from depthrate.orchestrator.worker.attempt_runner import run_job
 from depthrate.orchestrator.worker.context import StopFlag
 
@@ -57,6 +56,11 @@ def get_value(key: str) -> str | None:
 def delete_value(key: str) -> None:
     """Delete a key."""
     internal_kv._internal_kv_del(key.encode())
+
+
+def asha_rule(job: AttemptSpec) -> Mapping[str, Any] | None:
+    """Return the ASHA rule of a pack's trials, if they have one."""
+    return next((rule for rule in job.pruning or () if rule is not None and rule.get("rule") == "asha"), None)
 
 
 def host_key(orders: str) -> str:
@@ -147,9 +151,9 @@ class PackTrainable(tune.Trainable):
 
     def _exit_if_orphaned(self) -> None:
         """Exit once this worker has lost its node or the head, after its pack has saved a checkpoint."""
-        while not is_orphan(self._parent) and self._head.silent_s < HEAD_LOST_S:
+        while os.getppid() == self._parent and self._head.silent_s < HEAD_LOST_S:
             time.sleep(STOP_POLL_INTERVAL_S)
-        self._stop.set("its Ray node has exited" if is_orphan(self._parent) else "Ray's head does not answer")
+        self._stop.set("Ray's head does not answer" if os.getppid() == self._parent else "its Ray node has exited")
         deadline = time.monotonic() + CHECKPOINT_TIMEOUT_S
         time.sleep(STOP_POLL_INTERVAL_S)  # leaves time to report that this worker is done
         while self._is_busy and time.monotonic() < deadline:

@@ -96,9 +96,9 @@ def _open(request: ExecutorRequest) -> ComputeTarget:
     from depthrate.orchestrator.executors.slurm.remote_launch import Supervisor
     from depthrate.orchestrator.executors.slurm.submissions import jobs_of_sweep
     from depthrate.slurm.cluster_limits import JobGroup, SubmitLimits, read_limits, read_submit_limits
-    from depthrate.slurm.script import check_submitit
+    from depthrate.slurm.script import import_submitit
 
-    check_submitit()  # before writing or submitting anything
+    import_submitit()  # before writing or submitting anything
     profile, device = resolve_profile(request, request.options.executor_options[CLUSTER.name])
     limits = read_limits()
     limits.check(profile, 0)

@@ -53,8 +53,7 @@ from depthrate.slurm.command import CALLS, SlurmError, ignored_variables_message
 from depthrate.slurm.job_states import JobState, parse_array_id
 from depthrate.slurm.profile import Profile, expiring_keys_message
 from depthrate.slurm.script import batch_script
-from depthrate.slurm.submit import SubmitLimitError, cancel_jobs
-from depthrate.slurm.waiting import exclude_nodes
+from depthrate.slurm.submit import SubmitLimitError, cancel_jobs, exclude_nodes
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.tables.states import FailureKind

@@ -10,13 +10,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from depthrate.slurm.job_states import JobState
+from depthrate.slurm.job_states import JobState, array_job_ids, live_job_ids, squeue_states
 from depthrate.storage.files.json_objects import read_object
 from depthrate.storage.files.paths import identity, is_job_folder, submission_path
 from depthrate.storage.files.store import Store
 
 if TYPE_CHECKING:
-    from depthrate.slurm.job_states import JobState
     from depthrate.slurm.profile import Profile
 
 JOB_NAME = "depthrate-{sweep}-{number}"
@@ -139,8 +138,6 @@ def jobs_of_sweep(store: Store, sweep: str, cluster: str) -> tuple[list[Submissi
     Raises:
         SlurmError: The controller does not answer.
     """
-    from depthrate.slurm.job_states import live_job_ids, squeue_states
-
     submissions = [submission for submission in read_submissions(store, [sweep]) if submission.cluster == cluster]
     # A launch may have exited between calling sbatch and reading its answer. A supervisor may have resubmitted itself.
     by_name = {
@@ -148,8 +145,7 @@ def jobs_of_sweep(store: Store, sweep: str, cluster: str) -> tuple[list[Submissi
     }
     if by_name:
         for name, array_id in live_job_ids(by_name).items():
-            num_jobs = len(by_name[name].packs)
-            by_name[name].job_ids = [f"{array_id}_{i}" for i in range(num_jobs)] if num_jobs > 1 else [array_id]
+            by_name[name].job_ids = array_job_ids(array_id, len(by_name[name].packs))
     job_ids = {job_id for submission in submissions for job_id in submission.job_ids}
     states = squeue_states(job_ids) if job_ids else {}
     for submission in submissions:

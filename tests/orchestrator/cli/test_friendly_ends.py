@@ -11,14 +11,14 @@ import pytest
 from depthrate.slurm import submit
 from depthrate.slurm.command import SlurmError, run_command
 from depthrate.slurm.profile import Profile
-from depthrate.slurm.script import check_submitit
+from depthrate.slurm.script import import_submitit
 
 
 def test_submitit_that_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "submitit"] + ["submitit"]:
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(SlurmError, match=r"needs submitit .*pip install 'depthrate\[slurm\]'"):
-        check_submitit()
+        import_submitit()
     with pytest.raises(SlurmError, match=r"pip install 'depthrate\[slurm\]'"):
         submit.submit_array(Profile(), "name", tmp_path, print, [["a"]])  # type: ignore[arg-type]
 
