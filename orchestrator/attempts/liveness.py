@@ -20,6 +20,8 @@ MAX_HEARTBEAT_S = 60.0
 """Longest heartbeat interval in seconds, however many attempts run."""
 MAX_MISSED_HEARTBEATS = 4
 """Missed heartbeats that an attempt may have without being stale."""
+MAX_MISSED_NODE_HEARTBEATS = 2
+"""Missed combined heartbeats of a node, after which a worker writes its heartbeat itself. Less than `MAX_MISSED_HEARTBEATS`."""
 STALE_S = 60.0
 """Shortest heartbeat age in seconds at which a record alone makes an attempt stale."""
 
@@ -30,9 +32,9 @@ def heartbeat_s(store: Store, num_attempts: int = 1) -> float:
     return max(min_s, min(MAX_HEARTBEAT_S, num_attempts / MAX_HEARTBEATS_PER_S))
 
 
-def stale_after_s(interval_s: float, *, min_s: float = 0.0) -> float:
-    """Return the heartbeat age in seconds at which an attempt with this heartbeat interval is stale."""
-    return max(min_s, MAX_MISSED_HEARTBEATS * interval_s)
+def stale_after_s(interval_s: float, *, min_s: float = 0.0, max_missed: int = MAX_MISSED_HEARTBEATS) -> float:
+    """Return the heartbeat age in seconds at which an attempt or a node with this heartbeat interval is stale."""
+    return max(min_s, max_missed * interval_s)
 
 
 def is_live(record: Record, now: float) -> bool:

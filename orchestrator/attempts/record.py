@@ -143,7 +143,12 @@ def classify_failure(
     if exit_message is not None and (state is AttemptState.RUNNING or _is_overruled_by_scheduler(state, kind)):
         return _kind_of_error(kind, exit_message), exit_message
     if record is None or state is AttemptState.RUNNING:
-        return FailureKind.STORE, _missing_end_reason(store, record)
+        problem = "the attempt left no record" if record is None else "the attempt could not write its end"
+        try:
+            store.check_writable()
+        except StoreError as store_error:
+            return FailureKind.STORE, f"{problem}: {store_error}"
+        return FailureKind.STORE, f"{problem}: its node could not write to the store, or has another store at this path"
     recorded_kind = kind if kind is FailureKind.FAILED_TO_START_ANYWHERE else record["error_kind"] or kind
     error = record["error"] or exit_message
     return _kind_of_error(recorded_kind, error), error
@@ -157,16 +162,6 @@ def _is_overruled_by_scheduler(state: AttemptState, kind: FailureKind) -> bool:
 def _kind_of_error(kind: FailureKind, error: str | None) -> FailureKind:
     is_hardware = kind in (FailureKind.TASK, FailureKind.WORKER_LOST) and is_hardware_error(error)
     return FailureKind.HARDWARE if is_hardware else kind
-
-
-def _missing_end_reason(store: Store, record: Record | None) -> str:
-    """Return the reason that a healthy worker left no end of an attempt, or no record, in the store."""
-    problem = "the attempt left no record" if record is None else "the attempt could not write its end"
-    try:
-        store.check_writable()
-    except StoreError as error:
-        return f"{problem}: {error}"
-    return f"{problem}: its node could not write to the store, or has another store at this path"
 
 
 def describe_attempt(record: Record) -> str:

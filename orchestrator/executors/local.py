@@ -112,27 +112,24 @@ class LocalExecutor(Executor):
     def submit(self, jobs: Sequence[AttemptSpec]) -> None:
         """Give each job to an idle worker, starting one if needed. Enough slots must be free."""
         for job in jobs:
-            self._submit(job)
+            idle = [s for s in range(self._slots) if s not in self._workers or self._workers[s].job is None]
+            assert idle, "submitted more jobs than there are workers"
+            # An excluded GPU is the last choice, one on which this pack failed the second to last.
+            slot = min(idle, key=lambda s: (self._node_of(s) in self._excluded, self._node_of(s) in job.avoid, s))
+            if slot in self._workers and self._workers[slot].process.poll() is not None:
+                self._forget(slot)
+            worker = self._workers.get(slot) or self._start(slot)
+            worker.job = job
+            assert worker.process.stdin is not None
+            try:
+                worker.process.stdin.write(job.to_json() + "\n")
+                worker.process.stdin.flush()
+            except OSError:
+                pass  # it has just exited, which its reader thread reports
 
     def running(self) -> dict[str, str]:
         """Return the started attempts, whose IDs never change here."""
         return {worker.job.attempt_id: worker.job.attempt_id for worker in self._workers.values() if worker.job}
-
-    def _submit(self, job: AttemptSpec) -> None:
-        idle = [s for s in range(self._slots) if s not in self._workers or self._workers[s].job is None]
-        assert idle, "submitted more jobs than there are workers"
-        # An excluded GPU is the last choice, one on which this pack failed the second to last.
-        slot = min(idle, key=lambda s: (self._node_of(s) in self._excluded, self._node_of(s) in job.avoid, s))
-        if slot in self._workers and self._workers[slot].process.poll() is not None:
-            self._forget(slot)
-        worker = self._workers.get(slot) or self._start(slot)
-        worker.job = job
-        assert worker.process.stdin is not None
-        try:
-            worker.process.stdin.write(job.to_json() + "\n")
-            worker.process.stdin.flush()
-        except OSError:
-            pass  # it has just exited, which its reader thread reports
 
     def poll(self, timeout_s: float) -> list[AttemptEnd]:
         """Wait up to `timeout_s` and return the attempts that ended since the last call."""

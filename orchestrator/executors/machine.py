@@ -75,12 +75,20 @@ def main_memory_bytes(limit_file: str = "/sys/fs/cgroup/memory.max") -> float | 
 
 def gpu_memory_bytes() -> float | None:
     """Return the bytes of the smallest local GPU, or None if nvidia-smi does not report them."""
-    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    lines = _nvidia_smi("--query-gpu=memory.total", "--format=csv,noheader,nounits")
     try:
-        output = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False).stdout
-        return min((float(line) * 2**20 for line in output.splitlines()), default=None)
-    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return min((float(line) * 2**20 for line in lines), default=None)
+    except ValueError:
         return None
+
+
+def _nvidia_smi(*arguments: str) -> list[str]:
+    """Return the lines that nvidia-smi prints, none if it fails."""
+    command = ["nvidia-smi", *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=False).stdout.splitlines()
+    except (OSError, subprocess.TimeoutExpired):
+        return []
 
 
 def gpu_names() -> list[str]:
@@ -94,8 +102,4 @@ def gpu_names() -> list[str]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [name.strip() for name in visible.split(",") if name.strip() not in ("", "-1")]
-    try:
-        output = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return [str(index) for index in range(sum(line.startswith("GPU ") for line in output.splitlines()))]
+    return [str(index) for index in range(sum(line.startswith("GPU ") for line in _nvidia_smi("-L")))]

@@ -102,8 +102,12 @@ class LiveCurves:
                 is_due = any(has_new) or (self._has_written and waited_s >= REWRITE_AFTER_S)
                 params, rows = self._thinned() if is_due else ({}, [])
             if rows and not self._is_closed:
-                self._last = time.monotonic()
-                self._write(params, rows)
+                self._last, job = time.monotonic(), self._job
+                try:
+                    self._has_written = True  # set first: a failed write may have created the file
+                    write_live(self._store, job.sweep, job.pack_id, job.attempt_id, params, rows)
+                except Exception as error:
+                    self._warn_once("written", error)
 
     def close(self) -> None:
         """Stop writing and delete the file, because the pack has ended."""
@@ -120,14 +124,6 @@ class LiveCurves:
         followed = {trial_id: curve for trial_id, curve in self._followed.items() if trial_id in self._params}
         rows = [(t, row) for t, curve in followed.items() for s in curve.splits.values() for row in s.thinned_rows()]
         return {trial_id: self._params[trial_id] for trial_id in followed}, rows
-
-    def _write(self, params: Mapping[str, Mapping[str, Any]], rows: Sequence[tuple[str, Row]]) -> None:
-        job = self._job
-        try:
-            self._has_written = True  # set first: a failed write may have created the file
-            write_live(self._store, job.sweep, job.pack_id, job.attempt_id, params, rows)
-        except Exception as error:
-            self._warn_once("written", error)
 
     def _delete(self) -> None:
         with self._file:

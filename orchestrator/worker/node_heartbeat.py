@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from depthrate.orchestrator.attempts.liveness import stale_after_s
+from depthrate.orchestrator.attempts.liveness import MAX_MISSED_NODE_HEARTBEATS, stale_after_s
 from depthrate.orchestrator.attempts.record import Attempt
 from depthrate.storage.attempts.heartbeats import HEARTBEAT_FIELDS, write_heartbeats
 from depthrate.storage.files.store import Store
@@ -65,7 +65,11 @@ class NodeHeartbeat:
             write_heartbeats(self._store, self._attempt.sweep, name, {**self._recent_heartbeats(), **heartbeat})
             with contextlib.suppress(OSError):
                 _write(self._folder / "told", "")
-        elif time.time() - max(self._last_heartbeat_at(), self._started) > 2 * self._beat_s:
+            return
+        latest = self._started
+        with contextlib.suppress(OSError):
+            latest = max(latest, (self._folder / "told").stat().st_mtime)
+        if time.time() - latest > stale_after_s(self._beat_s, max_missed=MAX_MISSED_NODE_HEARTBEATS):
             self._attempt.beat(self._store)
 
     def close(self) -> None:
@@ -121,12 +125,6 @@ class NodeHeartbeat:
                 else:
                     path.unlink()  # the process was killed, or will write the file again
         return heartbeats
-
-    def _last_heartbeat_at(self) -> float:
-        try:
-            return (self._folder / "told").stat().st_mtime
-        except OSError:
-            return 0.0
 
 
 def _write(path: Path, text: str) -> None:

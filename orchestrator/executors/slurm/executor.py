@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from depthrate.orchestrator.executors.base import Estimate
     from depthrate.orchestrator.executors.options import JobOptions
     from depthrate.orchestrator.executors.slurm.remote_launch import Supervisor
-    from depthrate.storage.attempts.records import Record
     from depthrate.sweeps.packing import Pack
 
 log = logging.getLogger("depthrate")
@@ -211,7 +210,10 @@ class SlurmExecutor(Executor):
 
         Committed packs are not watched, even if their job still runs others.
         """
-        committed = self._committed() if any(is_alive(state) for state in states.values()) else set()
+        committed: set[str] = set()
+        if any(is_alive(state) for state in states.values()):
+            with suppress(OSError, StoreError):  # an unreadable store only delays a result
+                committed = take_snapshot(self.store).trial_ids()
         for submission in reversed(submissions):  # the latest submission of a trial counts
             if submission.is_launch:
                 if submission.job_ids and not any(is_alive(states.get(job_id)) for job_id in submission.job_ids):
@@ -239,13 +241,6 @@ class SlurmExecutor(Executor):
     def _delete_submission(self, submission: Submission) -> None:
         submission.delete(self.store)
         self._folders.add(Path(submission.folder).parent)
-
-    def _committed(self) -> set[str]:
-        """Return the committed trials, or an empty set if the store does not answer, which only delays a result."""
-        try:
-            return take_snapshot(self.store).trial_ids()
-        except (OSError, StoreError):
-            return set()
 
     def supervise(self, packs: Sequence[Pack], estimate_s: Estimate, options: JobOptions) -> LaunchJob | None:
         """Submit the launch as a supervisor job, if the cluster does not accept all jobs now.
@@ -304,7 +299,10 @@ class SlurmExecutor(Executor):
         sent: set[str] = set()
         self._is_full = False
         try:
-            for failed_nodes, members in self._group_by_failed_nodes(jobs).items():
+            by_failed_nodes: dict[tuple[str, ...], list[AttemptSpec]] = {}
+            for job in sorted(jobs, key=lambda job: bool(job.avoid)):  # packs without failures first
+                by_failed_nodes.setdefault(tuple(job.avoid), []).append(job)
+            for failed_nodes, members in by_failed_nodes.items():
                 seconds = [typical_s if job.estimated_s is None else job.estimated_s for job in members]
                 bundles = bundle(members, seconds, self._profile_within_limits())
                 for submission in self._submitter.submit(bundles, self._excluded(failed_nodes), self._alive):
@@ -327,14 +325,6 @@ class SlurmExecutor(Executor):
             if requests.submitted_at != before:
                 self._poll_interval_s = MIN_RECORD_POLL_INTERVAL_S
                 self._next_poll = self._clock() + MIN_RECORD_POLL_INTERVAL_S
-
-    @staticmethod
-    def _group_by_failed_nodes(jobs: Sequence[AttemptSpec]) -> dict[tuple[str, ...], list[AttemptSpec]]:
-        """Return failed nodes -> packs to run elsewhere, packs without failures first."""
-        groups: dict[tuple[str, ...], list[AttemptSpec]] = {}
-        for job in sorted(jobs, key=lambda job: bool(job.avoid)):
-            groups.setdefault(tuple(job.avoid), []).append(job)
-        return groups
 
     def _excluded(self, failed_nodes: Sequence[str] = ()) -> list[str]:
         """Return the nodes to exclude: the globally excluded ones and, if others remain, `failed_nodes`."""
@@ -397,7 +387,9 @@ class SlurmExecutor(Executor):
         if not self._queue.jobs or self._clock() < self._next_poll:
             return []
         before = self._queue.states()
-        self._queue.poll_if_due(is_news_due=self._expects_change())
+        is_new = self._clock() - self._queue.requests.submitted_at < EARLY_END_S
+        has_overdue = self._queue.has_overdue(60 * self.profile.walltime_min)
+        self._queue.poll_if_due(is_news_due=is_new or self._outcomes.any_interrupted or has_overdue)
         started = time_outside_slurm()
         ends = self._collect_ends()
         if ends or before != self._queue.states():
@@ -423,18 +415,17 @@ class SlurmExecutor(Executor):
                 ends += self._outcomes.pop_committed(job)
             if not job.packs:
                 self._forget(job)
-        self._pack_s += [_run_time_s(end.record) for end in ends if end.record is not None]
+        for record in [end.record for end in ends if end.record is not None]:
+            self._pack_s.append(max(0.0, (record["ended_at"] or record["heartbeat_at"]) - record["started_at"]))
         self._exclude_from_waiting()
         if self._nodes.starts_nowhere({job.state.node for job in self._queue.jobs.values() if job.is_running}):
-            ends = [_as_failed_anywhere(end) for end in ends]
+            ends = [
+                replace(end, kind=FailureKind.FAILED_TO_START_ANYWHERE) if end.kind is FailureKind.NOT_BEGUN else end
+                for end in ends
+            ]
         self._log_job_states()
         earlier, self._outcomes.earlier_ends = self._outcomes.earlier_ends, []
         return [*earlier, *ends]
-
-    def _expects_change(self) -> bool:
-        """Return whether jobs probably changed state: after a submission, an interruption or a passed time limit."""
-        is_new = self._clock() - self._queue.requests.submitted_at < EARLY_END_S
-        return is_new or self._outcomes.any_interrupted or self._queue.has_overdue(60 * self.profile.walltime_min)
 
     def _log_job_states(self) -> None:
         """Log unusual reasons of waiting jobs, overdue and ending jobs, and ended jobs whose records are awaited."""
@@ -444,7 +435,12 @@ class SlurmExecutor(Executor):
             if reason not in ORDINARY_REASONS:
                 advice = f" ({WAIT_ADVICE[reason]})" if reason in WAIT_ADVICE else ""
                 log_event("job", f"waiting: {reason}{advice}", count=count, is_state=True)
-        overdue = [job for job in self._queue.overdue(60 * self.profile.walltime_min) if not self._is_adopted(job)]
+        # An earlier launch may have submitted adopted jobs with another cluster file.
+        overdue = [
+            job
+            for job in self._queue.overdue(60 * self.profile.walltime_min)
+            if self._adopted.keys().isdisjoint(pack.attempt_id for pack in job.packs)
+        ]
         for node, count in Counter(job.state.node for job in overdue).items():
             limit = f"over the time limit of {self.profile.walltime_min} min and about to be killed"
             advice = "Increase walltime_min, or save checkpoints in the task"
@@ -461,10 +457,6 @@ class SlurmExecutor(Executor):
             message = f"ended as {state}{cause}, waiting up to {self.profile.grace_s:.0f} s for its records"
             log_event("job", message, count=count, where=node, is_state=True)
 
-    def _is_adopted(self, job: WatchedJob) -> bool:
-        """Return whether an earlier launch submitted the job, possibly with another cluster file."""
-        return not self._adopted.keys().isdisjoint(pack.attempt_id for pack in job.packs)
-
     def _exclude_from_waiting(self) -> None:
         """Update the excluded nodes of waiting jobs after a change."""
         if (excluded := self._excluded()) == self._excluded_from_waiting or self._queue.is_away:
@@ -475,7 +467,7 @@ class SlurmExecutor(Executor):
             exclude_nodes([array], sorted({*self.profile.exclude, *nodes}))
 
     def _forget(self, job: WatchedJob) -> None:
-        self._queue.forget(job)
+        del self._queue.jobs[job.job_id]
         if not any(other.submission is job.submission for other in self._queue.jobs.values()):
             try:
                 self._delete_submission(job.submission)
@@ -501,11 +493,3 @@ class SlurmExecutor(Executor):
         with suppress(StoreError, OSError):
             self._forget_finished_jobs()
             remove_finished_folders(self.store, self.sweep, self._folders)
-
-
-def _run_time_s(record: Record) -> float:
-    return max(0.0, (record["ended_at"] or record["heartbeat_at"]) - record["started_at"])
-
-
-def _as_failed_anywhere(end: AttemptEnd) -> AttemptEnd:
-    return replace(end, kind=FailureKind.FAILED_TO_START_ANYWHERE) if end.kind is FailureKind.NOT_BEGUN else end

@@ -5,6 +5,7 @@ A job that succeeds leaves a marker in its folder. The controller is queried abo
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from collections.abc import Iterable
@@ -41,9 +42,12 @@ def remove_finished_folders(store: Store, sweep: str, roots: Iterable[Path]) -> 
     paths = [path for root in roots if root.is_dir() for path in root.iterdir()]
     folders = {path.name: path for path in paths if is_job_folder(str(path), sweep, path.name)}
     watched = {submission.name for submission in read_submissions(store, [sweep])}
-    trials = {name: _read_trials(folder) for name, folder in folders.items() if name not in watched}
+    trials: dict[str, list[str]] = {}
+    for name in folders.keys() - watched:
+        with contextlib.suppress(OSError):  # a folder from an earlier version, which wrote no such file
+            trials[name] = (folders[name] / TRIALS_FILE).read_text().split()
     committed = take_snapshot(store).trial_ids() if any(trials.values()) else set()
-    pending = {name for name, trial_ids in trials.items() if trial_ids is not None and committed.issuperset(trial_ids)}
+    pending = {name for name, trial_ids in trials.items() if committed.issuperset(trial_ids)}
     remaining_s = QUERY_TIMEOUT_S
     for delay_s in FOLDER_RETRY_DELAYS_S:
         if not pending:
@@ -60,10 +64,3 @@ def remove_finished_folders(store: Store, sweep: str, roots: Iterable[Path]) -> 
         for name in over:
             shutil.rmtree(folders[name], ignore_errors=True)
         pending -= over
-
-
-def _read_trials(folder: Path) -> list[str] | None:
-    try:
-        return (folder / TRIALS_FILE).read_text().split()
-    except OSError:
-        return None  # a folder from an earlier version, which wrote no such file

@@ -109,7 +109,6 @@ OUTCOME_RULES = (
 )
 """Outcome of a pack by its attempt record, its job's state and further conditions. The first matching rule applies."""
 _KINDS: dict[Outcome, FailureKind | RequeueReason] = {
-    Outcome.CUT_OFF: RequeueReason.CUT_OFF,
     Outcome.NOT_STARTED: RequeueReason.NOT_STARTED,
     Outcome.CANCELLED: FailureKind.CANCELLED,
     Outcome.TIMEOUT: FailureKind.TIMEOUT,
@@ -195,8 +194,8 @@ class PackOutcomes:
         if job.state.phase == "waiting" and not is_over:
             if job.state.restarts:
                 job.current.clear()
-            elif not self._has_new_record(job):
-                return []
+            elif self._records is None or self._records.keys().isdisjoint(_possible_attempt_ids(job)):
+                return []  # no record since the last poll
         if job.state.restarts and (is_over or job.is_running):
             self._write_earlier_ends(job)
         is_settled |= is_over and self.is_fresh and _is_definite(job)
@@ -223,10 +222,6 @@ class PackOutcomes:
         job.packs = [pack for pack in job.packs if pack not in done]
         return [AttemptEnd(pack.attempt_id, kind=RequeueReason.NOT_STARTED) for pack in done]
 
-    def _has_new_record(self, job: WatchedJob) -> bool:
-        """Return whether a job that waited at the last poll has written a record since."""
-        return self._records is not None and not self._records.keys().isdisjoint(_possible_attempt_ids(job))
-
     def _end_of(self, job: WatchedJob, pack: SubmittedPack, is_over: bool, is_settled: bool) -> AttemptEnd | None:
         """Return the end of a pack by `OUTCOME_RULES`, or None if it has not ended."""
         restarts = job.state.restarts or 0
@@ -241,15 +236,14 @@ class PackOutcomes:
             job.current[pack.attempt_id] = attempt_id
             self.any_interrupted |= state is AttemptState.INTERRUPTED and is_last_start and not is_over
         evidence = _Evidence(job, pack, attempt_id, record, state, is_over, is_settled, is_last_start)
-        outcome = next(rule.outcome for rule in OUTCOME_RULES if self._matches(rule, evidence))
+        outcome = next(
+            rule.outcome
+            for rule in OUTCOME_RULES
+            if (not rule.record or state in rule.record)
+            and (not rule.job or job.state.state in rule.job)
+            and all(self._holds(condition, evidence) for condition in rule.conditions)
+        )
         return self._make_end(outcome, evidence)
-
-    def _matches(self, rule: OutcomeRule, evidence: _Evidence) -> bool:
-        if rule.record and evidence.state not in rule.record:
-            return False
-        if rule.job and evidence.job.state.state not in rule.job:
-            return False
-        return all(self._holds(condition, evidence) for condition in rule.conditions)
 
     def _holds(self, condition: Condition, evidence: _Evidence) -> bool:
         job, state = evidence.job, evidence.state
@@ -329,7 +323,9 @@ class PackOutcomes:
         """Return the message of a pack whose job ended without writing its end."""
         kind, message = _failure_kind(job, stderr), _describe_end(job)
         if kind is FailureKind.OUT_OF_MEMORY:
-            return f"{message}: out of memory{_memory_text(stderr)}. Increase mem_gb, or use smaller packs."
+            match = re.search(r"exceeded memory limit \((\d+) > (\d+)\)", stderr)
+            used = f", {int(match[1]) / 2**30:.3g} of {int(match[2]) / 2**30:.3g} GB used" if match else ""
+            return f"{message}: out of memory{used}. Increase mem_gb, or use smaller packs."
         if kind is FailureKind.TIMEOUT:
             limit = f"{self._limit_text()}{_run_time_text(job)}"
             return f"{message}: reached its time limit{limit} before doing anything. Increase walltime_min."
@@ -491,12 +487,6 @@ def _run_time_text(job: WatchedJob) -> str:
     if job.state.started_at is None or job.state.ended_at is None:
         return ""
     return f" (ran {(job.state.ended_at - job.state.started_at) / 60:.1f} min)"
-
-
-def _memory_text(stderr: str) -> str:
-    """Return a job's used memory and its limit, if SLURM printed them."""
-    match = re.search(r"exceeded memory limit \((\d+) > (\d+)\)", stderr)
-    return "" if match is None else f", {int(match[1]) / 2**30:.3g} of {int(match[2]) / 2**30:.3g} GB used"
 
 
 def _stderr_tail(stderr: str) -> str:

@@ -116,10 +116,6 @@ class JobQueue:
         until = self._answered_at_time - limit_s
         return [job for job in self.jobs.values() if job.is_running and (job.state.started_at or math.inf) < until]
 
-    def forget(self, job: WatchedJob) -> None:
-        """Stop watching a job."""
-        del self.jobs[job.job_id]
-
     def poll_if_due(self, *, is_news_due: bool = False) -> None:
         """Query the jobs' states if the request budget allows it, and apply an answer that has arrived."""
         if self._query is not None:

@@ -122,7 +122,15 @@ class ConcurrencySlots:
 
     def with_dependency(self, profile: Profile, num_jobs: int, alive: Collection[str]) -> Profile:
         """Return the profile for `num_jobs` new jobs, with a dependency on live jobs if all slots are in use."""
-        self._free_slots(alive)
+        # Free the slots of finished jobs. An array keeps one slot per live job.
+        seen: Counter[str] = Counter()
+        for slot, tail in enumerate(self._tails):
+            if tail is None:
+                continue
+            left = sorted(job_id for job_id in alive if tail in (job_id, parse_array_id(job_id)))
+            if len(left) <= len(self._tails):
+                self._tails[slot] = left[seen[tail]] if seen[tail] < len(left) else None
+            seen[tail] += 1
         self._tails.sort(key=lambda tail: tail is not None)
         before = dict.fromkeys(tail for tail in self._tails[:num_jobs] if tail is not None)
         if not before:
@@ -139,17 +147,6 @@ class ConcurrencySlots:
             self._tails = [parse_array_id(job_ids[0])] * num_slots
         else:
             self._tails = [*self._tails[len(job_ids) :], *job_ids]
-
-    def _free_slots(self, alive: Collection[str]) -> None:
-        """Free the slots of finished jobs. An array keeps one slot per live job."""
-        seen: Counter[str] = Counter()
-        for slot, tail in enumerate(self._tails):
-            if tail is None:
-                continue
-            left = sorted(job_id for job_id in alive if tail in (job_id, parse_array_id(job_id)))
-            if len(left) <= len(self._tails):
-                self._tails[slot] = left[seen[tail]] if seen[tail] < len(left) else None
-            seen[tail] += 1
 
 
 P = TypeVar("P")
