@@ -83,7 +83,13 @@ def open_executor(request: ExecutorRequest) -> ComputeTarget:
     entry = executors().get(executor)
     if entry is None:
         raise ExecutorError(f"executor is {executor!r}, expected {executor_names()}")
-    options = replace(request.options, executor_options=_select_options(entry, request.options.executor_options))
+    names, values = {option.name for option in entry.options}, request.options.executor_options
+    for option in executor_options():
+        if option.name not in names and values.get(option.name, option.default) != option.default:
+            able = " or ".join(other.name for other in executors().values() if option in other.options)
+            raise ExecutorError(f"{option.flag} needs --executor {able}, but --executor is {entry.name}")
+    selected = {option.name: values.get(option.name, option.default) for option in entry.options}
+    options = replace(request.options, executor_options=selected)
     prune = None if request.sweep.search is None else request.sweep.search.prune
     if prune is not None and prune.rule == "asha" and not entry.compares_running_trials:
         able = " or ".join(executor.name for executor in executors().values() if executor.compares_running_trials)
@@ -96,17 +102,3 @@ def open_executor(request: ExecutorRequest) -> ComputeTarget:
         able = " or ".join(f"--executor {executor.detach}" for executor in executors().values() if executor.detach)
         raise ExecutorError(f"--detach needs {able}, because {executor} workers end with their launch")
     return target
-
-
-def _select_options(entry: ExecutorEntry, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of an executor's options.
-
-    Raises:
-        ExecutorError: An option of another executor has a value.
-    """
-    names = {option.name for option in entry.options}
-    for option in executor_options():
-        if option.name not in names and values.get(option.name, option.default) != option.default:
-            able = " or ".join(executor.name for executor in executors().values() if option in executor.options)
-            raise ExecutorError(f"{option.flag} needs --executor {able}, but --executor is {entry.name}")
-    return {option.name: values.get(option.name, option.default) for option in entry.options}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import stat
 from collections import Counter
 from collections.abc import Callable
 from getpass import getuser
@@ -22,15 +21,13 @@ QUALITIES = "normal|||\nfew|5||\nmany|100|60|400\n"
 
 
 @pytest.fixture
-def accounting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def accounting(tmp_path: Path, programs: Callable[..., None]) -> Callable[[str], None]:
     """Let sacctmgr show these associations and QOS."""
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
 
     def add(associations: str) -> None:
         (tmp_path / "user").write_text(associations)
         (tmp_path / "qos").write_text(QUALITIES)
-        (tmp_path / "sacctmgr").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\ncat {tmp_path}/$4\n')
-        (tmp_path / "sacctmgr").chmod(stat.S_IRWXU)
+        programs(sacctmgr=f'echo "$@" >> {tmp_path}/calls; cat {tmp_path}/$4')
 
     return add
 
@@ -77,12 +74,8 @@ def test_only_associations_of_this_cluster_are_asked_for(accounting: Callable[[s
         (JobGroup("theory", "gpu"), "--account=theory --partition=gpu --me"),
     ],
 )
-def test_jobs_are_counted_by_user(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: JobGroup, options: str
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    (tmp_path / "squeue").write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/call\nprintf "bob\\nbob\\neve\\n"\n')
-    (tmp_path / "squeue").chmod(stat.S_IRWXU)
+def test_jobs_are_counted_by_user(tmp_path: Path, programs: Callable[..., None], group: JobGroup, options: str) -> None:
+    programs(squeue=f'echo "$@" > {tmp_path}/call; printf "bob\\nbob\\neve\\n"')
     assert group.count() == Counter({"bob": 2, "eve": 1})
     assert (tmp_path / "call").read_text().split()[2:-1] == options.split()
 

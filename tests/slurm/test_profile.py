@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import stat
 import subprocess
 from datetime import datetime
 from pathlib import Path
@@ -78,25 +77,9 @@ LIMITS = Limits(
 )
 
 
-@pytest.fixture
-def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Put scripts that print the given outputs at the front of the PATH."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", str(folder), prepend=":")
-
-    def add(name: str, text: str, code: int = 0) -> None:
-        (folder / f"{name}.txt").write_text(text)
-        where = ">&2" if code else ""
-        (folder / name).write_text(f"#!/bin/sh\ncat {folder}/{name}.txt {where}\nexit {code}\n")
-        (folder / name).chmod(stat.S_IRWXU)
-
-    return add
-
-
 def test_the_batch_script(programs: Any, tmp_path: Path) -> None:
     pytest.importorskip("submitit")
-    programs("srun", "")
+    programs(srun="")
     content = {
         **{"partition": "gpu", "account": "theory", "qos": "long", "constraint": "a100|h100", "exclude": ["n9"]},
         **{"gpus": 1, "cpus": 4, "mem_gb": 16, "walltime_min": 240, "array_parallelism": 3},
@@ -123,7 +106,7 @@ def test_the_batch_script(programs: Any, tmp_path: Path) -> None:
 )
 def test_what_sbatch_is_asked_for(programs: Any, tmp_path: Path, content: dict[str, Any], lines: list[str]) -> None:
     pytest.importorskip("submitit")
-    programs("srun", "")
+    programs(srun="")
     script = batch_script(make_profile(content, "x.toml"), "x", 1, tmp_path)
     requested = [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH")]
     always = ("cpus-per-task", "error", "job-name", "nodes", "open-mode", "output", "requeue", "signal", "time")
@@ -148,7 +131,7 @@ def test_packs_that_share_a_gpu() -> None:
 
 def test_pyxis_gets_the_container_from_srun(programs: Any, tmp_path: Path) -> None:
     pytest.importorskip("submitit")
-    programs("srun", "")
+    programs(srun="")
     content = {"container": "theory#image:1", "container_runtime": "pyxis", "container_binds": ["/a", "/b:/c"]}
     script = batch_script(make_profile(content, "x.toml"), "x", 1, tmp_path)
     called = next(line for line in script.splitlines() if line.startswith("srun"))
@@ -294,10 +277,7 @@ case "$*" in
             echo 'PartitionName=all Default=YES MaxTime=UNLIMITED State=UP';;
 esac
 """
-    programs("scontrol", "")
-    import shutil
-
-    Path(shutil.which("scontrol") or "").write_text("#!/bin/sh\n" + script)
+    programs(scontrol=script)
     limits = read_limits()
     assert (limits.cluster, limits.array_size, limits.max_jobs) == ("big", 1000, 10000)
     gpu = limits.partition_of(Profile(partition="gpu"))
@@ -313,19 +293,18 @@ def test_states_of_an_array(programs: Any) -> None:
         ("7", "1", "9", "PENDING", "2", "", "Priority", "0", "N/A", "N/A", "a"),
         ("12", "N/A", "12", "FAILED", "0", "n2", "NonZeroExitCode", "28928", "N/A", "2026-01-02T03:04:05", "b"),
     ]
-    programs("squeue", "\n".join("".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)) for row in rows))
+    lines = ["".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)) for row in rows]
+    programs(squeue="; ".join(f"echo '{line}'" for line in lines))
     assert squeue_states(["7", "12"]) == {
         "7_0": JobState("RUNNING", 0, "n1", "None", 0, None, "a"),
         "7_1": JobState("PENDING", 2, "", "Priority", 0, None, "a"),
         "12": JobState("FAILED", 0, "n2", "NonZeroExitCode", 113, datetime(2026, 1, 2, 3, 4, 5).timestamp(), "b"),
     }
     assert squeue_states(["12"])["12"].failed_in_setup
-    programs("squeue", "slurm_load_jobs error: Invalid job id specified", code=1)
+    programs(squeue="echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     assert squeue_states(["7"]) == {}
-    programs(
-        "sacct",
-        "7_0|CANCELLED by 0|None assigned|0:15|Unknown|Unknown\n7_1|TIMEOUT|n2|0:0|Unknown|2026-01-02T03:04:05\n",
-    )
+    lines = ["7_0|CANCELLED by 0|None assigned|0:15|Unknown|Unknown", "7_1|TIMEOUT|n2|0:0|Unknown|2026-01-02T03:04:05"]
+    programs(sacct="; ".join(f"echo '{line}'" for line in lines))
     states = sacct_states(["7"])
     assert [(s.phase, s.kind) for s in states.values()] == [("over", "cancelled"), ("over", "timeout")]
     assert [s.node for s in states.values()] == ["", "n2"]
@@ -333,7 +312,7 @@ def test_states_of_an_array(programs: Any) -> None:
 
 
 def test_a_scheduler_that_is_away(programs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    programs("squeue", "error\nUnable to contact slurm controller", code=1)
+    programs(squeue="echo error >&2; echo 'Unable to contact slurm controller' >&2; exit 1")
     with pytest.raises(SlurmError, match="squeue .* failed with code 1: Unable to contact slurm controller"):
         squeue_states(["7"])
     with pytest.raises(SlurmError, match="sbank is not on the PATH"):
@@ -405,10 +384,7 @@ def test_a_job_that_fails_at_once_keeps_its_node_busy_for_a_while(
 ) -> None:
     """The cause is a setup line, Python or a missing file system, not a job that receives SIGTERM."""
     pytest.importorskip("submitit")
-    programs("srun", "")
-    programs("sleep", "")
-    (tmp_path / "bin" / "srun").write_text(f"#!/bin/bash\nexit {code}\n")
-    (tmp_path / "bin" / "sleep").write_text(f'#!/bin/bash\necho "$@" > {tmp_path}/pause\n')
+    programs(srun=f"exit {code}", sleep=f'echo "$@" > {tmp_path}/pause')
     (tmp_path / "jobs").mkdir()
     profile = Profile(setup=(f"SECONDS={seconds}", *setup), failed_start_s=20)
     (tmp_path / "job.sh").write_text(batch_script(profile, "x", 1, tmp_path / "jobs"))
@@ -429,13 +405,11 @@ def test_the_batch_script_queues_a_container_again(
     programs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, state: str, requested: list[str]
 ) -> None:
     pytest.importorskip("submitit")
-    for name, script in {
-        "srun": f"kill -TERM $PPID; exit {code}",  # a preemption tells the script as well
-        "scontrol": f'if [ $1 = requeue ]; then echo "$@" >> {tmp_path}/asked; else echo "JobId=9 JobState={state} X"; fi',
-        "sleep": "true",
-    }.items():
-        programs(name, "")
-        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{script}\n")
+    programs(
+        srun=f"kill -TERM $PPID; exit {code}",  # a preemption tells the script as well
+        scontrol=f'if [ $1 = requeue ]; then echo "$@" >> {tmp_path}/asked; else echo "JobId=9 JobState={state} X"; fi',
+        sleep="true",
+    )
     for name, value in {"JOB_ID": "9", "ARRAY_JOB_ID": "5", "ARRAY_TASK_ID": "3"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     (tmp_path / "jobs").mkdir()
@@ -454,7 +428,7 @@ def test_only_a_scratch_folder_of_ours_is_removed(
     programs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setup_fails: bool
 ) -> None:
     pytest.importorskip("submitit")
-    programs("srun", "")
+    programs(srun='touch "$TMPDIR/left"; echo "$TMPDIR"')
     precious = tmp_path / "precious"
     precious.mkdir()
     monkeypatch.setenv("TMPDIR", str(precious))
@@ -464,7 +438,6 @@ def test_only_a_scratch_folder_of_ours_is_removed(
     jobs.mkdir()
     setup = (f"ls -d {tmp_path}/scratch/*", "false") if setup_fails else ()
     profile = Profile(scratch=f"{tmp_path}/scratch", setup=setup, failed_start_s=0)
-    (tmp_path / "bin" / "srun").write_text('#!/bin/bash\ntouch "$TMPDIR/left"; echo "$TMPDIR"\n')
     (jobs / "job.sh").write_text(batch_script(profile, "x", 1, jobs))
     done = subprocess.run(["bash", jobs / "job.sh"], capture_output=True, text=True, check=False)
     assert done.returncode == (113 if setup_fails else 0), done.stderr

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -12,20 +10,7 @@ from depthrate.slurm import job_states
 from depthrate.slurm.job_states import sacct_states, squeue_states
 
 ARRAY = [f"7_{index}" for index in range(12)]
-Programs = Callable[[str, str], None]
-
-
-@pytest.fixture
-def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
-    """Put programs that print a text at the front of the PATH."""
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-
-    def add(name: str, text: str) -> None:
-        (tmp_path / f"{name}.txt").write_text(text)
-        (tmp_path / name).write_text(f"#!/bin/sh\ncat {tmp_path}/{name}.txt\n")
-        (tmp_path / name).chmod(stat.S_IRWXU)
-
-    return add
+Programs = Callable[..., None]
 
 
 def squeue_line(task: str, job_id: str, state: str, node: str = "") -> str:
@@ -37,7 +22,8 @@ def squeue_line(task: str, job_id: str, state: str, node: str = "") -> str:
 
 
 def test_waiting_elements_that_were_cancelled_have_one_line_in_squeue(programs: Programs) -> None:
-    programs("squeue", "\n".join([squeue_line("N/A", "7", "CANCELLED"), squeue_line("0", "8", "COMPLETING", "n1")]))
+    lines = [squeue_line("N/A", "7", "CANCELLED"), squeue_line("0", "8", "COMPLETING", "n1")]
+    programs(squeue=f"echo '{lines[0]}'; echo '{lines[1]}'")
     states = squeue_states(ARRAY)
     assert [states[job].state for job in ARRAY] == ["COMPLETING", *["CANCELLED"] * 11]
     assert squeue_states(["9_0"]).get("9_0") is None, "a line of another array is ignored"
@@ -57,8 +43,9 @@ def test_waiting_elements_that_were_cancelled_have_one_line_in_squeue(programs: 
 def test_waiting_elements_share_a_line_of_the_accounting(
     programs: Programs, name: str, covered: tuple[int, ...]
 ) -> None:
-    line = "7_0|COMPLETED|n1|0:0|2026-11-23T23:58:09|2026-11-23T23:58:12\n"
-    programs("sacct", f"{line}{name}|CANCELLED by 0|None assigned|0:0|None|2026-11-23T23:58:16\n")
+    lines = ["7_0|COMPLETED|n1|0:0|2026-11-23T23:58:09|2026-11-23T23:58:12"]
+    lines.append(f"{name}|CANCELLED by 0|None assigned|0:0|None|2026-11-23T23:58:16")
+    programs(sacct=f"echo '{lines[0]}'; echo '{lines[1]}'")
     states = sacct_states(ARRAY)
     assert states["7_0"].state == "COMPLETED"
     assert [job for job in ARRAY[1:] if job in states] == [f"7_{index}" for index in covered]

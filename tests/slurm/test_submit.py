@@ -18,20 +18,11 @@ NAME = "depthrate-s-20260101T000000_000000000000"
 Programs = Callable[..., None]
 
 
-@pytest.fixture
-def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
-    """Put bash scripts at the front of the PATH."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", str(folder), prepend=":")
+@pytest.fixture(autouse=True)
+def quiet_cluster(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A controller that has no jobs, and no waits for it."""
     monkeypatch.setattr(submit.time, "sleep", lambda seconds: None)
-
-    def add(**scripts: str) -> None:
-        for name, script in {"srun": "", "squeue": "", **scripts}.items():
-            (folder / name).write_text(f"#!/bin/bash\n{script}\n")
-            (folder / name).chmod(0o755)
-
-    return add
+    programs(srun="", squeue="")
 
 
 def send(folder: Path, num_jobs: int = 3) -> list[str]:

@@ -100,8 +100,12 @@ class Dispatcher(tune.Callback):
             self._ends.put(AttemptEnd(job.attempt_id, node=self.hosts.get(trial.trial_id, "")))
             self._give_pack(trial.trial_id)
         elif "report" in result:
-            report = json.loads(result["report"])
-            self._order(trial.trial_id, left_out=self._prune(job, report["step"], report["values"]))
+            report, rule = json.loads(result["report"]), asha_rule(job)
+            assert rule is not None
+            if rule["study"] not in self._rungs:
+                self._rungs[rule["study"]] = AshaRungs(rule)
+            pruned = self._rungs[rule["study"]].prune(report["step"], report["values"])
+            self._order(trial.trial_id, left_out=pruned)
 
     def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         """Requeue a pack assigned to a worker that had just stopped waiting."""
@@ -192,13 +196,6 @@ class Dispatcher(tune.Callback):
 
     def _orders_key(self, trial_id: str) -> str:
         return f"{self._prefix}-{trial_id}"
-
-    def _prune(self, job: AttemptSpec, step: int, values: Mapping[str, float]) -> list[str]:
-        rule = asha_rule(job)
-        assert rule is not None
-        if rule["study"] not in self._rungs:
-            self._rungs[rule["study"]] = AshaRungs(rule)
-        return self._rungs[rule["study"]].prune(step, values)
 
 
 class AshaRungs:

@@ -21,6 +21,7 @@ from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.ray.settings import TUNE_SETTINGS  # first: ray reads the environment
 
 # isort: split
+import ray
 from ray import tune
 
 from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, Executor, RequeueReason
@@ -265,7 +266,9 @@ def open_cluster(address: str, device: str, workers: int | None, packs_per_gpu: 
     name, packs_per_unit = ("GPU", packs_per_gpu) if has_gpus else ("CPU", 1)
 
     def count_slots() -> Slots:
-        counts = [packs_per_unit * int(units.get(name, 0)) for units in (session.resources(), session.max_resources())]
+        counts = [
+            packs_per_unit * int(units.get(name, 0)) for units in (ray.cluster_resources(), session.max_resources())
+        ]
         now, later = (max(1, min(count, workers or MAX_WORKERS, MAX_WORKERS)) for count in counts)
         return Slots(now, max(now, later))
 

@@ -133,13 +133,9 @@ class Session:
                 **_QUIET,
             )
 
-    def resources(self) -> dict[str, float]:
-        """Return the cluster's total resources, such as CPU and GPU."""
-        return dict(ray.cluster_resources())
-
     def max_resources(self) -> dict[str, float]:
         """Return the total resources once an autoscaler has added all nodes, or the current ones without an autoscaler."""
-        current = self.resources()
+        current = ray.cluster_resources()
         try:  # Ray has no public function for this
             limits = ray._private.state.state.get_max_resources_from_cluster_config() or {}
         except Exception:
@@ -173,27 +169,18 @@ class Session:
 
     def _clean_up(self) -> None:
         if os.environ.get(AUTH_MODE) != self._auth_mode:
-            _restore_auth_mode(self._auth_mode)
+            if self._auth_mode is None:
+                del os.environ[AUTH_MODE]
+            else:
+                os.environ[AUTH_MODE] = self._auth_mode
+            # Ray reads the variable once per process. A later connection to a cluster without tokens would reject every
+            # message of its workers, and actors would never start. Older versions lack these private names and token mode.
+            with contextlib.suppress(ImportError, AttributeError):
+                raylet: Any = importlib.import_module("ray._raylet")
+                raylet.Config.initialize("")
+                raylet.AuthenticationTokenLoader.instance().reset_cache()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _restore_auth_mode(mode: str | None) -> None:
-    """Restore the environment variable, and make Ray read it again in this process.
-
-    Ray reads the variable once per process. Without the second step, a later connection to a cluster without tokens
-    rejects every message of its workers, and actors never start.
-    """
-    if mode is None:
-        del os.environ[AUTH_MODE]
-    else:
-        os.environ[AUTH_MODE] = mode
-    with contextlib.suppress(
-        ImportError, AttributeError
-    ):  # private names, missing in older versions, which have no token mode by default
-        raylet: Any = importlib.import_module("ray._raylet")
-        raylet.Config.initialize("")
-        raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
 @contextlib.contextmanager

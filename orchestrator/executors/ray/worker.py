@@ -91,23 +91,23 @@ class PackTrainable(tune.Trainable):
             return {"done": True}
         self._is_busy = True
         try:
-            return self._execute(order)
+            if order.get("hold"):  # its node is excluded: it keeps the slot, so that no other worker starts there
+                self._linger_s = math.inf
+                return {"done": False}
+            if self._pack is None:
+                self._linger_s = LINGER_S
+                job = AttemptSpec.from_json(order["job"])
+                if asha_rule(job) is None:
+                    run_job(job, self._stop)
+                    return {"done": False, "ended": True}
+                self._pack = _WatchedPack(job, self._stop)
+            report = self._pack.resume(order.get("left_out", []))
+            if report is None:
+                self._pack = None
+                return {"done": False, "ended": True}
+            return {"done": False, "report": report}
         finally:
             self._is_busy = False
-
-    def _execute(self, order: dict[str, Any]) -> dict[str, Any]:
-        if self._pack is not None:
-            return self._result(self._pack.resume(order["left_out"]))
-        if order.get("hold"):  # its node is excluded: it keeps the slot, so that no other worker starts there
-            self._linger_s = math.inf
-            return {"done": False}
-        self._linger_s = LINGER_S
-        job = AttemptSpec.from_json(order["job"])
-        if asha_rule(job) is None:
-            run_job(job, self._stop)
-            return {"done": False, "ended": True}
-        self._pack = _WatchedPack(job, self._stop)
-        return self._result(self._pack.resume([]))
 
     def cleanup(self) -> None:
         """Stop the current pack after it has saved a checkpoint."""
@@ -133,12 +133,6 @@ class PackTrainable(tune.Trainable):
                 return None
             time.sleep(ORDER_POLL_INTERVAL_S)
         return None
-
-    def _result(self, report: str | None) -> dict[str, Any]:
-        if report is None:
-            self._pack = None
-            return {"done": False, "ended": True}
-        return {"done": False, "report": report}
 
     def _is_stop_requested(self) -> bool:
         return get_value(self._stop_key) is not None

@@ -108,26 +108,22 @@ class _Bundle:
         self.has_progressed |= bool(state.get("trials_done") or state.get("checkpoints"))
         if end.exit_message is not None and self.stop_signal:  # the signal came before the worker had its handler
             self.waiting.append(job)
-        elif end.exit_message is not None:
-            self._write_lost(job, end.exit_message, state)
+        elif end.exit_message is not None:  # the worker could not write the end. The driver decides about a retry
+            facts = {
+                "attempt_id": job.attempt_id,
+                "sweep": job.sweep,
+                "pack_id": job.pack_id,
+                "trial_ids": job.trial_ids,
+                "device": job.options.device,
+                "job_id": self.job_id,
+            }
+            kind = FailureKind.OUT_OF_MEMORY if _kernel_killed_for_memory() else FailureKind.WORKER_LOST
+            try:
+                write_lost(self.store, facts, state, kind=kind, error=end.exit_message)
+            except OSError as error:
+                log.warning("cannot write the end of attempt %s: %s", job.attempt_id, error)
         elif state.get("state") is AttemptState.INTERRUPTED:
             self.waiting.append(job)
-
-    def _write_lost(self, job: AttemptSpec, exit_message: str, state: dict[str, object]) -> None:
-        """Write the end of an attempt whose worker could not. The driver decides about a retry."""
-        facts = {
-            "attempt_id": job.attempt_id,
-            "sweep": job.sweep,
-            "pack_id": job.pack_id,
-            "trial_ids": job.trial_ids,
-            "device": job.options.device,
-            "job_id": self.job_id,
-        }
-        kind = FailureKind.OUT_OF_MEMORY if _kernel_killed_for_memory() else FailureKind.WORKER_LOST
-        try:
-            write_lost(self.store, facts, state, kind=kind, error=exit_message)
-        except OSError as error:
-            log.warning("cannot write the end of attempt %s: %s", job.attempt_id, error)
 
 
 def requeue_job(stop_signal: signal.Signals, what_resumes: str, *, has_progressed: bool) -> None:

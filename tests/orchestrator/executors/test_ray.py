@@ -95,7 +95,7 @@ def test_our_code_travels_to_nodes_that_lack_it(folder: Store, bare_python: Path
     )
     assert "No module named 'depthrate'" in lacking.stderr
     session = Session(address=bare_cluster.address).connect()
-    assert session.resources()["CPU"] == 2 and check_nodes() == NodeCheck([], [])
+    assert session.max_resources()["CPU"] == 2 and check_nodes() == NodeCheck([], [])
     outcome = drive_on_ray(folder, session, "power_law", grid={"depth": [2, 4]}, params={"exponent": 1.0})
     assert not outcome.failures
     assert results_of(folder).sql("select depth, nc1 from results order by depth").fetchall() == [(2, 0.5), (4, 0.25)]

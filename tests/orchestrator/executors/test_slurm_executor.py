@@ -156,6 +156,12 @@ def jobs(*names: str) -> list[AttemptSpec]:
     ]
 
 
+def submit_one(executor: SlurmExecutor) -> AttemptSpec:
+    (job,) = jobs("a")
+    executor.submit([job])
+    return job
+
+
 def record(store: Store, attempt_id: str, state: str, heartbeat_ago_s: float = 0.0, **fields: Any) -> None:
     made = Attempt(attempt_id=attempt_id, sweep="s", pack_id="p", trial_ids=["t"], device="cpu", state=state, **fields)
     made.heartbeat_at = time.time() - heartbeat_ago_s
@@ -199,8 +205,7 @@ def test_a_plan_shows_the_form_of_the_name_that_jobs_have(
 
 
 def test_a_done_pack_needs_no_scheduler_to_say_so(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
-    (job,) = jobs("a")
-    executor.submit([job])
+    job = submit_one(executor)
     scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1")
     record(folder, job.attempt_id, "running")
     assert ends_of(executor, 3) == [] and executor.running() == {job.attempt_id: job.attempt_id}
@@ -213,8 +218,7 @@ def test_a_done_pack_needs_no_scheduler_to_say_so(executor: SlurmExecutor, sched
 def test_what_a_job_has_written_is_believed_before_the_controller_is_asked_again(
     executor: SlurmExecutor, scheduler: Scheduler, folder: Store, state: str
 ) -> None:
-    (job,) = jobs("a")
-    executor.submit([job])
+    job = submit_one(executor)
     assert scheduler.queue["1_0"].phase == "waiting" and ends_of(executor, 3) == []
     record(folder, job.attempt_id, state)
     assert ends_of(executor) == [AttemptEnd(job.attempt_id, latest_id=job.attempt_id)]
@@ -223,8 +227,7 @@ def test_what_a_job_has_written_is_believed_before_the_controller_is_asked_again
 def test_a_job_that_was_started_anew_runs_under_another_name(
     executor: SlurmExecutor, scheduler: Scheduler, folder: Store
 ) -> None:
-    (job,) = jobs("a")
-    executor.submit([job])
+    job = submit_one(executor)
     again = nth_attempt_id(job.attempt_id, 1)
     record(folder, job.attempt_id, "interrupted")
     scheduler.queue["1_0"] = JobState("PENDING", 1)
@@ -238,8 +241,7 @@ def test_a_job_that_was_started_anew_runs_under_another_name(
 
 
 def test_a_heartbeat_outweighs_the_scheduler(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
-    (job,) = jobs("a")
-    executor.submit([job])
+    job = submit_one(executor)
     scheduler.queue["1_0"] = JobState("NODE_FAIL", 0, "n1")
     record(folder, job.attempt_id, "running")
     assert ends_of(executor, 20) == [], "its node is unreachable, but the attempt runs and may commit"
@@ -249,8 +251,7 @@ def test_a_heartbeat_outweighs_the_scheduler(executor: SlurmExecutor, scheduler:
 
 
 def test_a_job_that_nobody_knows_is_lost_after_a_while(executor: SlurmExecutor, scheduler: Scheduler) -> None:
-    (job,) = jobs("a")
-    executor.submit([job])
+    submit_one(executor)
     del scheduler.queue["1_0"]
     assert ends_of(executor, 2) == [], "sacct is slow, squeue forgets"
     (end,) = ends_of(executor)
@@ -286,8 +287,7 @@ def test_a_pack_behind_others_had_no_time_but_a_job_that_never_begins_fails(
 def test_a_time_limit_that_comes_before_anything_is_saved_is_counted(
     executor: SlurmExecutor, scheduler: Scheduler, folder: Store
 ) -> None:
-    (job,) = jobs("a")
-    executor.submit([job])
+    job = submit_one(executor)
     scheduler.queue["1_0"] = JobState("COMPLETED", 0, "n1")
     record(folder, job.attempt_id, "interrupted", started_at=time.time() - 3000)
     (end,) = ends_of(executor)
@@ -301,8 +301,7 @@ def test_a_task_that_saves_nothing_in_a_jobs_time_is_told_so(
     executor: SlurmExecutor, scheduler: Scheduler, folder: Store, ran_min: int, checkpoints: int, kind: str
 ) -> None:
     """It never checks for a stop request, so its job is killed. A pack that started late in a job had no chance."""
-    (job,) = jobs("a")
-    executor.submit([job])
+    job = submit_one(executor)
     scheduler.queue["1_0"] = JobState("TIMEOUT", 0, "n1")
     began = time.time() - 60 * ran_min - 60
     record(folder, job.attempt_id, "running", heartbeat_ago_s=50, started_at=began, checkpoints=checkpoints)
@@ -488,8 +487,7 @@ def test_a_file_system_that_lags_makes_nothing_lost(
 def test_a_pack_that_leaves_no_word_is_lost_once_it_could_be_seen(scheduler: Scheduler, folder: Store) -> None:
     clock = Clock()
     executor = SlurmExecutor(Profile(grace_s=90), LIMITS, folder, "s", clock=clock)
-    (job,) = jobs("a")
-    executor.submit([job])
+    job = submit_one(executor)
     scheduler.queue["1_0"] = JobState("NODE_FAIL", 0, "n1")
     record(folder, job.attempt_id, "running", heartbeat_ago_s=50)
     assert executor.poll(0) == []
@@ -501,8 +499,7 @@ def test_a_pack_that_leaves_no_word_is_lost_once_it_could_be_seen(scheduler: Sch
 def test_a_definite_end_needs_no_grace_where_the_store_is_fresh(scheduler: Scheduler, folder: Store) -> None:
     clock = Clock()
     executor = SlurmExecutor(Profile(grace_s=90), LIMITS, folder, "s", clock=clock)
-    (job,) = jobs("a")
-    executor.submit([job])
+    job = submit_one(executor)
     scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1")
     ends_of(executor, 3)  # reads the store while it is empty
     time.sleep(0.01)
@@ -519,8 +516,7 @@ def test_starts_before_the_last_are_closed_when_the_next_has_begun(
     executor: SlurmExecutor, scheduler: Scheduler, folder: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lost attempts count against their node."""
-    (job,) = jobs("a")
-    executor.submit([job])
+    job = submit_one(executor)
     names = [nth_attempt_id(job.attempt_id, restart) for restart in range(3)]
     record(folder, names[0], "running", heartbeat_ago_s=50, host="n1", job_id="1_0", started_at=1004.0)
     record(folder, names[1], "running", heartbeat_ago_s=50, host="n2", job_id="1_0", started_at=2007.0)
@@ -615,8 +611,7 @@ def test_what_is_to_be_expected_is_looked_for_before_the_queues_turn(
 ) -> None:
     now, real = [0.0], time.time()
     executor = SlurmExecutor(Profile(grace_s=0, walltime_min=2), LIMITS, folder, "s", clock=lambda: now[0])
-    (job,) = jobs("a")
-    executor.submit([job])
+    job = submit_one(executor)
     scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1", started_at=real if why == "it has had its time" else None)
     record(folder, job.attempt_id, "running")
     looked = []
@@ -635,18 +630,6 @@ def test_what_is_to_be_expected_is_looked_for_before_the_queues_turn(
     assert len([at for at in looked if at < 16]) == 3, "new jobs may end in their first seconds"
     gaps = [after - before for before, after in itertools.pairwise(at for at in looked if at > 30)]
     assert (min(gaps) < 12) == bool(why)
-
-
-def test_how_much_memory_was_used_is_said(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
-    executor.submit(jobs("a"))
-    (submission,) = read_submissions(folder, ["s"])
-    Path(submission.folder).mkdir(parents=True, exist_ok=True)
-    expected = "slurmstepd-n1: error: StepId=1.0 exceeded memory limit (899883008 > 838860800), being killed\n"
-    (Path(submission.folder) / "1_0_0_log.err").write_text(expected)
-    scheduler.queue["1_0"] = JobState("FAILED", 0, "n1", exit_code=137, signal=9)
-    (end,) = ends_of(executor)
-    wanted = "job 1_0 ended as FAILED on n1 by signal 9 (SIGKILL): out of memory, 0.838 of 0.781 GB used. "
-    assert end.kind == "out_of_memory" and end.exit_message == wanted + "Increase mem_gb, or use smaller packs."
 
 
 def test_all_cancelled_is_known_before_the_last_word_could_be_seen(scheduler: Scheduler, folder: Store) -> None:
@@ -683,15 +666,24 @@ def test_who_looks_is_told_how_jobs_died_that_no_launch_looks_after(
 
 
 def test_what_a_job_printed_says_why(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
-    executor.submit(jobs("a", "b"))
-    (submission,) = read_submissions(folder, ["s"])
-    Path(submission.folder).mkdir(parents=True, exist_ok=True)
-    (Path(submission.folder) / "1_0_0_log.err").write_text("slurmstepd: error: Exceeded job memory limit\n")
-    (Path(submission.folder) / "1_1_0_log.err").write_text("bash: module: command not found\nsrun: error: n1\n")
-    scheduler.queue = {"1_0": JobState("FAILED", 0, "n1"), "1_1": JobState("FAILED", 0, "n1")}
-    memory, module_line = ends_of(executor, until=lambda ends: len(ends) == 2)
-    assert memory.kind == "out_of_memory"
+    executor.submit(jobs("a", "b", "c"))
+    printed = {
+        "1_0": "slurmstepd: error: Exceeded job memory limit\n",
+        "1_1": "bash: module: command not found\nsrun: error: n1\n",
+        "2_0": "slurmstepd-n1: error: StepId=1.0 exceeded memory limit (899883008 > 838860800), being killed\n",
+    }
+    for submission in read_submissions(folder, ["s"]):
+        for job_id in submission.job_ids:
+            (Path(submission.folder) / f"{job_id}_0_log.err").write_text(printed[job_id])
+    scheduler.queue = dict.fromkeys(printed, JobState("FAILED", 0, "n1"))
+    scheduler.queue["2_0"] = JobState("FAILED", 0, "n1", exit_code=137, signal=9)
+    memory, module_line, measured = ends_of(executor, until=lambda ends: len(ends) == 3)
+    assert memory.kind == measured.kind == "out_of_memory"
     assert module_line.exit_message == "job 1_1 ended as FAILED on n1: bash: module: command not found"
+    assert measured.exit_message == (
+        "job 2_0 ended as FAILED on n1 by signal 9 (SIGKILL): out of memory, 0.838 of 0.781 GB used. "
+        "Increase mem_gb, or use smaller packs."
+    )
 
 
 def test_an_element_that_was_cancelled_alone_while_it_waited_is_listed_nowhere(
@@ -761,8 +753,7 @@ def test_time_in_the_controller_is_no_reason_to_rest(
     """The backoff counts only the poll's own time: a slow squeue once caused a wait of 20 times its duration."""
     now = [0.0]
     executor = SlurmExecutor(Profile(grace_s=0), LIMITS, folder, "s", clock=lambda: now[0])
-    (job,) = jobs("a")
-    executor.submit([job])
+    submit_one(executor)
 
     def squeue(job_ids: Any) -> dict[str, JobState]:
         run_command(["sh", "-c", "sleep 0.4"])
@@ -855,8 +846,7 @@ def test_a_job_that_does_not_end_and_a_controller_that_is_away_keep_their_folder
     executor: SlurmExecutor, scheduler: Scheduler, folder: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(finished_folders.time, "sleep", lambda seconds: None)
-    (job,) = jobs("a")
-    executor.submit([job])
+    job = submit_one(executor)
     (submission,) = read_submissions(folder, ["s"])
     Path(submission.folder).mkdir(parents=True, exist_ok=True)
     commit(folder, job.attempt_id, job.trial_ids)
@@ -898,8 +888,7 @@ def test_the_folder_of_what_failed_goes_once_another_job_has_done_its_work(
 def test_folders_that_an_unreachable_controller_left_go_with_the_next_launch(
     executor: SlurmExecutor, scheduler: Scheduler, folder: Store
 ) -> None:
-    (job,) = jobs("a")
-    executor.submit([job])
+    job = submit_one(executor)
     commit(folder, job.attempt_id, job.trial_ids)
     ends_of(executor)
     scheduler.is_away = True
@@ -915,8 +904,7 @@ def test_folders_that_an_unreachable_controller_left_go_with_the_next_launch(
 def test_the_next_launch_removes_the_folders_of_what_was_done_meanwhile(
     executor: SlurmExecutor, scheduler: Scheduler, folder: Store
 ) -> None:
-    (job,) = jobs("a")
-    executor.submit([job])
+    job = submit_one(executor)
     (submission,) = read_submissions(folder, ["s"])
     Path(submission.folder).mkdir(parents=True, exist_ok=True)
     commit(folder, job.attempt_id, job.trial_ids)

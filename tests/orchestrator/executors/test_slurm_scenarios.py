@@ -297,13 +297,6 @@ def test_what_exceeds_a_limit_is_refused_before_anything_is_submitted(bench: Ben
     assert not bench.queue() and not bench.store.list()
 
 
-def test_many_packs_are_split_at_the_largest_array(bench: Bench) -> None:
-    bench.sweep("cursed", grid={"depth": list(range(10, 115))})
-    bench.profile |= {"job_min": 0, "array_parallelism": 120}
-    plan = json.loads(bench.run("plan", "--json"))
-    assert plan["jobs"] == 105 and plan["arrays"] == 2 and "--array=0-99%100" in plan["batch_script"]
-
-
 def test_jobs_at_once_are_bounded_over_all_arrays(bench: Bench) -> None:
     bench.lab.reconfigure(MaxArraySize=4)
     try:
