@@ -31,13 +31,13 @@ class StoredLibraries:
         self._require_private("")
         for path in self._store.list("libraries"):
             name = path.rpartition("/")[2]
-            if name.startswith(prefix) and path == library_path(name):
+            if name.startswith(prefix) and path == library_path(name.removesuffix(".so")):
                 self._require_private(path)
                 yield name, self._store.read(path)
 
     def keep(self, path: Path) -> None:
         """Store a library, unless it exists or other users can write to the store, from which it would not be loaded."""
-        stored_path = library_path(path.name)
+        stored_path = library_path(path.stem)
         try:
             if list_writers(self._store, "") is None and self._store.size(stored_path) is None:
                 self._store.write(stored_path, path)
