@@ -234,11 +234,7 @@ def _exit_message(worker: _Worker) -> str:
 
 
 def _open(request: ExecutorRequest) -> ComputeTarget:
-    """Return an executor for worker processes on the local machine.
-
-    Raises:
-        MachineError: The device or the number of workers is not available.
-    """
+    """Return an executor for worker processes on the local machine."""
     from depthrate.orchestrator.executors.machine import choose_machine
 
     machine = choose_machine(request.options.device, request.options.workers)

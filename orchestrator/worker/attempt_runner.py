@@ -198,12 +198,7 @@ class AttemptRunner:
             self._commit(0.0)  # do not wait for the lock: that would delay the heartbeat
 
     def _commit_when_not_full(self) -> None:
-        """Commit the finished trials, retrying while the store is full.
-
-        Raises:
-            Interrupted: If a stop is requested before the commit succeeds.
-            CommitError: If the store refuses for another reason.
-        """
+        """Commit the finished trials, retrying while the store is full."""
         retry_while_full(self._commit, self.stop, self.attempt)
 
     def _commit(self, wait_s: float = -1.0) -> None:

@@ -12,23 +12,43 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO, TYPE_CHECKING
+from typing import IO, Protocol
 
 from depthrate.orchestrator.attempts.cancellation import forced_attempts, read_cancel_mark
 from depthrate.orchestrator.attempts.liveness import heartbeat_s
+from depthrate.orchestrator.attempts.record import Attempt
 from depthrate.orchestrator.worker.context import StopFlag
 from depthrate.orchestrator.worker.node_heartbeat import NodeHeartbeat
 from depthrate.storage.files.paths import log_path
+from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
-
-if TYPE_CHECKING:
-    from depthrate.orchestrator.worker.attempt_runner import AttemptRunner
 
 LOG_TAIL_BYTES = 200_000
 """Bytes at the end of the worker's output that are stored as the attempt's log."""
 SELF_TERMINATED_CODE = 70
 """Exit code of a worker that terminated itself during a task."""
 log = logging.getLogger("depthrate")
+
+
+class HeartbeatTarget(Protocol):
+    """Attempt for which the heartbeat runs, without an import of `attempt_runner`, which imports this module."""
+
+    store: Store
+    attempt: Attempt
+
+    @property
+    def stall_s(self) -> float | None:
+        """Seconds without progress after which the attempt is terminated. None: never."""
+        ...
+
+    def commit_if_due(self) -> None:
+        """Commit the finished trials if due."""
+
+    def show_live(self) -> None:
+        """Write live curves to the store if due."""
+
+    def commit_finished(self) -> None:
+        """Commit all finished trials."""
 
 
 @contextlib.contextmanager
@@ -56,7 +76,7 @@ def _flush() -> None:
 class Heartbeat:
     """Thread that updates the attempt's record and log, commits finished trials, and detects an exited driver."""
 
-    def __init__(self, run: AttemptRunner, output: IO[bytes], stop: StopFlag):
+    def __init__(self, run: HeartbeatTarget, output: IO[bytes], stop: StopFlag):
         self._run, self._output, self._stop = run, output, stop
         self._parent = int(os.environ.get("DEPTHRATE_DRIVER_PID") or os.getppid())
         self._ended = threading.Event()

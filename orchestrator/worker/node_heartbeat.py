@@ -80,11 +80,7 @@ class NodeHeartbeat:
             self._lock.close()
 
     def _make_folder(self) -> None:
-        """Create the folder, and check that no other user created it first in the shared temporary folder.
-
-        Raises:
-            PermissionError: If another user owns it.
-        """
+        """Create the folder, and check that no other user created it first in the shared temporary folder."""
         for folder in (self._folder.parent, self._folder):
             folder.mkdir(mode=0o700, exist_ok=True)
             status = folder.lstat()

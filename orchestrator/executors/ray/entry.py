@@ -10,11 +10,7 @@ ADDRESS = Option("address", str, "Ray cluster: host:port or auto. Default: start
 
 
 def _open(request: ExecutorRequest) -> ComputeTarget:
-    """Return an executor for a local Ray, an existing cluster, or (with --cluster) a Ray inside a SLURM allocation.
-
-    Raises:
-        ValueError: `ExecutorError`, `RayError`, `MachineError` or `SlurmError` if an option or a cluster is unsuitable.
-    """
+    """Return an executor for a local Ray, an existing cluster, or (with --cluster) a Ray inside a SLURM allocation."""
     options = request.options
     address, cluster = options.executor_options[ADDRESS.name], options.executor_options[CLUSTER.name]
     if address is not None and address.startswith("ray://"):

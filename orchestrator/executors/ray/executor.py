@@ -113,11 +113,7 @@ class RayExecutor(Executor):
             self._slots = self._count_slots()
 
     def _apply_slots(self) -> None:
-        """Adapt the number of workers to the current and future slots.
-
-        Raises:
-            RayLost: The head is lost.
-        """
+        """Adapt the number of workers to the current and future slots."""
         if self._head is not None and self._head.silent_s > HEAD_LOST_S:
             self._is_lost = True
             raise RayLost(

@@ -74,11 +74,7 @@ class _Rendezvous:
         draft.rename(self._address_file)
 
     def await_first(self) -> tuple[str, str, str]:
-        """Wait for the first node and return (address, token, folder).
-
-        Raises:
-            TimeoutError: It published nothing in time.
-        """
+        """Wait for the first node and return (address, token, folder)."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._address_file.exists():
             if time.monotonic() > deadline:
@@ -119,11 +115,7 @@ class _RayNode:
         )
 
     def await_port(self, host: str, port: int) -> None:
-        """Wait until the head listens.
-
-        Raises:
-            RuntimeError: Ray exited, or the wait timed out.
-        """
+        """Wait until the head listens."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while self.process.poll() is None and time.monotonic() < deadline:
             with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1.0):

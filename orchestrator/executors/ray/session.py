@@ -90,11 +90,7 @@ class Session:
         return self
 
     def _check_port(self) -> None:
-        """Check that an address with host and port accepts connections. Ray would retry for minutes.
-
-        Raises:
-            RayError: It does not.
-        """
+        """Check that an address with host and port accepts connections. Ray would retry for minutes."""
         host, _, port = (self._address or "").rpartition(":")
         if not host or not port.isdigit():
             return

@@ -59,11 +59,7 @@ def resolve_profile(request: ExecutorRequest, cluster: str | None) -> tuple[Prof
 
 
 def _with_container(profile: Profile, store: Store) -> Profile:
-    """Return the profile with bind mounts of the store, the data sets and the jobs' folder in its containers.
-
-    Raises:
-        ExecutorError: The image does not exist.
-    """
+    """Return the profile with bind mounts of the store, the data sets and the jobs' folder in its containers."""
     from pathlib import Path
 
     from depthrate.orchestrator.executors.slurm.submissions import jobs_folder
@@ -87,11 +83,7 @@ def _with_container(profile: Profile, store: Store) -> Profile:
 
 
 def _open(request: ExecutorRequest) -> ComputeTarget:
-    """Return the executor for the cluster, with the live jobs of earlier launches.
-
-    Raises:
-        ValueError: `SlurmError`, `MachineError` or `ExecutorError` if the cluster, a file or an option is unsuitable.
-    """
+    """Return the executor for the cluster, with the live jobs of earlier launches."""
     from depthrate.orchestrator.executors.slurm.executor import SlurmExecutor
     from depthrate.orchestrator.executors.slurm.remote_launch import Supervisor
     from depthrate.orchestrator.executors.slurm.submissions import jobs_of_sweep
@@ -151,11 +143,7 @@ def _poll(store: Store, sweep: str) -> SchedulerAnswer | None:
 
 
 def _cancel_jobs(store: Store, sweep: str) -> CancelledJobs | None:
-    """Cancel all jobs of a sweep on the cluster that this machine belongs to.
-
-    Raises:
-        SlurmError: The controller does not answer.
-    """
+    """Cancel all jobs of a sweep on the cluster that this machine belongs to."""
     from depthrate.orchestrator.executors.slurm.submissions import is_alive, jobs_of_sweep, read_submissions
 
     all_submissions = read_submissions(store, [sweep])

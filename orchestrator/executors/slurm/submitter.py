@@ -314,11 +314,7 @@ class Submitter:
         return submission
 
     def _cancel_unclear(self) -> None:
-        """Cancel jobs of unclear submissions that sbatch did accept, because their packs are about to be resubmitted.
-
-        Raises:
-            SlurmError: The controller does not answer.
-        """
+        """Cancel jobs of unclear submissions that sbatch did accept, because their packs are about to be resubmitted."""
         while self._unclear:
             submission = self._unclear[-1]
             if job_ids := find_submitted(submission.name, len(submission.packs)):
