@@ -1,19 +1,26 @@
 """What one core (or a GPU) can do at most, measured, and how much of it a training step uses.
 
-Two floors of a step's time: its arithmetic at the speed of a large matrix product, and its traffic at the speed of a copy in
-main memory. The traffic counts as if nothing stayed in a cache, neither between steps nor between the passes of one, so that a
-share of it above 1 says that caches hold some; of the arithmetic no share can be above 1.
+Two floors of a step's time: its arithmetic at the speed of multiply-adds in registers (on a GPU of a large matrix product), and
+its traffic at the speed of a copy in main memory. The traffic counts as if nothing stayed in a cache, neither between steps nor
+between the passes of one, so that a share of it above 1 says that caches hold some; of the arithmetic no share can be above 1.
 """
 
 from __future__ import annotations
 
+import ctypes
+import subprocess
+import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
+from depthrate.tasks.native.build import FLAGS
 from depthrate.tasks.networks.network import Network
+from depthrate.tasks.training.engines.choice import compiler
 
-BYTES, REPEATS = 4, 5
-MATRIX, COPIED_BYTES = {"cpu": 1024, "cuda": 8192}, {"cpu": 2**27, "cuda": 2**31}
+BYTES, REPEATS, FMA_ROUNDS = 4, 5, 10**7
+MATRIX, COPIED_BYTES = 8192, {"cpu": 2**27, "cuda": 2**31}
 
 
 @dataclass(frozen=True)
@@ -21,12 +28,12 @@ class Speeds:
     """What was measured of a device, of one core of a CPU: processor seconds there, seconds on a GPU."""
 
     flops: float
-    """A second, of a product of two large float32 matrices."""
+    """A second, in float32: on a CPU of fused multiply-adds in registers, on a GPU of a product of two large matrices."""
     bytes: float
     """A second, read and written, of a copy too large for the caches."""
 
     def __str__(self) -> str:
-        return f"peak {self.flops / 1e9:.0f} GFLOP/s (large matmul), {self.bytes / 1e9:.1f} GB/s (copy), one process"
+        return f"peak {self.flops / 1e9:.0f} GFLOP/s, {self.bytes / 1e9:.1f} GB/s (copy), one process"
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,7 @@ def measured_speeds(device: str) -> Speeds:
     torch.set_num_threads(1)
     clock = time.process_time if device == "cpu" else time.perf_counter
 
-    def best_s(work) -> float:  # type: ignore[no-untyped-def]
+    def best_s(work: Callable[[], object]) -> float:
         took = []
         for _ in range(1 + REPEATS):
             started = clock()
@@ -72,11 +79,23 @@ def measured_speeds(device: str) -> Speeds:
             took.append(clock() - started)
         return min(took)
 
-    size, length = MATRIX[device], COPIED_BYTES[device] // BYTES
-    a, b = torch.randn(size, size, device=device), torch.randn(size, size, device=device)
-    product = torch.empty_like(a)
+    length = COPIED_BYTES[device] // BYTES
     source, target = torch.ones(length, device=device), torch.zeros(length, device=device)
-    return Speeds(
-        2 * size**3 / best_s(lambda: torch.mm(a, b, out=product)),
-        2 * COPIED_BYTES[device] / best_s(lambda: target.copy_(source)),
-    )
+    bytes_per_s = 2 * COPIED_BYTES[device] / best_s(lambda: target.copy_(source))
+    if device == "cpu":
+        return Speeds(_fma_flops(best_s), bytes_per_s)
+    a, b = torch.randn(MATRIX, MATRIX, device=device), torch.randn(MATRIX, MATRIX, device=device)
+    product = torch.empty_like(a)
+    return Speeds(2 * MATRIX**3 / best_s(lambda: torch.mm(a, b, out=product)), bytes_per_s)
+
+
+def _fma_flops(best_s: Callable[[Callable[[], object]], float]) -> float:
+    """Return the operations a second of multiply-adds in registers: no library's product is faster."""
+    source, result = Path(__file__).with_name("fma_peak.cpp"), ctypes.c_double(1e-3)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "fma_peak.so"
+        subprocess.run([compiler(), *FLAGS, "-DNUMBER=float", str(source), "-o", str(path)], check=True)
+        run = ctypes.CDLL(str(path)).fma_rounds
+    run.restype = ctypes.c_double
+    flops = float(run(ctypes.c_long(FMA_ROUNDS), ctypes.byref(result)))
+    return flops / best_s(lambda: run(ctypes.c_long(FMA_ROUNDS), ctypes.byref(result)))

@@ -17,6 +17,9 @@ share of one core's measured peak (and of its memory's bandwidth) that is: see b
 from __future__ import annotations
 
 import argparse
+import importlib
+import importlib.util
+import itertools
 import json
 import os
 import statistics
@@ -77,13 +80,14 @@ GPU_SETTINGS = [
     Setting(34, 128, 64, 50),
     Setting(34, 512, 64, 50),
 ]
-SIDES = ("plain", "native", "compiled", "eager", "vmap", "alone")
-"""Plain PyTorch, our packs with each engine, torch.func.vmap ensembling, and one trial at a time with a compiled step."""
+SIDES = ("plain", "native", "compiled", "eager", "vmap", "alone", "jax")
+"""Plain PyTorch, our packs with each engine, torch.func.vmap ensembling, one trial at a time with a compiled step, and a pack
+in JAX (jit of vmap, if it is installed)."""
 WITHOUT = {
     "residual": (),
-    "transformer": ("vmap",),
-    "plain": ("plain", "native", "vmap"),
-    "module": ("native", "compiled", "alone"),
+    "transformer": ("vmap", "jax"),
+    "plain": ("plain", "native", "vmap", "jax"),
+    "module": ("native", "compiled", "alone", "jax"),
 }
 """Sides that a family lacks."""
 WIDTH, INPUTS, CLASSES, POSITIONS = 64, 64, 10, 16
@@ -107,6 +111,9 @@ def main() -> None:
     settings = [s for s in settings if arguments.only in (None, f"{s.depth}:{s.rows}")]
     without = WITHOUT[arguments.family]
     names = [name for name in arguments.sides.split(",") if name not in without]
+    if importlib.util.find_spec("jax") is None and "jax" in names:
+        print("jax is not installed, so its side is skipped")
+        names.remove("jax")
     processes = arguments.processes or (len(os.sched_getaffinity(0)) if arguments.device == "cpu" else 1)
     print(
         f"{arguments.device}, {processes} processes a side, {arguments.rounds} rounds, {arguments.family}, width {WIDTH}, "
@@ -419,6 +426,42 @@ def _vmap(setting: Setting, device: str) -> tuple[Callable[[], Any], int]:
     return step, setting.trials
 
 
+def _jax(setting: Setting, device: str) -> tuple[Callable[[], Any], int]:
+    jax, jnp = importlib.import_module("jax"), importlib.import_module("jax.numpy")  # need not be installed
+
+    x, labels = (jnp.asarray(tensor.cpu().numpy()) for tensor in _data(setting, device))
+
+    def normalise(h: Any) -> Any:
+        return (h - h.mean(-1, keepdims=True)) / jnp.sqrt(h.var(-1, keepdims=True) + 1e-5)
+
+    def loss(weights: Any) -> Any:
+        (first, bias), *blocks, (last, last_bias) = weights
+        h = normalise(x @ first + bias)
+        for weight, block_bias in blocks:
+            h = normalise(h + jax.nn.relu(h @ weight + block_bias))
+        return -jnp.take_along_axis(jax.nn.log_softmax(h @ last + last_bias), labels[:, None], 1).mean()
+
+    def update(weights: Any, momenta: Any) -> Any:
+        slopes = jax.tree.map(lambda g, w: g + 0.005 * w, jax.grad(loss)(weights), weights)
+        momenta = jax.tree.map(lambda m, g: 0.9 * m + g, momenta, slopes)
+        return jax.tree.map(lambda w, m: w - 0.05 * m, weights, momenta), momenta
+
+    sizes = [INPUTS, *[WIDTH] * setting.depth, CLASSES]
+    key, shapes = jax.random.key(0), list(itertools.pairwise(sizes))
+    keys = jax.random.split(key, len(shapes))
+    weights = [
+        (jax.random.normal(k, (setting.trials, i, o)) / i**0.5, jnp.zeros((setting.trials, o)))
+        for k, (i, o) in zip(keys, shapes, strict=True)
+    ]
+    state = [weights, jax.tree.map(jnp.zeros_like, weights)]
+    take = jax.jit(jax.vmap(update))
+
+    def step() -> None:
+        state[:] = jax.block_until_ready(take(*state))
+
+    return step, setting.trials
+
+
 _SIDES: dict[str, Callable[[Setting, str], tuple[Callable[..., Any], int]]] = {
     "plain": _plain,
     "native": _native,
@@ -426,6 +469,7 @@ _SIDES: dict[str, Callable[[Setting, str], tuple[Callable[..., Any], int]]] = {
     "eager": _eager,
     "vmap": _vmap,
     "alone": _alone,
+    "jax": _jax,
 }
 
 
