@@ -7,6 +7,7 @@ rewrites all pages; `python docs/atlas.py --pages` rewrites the pages alone.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
@@ -19,8 +20,13 @@ from typing import Any
 
 from click.testing import CliRunner
 
+from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.preferred_model import inadequacy, preferred_names
+from depthrate.orchestrator.api.find_sweep import find_sweep
+from depthrate.orchestrator.api.fit import fit_sweep
 from depthrate.orchestrator.cli.app import app
-from depthrate.sweeps.atlas import AtlasFigure, atlas_figures
+from depthrate.storage.files.store import existing_store
+from depthrate.sweeps.atlas import FLAT, AtlasFigure, Check, Outcome, Verdict, atlas_figures
 from depthrate.sweeps.load import load_sweep
 from depthrate.tasks.citations import PAPERS
 
@@ -86,7 +92,7 @@ def section(figure: AtlasFigure) -> str:
                 "</picture>",
                 "",
             ]
-    lines += [*_fits(figure), *_answer(figure)]
+    lines += [*_checks(figure), *_fits(figure), *_answer(figure)]
     return "\n".join(lines)
 
 
@@ -98,6 +104,28 @@ def pages() -> Iterator[tuple[str, str]]:
         "",
         "Every figure and table of the four reproduced papers: its claim, the sweep that was run, and whether the result",
         "agrees with the print. `depthrate atlas` prints this table, and `depthrate run atlas/FIGURE` repeats a row.",
+        "",
+        "## How a verdict is reached",
+        "",
+        "Each row has statements that its paper prints or proves, with their places. The numbers of the committed store",
+        "decide each: a metric falls if the 95 % interval of its exponent over depth is above 0, rises if it is below 0, and",
+        f"is flat if the interval contains 0 or the exponent is smaller than {FLAT}. Other statements have bounds. Without an",
+        "interval a statement stays open.",
+        "",
+        "| verdict | rule |",
+        "|---|---|",
+        "| agrees | all statements hold, at the print's size |",
+        "| agrees in trend | all statements hold, at a smaller size or by another method, which the row names |",
+        "| in part | some statements hold, others fail or are open |",
+        "| disagrees | none holds, and at least one fails |",
+        "| undecided | all are open |",
+        "| theorem, no figure | the paper proves it and shows no figure: the statements test the theorem |",
+        "| not comparable | the run is outside the scope of the print, by the number that the row names |",
+        "",
+        "Unconverged trials are counted in each row. An exponent of unconverged trials describes training at its budget.",
+        "",
+        "## All rows",
+        "",
         "Query the results with `depthrate query --store docs/atlas/store --sweep NAME 'select ...'`.",
         "`python docs/atlas.py` redraws every figure without training. Machine: 2 cores of an AMD EPYC, no GPU.",
         "",
@@ -149,30 +177,74 @@ def _cost(figure: AtlasFigure) -> str:
     return f"{state['ok'] + state['diverged']} trials, {_short(state['trial_hours'])} hours of one process on a busy machine"
 
 
+@functools.cache
+def _curves(name: str) -> Sequence[FittedCurve]:
+    """Return the fitted curves of a sweep in the atlas's store, without groups."""
+    checked, view = find_sweep(name, existing_store(str(STORE)))
+    fitted = fit_sweep(checked, existing_store(str(STORE)), view) if checked.sweep.fit else None
+    return [curve for curve in fitted.curves if not curve.by and curve.power] if fitted else []
+
+
 def _fits(figure: AtlasFigure) -> list[str]:
-    if not load_sweep(figure.run).fit:
-        return []
-    fits = [
-        fit for fit in json.loads(call("fit", _name(figure), "--json")) if fit["model"] == "power" and fit["by"] == "{}"
-    ]
     rows = [
         [
-            fit["metric"],
-            fit["x"],
-            _digits(fit["exponent"]),
-            f"{_digits(fit['ci_low'])} to {_digits(fit['ci_high'])}",
-            f"{fit['n_unconverged']} of {fit['n_trials']}",
+            curve.metric,
+            curve.x,
+            _digits(curve.power.exponent),
+            f"{_digits(curve.power.ci_low)} to {_digits(curve.power.ci_high)}",
+            " or ".join(preferred_names(curve)) or f"none ({inadequacy(curve, curve.power)})",
+            "" if curve.drift is None else f"{curve.drift.moved:+z.2f}",
+            f"{len(curve.unconverged)} of {len(curve.rows)}",
         ]
-        for fit in fits
+        for curve in _curves(_name(figure))
+        if curve.power
     ]
-    return [_table(["metric", "over", "exponent", "95 % interval", "unconverged"], rows)] if rows else []
+    columns = ["metric", "over", "exponent", "95 % interval", "best model", "moved", "unconverged"]
+    return [_table(columns, rows)] if rows else []
+
+
+def measured(figure: AtlasFigure, check: Check) -> tuple[float | None, str, Outcome]:
+    """Return a check's number in the store, the number as text, and the outcome."""
+    if check.slope:
+        curves = [curve for curve in _curves(_name(figure)) if (curve.metric, curve.x) == (check.slope, "depth")]
+        if not curves or curves[0].power is None:
+            return None, "no fit", check.outcome(None)
+        power = curves[0].power
+        interval = (power.ci_low, power.ci_high)
+        span = "no interval" if power.ci_low is None else f"{_digits(power.ci_low)} to {_digits(power.ci_high)}"
+        return power.exponent, f"exponent {_digits(power.exponent)} ({span})", check.outcome(power.exponent, interval)
+    if not check.value:
+        return None, "not run", check.outcome(None)
+    ((value,),) = (row.values() for row in _rows(figure, check.value))
+    return value, _short(value), check.outcome(value)
+
+
+def verdict(figure: AtlasFigure) -> Verdict:
+    """Return the verdict by the rule, from the numbers in the store."""
+    outcomes = [measured(figure, check)[2] for check in figure.checks] if figure.run else []
+    in_scope = "holds" if figure.scope is None or not figure.run else measured(figure, figure.scope)[2]
+    return figure.judge(outcomes, in_scope)
+
+
+def _checks(figure: AtlasFigure) -> list[str]:
+    scope = [] if figure.scope is None else [figure.scope]
+    rows = [
+        [check.claim, check.requirement() if check.slope or check.value else "", *measured(figure, check)[1:]]
+        for check in [*scope, *figure.checks]
+    ]
+    return [_table(["statement", "holds if", "measured", "outcome"], rows)] if rows else []
 
 
 def _answer(figure: AtlasFigure) -> list[str]:
     if not figure.query:
         return []
-    rows: list[dict[str, Any]] = json.loads(call("query", figure.query, "--sweep", _name(figure), "--format", "json"))
+    rows = _rows(figure, figure.query)
     return [_table(list(rows[0]), [[_short(value) for value in row.values()] for row in rows])]
+
+
+def _rows(figure: AtlasFigure, query: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads(call("query", query, "--sweep", _name(figure), "--format", "json"))
+    return rows
 
 
 def _digits(value: float | None) -> str:

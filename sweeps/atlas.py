@@ -2,16 +2,80 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 ATLAS_FILE = Path(__file__).parent / "papers" / "atlas.toml"
 PREFIX = "atlas/"
 """Prefix of a figure's key that makes it the name of a sweep."""
 
-Verdict = Literal["agrees", "agrees in trend", "in part", "disagrees", "undecided", "not run"]
+Verdict = Literal[
+    "agrees",
+    "agrees in trend",
+    "in part",
+    "disagrees",
+    "undecided",
+    "theorem, no figure",
+    "not comparable",
+    "not run",
+]
 VERDICTS: tuple[str, ...] = get_args(Verdict)
+Outcome = Literal["holds", "fails", "open"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """A statement of the paper that the numbers of the run decide."""
+
+    claim: str
+    """Statement, with its place in the paper."""
+    slope: str = ""
+    """Metric whose fitted exponent over depth decides."""
+    expect: Literal["falls", "does not fall", "flat", ""] = ""
+    """Expected sign of the slope. flat: the exponent is smaller than 0.1, or its interval contains 0."""
+    value: str = ""
+    """SQL over the sweep's results that gives one number."""
+    low: float | None = None
+    """Smallest value for which the statement holds."""
+    high: float | None = None
+    """Largest value for which the statement holds."""
+
+    def outcome(self, value: float | None, interval: tuple[float | None, float | None] = (None, None)) -> Outcome:
+        """Return whether a number decides for the statement or against it.
+
+        Args:
+            value: The exponent (positive if the metric falls) or the result of the query. None: not measured.
+            interval: 95 % interval of the exponent.
+        """
+        if value is None:
+            return "open"
+        if not self.slope:
+            fits = (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+            return "holds" if fits else "fails"
+        low, high = interval
+        if self.expect == "flat" and abs(value) < FLAT:
+            return "holds"
+        if low is None or high is None:
+            return "open"
+        if self.expect == "flat":
+            return "holds" if low <= 0 <= high else "fails"
+        if self.expect == "does not fall":
+            return "fails" if low > 0 else "holds"
+        return "holds" if low > 0 else "fails" if high < 0 else "open"
+
+    def requirement(self) -> str:
+        """Return the requirement as text."""
+        if self.slope:
+            return {"flat": f"|exponent| < {FLAT} or 0 in its interval"}.get(self.expect, self.expect)
+        if self.low is not None and self.high is not None:
+            return f"{self.low:g} to {self.high:g}"
+        return f"at least {self.low:g}" if self.low is not None else f"at most {self.high:g}"
+
+
+FLAT = 0.1
+"""Exponent below which a metric counts as almost constant over depth."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +103,26 @@ class AtlasFigure:
     """Names of the atlas's pictures: prefixes of files of `report --figures`, without their numbers."""
     query: str = ""
     """SQL over the sweep's results, shown next to the fits."""
+    theorem: bool = False
+    """Whether the paper has a theorem and no figure."""
+    scope: Check | None = None
+    """Condition for comparing the run with the print."""
+    checks: tuple[Check, ...] = ()
+    """Statements that decide the verdict."""
+
+    def judge(self, outcomes: Sequence[Outcome], in_scope: Outcome = "holds") -> Verdict:
+        """Return the verdict by the rule of the gallery's first page, from the outcomes of the checks."""
+        if not self.run:
+            return "not run"
+        if in_scope != "holds":
+            return "not comparable"
+        if self.theorem:
+            return "theorem, no figure"
+        if set(outcomes) == {"holds"}:
+            return "agrees in trend" if self.size else "agrees"
+        if "holds" in outcomes:
+            return "in part"
+        return "disagrees" if "fails" in outcomes else "undecided"
 
 
 def atlas_figures() -> list[AtlasFigure]:
@@ -46,7 +130,16 @@ def atlas_figures() -> list[AtlasFigure]:
     import tomllib
 
     rows = tomllib.loads(ATLAS_FILE.read_text(encoding="utf-8"))["figure"]
-    return [AtlasFigure(**{**row, "pictures": tuple(row.get("pictures", ()))}) for row in rows]
+    return [_figure(**row) for row in rows]
+
+
+def _figure(pictures: Sequence[str] = (), checks: Sequence[Any] = (), scope: Any = None, **facts: Any) -> AtlasFigure:
+    return AtlasFigure(
+        **facts,
+        pictures=tuple(pictures),
+        checks=tuple(Check(**check) for check in checks),
+        scope=None if scope is None else Check(**scope),
+    )
 
 
 def sweep_of_figure(key: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import math
@@ -17,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
-from depthrate.sweeps.atlas import VERDICTS, atlas_figures
+from depthrate.sweeps.atlas import VERDICTS, Check, atlas_figures
 from depthrate.sweeps.expand import expand
 from depthrate.sweeps.load import find_sweep_file, load_sweep
 from depthrate.tasks.citations import PAPERS
@@ -51,7 +52,8 @@ def test_a_figure_has_a_verdict_and_says_why(figure):
     assert figure.paper in PAPERS and figure.key.startswith(f"{figure.paper.lower()}-") and figure.verdict in VERDICTS
     assert len(figure.claim) > 20 and len(figure.why) > 20
     assert bool(figure.run) == (figure.verdict != "not run") == bool(figure.pictures)
-    assert not figure.run or (figure.run == figure.sweep) == (figure.size == "")
+    assert not figure.run or figure.run == figure.sweep or figure.size, "a smaller run names its size"
+    assert bool(figure.checks) == bool(figure.run)
     for name in filter(None, (figure.sweep, figure.run)):
         assert load_sweep(name).name
 
@@ -92,6 +94,50 @@ def test_feature_collapse_is_as_its_authors_print(name, accuracy, loss, words, l
     assert measured_accuracy == pytest.approx(accuracy, abs=0.03) and measured_loss == pytest.approx(loss, rel=0.015)
     for norm, values, rows in ((norms[0], words, 1200), (norms[1], linear, 15_000)):
         assert values is None or norm == pytest.approx(math.sqrt(sum(item**2 for item in values) / rows), rel=0.005)
+
+
+@pytest.mark.slow
+def test_verdicts_follow_the_rule_from_the_numbers_in_the_store(pages):
+    assert {figure.key: pages.verdict(figure) for figure in FIGURES} == {
+        figure.key: figure.verdict for figure in FIGURES
+    }
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "size", "verdict"),
+    [
+        (["holds", "holds"], "", "agrees"),
+        (["holds", "holds"], "half the images", "agrees in trend"),
+        (["holds", "fails"], "", "in part"),
+        (["holds", "open"], "", "in part"),
+        (["fails", "open"], "", "disagrees"),
+        (["open"], "", "undecided"),
+    ],
+)
+def test_outcomes_decide_the_verdict(outcomes, size, verdict):
+    figure = dataclasses.replace(RUN[0], size=size, theorem=False)
+    assert figure.judge(outcomes) == verdict
+    assert figure.judge(outcomes, "fails") == "not comparable"
+    assert dataclasses.replace(figure, theorem=True).judge(outcomes) == "theorem, no figure"
+    assert dataclasses.replace(figure, run="").judge([]) == "not run"
+
+
+@pytest.mark.parametrize(
+    ("expect", "exponent", "interval", "outcome"),
+    [
+        ("falls", 0.5, (0.4, 0.6), "holds"),
+        ("falls", 0.5, (-0.1, 1.1), "open"),
+        ("falls", -0.5, (-0.6, -0.4), "fails"),
+        ("falls", 0.5, (None, None), "open"),
+        ("does not fall", -0.5, (-0.6, -0.4), "holds"),
+        ("does not fall", 0.5, (0.4, 0.6), "fails"),
+        ("flat", 0.05, (0.04, 0.06), "holds"),
+        ("flat", 0.3, (-0.1, 0.7), "holds"),
+        ("flat", 0.3, (0.2, 0.4), "fails"),
+    ],
+)
+def test_an_interval_decides_a_slope(expect, exponent, interval, outcome):
+    assert Check("NC1", slope="nc1", expect=expect).outcome(exponent, interval) == outcome
 
 
 @pytest.mark.slow
