@@ -27,7 +27,7 @@ from depthrate.orchestrator.api.fit import fit_sweep
 from depthrate.orchestrator.cli.app import app
 from depthrate.storage.files.store import existing_store
 from depthrate.sweeps.atlas import FLAT, AtlasFigure, Check, Outcome, Verdict, atlas_figures
-from depthrate.sweeps.load import load_sweep
+from depthrate.sweeps.load import find_sweep_file, load_sweep
 from depthrate.tasks.citations import PAPERS
 
 FOLDER = Path(__file__).parent / "atlas"
@@ -178,9 +178,9 @@ def _cost(figure: AtlasFigure) -> str:
 
 
 @functools.cache
-def _curves(name: str) -> Sequence[FittedCurve]:
-    """Return the fitted curves of a sweep in the atlas's store, without groups."""
-    checked, view = find_sweep(name, existing_store(str(STORE)))
+def _curves(run: str) -> Sequence[FittedCurve]:
+    """Return the fitted curves of a shipped sweep in the atlas's store, without groups."""
+    checked, view = find_sweep(str(find_sweep_file(run)), existing_store(str(STORE)))
     fitted = fit_sweep(checked, existing_store(str(STORE)), view) if checked.sweep.fit else None
     return [curve for curve in fitted.curves if not curve.by and curve.power] if fitted else []
 
@@ -196,7 +196,7 @@ def _fits(figure: AtlasFigure) -> list[str]:
             "" if curve.drift is None else f"{curve.drift.moved:+z.2f}",
             f"{len(curve.unconverged)} of {len(curve.rows)}",
         ]
-        for curve in _curves(_name(figure))
+        for curve in _curves(figure.run)
         if curve.power
     ]
     columns = ["metric", "over", "exponent", "95 % interval", "best model", "moved", "unconverged"]
@@ -206,7 +206,7 @@ def _fits(figure: AtlasFigure) -> list[str]:
 def measured(figure: AtlasFigure, check: Check) -> tuple[float | None, str, Outcome]:
     """Return a check's number in the store, the number as text, and the outcome."""
     if check.slope:
-        curves = [curve for curve in _curves(_name(figure)) if (curve.metric, curve.x) == (check.slope, "depth")]
+        curves = [curve for curve in _curves(figure.run) if (curve.metric, curve.x) == (check.slope, "depth")]
         if not curves or curves[0].power is None:
             return None, "no fit", check.outcome(None)
         power = curves[0].power

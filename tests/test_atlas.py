@@ -74,7 +74,10 @@ def test_the_store_holds_every_trial_of_the_sweeps_that_ran():
 @pytest.mark.slow
 def test_the_store_is_sound_and_small():
     assert "all as committed" in call("verify", "--store", str(ATLAS / "store"))
-    assert sum(file.stat().st_size for file in (ATLAS / "store").rglob("*") if file.is_file()) < 20e6
+    for paper in PAPERS:
+        names = {load_sweep(figure.run).name for figure in RUN if figure.paper == paper}
+        files = [file for name in names for file in (ATLAS / "store").rglob(f"sweep={name}/*")]
+        assert 0 < sum(file.stat().st_size for file in files) < 20e6, paper
 
 
 @pytest.mark.parametrize(
