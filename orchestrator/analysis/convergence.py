@@ -68,6 +68,10 @@ def _change(steps: Sequence[tuple[float, float]], start: float) -> float | None:
 
 MAX_MOVED = 0.01
 """Largest change of a converged trial's objective, as a share of its gap."""
+FAILED_FACTOR = 3.0
+"""Objective of a failed trial, at least, over the median of the trials that differ from it only in the seed."""
+MIN_SIBLINGS = 3
+"""Smallest number of trials, the judged one included, that have a median to compare with."""
 GAP_RTOL = 1e-9
 """Tolerance for equal heights, as a share of the gap. In a chain, each depth starts where the previous one ended."""
 LAST_QUARTER_START = 0.75
@@ -90,6 +94,8 @@ class Convergence:
     """Whether the solver ended at a stationary point. None without such a solver."""
     above: float = 0.0
     """Height of the objective above a shallower network's, as a share of the gap. 0 if it is not above."""
+    has_failed: bool = False
+    """Whether the objective is FAILED_FACTOR times that of the trials that differ only in the seed."""
 
     @property
     def is_converged(self) -> bool:
@@ -105,8 +111,9 @@ def judge(results: Results, trials: Sequence[Trial], measurements: Iterable[Metr
     flags = {trial_id: float(rows["reached"][-1]) for trial_id, rows in curves.items()}
     reached = {trial_id: flag == 1 for trial_id, flag in flags.items() if math.isfinite(flag)}
     above = {} if objective is None else _above_shallower(ends, trials, objective)
+    failed = set() if objective is None else _failed(ends, trials)
     return {
-        trial_id: Convergence(moved, from_step, reached.get(trial_id), above.get(trial_id, 0.0))
+        trial_id: Convergence(moved, from_step, reached.get(trial_id), above.get(trial_id, 0.0), trial_id in failed)
         for trial_id, (moved, from_step, _, _) in ends.items()
     }
 
@@ -183,3 +190,18 @@ def _above_shallower(ends: Mapping[str, CurveEnd], trials: Sequence[Trial], decl
                     above[trial_id] = (height - lowest) / scale
             lowest = min(lowest, *(ends[trial_id][2] for trial_id in trial_ids))
     return above
+
+
+def _failed(ends: Mapping[str, CurveEnd], trials: Sequence[Trial]) -> set[str]:
+    """Return the trials whose objective is far above that of their siblings, which differ only in the seed."""
+    siblings: dict[str, list[str]] = {}
+    for trial in trials:
+        if trial.trial_id in ends:
+            key = canonical_json({name: value for name, value in trial.params.items() if name != "seed"})
+            siblings.setdefault(key, []).append(trial.trial_id)
+    failed: set[str] = set()
+    for trial_ids in siblings.values():
+        if len(trial_ids) >= MIN_SIBLINGS:
+            limit = FAILED_FACTOR * float(np.median([ends[trial_id][2] for trial_id in trial_ids]))
+            failed |= {trial_id for trial_id in trial_ids if ends[trial_id][2] > limit > 0}
+    return failed

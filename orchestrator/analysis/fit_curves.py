@@ -38,8 +38,9 @@ def fit_curves(
 ) -> list[FittedCurve]:
     """Fit a sweep's requests to the values of its trials, over whole seeds.
 
-    Diverged trials, missing values and values without a logarithm are excluded and counted. Unconverged trials are
-    counted, and excluded if the request says so.
+    Diverged and failed trials, missing values and values without a logarithm are excluded and counted. A trial has
+    failed if its objective is far above that of the trials that differ only in the seed. Unconverged trials are counted,
+    and excluded if the request says so.
 
     Args:
         task: Task of the trials, with its parameters and metrics.
@@ -93,7 +94,8 @@ def _build_curve(
             "seed": params.get("seed"),
             "trial_id": row["trial_id"],
         }
-        reason = _reason_to_exclude(row["status"], point, request, unconverged)
+        has_failed = row["trial_id"] in ended and ended[row["trial_id"]].has_failed
+        reason = "failed" if has_failed else _reason_to_exclude(row["status"], point, request, unconverged)
         if reason is None:
             used.append(point | {"draw": replicate_of(request, params)})
         else:

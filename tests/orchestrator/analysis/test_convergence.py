@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from depthrate.orchestrator.analysis.convergence import CurveEnd, _above_shallower, _curve_end
+from depthrate.orchestrator.analysis.convergence import CurveEnd, _above_shallower, _curve_end, _failed
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.supervised.metrics import CLASSES
 from depthrate.tasks.training.parameters import judged_steps
@@ -69,3 +69,15 @@ def test_a_deeper_network_that_stays_where_the_shallower_one_ended_is_not_above_
     heights = (0.03, 0.03 * (1 + 4e-16), 0.03 * (1 + 1e-6))
     found = {trial.trial_id: (0.0, 1.0, height, 0.01) for trial, height in zip(trials, heights, strict=True)}
     assert set(_above_shallower(found, trials, OBJECTIVE)) == {"t5"}, "rounding does not count"
+
+
+def test_a_trial_far_above_its_siblings_has_failed_and_no_other() -> None:
+    def trial(name: str, **params: Any) -> Trial:
+        return Trial(name, "collapse", 3, {"arch": "rn2", "depth": 34, "lr": 0.005, **params})
+
+    heights = {"a": 0.155, "b": 0.006, "c": 0.007, "alone": 0.9, "two": 0.9, "of two": 0.006, "d": 0.018, "e": 0.0061}
+    ends = {name: (0.0, 1.0, height, 0.01) for name, height in heights.items()}
+    trials = [trial(name, seed=seed) for seed, name in enumerate("abcde")]
+    trials += [trial("alone", lr=1.0), trial("two", lr=0.1, seed=0), trial("of two", lr=0.1, seed=1)]
+    assert _failed(ends, trials) == {"a"}, "d is below three times the median 0.007, and two trials are too few"
+    assert _failed({name: (0.0, 1.0, 0.0, 0.01) for name in heights}, trials) == set()
