@@ -47,7 +47,7 @@ def find_task(name: str) -> Task | None:
 
 
 def registered_tasks() -> dict[str, Task]:
-    """Import all registered tasks: name -> task. Faulty tasks of other packages are logged and skipped."""
+    """Import all registered tasks and return them by name. Faulty tasks of other packages are logged and skipped."""
     return load_plugins(GROUP, registered_task)
 
 

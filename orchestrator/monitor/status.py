@@ -47,7 +47,7 @@ _COMMITTED: dict[str, TrialState] = {"ok": TrialState.OK, "diverged": TrialState
 
 @dataclass(frozen=True)
 class SweepStatus:
-    """The states of a sweep's trials, and problems of the store."""
+    """The states of a sweep's trials, and problems with the store."""
 
     name: str
     states: dict[str, TrialState]

@@ -115,7 +115,7 @@ class SqlProcesses:
                     process.end()
 
     def ask(self, query: str, sweep: str | None, client: str, is_gone: Callable[[], bool]) -> bytes:
-        """Run a query and return JSON: columns, first rows, whether there are more, problems of the store.
+        """Run a query and return JSON: columns, first rows, whether there are more, problems with the store.
 
         Raises:
             QueryError: The query is refused or exceeds its limits.

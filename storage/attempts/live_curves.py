@@ -190,7 +190,7 @@ def delete_ended_live(
     """Delete the files of packs whose trials are all committed, and return the number of files.
 
     Args:
-        stale_s: Age in seconds at which files that are not rewritten are deleted too.
+        stale_s: Age in seconds after which files that are no longer written are deleted too.
     """
     ended = []
     for pack in LiveReader(store, sweep).refresh():

@@ -45,7 +45,7 @@ class TableDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has n
     def from_snapshot(
         cls, store: Store, snapshot: Snapshot, table: str, sources: Sequence[int], schema: pa.Schema
     ) -> TableDataset:
-        """Return the dataset of a table's files in some of a snapshot's sources."""
+        """Return the dataset of a table's files, from the selected sources of a snapshot."""
         dataset = cls([], schema, _FORMAT, LocalFileSystem())
         dataset.store, dataset.snapshot = store, snapshot
         files = {i: snapshot.sources[i].files.get(table, ()) for i in sources}

@@ -70,7 +70,7 @@ def _show_folder(options: LaunchOptions, names: list[str], data: DataFolder, as_
         console.print(f"missing in {counted(count, 'sweep')}: {problem}")
     estimated = [hours for row in rows if (hours := row["hours"]) is not None]
     unknown = f", {len(rows) - len(estimated)} unknown" if len(estimated) < len(rows) else ""
-    console.print(f"{counted(len(rows), 'sweep')}: {sum(estimated):.2g} hours of one worker{unknown}")
+    console.print(f"{counted(len(rows), 'sweep')}: {sum(estimated):.2g} hours on one worker{unknown}")
     console.print("details: depthrate plan SWEEP")
 
 

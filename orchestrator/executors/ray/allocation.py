@@ -101,7 +101,7 @@ def open_allocation(request: ExecutorRequest, cluster: str) -> Allocation:
     """Return the allocation that a cluster file requests.
 
     Raises:
-        ValueError: `SlurmError`, `MachineError` or `ExecutorError` if the cluster, the file or an option is unsuitable.
+        ValueError: `SlurmError`, `MachineError` or `ExecutorError` if the cluster, the file or an option cannot be used.
     """
     profile, device = resolve_profile(request, cluster)
     limits = read_limits()

@@ -248,7 +248,7 @@ def open_cluster(address: str, device: str, workers: int | None, packs_per_gpu: 
     """Return an executor for an existing Ray cluster, after connecting to it and checking its nodes.
 
     Raises:
-        ValueError: `RayError` or `MachineError` if the cluster cannot be reached or an option is unsuitable.
+        ValueError: `RayError` or `MachineError` if the cluster cannot be reached or an option cannot be used.
     """
     session = Session(address=address).connect()
     nodes = check_nodes()

@@ -289,5 +289,5 @@ def check_nodes(wait_s: float = NODE_ANSWER_TIMEOUT_S) -> NodeCheck:
         ]
     messages = [f"node {node_id[:8]} is excluded, it runs no tasks: {reason}" for node_id, reason in unusable]
     if len(unusable) == len(node_ids):
-        raise RayError(f"no node of the Ray cluster runs tasks: {', '.join(messages[:3])}")
+        raise RayError(f"no node of the Ray cluster can run tasks: {', '.join(messages[:3])}")
     return NodeCheck([*messages, *differences], [node_id for node_id, _ in unusable])

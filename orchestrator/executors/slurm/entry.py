@@ -36,7 +36,7 @@ def resolve_profile(request: ExecutorRequest, cluster: str | None) -> tuple[Prof
     """Return the resources of each job, and the device of the packs.
 
     Raises:
-        ValueError: `SlurmError`, `MachineError` or `ExecutorError` if the file or an option is unsuitable.
+        ValueError: `SlurmError`, `MachineError` or `ExecutorError` if the file or an option cannot be used.
     """
     from depthrate.orchestrator.executors.machine import check_request
     from depthrate.slurm.profile import load_profile

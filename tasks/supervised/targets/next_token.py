@@ -179,7 +179,7 @@ class NextToken(Target):
         return _token_dataset(tokens_NS[:number, :-1], tokens_NS[:number, 1:], size, test)
 
     def check(self, trial: SupervisedParameters, whole: Dataset | Streamed | None) -> None:
-        """Reject more sequences than the data have, and parameters of a chain for other data."""
+        """Reject a request for more sequences than the data contain, and chain parameters without a chain."""
         if whole is not None:
             check_drawn(trial, whole.num_samples)
         elif trial.dataset != MARKOV:
