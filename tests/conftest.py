@@ -27,7 +27,7 @@ LONGEST_FIRST = (
     "orchestrator/search/test_search.py",
     "orchestrator/executors/test_ray.py",
     "orchestrator/cli/test_cli.py",
-    "tasks/fits/test_intervals.py",
+    "tasks/fits/test_bootstrap_and_profile.py",
     "orchestrator/report/test_report.py",
 )
 """Files that take a minute or more: a process that began one of them last would keep the others waiting."""

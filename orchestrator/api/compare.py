@@ -11,7 +11,7 @@ from depthrate.orchestrator.analysis.compare import FitPair, pair_up, unpaired_t
 from depthrate.orchestrator.analysis.fit_curves import fit_curves
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep
-from depthrate.orchestrator.search.proposals import SearchView, fitted_trials
+from depthrate.orchestrator.search.search_view import SearchView, fitted_trials
 from depthrate.storage.files.store import Store
 
 FoundSweep = tuple[CheckedSweep, SearchView | None]

@@ -16,7 +16,7 @@ from depthrate.storage.files.store import NoStoreError, Store, StoreError, exist
 # modules that expand sweeps are imported on use: status reads the lists of trials written at the launch
 if TYPE_CHECKING:
     from depthrate.orchestrator.launch.launch_plan import CheckedSweep
-    from depthrate.orchestrator.search.proposals import SearchView
+    from depthrate.orchestrator.search.search_view import SearchView
     from depthrate.sweeps.spec import SweepSpec
 
 
@@ -134,7 +134,7 @@ def _expanded(sweep: SweepSpec, store: Store) -> list[str]:
 
 def _checked(sweep: SweepSpec, store: Store) -> tuple[CheckedSweep, SearchView | None]:
     from depthrate.orchestrator.launch.launch_plan import check_sweep
-    from depthrate.orchestrator.search.proposals import with_search
+    from depthrate.orchestrator.search.search_view import with_search
 
     return with_search(check_sweep(sweep), store)
 

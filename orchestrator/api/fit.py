@@ -12,7 +12,7 @@ from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.launch.code_changes import mixed_code_message
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, check_filters
-from depthrate.orchestrator.search.proposals import SearchView, fitted_trials
+from depthrate.orchestrator.search.search_view import SearchView, fitted_trials
 from depthrate.storage.catalog.fits import write_fits
 from depthrate.storage.commits.source import Problem
 from depthrate.storage.files.store import Store

@@ -25,7 +25,7 @@ from depthrate.orchestrator.launch.launch_plan import (
     make_plan,
 )
 from depthrate.orchestrator.search.checks import check_search
-from depthrate.orchestrator.search.proposals import SearchView, with_search
+from depthrate.orchestrator.search.search_view import SearchView, with_search
 from depthrate.storage.catalog.code import find_code
 from depthrate.storage.files.data_folder import DataFolder, open_data_folder
 from depthrate.storage.files.delayed_call import call_after

@@ -24,7 +24,7 @@ from depthrate.orchestrator.report.overlay import merge_reports
 from depthrate.orchestrator.report.page import all_plots, render_report
 from depthrate.orchestrator.report.read_store import hold_numbers, read_report
 from depthrate.orchestrator.report.report_data import ReportData
-from depthrate.orchestrator.search.proposals import fitted_trials, with_search
+from depthrate.orchestrator.search.search_view import fitted_trials, with_search
 from depthrate.storage.commits.source import Problem
 from depthrate.storage.files.store import Store, existing_store
 from depthrate.storage.query.results import Results

@@ -43,7 +43,7 @@ from depthrate.orchestrator.launch.launch import (
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, Plan, check_contents
 from depthrate.orchestrator.launch.notify import Notifier
 from depthrate.orchestrator.launch.outcome import RunState
-from depthrate.orchestrator.search.proposals import SearchView, with_search
+from depthrate.orchestrator.search.search_view import SearchView, with_search
 from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.files.data_folder import open_data_folder

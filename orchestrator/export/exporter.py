@@ -18,7 +18,7 @@ from typing import Any
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep
-from depthrate.orchestrator.search.proposals import SearchView
+from depthrate.orchestrator.search.search_view import SearchView
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.results import Results
 from depthrate.storage.tables.custom_columns import quoted

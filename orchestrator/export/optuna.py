@@ -6,7 +6,7 @@ from typing import Any
 
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.export.exporter import ExportedSweep, Exporter
-from depthrate.orchestrator.search.proposals import ProposalState, SearchView
+from depthrate.orchestrator.search.search_view import ProposalState, SearchView
 from depthrate.sweeps.errors import SweepError
 
 

@@ -46,7 +46,7 @@ class StoreResults(Results):
         """
         from depthrate.orchestrator.analysis.fit_curves import fit_curves
         from depthrate.orchestrator.report.figure_files import Picture
-        from depthrate.orchestrator.report.figures.fits import rate_plots
+        from depthrate.orchestrator.report.figures.metric_against_x import rate_plots
 
         names = [by] if isinstance(by, str) else list(by)
         columns = self.column_names("select * from results")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from depthrate.orchestrator.executors.options import LaunchOptions, Option
     from depthrate.orchestrator.launch.launch_plan import CheckedSweep
     from depthrate.orchestrator.notebook.results import StoreResults
-    from depthrate.orchestrator.search.proposals import SearchView
+    from depthrate.orchestrator.search.search_view import SearchView
     from depthrate.storage.files.store import Store
 
 StoreUrl = str | os.PathLike[str] | None
@@ -221,7 +221,7 @@ class Sweep:
             ValueError: A parameter, the task or the data is wrong.
         """
         from depthrate.orchestrator.launch.launch_plan import check_sweep
-        from depthrate.orchestrator.search.proposals import with_search
+        from depthrate.orchestrator.search.search_view import with_search
 
         return with_search(check_sweep(self._spec), store)
 

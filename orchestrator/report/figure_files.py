@@ -13,7 +13,7 @@ from pathlib import Path
 
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.console.output_file import write_output
-from depthrate.orchestrator.report.drawing.draw import FORMATS, draw, plain
+from depthrate.orchestrator.report.drawing.render_files import FORMATS, draw, plain
 from depthrate.orchestrator.report.drawing.style import SCREEN, FigureStyle
 from depthrate.orchestrator.report.plot import Plot
 

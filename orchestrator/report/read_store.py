@@ -21,7 +21,7 @@ from depthrate.orchestrator.report.figure_data import read_figures
 from depthrate.orchestrator.report.figures.declared import MAX_SCATTERS
 from depthrate.orchestrator.report.figures.search import search_content
 from depthrate.orchestrator.report.report_data import ReportData
-from depthrate.orchestrator.search.proposals import SearchView
+from depthrate.orchestrator.search.search_view import SearchView
 from depthrate.storage.attempts.live_curves import live_rows
 from depthrate.storage.attempts.records import read_records
 from depthrate.storage.files.json_objects import parse_object

@@ -10,7 +10,7 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from depthrate.orchestrator.search.proposals import ProposalOutcome, ProposalState
+from depthrate.orchestrator.search.search_view import ProposalOutcome, ProposalState
 from depthrate.sweeps.search_space import Dimension
 from depthrate.sweeps.spec import Search
 

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from depthrate.orchestrator.search.proposals import SearchView, StudyState
 from depthrate.orchestrator.search.samplers import StudySampler, Values
+from depthrate.orchestrator.search.search_view import SearchView, StudyState
 from depthrate.orchestrator.search.thresholds import thresholds
 from depthrate.storage.attempts.searches import Batch
 from depthrate.sweeps.packing import Pack, pack_trials

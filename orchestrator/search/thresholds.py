@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from depthrate.orchestrator.search.proposals import ProposalOutcome, ProposalState
+from depthrate.orchestrator.search.search_view import ProposalOutcome, ProposalState
 from depthrate.sweeps.spec import Search
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from depthrate.tasks.fits.intervals import f_tail, t_quantile
+from depthrate.tasks.fits.bootstrap_and_profile import f_tail, t_quantile
 from depthrate.tasks.fits.least_squares import Array
 from depthrate.tasks.fits.models import POWER
 from depthrate.tasks.fits.points import EXACT_FIT_RMS, FitError, Points, gather

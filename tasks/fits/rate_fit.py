@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from depthrate.tasks.fits.intervals import (
+from depthrate.tasks.fits.bootstrap_and_profile import (
     ProfileLikelihood,
     Resampling,
     f_tail,

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from depthrate.tasks.fits.intervals import draw
+from depthrate.tasks.fits.bootstrap_and_profile import draw
 from depthrate.tasks.fits.least_squares import Array
 from depthrate.tasks.fits.models import MODELS, models_named
 from depthrate.tasks.fits.points import FitError, check_positive, gather

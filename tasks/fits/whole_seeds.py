@@ -22,7 +22,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from depthrate.tasks.fits.intervals import f_tail, t_quantiles
+from depthrate.tasks.fits.bootstrap_and_profile import f_tail, t_quantiles
 from depthrate.tasks.fits.least_squares import Array
 from depthrate.tasks.fits.points import EXACT_FIT_RMS, Points
 

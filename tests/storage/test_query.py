@@ -428,7 +428,7 @@ def test_each_type_of_duckdb_is_written_or_refused(column: str) -> None:
     assert written or column == "empty_struct"
 
 
-def test_intervals_are_texts_in_parquet() -> None:
+def test_bootstrap_and_profile_are_texts_in_parquet() -> None:
     sink = io.BytesIO()
     write_parquet(duckdb.sql("select interval '1 month 3 days' as x, 'a'::blob as y, 'b' as \"a \"\"b\""), sink)
     assert pq.read_table(sink).to_pylist() == [{"x": "1 month 3 days", "y": b"a", 'a "b': "b"}]

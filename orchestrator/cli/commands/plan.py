@@ -37,7 +37,7 @@ from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.launch.code_changes import find_launch_mismatch, mismatch_message
 from depthrate.orchestrator.launch.estimates import Estimates
 from depthrate.orchestrator.launch.launch_plan import Plan, check_data, thin_fit_remarks
-from depthrate.orchestrator.search.proposals import with_search
+from depthrate.orchestrator.search.search_view import with_search
 from depthrate.storage.files.data_folder import DataFolder, open_data_folder
 from depthrate.storage.files.store import Store, open_store
 from depthrate.sweeps.load import sweeps_in_folder

@@ -17,7 +17,7 @@ from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import AttemptSpec
 from depthrate.orchestrator.executors.slurm.folders import write_trials
 from depthrate.orchestrator.executors.slurm.job import run_bundle
-from depthrate.orchestrator.executors.slurm.request_budget import MAX_SUBMISSIONS_PER_MIN, RequestBudget
+from depthrate.orchestrator.executors.slurm.request_rate import MAX_SUBMISSIONS_PER_MIN, RequestBudget
 from depthrate.orchestrator.executors.slurm.submissions import JOB_NAME, Submission, SubmittedPack, jobs_folder
 from depthrate.slurm.cluster_limits import JobGroup, Limits, SubmitLimits
 from depthrate.slurm.command import CALLS, SlurmError

@@ -17,7 +17,7 @@ from depthrate.orchestrator.report.plot import (
 )
 from depthrate.orchestrator.report.report_data import SearchContent
 from depthrate.orchestrator.report.text import escape_for_plotly, shorten
-from depthrate.orchestrator.search.proposals import ProposalState, SearchView, StudyState
+from depthrate.orchestrator.search.search_view import ProposalState, SearchView, StudyState
 
 MAX_STUDIES = 12
 """Maximum number of studies in one figure."""

@@ -148,7 +148,8 @@ def _check_free(trial: SupervisedParameters) -> None:
         )
     if trial.train_embedding and trial.embedding_seed:
         raise ParameterError(
-            f"embedding_seed is {trial.embedding_seed}, but train_embedding is true. Set embedding_seed to 0, or train_embedding to false."
+            f"embedding_seed is {trial.embedding_seed}, but train_embedding is true. Set embedding_seed to 0, or "
+            "train_embedding to false."
         )
     names = ("train_embedding", "weight_decay_embedding", "weight_decay_biases")
     changed = [name for name in names if getattr(trial, name) != trial.schema[name].default]

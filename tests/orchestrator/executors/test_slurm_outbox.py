@@ -12,7 +12,7 @@ import pytest
 from depthrate.orchestrator.executors.base import AttemptSpec
 from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.executors.slurm import submitter
-from depthrate.orchestrator.executors.slurm.request_budget import RequestBudget
+from depthrate.orchestrator.executors.slurm.request_rate import RequestBudget
 from depthrate.orchestrator.executors.slurm.submissions import Submission
 from depthrate.orchestrator.executors.slurm.submitter import (
     COUNT_INTERVAL_S,

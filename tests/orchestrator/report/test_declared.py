@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from depthrate.orchestrator.report.drawing.draw import draw
+from depthrate.orchestrator.report.drawing.render_files import draw
 from depthrate.orchestrator.report.figure_files import plot_csv
 from depthrate.orchestrator.report.figures.declared import MAX_FRAMES, declared_plots
 from depthrate.orchestrator.report.page import render_report

@@ -13,9 +13,9 @@ from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.export.latex import fits_table
 from depthrate.orchestrator.report.curve_groups import SWEEP_COLUMN, group_trials
-from depthrate.orchestrator.report.figures.fits import rate_plots
 from depthrate.orchestrator.report.figures.infinite_depth import limit_plots
 from depthrate.orchestrator.report.figures.last_layer import matrix_plots
+from depthrate.orchestrator.report.figures.metric_against_x import rate_plots
 from depthrate.orchestrator.report.figures.training import curve_plots
 from depthrate.orchestrator.report.fit_tables import comparison_tables
 from depthrate.orchestrator.report.overlay import merge_reports

@@ -15,7 +15,7 @@ import pytest
 from depthrate.orchestrator.api.report import ReportOptions
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.export.latex import export_latex, fits_table, latex
-from depthrate.orchestrator.report.drawing.draw import draw, label
+from depthrate.orchestrator.report.drawing.render_files import draw, label
 from depthrate.orchestrator.report.drawing.style import SCREEN, PaperWidth, StyleName, paper_style
 from depthrate.orchestrator.report.drawing.ticks import set_ticks
 from depthrate.orchestrator.report.plot import Axes, Plot, make_layout, make_trace

@@ -26,11 +26,11 @@ from depthrate.orchestrator.analysis.convergence import UNCONVERGED_RULE, Drift
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.console.fit_table import print_fits
 from depthrate.orchestrator.report import figures as report_figures
-from depthrate.orchestrator.report.drawing.draw import draw
+from depthrate.orchestrator.report.drawing.render_files import draw
 from depthrate.orchestrator.report.drawing.style import DARK, SCREEN
 from depthrate.orchestrator.report.figure_files import export_figures, plot_csv
-from depthrate.orchestrator.report.figures.fits import rate_plots
 from depthrate.orchestrator.report.figures.last_layer import matrix_plots
+from depthrate.orchestrator.report.figures.metric_against_x import rate_plots
 from depthrate.orchestrator.report.fit_tables import support_table
 from depthrate.orchestrator.report.fit_text import common_sentence, fit_sentence, fit_sentences, unconverged_sentence
 from depthrate.orchestrator.report.overlay import merge_reports

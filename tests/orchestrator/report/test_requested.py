@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
-from depthrate.orchestrator.report.drawing.draw import draw
+from depthrate.orchestrator.report.drawing.render_files import draw
 from depthrate.orchestrator.report.drawing.style import DARK, SCREEN, PaperWidth, paper_style
 from depthrate.orchestrator.report.figure_data import FigureContent, read_figures
 from depthrate.orchestrator.report.figure_files import plot_csv

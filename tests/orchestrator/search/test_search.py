@@ -32,8 +32,8 @@ from depthrate.sweeps.studies import make_studies
 
 optuna = pytest.importorskip("optuna", reason="needs pip install 'depthrate[search]'")
 from depthrate.orchestrator.report.read_store import read_report  # noqa: E402
-from depthrate.orchestrator.search.proposals import ProposalOutcome, ProposalState, with_search  # noqa: E402
 from depthrate.orchestrator.search.samplers import StudySampler  # noqa: E402
+from depthrate.orchestrator.search.search_view import ProposalOutcome, ProposalState, with_search  # noqa: E402
 from depthrate.orchestrator.search.thresholds import thresholds  # noqa: E402
 
 TASKS = Path(__file__).parents[2] / "support/search_tasks.py"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
+from depthrate.tasks.fits.bootstrap_and_profile import bca_interval, draw, effective_freedom
 from depthrate.tasks.fits.common_exponent import common_exponent
-from depthrate.tasks.fits.intervals import bca_interval, draw, effective_freedom
 from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.fits.points import FitError, gather
 from depthrate.tasks.fits.rate_fit import RateFit

@@ -40,7 +40,7 @@ def simulated(curve, kind, num_curves=200, num_seeds=5):
 @pytest.mark.parametrize("kind", ["independent", "shift", "slope", "bend"])
 @pytest.mark.parametrize("model", CURVES)
 @pytest.mark.parametrize("num_seeds", [3, 5])
-def test_intervals_cover_whatever_a_seed_s_values_share(model, kind, num_seeds):
+def test_bootstrap_and_profile_cover_whatever_a_seed_s_values_share(model, kind, num_seeds):
     curve, truth = CURVES[model]
     x, y, seeds = simulated(curve, kind, num_seeds=num_seeds)
     fits = [fit for (fit,) in fit_many(x, y, models=(model,), seeds=seeds)]

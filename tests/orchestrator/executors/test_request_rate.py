@@ -17,7 +17,7 @@ from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.executors.slurm import executor as executor_module
 from depthrate.orchestrator.executors.slurm import queue, submitter
 from depthrate.orchestrator.executors.slurm.executor import SlurmExecutor
-from depthrate.orchestrator.executors.slurm.request_budget import RequestBudget
+from depthrate.orchestrator.executors.slurm.request_rate import RequestBudget
 from depthrate.slurm.cluster_limits import JobGroup, Limits, Partition, SubmitLimits
 from depthrate.slurm.job_states import JobState
 from depthrate.slurm.profile import Profile

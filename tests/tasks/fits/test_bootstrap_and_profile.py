@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
+from depthrate.tasks.fits.bootstrap_and_profile import f_tail
 from depthrate.tasks.fits.common_exponent import common_exponent
 from depthrate.tasks.fits.cutoffs import cutoff, lack_of_fit, sensitivity
-from depthrate.tasks.fits.intervals import f_tail
 from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.fits.points import CLIP_AT, clip_outliers, spread_weights
 from depthrate.tasks.fits.rates import fit_many, fit_rates, predict
