@@ -1,6 +1,7 @@
 """Describe figures once, for plotly in the page and matplotlib in files (`report.drawing`).
 
-A description has plotly's form, restricted to what `drawing.render_files` renders too: colours are `#rrggbb` with a separate opacity.
+A description has plotly's form, restricted to what `drawing.render_files` renders too: colours are `#rrggbb` with a
+separate opacity.
 """
 
 from __future__ import annotations
