@@ -271,7 +271,7 @@ def omission_notes(
 
 
 def figure_html(plot: Plot, number: int) -> str:
-    """Return the figure's element, its data for the page's script, and its caption."""
+    """Return the HTML of a figure: its element, the data for the page's script, and the caption."""
     caption = " ".join([f"{plot.title}.", *plot.notes])
     figure = {"data": plot.traces, "layout": plot.page_layout()} | ({"frames": plot.frames} if plot.frames else {})
     content = json_in_script(figure)

@@ -151,7 +151,7 @@ class ReportSection:
     """Tables above the figures, as HTML."""
 
     def plots(self, data: ReportData) -> list[Plot]:
-        """Return the figures, the same ones for the page and for files."""
+        """Return the figures, shared by the page and the figure files."""
         if self.draw not in data.plot_cache:
             data.plot_cache[self.draw] = self.draw(data)
         return data.plot_cache[self.draw]

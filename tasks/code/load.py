@@ -105,7 +105,7 @@ def require_trust(code: TaskCode, main: Path) -> None:
     if problems and not is_accepted(code.content_hash):
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise TaskError(
-            f"the code of {main} is not executed: {problems[0]}{more}, so others could change it. "
+            f"the code of {main} was not executed: {problems[0]}{more}, so other users could change it. "
             f"Run chmod go-w, copy it to a folder of your own, or {how_to_accept(code)}. "
             f"{STRICT_MODES}=off in the environment disables this check for files that you name yourself."
         )

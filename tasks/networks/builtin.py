@@ -72,7 +72,7 @@ class Architecture:
 
 
 def has_last_bias(trial: NetworkParameters) -> bool:
-    """Return whether the last layer has a bias: as set by the trial, else for cross-entropy only."""
+    """Return whether the last layer has a bias: the trial's setting, or if unset, only for cross-entropy."""
     return bool(trial.loss == "ce" if trial.last_bias is None else trial.last_bias)
 
 

@@ -59,7 +59,7 @@ class Items(ABC):
         """Return samples [B, ...] and their labels [B], unprepared.
 
         Raises:
-            DatasetError: They cannot be read, or differ in form.
+            DatasetError: The samples cannot be read, or their shapes differ.
         """
 
     @abstractmethod

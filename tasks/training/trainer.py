@@ -162,7 +162,7 @@ class FusedTrainer(PackState):
         return {name: p[rows] for name, p in self.parameters().items()}, untrained
 
     def smallest_variance(self, trial: int) -> float | None:
-        """Return the smallest variance of a LayerNorm's input row in one trial, or None if kernels cannot compute it."""
+        """Return the smallest variance of any LayerNorm input row in one trial, or None if the kernels cannot compute it."""
         return (
             None
             if self._native_evaluation is None

@@ -137,7 +137,7 @@ class Training(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkTraining(Training):
-    """Training of networks on one data set, with equal numbers of steps."""
+    """Training of several networks on one data set for the same number of steps."""
 
     network: Network
     dataset: Dataset

@@ -49,4 +49,4 @@ def command(sweep: str, store: str | None, output: Path, **options: Any) -> None
         names = ", ".join(map(str, written.latex))
         print_line(f"wrote {names}" if names else "no fits.tex: the sweep has no fits", stderr=aside)
     if written.replaced is not None:
-        print_line(f"{output} held the report of {written.replaced} before. To keep both: -o FILE")
+        print_line(f"This replaced the report on {written.replaced} in {output}. To keep both, use -o FILE.")

@@ -22,7 +22,7 @@ from depthrate.tasks.training.parameters import (
 
 
 class WordsParameters(TrainingParameters):
-    """Parameters of a trial of `words`."""
+    """Parameters of a `words` trial."""
 
     concepts: int = parameter(3, minimum=2, doc="number of concepts [n_c]")
     vocabulary_size: int = parameter(1200, minimum=2, doc="number of words [n_w], the same number in each concept")

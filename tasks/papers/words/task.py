@@ -69,7 +69,8 @@ class Words(FusedTask[WordsParameters]):
         for name, decay in (("weight_decay", trial.weight_decay), ("weight_decay_embedding", trial.embedding_decay)):
             if trial.lr * decay >= 1:
                 raise ParameterError(
-                    f"lr is {trial.lr} and {name} is {decay}, expected a product below 1, else one step removes all weight."
+                    f"lr is {trial.lr} and {name} is {decay}, but their product must be below 1. Otherwise one step decays "
+                    "the weights to zero."
                 )
 
     def engine(self, params: Params, requested: Engine, device: str) -> Engine:
@@ -115,7 +116,7 @@ class Words(FusedTask[WordsParameters]):
     def measured(self, params: Params, steps: int) -> tuple[list[int], list[int]]:
         """Return the (steps, layers) measured in a trial of `steps` steps.
 
-        Layer 0 is the embedding. With LayerNorm, layer 1 is the words as the linear layer reads them."""
+        Layer 0 is the embedding. With LayerNorm, layer 1 is the normalised embedding, which the linear layer reads."""
         trial = self.read(params)
         return taken_steps(trial, trial.num_sentences, steps), [0, 1] if trial.layer_norm else [0]
 

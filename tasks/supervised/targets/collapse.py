@@ -173,8 +173,8 @@ def _check_backbone(trial: SupervisedParameters) -> None:
         return
     if (features is None) != (trial.regularise == "all"):
         raise ParameterError(
-            f"regularise is {trial.regularise!r}, but weight_decay_features is {features}. Set the weight decay of the "
-            "features with head_and_features, and null with all."
+            f"regularise is {trial.regularise!r}, but weight_decay_features is {features}. Set it if regularise is "
+            "'head_and_features', and leave it null if regularise is 'all'."
         )
     if trial.polish and features is not None:
         raise ParameterError(

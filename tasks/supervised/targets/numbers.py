@@ -99,7 +99,9 @@ class Numbers(Target):
     ) -> tuple[Dataset, int]:
         """Build a data set with targets [N, m], in the order of the samples, and return it with m."""
         if vocabulary_size is not None:
-            raise DatasetError(f"{name} has vocabulary_size, but regression reads numbers. Remove it.")
+            raise DatasetError(
+                f"{name} has vocabulary_size, but regression reads numbers, not tokens. Remove vocabulary_size."
+            )
         check_samples(x, name, split)
         y_Nm = as_numbers(y, f"{name}, {split} split")
         _check_variation(y_Nm, f"{name}, {split} split", "all samples")

@@ -22,10 +22,10 @@ MAX_ERROR_RATIO = 30
 
 
 def check_first_step(trainer: PackState, make_steps: MakeSteps) -> None:
-    """Check an engine's first step of the first trial against the eager one. The trainer itself does not change.
+    """Check an engine's first step on the first trial against the eager step. The trainer is left unchanged.
 
     Raises:
-        EngineError: The loss or the gradient differs by more than rounding, from every start.
+        EngineError: The loss or the gradient differs by more than rounding error from every starting point.
     """
     for start in range(MAX_CHECKED_STARTS):
         eager, other = (_first_trial(trainer, start) for _ in range(2))

@@ -184,10 +184,10 @@ def test_report_is_written(done: tuple[Path, str], tmp_path: Path) -> None:
     target = tmp_path / "report.html"
     code, output = invoke("report", "tiny", "--store", done[1], "-o", str(target))
     assert code == 0 and f"wrote {target}" in output and "</html>" in target.read_text()
-    assert "held the report" not in invoke("report", "tiny", "--store", done[1], "-o", str(target))[1]
+    assert "This replaced" not in invoke("report", "tiny", "--store", done[1], "-o", str(target))[1]
     target.write_text(target.read_text().replace("<title>tiny", "<title>other &amp; older"))
     replaced = invoke("report", "tiny", "--store", done[1], "-o", str(target))[1]
-    assert "held the report of other & older before" in replaced
+    assert "This replaced the report on other & older in" in replaced
     code, _ = invoke("report", "tiny", "--store", done[1], "-o", str(tmp_path / "new" / "report.html"))
     assert code == 0 and (tmp_path / "new" / "report.html").is_file()
 

@@ -138,7 +138,7 @@ def test_what_others_can_write_or_link_is_not_executed(
     attack(lab)
     refused = load_as_me(lab / "law.py")
     assert refused.returncode == 1 and "executed\n" not in refused.stderr
-    for part in (words, "is not executed: ", "chmod go-w", "depthrate trust "):
+    for part in (words, "was not executed: ", "chmod go-w", "depthrate trust "):
         assert part in refused.stderr
 
 
