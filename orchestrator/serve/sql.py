@@ -182,8 +182,8 @@ class SqlProcesses:
                 return self._answered(None, request, is_gone)
             raise QueryError(
                 f"the process that ran the query has ended ({f'signal {-code}' if code < 0 else f'exit code {code}'}), "
-                f"probably because it needs more than {self._limits.memory_gb:g} GB. Raise --memory-gb, or select less data at a "
-                "time."
+                f"probably because it needs more than {self._limits.memory_gb:g} GB. Raise --memory-gb, or select less "
+                "data at a time."
             ) from None
         except BaseException:
             process.end()
