@@ -172,7 +172,7 @@ def test_a_module_that_a_shared_store_names_is_not_imported(launched: Path, monk
     for task in ("laws:law", "antigravity:law"):
         write_spec(Store("store"), "t", "0" * 16, {"name": "t", "task": task, "grid": {"depth": [2, 3]}})
         code, output = call("plan", "t")
-        assert code == 2 and "was not executed: " in output
+        assert code == 2 and "is not executed: " in output
     assert not (launched / "executed").exists() and "antigravity" not in sys.modules
 
 
