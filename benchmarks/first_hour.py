@@ -132,11 +132,11 @@ def _correctness(device: str, folder: Path) -> dict[str, Any]:
 
 
 def _bits(device: str, folder: Path) -> dict[str, Any]:
-    """Compare four trials of one pack with the same trials alone, bit by bit."""
+    """Compare two trials of one pack with the same trials alone, bit by bit."""
     differences = {}
     for arch, changes in NETWORKS.items():
         params = {"arch": arch, "steps": 50, **changes}
-        fused = _last_metrics(_trained(folder / arch, device, params, 4))
+        fused = _last_metrics(_trained(folder / arch, device, params, 2))
         alone: dict[int, tuple[float, ...]] = {}
         for seed in fused:
             alone |= _last_metrics(_trained(folder / f"{arch}-{seed}", device, params, [seed]))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
@@ -43,8 +44,17 @@ class Steps(ABC):
     """Whether `step` records divergence itself, at the steps at which it is due."""
 
     def __init__(self, trainer: PackState):
-        self.trainer = trainer
+        self._trainer = weakref.ref(
+            trainer
+        )  # the trainer holds its steps: a cycle would keep its tensors until a collection
         self._is_prepared = False
+
+    @property
+    def trainer(self) -> PackState:
+        """Trainer whose steps these are. It outlives them."""
+        trainer = self._trainer()
+        assert trainer is not None
+        return trainer
 
     def advance(self, max_steps: int, divergence: Divergence | None) -> Tensor:
         """Take between 1 and `max_steps` steps, preparing them if necessary. Return the losses [T] of the last."""

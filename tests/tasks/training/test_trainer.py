@@ -1,8 +1,10 @@
 """Fused training: T trials together are T trials alone, to the last bit."""
 
 import dataclasses
+import gc
 import io
 import math
+import weakref
 
 import pytest
 import torch
@@ -273,3 +275,17 @@ def test_going_on_from_saved_state_is_bitwise(optimizer, batch_size):
 def test_streams_differ_by_seed_and_purpose():
     draws = {torch.rand(1, generator=random_stream(s, p)).item() for s in range(3) for p in ("init", "data order")}
     assert len(draws) == 6
+
+
+def test_a_trainer_is_freed_at_once():
+    """A cycle between trainer and steps would keep a pack's tensors in memory while the next one trains."""
+    x, labels = torch.randn(SAMPLES, INPUTS), torch.arange(SAMPLES) % CLASSES
+    trainer = FusedTrainer(network_of(), plan_of(), [trial(0), trial(1)], x, labels)
+    trainer.step()
+    reference = weakref.ref(trainer)
+    gc.disable()
+    try:
+        del trainer
+        assert reference() is None
+    finally:
+        gc.enable()
