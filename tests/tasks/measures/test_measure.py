@@ -111,7 +111,7 @@ def test_invalid_features_raise():
     bad = FEATURES.copy()
     bad[7, 0, 0] = np.nan
     for call, words in (
-        (lambda: depthrate.measure(FEATURES, LABELS[:-1]), "one label a sample"),
+        (lambda: depthrate.measure(FEATURES, LABELS[:-1]), "one label per sample"),
         (lambda: depthrate.measure(bad, LABELS), "sample 7"),
         (lambda: depthrate.measure(FEATURES, np.zeros(90)), "one class"),
         (lambda: depthrate.measure(FEATURES, numbers, WEIGHT[:2]), "2 rows"),

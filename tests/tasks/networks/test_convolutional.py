@@ -198,7 +198,7 @@ def test_it_trains_on_images_of_cifar10():
     ("params", "words"),
     [
         ({"arch": "rn1", "regularise": "head_and_features"}, "'rn1' has no backbone"),
-        ({"weight_decay_features": 0.1}, "null with all"),
+        ({"weight_decay_features": 0.1}, "leave it null if regularise is 'all'"),
         ({"regularise": "head_and_features"}, "weight_decay_features is"),
         ({"dataset": "imdb"}, "'imdb' is text"),
     ],

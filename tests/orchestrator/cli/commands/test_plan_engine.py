@@ -21,7 +21,7 @@ def planned(tmp_path, *arguments):
         (["--engine", "eager"], {"eager"}, "all packs train eagerly"),
         (["--engine", "compiled"], {"compiled"}, "all packs train compiled (once per machine and shape)"),
         (
-            ["--set", "arch=resnet_dense", "--set", "steps=60000"],
+            ["--set", "arch=mlp", "--set", "steps=60000"],
             {"eager", "compiled"},
             " packs train compiled (once per machine",
         ),

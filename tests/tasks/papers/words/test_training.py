@@ -120,7 +120,7 @@ def test_all_sequences_can_be_classes():
         ({"sequences": 82}, "sequences is 82, expected at most 81"),
         ({"width": 1}, "width is 1, expected at least 2"),
         ({"width": 2, "layer_norm": True}, "width is 2, expected at least 3"),
-        ({"weight_decay": 2.0}, "lr is 0.5 and weight_decay is 2.0, expected a product below 1"),
+        ({"weight_decay": 2.0}, "lr is 0.5 and weight_decay is 2.0, but their product must be below 1"),
         ({"batch_size": 61}, "batch_size is 61, but the training set has 60 samples"),
         ({"steps": 5}, "steps is 5 and epochs is 8"),
     ],
