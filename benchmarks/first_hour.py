@@ -4,8 +4,8 @@
     python -m benchmarks.first_hour --device cpu         # the same parts in small sizes, about two minutes
     python -m benchmarks.first_hour --again steps,knee   # repeat two parts
 
-Every part runs in a process of its own and writes its values to the JSON file when it ends. A command that was interrupted
-goes on with the parts that have no result. A part that fails or exceeds its time is recorded as such, and the next one runs.
+Every part runs in a separate process and writes its values to the JSON file when it ends. An interrupted command
+resumes with the parts that have no result. A part that fails or exceeds its time is recorded as such, and the next one runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,7 @@ def _machine(device: str, folder: Path) -> dict[str, Any]:
 def _trained(
     folder: Path, device: str, params: dict[str, Any], seeds: Any, workers: int = 1, engine: str = "eager"
 ) -> Any:
-    """Train a small sweep in a store of its own, and return its results."""
+    """Train a small sweep in a new store, and return its results."""
     import contextlib
 
     import depthrate
@@ -169,12 +169,12 @@ def _knee(device: str, folder: Path) -> dict[str, Any]:
     """Double the trials of a pack until a trial-step costs no less or memory ends."""
     import torch
 
-    from benchmarks.fused import Setting, _trainer
+    from benchmarks.fused import Setting, make_trainer
 
     rates: dict[int, float] = {}
-    for trials in _doubled(16 if device == "cpu" else 4096):
+    for trials in (2**exponent for exponent in range(5 if device == "cpu" else 13)):
         try:
-            trainer = _trainer(Setting(8, 128, trials, 0), device, trials)
+            trainer = make_trainer(Setting(8, 128, trials, 0), device, trials)
             rates[trials] = trials * _steps_per_second(trainer.step, device)
         except torch.OutOfMemoryError:
             break
@@ -182,13 +182,6 @@ def _knee(device: str, folder: Path) -> dict[str, Any]:
     knee = min(trials for trials, rate in rates.items() if rate >= 0.9 * rates[best])
     finding = f"90 % of the highest rate from {knee} trials per pack, {rates[best]:,.0f} trial-steps/s at {best}"
     return {"finding": finding, "trial_steps_per_second": rates, "knee": knee}
-
-
-def _doubled(limit: int) -> Iterator[int]:
-    trials = 1
-    while trials <= limit:
-        yield trials
-        trials *= 2
 
 
 def _steps_per_second(step: Callable[[], Any], device: str, seconds: float = 1.0) -> float:

@@ -249,7 +249,7 @@ def _network(setting: Setting):  # type: ignore[no-untyped-def]
     )  # fmt: skip
 
 
-def _trainer(setting: Setting, device: str, trials: int):  # type: ignore[no-untyped-def]
+def make_trainer(setting: Setting, device: str, trials: int):  # type: ignore[no-untyped-def]
     import torch
 
     from depthrate.tasks.training.trainer import FusedTrainer
@@ -264,14 +264,14 @@ def _trainer(setting: Setting, device: str, trials: int):  # type: ignore[no-unt
 
 
 def _eager(setting: Setting, device: str) -> tuple[Callable[[], Any], int]:
-    return _trainer(setting, device, setting.trials).step, setting.trials
+    return make_trainer(setting, device, setting.trials).step, setting.trials
 
 
 def _native(setting: Setting, device: str) -> tuple[Callable[[int], Any], int]:
     from depthrate.tasks.training.divergence import Divergence
     from depthrate.tasks.training.engines.native import native_library
 
-    trainer = _trainer(setting, device, setting.trials)
+    trainer = make_trainer(setting, device, setting.trials)
     library, seconds = native_library(trainer.network, trainer.plan, lambda: False)
     print(f"depth {setting.depth}, {setting.rows} rows: built in {seconds:.1f} s", file=sys.stderr)
     trainer.use_native(library)
@@ -288,7 +288,7 @@ def _native(setting: Setting, device: str) -> tuple[Callable[[int], Any], int]:
 def _compiled(setting: Setting, device: str, trials: int | None = None) -> tuple[Callable[[], Any], int]:
     from depthrate.tasks.training.engines.compiled import compile_steps
 
-    trainer = _trainer(setting, device, trials or setting.trials)
+    trainer = make_trainer(setting, device, trials or setting.trials)
     compiled, seconds = compile_steps(trainer, lambda: False)
     print(f"depth {setting.depth}, {setting.rows} rows: compiled in {seconds:.1f} s", file=sys.stderr)
     trainer.use(compiled)
