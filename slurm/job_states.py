@@ -230,7 +230,7 @@ def _named_jobs(names: Iterable[str], *options: str, timeout_s: float = TIMEOUT_
 
 
 def _epoch(text: str) -> float | None:
-    """Parse a time as SLURM prints it to seconds since the epoch. Return None for `N/A` and other text."""
+    """Parse a time as SLURM prints it to seconds since the epoch. Return None for `N/A` and other strings."""
     try:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:

@@ -30,7 +30,7 @@ class Profile:
     """Resources and settings of each SLURM job (slurm/example.toml explains each key)."""
 
     partition: str | None = None
-    """Comma-separated partitions. SLURM uses the one in which the job starts first."""
+    """Comma-separated partitions. SLURM uses the one that starts the job first."""
     account: str | None = None
     """Comma-separated accounts, tried in turn."""
     qos: str | None = None
@@ -66,12 +66,12 @@ class Profile:
     folder: str | None = None
     python: str | None = None
     container: str | None = None
-    """Image in which depthrate's program runs. It need not contain SLURM's commands."""
+    """Image that contains depthrate's program. It need not contain SLURM's commands."""
     container_runtime: str = "apptainer"
     container_binds: tuple[str, ...] = ()
     """Paths mounted in the container, as `path` or `outside:inside`."""
     scratch: str | None = None
-    """Folder on each node in which each job gets a subfolder as TMPDIR. Bash expands variables."""
+    """Folder on each node for the jobs' TMPDIR, one subfolder per job. Bash expands variables."""
     data_cache: str | None = None
     """Folder on each node into which data sets are copied once. Bash expands variables."""
     credentials: str | None = None
@@ -103,7 +103,7 @@ class Profile:
         return _split_commas(self.partition)
 
     def alternatives(self) -> list[Profile]:
-        """Return one profile per pair of account and QOS, in the order in which they are tried."""
+        """Return one profile per pair of account and QOS, in the order of the attempts."""
         pairs = itertools.product(_split_commas(self.account) or [""], _split_commas(self.qos) or [""])
         return [replace(self, account=account or None, qos=qos or None) for account, qos in pairs]
 

@@ -22,7 +22,7 @@ DEFAULT_ARRAY_LIMIT = 10_000
 MEGABYTES = 1024
 """Megabytes per gigabyte, as SLURM counts memory."""
 REQUEUE_CODE = 114
-"""Exit code of depthrate's program in a container, by which it requests a requeue from the batch script."""
+"""Exit code of depthrate's program in a container, which requests a requeue from the batch script."""
 RESUBMIT_TRIES = 180
 """Calls of sbatch for a replacement job. A full queue accepts it only when another job of the user ends."""
 RESUBMIT_INTERVAL_S = 20

@@ -38,9 +38,9 @@ class Check:
     value: str = ""
     """SQL over the sweep's results that gives one number."""
     low: float | None = None
-    """Smallest value for which the statement holds."""
+    """Smallest value that satisfies the statement."""
     high: float | None = None
-    """Largest value for which the statement holds."""
+    """Largest value that satisfies the statement."""
 
     def outcome(self, value: float | None, interval: tuple[float | None, float | None] = (None, None)) -> Outcome:
         """Return whether a number decides for the statement or against it.
@@ -66,7 +66,7 @@ class Check:
         return "holds" if low > 0 else "fails" if high < 0 else "open"
 
     def requirement(self) -> str:
-        """Return the requirement as text."""
+        """Return the requirement as a string."""
         if self.slope:
             return {"flat": f"|exponent| < {FLAT} or 0 in its interval"}.get(self.expect, self.expect)
         if self.low is not None and self.high is not None:

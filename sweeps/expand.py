@@ -126,7 +126,7 @@ class _Formula:
 
 
 def _derived_parameters(sweep: SweepSpec, task: Task) -> dict[str, Expression]:
-    """Parse the entries of `derive:`, in an order in which they can be computed."""
+    """Parse the entries of `derive:`, each after the entries that it uses."""
     derived = {}
     for name, value in sweep.derive.items():
         if isinstance(value, bool) or not isinstance(value, str | int | float):

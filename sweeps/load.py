@@ -61,7 +61,7 @@ def parse_yaml(text: str) -> Any:
     """Read YAML the way sweep files are read.
 
     Raises:
-        SweepError: The text is not YAML, a key is repeated, or its aliases expand to too many values.
+        SweepError: The file is not YAML, a key is repeated, or its aliases expand to too many values.
     """
     from depthrate.sweeps.yaml_file import read_yaml  # half of the import time, and most commands read no YAML
 
@@ -72,7 +72,7 @@ def find_sweep_file(sweep_ref: str) -> Path:
     """Find a sweep file by its path or by the name of a shipped sweep.
 
     Raises:
-        NoSweepFileError: No such file exists. The message lists the shipped sweeps.
+        NoSweepFileError: The file does not exist. The message lists the shipped sweeps.
         SweepError: The path is a folder.
     """
     path = Path(sweep_ref)
@@ -180,7 +180,7 @@ def changed_sweep(sweep: SweepSpec, overrides: Mapping[str, Any]) -> SweepSpec:
 
 
 def _text_of(path: Path) -> str:
-    """Read a file as text.
+    """Read a file as a string.
 
     Raises:
         SweepError: The file exceeds `MAX_SWEEP_FILE_BYTES`.

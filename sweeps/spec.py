@@ -99,7 +99,7 @@ class Search(SpecSection, frozen=True):
     trials: Whole = 40
     """Proposals per study. Each has one trial per seed."""
     batch: Whole = 8
-    """Proposals made at once, from the results of all earlier ones. Those of one shape train fused."""
+    """Proposals made at once, from the results of all earlier ones. Proposals of one shape train fused."""
     seed: Annotated[int, Meta(ge=0)] = 0
     """Seed of the sampler."""
     prune: Prune | None = None
@@ -178,7 +178,7 @@ class FitRequest(SpecSection, frozen=True):
     unconverged: Literal["keep", "drop"] = "keep"
     """keep (and count) or drop trials whose objective still falls."""
     target: Positive | None = None
-    """Value of the metric for which the fit predicts x."""
+    """Value of the metric whose x the fit predicts."""
     over: str = SEED
     """Parameter whose values are the replicates. Intervals resample whole values of it."""
 
@@ -258,7 +258,7 @@ class Grid(SpecSection, frozen=True):
     params: Values = {}
     """Fixed parameters of its trials."""
     grid: Axes = {}
-    """Axes. Every combination of their values is a trial."""
+    """Axes. Every combination of their values makes one trial."""
     zip: Axes = {}
     """Axes of one length that vary together."""
 
@@ -276,7 +276,7 @@ class SweepSpec(SpecSection, frozen=True):
     params: Values = {}
     """Fixed parameters."""
     grid: Axes = {}
-    """Axes. Every combination of their values is a trial."""
+    """Axes. Every combination of their values makes one trial."""
     zip: Axes = {}
     """Axes of one length that vary together."""
     grids: tuple[Values, ...] = ()

@@ -47,7 +47,7 @@ def _short_hash(text: str) -> str:
 
 
 class CanonicalWriter:
-    """Encodes many mappings as canonical JSON, reusing the parts that equal those of the previous mapping."""
+    """Encodes many mappings as canonical JSON, reusing the parts that equal the previous mapping's."""
 
     def __init__(self, names: Iterable[str], omitted: Mapping[str, Any] = MappingProxyType({})):
         """Encode the entries `names`, without those equal to their value in `omitted`."""

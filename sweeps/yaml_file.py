@@ -66,7 +66,7 @@ def read_yaml(text: str) -> Any:
     """Read YAML the way sweep files are read.
 
     Raises:
-        SweepError: The text is not YAML, a key is repeated, or aliases add too many values.
+        SweepError: The file is not YAML, a key is repeated, or aliases add too many values.
     """
     try:
         loader = _Loader(text)

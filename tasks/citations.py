@@ -14,6 +14,6 @@ PAPERS = {
 
 
 def titles_cited(text: str) -> str:
-    """Return the titles of the papers cited in a text, as in `P1: Neural Collapse is ...`, or an empty str."""
+    """Return the titles of the papers cited in a string, as in `P1: Neural Collapse is ...`, or an empty str."""
     cited = set(re.findall(r"\bP\d\b", text))
     return "; ".join(f"{name}: {title}" for name, title in PAPERS.items() if name in cited)

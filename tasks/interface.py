@@ -24,7 +24,7 @@ Tables = Mapping[str, Any]
 
 
 class TaskError(ValueError):
-    """A task does not exist, cannot be loaded, or rejects a trial before it starts."""
+    """The task does not exist, cannot be loaded, or rejects one of the trials before they start."""
 
 
 class Interrupted(Exception):

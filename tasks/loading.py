@@ -57,7 +57,7 @@ def names_user_code(name: str) -> bool:
 
 
 def code_of_task(name: str) -> TaskCode | None:
-    """Return the user's code that loading a task would execute, or None without such code or without its source.
+    """Return the user's code that loading a task would execute, or None without user code or without its source.
 
     Raises:
         TaskError: A file does not exist or cannot be read.

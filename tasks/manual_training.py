@@ -19,7 +19,7 @@ class ManualTraining:
     def training(self, model: Any, optimizer: Any, **others: Any) -> TrainingRun:
         """Create a resumable run, as in `with context.training(model, optimizer) as run:`, to loop over `run.steps(n)`.
 
-        Other objects, such as `scheduler=scheduler`, are saved and restored like model and optimiser.
+        Other objects, like `scheduler=scheduler`, are saved and restored like model and optimiser.
 
         Raises:
             TypeError: An object has no state_dict.

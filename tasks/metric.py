@@ -31,7 +31,7 @@ class Optimum:
     """Parameters that the minimum does not depend on. Trials that differ only in these and in `falls_with` are
     comparable."""
     holds: Callable[[Mapping[str, Any]], bool] | None = None
-    """Whether the theory covers a trial with these parameters. None: always."""
+    """Whether the theory applies to these parameters. None: always."""
     reached_where: str = ""
     """Name of the metric that is 1 if the solver ended at a stationary point, 0 if not, None if no solver ran. Theory covers
     only the first. Empty: no solver exists."""
@@ -44,7 +44,7 @@ class Metric:
     name: str
     """Column name."""
     label: str = ""
-    """Label in plain text. Default: the name."""
+    """Label without markup. Default: the name."""
     doc: str = ""
     """One line: definition and source."""
     axis: Axis = "log"

@@ -106,7 +106,7 @@ class Parameter:
     """Whether the parameter was added after trials were committed. Its default reproduces them, and they keep their ids."""
 
     def __post_init__(self) -> None:
-        """Check the default of an added parameter, on which trial ids depend.
+        """Check the default of an added parameter, because trial ids depend on it.
 
         Raises:
             ParameterError: The default is missing or not accepted by the parameter.

@@ -20,7 +20,7 @@ def start_python(
     Args:
         module: Module to run as `__main__`.
         arguments: Command-line arguments.
-        variables: Environment variables in addition to those of this process.
+        variables: Environment variables in addition to this process's variables.
         options: Options of `subprocess.Popen`.
     """
     environment = {**os.environ, **(variables or {}), **SAFE_PATH}

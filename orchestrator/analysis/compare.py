@@ -32,7 +32,7 @@ class FitPair:
 def pair_up(first: Sequence[FittedCurve], second: Sequence[FittedCurve]) -> Iterator[FitPair]:
     """Yield the curves of both sweeps: same metric, x and group, or the only group of each.
 
-    If only one sweep has groups, each group is paired with the other sweep's only curve. If a sweep requests a curve
+    If only one sweep has groups, each group is paired with the other sweep's only curve. If the same curve is requested
     several times, the curves with the same options (cut-off, unconverged trials dropped) are paired.
     """
     for curve in first:

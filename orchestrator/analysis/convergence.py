@@ -95,7 +95,7 @@ class Convergence:
     above: float = 0.0
     """Height of the objective above a shallower network's, as a share of the gap. 0 if it is not above."""
     has_failed: bool = False
-    """Whether the objective is FAILED_FACTOR times that of the trials that differ only in the seed."""
+    """Whether the objective is FAILED_FACTOR times the siblings', the trials that differ only in the seed."""
 
     @property
     def is_converged(self) -> bool:
@@ -193,7 +193,7 @@ def _above_shallower(ends: Mapping[str, CurveEnd], trials: Sequence[Trial], decl
 
 
 def _failed(ends: Mapping[str, CurveEnd], trials: Sequence[Trial]) -> set[str]:
-    """Return the trials whose objective is far above that of their siblings, which differ only in the seed."""
+    """Return the trials whose objective is far above their siblings', the trials that differ only in the seed."""
     siblings: dict[str, list[str]] = {}
     for trial in trials:
         if trial.trial_id in ends:

@@ -38,8 +38,8 @@ def fit_curves(
 ) -> list[FittedCurve]:
     """Fit a sweep's requests to the values of its trials, over whole seeds.
 
-    Diverged and failed trials, missing values and values without a logarithm are excluded and counted. A trial has
-    failed if its objective is far above that of the trials that differ only in the seed. Unconverged trials are counted,
+    Diverged and failed trials, missing values and values without a logarithm are excluded and counted. A trial has failed if
+    its objective is far above its siblings', the trials that differ only in the seed. Unconverged trials are counted,
     and excluded if the request says so.
 
     Args:

@@ -24,7 +24,7 @@ CLEAR_AICC = 2.0
 LEVEL = 0.05
 """Significance level for rejecting the power law over whole seeds. AICc alone accepts bends that are due to chance."""
 MAX_LOCAL_EXPONENTS = 8
-"""Maximum number of local exponents in a text. Of more, the text has the range."""
+"""Maximum number of local exponents in a sentence, which has only the range of more."""
 
 
 def preferred_model(curve: FittedCurve) -> RateFit | None:

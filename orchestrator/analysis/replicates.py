@@ -37,7 +37,7 @@ def interval_text(request: FitRequest, trials: Sequence[Mapping[str, Any]], seed
     Args:
         seed_names: Parameters that seed random numbers.
     Returns:
-        The text, empty if each trial is its own replicate.
+        Description, empty if each trial is its own replicate.
     """
     replicates = {replicate_of(request, params) for params in trials}
     if not replicates or None in replicates:

@@ -80,7 +80,7 @@ def _values(checked: CheckedSweep) -> dict[str, list[Any]]:
 
 
 def _sorted(values: list[Any]) -> list[Any]:
-    """Sort numbers by value, then everything else by its text."""
+    """Sort numbers by value, then everything else by its string."""
 
     def key(value: Any) -> tuple[bool, float, str]:
         is_number = isinstance(value, int | float)

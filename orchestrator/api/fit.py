@@ -43,7 +43,7 @@ def fit_sweep(
     Args:
         checked: The sweep with its trials.
         view: The sweep's search, whose chosen trials are fitted.
-        requests: Fits that replace those of the sweep. They are not saved in the store.
+        requests: Fits that replace the sweep's. They are not saved in the store.
 
     Raises:
         SweepError: A metric or parameter is unknown, or an option is not allowed.

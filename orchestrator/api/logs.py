@@ -21,7 +21,7 @@ def print_logs(store: Store, prefix: str, console: Console) -> None:
     """Print the attempts of all trials whose trial_id starts with `prefix`: node, end and output.
 
     Raises:
-        UsageError: No attempt has such a trial.
+        UsageError: No attempt ran a trial with this prefix.
     """
     snapshot = take_snapshot(store)
     states = {state["attempt_id"]: state for state in read_records(store, snapshot)}
@@ -31,10 +31,10 @@ def print_logs(store: Store, prefix: str, console: Console) -> None:
 
 
 def print_attempts(store: Store, snapshot: Snapshot, prefix: str, records: Iterable[Record], console: Console) -> None:
-    """Print the attempts among `records` with such a trial and their output, in order of their start.
+    """Print the attempts among `records` that ran these trials, and their output, in order of their start.
 
     Raises:
-        UsageError: No attempt has such a trial.
+        UsageError: No attempt ran a trial with this prefix.
     """
     matches = [s for s in records if any(trial_id.startswith(prefix) for trial_id in s.get("trial_ids") or ())]
     if not matches:

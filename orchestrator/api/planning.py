@@ -117,7 +117,7 @@ def plan_sweep(options: LaunchOptions, loaded: SweepSpec | None = None) -> Plann
 
 
 def pack_values(pack: Pack, names: Sequence[str]) -> list[str]:
-    """Return the first values of some parameters in a pack, as one text per parameter."""
+    """Return the first values of some parameters in a pack, as one string per parameter."""
     texts = []
     for name in names:  # distinct by text, since lists are not hashable
         values = list(dict.fromkeys(str(trial.params[name]) for trial in pack.trials))

@@ -160,7 +160,7 @@ def _launch(run: _Run) -> RunState:
 
 
 def _conclude_pilot(run: _Run, end: LaunchEnd) -> RunState:
-    """Report the cost of the remaining packs, estimated from those that have run."""
+    """Report the cost of the remaining packs, estimated from finished packs."""
     target, store = run.target, run.store
     trial_ids = {trial_id for pack in run.plan.packs for trial_id in pack.trial_ids}
     if num_open := len(trial_ids - end.snapshot.trial_ids()):

@@ -31,7 +31,7 @@ from depthrate.storage.tables.states import AttemptState, FailureKind
 
 log = logging.getLogger("depthrate")
 MAX_P_VALUE = 0.1
-"""Largest Fisher p-value of an unhealthy node. A false alarm loses a node, never a trial."""
+"""Largest Fisher p-value of an unhealthy node. A false alarm costs one node, never trials."""
 MIN_NODE_FAILURES = 2
 """Failures before a node can be unhealthy."""
 NODE_FAILURES_IN_A_ROW = 3
@@ -129,7 +129,7 @@ class NodeHealth:
         self._running: dict[str, tuple[str, float]] = {}
         """Attempt -> (node, start on our clock)."""
         self._failed_on: defaultdict[str, set[str]] = defaultdict(set)
-        """Pack -> nodes on which it failed."""
+        """Pack -> nodes where it failed."""
         self._serials = itertools.count()
         self._faulty_packs: set[str] = set()
         """Packs that failed on two nodes, neither of them unhealthy at the time."""
@@ -210,7 +210,7 @@ class NodeHealth:
 
     @property
     def nodes(self) -> set[str]:
-        """Nodes on which an attempt has started."""
+        """Nodes where an attempt has started."""
         return set(self._nodes)
 
     @property

@@ -165,6 +165,6 @@ def _kind_of_error(kind: FailureKind, error: str | None) -> FailureKind:
 
 
 def describe_attempt(record: Record) -> str:
-    """Return the attempt's ID, node, process and start as text."""
+    """Return a string with the attempt's ID, node, process and start."""
     since = time.strftime("%Y-%m-%d %H:%M", time.localtime(record["started_at"]))
     return f"attempt {record['attempt_id']} on {record['host']}, pid {record['pid']}, since {since}"

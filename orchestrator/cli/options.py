@@ -47,12 +47,12 @@ launched_argument = click.argument("sweep", help="Name of a launched sweep.")
 
 
 def sweep_argument(name: str) -> Callable[..., Any]:
-    """Return an argument that names a sweep."""
+    """Return the argument SWEEP."""
     return click.argument(name, help="A sweep file, or the name of a shipped or launched sweep.")
 
 
 def trial_argument(name: str) -> Callable[..., Any]:
-    """Return an argument that names a trial."""
+    """Return the argument TRIAL."""
     return click.argument(name, help="A trial_id, or a prefix of one.")
 
 

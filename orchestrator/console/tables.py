@@ -46,7 +46,7 @@ class PlainConsole(Console):
         super().__init__(markup=False, highlight=False, emoji=False, **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print texts, tables and other renderables."""
+        """Print strings, tables and other renderables."""
         super().print(*(printable(item) if isinstance(item, str) else item for item in objects), **options)
 
 

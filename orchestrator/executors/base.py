@@ -255,7 +255,7 @@ class Executor(ComputeTarget):
     capacity: int
     """Number of jobs worth submitting in advance."""
     takes_batches: bool = False
-    """True if an attempt may contain several short packs, because starting a job costs more than such a pack."""
+    """True if an attempt may contain several short packs, because starting a job costs more than a short pack."""
 
     def start(self, num_packs: int | None) -> None:
         """Start the workers for `num_packs` packs, or None if a search adds more. Called once, before `submit`.
@@ -358,7 +358,7 @@ class ExecutorRequest:
     sweep: SweepSpec
     store: Store
     options: LaunchOptions
-    """Options of the launch. `executor_options` holds only those of this executor, defaults included."""
+    """Options of the launch. `executor_options` holds only this executor's options, defaults included."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,7 +79,7 @@ class LocalExecutor(Executor):
         self._messages: queue.Queue[tuple[int, subprocess.Popen[str], str | None]] = queue.Queue()
 
     def summary(self) -> str:
-        """Return the number of workers and their device as text."""
+        """Return a string with the number of workers and their device."""
         return f"{counted(self.workers, 'worker process', 'worker processes')} on {self.device}"
 
     def start(self, num_packs: int | None) -> None:

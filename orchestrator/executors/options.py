@@ -104,7 +104,7 @@ class LaunchOptions:
 
     @classmethod
     def declared(cls, of_executors: Sequence[Option]) -> list[Option]:
-        """Return all options in the order of --help, including those of executors."""
+        """Return all options in the order of --help, including executors' options."""
         options: list[Option] = []
         for declared in fields(cls):
             options += of_executors if declared.name == "executor_options" else filter(None, [_declared(declared)])

@@ -31,7 +31,7 @@ def executors() -> dict[str, ExecutorEntry]:
 
 
 def executor_names() -> str:
-    """Return the names as text: local, ray or slurm."""
+    """Return a string of the names: local, ray or slurm."""
     *first, last = executors()
     return f"{', '.join(first)} or {last}"
 

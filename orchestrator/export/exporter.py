@@ -101,14 +101,14 @@ class ExportedSweep:
 
 @dataclass(frozen=True, kw_only=True)
 class Exporter:
-    """Copies a sweep to another program."""
+    """Exports a sweep to another program."""
 
     name: str
     """Name of its flag: `mlflow` gives `--mlflow`."""
     doc: str
     """Help text of its flag."""
     export: Callable[[ExportedSweep, str | None], str]
-    """Function that copies a sweep to a folder or URL and returns the line to print. Raises UsageError if it cannot write."""
+    """Function that exports a sweep to a folder or URL and returns the line to print. Raises UsageError if it cannot write."""
     needs_place: bool = True
     """Whether a folder or URL must be named."""
     takes: Callable[[str], bool] = lambda place: False

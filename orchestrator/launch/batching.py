@@ -1,7 +1,7 @@
 """Queued packs and batched attempts: one attempt runs several short packs in turn and commits them together.
 
 The overhead of an attempt (two files, a record, a claim, a message to the worker and back) is then paid once. The size of a
-batch follows from the duration of earlier packs. An attempt with too many packs returns those it has not started.
+batch follows from the duration of earlier packs. An attempt with too many packs returns the packs that it has not started.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class QueuedPack:
 
     @property
     def trial_ids(self) -> list[str]:
-        """Trials of its attempt, including those of the packs batched after it."""
+        """Trials of its attempt, including the packs batched after it."""
         return [*self.pack.trial_ids, *(trial_id for entry in self.then for trial_id in entry.pack.trial_ids)]
 
     @property
@@ -64,7 +64,7 @@ class Batching:
         return max(1, min(self._size, waiting // (2 * workers)))
 
     def record_done(self, entries: list[QueuedPack], record: Record) -> tuple[list[QueuedPack], list[QueuedPack]]:
-        """Record the packs' duration. Return the packs that the attempt ran and those that it returned."""
+        """Record the packs' duration. Return the packs that the attempt ran and the packs that it returned."""
         started_ids = set(record["trial_ids"])
         # A single pack counts as run: other launches may have committed some of its trials.
         num_run = len(entries) if len(entries) == 1 else sum(started_ids.issuperset(e.pack.trial_ids) for e in entries)
@@ -99,7 +99,7 @@ def to_pack_trials(pack: Pack) -> PackTrials:
 def split_failed(
     entries: list[QueuedPack], kind: FailureKind, record: Record | None
 ) -> tuple[list[QueuedPack], list[QueuedPack]]:
-    """Split an attempt's uncommitted packs into those that its failure counts against, and the others.
+    """Split an attempt's uncommitted packs into packs that its failure counts against, and the others.
 
     The record of a killed worker does not name the pack that was running. Each pack is then retried alone.
     """

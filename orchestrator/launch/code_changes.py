@@ -56,7 +56,7 @@ class CodeMismatch:
 
 
 def find_code_mismatch(checked: CheckedSweep, snapshot: Snapshot) -> CodeMismatch | None:
-    """Compare the task's current code with that of the committed trials. Return None for a built-in task."""
+    """Compare the task's current code with the committed trials' code. Return None for a built-in task."""
     version = code_hash(checked.task)
     if version is None:
         return None
@@ -93,7 +93,7 @@ def _is_to_rerun(decisions: Decisions, trial_id: str, version: str) -> bool:
 
 
 def find_launch_mismatch(plan: Plan, store: Store, submitted: Mapping[str, str | None]) -> CodeMismatch | None:
-    """Compare the current code with that of committed trials, checkpoints, running attempts and submitted jobs.
+    """Compare the current code with the code of committed trials, checkpoints, running attempts and submitted jobs.
 
     Args:
         submitted: Attempt -> code version of the jobs that a scheduler still has.
@@ -105,7 +105,7 @@ def find_launch_mismatch(plan: Plan, store: Store, submitted: Mapping[str, str |
     open_trials = {trial.trial_id for trial in plan.checked.trials} - plan.done
 
     def with_other_code(code: object, trial_ids: Sequence[str]) -> list[str]:
-        """Return the pending trials for which `code` is not the current version."""
+        """Return the pending trials whose code version is not `code`."""
         if not isinstance(code, str) or code == version:
             return []
         return [t for t in trial_ids if t in open_trials and not counts_as(decisions, t, code, version)]
@@ -176,7 +176,7 @@ def mismatch_message(
 
     Args:
         command: The command that repeats the launch.
-        consequence: The effect on the failing command, such as "nothing was started".
+        consequence: The effect on the failing command, for example "nothing was started".
     """
     assert checked.task.code is not None
     task, now = checked.task, checked.task.code.contents

@@ -27,7 +27,7 @@ from depthrate.tasks.interface import Engine
 
 LOG_INTERVAL_S = 30.0
 MAX_ATTEMPTS_SHOWN = 10
-"""Blocking attempts of peer launches for which a line is printed."""
+"""Peer launches' blocking attempts that have a printed line."""
 
 
 class LaunchWatcher:
@@ -36,7 +36,7 @@ class LaunchWatcher:
     def __init__(self, plan: Plan, console: Console):
         self._plan, self._console = plan, console
         self.total = len(plan.checked.trials)
-        """Number of trials, including those that a search has added."""
+        """Number of trials, including a search's proposals."""
         self._done_before = len(plan.done)
         self._work = sum(estimated_wall_s(pack, plan.checked.task) for pack in plan.packs)
         self._packs_added = 0
@@ -140,7 +140,7 @@ class LaunchWatcher:
     def _seconds_left(self, progress: LaunchProgress, elapsed: float) -> float | None:
         """Return elapsed time x estimated remaining work / completed work.
 
-        Running packs count by their steps, which are those of the current trial if trials run in turn.
+        Running packs count by their steps, the current trial's if trials run in turn.
         """
         task = self._plan.checked.task
         left = sum(estimated_wall_s(pack, task) for pack in [*progress.packs_queued, *progress.packs_submitted])

@@ -99,7 +99,7 @@ class Estimates:
         return chosen or Engine.EAGER
 
     def allocated_s(self, pack: Pack) -> float | None:
-        """Return the estimated seconds for which a pack occupies its slot, including the attempt's overhead."""
+        """Return the estimated seconds that a pack occupies its slot, including the attempt's overhead."""
         estimated_s = self(pack)
         return None if estimated_s is None else estimated_s + self.overhead_s
 

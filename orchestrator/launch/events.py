@@ -46,16 +46,16 @@ class LaunchEvent:
     """An occurrence or a current state."""
 
     kind: str
-    """Text of the line besides count and nodes. Similar texts are one kind."""
+    """Line without count and nodes. Similar lines are one kind."""
     noun: str = ""
-    """Counted noun, such as job or pack. Empty if nothing is counted."""
+    """Counted noun, like job or pack. Empty if nothing is counted."""
     count: int = 1
     where: str = ""
     """Node."""
     is_state: bool = False
     """True if `count` is the current number, not an increment."""
     outcome: str = ""
-    """Action taken, such as retried or given up. Events of one kind share a line, whatever their outcomes."""
+    """Action taken: retried, given up, .... Events of one kind share a line, whatever their outcomes."""
 
 
 def log_event(

@@ -141,7 +141,7 @@ def submit(plan: Plan, store: Store, executor: Executor, estimate_s: Estimate, o
 
 
 def send_launch(plan: Plan, store: Store, site: RemoteLauncher, options: LaunchOptions) -> LaunchJob:
-    """Submit the whole launch as a job, or find the job submitted before. It continues without this process.
+    """Submit the whole launch to SLURM, or find the job submitted before. It continues without this process.
 
     Raises:
         StoreError: If the store cannot be written.

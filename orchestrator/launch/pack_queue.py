@@ -1,4 +1,4 @@
-"""The queue of pending packs: those of a plan and its search, without trials that are committed or that peer launches run."""
+"""The queue of pending packs of a plan and its search, without trials that are committed or that peer launches run."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class CommittedTrials:
 
 
 class PackQueue:
-    """Pending packs in the order in which they start."""
+    """Pending packs in starting order."""
 
     def __init__(
         self,

@@ -104,7 +104,7 @@ class NodeCost:
     failures: Counter[str] = field(default_factory=Counter)
     """Failure kind -> number of attempts."""
     avoided: str = ""
-    """Reason for which launches exclude the node. Empty if they do not."""
+    """Reason why launches exclude the node. Empty if they do not."""
     last_error: str = ""
     last_failed_at: float | None = None
 
@@ -190,7 +190,7 @@ def compute_cost(records: Sequence[Record], committed: Iterable[Mapping[str, Any
 
 
 def span_s(record: Record, now: float) -> float:
-    """Return the seconds for which an attempt occupied its slot, up to the last heartbeat if it runs."""
+    """Return the seconds that an attempt occupied its slot, up to the last heartbeat if it runs."""
     ended = record["ended_at"]
     if record["state"] is AttemptState.RUNNING or ended is None:
         ended = record["heartbeat_at"] or record["started_at"]

@@ -239,7 +239,7 @@ class Sweep:
 
 
 def run_options() -> list[Option]:
-    """Return the options of `Sweep.run`: those of `depthrate run` except the store and --set."""
+    """Return the options of `Sweep.run`: all of `depthrate run` except the store and --set."""
     from depthrate.orchestrator.executors.registry import launch_options
 
     return [option for option in launch_options() if option.name not in ("store", "set_")]

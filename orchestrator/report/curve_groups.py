@@ -28,9 +28,9 @@ def splits(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 def group_trials(
     trials: pd.DataFrame, frame: pd.DataFrame, by: list[str]
 ) -> list[tuple[tuple[str, ...], pd.DataFrame]]:
-    """Return the rows of each group, keyed by its parameters' values as text, in the order of the values.
+    """Return the rows of each group, keyed by its parameters' values as strings, in the order of the values.
 
-    Overlaid sweeps keep the order in which they are named.
+    Overlaid sweeps keep the order of the command.
     """
     if not by:
         return [((), frame)]
@@ -48,7 +48,7 @@ def group_trials(
 
 
 def value_texts(values: pd.Series[Any]) -> list[str]:
-    """Return a parameter's values as text, formatting each distinct value once."""
+    """Return a parameter's values as strings, formatting each distinct value once."""
     if values.dtype == object:  # keyed by id: lists have no hash, and 1 and True are the same key of a dict
         objects = list(values)  # keeps the objects alive, so that ids are unique
         text_by_id = {key: value_text(value) for key, value in {id(value): value for value in objects}.items()}
@@ -59,7 +59,7 @@ def value_texts(values: pd.Series[Any]) -> list[str]:
 
 
 def sort_key(values: tuple[Any, ...]) -> list[tuple[bool, float, str]]:
-    """Return a key that sorts numbers by size, then other values by text."""
+    """Return a key that sorts numbers by size, then other values by string."""
     numeric = [isinstance(value, int | float | np.number) and math.isfinite(value) for value in values]
     return [(not n, float(v) if n else 0.0, "" if n else str(v)) for n, v in zip(numeric, values, strict=True)]
 
@@ -80,7 +80,7 @@ def spread(values: list[T], limit: int) -> list[T]:
 
 
 def spread_alike(groups: list[T], limit: int, parts: Callable[[T], tuple[Hashable, Hashable]]) -> list[T]:
-    """Return at most `limit` groups, the same of each overlaid sweep. `parts` splits a group into sweep and rest."""
+    """Return at most `limit` groups, the same of each overlaid sweep. `parts` splits the key into sweep and rest."""
     sweeps, rests = (unique(part) for part in zip(*map(parts, groups), strict=True)) if groups else ([], [])
     selected = spread(rests, max(limit // max(len(sweeps), 1), 1))
     return [group for group in groups if parts(group)[1] in selected]

@@ -46,7 +46,7 @@ from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.fits.rate_fit import RateFit
 
 MAX_VALUES = 8
-"""Maximum number of values of a parameter in which two sweeps differ."""
+"""Maximum number of values of a parameter that differs between two sweeps."""
 
 
 def support_table(curves: Sequence[FittedCurve]) -> str:
@@ -178,7 +178,7 @@ def sensitivity_table(curves: Sequence[FittedCurve]) -> str:
 
 
 def comparison_tables(data: ReportData) -> str:
-    """Return the parameters in which two sweeps differ, and their exponents. Empty for one sweep."""
+    """Return the parameters that differ between two sweeps, and their exponents. Empty for one sweep."""
     if len(data.parts) != 2:
         return ""
     names = [part.name for part in data.parts]

@@ -30,7 +30,7 @@ class Group:
 
 
 def text_cell(value: str) -> Cell:
-    """Return a cell with escaped text."""
+    """Return a cell with escaped content."""
     return Cell(escape(value))
 
 
@@ -40,7 +40,7 @@ def number_cell(text: str) -> Cell:
 
 
 def long_cell(text: str) -> Cell:
-    """Return a cell whose text may wrap."""
+    """Return a cell whose content may wrap."""
     return Cell(f"<div class=long>{escape(text)}</div>")
 
 

@@ -72,7 +72,7 @@ class Plot:
     traces: list[Trace]
     layout: dict[str, Any]
     notes: list[str]
-    """Sentences in plain text, escaped on rendering."""
+    """Sentences without markup, escaped on rendering."""
     frames: list[dict[str, Any]] = field(default_factory=list)
     """Plotly's frames, one per position of the layout's slider. Empty: no animation."""
 
@@ -94,7 +94,7 @@ class Plot:
 
     @cached_property
     def _names(self) -> list[list[str]]:
-        """Names in the legend, each as lines of text."""
+        """Names in the legend, each as lines."""
         names = [re.sub("<(?!br).*?>", "", trace["name"]) for trace in self.traces if trace["showlegend"]]
         return [html.unescape(name).split("<br>") for name in names]
 

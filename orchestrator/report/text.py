@@ -1,4 +1,4 @@
-"""Format the report's names and numbers, and escape users' text."""
+"""Format the report's names and numbers, and escape users' strings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from depthrate.tasks.fits.rate_fit import RateFit
 
 _RAISED = str.maketrans("0123456789−", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 MAX_LABEL = 40
-"""Maximum number of characters of a user's text in a legend. Longer text would push the axes aside."""
+"""Maximum number of characters of a user's string in a legend. Longer strings would push the axes aside."""
 
 
 def formula_markup(formula: str) -> str:
@@ -54,7 +54,7 @@ def group_values(by: dict[str, Any]) -> str:
 
 
 def is_null(value: Any) -> bool:
-    """Return whether a value is None or NaN, pandas' null."""
+    """Return whether a value is missing: None or NaN."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
@@ -122,5 +122,5 @@ def escape_for_plotly(value: object) -> str:
 
 
 def shorten(text: str) -> str:
-    """Cut a text to MAX_LABEL characters."""
+    """Cut a string to MAX_LABEL characters."""
     return text if len(text) <= MAX_LABEL else text[: MAX_LABEL - 1] + "…"

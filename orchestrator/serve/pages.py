@@ -1,4 +1,4 @@
-"""HTML of the pages, filled in by the script. User-defined names are escaped here and set as text there."""
+"""HTML of the pages, filled in by the script. User-defined names are escaped here and set as text nodes there."""
 
 from __future__ import annotations
 

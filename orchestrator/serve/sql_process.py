@@ -26,7 +26,7 @@ from depthrate.storage.query.sql_checks import QueryError, QueryMemoryError
 
 READER_IDLE_TIMEOUT_S = 120.0
 MAX_CELL_CHARACTERS = 10_000
-"""Maximum length of a cell. Longer text is truncated."""
+"""Maximum length of a cell. Longer cells are truncated."""
 MAX_ANSWER_BYTES = 20_000_000
 
 

@@ -1,4 +1,4 @@
-"""Progress of a sweep for the pages, with the texts of `depthrate status`."""
+"""Progress of a sweep for the pages, with the lines of `depthrate status`."""
 
 from __future__ import annotations
 

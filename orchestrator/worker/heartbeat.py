@@ -31,7 +31,7 @@ log = logging.getLogger("depthrate")
 
 
 class HeartbeatTarget(Protocol):
-    """Attempt for which the heartbeat runs, without an import of `attempt_runner`, which imports this module."""
+    """Attempt of the heartbeat, without an import of `attempt_runner`, which imports this module."""
 
     store: Store
     attempt: Attempt

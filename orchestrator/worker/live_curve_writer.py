@@ -21,7 +21,7 @@ REWRITE_AFTER_S = 600.0
 MAX_VALUES_PER_FILE = 30_000
 """Values in one file: 240 kB before compression."""
 MIN_POINTS = 4
-"""Points to which a series is thinned at most."""
+"""Maximum number of points of a thinned series."""
 log = logging.getLogger("depthrate")
 
 

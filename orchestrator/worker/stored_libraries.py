@@ -1,6 +1,6 @@
 """Share kernel libraries through the store with similar nodes without a compiler.
 
-Libraries are executable code, so they are loaded only from a store to which no other user can write.
+Libraries are executable code, so they are loaded only from a store that no other user can write to.
 """
 
 from __future__ import annotations

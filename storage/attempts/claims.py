@@ -58,7 +58,7 @@ class Claim:
 
 
 class Claims:
-    """The claims of one launch, and those of its peers. Not thread-safe."""
+    """The claims of one launch and its peers. Not thread-safe."""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ class RemovalKind(StrEnum):
     TRIALS = "trials"
     """Results: their trials are pending for every sweep that requests them."""
     SWEEP = "sweep"
-    """A sweep, with those of its trials that no other sweep requests."""
+    """A sweep, with its trials that no other sweep requests."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ class LaunchedSpec:
     """Digest of the file with its trial IDs."""
 
     def parameter_names(self) -> list[str]:
-        """Return the parameters that it names, without those that have the task's default."""
+        """Return the parameters that it names, except values equal to the task's default."""
         search = self.spec.get("search")
         parts = [self.spec, *_list(self.spec.get("grids")), *([search] if isinstance(search, dict) else [])]
         named = [

@@ -80,7 +80,7 @@ class ForeignFile(ValueError):
 
 
 class NewerFile(ValueError):
-    """A file for which this version of depthrate is too old. The file is intact."""
+    """A file of a format that this version of depthrate is too old to read. The file is intact."""
 
 
 def parse_commit(path: str, content: bytes, columns: Sequence[str] = TRIALS.names, *, newer: bool = False) -> Commit:
@@ -168,7 +168,7 @@ def without_rows(source: VisibleCommit, rows: Set[tuple[str, str]]) -> VisibleCo
 
 
 def read_commit_of(store: Store, source: VisibleCommit) -> Commit:
-    """Read all of a source's trials, visible or not, with all their columns, including those of newer versions.
+    """Read all of a source's trials, visible or not, with all their columns, including newer versions' columns.
 
     Raises:
         FileNotFoundError: A compaction has replaced it meanwhile.

@@ -50,7 +50,7 @@ class CachedDataFolder(DataFolder):
     """A data folder read through a cache on this node. An unusable cache costs time only.
 
     A copy's name contains the file's state (its modification time or ETag), so a changed file is copied again. Each
-    user has their own copies in a shared folder and can neither see nor replace those of other users.
+    user has their own copies in a shared folder and can neither see nor replace other users' copies.
     """
 
     def __init__(self, url: str, cache: str):

@@ -34,7 +34,7 @@ class Format:
     min_writer: int = 1
     """Lowest format a version must support to write to the store without damaging it."""
     needs: str = ""
-    """Version of depthrate that last raised these numbers, as text."""
+    """Version of depthrate that last raised these numbers."""
     fault: str = ""
     """Reason the file is corrupt, or empty."""
 

@@ -29,7 +29,7 @@ def read_object(content: bytes, *, surrogates: bool = False) -> dict[str, Any]:
 
 
 def parse_object(text: object) -> dict[str, Any]:
-    """Parse the JSON object in a table's text. Return {} if it is not one, which `verify` reports."""
+    """Parse the JSON object in a table's string. Return {} if it is not one, which `verify` reports."""
     try:
         return read_object(text.encode()) if isinstance(text, str) else {}
     except ValueError:

@@ -93,7 +93,7 @@ def write_table(
     """Write a table's rows to a new file, durably.
 
     Args:
-        order: Order of the rows, if not that of the table.
+        order: Order of the rows, if not the table's.
         custom: Columns beyond the standard ones, with their types.
         names_all: Whether `custom` is complete.
 

@@ -362,7 +362,7 @@ def _folder_of(url: str) -> str | None:
 
 
 def open_store(url: str | os.PathLike[str] | None = None) -> Store:
-    """Open the store at `url`, else that of this process. It need not exist.
+    """Open the store at `url`, else the store of this process. It need not exist.
 
     Raises:
         StoreError: The store cannot be read.

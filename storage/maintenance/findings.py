@@ -92,7 +92,7 @@ def wrong_columns(name: str, schema: pa.Schema, columns: Columns) -> str | None:
 
 
 def newer_columns(name: str, schema: pa.Schema, file: DataFile, columns: Columns) -> list[str]:
-    """Return the columns that neither this version has nor a task claimed: those of a newer version."""
+    """Return columns of a newer version: this version lacks them and no task claimed them."""
     known = {*(columns.schemas[name].names if name in columns.schemas else schema.names), *file.own_columns}
     if file.names_all or known.issuperset(schema.names):
         return [column for column in schema.names if column not in known]

@@ -1,4 +1,4 @@
-"""Purges: the removed rows that a compaction may leave out, such that no sweep relies on them.
+"""Purges: the removed rows that a compaction may leave out, because no sweep relies on them.
 
 A launch writes the trials it requests and then checks which are committed. A purge record (seal) first hides its rows
 from all sweeps, and then the requested trials are read. So of a launch and a seal at the same moment at least one sees

@@ -39,7 +39,7 @@ class Repair:
     """Files moved and trials affected by a repair."""
 
     quarantine: str
-    """Folder of the store to which files were moved."""
+    """Folder of the store that holds the moved files."""
     moved: list[str] = field(default_factory=list)
     saved: int = 0
     """Trials from corrupt commits that were rewritten and are still visible."""

@@ -108,7 +108,7 @@ def _check_fits(path: str, content: bytes) -> None:
     schema = read_parquet(content).schema
     known = [field for field in FITS if field.name in schema.names]
     if "exponent" not in schema.names or any(schema.field(field.name) != field for field in known):
-        raise pa.ArrowInvalid("its columns differ from those of fits")
+        raise pa.ArrowInvalid("its columns differ from the table fits")
 
 
 def _checkpoints(store: Store, committed: Set[str]) -> Iterator[Finding]:

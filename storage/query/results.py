@@ -399,7 +399,7 @@ class Results:
         return TableDataset.from_snapshot(self.store, self.snapshot, name, sources, schema)
 
     def _custom_columns(self, name: str) -> dict[str, pa.DataType]:
-        """Return a table's columns beyond the standard ones: those of the files, then declared ones in no file yet.
+        """Return a table's columns beyond the standard ones: columns of the files, then declared columns in no file yet.
 
         A column with two types in two tasks, or without a name of its own in SQL, is left out and reported.
         """

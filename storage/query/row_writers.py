@@ -22,7 +22,7 @@ BATCH_ROWS = 10_000
 _NESTED = frozenset({"list", "array", "struct", "map", "union", "tuple"})
 _FOREIGN_TO_PARQUET = frozenset({"interval", "union"})
 _FOREIGN_TO_TEXT = _FOREIGN_TO_PARQUET | {"blob", "bit", "bignum", "geometry", "time", "time with time zone", "time_ns"}
-"""DuckDB types that a format does not support. They are replaced by DuckDB's text."""
+"""DuckDB types that a format does not support. They are replaced by DuckDB's strings."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _FORMULA = re.compile(r"[=+\-@\t\n\uff1d\uff0b\uff0d\uff20]")
 """Pattern of the start of a formula, also in full width, as East Asian keyboards write it."""
@@ -71,7 +71,7 @@ def write_parquet(relation: duckdb.DuckDBPyRelation, stream: IO[bytes]) -> None:
 
 
 def _without(relation: duckdb.DuckDBPyRelation, types: Set[str]) -> duckdb.DuckDBPyRelation:
-    """Return the same rows with DuckDB's text in the columns that contain one of these types."""
+    """Return the same rows with DuckDB's strings in the columns that contain one of these types."""
     is_foreign = [bool(types & _types_in(kind)) for kind in relation.types]
     if not any(is_foreign):
         return relation

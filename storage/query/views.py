@@ -1,4 +1,4 @@
-"""The views of a store: those that a query names, and the SQL of `results` and `live`, which join other tables."""
+"""The views of a store: the views that a query names, and the SQL of `results` and `live`, which join other tables."""
 
 from __future__ import annotations
 

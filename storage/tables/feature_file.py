@@ -15,7 +15,7 @@ from depthrate.storage.tables.schema import TableError
 
 
 class FeatureFile:
-    """The features of the trials of one commit, in the order in which they arrive. Closing it deletes the file."""
+    """The features of the trials of one commit, in order of arrival. Closing it deletes the file."""
 
     def __init__(self) -> None:
         self._file = _local_file()
@@ -78,7 +78,7 @@ class FeatureFile:
         return DataFile(path, local.stat().st_size, digest, self.num_rows, {})
 
     def _reopen(self, schema: pa.Schema) -> None:
-        """Copy the closed file without excluded trials to a new one, to which rows can be appended."""
+        """Copy the closed file without excluded trials to a new file that accepts more rows."""
         import pyarrow.compute as pc  # 40 ms that readers of commits do not need
 
         file = _local_file()

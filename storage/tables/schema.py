@@ -1,7 +1,7 @@
-"""The tables' columns: standard ones, and those that tasks declare, which the caller passes.
+"""The tables' columns: standard columns, and columns that tasks declare, which the caller passes.
 
-This module names no metric: the caller passes the measured columns as `Columns`. Every file has the standard columns,
-and those that its task declares or returned.
+This module names no metric: the caller passes the measured columns as `Columns`. Every file has the standard columns, and the
+columns that its task declares or returned.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TRIALS = pa.schema(
     ]
 )
 OPTIONAL_TRIALS_COLUMNS = frozenset({"code_hash"})
-"""Columns of trials that files of older versions lack: null there."""
+"""Columns of trials that files of older versions lack."""
 STATE_COLUMNS = ("trial_id", "attempt_id", "committed_at", "status", "wall_s", "code_hash")
 """Columns of trials for planning and watching: for 100,000 trials the parameters alone are 50 MB."""
 _KEY = [("trial_id", _TEXT), ("attempt_id", _TEXT), ("step", pa.int64())]
@@ -139,7 +139,7 @@ ATTEMPTS = pa.schema(
     ]
 )
 OPTIONAL_ATTEMPTS_COLUMNS = ("engine", "compile_s", "checkpoints", "cpu_s", "gpu_share")
-"""Columns of attempts that files of older versions lack: null there."""
+"""Columns of attempts that files of older versions lack."""
 ARROW_TYPE_BY_KIND = {"scalar": pa.float64(), "vector": pa.list_(pa.float64()), "matrix": pa.list_(pa.float32())}
 """Stored type of a measured column: a number, a list of numbers, or the concatenated rows of a matrix."""
 MEASURED_TABLES = ("metrics", "curves")

@@ -1,4 +1,4 @@
-"""Values of attempt records: an attempt's state, and the failure kinds on which the next action depends."""
+"""Values of attempt records: an attempt's state, and the failure kinds that determine the next action."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def module_names(folder: Path) -> list[str]:
 def innermost_line(error: BaseException, folder: Path | None = None) -> str:
     """Return the last user line that an error passed through, as a prefix of a message, or an empty str.
 
-    User lines are those in `folder`, by default all that belong neither to installed packages nor to depthrate.
+    User lines are the lines of files in `folder`, by default all that belong neither to installed packages nor to depthrate.
     """
     frames = traceback.extract_tb(error.__traceback__)
     if folder is not None:

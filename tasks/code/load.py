@@ -3,7 +3,7 @@
 The executed code is the code that was read, even if the files change later. The unpacked folder is first on `sys.path` while
 its task is active. Two folders may each have a `model.py`, and one file two versions: when another version becomes active, the
 modules of the previous one are removed from `sys.modules` and restored when it is active again. `__file__` of the task's file
-is the path of the original, so that it finds its data files. Modules that it imports are those of the unpacked copy.
+is the path of the original, so that it finds its data files. It imports modules from the unpacked copy.
 
 The folders lie below XDG_CACHE_HOME, else ~/.cache, in `depthrate/code`, and may be deleted when nothing runs.
 """

@@ -2,7 +2,7 @@
 
 Follows OpenSSH's StrictModes: every file, and each folder up to the root, belongs to the user or root and is writable by no
 one else. The group may have write access if it is the user's private one: it has the user's name and no other member. Symbolic
-links are followed step by step, and both the link's folder and its target are checked. A sticky folder such as /tmp is allowed
+links are followed step by step, and both the link's folder and its target are checked. A sticky folder like /tmp is allowed
 further up, where others cannot rename the user's files, but not as the folder of the code: others could add a module there. An
 access list is covered too, since the group bits of a file's mode show the maximum that any entry grants.
 
@@ -45,7 +45,7 @@ def untrusted_reason(code: TaskCode, main: Path, *, named: bool) -> list[str]:
 
 
 def distrust_of_paths(paths: Sequence[Path], homes: Collection[Path] = (), *, check_owner: bool = True) -> list[str]:
-    """List the ways in which others can change these files. Others must not add files to the folders `homes`."""
+    """List the ways for others to change these files. Others must not add files to the folders `homes`."""
     problems: dict[str, None] = {}
     for path in paths:
         try:
@@ -128,7 +128,7 @@ def is_accepted(content_hash: str) -> bool:
 
 
 def is_hash(text: str) -> bool:
-    """Return whether a text has the form of a code hash."""
+    """Return whether a string has the form of a code hash."""
     return _HASH.fullmatch(text) is not None
 
 

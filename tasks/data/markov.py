@@ -17,7 +17,7 @@ BALANCED = 1e-12
 
 @dataclass(frozen=True)
 class Chain:
-    """Markov chain in which a token depends on the one `order` places before it: x_t ~ transition[x_(t - order)].
+    """Markov chain whose tokens depend on the token `order` places before: x_t ~ transition[x_(t - order)].
 
     The first `order` tokens are sampled from `stationary_V`, so these frequencies hold at every position.
     """

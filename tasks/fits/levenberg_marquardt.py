@@ -24,7 +24,7 @@ CACHE_VALUES = 40_000
 MOST = 0.9
 """Minimum share of active rows at which the whole block continues: removing the others would cost more than it saves."""
 SMALLEST = 1e-300
-"""Minimum divisor, to avoid division by zero. Where it applies, the numerator is zero."""
+"""Minimum divisor, against division by zero. Where it applies, the numerator is zero."""
 
 
 def minimise(
@@ -74,7 +74,7 @@ class _Rows:
         return self.theta_PR, self.squares_R, self.gradient_PR, self.normal_TR
 
     def curve_moved(self, step_PR: Array) -> Array:
-        """Return the mean squares [R] by which a step moves the curve, to first order."""
+        """Return the mean squares [R] of the curve's change in a step, to first order."""
         if len(step_PR) == 1:
             return np.asarray(self.normal_TR[0] * step_PR[0] ** 2)
         # Use a sum of squares, since the terms of the quadratic form cancel in a straight valley.

@@ -142,7 +142,7 @@ class Line:
     """Fitted curve log y = level + slope (column(x) - centre)."""
 
     column: Callable[[Array], Array]
-    """Function of x [C] in which log y is linear."""
+    """Function of x [C] that log y is linear in."""
     centre_C: Array
     level_C: Array
     """Value of log y at the centre."""

@@ -42,7 +42,7 @@ def class_collapse(
         nc1 = tr Sigma_W / tr Sigma_B (P1 Def. 3.4, P3 (7)).
         nc1_pinv = tr(Sigma_W pinv(Sigma_B)) / K (P2 section 6; Papyan et al. 2020).
         pfc2 = || Ht^T Ht / ||Ht^T Ht|| - E / sqrt(K-1) ||, Ht the centred means and E = I - (1/K) 1 1^T (P3 (8)).
-        ncc_accuracy = share of samples whose nearest class mean is that of their class (P3 (9)).
+        ncc_accuracy = share of samples whose nearest class mean is their class's (P3 (9)).
     """
     num_samples, num_classes = h_TND.shape[1], len(class_counts_K)
     labels_N = torch.repeat_interleave(class_counts_K)

@@ -1,4 +1,4 @@
-"""Finite input for torch's decompositions, which raise on infinities such as the squares of huge features.
+"""Finite input for torch's decompositions, which raise on infinities like the squares of huge features.
 
 Shapes: [..., A, B].
 """

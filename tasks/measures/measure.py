@@ -25,7 +25,7 @@ def measure(features: Any, labels: Any, weight: Any = None, *, rank_tol: float =
 
     - nc1 = tr Sigma_W / tr Sigma_B (P1 Def. 3.4, P3 (7)). nc1_pinv = tr(Sigma_W pinv(Sigma_B)) / K (Papyan et al. 2020).
     - pfc2 = || Ht^T Ht / ||Ht^T Ht||_F - E / sqrt(K-1) ||_F, Ht the centred means (P3 (8)).
-    - ncc_accuracy = share of samples whose nearest class mean is that of their class, NC4 (P3 (9)).
+    - ncc_accuracy = share of samples whose nearest class mean is their class's, NC4 (P3 (9)).
     - rank, stable_rank, condition_number, singular_values and class_gram = M^T M, of M (P2 section 6).
     - With a weight W: nc2a = min over c >= 0 of ||W W^T - c E||_F / ||W W^T||_F, nc2b the same with I in place of E,
       nc3 = 1 - mean cos(x, W_k) (P1 Def. 3.4).

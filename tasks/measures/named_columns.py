@@ -45,7 +45,7 @@ NAMED_MEASURES = (
     Metric(
         CKA_LAST,
         "CKA with the last layer",
-        "linear centred kernel alignment of the features with those of the last layer (Kornblith et al. 2019)",
+        "linear centred kernel alignment of the features with the last layer's (Kornblith et al. 2019)",
         axis="linear",
         panel="fitted",
         asked_by=PARAMETER,

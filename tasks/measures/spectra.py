@@ -18,7 +18,7 @@ def spectrum(means_TKD: Tensor, rank_tol: float, precision: torch.dtype = torch.
     Args:
         means_TKD: Class means, M^T of each trial.
         rank_tol: Share of the largest singular value above which one counts in rank.
-        precision: Type in which the features were computed.
+        precision: Floating-point type of the features' computation.
 
     Returns:
         Metric name -> values, NaN or infinite where undefined.

@@ -1,4 +1,4 @@
-"""Collapse of many unbalanced classes, such as next tokens, from moments in two passes over batches of features.
+"""Collapse of many unbalanced classes, like next tokens, from moments in two passes over batches of features.
 
 Computed in float64. Memory grows with classes x width, not with samples.
 Shapes: M samples of a batch, D feature dimensions, K classes, R rows of a block of class pairs.
@@ -73,8 +73,8 @@ class ClassMoments:
             gnc2 = standard deviation of log(1 / ||u_k - u_l||) over pairs (hyperspherical uniformity).
             nc3_means = 1 - mean cos(w_k, c_k) (self-duality) and unc3 = standard deviation of these cosines (uniform
             duality), w_k the weight's rows.
-            ncc_accuracy = share of samples whose nearest class mean is that of their class.
-            nc4 = share of samples whose nearest class mean is that of the predicted class (agreement).
+            ncc_accuracy = share of samples whose nearest class mean is their class's.
+            nc4 = share of samples whose nearest class mean is the predicted class's (agreement).
         """
         _, centred_KD = self._means
         num_samples, num_classes = float(self._counts_K.sum()), len(centred_KD)

@@ -66,7 +66,7 @@ class BatchNormed(Network):
         """Width of the last layer's input."""
 
     def parameter_specs(self) -> list[ParameterSpec]:
-        """Return the parameters in the order in which they are initialised and stored."""
+        """Return the parameters in the order of initialisation and storage."""
         specs = []
         for normed in self.maps():
             specs.append(ParameterSpec(f"C_{normed.name}", normed.shape, normed.fan_in, "hidden"))
@@ -315,7 +315,7 @@ EQUAL_SIZES = {"mnist": "fashion_mnist", "kmnist": "fashion_mnist", "cifar10_bat
 
 
 def stages_of(text: str | None, dataset: str) -> tuple[Stage, ...]:
-    """Parse a trial's stages, channels x rows x columns, times blocks. None: those of Table I for its data set.
+    """Parse a trial's stages, channels x rows x columns, times blocks. None: Table I's for its data set.
 
     Raises:
         KeyError: The trial sets none, and Table I has none.

@@ -58,7 +58,7 @@ def _convolutions(channels: int) -> list[_Convolution]:
 class ResNetWithHead(Network):
     """ResNet20 without its last layer, and an MLP of depth linear layers on its 64 pooled features.
 
-    Layer 1 is the backbone's output, layer l the input of the head's W_l, and layer depth that of the last one. The head's
+    Layer 1 is the backbone's output, layer l the input of the head's W_l, and layer depth the input of the last one. The head's
     hidden layers have no biases, as in the unconstrained features model. The last one has a bias if the trial sets it.
 
     Decay groups: with `regularised_backbone`, convolutions and BatchNorm belong to `hidden`, like the head's weights. Without
@@ -84,7 +84,7 @@ class ResNetWithHead(Network):
         return [STAGES[-1][0], *[self.width] * (self.depth - 1)]
 
     def parameter_specs(self) -> list[ParameterSpec]:
-        """Return the parameters in the order in which they are initialised and stored."""
+        """Return the parameters in the order of initialisation and storage."""
         decay = "hidden" if self.regularised_backbone else None
         specs = []
         for conv in _convolutions(self.image_shape[0]):

@@ -86,7 +86,7 @@ def stacked(of_trials: Sequence[Tensor]) -> Tensor:
 
 
 def decayed(h_TND: Tensor, decay: float) -> Tensor:
-    """Return the features unchanged, but add decay x h to their gradient: that of (decay/2)||h||^2 in the objective."""
+    """Return the features unchanged, but add decay x h to their gradient, as (decay/2)||h||^2 in the objective does."""
     import torch
 
     class Decayed(torch.autograd.Function):

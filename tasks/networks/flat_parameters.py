@@ -53,7 +53,7 @@ def leaves_of(parameters: Tensors, fixed: Collection[str] = ()) -> dict[str, Ten
 
 
 def gradients_of(term: Tensor, leaves: Tensors, *, some_unused: bool = False) -> tuple[Tensor, ...]:
-    """Return a term's gradient with respect to each leaf: 0 for fixed leaves and those it does not depend on."""
+    """Return a term's gradient with respect to each leaf: 0 for fixed leaves and for leaves that it does not depend on."""
     trained = [leaf for leaf in leaves.values() if leaf.requires_grad]
     gradients = iter(torch.autograd.grad(term, trained, allow_unused=some_unused, materialize_grads=some_unused))
     return tuple(next(gradients) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in leaves.values())

@@ -32,7 +32,7 @@ class Mlp(Network):
     holds_only_features = True
 
     def parameter_specs(self) -> list[ParameterSpec]:
-        """Return the parameters in the order in which they are initialised and stored."""
+        """Return the parameters in the order of initialisation and storage."""
         specs, fan_in = [], self.input_dimensions
         for layer in range(1, self.depth + 1):
             specs.append(ParameterSpec(f"W_{layer}", (self.width, fan_in), fan_in, "hidden"))

@@ -33,7 +33,7 @@ DRAWS = "random numbers drawn"
 class ModuleNetwork(Network):
     """A module returned by `make(**arguments)`. Always eager, since its code is the user's.
 
-    Layers are the outputs of the measured modules, call by call, numbered from 1 in the order in which they run, and the input
+    Layers are the outputs of the measured modules, call by call, numbered from 1 in call order, and the input
     of the last linear map. Decay groups: `last` for that map's weight, `hidden` for the others selected by `decayed`.
     """
 

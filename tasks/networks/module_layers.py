@@ -127,7 +127,7 @@ def pooled(feature: Tensor, maps: str) -> Tensor:
 
 
 def layer_names(module: nn.Module, patterns: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the measured modules: those that match a pattern (`blocks.*`), or those of the module's own list.
+    """Return the measured modules: modules that match a pattern (`blocks.*`), or the children of the module's own list.
 
     The own list consists of the children of ModuleLists or Sequentials that have one class: the most frequent custom class,
     else the most frequent Sequential, activation, linear map or torch transformer block. A `*` does not match a dot.

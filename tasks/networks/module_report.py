@@ -42,7 +42,7 @@ class ModuleReport:
     modules: tuple[str, ...]
     """Names of the measured modules."""
     measured: tuple[str, ...]
-    """Names of the layers in the order in which they run: calls of these modules, and the input of the head, if it is a
+    """Names of the layers in call order: calls of these modules, and the input of the head, if it is a
     separate layer."""
     shapes: tuple[tuple[int, ...], ...]
     """Shape of one sample's feature at each layer."""

@@ -58,7 +58,7 @@ class ParameterSpec:
 
 @dataclass(frozen=True)
 class StateSpec:
-    """One tensor that a network carries without training, such as a running mean: name, shape and initial value."""
+    """One tensor that a network carries without training, like a running mean: name, shape and initial value."""
 
     name: str
     shape: tuple[int, ...]
@@ -108,7 +108,7 @@ class StepCost:
 
 @dataclass(frozen=True, kw_only=True)
 class FreeParameters:
-    """Trained and decayed parts of a network with an embedding and biases. The defaults are those of P1's objective (7)."""
+    """Trained and decayed parts of a network with an embedding and biases. The defaults follow P1's objective (7)."""
 
     train_embedding: bool = True
     """Whether the embedding is trained. Otherwise it keeps its initial value."""
@@ -162,7 +162,7 @@ class Network(ABC):
 
     @abstractmethod
     def parameter_specs(self) -> list[ParameterSpec]:
-        """Return the parameters in the order in which they are initialised and stored."""
+        """Return the parameters in the order of initialisation and storage."""
 
     @abstractmethod
     def layers(self) -> list[Layer]:
@@ -170,7 +170,7 @@ class Network(ABC):
 
     @abstractmethod
     def step_cost(self) -> StepCost:
-        """Return the cost of a training step per row, on which predictions of memory and time depend."""
+        """Return the cost of a training step per row, the basis of predictions of memory and time."""
 
     def step_s(self, num_samples: int) -> float | None:
         """Return the measured seconds of a step on one core, or None to estimate them from `step_cost`."""
@@ -197,7 +197,7 @@ class Network(ABC):
         return frozenset(spec.name for spec in self.parameter_specs() if not spec.is_trained)
 
     def state_specs(self) -> list[StateSpec]:
-        """Return the untrained tensors that the network carries, such as running statistics. Default: none."""
+        """Return the untrained tensors that the network carries, like running statistics. Default: none."""
         return []
 
     @property
@@ -206,7 +206,7 @@ class Network(ABC):
         return None
 
     def measured_layers(self) -> list[Layer]:
-        """Return all measured layers: the input, if it is one, and those of `layers`."""
+        """Return all measured layers: the input, if it is one, and `layers`."""
         return [*([] if self.input_layer is None else [self.input_layer]), *self.layers()]
 
     @property
@@ -260,6 +260,6 @@ class Network(ABC):
     def neutral_block(self) -> Mapping[str, float] | None:
         """Return constants of a block that changes nothing but can be trained: name pattern, with {} for the block -> value.
 
-        None if no such constants are known. Such networks are not continued in depth.
+        None if no constants are known, so that the network is not continued in depth.
         """
         return None

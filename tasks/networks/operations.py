@@ -26,7 +26,7 @@ def last(layers: Iterator[Tensor]) -> Tensor:
 
 
 def linear(parameters: Tensors, suffix: str, x_TNI: Tensor) -> Tensor:
-    """Return W x + b of each trial, or W x without such a bias, [T, N, D]."""
+    """Return W x + b of each trial, or W x without a bias, [T, N, D]."""
     weight_TID = parameters[f"W_{suffix}"].mT
     if f"b_{suffix}" not in parameters:
         return x_TNI.bmm(weight_TID)

@@ -34,7 +34,7 @@ class ResidualNetwork(Network):
     """L-RN1 or L-RN2, post-LN or pre-LN: the embedding W_0, depth - 1 residual blocks, the last layer W_L.
 
     Post-LN: X_{l+1} = LN(X_l + block(X_l)). Pre-LN: X_{l+1} = X_l + block(LN(X_l)), and the output reads LN(X_L).
-    Layer 0 is the input, layer l the input of block l, layer depth that of the last layer. Decay groups: `hidden` for the
+    Layer 0 is the input, layer l the input of block l, layer depth the input of the last layer. Decay groups: `hidden` for the
     weights of blocks, `last` for W_L. Biases and W_0 are not regularised, unless `free` is set otherwise.
     """
 
@@ -53,7 +53,7 @@ class ResidualNetwork(Network):
     last_weight = "W_L"
 
     def parameter_specs(self) -> list[ParameterSpec]:
-        """Return the parameters in the order in which they are initialised and stored."""
+        """Return the parameters in the order of initialisation and storage."""
         d, i = self.width, self.input_dimensions
         specs = [self.free.embedding("W_0", (d, i), i), self.free.embedding("b_0", (d,), i)]
         for block in range(1, self.depth):

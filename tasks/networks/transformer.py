@@ -68,7 +68,7 @@ class Transformer(Network):
     last_weight = "W_L"
 
     def parameter_specs(self) -> list[ParameterSpec]:
-        """Return the parameters in the order in which they are initialised and stored."""
+        """Return the parameters in the order of initialisation and storage."""
         d = self.width
         # Tokens and positions are one-hot columns: an output reads one entry of its row, for any number of them.
         if self.patch_dimensions is None:
@@ -153,7 +153,7 @@ class Transformer(Network):
         return linear(parameters, "L", h.flatten(1, -2)).view(*h.shape[:-1], self.num_classes)
 
     def norm_inputs(self, parameters: Tensors, x_TNI: Tensor) -> Iterator[Tensor]:
-        """Yield the input of each LayerNorm, [T, N, S, D], and finally that of the output's."""
+        """Yield the input of each LayerNorm, [T, N, S, D], and finally the input of the output's."""
         if self.pre_norm:
             yield self._embed(parameters, x_TNI)
         for block, h_TNSD in enumerate(self._stream(parameters, x_TNI), start=1):

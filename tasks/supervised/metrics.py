@@ -216,7 +216,7 @@ NUMBERS = (
     Metric(
         "r_squared",
         "R²",
-        "1 - sum of squared errors over that of the targets around their mean, over all numbers of a target",
+        "1 - sum of squared errors over the targets' sum of squares around their mean, over all numbers of a target",
         axis="linear",
         per="step",
     ),

@@ -27,7 +27,7 @@ MEASURED_PER_CLASS = 20
 
 
 class SupervisedParameters(training.TrainingParameters, NetworkParameters):
-    """Parameters of any supervised trial. The tuples below list those that only some trials have."""
+    """Parameters of any supervised trial. The tuples below list parameters that only some trials have."""
 
     arch: str = parameter(
         choices=ARCHITECTURES.keys(),
@@ -267,14 +267,14 @@ TARGET_PARAMETERS = {
     "regression": _NUMBERS,
     "next_token": _NEXT_TOKENS,
 }
-"""Task -> its parameters among those that only some tasks have."""
+"""Task -> its parameters that not every task has."""
 BUILTIN_NETWORK_PARAMETERS = (
     *("norm", "depth", "width", "patch_size", "last_bias", "regularise", "weight_decay_features", "init", "ln_eps"),
 )
 CUSTOM_NETWORK_PARAMETERS = ("layers", "maps", "flat_inputs", "decayed")
 CUSTOM_DATA_PARAMETERS = ("dataset_hash", "stream", "measure_samples")
 TEXT_PARAMETERS = ("context_length", "vocabulary_size")
-"""Parameters of texts. A network argument with such a name is the same parameter."""
+"""Parameters of text data. A network argument of the same name is the same parameter."""
 
 
 def weight_decays(trial: SupervisedParameters) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """References to a user's network and data in a sweep: `arch: ./model.py:MLP`, `dataset: ./mine.npz`. Importable without torch.
 
-Workers load the task from one text with absolute paths. A trial's identity has the names without folders, since code and
+Workers load the task from one string with absolute paths. A trial's identity has the names without folders, since code and
 content identify the files.
 """
 
@@ -38,7 +38,7 @@ class CustomReferences:
 
     @property
     def text(self) -> str:
-        """Text with both references, from which workers load the task."""
+        """String with both references, which workers load the task from."""
         references = {name: value for name in REFERENCES if (value := getattr(self, name)) is not None}
         return f"{self.task}?{urlencode(references)}" if references else self.task
 
@@ -65,13 +65,13 @@ class CustomReferences:
 
 
 def is_custom_task_text(text: str) -> bool:
-    """Return whether a text has the form of `CustomReferences.text`."""
+    """Return whether a string has the form of `CustomReferences.text`."""
     task, separator, _ = text.partition("?")
     return text == CUSTOM or bool(separator and task in HOSTS.values())
 
 
 def parse_references(text: str) -> CustomReferences:
-    """Parse the text of `CustomReferences.text`."""
+    """Parse `CustomReferences.text`."""
     task, _, query = text.partition("?")
     return CustomReferences(**dict(parse_qsl(query)), task=task)
 

@@ -70,7 +70,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
         self._networks: dict[str, Network] = {}
 
     def read(self, params: Params) -> SupervisedParameters:
-        """Return a trial's parameters as attributes, with those of the user's callables in `arguments`."""
+        """Return a trial's parameters as attributes, with the arguments of the user's callables in `arguments`."""
         if self.custom_network is None and self.data is None:
             return self.parameters.from_params({**self.target.fixed, **params})
         others = self._arguments.difference(TEXT_PARAMETERS)
@@ -119,7 +119,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
         super().check_data(trials, source)
 
     def check_contents(self, trials: Sequence[Params], source: DataSource) -> None:
-        """Reject trials whose data set is corrupt, or in which nothing can be measured."""
+        """Reject trials whose data set is corrupt or has nothing to measure."""
         super().check_contents(trials, source)
         if not self.target.measurable_by:
             return
@@ -223,7 +223,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
         self.target.check_network(trial, self.network(trial, data), data)
 
     def _check_texts(self, trial: SupervisedParameters) -> None:
-        """Reject parameters of texts for other data, so that no two trials differ in name only."""
+        """Reject parameters of text data for other data, so that no two trials differ in name only."""
         is_text = self.data is None and (trial.dataset == MARKOV or PUBLISHED[trial.dataset].is_text)
         for name in TEXT_PARAMETERS:
             value, minimum = getattr(trial, name, None), self.parameters.schema[name].minimum or 0
@@ -277,10 +277,10 @@ NEXT_TOKEN = Supervised(TARGETS["next_token"])
 
 
 def load_custom_task(text: str, files: Mapping[str, bytes] | None = None) -> Supervised:
-    """Build the task for the custom network and data named in a text, with their code from `files` or from disk.
+    """Build the task for the custom network and data named in a string, with their code from `files` or from disk.
 
     Raises:
-        TaskError: A file cannot be imported, has no such callable, or can be changed by other users.
+        TaskError: A file cannot be imported, lacks the callable, or can be changed by other users.
         ParameterError: A callable takes arguments that no sweep can give, or that have names of parameters.
     """
     references = parse_references(text)

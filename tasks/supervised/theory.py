@@ -68,8 +68,8 @@ def construction_cost(num_blocks: int, weight_decay: float, *, matrices: int, to
     The changes of the blocks add up to `total_change`, a norm that depends on the data, not on the depth. A block whose product
     of `matrices` weights has norm s costs at least (lambda/2) matrices s^(2/matrices), by the inequality of means. For one
     matrix per block the total is lambda c^2 / (2 blocks), which vanishes as 1/L. For two it is lambda c, which vanishes only if
-    lambda falls with L. Therefore L-RN2 stays flat under a constant lambda and collapses under lambda / L. The order in L is
-    that of P1's construction (Theorem 4.6). This form, with one constant, is not from the paper.
+    lambda falls with L. Therefore L-RN2 stays flat under a constant lambda and collapses under lambda / L. The order in L
+    follows P1's construction (Theorem 4.6). This form, with one constant, is not from the paper.
     """
     share = total_change / num_blocks
     return weight_decay / 2 * num_blocks * matrices * share ** (2 / matrices)

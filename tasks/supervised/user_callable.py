@@ -36,7 +36,7 @@ def load_callable(reference: str | None, parameter: str, files: Mapping[str, byt
     """Load the callable named by `arch` or `dataset`, or return None for another reference. `files` replace those on disk.
 
     Raises:
-        TaskError: The file or module cannot be imported, or has no such callable.
+        TaskError: The file or module cannot be imported, or lacks the callable.
         ParameterError: The callable takes an argument that no sweep can give.
     """
     location, separator, name = (reference or "").rpartition(":")

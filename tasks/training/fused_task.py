@@ -1,6 +1,6 @@
 """Base classes of tasks whose trials train in fused steps. Importable without torch.
 
-Such a task has a class of parameters (`TrainingParameters`) and a subclass of `NetworkTask`, which defines a trial's network
+It has a class of parameters (`TrainingParameters`) and a subclass of `NetworkTask`, which defines a trial's network
 and data shape and a pack's training. Checks of the data, estimates of memory and time, pack sizes and the training loop are
 inherited. A task without a network derives from `FusedTask`. To add a task, create a folder with both classes and an entry
 point in the group `depthrate.tasks` (`pyproject.toml`).
@@ -121,7 +121,7 @@ class NetworkTask(FusedTask[Trial]):
     """A task whose trials are networks on a data set, with equal numbers of steps."""
 
     has_engines: ClassVar[bool] = False
-    """Whether steps are those of `FusedTrainer`, so that an engine can be chosen."""
+    """Whether `FusedTrainer` makes the steps, so that an engine can be chosen."""
 
     @abstractmethod
     def data_shape(self, trial: Trial) -> DataShape:

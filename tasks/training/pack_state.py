@@ -152,7 +152,7 @@ class PackState(ABC):
         return split_parameters(self.theta_TP, self.specs)
 
     def options(self, trials: slice) -> dict[str, Any]:
-        """Return the arguments of the constructor, for these trials, that subclasses add to those of this class."""
+        """Return the arguments of the constructor, for these trials, that subclasses add to this class's arguments."""
         return {}
 
     def restart(self, num_trials: int, plan: TrainingPlan, copied: Callable[[Tensor], Tensor]) -> Self:

@@ -86,7 +86,7 @@ MatmulPrecision = Annotated[
     parameter(
         "full",
         added_later=True,
-        doc="precision of matrix products in training steps: full (that of dtype), or with dtype float32 tf32 (GPUs only) or "
+        doc="precision of matrix products in training steps: full (the dtype's), or with dtype float32 tf32 (GPUs only) or "
         "bf16. Parameters, sums and metrics stay in float32. Steps with bf16 are never compiled",
     ),
 ]
@@ -195,7 +195,7 @@ def num_steps(trial: TrainingParameters, num_samples: int) -> int:
 
 
 def learning_rate(trial: TrainingParameters) -> float:
-    """Return the learning rate, by default that of the optimiser and loss."""
+    """Return the learning rate, by default the optimiser's and loss's."""
     if trial.lr is not None:
         return float(trial.lr)
     if trial.optimizer != "sgd":

@@ -108,7 +108,7 @@ def optimise(
 ) -> None:
     """Update parameters and moments in place by one step of the plan's optimiser.
 
-    The gradient is overwritten. A scratch tensor of its size avoids fresh memory, whose page faults cost more than the
+    The gradient is overwritten. A scratch tensor of its size saves fresh memory, whose page faults cost more than the
     arithmetic.
     """
     if plan.optimizer == "sgd":

@@ -48,7 +48,7 @@ class FusedTrainer(PackState):
     _native_evaluation: NativeEvaluation | None = None
 
     def use(self, make_steps: MakeSteps) -> None:
-        """Switch from eager steps to those of another engine.
+        """Switch from eager steps to another engine's.
 
         Raises:
             EngineError: The first trial's first step differs from the eager one by more than rounding.

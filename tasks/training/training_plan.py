@@ -57,7 +57,7 @@ class TrainingPlan:
     clip_norm: float | None
     dtype: torch.dtype
     matmul_precision: str = "full"
-    """Precision of matrix products in training steps: full (that of dtype), tf32 or bf16."""
+    """Precision of matrix products in training steps: full (the dtype's), tf32 or bf16."""
     adam_betas: tuple[float, float] = (0.9, 0.999)
     adam_eps: float = 1e-8
     rms_alpha: float = 0.99

@@ -19,7 +19,7 @@ from depthrate.tasks.parameters import nearest
 @click.argument("figure", required=False)
 @json_option
 def command(figure: str | None, json: bool) -> None:
-    """FIGURE: key of one figure, such as p1-rn1-mnist."""
+    """FIGURE: key of one figure, for example p1-rn1-mnist."""
     figures = atlas_figures()
     if figure is not None:
         key = figure.removeprefix(PREFIX)

@@ -51,7 +51,7 @@ class Allocation(RemoteLaunch, RemoteLauncher):
         self._limits.check(self._profile, 1, self._profile.nodes)
 
     def summary(self) -> str:
-        """Return the cluster, the resources of the job and its slots as text."""
+        """Return a string with the cluster, the job's resources and its slots."""
         profile, partition = self._profile, self._limits.partition_of(self._profile)
         resources = f"{profile.resources_text()} each, {profile.walltime_min} min"
         nodes = counted(profile.nodes, "node")

@@ -90,7 +90,7 @@ class RayExecutor(Executor):
         self._thread = threading.Thread(target=self._run_tune, daemon=True)
 
     def summary(self) -> str:
-        """Return the Ray cluster, its slots, and differences between its nodes and this machine as text."""
+        """Return the Ray cluster, its slots, and differences between its nodes and this machine as a string."""
         slots = f"{self._title}, {counted(self.workers, 'parallel pack')} on {self.device}"
         return "; ".join([slots, *self._nodes.differences[:5]])
 

@@ -1,6 +1,6 @@
 """Ray workers: a worker is a Tune trial that runs one pack after another.
 
-This avoids Tune's overhead per trial (an actor and a placement group) for each pack. Workers receive packs and orders through
+This saves Tune's overhead per trial (an actor and a placement group) for each pack. Workers receive packs and orders through
 Ray's key-value store.
 """
 

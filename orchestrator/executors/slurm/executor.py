@@ -118,7 +118,7 @@ class SlurmExecutor(Executor):
         self.gpu_share = 1 / profile.packs_per_gpu
         self._clock = clock
         self._supervisor = supervisor
-        """Submits the launch itself as a job, if not all jobs can be submitted now."""
+        """Submits the launch itself to SLURM, if not all jobs can be submitted now."""
         self._queue = JobQueue(clock, profile.grace_s, profile.poll_s)
         self.quota = SubmitQuota(submit_limits or SubmitLimits(), clock, self._queue.requests.record_count)
         self.num_nodes = self._num_nodes = limits.partition_of(profile).nodes
@@ -174,7 +174,7 @@ class SlurmExecutor(Executor):
         self.limits.check(self.profile, len(self._bundles(packs, estimate_s)))
 
     def summary(self) -> str:
-        """Return the cluster, the resources per job and the number of adopted packs as text."""
+        """Return the cluster, the resources per job and the number of adopted packs as a string."""
         profile, partition = self.profile, self.limits.partition_of(self.profile)
         resources = f"{profile.resources_text()}, {profile.walltime_min} min"
         partition_name = profile.partition or partition.name

@@ -43,7 +43,7 @@ LATE_AFTER_S = 3.0
 MAX_START_S = 300.0
 """Longest time in seconds from a job's start to its first attempt. Longer gaps belong to another start."""
 EARLY_S = 60.0
-"""Longest time in seconds by which SLURM sends the warning of a time limit too early."""
+"""Longest time in seconds that SLURM's warning of a time limit can be early."""
 _MEMORY = re.compile(r"oom[-_ ]?kill|exceeded .*memory limit|out of memory", re.IGNORECASE)
 
 

@@ -17,7 +17,7 @@ from depthrate.slurm.profile import CHECKPOINT_GRACE_S
 
 log = logging.getLogger("depthrate")
 UNKNOWN_TIMEOUT_S = 20.0
-"""Seconds for which a job must be unknown to squeue and sacct until it counts as over."""
+"""Seconds that a job must be unknown to squeue and sacct before it counts as over."""
 ANSWER_WAIT_S = 1.0
 """Seconds that a poll waits for the controller's answer, which usually takes 0.1 s. A later poll reads a slower answer."""
 

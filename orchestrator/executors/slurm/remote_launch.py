@@ -1,4 +1,4 @@
-"""Remote launches on a SLURM cluster: a launch runs as a job, independent of the login node.
+"""Remote launches on a SLURM cluster: a launch runs as one job, independent of the login node.
 
 The supervisor is a small job that drives the others. It is used if the queue has no space for all jobs, and submits the rest
 as space becomes free. `ray/allocation.py` submits a launch together with the nodes that it runs on.
@@ -59,7 +59,7 @@ RELAUNCH_DELAYS_S = (20.0, 60.0, 180.0, 600.0)
 
 
 class RemoteLaunch(ABC):
-    """Submits a launch as a job, which reads its options from a file next to its sweep file."""
+    """Submits a launch as one SLURM job, which reads its options from a file next to its sweep file."""
 
     def __init__(self, request: ExecutorRequest, profile: Profile, limits: Limits):
         self._request, self._profile, self._limits = request, profile, limits
@@ -129,7 +129,7 @@ class RemoteLaunch(ABC):
 
 
 class Supervisor(RemoteLaunch):
-    """Submits a launch as a job with one CPU."""
+    """Submits a launch to SLURM with one CPU."""
 
     def _options_inside(self, folder: Path) -> tuple[str, dict[str, Any]]:
         options = dict(self._request.options.executor_options)
@@ -143,7 +143,8 @@ class Supervisor(RemoteLaunch):
         return submit_array(profile, name, folder, run_supervisor, [[str(folder)]], elsewhere=elsewhere)
 
     def _job_profile(self) -> Profile:
-        """Return the resources of the supervisor. Its partition is that of the packs, unless the cluster file has another."""
+        """Return the resources of the supervisor. Its partition is the packs' partition, unless the cluster file has
+        another."""
         profile = replace(
             self._profile,
             partition=self._profile.supervisor_partition or self._profile.partition,

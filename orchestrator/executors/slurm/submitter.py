@@ -99,7 +99,7 @@ class SubmitQuota:
         return 0
 
     def describe(self, alive: int) -> str:
-        """Return the tightest limit, and the users whose jobs fill it, as text."""
+        """Return the tightest limit, and the users whose jobs fill it, as a string."""
         limits = self._current_limits()
         group = min(limits, key=lambda group: self._remaining_in(group, limits[group], alive))
         others = +self._counts[group]

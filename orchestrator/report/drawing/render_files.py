@@ -186,7 +186,7 @@ def plain(text: str) -> str:
 
 
 def _merge_letters(svg: str) -> str:
-    """Merge adjacent letters of one style into one text, from left to right. matplotlib writes single letters."""
+    """Merge adjacent letters of one style into one element, from left to right. matplotlib writes single letters."""
     return _TEXT.sub(lambda match: f"<text>{_merged_spans(match[1], svg)}</text>", svg)
 
 
@@ -209,7 +209,7 @@ def _merged_spans(spans: str, svg: str) -> str:
 
 
 def _with_fallbacks(style: str, svg: str) -> str:
-    """Add the fallback fonts that other texts of the SVG list after the same font."""
+    """Add the fallback fonts that other elements of the SVG list after the same font."""
     family = _FAMILY.search(style)
     fonts = family and re.search(f'font-family: ({re.escape(family[1])}, [^;"]*)', svg)
     return _FAMILY.sub(lambda _: f"font-family: {fonts[1]}", style) if fonts else style

@@ -163,7 +163,7 @@ def _fit_traces(
 
 
 def _legend_name(curve: FittedCurve, text: str) -> str:
-    """Return the group's values and the text, on two lines if one would not fit on a narrow screen."""
+    """Return the group's values and the note, on two lines if one would not fit on a narrow screen."""
     by = escape_for_plotly(group_values(curve.by))
     length = len(by) + len(": ") + len(re.sub("<.*?>", "", text))
     return f"{by}:{'<br>' if length > LEGEND_LETTERS else ' '}{text}" if by else text

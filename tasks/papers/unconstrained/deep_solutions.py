@@ -113,7 +113,7 @@ def objective(problem: DufmProblem, solution: Solution, *, relu: bool = True) ->
     """Return the objective of all samples and its gradient, laid out as a solution.
 
     Where a value before a ReLU is zero to rounding, the ReLU's derivative may be any number from 0 to 1 (Clarke). Each
-    layer uses the derivative that minimises the gradient. The graph's solution has such zeros. In this sense it is
+    layer uses the derivative that minimises the gradient. The graph's solution has zeros of this kind. In this sense it is
     stationary for K = 10 and 15, and for K = 21 at L = 3. For K = 6, for 21 at L > 3 and for 28 and more the derivative
     would have to lie outside [0, 1]. A gradient proportional to lambda remains, so better solutions exist nearby.
     """

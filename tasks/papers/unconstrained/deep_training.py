@@ -156,7 +156,7 @@ def _start(network: UnconstrainedFeatures, trial: DufmParameters, generator: tor
     """Return one trial's start [P] in float64, flat in the network's order.
 
     normal: W ~ N(0, 1/width), uniform: U(-1, 1)/sqrt(width), as torch.nn.Linear, he: N(0, 2/width), all three with
-    H_1 ~ N(0, 1). balanced: all matrices have the same singular values, K of them, those of a K x D matrix of N(0, 1/width),
+    H_1 ~ N(0, 1). balanced: all matrices have the same singular values, K of them, taken from a K x D matrix of N(0, 1/width),
     on random bases. dnc, srg: the closed form's solution. All are multiplied by init_scale. Then to each matrix is added
     normal noise of init_noise times its root mean square.
     """

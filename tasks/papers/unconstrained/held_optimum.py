@@ -6,7 +6,7 @@ The objectives, N = K n samples, f = W H: (UFM) loss(f) + lambda_W/(2K) ||W||^2 
 
 Squared loss: given W, the best features have a closed form. The rest is a function of the K x d entries of W, and of the
 data only through second moments. With R = (Y - W X)(Y - W X)^T / N and P = (I + W W^T / lambda)^-1 it is
-tr(P R) / 2 + lambda_W/(2K) ||W||^2. Cross-entropy has no such form: L-BFGS in W and H together.
+tr(P R) / 2 + lambda_W/(2K) ||W||^2. Cross-entropy has no closed form: L-BFGS in W and H together.
 
 Shapes: N samples sorted by class, D = dimension, K classes. Source: P3 Progressive Feedforward Collapse of ResNet
 Training, (12), (13) and Theorem 3, whose lambda is lambda / L (the paper drops the L).
@@ -27,7 +27,7 @@ Array = npt.NDArray[np.float64]
 GRADIENT_TOLERANCE = 1e-12
 MAX_ITERATIONS = 20_000
 SMALLEST_START = 1e-3
-"""Standard deviation of the random start over that of ridge regression. W = 0 is a saddle for X = 0."""
+"""Ratio of the standard deviations of the random start and of ridge regression. W = 0 is a saddle for X = 0."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def triangular_root(num_classes: int) -> int | None:
 
 
 def triangular_classes(around: int) -> str:
-    """List the numbers of classes near this one for which the graph exists, as text."""
+    """Return a string of the nearest numbers of classes with a graph."""
     r = max(SMALLEST_R, (1 + math.isqrt(1 + 8 * around)) // 2 - 2)
     return ", ".join(str(size * (size - 1) // 2) for size in range(r, r + 5))
 
@@ -100,9 +100,9 @@ class TriangularGraph:
 
 
 def graph_order(gram_KK: Array, tolerance: float) -> list[int] | None:
-    """Return the order of classes in which a Gram matrix is the graph's up to a factor, or None if there is none.
+    """Return the order of classes that makes a Gram matrix the graph's up to a factor, or None if there is none.
 
-    The order is that of `TriangularGraph.edges`. Each entry, over the mean of the diagonal, may be off by `tolerance`.
+    The order follows `TriangularGraph.edges`. Each entry, over the mean of the diagonal, may be off by `tolerance`.
     """
     r = triangular_root(len(gram_KK))
     scale = float(np.mean(np.diag(gram_KK)))
@@ -129,7 +129,7 @@ def _has_counts(adjacency: npt.NDArray[np.bool_], r: int) -> bool:
 
 
 def _edges_of_classes(adjacency: npt.NDArray[np.bool_], graph: TriangularGraph) -> list[tuple[int, int]] | None:
-    """Return an edge for each class, such that neighbours share a vertex (a backtracking search with few branches)."""
+    """Return an edge for each class so that neighbours share a vertex (a backtracking search with few branches)."""
     chosen: list[tuple[int, int]] = []
 
     def fits(edge: tuple[int, int]) -> bool:

@@ -102,7 +102,7 @@ def training(
 
 
 def _optimum(trial: UnconstrainedParameters, x_ND: Array) -> ExactSolution:
-    """Solve one block with lambda / L, whose optimum is that of L blocks (P3, Theorem 3, corrected).
+    """Solve one block with lambda / L, whose optimum equals L blocks' (P3, Theorem 3, corrected).
 
     For fixed first and last features, the blocks between them split the distance evenly: L steps of 1/L of the distance
     cost 1/L of its square.

@@ -24,7 +24,7 @@ MULTIPLY_ADDS_PER_S, STEP_OVERHEAD_S = 7e10, 2e-4
 NATIVE_MULTIPLY_ADDS_PER_S, NATIVE_STEP_OVERHEAD_S = 8e10, 3e-5
 """The same for native steps, which skip the products that a word repeated at a position would repeat."""
 FUSED_MULTIPLY_ADDS = 1e8
-"""Multiply-adds per step up to which fusing pays on a CPU: above it the matrix products take all the time."""
+"""Maximum number of multiply-adds per step for fusing to pay on a CPU: above it the matrix products take all the time."""
 
 
 class Words(FusedTask[WordsParameters]):

@@ -23,7 +23,7 @@ from scipy import optimize
 Floats = npt.NDArray[np.float64]
 
 GRID = 1 << 14
-"""Grid points on which the mean field sums L - 1 words. Four times as many change no norm by more than 2e-4."""
+"""Grid points for the mean field's sum over L - 1 words. Four times as many change no norm by more than 2e-4."""
 
 
 class PredictionSource(IntEnum):

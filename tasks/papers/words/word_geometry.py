@@ -81,7 +81,7 @@ def rank_spread(norms: Tensor, concepts: int) -> float:
 
 
 def alignment(words: Groups, blocks: Groups) -> float:
-    """Return the largest distance between the mean direction of a concept's words and that of its blocks."""
+    """Return the largest distance between the mean directions of a concept's words and of its blocks."""
     return (words.centres_CD - blocks.centres_CD).norm(dim=1).max().item()
 
 

@@ -191,7 +191,7 @@ class NextToken(Target):
                     )
 
     def check_measurable(self, dataset: Dataset, trial: SupervisedParameters) -> None:
-        """Reject data in which fewer than two tokens come next often enough to be measured."""
+        """Reject data with fewer than two tokens that come next often enough to be measured."""
         count_classes(dataset, trial, "train")
         if dataset.test is not None:
             count_classes(dataset.test, trial, "test")

@@ -115,7 +115,7 @@ class Numbers(Target):
     def check_alike(self, answers: int, test_answers: int, name: str) -> None:
         """Reject a test split with targets of another length."""
         if answers != test_answers:
-            raise DatasetError(f"{name}: targets have {answers} numbers, but those of the test split {test_answers}")
+            raise DatasetError(f"{name}: targets have {answers} numbers, but the test split has {test_answers}")
 
     def prepare(self, whole: Dataset, trial: SupervisedParameters) -> Dataset:
         """Select samples and scale inputs and targets, and the test split by the same moments."""

@@ -57,7 +57,7 @@ class Target(ABC):
     published_only: tuple[str, ...] = ()
     """Parameters that apply only to built-in data."""
     from_data: tuple[str, ...] = ("num_classes", "num_inputs", "in_channels", "image_size")
-    """Arguments of a custom network that default to sizes of the data, like those of `TEXT_PARAMETERS` without a default."""
+    """Arguments of a custom network that default to sizes of the data, like `TEXT_PARAMETERS` without a default."""
     draw = "samples"
     """Parameter that limits the number of samples."""
     has_test_files = True
@@ -203,7 +203,7 @@ class Target(ABC):
         return None
 
     def check_measurable(self, dataset: Dataset, trial: SupervisedParameters) -> None:
-        """Reject a trial's data set in which nothing can be measured.
+        """Reject a trial's data set without anything to measure.
 
         Raises:
             DatasetError: Names the split.

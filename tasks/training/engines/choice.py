@@ -50,7 +50,7 @@ def select_engine(requested: Engine, shape: PackShape, device: str) -> Engine:
 
     `auto` is native if kernels exist, else compiled on a CPU if that saves more time than compiling takes, else eager. On a GPU
     it is eager, because compiled steps were not measured there. Steps are eager for every request if the network has a
-    handwritten step or matrix products are in bf16, for which compiled steps did not always agree with eager ones (LOG.md).
+    handwritten step or matrix products are in bf16, where compiled steps did not always agree with eager ones (LOG.md).
 
     Raises:
         EngineError: Native or compiled steps were requested, but do not support these trials.

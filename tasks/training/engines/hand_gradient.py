@@ -1,7 +1,7 @@
 """Fused full-batch gradient descent with handwritten gradients, for models whose features are parameters.
 
 Their matrices are tiny, so a step with autograd is mostly overhead. A handwritten step, in place, takes a fifth of the time.
-The interface is that of `FusedTrainer`. Shapes: T trials, N samples, I input dimensions, P parameters of one trial.
+The interface follows `FusedTrainer`. Shapes: T trials, N samples, I input dimensions, P parameters of one trial.
 """
 
 from __future__ import annotations

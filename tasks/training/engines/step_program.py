@@ -1,10 +1,10 @@
 """A network's whole training step as one program, traced once and compiled into a file that any process can load.
 
-Forward pass, gradient and update are one graph in which the number of trials is a variable. One file therefore serves packs of
+Forward pass, gradient and update are one graph with the number of trials as a variable. One file therefore serves packs of
 any size, and a trial's numbers do not depend on the pack. The program has no state: parameters, moments, hyper-parameters,
 learning rates and the batch are inputs, and parameters and moments are updated in place.
 
-`python -m` with this module compiles the program on its standard input. That needs about 400 MB, which the worker thus avoids.
+`python -m` with this module compiles the program on its standard input. That needs about 400 MB, which the worker saves.
 
 Shapes: T trials, B batch, I input dimensions, P parameters of one trial.
 """
@@ -166,7 +166,7 @@ def compile_program(program: StepProgram, path: str) -> None:
 
 
 def _has_trial_axis(program: StepProgram, inputs: tuple[object, ...]) -> tuple[object, ...]:
-    """Return for each tensor of a step's inputs whether its first axis is that of the trials."""
+    """Return for each tensor of a step's inputs whether its first axis is the trials'."""
     from torch.utils import _pytree as pytree
 
     state = inputs[:-3]  # followed by Adam's correction, the samples and the labels

@@ -1,7 +1,7 @@
 """Continuation in depth: a chain of depths, each polished from the previous solution with neutral blocks inserted.
 
 A neutral block does not change the output, so a depth starts with the objective at which the previous depth ended. A trial's
-result is that of its whole chain and does not depend on its pack. Trials of a pack that differ only in depth share one lane:
+result belongs to its whole chain and does not depend on its pack. Trials of a pack that differ only in depth share one lane:
 their chain runs once, and each depth that is a trial's gives that trial's result.
 
 Shapes: T lanes, P and Q parameters of a lane at one depth and at the next.
@@ -161,7 +161,7 @@ class StageContext:
         return self.chain.context.checkpoint_due()
 
     def save_checkpoint(self, content: bytes) -> None:
-        """Save this depth's checkpoint together with those of earlier depths."""
+        """Save this depth's checkpoint together with earlier depths' checkpoints."""
         self.chain.context.save_checkpoint(_join_checkpoints([*self.chain.saved[: self.stage], content]))
 
     def load_checkpoint(self) -> bytes | None:

@@ -141,7 +141,7 @@ def marked_steps(trial: TrainingParameters, num_samples: int) -> list[int]:
 
 
 def curve_steps(schedule: str, trained: int, budget: int) -> list[int]:
-    """Return the steps with curve rows: about eight per decade, those that judge convergence, and both ends.
+    """Return the steps with curve rows: about eight per decade, the steps that judge convergence, and both ends.
 
     Args:
         schedule: Learning rate schedule.

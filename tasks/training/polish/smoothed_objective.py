@@ -1,6 +1,6 @@
 """The objective of polish: the smoothed objective of T trials over the whole training set, with its gradient.
 
-On a CPU each trial's value and gradient are bitwise those that it would have alone, because nothing is summed across trials.
+On a CPU each trial's value and gradient are bitwise equal to a run of the trial alone, because nothing is summed across trials.
 Shapes: T trials, N samples, B samples of a chunk, I input dimensions, K classes, P parameters of one trial.
 """
 

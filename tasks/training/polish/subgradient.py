@@ -22,7 +22,7 @@ def min_subgradient_norm(trainer: FusedTrainer, position: int, theta_P: Tensor, 
     """Minimise the norm of one trial's gradient over the slopes at ReLU's kinks, each between 0 and 1.
 
     ReLU's value is the true one. Units with |z| small compared with the last smoothing width are at a kink. Their slopes start
-    at those of polish, and the squared norm is minimised over them. All samples are processed at once.
+    at polish's values, and the squared norm is minimised over them. All samples are processed at once.
 
     Returns:
         The smallest norm found.
