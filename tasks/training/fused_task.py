@@ -1,6 +1,6 @@
 """Base classes of tasks whose trials train in fused steps. Importable without torch.
 
-It has a class of parameters (`TrainingParameters`) and a subclass of `NetworkTask`, which defines a trial's network
+A task has a class of parameters (`TrainingParameters`) and a subclass of `NetworkTask`, which defines a trial's network
 and data shape and a pack's training. Checks of the data, estimates of memory and time, pack sizes and the training loop are
 inherited. A task without a network derives from `FusedTask`. To add a task, create a folder with both classes and an entry
 point in the group `depthrate.tasks` (`pyproject.toml`).

@@ -181,7 +181,7 @@ def test_what_is_no_target_is_refused_before_anything_trains(folder):
         with pytest.raises((ParameterError, ValueError), match=words):
             expand(sweep_in(folder, dataset=f"./{name}.npz"))
     np.savez(folder / "split.npz", x=X[:40], y=Y[:40], x_test=X[40:], y_test=Y[40:, 0])
-    with pytest.raises(ValueError, match=r"targets have 2 numbers, but those of the test split 1"):
+    with pytest.raises(ValueError, match=r"targets have 2 numbers, but the test split has 1"):
         expand(sweep_in(folder, dataset="./split.npz"))
     for params, words in (
         ({"samples": 41}, "samples is 41, but 'mine.npz' has 40"),
