@@ -63,7 +63,9 @@ class DataFile:
         size, rows = fields["size"] if "size" in fields else fields["bytes"], fields["rows"]
         if not (isinstance(size, int) and isinstance(rows, int)):
             raise ValueError(f"bytes and rows are {size!r:.80} and {rows!r:.80}, expected integers")
-        custom = {str(column): str(kind) for column, kind in fields["own_columns"].items()}
+        # compactions by earlier versions recorded lists as Parquet names them
+        kinds = {str(column): str(kind) for column, kind in fields["own_columns"].items()}
+        custom = {column: kind.replace("list<element:", "list<item:") for column, kind in kinds.items()}
         return DataFile(str(fields["path"]), size, str(fields["sha256"]), rows, custom, fields.get("names_all") is True)
 
     def read(self, store: Store) -> bytes:

@@ -220,8 +220,8 @@ def write_tables(
         if parts:
             table = join_rows(name, parts).combine_chunks()
             del parts  # free memory
-            own = {column for _, file in named for column in file.own_columns}
-            custom = {column.name: str(column.type) for column in table.schema if column.name in own}
+            own = {column: kind for _, file in named for column, kind in file.own_columns.items()}
+            custom = {column: kind for column, kind in own.items() if column in table.schema.names}
             names_all = all(file.names_all for _, file in named)
             order = _order(name, table, ids)
             written[name] = [write_table(store, path(name), name, table, order, custom=custom, names_all=names_all)]

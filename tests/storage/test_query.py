@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import open_results, results_of
 from depthrate.storage.commits.commit import commit_trials
-from depthrate.storage.files.parquet import feature_bytes, open_parquet
+from depthrate.storage.files.parquet import DataFile, feature_bytes, open_parquet
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.query.features import read_layer
@@ -281,6 +281,17 @@ def test_a_new_column_is_null_in_older_files(store: Store) -> None:
     commit_own_column(store, "a3", None)
     rows = results_of(store).sql("select distinct trial_id, mine from metrics order by all").fetchall()
     assert rows == [("a2", 2.5), ("a3", None), ("t1", None)]
+
+
+def test_lists_of_a_task_are_read_after_a_compaction(store: Store) -> None:
+    for attempt in ("a1", "a2"):
+        commit_own_column(store, attempt, [1.0, 2.5])
+    compact(store, grace_s=0)
+    (path,) = store.list("manifest")
+    for manifest in (store.read(path), store.read(path).replace(b"list<item:", b"list<element:")):
+        kinds = [DataFile.from_fields(entry).own_columns for entry in json.loads(manifest)["files"]["metrics"]]
+        assert kinds == [{"mine": "list<item: double>"}], "earlier versions wrote element for item"
+    assert results_of(store).sql("select mine from metrics").fetchall() == [([1.0, 2.5],)] * 2
 
 
 def test_own_columns_stand_beside_the_standard_ones(store: Store) -> None:
