@@ -10,7 +10,12 @@ NAMES = sorted(file.relative_to(SHIPPED).with_suffix("").as_posix() for file in 
 PAPERS = [name for name in NAMES if name.startswith("papers/")]
 RATES = [name for name in PAPERS if name.count("/") == 1]
 """Of P1, whose rows share their settings; a folder below papers is another paper's."""
-QUICK = ("papers/lowrank/figure2-top",)
+QUICK = (
+    "papers/lowrank/figure2-top",
+    "papers/pfc/figure4b-descent",
+    "papers/pfc/theorem4",
+    *(f"papers/words/words-theorem{number}" for number in (1,)),
+)
 """Minutes on two cores at the paper's own settings."""
 REDUCED = ("-small", "-medium")
 """Ends of the names of those that are not at a paper's own size."""

@@ -59,7 +59,8 @@ class UnconstrainedProblem:
 def solve(problem: UnconstrainedProblem, loss: str, generator: np.random.Generator) -> ExactSolution:
     """Return the optimum of a problem with loss mse or ce, the better result of two starts: ridge regression and a random one.
 
-    The problem is not convex. In all cases tried, both starts reached the same objective.
+    The problem is not convex, and a random start can end in a local minimum. Of ten draws at P3's setting, the better start
+    reached the lowest minimum that eight others found in all for lambda = 0.02, 0.1 and 0.2, and in nine for 0.05.
     """
     ridge_KD = _ridge(problem, problem.target_ND)
     scale = max(float(ridge_KD.std()), 1.0)

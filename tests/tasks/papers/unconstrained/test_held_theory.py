@@ -101,3 +101,25 @@ def test_blocks_are_one_block_with_a_share_of_the_proximity(blocks):
     np.testing.assert_allclose(layers, line, atol=2e-4)
     if blocks > 1:  # with the printed lambda it is another model
         assert abs(optimum(problem(x, classes, decay, proximity)).objective / found.objective - 1) > 1e-3
+
+
+def test_at_large_lambda_features_take_one_gradient_step_from_their_input():
+    """Theorem 4, expanded in 1 / lambda: W is ridge regression on X, H = X + (Y - X W^T) W / lambda, and PFC1(H) < PFC1(X)."""
+    x, proximity = gaussian(3), 1e5
+    given = problem(x, proximity=proximity)
+    w = np.linalg.solve(x.T @ x + 100 * given.weight_decay * np.eye(20), x.T @ given.targets_NK).T
+    change = (given.targets_NK - x @ w.T) @ w
+    found = optimum(given)
+    np.testing.assert_allclose(
+        found.h_ND - x, change / proximity, rtol=1e-3, atol=1e-3 * np.abs(change).max() / proximity
+    )
+
+    def nc1(h):
+        classes = h.reshape(5, 100, 20)
+        means = classes.mean(1)
+        return classes.var(1).sum() / means.var(0).sum() / 5
+
+    assert (nc1(found.h_ND) / nc1(x) - 1) * proximity == pytest.approx(
+        (nc1(x + change / 1e6) / nc1(x) - 1) * 1e6, rel=1e-3
+    )
+    assert nc1(found.h_ND) < nc1(x)

@@ -141,11 +141,13 @@ def test_theorem_1_by_enumeration(small):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("zipf", [0.0, 1.0], ids=["theorem 1", "theorem 2"])
 @pytest.mark.parametrize("small", SMALL.values(), ids=SMALL)
-def test_no_embedding_does_better_than_theorem_1(small):
-    """Minimised over all weights from a random start, the exact objective is the theorem's to 1e-10."""
-    given = setting(**small)
-    found, enumerated = theorem_1(given), Enumerated(given)
+def test_no_embedding_does_better_than_the_theorem(small, zipf):
+    """Minimised over all weights from a random start, the exact objective and the norms are the theorem's."""
+    given = setting(zipf, **small)
+    found, enumerated = predict(given, layer_norm=False), Enumerated(given)
+    assert found.source is (PredictionSource.THEOREM_2 if zipf else PredictionSource.THEOREM_1)
     generator = torch.Generator().manual_seed(1)
     shapes = [(given.vocabulary_size, given.width), (given.sequences, given.sentence_length, given.width)]
     weights = [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]
@@ -167,7 +169,7 @@ def test_no_embedding_does_better_than_theorem_1(small):
     solver.step(closure)
     assert closure().item() == pytest.approx(found.objective, abs=1e-10)
     norms = weights[0].detach().norm(dim=1)
-    assert norms.numpy() == pytest.approx(np.full(len(norms), found.word_norms[0]), rel=1e-5)
+    assert norms.numpy() == pytest.approx(np.tile(found.word_norms, given.concepts), rel=1e-5)
 
 
 @pytest.mark.parametrize("small", SMALL.values(), ids=SMALL)
