@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
+import itertools
 import os
 import sys
 import uuid
@@ -18,19 +21,31 @@ from tests.support.slurm_bench import Bench
 from tests.support.slurm_lab import Lab, missing_programs
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before any import of torch: tests run side by side, and waiting threads spin
+gc.disable()  # until all is imported: little of that is garbage
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):  # hundreds of processes would each compile every module
     sys.dont_write_bytecode = False
 
 LONGEST_FIRST = (
     "orchestrator/executors/test_slurm_scenarios.py",
     "orchestrator/executors/test_executors.py",
-    "orchestrator/search/test_search.py",
-    "orchestrator/executors/test_ray.py",
-    "orchestrator/cli/test_cli.py",
-    "tasks/fits/test_bootstrap_and_profile.py",
+    "tasks/training/engines/test_compiled.py",
+    "orchestrator/executors/test_slurm_submission.py",
+    "tasks/test_option_pairs.py",
+    "orchestrator/executors/test_slurm_controller.py",
+    "orchestrator/executors/test_slurm_campaign.py",
+    "test_atlas.py",
+    "orchestrator/executors/test_slurm_surroundings.py",
+    "orchestrator/cli/commands/test_stand_ins.py",
+    "tasks/native/test_kernels.py",
+    "test_own_page.py",
+    "orchestrator/launch/test_resume.py",
+    "tasks/training/polish/test_stationary.py",
+    "storage/test_chaos.py",
+    "test_docs.py",
     "orchestrator/report/test_report.py",
 )
-"""Files that take a minute or more: a process that began one of them last would keep the others waiting."""
+"""Files that take a minute or more, those that wait for a scheduler between those that compute: a process that began one of
+them last would keep the others waiting."""
 
 
 LANES = ("slow", "ray", "slurm", "s3", "browser", "gpu")
@@ -64,6 +79,13 @@ def pytest_xdist_auto_num_workers() -> int:
     return len(os.sched_getaffinity(0)) + 1
 
 
+def pytest_collection_finish() -> None:
+    """Leave the imported modules to no later garbage collection, of which each would go through all of them."""
+    gc.freeze()
+    atexit.register(gc.unfreeze)  # duckdb calls what is frozen leaked
+    gc.enable()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest files first, and mark what needs a real SLURM or S3."""
@@ -82,21 +104,31 @@ def _parameters(item: pytest.Item) -> list[str]:
     return [] if call is None else [value for value in call.params.values() if isinstance(value, str)]
 
 
+@pytest.fixture(scope="session")
+def states(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for the folders of `clean_environment`."""
+    return tmp_path_factory.mktemp("states")
+
+
+_numbers = itertools.count()
+
+
 @pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def clean_environment(monkeypatch: pytest.MonkeyPatch, states: Path) -> None:
     """Keep the user's own store, and what code that user accepted, out of the tests."""
     monkeypatch.delenv("DEPTHRATE_STORE", raising=False)
-    monkeypatch.setenv("XDG_STATE_HOME", f"{tmp_path}-state")
+    monkeypatch.setenv("XDG_STATE_HOME", str(states / f"{next(_numbers)}"))  # made by what needs it: most tests do not
 
 
 @pytest.fixture(autouse=True)
 def same_draws() -> None:
     """What a test computes without a seed or a context is the same, whichever tests its process has run before."""
-    if "torch" in sys.modules:
+    if torch := sys.modules.get("torch"):
         from depthrate.tasks.training.computing import make_products_reproducible
 
         make_products_reproducible()
-        sys.modules["torch"].manual_seed(0)
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

@@ -107,6 +107,7 @@ NEEDS_TORCH = {
     "tasks/papers/words/training.py",
 }
 FILES = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
+PAPERS = Path("tasks/papers")
 PLACES = {file.relative_to(ROOT).with_suffix("") for file in FILES}
 ROOMS = (  # of the two folders that have no flat module; from the bottom up: a room imports those before it
     "storage/files",
@@ -141,17 +142,22 @@ ROOMS = (  # of the two folders that have no flat module; from the bottom up: a 
 
 
 @functools.cache
-def parsed(path: Path) -> tuple[list[ast.stmt], set[int]]:
+def nodes_of(path: Path) -> list[ast.AST]:
+    """Return every node of a file."""
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
+@functools.cache
+def parsed(path: Path) -> tuple[list[ast.Import | ast.ImportFrom], set[int]]:
     """Return every import of a file, and the ids of those that stand under `if TYPE_CHECKING`."""
-    tree = ast.parse(path.read_text())
-    imported = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    imported = [node for node in nodes_of(path) if isinstance(node, ast.Import | ast.ImportFrom)]
     for_types = {
         id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for node in nodes_of(path)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
         for inner in ast.walk(node)
     }
-    return list(imported), for_types
+    return imported, for_types
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -167,7 +173,7 @@ def named_imports(path: Path, *, types: bool = False) -> Iterator[tuple[str, lis
             continue
         if isinstance(node, ast.Import):
             yield from ((alias.name, []) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert node.level == 0, f"{path}: relative import"
             yield node.module or "", [alias.name for alias in node.names]
 
@@ -188,6 +194,11 @@ def test_imports_point_down_and_libraries_stay_home() -> None:
                 wrong.append(f"{place} imports {module}, whose home is {HOMES[top]}")
             if top == "torch" and place.parts[0] == "tasks" and str(place) not in NEEDS_TORCH:
                 wrong.append(f"{place} imports torch, and what plans read does without")
+        wrong += [
+            f"{place} imports {other}: the papers' tasks are plugins"
+            for other in modules_of(path, types=True)
+            if other.is_relative_to(PAPERS) and not place.is_relative_to(PAPERS)
+        ]
     assert not wrong, "\n".join(wrong)
 
 
@@ -250,23 +261,27 @@ STARTS = re.compile(
 )
 
 
-def process_starts(tree: ast.Module) -> Iterator[str]:
+def process_starts(path: Path) -> Iterator[str]:
     """Yield each name by which a file starts a process, or takes this Python's path to start one by."""
-    in_messages = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
-    for node in ast.walk(tree):
+    nodes = nodes_of(path)
+    in_messages = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in MODULES_THAT_START:
             yield from (alias.name for alias in node.names if STARTS.fullmatch(alias.name))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and STARTS.fullmatch(node.func.attr):
             dotted = ast.unparse(node.func)
-            if dotted.partition(".")[0] in MODULES_THAT_START and STARTS.fullmatch(node.func.attr):
+            if dotted.partition(".")[0] in MODULES_THAT_START:
                 yield dotted
-        if isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.executable" and id(node) not in in_messages:
+        is_python = (
+            isinstance(node, ast.Attribute) and node.attr == "executable" and ast.unparse(node) == "sys.executable"
+        )
+        if is_python and id(node) not in in_messages:
             yield "sys.executable"
 
 
 def test_python_is_started_in_one_place() -> None:
     """So that none of our processes can forget to leave out what lies in the working folder."""
-    found = {path.relative_to(ROOT).as_posix(): set(process_starts(ast.parse(path.read_text()))) for path in FILES}
+    found = {path.relative_to(ROOT).as_posix(): set(process_starts(path)) for path in FILES}
     assert {place: names for place, names in found.items() if names and place not in STARTS_PROGRAMS} == {}
     assert {place for place, names in found.items() if "sys.executable" in names} == {"tasks/python_process.py"}
     assert all(found[place] for place in STARTS_PROGRAMS), "each still starts what is said of it"

@@ -22,11 +22,6 @@ from docs.zero_block_networks import (
 WIDTH, DECAY, PER_CLASS = 64, 0.005, 20
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 def digits(num_classes):
     dataset = load_dataset("digits", None, samples_per_class=PER_CLASS, data_seed=0, normalize="global")
     is_in = dataset.labels_N < num_classes

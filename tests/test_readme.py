@@ -41,12 +41,6 @@ def test_the_sweep_file_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "wd: 75 trials" in printed("plan", "wd.yaml")
 
 
-def test_ci_finds_one_test_command() -> None:
-    commands = [line for block in blocks("bash") for line in block.splitlines()]
-    assert len([command for command in commands if command.startswith("pip install") and "pytest" in command]) == 1
-    assert "depthrate run quickstart" in blocks("bash")[0]
-
-
 def test_sweeps_that_the_prose_runs_exist() -> None:
     pages = [*(ROOT / name for name in ("README.md", "LOG.md", "CONTRIBUTING.md")), *(ROOT / "docs").rglob("*.md")]
     written = {name for page in pages for name in re.findall(r"^name: (\S+)", page.read_text(), re.MULTILINE)}
@@ -70,20 +64,6 @@ def test_sweeps_that_the_prose_runs_exist() -> None:
     assert gone == []
 
 
-def test_the_rates_of_quickstart_are_the_same_wherever_they_are_shown() -> None:
-    printed = dict(re.findall(r"^ (\w+) .*\bdepth\^\S+ +(\d\.\d+ \[[\d., ]+\])", README, re.MULTILINE))
-    assert len(printed) == 4
-    log = next(
-        line for line in (ROOT / "LOG.md").read_text().splitlines() if line.startswith("| quickstart, exponents")
-    )
-    logged = dict(re.findall(r"([\w ]+?) (\d\.\d+ \[[\d., ]+\])", log))
-    assert {name.strip().lower().replace(" ", "_"): value for name, value in logged.items()} == printed
-    latex = re.findall(
-        r"^NC1 .*? \$(\d\.\d+)\$ & \$(\[.*?\])\$", (ROOT / "docs/how-to/analyse.md").read_text(), re.MULTILINE
-    )
-    assert len(latex) == 2 and all(f"{rate} {interval}" in README for rate, interval in latex)
-
-
 def test_each_picture_is_there_for_light_and_dark() -> None:
     pictures = re.findall(r'(?:src|srcset)="([^"]+)"', README)
     light = [picture for picture in pictures if not picture.endswith("-dark.svg")]
@@ -91,9 +71,3 @@ def test_each_picture_is_there_for_light_and_dark() -> None:
     assert sorted(pictures) == sorted([*light, *(f"{picture[:-4]}-dark.svg" for picture in light)])
     for picture in pictures:
         assert (ROOT / picture).read_text().startswith("<?xml"), picture
-
-
-def test_constraints_have_no_hashes_while_what_is_installed_is_editable() -> None:
-    """One line with a hash, and pip refuses `-e .`, which has no single file to hash."""
-    assert "pip install -c constraints.txt -e ." in README
-    assert not [line for line in (ROOT / "constraints.txt").read_text().splitlines() if "--hash" in line]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import yaml
-
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.registry import registered_tasks
 from tests.support.here import TINY
@@ -43,7 +41,7 @@ def bad_parameters() -> Iterator[Row]:
                 given_elsewhere = {"depth": {"grid"}, "seed": {"seeds"}}.get(name, set())
                 content = {key: part for key, part in TINY.items() if key not in given_elsewhere}
                 content["params"] = {**TINY["params"], name: value}
-                yield f"{name} {what}", yaml.safe_dump(content), f"'{name}' is"
+                yield f"{name} {what}", content, f"'{name}' is"
 
 
 def bad_keys() -> Iterator[Row]:

@@ -67,16 +67,6 @@ class OptionPairs:
             missing.discard(pair)
         return rows
 
-    def some_rows(self, count: int) -> Iterator[Row]:
-        """Yield rows of options drawn at random, without an attempt at having all pairs."""
-        pairs, missing = self.pairs, set[Pair]()
-        while count:
-            pair = self._random.choice(pairs)
-            row = self._with_pair(pair)
-            if row is not None:
-                yield self.values(self._filled(row, pair, missing, at_random=True))
-                count -= 1
-
     def values(self, row: Mapping[str, int]) -> Row:
         """Return a row's values for their positions."""
         return {name: self.options[name][position] for name, position in row.items()}
@@ -115,18 +105,15 @@ class OptionPairs:
                     if position != row[name]:
                         yield row | {name: position}
 
-    def _filled(
-        self, row: dict[str, int], pair: Pair, missing: Collection[Pair], *, at_random: bool = False
-    ) -> dict[str, int]:
+    def _filled(self, row: dict[str, int], pair: Pair, missing: Collection[Pair]) -> dict[str, int]:
         """Return the row with other options changed, each to the acceptable value that has most missing pairs with the rest."""
         names = [name for name in self._names if name not in dict(pair)]
         self._random.shuffle(names)
         for name in names:
             positions = list(range(len(self.options[name])))
             self._random.shuffle(positions)
-            if not at_random:
-                gains = [self._gain(row, name, position, missing) for position in range(len(positions))]
-                positions.sort(key=lambda position, gains=gains: -gains[position])  # type: ignore[misc]
+            gains = [self._gain(row, name, position, missing) for position in range(len(positions))]
+            positions.sort(key=lambda position, gains=gains: -gains[position])  # type: ignore[misc]
             for position in positions:
                 if position == row[name] or self._message(row | {name: position}) is None:
                     row = row | {name: position}

@@ -12,11 +12,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow.parquet as pq
 import yaml
+from click.testing import CliRunner
 
 from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.orchestrator.cli.app import app
 from depthrate.storage.files.store import Store
 from tests.support.slurm_lab import Lab, patience
 
@@ -129,8 +132,12 @@ class Bench:
         return [name for name in names if name.startswith(f"depthrate-{self.name}-")]
 
     def status(self) -> dict[str, Any]:
-        """Return what `depthrate status --json` says."""
-        (state,) = json.loads(self.run("status", "--json", self.name))
+        """Return what `depthrate status --json` says, called in this process: no other command is needed as often."""
+        with patch.dict(os.environ, self.all_variables(), clear=True):
+            words = ["status", "--store", str(self.url), "--json", self.name]
+            result = CliRunner().invoke(app, words, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        (state,) = json.loads(result.stdout)
         return dict(state)
 
     def check(self, num_trials: int, most_redone: int | None = None) -> None:

@@ -8,13 +8,11 @@ import json
 import os
 import struct
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from depthrate.orchestrator.analysis.columns import columns_of
 from depthrate.storage.files.data_folder import open_data_folder
@@ -226,24 +224,15 @@ def pairs_of(task: Task, seed: int = 0) -> OptionPairs:
     return OptionPairs(options_of(task), lambda row: refusal_of(task, row), seed=seed)
 
 
-def crashes(task: Task, rows: Iterator[Row] | list[Row]) -> list[str]:
+def crashes(task: Task, rows: list[Row]) -> list[str]:
     """Run rows; return each that crashed with where and how."""
     found = []
     for row in rows:
-        torch.set_num_threads(1)
         try:
             run(task, row)
         except Exception:
             found.append(f"{json.dumps(row)}\n{traceback.format_exc()}")
     return found
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("small_data")
-@pytest.mark.parametrize("name", TASKS)
-def test_some_rows_of_options_run_to_their_end(name):
-    task = registered_task(name)
-    assert not crashes(task, pairs_of(task).some_rows(6 if name == "collapse" else 2))
 
 
 @pytest.mark.slow

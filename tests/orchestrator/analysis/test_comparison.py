@@ -1,5 +1,6 @@
 """`depthrate.compare` returns the results of `depthrate compare`. `run --quiet` prints nothing without problems."""
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -32,19 +33,28 @@ def invoke(*arguments: str, code: int = 0):
     return result
 
 
-@pytest.fixture
-def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    Path("law.py").write_text(LAW)
-    for name, exponent in (("half", 0.5), ("one", 1.0)):
-        Path(f"{name}.yaml").write_text(SWEEP.format(name=name, exponent=exponent))
-        quiet = invoke("run", f"{name}.yaml", "--workers", "1", "--quiet")
-        assert quiet.stdout == "" and quiet.stderr == ""
-    return tmp_path
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two sweeps that were run; tests add others beside them."""
+    folder = tmp_path_factory.mktemp("compared")
+    with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(folder / "state"))
+        Path("law.py").write_text(LAW)
+        for name, exponent in (("half", 0.5), ("one", 1.0)):
+            Path(f"{name}.yaml").write_text(SWEEP.format(name=name, exponent=exponent))
+            quiet = invoke("run", f"{name}.yaml", "--workers", "1", "--quiet")
+            assert quiet.stdout == "" and quiet.stderr == ""
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def ran(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
 
 
 @pytest.mark.slow
-def test_python_says_what_the_command_says(ran: Path) -> None:
+def test_python_says_what_the_command_says() -> None:
     printed = json.loads(invoke("compare", "half", "one", "--json").stdout)
     found = depthrate.compare("half", depthrate.load("one.yaml"))
     (fit,), row = printed["fits"], found.df().iloc[0]
@@ -65,7 +75,7 @@ def test_python_says_what_the_command_says(ran: Path) -> None:
     assert "the same values" in repr(same)
 
 
-def test_groups_of_one_sweep_are_compared_with_the_only_curve_of_the_other(ran: Path) -> None:
+def test_groups_of_one_sweep_are_compared_with_the_only_curve_of_the_other() -> None:
     """Before this, there was nothing to compare where only `by` differed."""
     grouped = SWEEP.format(name="grouped", exponent=0.5).replace("metric: nc1", "metric: nc1, by: [exponent]")
     Path("grouped.yaml").write_text(
@@ -81,7 +91,7 @@ def test_groups_of_one_sweep_are_compared_with_the_only_curve_of_the_other(ran: 
     assert len(depthrate.compare("grouped", "one").df()) == 2
 
 
-def test_sweeps_without_a_common_fit_name_what_each_fits(ran: Path) -> None:
+def test_sweeps_without_a_common_fit_name_what_each_fits() -> None:
     Path("other.yaml").write_text(
         SWEEP.format(name="other", exponent=1.0).replace("metric: nc1", "metric: nc1, x: depth - 1")
     )
@@ -92,18 +102,18 @@ def test_sweeps_without_a_common_fit_name_what_each_fits(ran: Path) -> None:
     assert found.df().empty and "other fits nc1 over depth - 1" in repr(found.fits)
 
 
-def test_quiet_says_what_fails(ran: Path) -> None:
+def test_quiet_says_what_fails() -> None:
     Path("bad.yaml").write_text(SWEEP.format(name="bad", exponent="[0.5]"))
     refused = CliRunner().invoke(app, ["run", "bad.yaml", "--quiet"])
     assert refused.exit_code == 2 and refused.stdout == "" and "exponent" in refused.stderr
 
 
-def test_a_notebook_takes_the_options_of_the_command(ran: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_notebook_takes_the_options_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     depthrate.load("one.yaml").run(rerun=True, stall_minutes=30.0, notify="true", quiet=True)
     assert capsys.readouterr().out == ""
 
 
-def test_two_depths_are_no_rate_in_a_notebook_and_share_none(ran: Path) -> None:
+def test_two_depths_are_no_rate_in_a_notebook_and_share_none() -> None:
     half, one = (depthrate.load(f"{name}.yaml", depth=[2, 3], name=f"{name}-2") for name in ("half", "one"))
     for sweep in (half, one):
         fits = sweep.run(quiet=True, workers=1)

@@ -62,8 +62,10 @@ def everything(folder: Path) -> dict[str, bytes]:
 
 
 def write_sweep(folder: Path, change: Any) -> None:
-    content = change if isinstance(change, str) else yaml.safe_dump(TINY | change)
-    (folder / "bad.yaml").write_bytes(content.encode(errors="surrogatepass"))
+    if not isinstance(change, str):
+        is_whole = {"name", "task", "params"} <= change.keys()
+        change = yaml.safe_dump(change if is_whole else TINY | change)
+    (folder / "bad.yaml").write_bytes(change.encode(errors="surrogatepass"))
 
 
 def assert_refusal(code: int, output: str, piece: str) -> None:

@@ -135,19 +135,15 @@ def test_invalid_features_raise():
 def test_a_probed_module_has_the_rows_of_the_metrics_table(make):
     from depthrate.tasks.data.dataset import DataShape
     from depthrate.tasks.networks.module import ModuleNetwork
-    from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan
+    from depthrate.tasks.training.training_plan import Hyperparameters
+    from tests.support.native_trials import plan_of
 
-    torch.set_num_threads(1)
     arguments = {"depth": 2, "width": 8}
     x = torch.randn(60, 64, generator=torch.Generator().manual_seed(0))
     labels = torch.arange(60) // 6
     data = DataShape(num_samples=60, sample_shape=(1, 8, 8), num_classes=10)
     network = ModuleNetwork(make=make, name="m", arguments=arguments, data=data)
-    plan = TrainingPlan(
-        **{"loss": "ce", "optimizer": "adam", "schedule": "constant", "num_steps": 3, "batch_size": 30, "init": ""},
-        clip_norm=None,
-        dtype=torch.float32,
-    )
+    plan = plan_of(optimizer="adam", schedule="constant", num_steps=3, batch_size=30, init="")
     trainer = FusedTrainer(network, plan, [Hyperparameters(0, 0.01, 0.9, {"hidden": 0.0, "last": 0.0})], x, labels)
     for _ in range(3):
         trainer.step()

@@ -9,7 +9,8 @@ from depthrate.tasks.networks import residual, transformer
 from depthrate.tasks.networks.residual import ResidualNetwork
 from depthrate.tasks.networks.transformer import Transformer
 from depthrate.tasks.training.trainer import FusedTrainer
-from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan
+from depthrate.tasks.training.training_plan import Hyperparameters
+from tests.support.native_trials import plan_of
 
 WIDTH, POSITIONS, PATCH, CLASSES, SAMPLES, DEPTH = 6, 5, 3, 4, 8, 3
 RESIDUAL, TRANSFORMERS = ("rn1", "rn2"), ("t11", "t12", "t21", "t22")
@@ -199,10 +200,7 @@ def test_scores_are_divided_by_the_root_of_the_width(arch):
 def test_the_objective_grows_with_the_scale_of_exactly_the_weights_that_the_paper_regularises(arch, pre_norm):
     """d/ds of (objective - loss) at theta -> s theta, s = 1, is lambda ||theta||^2 where theta counts, and 0 elsewhere."""
     hidden_decay, last_decay, step = 0.3, 0.7, 1e-5
-    plan = TrainingPlan(
-        loss="ce", optimizer="sgd", schedule="constant", num_steps=1, batch_size=None, init="uniform", clip_norm=None,
-        dtype=torch.float64,
-    )  # fmt: skip
+    plan = plan_of(schedule="constant", num_steps=1, dtype=torch.float64)
     decays = {"hidden": hidden_decay, "last": last_decay}
     trial = Hyperparameters(seed=1, lr=0.1, momentum=0.9, weight_decays=decays)
     labels_N = torch.arange(SAMPLES) % CLASSES

@@ -1,4 +1,4 @@
-"""Dense and convolutional residual networks with BatchNorm against plain nn.Modules, fused and alone; layers; schedules."""
+"""Networks with BatchNorm against plain nn.Modules, fused and alone: dense, staged, ResNet20 with an MLP head; schedules."""
 
 import os
 
@@ -16,6 +16,8 @@ from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training.pack_state import random_stream
 from depthrate.tasks.training.parameters import measured_steps, milestone_steps
+from depthrate.tasks.training.step import losses
+from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training_pack import run_training
 from depthrate.tasks.training.training_plan import learning_rate_factor
 from tests.support.training_context import Context, assert_same, ids_of, run_resumed, training_on
@@ -23,6 +25,12 @@ from tests.support.training_context import Context, assert_same, ids_of, run_res
 DENSE = {"arch": "resnet_dense", "depth": 3, "width": 10, "dataset": "mnist"}
 STAGES = "4x4x4*1 6x2x2*2"
 CONV = {"arch": "resnet_conv", "depth": 3, "stages": STAGES, "dataset": "digits"}
+RESNET20 = {"arch": "resnet20_mlp", "depth": 4, "width": 64, "dataset": "cifar10", "loss": "mse"}
+SMALL_RESNET20 = {**RESNET20, "depth": 3, "width": 6}
+
+
+def _pairs(block):
+    return (block.one, block.norm_one), (block.two, block.norm_two)
 
 
 class DenseBlock(nn.Module):
@@ -40,7 +48,10 @@ class PlainDense(nn.Module):
         super().__init__()
         self.first, self.norm = nn.Linear(inputs, width, bias=False), nn.BatchNorm1d(width)
         self.blocks = nn.ModuleList(DenseBlock(width) for _ in range(depth))
-        self.last = nn.Linear(width, classes)
+        self.last, self.head = nn.Linear(width, classes), []
+
+    def pairs(self):
+        return [(self.first, self.norm), *(pair for block in self.blocks for pair in _pairs(block))]
 
     def forward(self, x):
         layers = [self.norm(self.first(x)).relu()]
@@ -71,7 +82,13 @@ class PlainConv(nn.Module):
         self.stages = nn.ModuleList(
             nn.ModuleList(ConvBlock(width) for _ in range(count)) for width, count in zip(channels, blocks, strict=True)
         )
-        self.shape, self.last = shape, nn.Linear(channels[-1], classes)
+        self.shape, self.last, self.head = shape, nn.Linear(channels[-1], classes), []
+
+    def pairs(self):
+        stages = zip(self.leads, self.norms, self.stages, strict=True)
+        return [
+            pair for lead, norm, blocks in stages for pair in ((lead, norm), *(p for b in blocks for p in _pairs(b)))
+        ]
 
     def forward(self, x):
         x = x.view(-1, *self.shape)
@@ -82,38 +99,77 @@ class PlainConv(nn.Module):
         return self.last(x.mean((2, 3))), layers
 
 
+class PaddedBlock(nn.Module):
+    def __init__(self, inputs, outputs, stride):
+        super().__init__()
+        self.one, self.two = (
+            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
+            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
+        )
+        self.norm_one, self.norm_two, self.missing = nn.BatchNorm2d(outputs), nn.BatchNorm2d(outputs), outputs - inputs
+
+    def forward(self, x):
+        out = self.norm_two(self.two(self.norm_one(self.one(x)).relu()))
+        if self.missing:
+            half = self.missing // 2
+            x = torch.cat([p := x.new_zeros(len(x), half, *out.shape[2:]), x[:, :, ::2, ::2], p], 1)
+        return (out + x).relu()
+
+
+class PlainResNet20(nn.Module):
+    """ResNet20 as it is usually written, without the last layer, and a head of linear layers."""
+
+    def __init__(self, shape, depth, last_bias, width=64, classes=10):
+        super().__init__()
+        channels, *self.size = shape
+        self.first, self.norm = nn.Conv2d(channels, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16)
+        sizes = [(16, 16, 1)] * 3 + [(16, 32, 2)] + [(32, 32, 1)] * 2 + [(32, 64, 2)] + [(64, 64, 1)] * 2
+        self.blocks = nn.ModuleList(PaddedBlock(*size) for size in sizes)
+        widths = [64] + [width] * (depth - 1)
+        self.head = nn.ModuleList(nn.Linear(i, width, bias=False) for i in widths[:-1])
+        self.last = nn.Linear(widths[-1], classes, bias=last_bias)
+
+    def pairs(self):
+        return [(self.first, self.norm), *(pair for block in self.blocks for pair in _pairs(block))]
+
+    def forward(self, x):
+        x = self.norm(self.first(x.view(len(x), self.first.in_channels, -1).unflatten(2, self.size))).relu()
+        for block in self.blocks:
+            x = block(x)
+        layers = [x.mean((2, 3))]
+        for layer in self.head:
+            layers.append(layer(layers[-1]).relu())
+        return self.last(layers[-1]), layers
+
+
 def network(shape, **params):
     filled = COLLAPSE.schema.fill(params)
     return COLLAPSE.network(COLLAPSE.read(filled), DataShape(num_samples=40, sample_shape=shape, num_classes=10))
 
 
-def plain_dense():
-    return PlainDense(28 * 28, 10, 3, 10)
-
-
-def plain_conv():
-    return PlainConv((4, 6), (3, 8, 8), (2, 2), (1, 2), 10)
-
-
 def load(plain, parameters, trial):
-    """Copy one trial's parameters into the plain network by their order in the forward pass."""
-    pairs = []
-    if isinstance(plain, PlainDense):
-        pairs = [(plain.first, plain.norm)]
-        pairs += [p for b in plain.blocks for p in ((b.one, b.norm_one), (b.two, b.norm_two))]
-    else:
-        for lead, norm, blocks in zip(plain.leads, plain.norms, plain.stages, strict=True):
-            pairs += [(lead, norm), *(p for b in blocks for p in ((b.one, b.norm_one), (b.two, b.norm_two)))]
-    targets = [t for layer, norm in pairs for t in (layer.weight, norm.weight, norm.bias)]
+    """Copy one trial's parameters into the plain network: both hold them in the order of the forward pass."""
+    targets = [t for layer, norm in plain.pairs() for t in (layer.weight, norm.weight, norm.bias)]
+    targets += [*(layer.weight for layer in plain.head), *plain.last.parameters()]
     with torch.no_grad():
-        for target, values in zip([*targets, *plain.last.parameters()], parameters.values(), strict=True):
+        for target, values in zip(targets, parameters.values(), strict=True):
             target.copy_(values[trial])
-    return pairs[-1][1]
 
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize(
-    ("params", "shape", "make"), [(DENSE, (1, 28, 28), plain_dense), (CONV, (3, 8, 8), plain_conv)]
+    ("params", "shape", "make"),
+    [
+        (DENSE, (1, 28, 28), lambda: PlainDense(28 * 28, 10, 3, 10)),
+        (CONV, (3, 8, 8), lambda: PlainConv((4, 6), (3, 8, 8), (2, 2), (1, 2), 10)),
+        pytest.param(RESNET20, (3, 32, 32), lambda: PlainResNet20((3, 32, 32), 4, False), marks=pytest.mark.slow),
+        pytest.param(
+            {**RESNET20, "loss": "ce", "depth": 5},
+            (1, 28, 28),
+            lambda: PlainResNet20((1, 28, 28), 5, True),
+            marks=pytest.mark.slow,
+        ),
+    ],
 )
 def test_it_is_the_plain_network_in_training_and_in_evaluation(params, shape, make, fused):
     made, trials, dtype = network(shape, **params), 2, torch.float64
@@ -126,21 +182,22 @@ def test_it_is_the_plain_network_in_training_and_in_evaluation(params, shape, ma
     state = initial_state(made.state_specs(), trials, dtype, torch.device("cpu"))
     x = torch.randn(trials, 6, int(np.prod(shape)), generator=torch.Generator().manual_seed(1), dtype=dtype)
     if fused:  # as on a GPU: all trials as groups of channels
-        object.__setattr__(made, "_layers", made._stream)
+        alone, grouped = ("_backbone", "_grouped_backbone") if "resnet20" in params["arch"] else ("_layers", "_stream")
+        object.__setattr__(made, alone, getattr(made, grouped))
     for _ in range(2):  # the second time the running statistics have moved
         logits, state = made.training_logits(parameters, x, state)
     evaluated, features = made.logits(parameters, x, state), list(made.features(parameters, x, state))
     for trial in range(trials):
         plain = make().double()
         assert sum(p.numel() for p in plain.parameters()) == made.num_parameters
-        norm = load(plain, parameters, trial)
+        load(plain, parameters, trial)
         plain.train()
         for _ in range(2):
             expected, _ = plain(x[trial])
         torch.testing.assert_close(logits[trial], expected, rtol=1e-11, atol=1e-11)
-        last_map = made.maps()[-1].name
-        torch.testing.assert_close(state[f"mean_{last_map}"][trial], norm.running_mean, rtol=1e-11, atol=1e-12)
-        torch.testing.assert_close(state[f"var_{last_map}"][trial], norm.running_var, rtol=1e-11, atol=1e-12)
+        running = [values for _, norm in plain.pairs() for values in (norm.running_mean, norm.running_var)]
+        for found, wanted in zip(state.values(), running, strict=True):
+            torch.testing.assert_close(found[trial], wanted, rtol=1e-11, atol=1e-12)
         plain.eval()
         expected, layers = plain(x[trial])
         torch.testing.assert_close(evaluated[trial], expected, rtol=1e-11, atol=1e-11)
@@ -165,6 +222,16 @@ def test_layers_are_the_last_stages_and_the_last_is_the_depth():
     assert [tuple(h.shape) for h in fashion.features(parameters, x, state)] == [(1, 2, 64, 7, 7)] * 5
 
 
+def test_parameters_of_resnet20():
+    """269,722 with its linear layer on 64 features, as is known of the CIFAR form."""
+    assert network((3, 32, 32), **{**RESNET20, "depth": 1, "loss": "ce"}).num_parameters == 269_722
+    assert [layer.width for layer in network((3, 32, 32), **{**RESNET20, "width": 48}).layers()] == [64, 48, 48, 48]
+    free = {"regularise": "head_and_features", "weight_decay_features": 1e-3}
+    for params, expected in ((free, {None, "hidden", "last"}), ({}, {"hidden", "last"})):
+        specs = network((3, 32, 32), **RESNET20, **params).parameter_specs()
+        assert {spec.decay for spec in specs} == expected
+
+
 def images(num_samples=20):
     rng = np.random.default_rng(0)
     return Dataset.from_arrays(rng.normal(size=(num_samples, 1, 8, 8)).astype(np.float32), np.arange(num_samples) % 2)
@@ -179,7 +246,9 @@ def run_on_images(trials, context):
     return list(run_training(training_on(trials, images()), context))
 
 
-@pytest.mark.parametrize("params", [{**DENSE, "dataset": "digits"}, CONV])
+@pytest.mark.parametrize(
+    "params", [{**DENSE, "dataset": "digits"}, CONV, pytest.param(SMALL_RESNET20, marks=pytest.mark.slow)]
+)
 def test_it_resumes_and_is_independent_of_its_pack(params):
     trials = [trial(**params, seed=0), trial(**params, seed=1, lr=0.02, weight_decay=0.1)]
     together = run_on_images(trials, Context(ids_of(trials)))
@@ -187,7 +256,11 @@ def test_it_resumes_and_is_independent_of_its_pack(params):
     assert_same(resumed, together)
     assert_same(run_on_images(trials[:1], Context(ids_of(trials[:1]))), together[:1])
     rows = [row for row in together[0].tables["metrics"] if row["step"] == 4]
-    assert rows[0]["relative_position"] == 0 and rows[-1]["relative_position"] == 1 and rows[-1]["layer"] == 3
+    assert rows[-1]["relative_position"] == 1 and rows[-1]["layer"] == 3
+    if "resnet20" in params["arch"]:
+        assert [row["layer"] for row in rows] == [1, 2, 3] and all(row["rank"] is not None for row in rows)
+        return
+    assert rows[0]["relative_position"] == 0
     for row in (rows[0], rows[-1]):
         for name in ("nc1", "nc1_pinv", "pfc2", "ncc_accuracy"):
             assert row[f"{name}_geodesic"] == pytest.approx(row[name], rel=1e-9)
@@ -211,6 +284,7 @@ def test_epochs_say_when_it_is_measured_and_when_the_rate_falls():
 @pytest.mark.parametrize(
     ("name", "own", "layers"),
     [("cifar10_batch1", {"arch": "resnet_conv", "depth": 3, "stages": "8x16x16*1 8x8x8*2"}, [1, 2, 3]),
+     pytest.param("cifar10_batch1", {**SMALL_RESNET20, "loss": "ce"}, [1, 2, 3], marks=pytest.mark.slow),
      ("mnist", {"arch": "resnet_dense", "depth": 2, "width": 16}, [0, 1, 2])],
 )  # fmt: skip
 def test_it_trains_on_images(name, own, layers):
@@ -220,7 +294,7 @@ def test_it_trains_on_images(name, own, layers):
         check_dataset(name, source)
     except (DatasetError, AttributeError):
         pytest.skip(f"DEPTHRATE_DATA is not set, or holds no {name}")
-    params = trial(**own, dataset=name, samples_per_class=2, steps=25, batch_size=10, features="none")
+    params = trial(**{**own, "dataset": name}, samples_per_class=2, steps=25, batch_size=10, features="none")
     COLLAPSE.check_trial(params)
     (result,) = COLLAPSE.run([params], Context(ids_of([params]), data=source))
     first, last = result.tables["curves"][0], result.tables["curves"][-1]
@@ -247,6 +321,10 @@ def test_it_trains_on_images(name, own, layers):
             {**DENSE, "measure_epochs": 2, "steps": None, "epochs": 3, "measure_steps": [1]},
             "measure_epochs is 2 and measure",
         ),
+        ({"arch": "rn1", "depth": 3, "regularise": "head_and_features"}, "'rn1' has no backbone"),
+        ({**SMALL_RESNET20, "weight_decay_features": 0.1}, "leave it null if regularise is 'all'"),
+        ({**SMALL_RESNET20, "regularise": "head_and_features"}, "weight_decay_features is"),
+        ({**SMALL_RESNET20, "dataset": "imdb"}, "'imdb' is text"),
     ],
 )
 def test_bad_input(params, words):
@@ -256,3 +334,29 @@ def test_bad_input(params, words):
 
 def test_maps_of_several_pixels_take_a_batch_of_one():
     COLLAPSE.check_trial(trial(**CONV, batch_size=1))
+
+
+def test_the_features_decay_is_the_gradient_of_their_norm():
+    regularised = {"regularise": "head_and_features", "weight_decay_features": 0.3, "weight_decay": 0.0}
+    params = trial(**SMALL_RESNET20, **regularised, geodesic=False, batch_size=None, dtype="float64")
+    data = images()
+    training = training_on([params], data)
+    x, labels = torch.tensor(data.x_NI).double(), torch.tensor(data.labels_N)
+    trainer = FusedTrainer(training.network, training.plan, training.hyperparameters, x, labels)
+    leaves = {name: p.detach().requires_grad_() for name, p in trainer.parameters().items()}
+    made, inputs, running = training.network, x.unsqueeze(0), trainer.untrained
+
+    def gradient(value):
+        return torch.autograd.grad(value, leaves["C_0"])[0]
+
+    def loss_of(logits):
+        return losses(training.plan.loss, logits, labels.unsqueeze(0)).sum()
+
+    def backbone():
+        return made._grouped_backbone(leaves, inputs, running, {}, training=True)
+
+    found = gradient(loss_of(made.training_logits(leaves, inputs, running)[0]))
+    plain = gradient(loss_of(made._output(leaves, backbone())))
+    wanted = plain + gradient(0.3 / 2 * backbone().square().sum())
+    assert not torch.allclose(found, plain)
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)

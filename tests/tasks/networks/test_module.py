@@ -13,20 +13,13 @@ from depthrate.tasks.networks.module_layers import layer_names
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.training.pack_state import random_stream
 from depthrate.tasks.training.trainer import FusedTrainer
-from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan
+from depthrate.tasks.training.training_plan import Hyperparameters
+from tests.support.native_trials import plan_of
 from tests.support.own_models import MLP, Branching, Fails, Mixer, ResNet, WrongClasses
 
 SAMPLES = 60
 TOLERANCE = 1e-5
 """Of parameters after ten steps, where a patch embedding is a grouped convolution in a pack: 3e-8 was measured."""
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def network(make, **arguments):
@@ -41,16 +34,7 @@ def samples():
 
 
 def trainer(made, seeds, optimizer="sgd", batch_size=20):
-    plan = TrainingPlan(
-        loss="ce",
-        optimizer=optimizer,
-        schedule="constant",
-        num_steps=10,
-        batch_size=batch_size,
-        init="",
-        clip_norm=None,
-        dtype=torch.float32,
-    )
+    plan = plan_of(optimizer=optimizer, schedule="constant", num_steps=10, batch_size=batch_size, init="")
     given = [Hyperparameters(seed, 0.05, 0.9, {"hidden": 0.01, "last": 0.02}) for seed in seeds]
     return FusedTrainer(made, plan, given, *samples())
 

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from depthrate.tasks.networks.flat_parameters import initial_parameters, split_parameters
-from depthrate.tasks.networks.residual import ResidualNetwork
 from depthrate.tasks.training.trainer import FusedTrainer
-from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan
+from depthrate.tasks.training.training_plan import Hyperparameters
+from tests.support import native_trials
+from tests.support.native_trials import plan_of
 
 INPUTS, WIDTH, CLASSES, SAMPLES, TRIALS = 5, 7, 4, 9, 3
 SHAPES = [(linear, pre, depth) for linear in (1, 2) for pre in (False, True) for depth in (1, 2, 5)]
@@ -17,15 +18,8 @@ every_shape = pytest.mark.parametrize(("linear_layers", "pre_norm", "depth"), SH
 
 
 def network_of(linear_layers, pre_norm, depth, last_bias=True):
-    return ResidualNetwork(
-        linear_layers=linear_layers,
-        pre_norm=pre_norm,
-        depth=depth,
-        width=WIDTH,
-        input_dimensions=INPUTS,
-        num_classes=CLASSES,
-        last_bias=last_bias,
-    )
+    shape = {"inputs": INPUTS, "classes": CLASSES, "depth": depth, "last_bias": last_bias}
+    return native_trials.network_of(WIDTH, linear_layers=linear_layers, pre_norm=pre_norm, **shape)
 
 
 def random_parameters(network, trials=TRIALS, seed=0):
@@ -103,28 +97,10 @@ def test_depth_counts_the_embedding_and_its_residual_blocks(linear_layers, matri
     assert names.count("W_0") == names.count("W_L") == 1 and len(names) == len(set(names))
 
 
-@every_shape
-def test_all_weights_but_the_embedding_are_regularised(linear_layers, pre_norm, depth):
-    decays = {spec.name: spec.decay for spec in network_of(linear_layers, pre_norm, depth).parameter_specs()}
-    assert {name for name, decay in decays.items() if decay is None} == {
-        name for name in decays if name.startswith("b_") or name == "W_0"
-    }
-    assert [name for name, decay in decays.items() if decay == "last"] == ["W_L"]
-
-
 @pytest.mark.parametrize("loss", ["ce", "mse"])
 @every_shape
 def test_objective_is_loss_plus_half_lambda_squares(linear_layers, pre_norm, depth, loss):
-    plan = TrainingPlan(
-        loss=loss,
-        optimizer="sgd",
-        schedule="constant",
-        num_steps=1,
-        batch_size=None,
-        init="uniform",
-        clip_norm=None,
-        dtype=torch.float64,
-    )
+    plan = plan_of(loss=loss, schedule="constant", num_steps=1, dtype=torch.float64)
     trials = [
         Hyperparameters(seed=s, lr=0.1, momentum=0.9, weight_decays={"hidden": 0.3 * s, "last": 0.7}) for s in (1, 2)
     ]
@@ -154,9 +130,7 @@ def data_term(loss, outputs_NK, labels_N):
     [("uniform", 1 / math.sqrt(3), False), ("normal", 1.0, True), ("he", math.sqrt(2), True)],
 )
 def test_initial_weights_have_their_variance(init, std_times_root_fan_in, zero_biases):
-    network = ResidualNetwork(
-        linear_layers=1, pre_norm=False, depth=2, width=100, input_dimensions=400, num_classes=50, last_bias=True
-    )
+    network = native_trials.network_of(100, depth=2, inputs=400, classes=50)
     specs = network.parameter_specs()
     theta_P = initial_parameters(specs, init, torch.Generator().manual_seed(0), torch.float64)
     parameters = split_parameters(theta_P.unsqueeze(0), specs)

@@ -8,7 +8,8 @@ import torch
 
 from depthrate.tasks.networks.transformer import Transformer, cut_into_patches
 from depthrate.tasks.training.trainer import FusedTrainer
-from depthrate.tasks.training.training_plan import EVALUATION_ROWS, Hyperparameters, TrainingPlan
+from depthrate.tasks.training.training_plan import EVALUATION_ROWS, Hyperparameters
+from tests.support.native_trials import plan_of
 
 PATCH, POSITIONS, VOCABULARY, WIDTH, CLASSES, SAMPLES, TRIALS = 3, 4, 11, 7, 3, 6, 3
 ARCHITECTURES = [(x, y, pre) for x in (1, 2) for y in (1, 2) for pre in (False, True)]
@@ -164,28 +165,8 @@ def test_depth_counts_blocks_of_attention_and_mlp(attention_layers, mlp_layers, 
     assert len({spec.name for spec in specs}) == len(specs)
 
 
-@on_patches_and_tokens
-@every_architecture
-def test_all_weights_but_the_embeddings_are_regularised(attention_layers, mlp_layers, pre_norm, is_text):
-    network = network_of(attention_layers, mlp_layers, pre_norm, is_text=is_text)
-    decays = {spec.name: spec.decay for spec in network.parameter_specs()}
-    assert {name for name, decay in decays.items() if decay is None} == {
-        name for name in decays if name.startswith("b_") or name in ("W_e", "W_p")
-    }
-    assert [name for name, decay in decays.items() if decay == "last"] == ["W_L"]
-
-
 def trainer_of(network, seeds, is_text, dtype=torch.float64, optimizer="sgd", num_samples=SAMPLES):
-    plan = TrainingPlan(
-        loss="ce",
-        optimizer=optimizer,
-        schedule="constant",
-        num_steps=20,
-        batch_size=None,
-        init="uniform",
-        clip_norm=None,
-        dtype=dtype,
-    )
+    plan = plan_of(optimizer=optimizer, schedule="constant", num_steps=20, dtype=dtype)
     trials = [
         Hyperparameters(seed=s, lr=0.01 * (s + 1), momentum=0.9, weight_decays={"hidden": 0.3 * s, "last": 0.7})
         for s in seeds
@@ -217,7 +198,6 @@ def test_objective_is_cross_entropy_plus_half_lambda_squares(attention_layers, m
 @every_architecture
 @pytest.mark.slow
 def test_fused_is_alone_bitwise(attention_layers, mlp_layers, pre_norm, is_text, optimizer):
-    torch.set_num_threads(1)
     network = network_of(attention_layers, mlp_layers, pre_norm, is_text=is_text)
     fused = trainer_of(network, [0, 1, 2], is_text, torch.float32, optimizer)
     alone = [trainer_of(network, [seed], is_text, torch.float32, optimizer) for seed in (0, 1, 2)]

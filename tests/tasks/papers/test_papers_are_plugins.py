@@ -1,8 +1,7 @@
-"""The papers' tasks are plugins: the core imports none of them, and runs where they are not installed."""
+"""The papers' tasks are plugins: the core runs without them. `tests/test_architecture.py` checks what it imports."""
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import subprocess
@@ -13,27 +12,7 @@ import pytest
 import yaml
 
 from tests.support.here import TINY
-from tests.support.packages import FOLDERS, ROOT, install_copy
-
-PAPERS = "depthrate.tasks.papers"
-
-
-def imports_of(path: Path) -> set[str]:
-    """Return the modules that a file imports anywhere, for types too."""
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
-
-
-def test_the_core_imports_no_task_of_a_paper() -> None:
-    files = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
-    core = [path for path in files if ROOT / "tasks/papers" not in path.parents]
-    assert len(files) - len(core) > 20
-    assert not [path for path in core if any(name.startswith(PAPERS) for name in imports_of(path))]
+from tests.support.packages import install_copy
 
 
 @pytest.mark.slow

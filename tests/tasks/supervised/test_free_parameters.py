@@ -15,11 +15,6 @@ from tests.support.training_context import Context, assert_same, ids_of
 STEPS = 15
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 def params_of(**changes):
     base = {"arch": "rn1", "depth": 3, "width": 8, "samples_per_class": 3, "steps": STEPS, "lr": 0.05}
     return COLLAPSE.schema.fill({**base, **changes})

@@ -15,12 +15,6 @@ from depthrate.tasks.supervised.theory import (
 )
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Matrices this small are multiplied fastest by one thread, above all on a busy machine."""
-    torch.set_num_threads(1)
-
-
 def limit(loss="ce", num_classes=10, width=64, weight_decay_last=0.005, last_bias=True):
     return gufm_limit(
         loss, num_classes=num_classes, width=width, weight_decay_last=weight_decay_last, last_bias=last_bias

@@ -28,7 +28,6 @@ def as_bits(value):
 @pytest.mark.parametrize("samples", [[6] * 4, [5, 1, 9, 30]], ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_together_is_alone_however_many_at_once(shape, samples, monkeypatch):
-    torch.set_num_threads(1)
     rng = np.random.default_rng(0)
     labels_N = np.repeat(np.arange(len(samples)), samples)
     data = Dataset.from_arrays(rng.normal(size=(len(labels_N), 19)).astype(shape.get("dtype", "float32")), labels_N)

@@ -1,5 +1,6 @@
 """Learning rates computed for many steps together are bitwise equal to rates computed step by step."""
 
+import functools
 import math
 
 import pytest
@@ -7,14 +8,13 @@ import torch
 
 from depthrate.tasks.training import learning_rates
 from depthrate.tasks.training.learning_rates import Rates
-from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan, learning_rate_factor
+from depthrate.tasks.training.training_plan import Hyperparameters, learning_rate_factor
+from tests.support import native_trials
 
 TRIALS = [Hyperparameters(seed=0, lr=lr, momentum=0.9, weight_decays={}) for lr in (0.3, 0.01, 1 / 3)]
 
 
-def plan_of(**changes):
-    base = {"loss": "ce", "batch_size": None, "init": "uniform", "clip_norm": None, "num_steps": 50}
-    return TrainingPlan(**{**base, "optimizer": "sgd", "schedule": "cosine", "dtype": torch.float32, **changes})
+plan_of = functools.partial(native_trials.plan_of, num_steps=50)
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 1024])

@@ -1,6 +1,7 @@
 """Fused training: T trials together are T trials alone, to the last bit."""
 
 import dataclasses
+import functools
 import gc
 import io
 import math
@@ -14,42 +15,16 @@ from depthrate.tasks.networks.network import NO_STATE
 from depthrate.tasks.networks.residual import ResidualNetwork
 from depthrate.tasks.training.pack_state import random_stream
 from depthrate.tasks.training.trainer import FusedTrainer
-from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan, learning_rate_factor
+from depthrate.tasks.training.training_plan import Hyperparameters, learning_rate_factor
+from tests.support import native_trials
 
 INPUTS, CLASSES, SAMPLES = 11, 5, 43
 OPTIMIZERS = ["sgd", "adam", "adamw", "rmsprop"]
 BATCHES = [None, 8]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
-def network_of(width=19, depth=3, linear_layers=1, pre_norm=False):
-    return ResidualNetwork(
-        linear_layers=linear_layers,
-        pre_norm=pre_norm,
-        depth=depth,
-        width=width,
-        input_dimensions=INPUTS,
-        num_classes=CLASSES,
-        last_bias=True,
-    )
-
-
-def plan_of(**changes):
-    plan = TrainingPlan(
-        loss="ce",
-        optimizer="sgd",
-        schedule="constant",
-        num_steps=60,
-        batch_size=None,
-        init="uniform",
-        clip_norm=None,
-        dtype=torch.float32,
-    )
-    return dataclasses.replace(plan, **changes)
+plan_of = functools.partial(native_trials.plan_of, schedule="constant")
+network_of = functools.partial(native_trials.network_of, 19, inputs=INPUTS, classes=CLASSES)
 
 
 def trial(seed, **changes):
@@ -141,7 +116,8 @@ def test_a_pack_follows_torch_optim(optimizer, schedule):
     [(19, 3, 1, False), (64, 2, 1, True), (33, 3, 2, False), (7, 1, 2, True)],
 )
 def test_a_pack_equals_its_trials_alone_bitwise(optimizer, batch_size, width, depth, linear_layers, pre_norm):
-    network = network_of(width, depth, linear_layers, pre_norm)
+    shape = {"depth": depth, "linear_layers": linear_layers, "pre_norm": pre_norm}
+    network = native_trials.network_of(width, inputs=INPUTS, classes=CLASSES, **shape)
     plan = plan_of(optimizer=optimizer, batch_size=batch_size, schedule="cosine")
     trials = [trial(seed) for seed in range(5)]
     together_TP = trained(plan, trials, network=network)

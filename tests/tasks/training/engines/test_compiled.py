@@ -12,7 +12,6 @@ import torch
 
 from depthrate.tasks.interface import Engine, Interrupted
 from depthrate.tasks.networks.mlp import Mlp
-from depthrate.tasks.networks.residual import ResidualNetwork
 from depthrate.tasks.networks.transformer import Transformer
 from depthrate.tasks.private_cache import private_cache
 from depthrate.tasks.supervised.task import COLLAPSE
@@ -24,23 +23,12 @@ from depthrate.tasks.training.engines.step_program import StepProgram
 from depthrate.tasks.training.pack_state import Steps
 from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training import NetworkTraining
-from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan
+from tests.support.native_trials import network_of, plan_of, trials_of
 from tests.support.training_context import Context, assert_same, ids_of
 
 INPUTS, CLASSES, SAMPLES, TRIALS = 12, 5, 43, 5
-PLAN = TrainingPlan(
-    loss="ce",
-    optimizer="sgd",
-    schedule="cosine",
-    num_steps=60,
-    batch_size=None,
-    init="uniform",
-    clip_norm=None,
-    dtype=torch.float32,
-)
-RESIDUAL = ResidualNetwork(
-    linear_layers=1, pre_norm=False, depth=2, width=9, input_dimensions=INPUTS, num_classes=CLASSES, last_bias=True
-)
+PLAN = plan_of()
+RESIDUAL = network_of(9, depth=2, inputs=INPUTS, classes=CLASSES)
 PATCHES = Transformer(
     attention_layers=1,
     mlp_layers=2,
@@ -60,11 +48,6 @@ TOLERANCE = {torch.float32: 2e-6, torch.float64: 2e-14}
 """Largest difference of a weight between the engines after ten steps at small rates."""
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(autouse=True, scope="module")
 def cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
@@ -74,15 +57,6 @@ def cache(tmp_path_factory):
 
 def never():
     return False
-
-
-def trials_of(count=TRIALS):
-    return [
-        Hyperparameters(
-            seed, 0.02 / (1 + seed), 0.9 - 0.1 * seed, {"hidden": 0.005 * (1 + seed), "last": 0.01 / (1 + seed)}
-        )
-        for seed in range(count)
-    ]
 
 
 def trainer_of(network, plan, trials):
@@ -122,20 +96,21 @@ def test_what_is_compiled_needs_no_compiler_and_a_corrupt_file_is_compiled_again
     ("network", "changes"),
     [
         (RESIDUAL, {}),
-        (RESIDUAL, {"batch_size": 8, "optimizer": "adam", "loss": "mse", "clip_norm": 0.5}),
         (RESIDUAL, {"dtype": torch.float64, "clip_norm": 0.1, "batch_size": 16}),
-        (dataclasses.replace(RESIDUAL, linear_layers=2, pre_norm=True, width=33, depth=4), {"optimizer": "adam"}),
-        (dataclasses.replace(RESIDUAL, width=64), {"batch_size": 32}),
+        (
+            dataclasses.replace(RESIDUAL, linear_layers=2, pre_norm=True, width=33),
+            {"batch_size": 8, "optimizer": "adam", "loss": "mse", "clip_norm": 0.5},
+        ),
         (PATCHES, {"batch_size": 16}),
         (TEXT, {"loss": "mse", "optimizer": "adam"}),
-        (Mlp(depth=2, width=9, input_dimensions=INPUTS, num_classes=CLASSES, last_bias=True), {}),
+        (Mlp(depth=2, width=64, input_dimensions=INPUTS, num_classes=CLASSES, last_bias=True), {"batch_size": 32}),
     ],
-    ids=["sgd", "adam-mse-batches-clipped", "float64-clipped", "rn2-pre-wide", "even-sizes", "patches", "text", "mlp"],
+    ids=["sgd", "float64-clipped", "rn2-pre-wide-adam-mse-clipped", "patches", "text", "mlp-even-sizes"],
 )
 @pytest.mark.timeout(900)
 def test_a_trial_is_the_same_in_every_pack_and_group_and_nearly_the_same_as_eagerly(network, changes):
     plan = dataclasses.replace(PLAN, **changes)
-    trials = trials_of()
+    trials = trials_of(TRIALS)
     together = trained(network, plan, trials, 25)
     for members in ([0], [4], [3, 1], [2, 0, 4], [4, 3, 2, 1, 0]):
         apart = trained(network, plan, [trials[member] for member in members], 25)
@@ -148,7 +123,7 @@ def test_a_trial_is_the_same_in_every_pack_and_group_and_nearly_the_same_as_eage
 
 @pytest.mark.slow
 def test_trials_that_leave_change_nothing_for_the_others():
-    trials = trials_of()
+    trials = trials_of(TRIALS)
     trials[2] = dataclasses.replace(trials[2], lr=1e30)
     together = trained(RESIDUAL, PLAN, trials, 30)
     trainer = trainer_of(RESIDUAL, PLAN, trials)

@@ -21,11 +21,6 @@ from tests.support.training_context import Context, assert_same, ids_of, run_res
 STEPS, BUDGET = 20, 40
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 def params_of(**changes):
     base = {"arch": "rn1", "depth": 3, "width": 16, "samples_per_class": 3, "steps": STEPS, "lr": 0.05}
     return COLLAPSE.schema.fill({**base, "polish": BUDGET, **changes})

@@ -18,11 +18,6 @@ from depthrate.tasks.training.polish.subgradient import min_subgradient_norm
 from tests.support.training_context import Context, assert_same, ids_of, run_resumed
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 def params_of(**changes):
     base = {"arch": "rn1", "depth": 2, "width": 16, "samples_per_class": 8, "steps": 100, "dtype": "float64"}
     base |= {"train_embedding": False, "polish": 4000, "polish_to": "stationary", "polish_memory": 50}
