@@ -132,29 +132,6 @@ def test_curves_are_in_results_however_they_are_asked_for(store: Store, query: s
     assert "loss" in answer.lower() or "last_lr" in answer.lower() or "'loss'" in answer, answer
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "create table x as select 1",
-        "copy (select * from trials) to '/tmp/depthrate-test.csv'",
-        "attach '/tmp/depthrate-test.db'",
-        "select * from read_csv('/etc/passwd')",
-        "select * from '/etc/passwd'",
-        "set enable_external_access = true",
-        "drop view results",
-        "select 1; select 2",
-        "install httpfs",
-        "pragma database_list",
-        "",
-    ],
-)
-def test_nothing_but_reading(folder: Store, query: str) -> None:
-    commit(folder, "a1", ["t1"])
-    with pytest.raises(QueryError):
-        results_of(folder).sql(query)
-    assert not Path("/tmp/depthrate-test.csv").exists() and not Path("/tmp/depthrate-test.db").exists()
-
-
 def test_python_variables_are_out_of_reach(store: Store) -> None:
     import pandas as pd
 
@@ -394,11 +371,6 @@ def test_a_query_is_ended_at_its_time_and_refused_beyond_its_memory(folder: Stor
     with pytest.raises(QueryError, match=r"exceeds its memory limit .*Raise --memory-gb"):
         results.sql("select list(range) from range(100000000)", memory_gb=0.1)
     assert results.sql("select count(*) from trials", timeout_s=60, memory_gb=0.1).fetchall() == [(1,)]
-
-
-def test_a_curve_that_a_loop_logs_seldom_is_there_beside_one_that_it_logs_always(store: Store) -> None:
-    commit_loop(store, "a1", [{"step": 3, "nc1": 0.5}])
-    assert results_of(store).sql("select last_loss, accuracy, nc1 from results").fetchall() == [(1.0, 0.5, 0.5)]
 
 
 ALL_TYPES = duckdb.sql("select * from test_all_types()").columns

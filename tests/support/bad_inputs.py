@@ -64,6 +64,14 @@ def bad_keys() -> Iterator[Row]:
     for key, values in wrong.items():
         for value in values:
             yield f"{key} {value!r:.30}", {key: value}, key
+    for params, piece in (
+        ({"engine": "eager"}, "'engine' in params is a key of the sweep, not a parameter: move it next to params"),
+        ({"widht": 3}, "unknown parameter 'widht' in params (did you mean 'width'?)"),
+        ({"depth": 2}, "parameter 'depth' is set in grid and in params"),
+        ({"dataset": "stl10"}, "data set 'stl10' not found in"),
+        ({"samples_per_class": 1000}, "the smallest class of 'digits' has 174"),
+    ):
+        yield f"params {params}", {"params": {"arch": "rn1", **params}}, piece
     for key in ("grids_", "Params", "sweep", "", "nmae", "seed", "parameters", "trials"):
         yield f"key {key!r}", {key: {}}, "unknown key"
 
@@ -341,6 +349,9 @@ def _of_launches() -> Iterator[Said]:
             (["quickstart", "--set", "depth"], "expected KEY=VALUE"),
             (["quickstart", "--set", "=3"], "expected KEY=VALUE"),
             (["quickstart", "--set", "depht=3"], "unknown parameter"),
+            (["quickstart", "--set", "optimizer=AdamW"], "did you mean 'adamw'?"),
+            (["quickstart", "--seeds", "5"], "Set a parameter or key of the sweep with --set seeds=VALUE."),
+            (["quickstart", "--worker", "5"], "'--workers'"),
             (["quickstart", "--set", "depth=[1"], "not YAML"),
             (["quickstart", "--set", "name=../x"], "expected at most 100 letters, digits"),
             (["quickstart", "--set", "depth=0"], "'depth'"),
@@ -361,6 +372,11 @@ def _of_launches() -> Iterator[Said]:
 
 def _of_runs() -> Iterator[Said]:
     yield ["run", "."], "is a folder"
+    yield ["run", "quickstart", "--resume"], "No such option '--resume'. depthrate run SWEEP resumes by itself"
+    yield ["run", "quickstart", "--dry-run"], "without starting them: depthrate plan SWEEP"
+    yield ["plan", "quickstart", "--store", "memory://x"], "exists only in this process"
+    yield ["report", "quickstart", "--compare", "x"], "To draw a second sweep in the same figures: --overlay SWEEP"
+    yield ["tasks", "collaps"], "unknown task 'collaps'"
     for words, piece in (
         (["--detach"], "--detach needs"),
         (["--checkpoint-seconds", "-1"], "for '--checkpoint-seconds'"),

@@ -1,11 +1,7 @@
-"""What may stand in place of a store's files (pipes, devices, folders, 10 GB), and what every command makes of it.
-
-python -m tests.support.stand_ins > table.md
-"""
+"""What may stand in place of a store's files (pipes, devices, folders, 10 GB), and what every command makes of it."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import json
@@ -15,10 +11,7 @@ import re
 import shutil
 import signal
 import socket
-import sys
-import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -338,7 +331,6 @@ class Outcome:
     command: str
     what: str
     """as ever, named, refused; or what must not be: silent, hang, memory, traceback."""
-    seconds: float
     detail: str = ""
 
     @property
@@ -383,7 +375,7 @@ class Matrix:
         began = time.process_time()
 
         def outcome(what: str, detail: str = "") -> Outcome:
-            return Outcome(kind, stand_in, name, what, time.process_time() - began, detail)
+            return Outcome(kind, stand_in, name, what, detail)
 
         try:
             with watched() as max_bytes:
@@ -405,31 +397,3 @@ class Matrix:
         return outcome(
             ("refused" if refused else "named") if names_it else "silent" if refused else "as ever", said[-400:]
         )
-
-
-def main() -> None:
-    """Print the table of all. Costly commands meet pipes and 10 GB only."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kinds", nargs="*", help="default: all")
-    parser.add_argument("--stand-ins", nargs="*", default=list(STAND_INS))
-    arguments = parser.parse_args()
-    counts, faults, seconds = Counter[str](), list[Outcome](), 0.0
-    print("| kind | stand-in | as ever | named | refused | faults |\n|---|---|---|---|---|---|")
-    with tempfile.TemporaryDirectory() as folder:
-        matrix = Matrix(make_place(Path(folder)))
-        for stand_in in arguments.stand_ins:
-            names = [name for name in matrix.names if stand_in in ("pipe", "10 GB") or name not in COSTLY]
-            for kind in arguments.kinds or matrix.paths:
-                outcomes = list(matrix.outcomes(kind, stand_in, names))
-                faults += [outcome for outcome in outcomes if outcome.is_fault]
-                whats = Counter("fault" if outcome.is_fault else outcome.what for outcome in outcomes)
-                counts += whats
-                seconds = max([seconds, *(outcome.seconds for outcome in outcomes)])
-                cells = [kind, stand_in, *(whats[what] for what in ("as ever", "named", "refused", "fault"))]
-                print(f"| {' | '.join(map(str, cells))} |", flush=True)
-    print(f"\n{counts.total()} calls, {dict(counts)}, the longest {seconds:.1f} processor s", *faults, sep="\n")
-    sys.exit(bool(faults))
-
-
-if __name__ == "__main__":
-    main()

@@ -510,12 +510,6 @@ def chromium() -> str:
     pytest.skip("no chromium executable found on PATH")
 
 
-@pytest.fixture(scope="module")
-def pages(chromium: str) -> dict[str, str]:
-    """The plain page and the hostile one, with the plotly that draws."""
-    return {"plain": render_report(plain_data()), "hostile": render_report(hostile_data())}
-
-
 def _open(chromium: str, page: str, folder: Path) -> tuple[str, str]:
     """Return the page after its scripts ran, and the browser's log."""
     path = folder / "report.html"
@@ -530,57 +524,46 @@ def _open(chromium: str, page: str, folder: Path) -> tuple[str, str]:
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("kind", ["plain", "hostile"])
-def test_browser_draws_every_figure_without_errors(
-    chromium: str, pages: dict[str, str], tmp_path: Path, kind: str
-) -> None:
-    page = pages[kind]
+@pytest.mark.parametrize("is_hostile", [False, True])
+def test_browser_draws_every_figure_without_errors(chromium: str, tmp_path: Path, is_hostile: bool) -> None:
+    page = hostile_page() if is_hostile else plain_page()
     body, log = _open(chromium, page, tmp_path)
     assert "CONSOLE" not in log
     assert body.count('class="plot-container plotly"') == len(figures(page))
     assert body.count('class="cartesianlayer"') == len(figures(page))
     assert "<img src=" not in body
-    if kind == "hostile":
+    if is_hostile:
         assert "&lt;img src=x onerror=" in re.findall(r'<g class="legend".*?</svg>', body, re.DOTALL)[0]
 
 
-@pytest.fixture(scope="module")
-def clicked(chromium: str, pages: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """The plain page, and the log, after a click on its first button for data and two on a table's third column."""
-    page = re.sub(r'<meta http-equiv="Content-Security-Policy".*?>', "", pages["plain"])
+@pytest.mark.browser
+def test_browser_sorts_the_table_of_trials_and_saves_data_as_csv(chromium: str, tmp_path: Path) -> None:
+    """After a click on the page's first button for data and two on a table's third column."""
+    page = re.sub(r'<meta http-equiv="Content-Security-Policy".*?>', "", plain_page())
     catch = "URL.createObjectURL = (blob) => { blob.text().then((text) => { document.body.dataset.csv = text }); return '#' };"
     save = "document.querySelector('button[data-save=csv]').click()"
     sort = "for (const _ of [1, 2]) document.querySelectorAll('table.sortable th')[2].click()"
     drawn = f"if (window.Plotly) {{ clearInterval(waiting); setTimeout(() => {save}, 500) }}"
     script = f"<script>{sort}; {catch} const waiting = setInterval(() => {{ {drawn} }}, 50)</script>"
-    return _open(chromium, page.replace("</body>", f"{script}</body>"), tmp_path_factory.mktemp("clicked"))
-
-
-@pytest.mark.browser
-def test_browser_sorts_the_table_of_trials(clicked: tuple[str, str]) -> None:
-    table = re.findall(r'<table class="sortable">.*?</table>', clicked[0], re.DOTALL)[0]
+    body, log = _open(chromium, page.replace("</body>", f"{script}</body>"), tmp_path)
+    table = re.findall(r'<table class="sortable">.*?</table>', body, re.DOTALL)[0]
     rows = re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)
     assert 'aria-sort="descending"' in rows[0]
     depths = [int(re.findall(r'data-key="(.*?)"', row)[2]) for row in rows[1:]]
     assert depths == sorted(depths, reverse=True)
-
-
-@pytest.mark.browser
-def test_browser_saves_data_as_csv(clicked: tuple[str, str]) -> None:
-    body, log = clicked
     saved = html.unescape(re.findall(r'data-csv="(.*?)"', body, re.DOTALL)[0])
     assert "CONSOLE" not in log and saved.startswith("trace,name,x,y,z\n")
     assert saved.count("\n") == plot_csv(rate_plots(plain_data().fits)[0]).count("\n")
 
 
 @pytest.fixture(scope="module")
-def window(chromium: str, pages: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def window(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """A browser with the plain page on disk."""
     if (driver := shutil.which("chromedriver")) is None:
         pytest.skip("no chromedriver executable found on PATH")
     with browser(driver, chromium) as opened:
         opened.page = tmp_path_factory.mktemp("window") / "report.html"
-        opened.page.write_text(pages["plain"], encoding="utf-8")
+        opened.page.write_text(plain_page(), encoding="utf-8")
         yield opened
 
 
@@ -621,13 +604,11 @@ def test_a_click_on_a_trial_shows_its_curves_and_attempts(window: Browser) -> No
 
 
 @pytest.mark.browser
-def test_browser_refuses_scripts_and_networks_that_came_in_later(
-    chromium: str, pages: dict[str, str], tmp_path: Path
-) -> None:
+def test_browser_refuses_scripts_and_networks_that_came_in_later(chromium: str, tmp_path: Path) -> None:
     intruder = (
         "<script>document.title = 'taken'</script><img src='https://example.org/x.png' onerror='document.title=1'>"
     )
-    body, log = _open(chromium, pages["plain"].replace("</main>", f"{intruder}</main>"), tmp_path)
+    body, log = _open(chromium, plain_page().replace("</main>", f"{intruder}</main>"), tmp_path)
     assert "<title>quickstart" in body
     assert log.count("Content Security Policy") >= 2
 
@@ -748,7 +729,6 @@ def test_a_depth_without_a_map_of_cosines_is_said_to_have_none() -> None:
     assert "Not shown: depth = 5." in [note for plot in matrix_plots(data) for note in plot.notes], "of five four"
 
 
-@pytest.mark.slow
 # Figures for a paper
 
 
@@ -794,10 +774,10 @@ def test_exported_figures_keep_hostile_text_as_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.browser
-def test_printed_figures_are_not_broken_over_pages(chromium: str, pages: dict[str, str], tmp_path: Path) -> None:
+def test_printed_figures_are_not_broken_over_pages(chromium: str, tmp_path: Path) -> None:
     """A figure that a page break cut in two would leave its caption on the next page, without any picture above."""
     path = tmp_path / "report.html"
-    path.write_text(pages["plain"], encoding="utf-8")
+    path.write_text(plain_page(), encoding="utf-8")
     flags = f"--headless --no-sandbox --disable-gpu --no-first-run --virtual-time-budget=10000 --print-to-pdf={tmp_path}/r.pdf"
     command = [chromium, *flags.split(), f"--user-data-dir={tmp_path / 'profile'}", path.as_uri()]
     subprocess.run(command, capture_output=True, timeout=120, check=True)
