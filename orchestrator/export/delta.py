@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.export.exporter import ExportedSweep, Exporter
 from depthrate.storage.query.results import Results
 
+if TYPE_CHECKING:
+    import duckdb
+
 DELTA_TABLES = ("trials", "metrics", "curves")
-BATCH_ROWS = 50_000
+BATCH_ROWS = 10_000
 """Maximum number of rows in memory."""
 APPLICATION = "depthrate"
 """Name in the commits. With a number, it prevents two exports from one table version from both committing."""
@@ -63,7 +66,7 @@ def write_tables(results: Results, url: str) -> dict[str, TableChange]:
 
 
 def _write_table(results: Results, name: str, url: str) -> TableChange:
-    from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+    from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
     from deltalake.exceptions import CommitFailedError
 
     table = DeltaTable(url) if DeltaTable.is_deltatable(url) else None
@@ -74,18 +77,22 @@ def _write_table(results: Results, name: str, url: str) -> TableChange:
     if is_same_shape and not stale and not new:
         return TableChange(0, 0)
     changed = sorted({trial_id for trial_id, _ in stale | new})
-    options: dict[str, Any] = {"mode": "append", "schema_mode": "merge"}
+    options: dict[str, Any] = {"writer_properties": WriterProperties(max_row_group_size=BATCH_ROWS)}
     if not is_same_shape:  # first version, or the type of a column changed: overwrite
-        options = {"mode": "overwrite", "schema_mode": "overwrite"}
+        options |= {"mode": "overwrite", "schema_mode": "overwrite"}
     elif stale:
-        options = {"mode": "overwrite", "schema_mode": "merge", "predicate": _is_one_of(changed)}
+        options |= {"mode": "overwrite", "schema_mode": "merge", "predicate": _is_one_of(changed)}
+    else:
+        options |= {"mode": "append", "schema_mode": "merge"}
     version = -1 if table is None else table.version()
     commit = CommitProperties(app_transactions=[Transaction(APPLICATION, version + 1)], max_commit_retries=0)
-    rows = results.sql(f"select * from {name}{f' where {_is_one_of(changed)}' if is_same_shape else ''}")
+
+    def write(rows: duckdb.DuckDBPyRelation) -> None:
+        batches = rows.to_arrow_reader(BATCH_ROWS)
+        write_deltalake(url if table is None else table, batches, commit_properties=commit, **options)
+
     try:
-        write_deltalake(
-            url if table is None else table, rows.to_arrow_reader(BATCH_ROWS), commit_properties=commit, **options
-        )
+        results.stream(f"select * from {name}{f' where {_is_one_of(changed)}' if is_same_shape else ''}", write)
     except CommitFailedError as error:
         raise TableConflictError(f"another export changed {url} at the same time ({error}). Export again.") from None
     return TableChange(len({trial_id for trial_id, _ in new}), len({trial_id for trial_id, _ in stale}))

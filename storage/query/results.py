@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger("depthrate")
+T = TypeVar("T")
 
 
 class Results:
@@ -165,14 +166,38 @@ class Results:
         Raises:
             QueryError: The query is invalid, does anything but read the views, or exceeds a limit.
         """
-        require_characters(query)
         if lazy:
+            require_characters(query)
             return self._relation(query, memory_gb=memory_gb)
+        return self.stream(query, duckdb.DuckDBPyRelation.materialize, memory_gb=memory_gb, timeout_s=timeout_s)
+
+    def stream(
+        self,
+        query: str,
+        consume: Callable[[duckdb.DuckDBPyRelation], T],
+        *,
+        memory_gb: float | None = None,
+        timeout_s: float | None = None,
+    ) -> T:
+        """Return the value of a function of the relation, which it may read in batches (.to_arrow_reader()).
+
+        If a file proves corrupt or was replaced meanwhile, the function is called again, with the rows from the first on.
+
+        Args:
+            memory_gb: DuckDB's memory limit in GB. Default: half of the memory.
+            timeout_s: Time limit in seconds. Default: no limit.
+
+        Raises:
+            QueryError: As in `sql`.
+        """
+        require_characters(query)
         for _ in range(MAX_SCANS):
             connection = database(os.getpid(), memory_gb).cursor()
             try:
                 with call_after(timeout_s, connection.interrupt):
-                    return self._relation(query, connection).materialize()
+                    return consume(self._relation(query, connection))
+            except (QueryError, MemoryError):
+                raise
             except duckdb.InterruptException:
                 if timeout_s is None:
                     raise
@@ -188,11 +213,13 @@ class Results:
                     or candidates(error)
                 )
                 raise QueryError(f"{first_line(error).rstrip('.!')}.{hint} Views: {', '.join(VIEWS)}") from None
-            except (pa.ArrowException, OSError, duckdb.Error) as error:
-                failed = first_line(error)
+            except Exception as error:  # also of the function's library, which reports a failed read in its way
+                failure = error
             if not self._rescan(query):
                 break
-        raise QueryError(failed)
+        if isinstance(failure, pa.ArrowException | duckdb.Error | OSError) and getattr(failure, "errno", None) is None:
+            raise QueryError(first_line(failure))
+        raise failure
 
     def features(self, trial_id: str, layer: int) -> tuple[np.ndarray, np.ndarray]:
         """Return (labels [N], features [N, d]) of one trial at one layer.

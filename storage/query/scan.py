@@ -21,8 +21,6 @@ FETCH_BELOW = 4_000_000
 """Size in bytes below which a remote file is fetched in one request, many files in parallel."""
 FETCH_BYTES = 64_000_000
 """Maximum bytes of fetched files in memory."""
-ONCE = {"cache_metadata": False}
-"""Scan option: drop each file's footer (about 200 kB) after reading it, else a scan caches all of them."""
 _FORMAT = ds.ParquetFileFormat(
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
 )
@@ -59,22 +57,25 @@ class TableDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has n
         """Return a scan of the files that can hold rows which pass the filter."""
         files = self._matching(filter)
         fetched = [file for file in files if self.store.uses_requests and file.size < FETCH_BELOW]
-        opened = self._dataset([self._fragment(file) for file in files if file not in fetched])
+        # ahead: one row group (10 MB) of one large file, or several small files
+        ahead = FETCH_BYTES // max([FETCH_BELOW, *(file.size for file in files)])
+        options |= {"cache_metadata": False, "batch_readahead": 1, "fragment_readahead": max(1, ahead)}
+
+        def scan(fragments: list[ds.Fragment]) -> ds.Scanner:
+            dataset = ds.FileSystemDataset(fragments, self.schema, _FORMAT, LocalFileSystem())
+            return dataset.scanner(columns=columns, filter=filter, **options)
+
+        opened = scan([self._fragment(file) for file in files if file not in fetched])
         if not fetched:
-            return opened.scanner(columns=columns, filter=filter, **options | ONCE)
+            return opened
         schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
 
         def batches() -> Iterator[pa.RecordBatch]:
-            yield from opened.scanner(columns=columns, filter=filter, **options | ONCE).to_batches()
+            yield from opened.to_batches()
             for fragments in self._fetch(fetched):
-                yield from (
-                    self._dataset(fragments).scanner(columns=columns, filter=filter, **options | ONCE).to_batches()
-                )
+                yield from scan(fragments).to_batches()
 
         return ds.Scanner.from_batches(until_exit(batches()), schema=schema)
-
-    def _dataset(self, fragments: list[ds.Fragment]) -> ds.FileSystemDataset:
-        return ds.FileSystemDataset(fragments, self.schema, _FORMAT, LocalFileSystem())
 
     def _fragment(self, file: DataFile) -> ds.Fragment:
         filesystem = self.store.files.arrow_filesystem()

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -13,7 +18,7 @@ from depthrate.orchestrator.analysis.open_results import open_results
 from depthrate.orchestrator.cli.commands.what_varies import what_varies
 from depthrate.orchestrator.cli.options import FILE, Number, declared, store_option, wide_option
 from depthrate.orchestrator.console.errors import UsageError
-from depthrate.orchestrator.console.output_file import check_output, output_file
+from depthrate.orchestrator.console.output_file import check_output, is_replaceable, output_file
 from depthrate.orchestrator.console.tables import (
     ANY_WIDTH,
     PlainConsole,
@@ -51,13 +56,38 @@ def format_of(output: Path | None) -> str:
     return "table"
 
 
-def _write_rows(relation: duckdb.DuckDBPyRelation, format: str, stream: IO[Any]) -> None:
+def _write_rows(format: str, stream: IO[Any], relation: duckdb.DuckDBPyRelation) -> None:
+    if stream.tell():  # written before the results proved incomplete
+        stream.seek(0)
+        stream.truncate()
     if format == "table":
         print_table(PlainConsole(file=stream, width=ANY_WIDTH), relation.columns, relation.fetchall())
     elif format == "parquet":
         write_parquet(relation, stream)
     else:
         {"csv": write_csv, "json": write_json}[format](relation, stream)
+
+
+@contextmanager
+def _opened(output: Path | None, *, binary: bool) -> Iterator[IO[Any]]:
+    """Open a file that can be rewritten from its start. Its content becomes the output when the block succeeds."""
+    if output is not None and is_replaceable(output):
+        with output_file(output, binary=binary) as stream:
+            yield stream
+        return
+    mode, options = ("w+b", {}) if binary else ("w+", {"encoding": "utf-8", "newline": ""})
+    standard = nullcontext(sys.stdout.buffer if binary else sys.stdout)
+    with TemporaryFile(mode, **options) as stream:  # type: ignore[call-overload]
+        yield stream
+        stream.seek(0)
+        with standard if output is None else output_file(output, binary=binary) as target:
+            shutil.copyfileobj(stream, target)
+
+
+@contextmanager
+def _limits(timeout_s: float, memory_gb: float | None) -> Iterator[None]:
+    with limited_memory(memory_gb), call_after(timeout_s + QUERY_GRACE_S, _kill, timeout_s):
+        yield
 
 
 def _kill(timeout_s: float) -> None:
@@ -100,16 +130,14 @@ def command(
     results = open_results(store)
     if sweep is not None:
         results = results.for_sweep(sweep)
-    with limited_memory(memory_gb), call_after(timeout_seconds + QUERY_GRACE_S, _kill, timeout_seconds):
-        relation = results.sql(sql, timeout_s=timeout_seconds, memory_gb=memory_gb)
-    is_binary = chosen_format == "parquet"
-    if output is not None:
-        with output_file(output, binary=is_binary) as stream:
-            _write_rows(relation, chosen_format, stream)
-    elif chosen_format == "table":
+    if output is None and chosen_format == "table":
+        with _limits(timeout_seconds, memory_gb):
+            relation = results.sql(sql, timeout_s=timeout_seconds, memory_gb=memory_gb)
         print_rows(make_console(), relation.columns, relation.fetchall(), wide=wide)
     else:
-        _write_rows(relation, chosen_format, sys.stdout.buffer if is_binary else sys.stdout)
+        with _opened(output, binary=chosen_format == "parquet") as stream, _limits(timeout_seconds, memory_gb):
+            write = partial(_write_rows, chosen_format, stream)
+            results.stream(sql, write, timeout_s=timeout_seconds, memory_gb=memory_gb)
     print_warnings(results.problems)
     if (note := what_varies(results, sql)) is not None:
         print_line(f"note: {note}", stderr=True)
