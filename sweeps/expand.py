@@ -15,7 +15,7 @@ from typing import Any
 from depthrate.sweeps.errors import SweepError, check_count, counted, kind_of
 from depthrate.sweeps.expression import Expression, ExpressionError
 from depthrate.sweeps.spec import Grid, SweepSpec
-from depthrate.sweeps.trial import Trial, TrialMaker
+from depthrate.sweeps.trial import Trial, TrialMaker, Trials
 from depthrate.tasks.interface import Task
 from depthrate.tasks.parameters import Filler, Parameter, ParameterError, format_names, format_value, nearest
 
@@ -24,23 +24,24 @@ NO_TRIALS = "the sweep has no trials: exclude drops every combination"
 _RANGES = ("range", "linspace", "logspace")
 
 
-def expand(sweep: SweepSpec, task: Task | None = None) -> list[Trial]:
+def expand(sweep: SweepSpec, task: Task | None = None) -> Trials:
     """Return the distinct trials of a sweep in the order of its axes. A search has no trials in advance.
 
     Raises:
         SweepError: A parameter is unknown, has the wrong type or is set twice, or a derived value cannot be computed.
     """
     if sweep.search is not None:
-        return []
+        return Trials()
     try:
         task = task or sweep.load_task()
         builder, combinations = TrialBuilder(sweep, task), Combinations(sweep, task)
         check_count(combinations.count * len(builder.seeds), sweep.max_trials)
-        built = (builder.build(with_seed(shared, seed)) for shared in combinations for seed in builder.seeds)
-        trials = {trial.trial_id: trial for trial in built if trial is not None}
+        trials = Trials()
+        for combination in combinations:
+            builder.add_seeds(combination, trials)
         if not trials:
             raise SweepError(NO_TRIALS)
-        return list(trials.values())
+        return trials
     except (ParameterError, ExpressionError, SweepError) as error:
         if task is None:
             raise
@@ -86,6 +87,9 @@ class TrialBuilder:
         self._filler = Filler(task.schema, later=self.derived.keys())
         self._formulas = {name: _Formula(expression, task.schema[name]) for name, expression in self.derived.items()}
         self._maker = TrialMaker(task.name, task.version, task.schema, added=task.schema.added_later)
+        depends = any("seed" in part for part in (*self._filters, *(e.names for e in self.derived.values())))
+        self._seed_is_free = not depends and _is_free("seed", task)
+        """Whether nothing else depends on the seed."""
 
     def build(self, combination: Combination) -> Trial | None:
         """Build a trial, or return None if the sweep excludes it.
@@ -101,6 +105,38 @@ class TrialBuilder:
         self._task.complete(params)
         self._task.check_trial(params)
         return self._maker.make(params)
+
+
+    def add_seeds(self, combination: Combination, trials: Trials) -> None:
+        """Add the trials of a combination, one per seed.
+
+        If nothing depends on the seed, only the trials of the first and the last seed are built and checked. The last one
+        must have the id that its template gives.
+
+        Raises:
+            SweepError, ParameterError, ExpressionError: The parameters are invalid.
+        """
+        first, *others = self.seeds
+        if self._seed_is_free and others:
+            built = self.build(with_seed(combination, first))
+            last = self.build(with_seed(combination, others[-1]))
+            seeds = [self._filler.check("seed", seed) for seed in self.seeds]
+            ids = [] if built is None else self._maker.ids(built.params, "seed", seeds)
+            if built is not None and last is not None and ids[-1] == last.trial_id:
+                trials.add(ids, built, "seed", seeds)
+                return
+        for seed in self.seeds:
+            if (trial := self.build(with_seed(combination, seed))) is not None:
+                trials.add([trial.trial_id], trial)
+
+
+def _is_free(name: str, task: Task) -> bool:
+    """Return whether no check of a task and no other parameter can depend on a parameter."""
+    is_checked = type(task).complete is not Task.complete or type(task).check_trial is not Task.check_trial
+    parameter = task.schema.get(name)
+    if parameter is None or parameter.kind != "int" or parameter.added_later or parameter.nullable:
+        return False
+    return parameter.is_random_seed or not is_checked
 
 
 class _Formula:

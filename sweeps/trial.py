@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, overload
 
 from depthrate.tasks.parameters import OncePerObject
 
@@ -61,6 +62,10 @@ class CanonicalWriter:
 
     def write(self, values: Mapping[str, Any]) -> str:
         """Return `canonical_json` of the named entries of `values`."""
+        return "{" + ",".join(filter(None, self.parts(values).values())) + "}"
+
+    def parts(self, values: Mapping[str, Any]) -> Mapping[str, str]:
+        """Return name -> canonical JSON of each named entry with its key, in order. An omitted entry is empty."""
         # Compare by identity: 1, 1.0 and True are equal but have different JSON. Trials of a sweep share their values.
         for name in [name for name, last in self._last.items() if values[name] is not last]:
             value = values[name]
@@ -68,7 +73,7 @@ class CanonicalWriter:
             part = self._keys[name] + (self._once(value) if fixed else canonical_json(value))
             self._parts[name] = "" if part == self._omitted.get(name) else part
             self._last[name] = value if fixed else _NOTHING
-        return "{" + ",".join(filter(None, self._parts.values()) if self._omitted else self._parts.values()) + "}"
+        return self._parts
 
 
 class TrialMaker:
@@ -86,6 +91,19 @@ class TrialMaker:
         """Make a trial with these parameters."""
         identity = f'{{"params":{self._params.write(params)}{self._tail}'
         return Trial(_short_hash(identity), self._task, self._task_version, params)
+
+    def ids(self, params: Mapping[str, Any], name: str, values: Sequence[int]) -> list[str]:
+        """Return the ids of trials that differ in one int parameter, hashing what precedes it once."""
+        parts = [(part_name, part) for part_name, part in self._params.parts(params).items() if part]
+        before = "".join(f"{part}," for part_name, part in parts if part_name < name)
+        after = "".join(f",{part}" for part_name, part in parts if part_name > name)
+        start = hashlib.sha256(f'{{"params":{{{before}{canonical_json(name)}:'.encode())
+        tail, ids = f"{after}}}{self._tail}", []
+        for value in values:
+            identity = start.copy()
+            identity.update(f"{value}{tail}".encode())
+            ids.append(identity.hexdigest()[:16])
+        return ids
 
 
 def varying_parameters(trials: Sequence[Trial]) -> list[str]:
@@ -107,3 +125,82 @@ class Trial:
     task_version: int
     params: Mapping[str, Any]
     """All parameters, typed, with defaults."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Template:
+    """Trials that differ in one parameter."""
+
+    start: int
+    """Index of its first trial."""
+    task: str
+    task_version: int
+    params: Mapping[str, Any]
+    name: str | None = None
+    """Parameter in which they differ, or None for a single trial."""
+    values: Sequence[int] = (0,)
+
+    def trial(self, trial_id: str, value: int) -> Trial:
+        """Make a trial. Its lists are copies, since a task may change them."""
+        params = self.params
+        if self.name is not None:
+            params = {name: [*given] if isinstance(given, list) else given for name, given in params.items()}
+            params[self.name] = value
+        return Trial(trial_id, self.task, self.task_version, params)
+
+
+class Trials(Sequence[Trial]):
+    """Distinct trials, made when they are accessed: a sweep may have a million, which differ little."""
+
+    def __init__(self, trials: Iterable[Trial] = ()):
+        """Start with some trials."""
+        self.ids: list[str] = []
+        """Trial ids, in order."""
+        self._seen: set[str] = set()
+        self._templates: list[_Template] = []
+        for trial in trials:
+            self.add([trial.trial_id], trial)
+
+    def add(self, ids: Sequence[str], first: Trial, name: str | None = None, values: Sequence[int] = (0,)) -> None:
+        """Add trials that differ from the first in one parameter, without those that are contained already."""
+        if not self._seen.isdisjoint(ids) or len(set(ids)) < len(ids):
+            new = {i: value for i, value in zip(ids, values, strict=True) if i not in self._seen}
+            ids, values = list(new), list(new.values())
+        if ids:
+            self._templates.append(
+                _Template(len(self.ids), first.task, first.task_version, first.params, name, values)
+            )
+            self.ids += ids
+            self._seen.update(ids)
+
+    def representatives(self) -> list[Trial]:
+        """Return one trial of each group that differs in the seed alone."""
+        return [template.trial(self.ids[template.start], template.values[0]) for template in self._templates]
+
+    def without(self, ids: Set[str]) -> list[Trial]:
+        """Return the trials without some."""
+        return [self[index] for index, trial_id in enumerate(self.ids) if trial_id not in ids]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @overload
+    def __getitem__(self, index: int) -> Trial: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Trial]: ...
+
+    def __getitem__(self, index: int | slice) -> Trial | list[Trial]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        number = range(len(self))[index]
+        template = self._templates[bisect_right(self._templates, number, key=lambda template: template.start) - 1]
+        return template.trial(self.ids[number], template.values[number - template.start])
+
+    def __iter__(self) -> Iterator[Trial]:
+        for template in self._templates:
+            ids = self.ids[template.start : template.start + len(template.values)]
+            yield from map(template.trial, ids, template.values)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)

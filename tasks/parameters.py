@@ -298,6 +298,14 @@ class Filler:
             filled[name] = copy.copy(filled[name])  # a task may change its list, which must not affect other trials
         return filled
 
+    def check(self, name: str, value: Any) -> Any:
+        """Return a value in its canonical type, checked once per object.
+
+        Raises:
+            ParameterError: The value has the wrong type or is out of range.
+        """
+        return self._checks[name](value)
+
     def _checks_of(self, names: tuple[str, ...]) -> list[tuple[str, OncePerObject[Any]]]:
         """Return the checks in the schema's order, so that errors name the first wrong parameter."""
         for name in names:
