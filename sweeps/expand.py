@@ -106,7 +106,6 @@ class TrialBuilder:
         self._task.check_trial(params)
         return self._maker.make(params)
 
-
     def add_seeds(self, combination: Combination, trials: Trials) -> None:
         """Add the trials of a combination, one per seed.
 

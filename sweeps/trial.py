@@ -167,9 +167,7 @@ class Trials(Sequence[Trial]):
             new = {i: value for i, value in zip(ids, values, strict=True) if i not in self._seen}
             ids, values = list(new), list(new.values())
         if ids:
-            self._templates.append(
-                _Template(len(self.ids), first.task, first.task_version, first.params, name, values)
-            )
+            self._templates.append(_Template(len(self.ids), first.task, first.task_version, first.params, name, values))
             self.ids += ids
             self._seen.update(ids)
 

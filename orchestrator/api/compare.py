@@ -55,7 +55,7 @@ def compare_fits(sweeps: tuple[FoundSweep, FoundSweep], store: Store) -> SweepCo
     return SweepComparison(
         names=names,
         sizes=[len(first.trials), len(second.trials)],
-        num_shared=len({t.trial_id for t in first.trials} & {t.trial_id for t in second.trials}),
+        num_shared=len(set(first.trials.ids) & set(second.trials.ids)),
         parameters=_differing_parameters(first, second),
         pairs=pairs,
         unpaired="" if pairs else unpaired_text(names, curves),

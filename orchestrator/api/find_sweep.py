@@ -129,7 +129,7 @@ def unlisted_launches(store: Store) -> list[LaunchedSpec]:
 
 def _expanded(sweep: SweepSpec, store: Store) -> list[str]:
     checked, _ = _checked(sweep, store)
-    return [trial.trial_id for trial in checked.trials]
+    return checked.trials.ids
 
 
 def _checked(sweep: SweepSpec, store: Store) -> tuple[CheckedSweep, SearchView | None]:

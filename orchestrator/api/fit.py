@@ -70,7 +70,7 @@ def mixtures(checked: CheckedSweep, results: Results) -> tuple[str, ...]:
     """Return warnings that the trials of a sweep mix code versions or engines."""
     sentences = [mixed_code_message(checked, results.snapshot)]
     if checked.trials and checked.task.engine(checked.trials[0].params, Engine.EAGER, "cpu") is not None:
-        trial_ids = [trial.trial_id for trial in checked.trials]
+        trial_ids = checked.trials.ids
         sentences.append(engines_sentence(checked.sweep.name, trial_ids, results))
     return tuple(sentence for sentence in sentences if sentence is not None)
 

@@ -143,7 +143,7 @@ def read_sweep(checked: CheckedSweep, store: Store, results: Results, command: l
     """
     sweep = checked.sweep
     checked, view = with_search(checked, store)
-    state = sweep_status(sweep.name, [trial.trial_id for trial in checked.trials], results.snapshot, store)
+    state = sweep_status(sweep.name, checked.trials.ids, results.snapshot, store)
     results_in_memory = hold_numbers(checked, results)
     curves = fit_curves(results_in_memory, sweep.fit, fitted_trials(checked, view), checked.task)
     return read_report(checked, state, results, curves, command, view, results_in_memory)

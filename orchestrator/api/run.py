@@ -253,7 +253,7 @@ def _conclude(run: _Run, end: LaunchEnd | None) -> RunState:
         view.refresh()
         checked = replace(checked, trials=view.trials())
         run.print(view.summary())
-    num_open = len({trial.trial_id for trial in checked.trials} - snapshot.trial_ids())
+    num_open = len(set(checked.trials.ids) - snapshot.trial_ids())
     is_all = num_open == 0 and (view is None or view.is_over)
     if is_all:
         trials = "the trial is" if len(checked.trials) == 1 else f"all {len(checked.trials)} trials are"
@@ -290,7 +290,7 @@ def _remember(store: Store, checked: CheckedSweep) -> None:
 
 
 def _print_diverged(run: _Run, checked: CheckedSweep, snapshot: Snapshot) -> None:
-    trial_ids = {trial.trial_id for trial in checked.trials}
+    trial_ids = set(checked.trials.ids)
     rows = snapshot.trials.select(["trial_id", "status"]).to_pylist()
     count = sum(row["trial_id"] in trial_ids and row["status"] == "diverged" for row in rows)
     if count:

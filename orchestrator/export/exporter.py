@@ -65,7 +65,7 @@ class ExportedSweep:
     @cached_property
     def results(self) -> Results:
         """Committed results of its trials, for SQL."""
-        trial_ids = [trial.trial_id for trial in self.checked.trials]
+        trial_ids = self.checked.trials.ids
         return results_of(self.store, self.checked.task).only(trial_ids, self.name)
 
     def runs(self) -> list[CommittedRun]:

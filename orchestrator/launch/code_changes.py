@@ -60,7 +60,7 @@ def find_code_mismatch(checked: CheckedSweep, snapshot: Snapshot) -> CodeMismatc
     version = code_hash(checked.task)
     if version is None:
         return None
-    planned = {trial.trial_id for trial in checked.trials}
+    planned = set(checked.trials.ids)
     committed: dict[str, list[str]] = {}
     accepted, num_unknown = set(), 0
     columns = (snapshot.trials[name].to_pylist() for name in ("trial_id", "code_hash"))
@@ -102,7 +102,7 @@ def find_launch_mismatch(plan: Plan, store: Store, submitted: Mapping[str, str |
     if mismatch is None:
         return None
     version, decisions = mismatch.version, plan.snapshot.decisions
-    open_trials = {trial.trial_id for trial in plan.checked.trials} - plan.done
+    open_trials = set(plan.checked.trials.ids) - plan.done
 
     def with_other_code(code: object, trial_ids: Sequence[str]) -> list[str]:
         """Return the pending trials whose code version is not `code`."""
@@ -161,7 +161,7 @@ def resolve_code_change(
         return False
     if not (rerun or options.keep_results) or (rerun and mismatch.in_flight):
         raise CodeChangedError(mismatch_message(mismatch, plan.checked, store, command, "nothing was started"))
-    planned = [trial.trial_id for trial in plan.checked.trials]
+    planned = plan.checked.trials.ids
     others: set[str | None] = {*mismatch.versions, *mismatch.accepted, *([None] if mismatch.num_unknown else [])}
     kind = DecisionKind.RERUN if rerun else DecisionKind.ACCEPT
     counting = {mismatch.version} if rerun else {mismatch.version, None, *others}
@@ -207,7 +207,7 @@ def mismatch_message(
 
 def mixed_code_message(checked: CheckedSweep, snapshot: Snapshot) -> str | None:
     """Describe the code versions of a sweep's committed trials. Return None for fewer than two."""
-    planned = {trial.trial_id for trial in checked.trials}
+    planned = set(checked.trials.ids)
     columns = (snapshot.trials[name].to_pylist() for name in ("trial_id", "code_hash"))
     codes = Counter(code for trial_id, code in zip(*columns, strict=True) if trial_id in planned and code is not None)
     if len(codes) < 2:

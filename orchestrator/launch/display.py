@@ -212,7 +212,7 @@ class JobWatcher:
     """Prints a line whenever the state or the number of committed trials of a supervisor's job has changed."""
 
     def __init__(self, checked: CheckedSweep, store: Store, console: Console):
-        self._trial_ids = {trial.trial_id for trial in checked.trials}
+        self._trial_ids = set(checked.trials.ids)
         self._store, self._console = store, console
         self._cache = SnapshotCache()
         self._shown = ""

@@ -161,7 +161,7 @@ def follow_launch(plan: Plan, store: Store, site: RemoteLauncher, job: LaunchJob
 def write_launch(store: Store, checked: CheckedSweep) -> None:
     """Store the sweep's spec, so that status, fit and report use it for this name."""
     sweep = checked.sweep
-    write_spec(store, sweep.name, sweep.spec_hash(), sweep.spec(), [trial.trial_id for trial in checked.trials])
+    write_spec(store, sweep.name, sweep.spec_hash(), sweep.spec(), checked.trials.ids)
 
 
 def _prepare(plan: Plan, store: Store, executor: Executor, options: LaunchOptions) -> JobOptions:

@@ -17,7 +17,7 @@ from depthrate.sweeps.expand import expand
 from depthrate.sweeps.expression import Expression, ExpressionError
 from depthrate.sweeps.packing import Pack, check_memory, estimated_wall_s, make_pack, pack_trials
 from depthrate.sweeps.spec import SweepSpec, check_figures, check_fits
-from depthrate.sweeps.trial import Trial, canonical_json
+from depthrate.sweeps.trial import Trials, canonical_json
 from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.interface import Task
 
@@ -31,7 +31,7 @@ class CheckedSweep:
 
     sweep: SweepSpec
     task: Task
-    trials: list[Trial]
+    trials: Trials
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,8 @@ def thin_fit_remarks(checked: CheckedSweep) -> Iterator[str]:
     """Yield a remark for each fit whose longest curve has too few distinct x values to test the power law."""
     for request in checked.sweep.fit if checked.sweep.search is None else ():
         expression, curves = Expression(request.x), defaultdict[str, set[float]](set)
-        for trial in checked.trials:
+        has_seed = "seed" in (*expression.names, *request.by)
+        for trial in checked.trials if has_seed else checked.trials.representatives():
             with suppress(ExpressionError):  # x is None or divides by zero: the fit excludes the trial
                 curves[canonical_json([trial.params[name] for name in request.by])].add(
                     expression.evaluate(trial.params)
@@ -119,7 +120,7 @@ def check_data(checked: CheckedSweep, source: DataSource) -> None:
     Raises:
         DatasetError: If some are missing. The message names the folder and how to get them.
     """
-    checked.task.check_data([trial.params for trial in checked.trials], source)
+    checked.task.check_data([trial.params for trial in checked.trials.representatives()], source)
 
 
 def check_contents(plan: Plan, source: DataSource) -> None:
@@ -154,7 +155,7 @@ def make_plan(
     """
     snapshot = take_snapshot(store)
     committed = snapshot.trial_ids()
-    pending = {trial.trial_id: trial for trial in checked.trials if trial.trial_id not in committed}
+    pending = {trial.trial_id: trial for trial in checked.trials.without(committed)}
     in_flight = {}
     for attempt_id, (pack_id, trial_ids) in (submitted or {}).items():
         trials = [pending.pop(trial_id) for trial_id in trial_ids if trial_id in pending]
@@ -173,7 +174,7 @@ def make_plan(
         for pack in packs:  # raises if a pack does not support the requested engine
             engine(pack.trials[0].params, checked.sweep.engine, device)
     packs.sort(key=lambda pack: -estimated_wall_s(pack, checked.task))
-    done = committed & {trial.trial_id for trial in checked.trials}
+    done = committed.intersection(checked.trials.ids)
     num_resumed = sum(pack.pack_id in checkpointed for pack in packs)
     return Plan(checked, snapshot, done, packs, in_flight, _stale(checkpointed, committed), num_resumed)
 

@@ -149,7 +149,7 @@ class Sweep:
         from depthrate.orchestrator.console.tables import counted
 
         checked, _ = self.checked(opened)
-        state = sweep_status(self.name, [t.trial_id for t in checked.trials], take_snapshot(opened), opened)
+        state = sweep_status(self.name, checked.trials.ids, take_snapshot(opened), opened)
         sentence = f"{self.name}: {counted(len(state.states), 'trial')}, {state.trial_hours():.3g} trial-hours"
         errors = "".join(f". {count} failed with: {message}" for message, count in state.errors().most_common(3))
         return Table(sentence + errors, pd.DataFrame([state.counts()]))
@@ -161,7 +161,7 @@ class Sweep:
 
         opened = existing_store(store)
         checked, _ = self.checked(opened)
-        trial_ids = [trial.trial_id for trial in checked.trials]
+        trial_ids = checked.trials.ids
         return store_results(opened, checked.task).only(trial_ids, self.name)
 
     def fit(self, store: StoreUrl = None) -> Table:

@@ -107,7 +107,7 @@ def read_report(
 def hold_numbers(checked: CheckedSweep, results: Results) -> Results:
     """Read the numbers of a sweep's trials into memory, since fits and figures use them many times."""
     requested = [name for request in checked.sweep.fit for name in [request.metric, *names_in(request.where or "true")]]
-    ids = [trial.trial_id for trial in checked.trials]
+    ids = checked.trials.ids
     return results.in_memory(ids, columns_to_skip(checked.task, requested))
 
 

@@ -15,7 +15,7 @@ from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 from depthrate.storage.attempts.searches import Batch, Report, SearchRecords
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.studies import Study, make_studies
-from depthrate.sweeps.trial import Trial
+from depthrate.sweeps.trial import Trial, Trials
 from depthrate.tasks.interface import ResultStatus
 
 
@@ -168,11 +168,11 @@ class SearchView:
         for state in states:
             state.outcomes = [self._outcome(proposal) for proposal in state.proposals]
 
-    def trials(self) -> list[Trial]:
+    def trials(self) -> Trials:
         """Return all trials of the search so far, except pruned ones."""
-        trials = {trial.trial_id: trial for state in self.states for p in state.proposals for trial in p.trials}
-        trials |= {trial.trial_id: trial for state in self.states for trial in state.measured()}
-        return [trial for trial_id, trial in trials.items() if not self._is_pruned(trial_id)]
+        proposed = [trial for state in self.states for p in state.proposals for trial in p.trials]
+        final = [trial for state in self.states for trial in state.measured()]
+        return Trials(trial for trial in (*proposed, *final) if not self._is_pruned(trial.trial_id))
 
     def trials_to_fit(self) -> list[Trial]:
         """Return the trials that fits use."""
@@ -302,6 +302,6 @@ def with_search(checked: CheckedSweep, store: Store) -> tuple[CheckedSweep, Sear
     return replace(checked, trials=view.trials()), view
 
 
-def fitted_trials(checked: CheckedSweep, view: SearchView | None) -> list[Trial]:
+def fitted_trials(checked: CheckedSweep, view: SearchView | None) -> Sequence[Trial]:
     """Return the trials that a sweep's fits use."""
     return checked.trials if view is None else view.trials_to_fit()
