@@ -131,7 +131,10 @@ class TrialBuilder:
 
 def _is_free(name: str, task: Task) -> bool:
     """Return whether no check of a task and no other parameter can depend on a parameter."""
-    is_checked = type(task).complete is not Task.complete or type(task).check_trial is not Task.check_trial
+    is_checked = any(
+        getattr(method, "__func__", None) is not default
+        for method, default in ((task.complete, Task.complete), (task.check_trial, Task.check_trial))
+    )
     parameter = task.schema.get(name)
     if parameter is None or parameter.kind != "int" or parameter.added_later or parameter.nullable:
         return False

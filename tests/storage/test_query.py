@@ -509,6 +509,31 @@ def test_a_lazy_relation_is_read_in_batches(store: Store) -> None:
     assert sum(batch.num_rows for batch in batches) == 4
 
 
+def test_a_stream_starts_again_without_a_file_that_proves_corrupt_and_passes_on_other_errors(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    for attempt in (A, B):
+        commit(store, attempt, [f"{attempt}-t"])
+    results, calls = results_of(store), []
+
+    def read(relation: duckdb.DuckDBPyRelation) -> set[str]:
+        calls.append(0)
+        if len(calls) == 1:
+            path = tmp_path / results.snapshot.files("metrics")[1].path
+            path.write_bytes(path.read_bytes().replace(b"PAR1", b"PAR2"))
+        return {row for batch in relation.to_arrow_reader(1) for row in batch["trial_id"].to_pylist()}
+
+    assert results.stream("select trial_id from metrics", read) == {f"{A}-t"} and len(calls) == 2
+    assert len(results.problems) == 1
+
+    def fail(relation: duckdb.DuckDBPyRelation) -> None:
+        calls.append(1)
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        results.stream("select trial_id from metrics", fail)
+    assert calls == [0, 0, 1]
+
+
 _VALUES = st.one_of(
     st.none(),
     st.booleans(),

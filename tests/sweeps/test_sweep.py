@@ -132,7 +132,60 @@ def test_expansion_is_each_trial_by_the_plain_definition(clips):
                     params["width"] = TASK.schema["width"].check(Expression(derive["width"]).evaluate(params))
                     trial_id = trial_id_of("law", 1, params)
                     expected.setdefault(trial_id, Trial(trial_id, "law", 1, params))
-    assert repr(expand(sweep, TASK)) == repr(list(expected.values()))
+    assert repr(list(expand(sweep, TASK))) == repr(list(expected.values()))
+
+
+def seeded_task(**does):
+    parameters = [
+        Parameter(name="depth", kind="int"),
+        Parameter(name="a_list", kind="list[int]", default=[1]),
+        Parameter(name="seed", kind="int", minimum=0, default=0, is_random_seed=True),
+        Parameter(name="later", kind="int", default=3, added_later=True),
+        Parameter(name="zeta", kind="str", default="%\u00e9{}"),
+    ]
+    return PlainTask(name="law", schema=ParameterSchema(parameters), does=does)
+
+
+def test_trials_of_many_seeds_are_those_of_the_definition_and_few_of_them_are_checked():
+    seen = []
+    task = seeded_task(check_trial=lambda params: seen.append(params["seed"]))
+    trials = expand(sweep_of(grid={"depth": [2, 3], "later": [3, 4]}, seeds=[7, 5, 7, 10**20, 0]), task)
+    expected = []
+    for depth, later in ((2, 3), (2, 4), (3, 3), (3, 4)):
+        for seed in (7, 5, 10**20, 0):
+            params = task.schema.fill({"depth": depth, "later": later, "seed": seed})
+            trial_id = trial_id_of("law", 1, params, task.schema.added_later)
+            expected.append(Trial(trial_id, "law", 1, params))
+    assert list(trials) == expected and [trials[n] for n in range(-16, 0)] == expected and trials[3:9] == expected[3:9]
+    assert trials.ids == [trial.trial_id for trial in expected] and len(trials) == 16
+    assert trials.representatives() == expected[::4] and trials.without(set(trials.ids[1:])) == expected[:1]
+    assert seen == [7, 0] * 4
+    trials[0].params["a_list"].append(2)
+    assert trials[1].params["a_list"] == trials[0].params["a_list"] == [1]
+
+
+@pytest.mark.parametrize(
+    ("does", "spec"),
+    [
+        ({"complete": lambda params: params.update(zeta=str(params["seed"]))}, {}),
+        ({}, {"derive": {"later": "seed + 1"}}),
+        ({}, {"exclude": [{"seed": 1}]}),
+    ],
+    ids=["complete", "derive", "exclude"],
+)
+def test_what_depends_on_the_seed_is_computed_for_every_seed(does, spec):
+    trials = expand(sweep_of(params={"depth": 2}, seeds=4, **spec), seeded_task(**does))
+    for trial in trials:
+        params = dict(trial.params)
+        assert trial.trial_id == trial_id_of("law", 1, params, {"later": 3})
+        assert params["zeta"] == str(params["seed"]) if does else params["seed"] != 1 or "derive" in spec
+        assert params["later"] == (params["seed"] + 1 if "derive" in spec else 3)
+    assert len(trials) == (3 if "exclude" in spec else 4)
+
+
+def test_a_wrong_seed_among_many_is_refused():
+    with pytest.raises(SweepError, match="'seed' is -1, expected an int >= 0"):
+        expand(sweep_of(params={"depth": 2}, seeds=[0, -1, 2]), seeded_task())
 
 
 def test_equal_values_of_another_type_are_checked_on_their_own():
