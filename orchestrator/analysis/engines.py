@@ -6,16 +6,17 @@ from collections import Counter
 from collections.abc import Iterable
 
 from depthrate.storage.attempts.records import records_of_attempts
-from depthrate.storage.query.results import Results
+from depthrate.storage.commits.snapshot import Snapshot
+from depthrate.storage.files.store import Store
 from depthrate.tasks.interface import Engine
 
 
-def engines_sentence(sweep: str, trial_ids: Iterable[str], results: Results) -> str | None:
+def engines_sentence(sweep: str, trial_ids: Iterable[str], store: Store, snapshot: Snapshot) -> str | None:
     """Describe the engines of a sweep's trials if the attempt records name several, else return None."""
-    trials, wanted_ids = results.snapshot.trials, set(trial_ids)
+    trials, wanted_ids = snapshot.trials, set(trial_ids)
     pairs = zip(trials["trial_id"].to_pylist(), trials["attempt_id"].to_pylist(), strict=True)
     attempt_of = {trial_id: attempt_id for trial_id, attempt_id in pairs if trial_id in wanted_ids}
-    records = records_of_attempts(results.store, results.snapshot, set(attempt_of.values()))
+    records = records_of_attempts(store, snapshot, set(attempt_of.values()))
     names = (records.get(attempt_id, {}).get("engine") for attempt_id in attempt_of.values())
     counts = Counter(Engine(name) for name in names if name in set(Engine))
     if len(counts) < 2:

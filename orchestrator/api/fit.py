@@ -6,20 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from depthrate.orchestrator.analysis.engines import engines_sentence
 from depthrate.orchestrator.analysis.fit_curves import fit_curves
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.open_results import results_of
-from depthrate.orchestrator.launch.code_changes import mixed_code_message
+from depthrate.orchestrator.launch.code_changes import mixtures
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, check_filters
 from depthrate.orchestrator.search.search_view import SearchView, fitted_trials
 from depthrate.storage.catalog.fits import write_fits
 from depthrate.storage.commits.source import Problem
 from depthrate.storage.files.store import Store
-from depthrate.storage.query.results import Results
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.spec import SweepSpec, check_fits, fit_request
-from depthrate.tasks.interface import Engine
 
 
 @dataclass(frozen=True)
@@ -57,22 +54,13 @@ def fit_sweep(
         results, checked.sweep.fit if requests is None else requests, fitted_trials(checked, view), checked.task
     )
     rows = [row for curve in curves for row in curve.table_rows(checked.sweep.name)]
-    warnings = list(mixtures(checked, results))
+    warnings = list(mixtures(checked, store, results.snapshot))
     if rows and requests is None:
         try:
             write_fits(store, checked.sweep.name, rows)
         except OSError as error:
             warnings.append(f"fits are not saved: {error}")
     return FitResult(curves, rows, warnings, results.problems)
-
-
-def mixtures(checked: CheckedSweep, results: Results) -> tuple[str, ...]:
-    """Return warnings that the trials of a sweep mix code versions or engines."""
-    sentences = [mixed_code_message(checked, results.snapshot)]
-    if checked.trials and checked.task.engine(checked.trials[0].params, Engine.EAGER, "cpu") is not None:
-        trial_ids = checked.trials.ids
-        sentences.append(engines_sentence(checked.sweep.name, trial_ids, results))
-    return tuple(sentence for sentence in sentences if sentence is not None)
 
 
 def changed_requests(sweep: SweepSpec, changes: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -12,10 +12,10 @@ from pathlib import Path
 from depthrate.orchestrator.analysis.fit_curves import fit_curves
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.find_sweep import find_sweep
-from depthrate.orchestrator.api.fit import mixtures
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.output_file import check_folder, check_output, write_output
 from depthrate.orchestrator.export.latex import export_latex
+from depthrate.orchestrator.launch.code_changes import mixtures
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 from depthrate.orchestrator.monitor.status import sweep_status
 from depthrate.orchestrator.report.drawing.style import DARK, SCREEN, FigureStyle, PaperWidth, StyleName, paper_style
@@ -122,7 +122,9 @@ def write_report(
     if options.figures is not None:
         num_figures = export_figures(all_plots(data), options.figures, options.figure_style())
     latex = () if options.latex is None else tuple(export_latex(data, options.latex))
-    return WrittenReport(len(html.encode()) / 1e6, num_figures, results.problems, latex, mixtures(swept[0], results))
+    return WrittenReport(
+        len(html.encode()) / 1e6, num_figures, results.problems, latex, mixtures(swept[0], store, results.snapshot)
+    )
 
 
 def _title(page: Path) -> str | None:

@@ -21,13 +21,13 @@ from depthrate.orchestrator.api.planning import (
 )
 from depthrate.orchestrator.attempts.retry import error_pattern
 from depthrate.orchestrator.console.errors import UsageError, next_call
-from depthrate.orchestrator.console.fit_table import print_fit_warnings, print_fits
 from depthrate.orchestrator.console.tables import counted, make_console, print_line, print_table, print_warnings
 from depthrate.orchestrator.executors.base import ComputeTarget, Executor, RemoteLauncher
 from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.launch.code_changes import (
     find_code_mismatch,
     mismatch_message,
+    mixtures,
     resolve_code_change,
     unknown_code_message,
 )
@@ -268,12 +268,7 @@ def _conclude(run: _Run, end: LaunchEnd | None) -> RunState:
         _remember(run.store, checked)
         print_table(run.console, *view.table())
     if len(plan.done) + num_open < len(checked.trials) or num_open == 0:
-        from depthrate.orchestrator.api.fit import fit_sweep  # imports scipy and pandas, which many runs do not need
-
-        more = next_call("fit", checked.sweep.name, run.store.url, "--wide")
-        result = fit_sweep(checked, run.store, view)
-        print_fit_warnings(result.warnings)
-        print_fits(run.console, result.curves, more=more)
+        _fit(run, checked, snapshot)
     if not is_all:
         return _report_incomplete(run, end, num_open)
     _remember(run.store, checked)
@@ -281,6 +276,19 @@ def _conclude(run: _Run, end: LaunchEnd | None) -> RunState:
         shutil.rmtree(end.job.folder, ignore_errors=True)
     run.print(f"report: {run.next('report')}")
     return RunState.COMPLETE
+
+
+def _fit(run: _Run, checked: CheckedSweep, snapshot: Snapshot) -> None:
+    """Print the requested fits, and warn if the trials mix code versions or engines."""
+    if not checked.sweep.fit:
+        print_warnings(mixtures(checked, run.store, snapshot))
+        return
+    from depthrate.orchestrator.api.fit import fit_sweep  # imports scipy and duckdb, which many runs do not need
+    from depthrate.orchestrator.console.fit_table import print_fits
+
+    result = fit_sweep(checked, run.store, run.view)
+    print_warnings(result.warnings)
+    print_fits(run.console, result.curves, more=next_call("fit", checked.sweep.name, run.store.url, "--wide"))
 
 
 def _remember(store: Store, checked: CheckedSweep) -> None:

@@ -14,17 +14,11 @@ from depthrate.orchestrator.analysis.preferred_model import (
     local_exponents_text,
     preferred_names,
 )
-from depthrate.orchestrator.console.tables import print_line, print_rows
+from depthrate.orchestrator.console.tables import print_rows
 
 if TYPE_CHECKING:
     from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
     from depthrate.tasks.fits.rate_fit import RateFit
-
-
-def print_fit_warnings(warnings: Sequence[str]) -> None:
-    """Print warnings to stderr."""
-    for text in warnings:
-        print_line(f"warning: {text}", stderr=True)
 
 
 def print_fits(

@@ -161,8 +161,8 @@ def print_line(text: str, *, stderr: bool = False) -> None:
     print(printable(text), file=sys.stderr if stderr else sys.stdout, flush=True)
 
 
-def print_warnings(problems: Sequence[Problem]) -> None:
-    """Print warnings about corrupt and foreign files to stderr."""
+def print_warnings(problems: Sequence[Problem | str]) -> None:
+    """Print warnings, such as those about corrupt and foreign files, to stderr."""
     for problem in problems[:20]:
         print_line(f"warning: {problem}", stderr=True)
     if len(problems) > 20:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from depthrate.orchestrator.analysis.engines import engines_sentence
 from depthrate.orchestrator.attempts.liveness import is_live
 from depthrate.orchestrator.code.diff import changed_files, short_diff
 from depthrate.orchestrator.code.store import code_hash
@@ -24,6 +25,7 @@ from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.files.json_objects import read_with_digest
 from depthrate.storage.files.paths import sweep_of_path
 from depthrate.storage.files.store import Store
+from depthrate.tasks.interface import Engine
 
 
 class CodeChangedError(ValueError):
@@ -205,7 +207,15 @@ def mismatch_message(
     return "\n".join(lines)
 
 
-def mixed_code_message(checked: CheckedSweep, snapshot: Snapshot) -> str | None:
+def mixtures(checked: CheckedSweep, store: Store, snapshot: Snapshot) -> tuple[str, ...]:
+    """Return warnings that the trials of a sweep mix code versions or engines."""
+    sentences = [_mixed_code_message(checked, snapshot)]
+    if checked.trials and checked.task.engine(checked.trials[0].params, Engine.EAGER, "cpu") is not None:
+        sentences.append(engines_sentence(checked.sweep.name, checked.trials.ids, store, snapshot))
+    return tuple(sentence for sentence in sentences if sentence is not None)
+
+
+def _mixed_code_message(checked: CheckedSweep, snapshot: Snapshot) -> str | None:
     """Describe the code versions of a sweep's committed trials. Return None for fewer than two."""
     planned = set(checked.trials.ids)
     columns = (snapshot.trials[name].to_pylist() for name in ("trial_id", "code_hash"))

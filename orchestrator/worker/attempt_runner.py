@@ -33,7 +33,7 @@ from depthrate.storage.files.full import is_full, needed_bytes
 from depthrate.storage.files.paths import DATA_TABLES, checkpoint_path, data_path, table_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.feature_file import FeatureFile
-from depthrate.storage.tables.from_task import layer_parts, pick_columns, task_table
+from depthrate.storage.tables.from_task import layer_parts, pick_columns, skip_pandas, task_table
 from depthrate.storage.tables.schema import TableError
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.tasks.interface import Interrupted, ResultStatus, Tables, Task, TrialResult, has_diverged
@@ -330,6 +330,8 @@ def run_job(job: AttemptSpec, stop: StopFlag, judge: Judge | None = None) -> Att
             except OSError as error:  # of the store, after which the pack is retried
                 raise CommitError(f"{type(error).__name__}: {error}") from error
             attempt.code_hash = code_hash(task)
+            if task.code is None:
+                skip_pandas()
             runner = AttemptRunner(job, task, store, attempt, stop, judge)
             with Heartbeat(runner, output, stop):
                 runner.run()

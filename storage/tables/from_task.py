@@ -3,13 +3,34 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 
 from depthrate.storage.tables.custom_columns import check_names
 from depthrate.storage.tables.schema import FEATURES, Columns, TableError
+
+
+def skip_pandas() -> None:
+    """Keep pyarrow from importing pandas with its first array, which takes a third of the time of importing torch.
+
+    pyarrow tries once. From then on `pa.array` treats a pandas series as a sequence, until a frame is converted. Call it only
+    in processes that run no user code.
+    """
+
+    def refuse(name: str, *_: object) -> None:
+        if name == "pandas":
+            raise ImportError(name)
+
+    finder = SimpleNamespace(find_spec=refuse)
+    sys.meta_path.insert(0, finder)
+    try:
+        pa.array([])
+    finally:
+        sys.meta_path.remove(finder)
 
 
 def task_table(

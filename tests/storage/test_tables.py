@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from dataclasses import asdict
 from typing import Any
@@ -340,3 +342,18 @@ def test_only_missing_parameters_of_the_same_task_and_version_are_filled_in():
 def test_lists_without_a_number_are_lists_of_numbers(values):
     rows = [("law", 1, f"a{index}", {"milestones": value}) for index, value in enumerate(values)]
     assert typed_columns(*rows, added={}) == {"milestones": values}
+
+
+@pytest.mark.slow
+def test_pyarrow_leaves_pandas_alone_until_a_frame_is_asked_for() -> None:
+    code = (
+        "import sys\n"
+        "import pyarrow as pa\n"
+        "from depthrate.storage.tables.from_task import skip_pandas\n"
+        "skip_pandas()\n"
+        "assert pa.array([1.0, None]).null_count == 1 and 'pandas' not in sys.modules\n"
+        "assert pa.table({'a': [1]}).to_pandas()['a'].tolist() == [1]\n"
+        "import pandas as pd\n"
+        "assert pa.array(pd.Series([1.0, float('nan')])).null_count == 1\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

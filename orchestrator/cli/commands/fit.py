@@ -10,7 +10,7 @@ from depthrate.orchestrator.api.find_sweep import find_sweep
 from depthrate.orchestrator.api.fit import changed_requests, fit_sweep
 from depthrate.orchestrator.cli.options import declared, json_option, store_option, sweep_argument, wide_option
 from depthrate.orchestrator.console.errors import UsageError, next_call
-from depthrate.orchestrator.console.fit_table import print_fit_warnings, print_fits
+from depthrate.orchestrator.console.fit_table import print_fits
 from depthrate.orchestrator.console.tables import make_console, print_json, print_warnings
 from depthrate.storage.files.store import existing_store
 from depthrate.sweeps.load import parse_yaml
@@ -41,7 +41,7 @@ def command(sweep: str, store: str | None, json: bool, wide: bool, by: tuple[str
         raise UsageError(f"sweep {name!r} requests no fit. Add one, for example fit: [{{metric: nc1, x: depth}}]")
     result = fit_sweep(checked, opened, view, changed_requests(checked.sweep, changes) if changes else None)
     console = make_console()
-    print_fit_warnings(result.warnings)
+    print_warnings(result.warnings)
     if json:
         print_json(result.rows)
         return

@@ -38,9 +38,7 @@ from depthrate.orchestrator.report.drawing.style import PaperWidth, StyleName
 @click.option("--overlay", help="Second sweep to draw in the same figures.")
 def command(sweep: str, store: str | None, output: Path, **options: Any) -> None:
     written = report_sweep(sweep, store, output, ReportOptions(**options))
-    print_warnings(written.problems)
-    for warning in written.mixtures:
-        print_line(f"warning: {warning}", stderr=True)
+    print_warnings([*written.problems, *written.mixtures])
     aside = not is_replaceable(output)  # the page itself may have been written to stdout
     print_line(f"wrote {output} ({written.megabytes:.1f} MB). Open it in a browser.", stderr=aside)
     if options["figures"]:

@@ -160,6 +160,7 @@ SLOW_TO_IMPORT = {"torch", "ray", "sklearn", "plotly", "matplotlib", "optuna", "
     [
         (["--help"], {"duckdb", "pyarrow", "numpy", "fsspec"}),
         (["plan", "quickstart"], {"duckdb", "pyarrow.compute"}),
+        (["run", "--help"], {"duckdb", "pyarrow.compute", "yaml"}),
         (["status"], {"duckdb", "yaml", "pyarrow.compute", "statistics", "depthrate.tasks.panel"}),
         (["status", "tiny"], {"duckdb", "yaml", "pyarrow.compute"}),
         (["query", "select 1"], {"pyarrow.compute"}),
