@@ -27,6 +27,8 @@ class SnapshotCache:
 
     columns: Sequence[str] = STATE_COLUMNS
     """Columns of the trials table to read."""
+    commit_columns: Sequence[str] = ()
+    """Columns to read of trials that are not compacted, if other ones: reading these small files again takes long."""
     entries: dict[tuple[str, int], Any] = field(default_factory=dict)
     """(Path, bytes) -> the content, or the problem of an invalid file."""
     requested: ListCache = field(default_factory=dict)
@@ -77,7 +79,8 @@ class SnapshotCache:
             reason = "cannot be read as Parquet ({}). Its trials are not visible. Run the sweep again"
             read = self.read(store, some, self._parse_commit, reason)
             commits = [commit for commit in read.values() if isinstance(commit, Commit)]
-            tables = [empty_trials(self.columns), *(commit.trials for commit in commits)]
+            columns = self.commit_columns or self.columns
+            tables = [empty_trials(columns), *(commit.trials for commit in commits)]
             rows, first = pa.concat_tables(tables).combine_chunks(), 0
             for commit in commits:
                 trials = rows.slice(first, commit.trials.num_rows)
@@ -89,7 +92,7 @@ class SnapshotCache:
     def _parse_commit(self, path: str, content: bytes) -> Commit:
         if not path.endswith(".parquet"):
             raise ForeignFile("is not a Parquet file")
-        return parse_commit(path, content, self.columns)
+        return parse_commit(path, content, self.commit_columns or self.columns)
 
 
 def _parse(

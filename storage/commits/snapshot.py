@@ -71,7 +71,8 @@ class Snapshot:
     @cached_property
     def trials(self) -> pa.Table:
         """The rows of the trials table, one per trial."""
-        return pa.concat_tables([empty_trials(self.columns), *(source.trials for source in self.sources)])
+        parts = (source.trials.select(self.columns) for source in self.sources)
+        return pa.concat_tables([empty_trials(self.columns), *parts])
 
     def trial_ids(self) -> set[str]:
         """Return the IDs of all committed trials."""

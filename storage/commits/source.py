@@ -161,7 +161,15 @@ def resolve(
 
 def without_rows(source: VisibleCommit, rows: Set[tuple[str, str]]) -> VisibleCommit:
     """Return a source without some of its (trial, attempt)."""
-    selected = [key not in rows for key in row_keys(source.trials)]
+    return _selected(source, [key not in rows for key in row_keys(source.trials)])
+
+
+def only_trials(source: VisibleCommit, trial_ids: Set[str]) -> VisibleCommit:
+    """Return a source with only some of its trials."""
+    return _selected(source, [trial_id in trial_ids for trial_id in source.trial_ids()])
+
+
+def _selected(source: VisibleCommit, selected: list[bool]) -> VisibleCommit:
     if all(selected):
         return source
     return replace(source, trials=source.trials.filter(pa.array(selected)), is_fully_visible=False)
@@ -185,14 +193,20 @@ def read_commit_of(store: Store, source: VisibleCommit) -> Commit:
 
 def visible_rows(source: VisibleCommit, table: pa.Table) -> pa.Table:
     """Return the visible rows of one of a source's tables."""
+    mask = visible_mask(source, table)
+    return table if mask is None else table.filter(mask)
+
+
+def visible_mask(source: VisibleCommit, table: pa.Table) -> pa.ChunkedArray | None:
+    """Return the mask of the visible rows of one of a source's tables, or None if all are visible."""
     if source.is_fully_visible:
-        return table
+        return None
     import pyarrow.compute as pc
 
     def keys(rows: pa.Table) -> pa.ChunkedArray:
         return pc.binary_join_element_wise(rows["trial_id"], rows["attempt_id"], " ")
 
-    return table.filter(pc.is_in(keys(table), keys(source.trials).combine_chunks()))
+    return pc.is_in(keys(table), keys(source.trials).combine_chunks())
 
 
 def find_corrupt_files(store: Store, named: Sequence[DataFile]) -> list[str]:

@@ -239,8 +239,16 @@ def _require_bounded(parquet: pq.ParquetFile, content: bytes) -> None:
 
 
 def _string_columns(parquet: pq.ParquetFile) -> list[str]:
+    """Return the columns whose strings may be represented many times each: those with a dictionary."""
+    groups = [parquet.metadata.row_group(index) for index in range(parquet.metadata.num_row_groups)]
+    coded = {
+        column.path_in_schema.partition(".")[0]
+        for group in groups
+        for column in (group.column(index) for index in range(group.num_columns))
+        if column.has_dictionary_page
+    }
     kinds = zip(parquet.schema_arrow.names, parquet.schema_arrow.types, strict=True)
-    return [name for name, kind in kinds if pa.types.is_string(kind) or pa.types.is_binary(kind)]
+    return [name for name, kind in kinds if name in coded and (pa.types.is_string(kind) or pa.types.is_binary(kind))]
 
 
 def _decoded_bytes(column: pa.ChunkedArray) -> int:

@@ -27,6 +27,7 @@ from depthrate.storage.files.paths import (
 )
 from depthrate.storage.files.protocol import InvalidFileError
 from depthrate.storage.files.store import Store
+from depthrate.storage.tables.parameters import with_typed_parameters
 from depthrate.storage.tables.schema import ATTEMPTS, as_attempts, concat_rows, empty_trials, row_keys
 from depthrate.storage.tables.states import AttemptState
 
@@ -213,7 +214,8 @@ def write_tables(
     written: dict[str, list[DataFile]] = {}
     if trials.num_rows:
         # first, so that the files of a killed compaction show which trials they hold
-        written["trials"] = [write_table(store, path("trials"), "trials", trials, order)]
+        ordered = with_typed_parameters(trials.take(pa.array(order)))
+        written["trials"] = [write_table(store, path("trials"), "trials", ordered)]
     for name in ("metrics", "curves"):
         named = [(source, file) for source in sources for file in source.files.get(name, ())]
         parts = [rows for source, file in named if (rows := read(store, source, file)).num_rows]

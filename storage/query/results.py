@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import duckdb
@@ -29,11 +30,13 @@ from depthrate.storage.query.features import read_layer
 from depthrate.storage.query.membership import Membership, read_membership, with_sweep
 from depthrate.storage.query.query_limits import database
 from depthrate.storage.query.sql_checks import QueryError, QueryMemoryError, candidates, require_characters
+from depthrate.storage.query.trials_table import TrialsTable
 from depthrate.storage.query.views import (
     VIEWS,
     create_live_view,
     elsewhere_hint,
     is_show_tables,
+    may_name,
     named_views,
     names_sweep,
     read_live,
@@ -41,7 +44,7 @@ from depthrate.storage.query.views import (
     results_view,
 )
 from depthrate.storage.tables.custom_columns import CUSTOM_TYPES, quoted
-from depthrate.storage.tables.parameters import AddedParameters, nothing_added, with_parameter_columns
+from depthrate.storage.tables.parameters import AddedParameters, nothing_added
 from depthrate.storage.tables.schema import ATTEMPTS, FITS, MEASURED_TABLES, TRIALS, Columns, row_keys
 
 if TYPE_CHECKING:
@@ -75,7 +78,7 @@ class Results:
         self._membership: Membership | None = None
         self._in_memory: Mapping[str, pa.Table] = {}
         """Tables queried instead of files."""
-        self._cache = SnapshotCache(columns=TRIALS.names)
+        self._cache = SnapshotCache(commit_columns=TRIALS.names)
         self._has_tags = snapshot is None
         if snapshot is None:
             self.refresh()
@@ -191,11 +194,12 @@ class Results:
             QueryError: As in `sql`.
         """
         require_characters(query)
+        shown = query
         for _ in range(MAX_SCANS):
             connection = database(os.getpid(), memory_gb).cursor()
             try:
                 with call_after(timeout_s, connection.interrupt):
-                    return consume(self._relation(query, connection))
+                    return consume(self._relation(query, connection, shown=shown))
             except (QueryError, MemoryError):
                 raise
             except duckdb.InterruptException:
@@ -207,6 +211,9 @@ class Results:
                 remedy = "Raise --memory-gb (Python: memory_gb), or select less."
                 raise QueryMemoryError(f"query exceeds its memory limit ({first_line(error)}). {remedy}") from None
             except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.DataError) as error:
+                if isinstance(error, duckdb.BinderException) and shown == query:
+                    shown = f"{query} *"  # again with all columns, which the error then lists
+                    continue
                 hint = (
                     renamed_hint(str(error), query, self.column_names(query))
                     or elsewhere_hint(str(error), self.column_names("from trials"))
@@ -264,7 +271,7 @@ class Results:
         Return whether the file was replaced by a compaction or is corrupt.
         """
         names = set(named_views(query))
-        tables = (names & set(DATA_TABLES)) | ({"metrics", "curves"} if "results" in names else set())
+        tables = (names & {"trials", *DATA_TABLES}) | ({"trials", "metrics", "curves"} if "results" in names else set())
         named = [file for table in tables for file in self.snapshot.files(table)]
         previous = self.snapshot
         self.refresh()
@@ -320,33 +327,44 @@ class Results:
 
     def _reset(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
-        self._trials: pa.Table | None = None
+        self._trials: TrialsTable | None = None
         self._membership = None
 
-    def _trials_table(self) -> pa.Table:
-        if self._trials is None:
-            trials = self.snapshot.trials
-            if self._scope is not None:
-                sweep, ids = self._scope
-                trials = trials.filter(pa.array([t in ids for t in trials["trial_id"].to_pylist()], pa.bool_()))
-                trials = with_sweep(trials, pa.array([sweep] * trials.num_rows, pa.string()))
+    def _trials_table(self, query: str) -> pa.Table:
+        """Return the trials with the columns that a query may name."""
+        trials = self._all_trials().read(partial(may_name, query))
+        if self._scope is not None:
+            trials = with_sweep(trials, pa.array([self._scope[0]] * trials.num_rows, pa.string()))
+        if may_name(query, "tags") and "tags" not in map(str.casefold, trials.column_names):  # the name of a parameter
             tags = read_tags(self.store) if self._has_tags else {}
-            ids, tags_type = trials["trial_id"].to_pylist(), pa.list_(pa.string())
+            ids, tags_type = trials["trial_id"].to_pylist() if tags else [], pa.list_(pa.string())
             # pa.array imports pandas
-            of_trial = pa.array([tags.get(t) for t in ids], tags_type) if tags else pa.nulls(len(ids), tags_type)
-            trials = with_parameter_columns(trials, self._added)
-            if "tags" not in map(str.casefold, trials.column_names):  # a parameter with that name takes precedence
-                trials = trials.append_column("tags", of_trial)
-            self._trials = trials
-        return self._trials
+            of_trial = pa.array([tags.get(t) for t in ids], tags_type) if tags else pa.nulls(trials.num_rows, tags_type)
+            trials = trials.append_column("tags", of_trial)
+        return trials
 
     def parameter_names(self) -> list[str]:
         """Return the columns of the view `trials` that are parameters."""
-        return [name for name in self._trials_table().column_names[len(TRIALS) :] if name.casefold() != "tags"]
+        return list(self._all_trials().parameters.values())
+
+    def constant_parameters(self) -> set[str]:
+        """Return those with the same value in all trials, as far as that is known without reading them."""
+        return self._all_trials().constant_parameters
+
+    def _all_trials(self) -> TrialsTable:
+        if self._trials is None:
+            trial_ids = None if self._scope is None else self._scope[1]
+            self._trials = TrialsTable(self.store, self.snapshot.sources, self._added, trial_ids)
+        return self._trials
 
     def _relation(
-        self, query: str, connection: duckdb.DuckDBPyConnection | None = None, memory_gb: float | None = None
+        self,
+        query: str,
+        connection: duckdb.DuckDBPyConnection | None = None,
+        memory_gb: float | None = None,
+        shown: str | None = None,
     ) -> duckdb.DuckDBPyRelation:
+        """Return the relation of a query. The views have the columns that `shown` may name, by default the query."""
         kinds = [statement.type for statement in duckdb.extract_statements(query)]
         if kinds not in ([duckdb.StatementType.SELECT], [duckdb.StatementType.EXPLAIN]):
             raise QueryError("the store is read-only. Pass one SELECT statement.")
@@ -355,7 +373,7 @@ class Results:
         if is_show_tables(query):
             rows = ", ".join(f"('{name}', '{row}')" for name, row in VIEWS.items())
             return connection.sql(f'select * from (values {rows}) as views("view", "one row per")')
-        self._create_views(connection, named_views(query), set(), query)
+        self._create_views(connection, named_views(query), set(), shown or query)
         return connection.sql(query)
 
     def _create_views(
@@ -367,7 +385,7 @@ class Results:
                 continue
             created.add(name)
             if name == "trials":
-                trials = self._trials_table()
+                trials = self._trials_table(query)
                 is_many = self._scope is None and names_sweep(query)
                 connection.register("trials", self.membership().table(trials) if is_many else trials)
             elif name in self._in_memory:

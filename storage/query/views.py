@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Sequence, Set
+from functools import lru_cache
 
 import duckdb
 import pyarrow as pa
@@ -103,8 +104,8 @@ def results_view(
 ) -> str:
     """Return the SQL that creates the view.
 
-    It has the parameters, and the metrics at a trial's last step and last layer, on the training split. Curves are
-    included if the query may name one.
+    It has the metrics at a trial's last step and last layer, on the training split, and what the query may name of the
+    trials' columns and parameters. Curves are included if it may name one.
 
     A curve without a value at that step has its last logged value: a custom loop may log its steps 0 to n - 1 and
     measure after n, or measure nothing. For tasks in `complete` that applies only if no row exists at that step. For
@@ -121,10 +122,10 @@ def results_view(
     curves = [name for name in (*curves, *custom_curves) if not _is_in(name, (*metrics, *_FIRST, *_LAST))]
     hidden = [*always_last, *(name for name in custom_curves if _is_in(name, parameters))]
     columns = [f"t.{name}" for name in _FIRST]
-    columns += [f"t.{quoted(name)} as {_named(name, 'param', taken)}" for name in parameters]
+    columns += [f"t.{quoted(name)} as {_named(name, 'param', taken)}" for name in parameters if may_name(query, name)]
     columns += [f"m.{quoted(name)}" for name in metrics]
     join = ""
-    if _may_name(query, curves):
+    if any(may_name(query, name) for name in curves):
         logged = [quoted(name) for name in curves]
         final_names = [_named(name, "last", hidden) for name in curves]
         metric_terms = [f", m.{name}" if name in also_measured else "" for name in logged]
@@ -137,7 +138,7 @@ def results_view(
             "using (trial_id) group by all) l "
             "on l.trial_id = t.trial_id and l.split = coalesce(m.split, 'train') and t.status = 'ok'"
         )
-    columns += [f"t.{name}" for name in _LAST]
+    columns += [f"t.{name}" for name in _LAST if may_name(query, name)]
     return (
         f"create temp view results as select {', '.join(columns)} from trials t "
         f"left join ({_MEASURED}) m on m.trial_id = t.trial_id {join}"
@@ -165,21 +166,27 @@ def _named(name: str, prefix: str, taken: Sequence[str]) -> str:
     return quoted(f"{prefix}_{name}" if _is_in(name, taken) else name)
 
 
-def _may_name(query: str, columns: Iterable[str]) -> bool:
-    """Return whether a query can refer to one of these columns of `results`, by its name, a star, or the whole row.
+def may_name(query: str, name: str) -> bool:
+    """Return whether a query can refer to this column of `trials` or `results`: by its name, a star, or the whole row.
 
-    If it cannot, the files of the curves need not be opened: DuckDB would read them for the join.
+    Columns to which it cannot refer need not be read, nor the files that only they are in.
     """
-    text = query.lower()
-    by_name = any(name.lower() in text for name in columns)
-    # names of the whole row: the view's and its aliases
-    names = ["results", *re.findall(r"\bresults\s+(?:as\s+)?(\w+)", text)]
+    is_plain = name.isascii() and '"' not in name  # else SQL may write it in another way
+    return not is_plain or name.lower() in query.lower() or _selects_all(query)
+
+
+@lru_cache(maxsize=8)
+def _selects_all(query: str) -> bool:
+    """Return whether a query can refer to columns of `trials` or `results` without their names."""
+    text = re.sub(r"count\s*\(\s*\*\s*\)|distinct\s+from", "", query.lower())
+    # names of the whole row: the views' and their aliases
+    aliases = re.findall(r"\b(?:trials|results)\b[\s)]+(?:as\s+)?\"?(\w+)|(\w+)\"?\s*:\s*(?:trials|results)\b", text)
+    names = {"trials", "results", *(name for pair in aliases for name in pair if name)}
     names_row = any(len(re.findall(rf"\b{name}\b(?!\s*\.)", text)) > 1 for name in names)
-    # `from results` alone selects all columns, and so do describe and summarize
-    selects_all = (
-        "*" in text or "columns" in text or re.search(r"\b(describe|summarize)\b|^(?!.*\bselect\b)", text, re.DOTALL)
-    )
-    return by_name or names_row or bool(selects_all)
+    # `from results` alone selects all columns
+    froms, selects = (len(re.findall(rf"\b{word}\b", text)) for word in ("from", "select"))
+    by_form = re.search(r"\*|columns|\b(describe|summarize|natural|table|pivot|unpivot)\b", text)
+    return names_row or froms > selects or selects == 0 or by_form is not None
 
 
 def read_live(store: Store, committed: Set[str], scope: tuple[str, Set[str]] | None = None) -> list[LivePack]:

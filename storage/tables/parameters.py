@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from depthrate.storage.files.json_objects import parse_object
-from depthrate.storage.tables.schema import TRIALS
+from depthrate.storage.files.json_objects import parse_object, read_object
+from depthrate.storage.files.parquet import UNREADABLE_ERRORS, read_parquet
+
+PARAMETERS_KEY = b"depthrate_parameters"
+"""Key of a compacted trials file's schema metadata: `TypedParameters` as JSON."""
 
 AddedParameters = Callable[[str, int], Mapping[str, Any]]
 """Function (task, version) -> parameter -> its value in earlier trials, of parameters that the task gained later."""
@@ -20,22 +27,86 @@ def nothing_added(task: str, version: int) -> Mapping[str, Any]:
     return {}
 
 
-def with_parameter_columns(trials: pa.Table, added: AddedParameters = nothing_added) -> pa.Table:
-    """Append every parameter as a column.
+@dataclass(frozen=True)
+class TypedParameters:
+    """The parameters of some trials, all with the same ones: values that all share, and columns of the others."""
 
-    A parameter named like a standard column, or like another parameter except for case, becomes param_<name>. A trial
-    from before a task gained a parameter has the value from `added`, else null.
+    constants: dict[str, Any]
+    varying: pa.Table
+
+    @staticmethod
+    def from_columns(columns: Mapping[str, pa.Array]) -> TypedParameters:
+        """Split columns of at least one row."""
+        constants, varying = {}, dict[str, pa.Array]()
+        for name, column in columns.items():
+            values = column.to_pylist()
+            if len(set(map(repr, values))) == 1:
+                constants[name] = values[0]
+            else:
+                varying[name] = column
+        return TypedParameters(constants, pa.Table.from_arrays(list(varying.values()), list(varying)))
+
+    @staticmethod
+    def from_metadata(metadata: Mapping[bytes, bytes] | None, num_rows: int) -> TypedParameters | None:
+        """Return what `with_typed_parameters` stored with a file's trials, or None if it stored nothing."""
+        try:
+            fields = read_object((metadata or {})[PARAMETERS_KEY])
+            varying = read_parquet(base64.b64decode(fields["varying"])) if fields["varying"] else pa.table({})
+            constants = dict(fields["constants"])
+        except UNREADABLE_ERRORS:
+            return None
+        is_typed = all(any(kind.equals(known) for known in _ARROW_AGREES) for kind in varying.schema.types)
+        return TypedParameters(constants, varying) if is_typed and varying.num_rows in (num_rows, 0) else None
+
+    @property
+    def names(self) -> list[str]:
+        """All parameters."""
+        return [*self.constants, *self.varying.column_names]
+
+
+def with_typed_parameters(trials: pa.Table) -> pa.Table:
+    """Return trials with their parameters in the schema's metadata, to be read without parsing the JSON of each.
+
+    Trials of several versions of a task, with different parameters, or with values of several types have none.
     """
-    columns = parameter_columns(_completed(trials, added))
-    taken = {name.casefold() for name in TRIALS.names}  # SQL sees no difference between n and N
-    for name, column in columns.items():
-        column_name = f"param_{name}" if name.casefold() in taken else name
-        taken.add(name.casefold())
-        trials = trials.append_column(column_name, column)
-    return trials
+    texts = trials["params"].to_pylist()
+    firsts = dict(zip(reversed(trials["attempt_id"].to_pylist()), reversed(texts), strict=True))
+    names = {frozenset(parse_object(text)) for text in firsts.values()}  # one attempt's trials have the same parameters
+    versions = set(zip(trials["task"].to_pylist(), trials["task_version"].to_pylist(), strict=True))
+    columns = parsed_by_arrow(texts) if len(names) == len(versions) == 1 else None
+    if columns is None or names != {frozenset(columns)}:
+        return trials
+    typed, sink = TypedParameters.from_columns(columns), io.BytesIO()
+    if typed.varying.num_columns:
+        pq.write_table(typed.varying, sink, compression="zstd")
+    fields = {"constants": typed.constants, "varying": base64.b64encode(sink.getvalue()).decode()}
+    return trials.replace_schema_metadata({PARAMETERS_KEY: json.dumps(fields)})
 
 
-def _completed(trials: pa.Table, added: AddedParameters) -> list[str]:
+def join_values(parts: Sequence[tuple[int, pa.ChunkedArray | None]]) -> pa.ChunkedArray | None:
+    """Return one parameter's values in several parts, or None if only the JSON of all parts tells their common type.
+
+    Args:
+        parts: For each part its number of trials, and their values unless it lacks the parameter.
+    """
+    kinds = {values.type for _, values in parts if values is not None and values.null_count < len(values)}
+    if kinds == {pa.int64(), pa.float64()}:
+        kinds = {pa.float64()}
+    if len(kinds) > 1:
+        return None
+    kind = min(kinds, default=pa.string(), key=str)
+    arrays = [
+        pa.chunked_array([pa.nulls(length, kind)])
+        if values is None or values.null_count == len(values)
+        else values
+        if values.type == kind
+        else values.cast(kind, safe=False)
+        for length, values in parts
+    ]
+    return pa.chunked_array([chunk for array in arrays for chunk in array.chunks], kind)
+
+
+def completed_texts(trials: pa.Table, added: AddedParameters) -> list[str]:
     """Return each trial's JSON object with the parameters that its task gained later."""
     texts: list[str] = trials["params"].to_pylist()
     missing: dict[str, str] = {}  # one attempt's trials have the same parameters
@@ -57,10 +128,10 @@ def parameter_columns(texts: list[str]) -> dict[str, pa.Array]:
 
     Ints and floats together become floats. Values without a common type, or of a type not supported here, become JSON strings.
     """
-    return _parsed_by_arrow(texts) or _parsed_by_python(texts)
+    return parsed_by_arrow(texts) or _parsed_by_python(texts)
 
 
-def _parsed_by_arrow(texts: list[str]) -> dict[str, pa.Array] | None:
+def parsed_by_arrow(texts: list[str]) -> dict[str, pa.Array] | None:
     """Return the columns if Arrow's and Python's readers agree, else None: ten times as fast, and without pandas."""
     if not texts:
         return None

@@ -37,7 +37,7 @@ from depthrate.storage.query.scan import TableDataset
 from depthrate.storage.query.sql_checks import QueryError
 from depthrate.storage.tables.feature_file import FeatureFile
 from depthrate.storage.tables.from_task import layer_parts, task_table
-from depthrate.storage.tables.parameters import _parsed_by_arrow, _parsed_by_python
+from depthrate.storage.tables.parameters import _parsed_by_python, parsed_by_arrow
 from depthrate.storage.tables.schema import TableError
 from tests.support.s3_server import S3Server
 from tests.support.tests_rows import A, B, C, commit
@@ -556,7 +556,7 @@ _VALUES = st.one_of(
 @pytest.mark.slow
 def test_parameters_read_by_arrow_are_those_read_by_python(rows: list[dict[str, Any]]) -> None:
     texts = [json.dumps(row) for row in rows] * (1000 // len(rows) + 1)
-    fast, plain = _parsed_by_arrow(texts), _parsed_by_python(texts)
+    fast, plain = parsed_by_arrow(texts), _parsed_by_python(texts)
     if fast is not None:
         assert fast.keys() == plain.keys()
         for name, column in fast.items():
@@ -569,7 +569,7 @@ def test_usual_parameters_are_read_by_arrow() -> None:
         {"depth": n, "lr": 0.1 * n, "arch": "rn1", "batch_size": None, "measure_steps": [], "b": True}
         for n in range(1000)
     ]
-    columns = _parsed_by_arrow([json.dumps(row) for row in rows])
+    columns = parsed_by_arrow([json.dumps(row) for row in rows])
     assert columns is not None
     assert columns["depth"].type == pa.int64() and columns["lr"].to_pylist() == [0.1 * n for n in range(1000)]
     assert columns["batch_size"].null_count == 1000 and columns["measure_steps"].to_pylist()[0] == []

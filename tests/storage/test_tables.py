@@ -15,6 +15,7 @@ import pytest
 from depthrate.orchestrator.analysis.columns import builtin_columns, columns_of
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.storage.commits.commit import commit_trials
+from depthrate.storage.commits.source import VisibleCommit
 from depthrate.storage.files.parquet import DataFile
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
@@ -22,10 +23,10 @@ from depthrate.storage.maintenance.repair import repair
 from depthrate.storage.maintenance.verify import verify
 from depthrate.storage.query.results import Results
 from depthrate.storage.query.sql_checks import QueryError, check_expression
+from depthrate.storage.query.trials_table import TrialsTable
 from depthrate.storage.tables import custom_columns as own_columns_module
 from depthrate.storage.tables.custom_columns import claim_columns, custom_columns
 from depthrate.storage.tables.from_task import task_table
-from depthrate.storage.tables.parameters import with_parameter_columns
 from depthrate.storage.tables.schema import TRIALS, Columns, TableError
 from depthrate.tasks.parameters import Parameter, ParameterError
 from depthrate.tasks.registry import registered_task
@@ -316,8 +317,11 @@ def typed_columns(*rows, added=ADDED):
     fields = {name: [None] * len(rows) for name in TRIALS.names}
     for name, values in zip(("task", "task_version", "attempt_id", "params"), zip(*rows, strict=True), strict=True):
         fields[name] = [json.dumps(value) for value in values] if name == "params" else list(values)
-    table = with_parameter_columns(pa.table(fields, TRIALS), lambda task, version: added.get((task, version), {}))
-    return {name: table[name].to_pylist() for name in table.column_names[len(TRIALS) :]}
+    trials = pa.table(fields, TRIALS)
+    loose = VisibleCommit("trials/sweep=s/a.parquet", trials, trials, True, {})
+    table = TrialsTable(Store("memory://"), [loose], lambda task, version: added.get((task, version), {}))
+    trials = table.read(lambda name: True)
+    return {name: trials[name].to_pylist() for name in table.parameters.values()}
 
 
 @pytest.mark.parametrize("times", [1, 600])  # large numbers use another reader
