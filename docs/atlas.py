@@ -188,7 +188,7 @@ def _curves(run: str) -> Sequence[FittedCurve]:
 def _fits(figure: AtlasFigure) -> list[str]:
     rows = [
         [
-            curve.metric,
+            curve.metric if curve.asked.layer is None else f"{curve.metric}, layer {curve.asked.layer}",
             curve.x,
             _digits(curve.power.exponent),
             f"{_digits(curve.power.ci_low)} to {_digits(curve.power.ci_high)}",
@@ -206,7 +206,8 @@ def _fits(figure: AtlasFigure) -> list[str]:
 def measured(figure: AtlasFigure, check: Check) -> tuple[float | None, str, Outcome]:
     """Return a check's number in the store, the number as text, and the outcome."""
     if check.slope:
-        curves = [curve for curve in _curves(figure.run) if (curve.metric, curve.x) == (check.slope, "depth")]
+        asked = (check.slope, "depth", check.layer)
+        curves = [curve for curve in _curves(figure.run) if (curve.metric, curve.x, curve.asked.layer) == asked]
         if not curves or curves[0].power is None:
             return None, "no fit", check.outcome(None)
         power = curves[0].power

@@ -33,6 +33,8 @@ class Check:
     """Statement, with its place in the paper."""
     slope: str = ""
     """Metric whose fitted exponent over depth decides."""
+    layer: int | None = None
+    """Layer of the metric, as in a sweep's `fit`: -2 is the one before the last. Default: the last."""
     expect: Literal["falls", "does not fall", "flat", ""] = ""
     """Expected sign of the slope. flat: the exponent is smaller than 0.1, or its interval contains 0."""
     value: str = ""

@@ -70,6 +70,13 @@ _PER_LAYER = (
         doc="length of the features' path from the first measured layer to this one, over the whole path's (P3, section IV)",
     ),
     _fitted(
+        "gufm_distance",
+        "Distance to the unconstrained optima",
+        "min over optima (W*, H*) of the unconstrained model of the Frobenius norm of (W_L - W*, H - H*), for the features H "
+        "of all samples (P1, Theorem 4.3), at the last layer only",
+        bound=theory.bound_of_distance,
+    ),
+    _fitted(
         "hidden_square_norm",
         "Squared norm of the hidden weights",
         "sum of ||W_l||^2 over all regularised layers except the last (P1, Theorems 4.3 and 4.6), at the last layer only",

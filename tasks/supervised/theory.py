@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from depthrate.tasks.networks.builtin import Architecture
@@ -13,38 +13,65 @@ MIN_WIDTH = 4
 """Minimal width covered by P1's Theorem 4.3."""
 
 
-def gufm_limit(loss: str, *, num_classes: int, width: int, weight_decay_last: float, last_bias: bool) -> float | None:
-    """Return the objective's limit at infinite depth: the optimum of the unconstrained model on the LayerNorm sphere.
+class UnconstrainedOptimum(NamedTuple):
+    """Optimum of the unconstrained model on the LayerNorm sphere, up to rotations (P1, Lemma 4.2).
 
-    Features are on the sphere of radius sqrt(width) inside the mean-zero subspace, one balanced point per class. Only the last
-    layer is regularised in the limit. None if the class points do not fit into that subspace, or below width 4.
+    Features of class k are sqrt(width) u_k and row k of W_L is row_norm u_k, with mean-zero unit vectors u_k.
+    """
 
-    It is a limit for blocks of one matrix (Theorem 4.3). For blocks of two, it is a limit only if their lambda falls faster
-    than 1 / log L (Theorem 4.6), and a lower bound otherwise.
+    objective: float
+    row_norm: float | None
+    """None if W_L is not regularised: then the optimum is not attained (cross-entropy) or not unique (squared error)."""
+    is_simplex: bool
+    """Whether the u_k form a simplex. Otherwise they are orthogonal."""
+
+
+def gufm_optimum(
+    loss: str, *, num_classes: int, width: int, weight_decay_last: float, last_bias: bool
+) -> UnconstrainedOptimum | None:
+    """Return the optimum of the unconstrained model on the LayerNorm sphere, one balanced point per class.
+
+    Features are on the sphere of radius sqrt(width) inside the mean-zero subspace. Only the last layer is regularised in the
+    limit. None if the class points do not fit into that subspace, or below width 4.
 
     Source: Neural Collapse is Globally Optimal in Deep Regularized ResNets and Transformers, Lemma 4.2, with
     the factor of the MSE case corrected to (d + lambda K).
     """
-    if width < MIN_WIDTH:
+    excess, is_simplex = num_classes - 1, loss == "ce" or last_bias
+    if width < MIN_WIDTH or (excess if is_simplex else num_classes) > width - 1:
         return None
-    excess = num_classes - 1
-    if (excess if loss == "ce" or last_bias else num_classes) > width - 1:
-        return None
-    if (
-        loss == "ce"
-    ):  # the minimum of log(1 + (K-1) exp(-w sqrt(d) K/(K-1))) + lambda K w^2 / 2 over the row norm w >= 0
-        if weight_decay_last == 0:
-            return 0.0
+    if weight_decay_last == 0:
+        return UnconstrainedOptimum(0.0, None, is_simplex)
+    if loss == "ce":
         w = best_row_norm(num_classes, width, weight_decay_last)
         tail = excess * math.exp(-math.sqrt(width) * num_classes / excess * w)
-        return math.log1p(tail) + weight_decay_last * num_classes * w**2 / 2
+        return UnconstrainedOptimum(math.log1p(tail) + weight_decay_last * num_classes * w**2 / 2, w, is_simplex)
+    rank = excess if last_bias else num_classes
+    row_norm = math.sqrt(width) * rank / (num_classes * (width + weight_decay_last * rank))
     if last_bias:
-        return weight_decay_last * excess**2 / (2 * num_classes * (width + weight_decay_last * excess))
-    return weight_decay_last * num_classes / (2 * (width + weight_decay_last * num_classes))
+        objective = weight_decay_last * excess**2 / (2 * num_classes * (width + weight_decay_last * excess))
+    else:
+        objective = weight_decay_last * num_classes / (2 * (width + weight_decay_last * num_classes))
+    return UnconstrainedOptimum(objective, row_norm, is_simplex)
+
+
+def gufm_limit(loss: str, *, num_classes: int, width: int, weight_decay_last: float, last_bias: bool) -> float | None:
+    """Return the objective's limit at infinite depth, that of `gufm_optimum`.
+
+    It is a limit for blocks of one matrix (Theorem 4.3). For blocks of two, it is a limit only if their lambda falls faster
+    than 1 / log L (Theorem 4.6), and a lower bound otherwise.
+    """
+    optimum = gufm_optimum(
+        loss, num_classes=num_classes, width=width, weight_decay_last=weight_decay_last, last_bias=last_bias
+    )
+    return None if optimum is None else optimum.objective
 
 
 def best_row_norm(num_classes: int, width: int, weight_decay_last: float) -> float:
-    """Return the norm of W_L's rows at the unconstrained model's optimum with cross-entropy, for a positive decay."""
+    """Return the norm of W_L's rows at the unconstrained model's optimum with cross-entropy, for a positive decay.
+
+    It minimises log(1 + (K-1) exp(-w sqrt(d) K/(K-1))) + lambda K w^2 / 2 over w >= 0.
+    """
     rate = math.sqrt(width) * num_classes / (num_classes - 1)
 
     def slope(w: float) -> float:
@@ -112,16 +139,27 @@ def reaches_limit(trials: Sequence[Mapping[str, Any]]) -> bool:
     return len(costs) > 1 and costs[-1][1] < costs[0][1]
 
 
-def theorem_bound(blocks: int, *, num_samples: int, width: int, weight_decay: float, closest: float) -> float | None:
+def theorem_bound(
+    blocks: int,
+    *,
+    num_samples: int,
+    width: int,
+    weight_decay: float,
+    closest: float,
+    weight_decay_biases: float = 0.0,
+) -> float | None:
     """Return P1's bound on the objective above its limit, for residual blocks of one matrix, or None below two blocks.
 
     32 pi^2 d lambda N / (L_1 m^2) + 2^7 N d lambda log^2 L_2 / (m^2 L_2), with m (`closest`) the smallest distance between
     normalised samples. The theorem leaves the division of the blocks into L_1 and L_2 open. Here both are half.
+
+    The theorem's biases are free. Those of its construction, (14), have ||b||^2 = a^2 d^2 (1 - m/2)^2 / (d + m^2/4), at most
+    d ||W||^2, so that a decay lambda_b of the biases turns lambda into lambda + d lambda_b. This step is not from the paper.
     """
     if blocks < 2 or closest <= 0:
         return None
     half = blocks / 2
-    shared = num_samples * width * weight_decay / closest**2
+    shared = num_samples * width * (weight_decay + width * weight_decay_biases) / closest**2
     return shared * (32 * math.pi**2 / half + 2**7 * math.log(half) ** 2 / half)
 
 
@@ -148,10 +186,19 @@ def objective_at_zero(trials: Sequence[Mapping[str, Any]]) -> list[float | None]
 def bound_of_gap(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | None:
     """Return `theorem_bound` at each trial's depth, up to a factor. It also bounds squared distances to collapse.
 
-    None for cases it does not cover (blocks of several matrices, pre-LN, smoothed labels, a regularised or untrained embedding,
-    regularised biases), and if a quantity in its factor differs between the trials.
+    None for cases it does not cover (blocks of several matrices, pre-LN, smoothed labels, a regularised embedding), and if a
+    quantity in its factor differs between the trials.
     """
-    names = ("arch", "width", "weight_decay", "dataset", "samples_per_class", "normalize", "norm")
+    names = (
+        "arch",
+        "width",
+        "weight_decay",
+        "weight_decay_biases",
+        "dataset",
+        "samples_per_class",
+        "normalize",
+        "norm",
+    )
     factors = {tuple(str(params.get(name)) for name in names) for params in trials}
     architecture = _architecture(trials[0]) if len(factors) == 1 else None
     if architecture is None or architecture.construction_matrices != 1 or trials[0].get("norm") == "pre":
@@ -168,20 +215,21 @@ def bound_of_gap(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | No
 
 
 def is_other_problem(params: Mapping[str, Any]) -> bool:
-    """Return whether labels are smoothed, or embedding or biases are not free, unlike in P1's theorems."""
-    decays = (params.get("weight_decay_embedding"), params.get("weight_decay_biases"))
-    is_other = params.get("train_embedding") is False or bool(params.get("label_smoothing"))
-    return is_other or any(decay is not None for decay in decays)
+    """Return whether labels are smoothed or the embedding is regularised, unlike in P1's theorems.
+
+    An untrained embedding is covered: the proof draws W_0 and b_0 at random and leaves them there.
+    """
+    return bool(params.get("label_smoothing")) or params.get("weight_decay_embedding") is not None
 
 
 def bound_of_simplex(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | None:
     """Return the bound on nc2a, or None if the optimum's rows are not a simplex (see `bound_of_basis`)."""
-    return _bound_of_distance(trials) if set(map(_is_simplex, trials)) == {True} else None
+    return bound_of_distance(trials) if set(map(_is_simplex, trials)) == {True} else None
 
 
 def bound_of_basis(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | None:
     """Return the bound on nc2b, or None unless the optimum's rows are orthogonal: only for squared error without bias."""
-    return _bound_of_distance(trials) if set(map(_is_simplex, trials)) == {False} else None
+    return bound_of_distance(trials) if set(map(_is_simplex, trials)) == {False} else None
 
 
 def _is_simplex(params: Mapping[str, Any]) -> bool:
@@ -192,7 +240,7 @@ def _is_simplex(params: Mapping[str, Any]) -> bool:
     return trial.loss == "ce" or has_last_bias(trial)
 
 
-def _bound_of_distance(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | None:
-    """Return the square root of `bound_of_gap`, a bound on a distance to collapse of order L^-1/2 up to logarithms."""
+def bound_of_distance(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | None:
+    """Return the square root of `bound_of_gap`, a bound on distances to collapse of order L^-1/2 up to logarithms."""
     squared = bound_of_gap(trials)
     return None if squared is None else [None if value is None else math.sqrt(value) for value in squared]

@@ -26,6 +26,8 @@ OfFeatures = Callable[[Tensor], Columns]
 """Metrics of one layer's features [T, N, D]."""
 OfWeights = Callable[[Tensor, Tensor], Columns]
 """Metrics of one layer's features [T, N, D] and the last layer's weight [T, K, D]."""
+OfLast = Callable[[FusedTrainer, Sequence[int]], OfWeights]
+"""Trainer and positions of trials -> metrics of the last layer alone."""
 OfPath = Callable[[Sequence[dict[str, Any]], tuple[Tensor, Tensor], Iterable[Tensor]], None]
 """Adds columns to the rows of a path's layers, from its first and last features [N, D] and all layers' features once more."""
 OfPair = Callable[[Tensor, Tensor, Tensor | None], Columns]
@@ -48,9 +50,10 @@ class LayerMeasurements:
         of_path: OfPath | None = None,
         split: str = "train",
         of_pair: OfPair | None = None,
+        of_last: OfLast | None = None,
     ):
         self.of_features, self.of_weights, self._of_path, self._split = of_features, of_weights, of_path, split
-        self._of_pair = of_pair
+        self._of_pair, self._of_last = of_pair, of_last
         self._of_input: Columns | None = None
 
     def __call__(self, trainer: FusedTrainer, positions: Sequence[int], step: int) -> list[list[dict[str, Any]]]:
@@ -94,7 +97,8 @@ class LayerMeasurements:
             return map(torch.cat, zip(*map(trainer.features, positions), strict=True))
 
         x_NI = trainer.x_NI if trainer.x_NI.is_floating_point() else None
-        return self.rows(step, network.layers(), features, weight_TKD, inputs, x_NI)
+        of_last = None if self._of_last is None else self._of_last(trainer, positions)
+        return self.rows(step, network.layers(), features, weight_TKD, inputs, x_NI, of_last)
 
     def rows(
         self,
@@ -104,6 +108,7 @@ class LayerMeasurements:
         weight_TKD: Tensor | None,
         inputs: tuple[Layer, Columns] | None,
         x_NI: Tensor | None = None,
+        of_last: OfWeights | None = None,
     ) -> list[list[dict[str, Any]]]:
         """Build each trial's rows, the input's first if there is one, then layer by layer.
 
@@ -114,6 +119,7 @@ class LayerMeasurements:
             weight_TKD: Last layer's weight, None without one.
             inputs: The input layer and its metrics, None if the input is not a layer.
             x_NI: Samples, None if they are not numbers.
+            of_last: Metrics of the last layer alone, None without them.
         """
         rows_of_layers = []
         first_TND, previous_TND, steps = None, None, []
@@ -121,7 +127,10 @@ class LayerMeasurements:
         start = path_start([layer.shape for layer in layers[:end]])
         for index, (layer, feature) in enumerate(zip(layers, features(), strict=True)):
             h_TND = feature.flatten(2)
-            rows_of_layers.append(_rows(step, layer, self.of_features(h_TND), self._measure_weights(h_TND, weight_TKD)))
+            columns = [self.of_features(h_TND), _measure_weights(self.of_weights, h_TND, weight_TKD)]
+            if index == end - 1 and of_last is not None:
+                columns.append(_measure_weights(of_last, h_TND, weight_TKD))
+            rows_of_layers.append(_rows(step, layer, *columns))
             if start < index < end:
                 assert previous_TND is not None
                 steps.append(step_length(previous_TND, h_TND))
@@ -152,10 +161,11 @@ class LayerMeasurements:
                 row["split"] = self._split
         return of_trials
 
-    def _measure_weights(self, h_TND: Tensor, weight_TKD: Tensor | None) -> Columns:
-        if weight_TKD is None or h_TND.shape[-1] != weight_TKD.shape[-1]:
-            return {}
-        return self.of_weights(h_TND, weight_TKD)
+
+def _measure_weights(of_weights: OfWeights, h_TND: Tensor, weight_TKD: Tensor | None) -> Columns:
+    if weight_TKD is None or h_TND.shape[-1] != weight_TKD.shape[-1]:
+        return {}
+    return of_weights(h_TND, weight_TKD)
 
 
 def _add_columns(rows: Sequence[dict[str, Any]], columns: Columns) -> None:

@@ -5,14 +5,15 @@ Shapes: T trials, N samples sorted by class, D feature dimensions, K classes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from depthrate.tasks.measures.alignment import weight_alignment
+from depthrate.tasks.measures.alignment import distance_to_optima, weight_alignment
 from depthrate.tasks.measures.class_means import class_collapse, class_means
 from depthrate.tasks.measures.geodesic import Geodesic, add_geodesic
 from depthrate.tasks.measures.linear_probe import probe_accuracy
@@ -22,8 +23,9 @@ from depthrate.tasks.measures.norms import row_norms, smallest_deviations, squar
 from depthrate.tasks.measures.spectra import spectrum
 from depthrate.tasks.networks.network import Tensors
 from depthrate.tasks.supervised.parameters import SupervisedParameters
+from depthrate.tasks.supervised.theory import UnconstrainedOptimum
 from depthrate.tasks.training.held_out import Measure
-from depthrate.tasks.training.layers import LayerMeasurements, null_if_not_finite
+from depthrate.tasks.training.layers import LayerMeasurements, OfLast, OfWeights, null_if_not_finite
 from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training_plan import EVALUATION_ROWS
 
@@ -35,6 +37,7 @@ def layer_measurements(
     split: str = "train",
     epsilon: float | None = None,
     names: Collection[str] = (),
+    of_last: OfLast | None = None,
 ) -> LayerMeasurements:
     """Build the metrics of a layer: the geometry of its classes, and their alignment with the last weight.
 
@@ -44,6 +47,7 @@ def layer_measurements(
         split: Split written to each row.
         epsilon: Tolerance of effective_depth. With it, the path through the layers is compared with the geodesic.
         names: Additional metrics.
+        of_last: Metrics of the last layer alone.
     """
     cpu_counts_K = torch.from_numpy(class_counts_K)
     labels_N = np.repeat(np.arange(len(class_counts_K)), class_counts_K)
@@ -70,14 +74,49 @@ def layer_measurements(
         None if epsilon is None else of_path,
         split,
         named.measure_against_others if named.needs_other_layers else None,
+        of_last,
     )
 
 
-def layer_and_weight_measurements(class_counts_K: np.ndarray, trial: SupervisedParameters, split: str) -> Measure:
-    """Build the metrics of built-in networks: of layers and, with the training split's last layer, of weights."""
-    epsilon = trial.epsilon if trial.geodesic else None
+def layer_and_weight_measurements(
+    class_counts_K: np.ndarray,
+    trial: SupervisedParameters,
+    split: str,
+    find_optimum: Callable[[float], UnconstrainedOptimum | None],
+) -> Measure:
+    """Build the metrics of built-in networks: of layers and, with the training split's last layer, of weights.
+
+    Args:
+        class_counts_K: Number of samples of each class.
+        trial: Parameters that the trials of a pack share.
+        split: Split written to each row.
+        find_optimum: Weight decay of the last layer -> optimum of the unconstrained model, None if it is not known.
+    """
+    counts_K = torch.from_numpy(class_counts_K)
+
+    def of_last(trainer: FusedTrainer, positions: Sequence[int]) -> OfWeights:
+        optima = [find_optimum(trainer.hyperparameters[position].weight_decays["last"]) for position in positions]
+
+        def measure(h_TND: Tensor, weight_TKD: Tensor) -> dict[str, Tensor]:
+            distances = [
+                torch.tensor(math.nan)
+                if optimum is None or optimum.row_norm is None
+                else distance_to_optima(
+                    h_ND, counts_K.to(h_ND.device), weight_KD, optimum.row_norm, is_simplex=optimum.is_simplex
+                )
+                for h_ND, weight_KD, optimum in zip(h_TND, weight_TKD, optima, strict=True)
+            ]
+            return {"gufm_distance": torch.stack(distances)}
+
+        return measure
+
     layers = layer_measurements(
-        class_counts_K, trial.rank_tol, split=split, epsilon=epsilon, names=parse_measure(trial.measure)
+        class_counts_K,
+        trial.rank_tol,
+        split=split,
+        epsilon=trial.epsilon if trial.geodesic else None,
+        names=parse_measure(trial.measure),
+        of_last=of_last if split == "train" else None,
     )
     return layers if split != "train" else _WithWeights(layers, lists_deviations=bool(trial.polish))
 

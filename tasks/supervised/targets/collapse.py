@@ -18,7 +18,7 @@ from depthrate.tasks.supervised.parameters import SupervisedParameters, weight_d
 from depthrate.tasks.supervised.streaming import Streamed
 from depthrate.tasks.supervised.targets.classes import Classes
 from depthrate.tasks.supervised.targets.target import Fields
-from depthrate.tasks.supervised.theory import gufm_limit, is_other_problem, theorem_bound
+from depthrate.tasks.supervised.theory import UnconstrainedOptimum, gufm_optimum, is_other_problem, theorem_bound
 from depthrate.tasks.training.polish.polish_parameters import check_polish
 
 if TYPE_CHECKING:
@@ -57,7 +57,12 @@ class Collapse(Classes):
         """Return the function that measures layers and, on the training split, the network's weights."""
         from depthrate.tasks.supervised.targets.classes_training import layer_and_weight_measurements
 
-        return layer_and_weight_measurements(dataset.class_counts_K, trial, split)
+        def find_optimum(weight_decay_last: float) -> UnconstrainedOptimum | None:
+            if not dataset.is_balanced:
+                return None
+            return unconstrained_optimum(trial, len(dataset.class_counts_K), weight_decay_last)
+
+        return layer_and_weight_measurements(dataset.class_counts_K, trial, split, find_optimum)
 
     def training_options(self, trials: Sequence[SupervisedParameters], dataset: Dataset) -> dict[str, Any]:
         """Return the seeds of the trials, and the columns that compare their objectives with the limit."""
@@ -105,18 +110,27 @@ def objective_bound(trial: SupervisedParameters, num_samples: int, closest: floa
         width=trial.width,
         weight_decay=trial.weight_decay,
         closest=closest,
+        weight_decay_biases=trial.weight_decay_biases or 0.0,
     )
 
 
 def objective_limit(trial: SupervisedParameters, num_classes: int) -> float | None:
     """Return the objective's limit at infinite depth, for balanced classes, or None with BatchNorm or smoothed labels."""
+    optimum = unconstrained_optimum(trial, num_classes, weight_decays(trial)["last"])
+    return None if optimum is None else optimum.objective
+
+
+def unconstrained_optimum(
+    trial: SupervisedParameters, num_classes: int, weight_decay_last: float
+) -> UnconstrainedOptimum | None:
+    """Return the optimum of the unconstrained model, for balanced classes, or None with BatchNorm or smoothed labels."""
     if not ARCHITECTURES[trial.arch].has_limit or trial.label_smoothing:
         return None
-    return gufm_limit(
+    return gufm_optimum(
         trial.loss,
         num_classes=num_classes,
         width=trial.width,
-        weight_decay_last=weight_decays(trial)["last"],
+        weight_decay_last=weight_decay_last,
         last_bias=has_last_bias(trial),
     )
 
