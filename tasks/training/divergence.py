@@ -20,8 +20,9 @@ class Divergence:
         """First step with a non-finite loss, or `NEVER`."""
 
     def check(self, loss_T: Tensor, step: int) -> None:
-        """Record the trials whose loss [T] at this step is the first that is not finite."""
-        self.step_T.masked_fill_(~torch.isfinite(loss_T) & (self.step_T == NEVER), step)
+        """Record the trials whose loss [T] at this step is the first that is not finite. Losses may be on the CPU."""
+        is_finite_T = torch.isfinite(loss_T).to(self.step_T.device)
+        self.step_T.masked_fill_(~is_finite_T & (self.step_T == NEVER), step)
 
     def check_if_due(self, loss_T: Tensor, step: int) -> bool:
         """Check the losses if the step is a multiple of `CHECK_STEPS`. Return whether they were checked."""

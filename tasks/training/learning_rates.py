@@ -23,7 +23,7 @@ class Rates:
         self._plan, self._device = plan, device
         self._lr_T = torch.tensor([h.lr for h in hyperparameters], dtype=torch.float64)
         self._start, self._stop = 0, 0
-        self._rate_ST1 = self._correction_S = torch.empty(0)
+        self._lr_ST1 = self._rate_ST1 = self._correction_S = torch.empty(0)
 
     def at(self, step: int) -> tuple[Tensor, Tensor]:
         """Return each trial's rate [T, 1] at a step, and the square root of Adam's second bias correction.
@@ -37,9 +37,8 @@ class Rates:
 
     def learning_rates(self, step: int) -> Tensor:
         """Return each trial's learning rate [T, 1] at a step."""
-        plan = self._plan
-        factor = learning_rate_factor(plan.schedule, step, plan.num_steps, plan.milestones)
-        return (self._lr_T * factor).to(plan.dtype).unsqueeze(1).to(self._device)
+        self.at(step)
+        return self._lr_ST1[step - self._start]
 
     def block(self, start: int, max_steps: int) -> tuple[Tensor, Tensor]:
         """Return rates [S, T, 1] and corrections [S] of between 1 and `max_steps` steps from `start` on."""
@@ -52,6 +51,7 @@ class Rates:
         steps = range(start, stop)
         factor_S1 = _column([learning_rate_factor(plan.schedule, s, plan.num_steps, plan.milestones) for s in steps])
         rate_ST, correction_S = self._lr_T * factor_S1, torch.ones(len(steps), dtype=torch.float64)
+        self._lr_ST1 = rate_ST.to(plan.dtype).unsqueeze(2).to(self._device)
         if plan.corrects_bias:
             # in float32 the bias corrections drift by 1e-4 in 100 steps
             beta1, beta2 = plan.adam_betas

@@ -47,7 +47,9 @@ def _tensor_bytes(shape: PackShape, num_trials: int) -> float:
     widest = max(layer.width for layer in network.measured_layers())
     per_sample = 3 * 8 * widest + 2 * 8 * shape.data.num_classes + number * _feature_numbers_in_memory(shape)
     measurement = _measured_samples(shape) * per_sample + (_moment_bytes(shape) if shape.data.labels_tokens else 0)
-    return float(_steady_bytes(shape, num_trials) + max(step, evaluation, measurement))
+    # an epoch's order is sorted: two sets of random numbers, and a copy of them and of the order
+    drawing = 4 * 8 * num_trials * shape.data.num_samples if shape.batch_size and shape.data.stream is None else 0
+    return float(_steady_bytes(shape, num_trials) + max(step, evaluation, measurement, drawing))
 
 
 def _measured_samples(shape: PackShape) -> int:

@@ -32,6 +32,15 @@ def random_stream(seed: int, purpose: str) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
+def permutations(seed_T: Tensor, count: int) -> Tensor:
+    """Return a random permutation of 0 to count - 1 per seed, [T, count], by sorting SplitMix64's numbers on its device."""
+    number_TN = seed_T.unsqueeze(1) + torch.arange(count, device=seed_T.device) * -0x61C8864680B583EB
+    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15), (31, 1)):
+        shifted_TN = (number_TN >> shift) & (2 ** (64 - shift) - 1)  # a logical shift, but torch's copies the sign
+        number_TN = (number_TN ^ shifted_TN) * factor
+    return number_TN.argsort(dim=1, stable=True)
+
+
 def _to_float64(tensor: Tensor) -> Tensor:
     return tensor.to(torch.float64, copy=True)
 
@@ -309,10 +318,16 @@ class PackState(ABC):
         """Return the sample indices [T, N] of the current epoch, drawing new ones if no complete batch is left."""
         num_samples = len(self.x_NI)
         if self._order_TN is None or self.position + self.samples_per_step > num_samples:
-            orders = [torch.randperm(num_samples, generator=g) for g in self._generators]
-            self._order_TN = torch.stack(orders).to(self.device)
-            self.position = 0
+            self._order_TN, self.position = self._draw_orders(num_samples), 0
         return self._order_TN
+
+    def _draw_orders(self, num_samples: int) -> Tensor:
+        """Draw the sample indices [T, N] of the next epoch. A GPU draws its own, because it would wait for a copy."""
+        if self.device.type == "cpu":
+            return torch.stack([torch.randperm(num_samples, generator=g) for g in self._generators])
+        epoch = self.step_count // (num_samples // self.samples_per_step)
+        seeds = [random_stream(h.seed, f"data order of epoch {epoch}").initial_seed() for h in self.hyperparameters]
+        return permutations(torch.tensor(seeds).to(self.device, non_blocking=True), num_samples)
 
     @abstractmethod
     def eager_steps(self) -> Steps:

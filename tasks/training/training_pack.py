@@ -309,13 +309,15 @@ class TrainingPack:
             return
         due = [position for position, index in enumerate(self.alive) if step in self.training.curve_steps[index]]
         evaluation = self.training.evaluate(self.trainer, due)
-        loss_T = torch.zeros(len(self.alive), dtype=evaluation.loss.dtype, device=evaluation.loss.device)
-        loss_T[due] = evaluation.loss
-        finite = torch.isfinite(evaluation.loss)
-        indices = [self.alive[position] for position, is_finite in zip(due, finite.tolist(), strict=True) if is_finite]
-        self._divergence.check(loss_T, step)
-        self._drop_diverged()
-        rows = _rows(evaluation, finite)
+        rows_of_due = _rows(evaluation)
+        is_finite = [math.isfinite(row["loss"]) for row in rows_of_due]
+        indices = [self.alive[position] for position, is_kept in zip(due, is_finite, strict=True) if is_kept]
+        rows = [row for row, is_kept in zip(rows_of_due, is_finite, strict=True) if is_kept]
+        if len(rows) < len(due):
+            loss_T = torch.zeros(len(self.alive), dtype=evaluation.loss.dtype, device=evaluation.loss.device)
+            loss_T[due] = evaluation.loss
+            self._divergence.check(loss_T, step)
+            self._drop_diverged()
         rates = self.trainer.lr_at(step) if self.num_steps else [math.nan] * len(self.alive)
         positions = [self.alive.index(index) for index in indices]
         reported = {}
@@ -332,9 +334,9 @@ class TrainingPack:
     def _record_polished(self, step: int, positions: Sequence[int], done: Collection[int]) -> None:
         """Append these trials' curve rows, with the true ReLU, and the metrics due at this step or at a trial's end."""
         assert self.polisher is not None
-        rows = _rows(self.polisher.compare(positions), list(positions))
-        for position, row in zip(positions, rows, strict=True):
-            index = self.alive[position]
+        rows = _rows(self.polisher.compare(positions))
+        for position in positions:
+            index, row = self.alive[position], rows[position]
             row |= self.training.extra_curves(index, row, self.curves[index])
             row["smoothed_grad_norm"] = self.polisher.gradient_norms[position]
             row |= self.polisher.final_columns(position) if position in done else {}
@@ -347,7 +349,8 @@ class TrainingPack:
             return
         training = self.training
         measured = [p for p in positions if step in training.measured_steps[self.alive[p]] or p in done]
-        for position, rows in zip(measured, training.measure(self.trainer, measured, step), strict=True):
+        rows_of_measured = training.measure(self.trainer, measured, step) if measured else []
+        for position, rows in zip(measured, rows_of_measured, strict=True):
             index = self.alive[position]
             self.metrics[index] += rows
             features = training.intermediate_features(self.trainer, position, index, step)
@@ -358,10 +361,11 @@ class TrainingPack:
             self.test_split.record(self.trainer, step, tables, measured)
 
 
-def _rows(evaluation: Any, chosen: Any) -> list[dict[str, Any]]:
-    """Convert an evaluation to one row per selected trial."""
-    columns = {field.name: getattr(evaluation, field.name)[chosen].tolist() for field in dataclasses.fields(evaluation)}
-    return [dict(zip(columns, numbers, strict=True)) for numbers in zip(*columns.values(), strict=True)]
+def _rows(evaluation: Any) -> list[dict[str, Any]]:
+    """Convert an evaluation to one row per trial, reading all columns at once: each reading waits for a GPU."""
+    columns = {field.name: getattr(evaluation, field.name) for field in dataclasses.fields(evaluation)}
+    values_TC = torch.stack([column.to(evaluation.loss.device) for column in columns.values()], dim=1).tolist()
+    return [dict(zip(columns, values, strict=True)) for values in values_TC]
 
 
 def _join_tables(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -35,6 +35,7 @@ def curves(results):
 
 
 @every_shape
+@pytest.mark.usefixtures("orders_of_cpu")
 def test_it_trains_as_a_cpu_does(shape):
     trials = trials_of(shape)
     torch.testing.assert_close(curves(run(trials)), curves(run(trials, "cpu")), rtol=2e-2, atol=2e-3)

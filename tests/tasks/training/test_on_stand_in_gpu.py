@@ -1,0 +1,194 @@
+"""Packs on a stand-in for a GPU: no operation mixes devices, results agree with a CPU, launches and waits are counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from depthrate.tasks.interface import ResultStatus
+from depthrate.tasks.registry import registered_task
+from depthrate.tasks.supervised.task import COLLAPSE
+from depthrate.tasks.training.pack_state import permutations
+from depthrate.tasks.training.training_pack import TrainingPack
+from tests.support.collapse_packs import params_of
+from tests.support.stand_in_gpu import StandInGpu, stand_in_gpu
+from tests.support.training_context import Context, assert_same, ids_of, run_resumed
+
+SHORT = {"steps": 12, "measure_steps": [0], "width": 6, "samples_per_class": 2, "depth": 2}
+OPTIMIZERS = [{"optimizer": name, "batch_size": 4, "clip_norm": 1.0} for name in ("sgd", "adam", "adamw", "rmsprop")]
+NETWORKS = [
+    {"arch": "rn2", "norm": "pre", "geodesic": True},
+    {"arch": "t22", "batch_size": 4},
+    {"arch": "mlp", "measure": "effective_rank, linear_probe, cka_last"},
+    {"arch": "resnet_conv", "stages": "4x8x8*2"},
+    {"arch": "resnet_dense"},
+]
+OTHER_TASKS = [
+    ("next_token", {"arch": "t11", "samples": 12, "min_class_count": 1, "width": 6, "depth": 1}),
+    ("regression", {"arch": "rn1", "samples": 12, "targets": 2, "width": 6, "depth": 2}),
+    ("words", {"concepts": 2, "vocabulary_size": 6, "sentence_length": 2, "sequences": 2, "width": 3, "batch_size": 2}),
+    ("dufm", {"num_classes": 3, "samples_per_class": 2, "width": 4, "depth": 2}),
+]
+
+
+@pytest.fixture
+def gpu() -> Iterator[StandInGpu]:
+    with stand_in_gpu() as device:
+        yield device
+
+
+def trials_of(shape, seeds=(0, 1)):
+    return [params_of(**{**SHORT, "seed": seed, "features": "all", **shape}) for seed in seeds]
+
+
+def run(trials, task=COLLAPSE, **context):
+    """Run a pack and read its tables, features included."""
+    results = list(task.run(trials, Context(ids_of(trials), **context)))
+    for result in results:
+        if "features" in result.tables:
+            result.tables["features"] = dict(result.tables["features"])
+    return results
+
+
+def on_gpu(trials, context):
+    context.device = "cuda"
+    return COLLAPSE.run(trials, context)
+
+
+def training_pack(trials, device="cuda"):
+    training = COLLAPSE.training([COLLAPSE.read(params) for params in trials], None)
+    return TrainingPack(training, Context(ids_of(trials), device=device))
+
+
+def assert_near(results, expected):
+    """Compare everything that two packs returned."""
+    for result, other in zip(results, expected, strict=True):
+        assert (result.status, result.num_steps) == (other.status, other.num_steps)
+        for name in ("metrics", "curves"):
+            for row, other_row in zip(result.tables[name], other.tables[name], strict=True):
+                assert row.keys() == other_row.keys()
+                for column, value in row.items():
+                    if value is None or isinstance(value, str):
+                        assert value == other_row[column], column
+                    else:
+                        np.testing.assert_allclose(value, other_row[column], rtol=1e-3, atol=1e-5, err_msg=column)
+        features, other_features = (
+            tables.get("features", {}).get("feature", []) for tables in (result.tables, other.tables)
+        )
+        np.testing.assert_allclose(features, other_features, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.usefixtures("orders_of_cpu")
+@pytest.mark.parametrize(
+    "shape",
+    [*OPTIMIZERS, *NETWORKS[:2], *(pytest.param(shape, marks=pytest.mark.slow) for shape in NETWORKS[2:])],
+    ids=str,
+)
+def test_a_pack_is_trained_and_measured_as_on_a_cpu(shape):
+    expected = run(trials_of(shape))
+    with stand_in_gpu():
+        results = run(trials_of(shape), device="cuda")
+    assert_near(results, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("orders_of_cpu")
+@pytest.mark.parametrize(("name", "params"), OTHER_TASKS, ids=str)
+def test_other_tasks_run_as_on_a_cpu(name, params):
+    task = registered_task(name)
+    trials = [task.schema.fill({"steps": 6, "seed": seed, **params}) for seed in (0, 1)]
+    for trial in trials:
+        task.complete(trial)
+    expected = run(trials, task)
+    with stand_in_gpu():
+        results = run(trials, task, device="cuda")
+    assert_near(results, expected)
+
+
+def test_everything_of_a_pack_is_on_its_device(gpu):
+    pack = training_pack(trials_of({"optimizer": "adam", "batch_size": 4}))
+    trainer = pack.trainer
+    trainer.step()
+    state = [*trainer.state().values(), *vars(trainer).values(), *vars(trainer.rates).values(), pack._divergence.step_T]
+    tensors = [value for value in state if isinstance(value, torch.Tensor) and value is not trainer.rates._lr_T]
+    assert len(tensors) > 10 and all(tensor.device.type == "cuda" for tensor in tensors)
+
+
+@pytest.mark.parametrize("shape", OPTIMIZERS[1:2] + NETWORKS[3:4], ids=str)
+def test_a_checkpoint_of_a_gpu_resumes_there_and_on_a_cpu(shape, gpu):
+    trials = trials_of({**shape, "features": "none"})
+    resumed, steps = run_resumed(on_gpu, trials, 7)
+    assert steps[0] == 8
+    assert_same(resumed, run(trials, device="cuda"))
+    moved, steps = run_resumed(lambda t, c: on_gpu(t, c) if c.stop_at else COLLAPSE.run(t, c), trials, 7)
+    assert steps[0] == 8 and all(result.status is ResultStatus.OK for result in moved)
+
+
+def test_pruned_and_diverged_trials_leave_the_others_unchanged(gpu):
+    trials = trials_of({"batch_size": 4, "optimizer": "adamw", "features": "none"}, seeds=(0, 1, 2, 3))
+    alone = run(trials[3:], device="cuda")
+    context = Context(ids_of(trials), device="cuda")
+    context.report = lambda step, values: {0} if step > 1 else set()
+    trials[1]["lr"] = 1e30
+    pruned, diverged, _, last = COLLAPSE.run(trials, context)
+    assert (pruned.status, diverged.status) == (ResultStatus.PRUNED, ResultStatus.DIVERGED)
+    assert_near([last], alone)
+
+
+@pytest.mark.parametrize(("arch", "launches"), [("rn1", 109), ("t11", 187)])
+def test_steps_never_wait_and_a_curve_row_waits_twice(arch, launches, gpu):
+    depth = {"rn1": 8, "t11": 4}[arch]
+    pack = training_pack(trials_of({"arch": arch, "depth": depth, "batch_size": 8, "steps": 40}, seeds=range(4)))
+    pack.trainer.step()
+    gpu.reset()
+    pack.trainer.step()
+    assert sum(gpu.launches.values()) <= launches
+    for _ in range(20):  # over several epochs
+        pack.trainer.advance(40, pack._divergence)
+    assert not gpu.synchronisations
+    pack._record(max(pack.curve_steps - {40}))
+    assert sum(gpu.synchronisations.values()) == 2
+    gpu.reset()
+    pack.training.measure(pack.trainer, range(4), 21)
+    assert sum(gpu.synchronisations.values()) <= {"rn1": 304, "t11": 222}[arch]
+
+
+def test_orders_drawn_on_a_gpu_depend_on_seed_and_epoch_alone(gpu):
+    pack, other = (training_pack(trials_of({"batch_size": 4}, seeds=seeds)) for seeds in ((0, 1, 2), (2,)))
+    orders = []
+    for _ in range(2):
+        order_TN = pack.trainer.next_order()
+        assert torch.equal(order_TN[2:], other.trainer.next_order())
+        orders += order_TN.tolist()
+        for trainer in (pack.trainer, other.trainer):
+            for _ in range(5):  # 20 samples
+                trainer.step()
+    assert len({tuple(order) for order in orders}) == 6
+    assert all(sorted(order) == list(range(20)) for order in orders)
+
+
+def test_permutations_sort_the_numbers_of_splitmix64():
+    def number(seed: int, position: int) -> int:
+        value = (seed + position * 0x9E3779B97F4A7C15) % 2**64
+        value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        value = (value ^ value >> 27) * 0x94D049BB133111EB % 2**64
+        value ^= value >> 31
+        return value - 2**64 if value >= 2**63 else value  # torch compares them as signed
+
+    seeds = [0, 1, 2**62 + 5]
+    expected = [sorted(range(50), key=lambda position, seed=seed: number(seed, position)) for seed in seeds]
+    assert permutations(torch.tensor(seeds), 50).tolist() == expected
+
+
+def test_the_stand_in_refuses_what_a_gpu_refuses(gpu):
+    here, there = torch.ones(3), torch.ones(3, device="cuda")
+    with pytest.raises(RuntimeError, match="tensors on both devices"):
+        here + there
+    with pytest.raises(TypeError, match="on a GPU"):
+        there.numpy()
+    gpu.reset()
+    assert (there * 2).sum().item() == 6 and there[[0, 2]].tolist() == [1, 1] and there[there > 0].shape == (3,)
+    assert gpu.synchronisations.total() == 4 and gpu.launches["aten.mul.Tensor"] == 1
