@@ -132,7 +132,7 @@ class StatusPoller:
                 self._logged, self._live_at = self._live.refresh(), time.monotonic()
         else:
             self._logged, self._live_at = [], float("-inf")
-        packs = newest_live_rows(self._logged, snapshot.commit_index.keys())
+        packs = newest_live_rows(self._logged, snapshot.commit_index.keys()) if self._logged else []
         costs = {name: self._costs[name] for name in self.planned if name in self._costs}
         launches = {name: launch for name in self.planned if (launch := self._launches.get(name)) is not None}
         jobs = [_counts(answers[state.name]) for state in states]

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import chain
+from functools import cached_property
+from itertools import chain, repeat
 from typing import Any
 
 from depthrate.orchestrator.attempts.liveness import is_live, stalled_s
@@ -62,8 +63,11 @@ class SweepStatus:
 
     def counts(self) -> dict[str, int]:
         """Return state -> number of trials."""
-        counts = Counter(self.states.values())
-        return {state.value: counts[state] for state in TrialState}
+        return {state.value: self._counts[state] for state in TrialState}
+
+    @cached_property
+    def _counts(self) -> Counter[TrialState]:
+        return Counter(self.states.values())
 
     def trial_hours(self) -> float:
         """Return the training hours of the committed trials."""
@@ -76,7 +80,8 @@ class SweepStatus:
 
     def errors(self) -> Counter[str]:
         """Return error -> number of failed trials. Errors that differ only in the job count as the first of them."""
-        errors = [error for trial_id in self.states if (error := self.error_of(trial_id)) is not None]
+        failed = [trial_id for trial_id, state in self.states.items() if state is TrialState.FAILED]
+        errors = [error for trial_id in failed if (error := self.error_of(trial_id)) is not None]
         first = {error_pattern(error): error for error in reversed(errors)}
         return Counter(first[error_pattern(error)] for error in errors)
 
@@ -111,20 +116,18 @@ def sweep_status(
         lost_records: Records of lost attempts that the store does not have yet.
         reader: Cache of records for repeated calls.
     """
-    columns = (snapshot.trials[column].to_pylist() for column in ("trial_id", "status", "wall_s"))
-    committed = {trial_id: (status, wall_s or 0.0) for trial_id, status, wall_s in zip(*columns, strict=True)}
-    uncommitted = [trial_id for trial_id in trial_ids if trial_id not in committed]
+    ids, statuses, walls = (snapshot.trials[column].to_pylist() for column in ("trial_id", "status", "wall_s"))
+    state_of = {status: _COMMITTED.get(status, TrialState.OK) for status in set(statuses)}  # of a later version: ok
+    committed = dict(zip(ids, map(state_of.__getitem__, statuses), strict=True))  # maps: there may be a million trials
+    states = dict(zip(trial_ids, map(committed.get, trial_ids, repeat(TrialState.PENDING)), strict=True))
+    uncommitted = [trial_id for trial_id in states if trial_id not in committed]
     newest, live, stalled, ignored = _classify_attempts(uncommitted, store, snapshot, lost_records, reader)
-
-    def state_of(trial_id: str) -> TrialState:
-        if trial_id in committed:  # a status of a later version counts as ok
-            return _COMMITTED.get(committed[trial_id][0], TrialState.OK)
+    for trial_id in uncommitted:
         if trial_id in live:
-            return TrialState.RUNNING
-        return TrialState.FAILED if trial_id in newest and _has_failed(newest[trial_id]) else TrialState.PENDING
-
-    seconds = sum(committed[trial_id][1] for trial_id in trial_ids if trial_id in committed)
-    states = {trial_id: state_of(trial_id) for trial_id in trial_ids}
+            states[trial_id] = TrialState.RUNNING
+        elif trial_id in newest and _has_failed(newest[trial_id]):
+            states[trial_id] = TrialState.FAILED
+    seconds = sum(filter(None, map(dict(zip(ids, walls, strict=True)).get, trial_ids)))
     return SweepStatus(name, states, newest, seconds, [*snapshot.problems, *ignored], stalled)
 
 

@@ -31,7 +31,7 @@ from depthrate.storage.maintenance.type_conflicts import (
     rename_mistyped_columns,
     rename_mistyped_in_files,
 )
-from depthrate.storage.tables.schema import as_attempts, concat_rows, empty_trials
+from depthrate.storage.tables.schema import TRIALS, as_attempts, concat_rows, empty_trials
 
 
 @dataclass
@@ -108,6 +108,8 @@ def _save(store: Store, source: VisibleCommit, without: set[str]) -> int:
     saved = replace(source, trials=source.trials.filter(pa.array(is_saved)), is_fully_visible=False)
     with contextlib.suppress(*UNREADABLE_ERRORS):  # with the columns of newer versions, if the file can be read
         saved = replace(saved, trials=visible_rows(saved, read_commit_of(store, source).trials))
+    if not set(TRIALS.names) <= set(saved.trials.column_names):
+        return 0  # the verification read some of the columns, and the file has become unreadable since
     types = read_column_types(store)
 
     def read(store: Store, source: VisibleCommit, file: DataFile) -> pa.Table:

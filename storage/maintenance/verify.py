@@ -42,7 +42,7 @@ from depthrate.storage.maintenance.findings import (
 from depthrate.storage.maintenance.merge import SETTLED_S
 from depthrate.storage.maintenance.type_conflicts import find_type_conflicts, read_column_types
 from depthrate.storage.maintenance.verify_metadata import HashOf, check_metadata_files
-from depthrate.storage.tables.schema import TRIALS, Columns, as_trials, concat_rows, empty_trials
+from depthrate.storage.tables.schema import STATE_COLUMNS, TRIALS, Columns, as_trials, concat_rows, empty_trials
 from depthrate.storage.tables.states import AttemptState
 
 YOUNG_S = 900.0
@@ -95,7 +95,8 @@ class _Check:
     ):
         self.store, self.columns, self.measured, self.hash_of = store, columns, measured, hash_of
         self.on_progress, self.deep = on_progress, deep
-        self.snapshot_cache = SnapshotCache(columns=TRIALS.names)
+        names = TRIALS.names if deep else (*STATE_COLUMNS, "sweep")
+        self.snapshot_cache = SnapshotCache(columns=names, commit_columns=TRIALS.names)
         self.snapshot = snapshot = take_snapshot(store, cache=self.snapshot_cache)
         self._visible = (*snapshot.sources, *snapshot.superseded_commits)
         self._manifests = (*snapshot.manifests, *snapshot.superseded_manifests)
@@ -220,18 +221,24 @@ class _Check:
         return set()
 
     def _check_rows(self, source: VisibleCommit) -> set[str]:
-        """Return the trials whose parameters cannot be read, or that name another sweep."""
+        """Return the trials whose parameters cannot be read, or that name another sweep.
+
+        The parameters in a compaction, whose files have digests, are read with `deep` only.
+        """
         invalid, sweep = set(), sweep_of_path(source.path)
-        for row in source.trials.select(["trial_id", "sweep", "params"]).to_pylist():
+        ids, sweeps = (source.trials[name].to_pylist() for name in ("trial_id", "sweep"))
+        texts = source.trials["params"].to_pylist() if "params" in source.trials.column_names else ["{}"] * len(ids)
+        for trial_id, named, text in zip(ids, sweeps, texts, strict=True):
             try:
-                read_object((row["params"] or "").encode())
-                if row["sweep"] == sweep and is_identity(row["trial_id"]):
+                if text != "{}":
+                    read_object((text or "").encode())
+                if named == sweep and is_identity(trial_id):
                     continue
-                fault = f"has ID {row['trial_id']!r:.80} and sweep {row['sweep']!r:.80}"
+                fault = f"has ID {trial_id!r:.80} and sweep {named!r:.80}"
             except ValueError as error:
                 fault = f"has parameters that cannot be read ({first_line(error)})"
-            self.find(source.path, "damaged", f"trial {row['trial_id']!r:.80} {fault}", [row["trial_id"]])
-            invalid.add(row["trial_id"])
+            self.find(source.path, "damaged", f"trial {trial_id!r:.80} {fault}", [trial_id])
+            invalid.add(trial_id)
         return invalid
 
     def _check_complete(self, source: VisibleCommit, lost: set[str], tables: list[pa.Table]) -> set[str]:

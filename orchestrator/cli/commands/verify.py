@@ -66,7 +66,9 @@ def _measured(row: Mapping[str, Any]) -> tuple[Sequence[int], Sequence[int]] | N
 @click.option(
     "--repair", "with_repair", is_flag=True, help="Move corrupt files to quarantine/ and make their trials pending."
 )
-@click.option("--deep", is_flag=True, help="Also decode every file: check its columns, row counts and metrics.")
+@click.option(
+    "--deep", is_flag=True, help="Also decode every file: check its columns, row counts, parameters and metrics."
+)
 @json_option
 def command(store: str | None, with_repair: bool, deep: bool, json: bool) -> int:
     opened, console = existing_store(store, writes=with_repair), make_console()
