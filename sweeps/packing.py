@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import itertools
 import math
@@ -12,6 +13,8 @@ from depthrate.sweeps.trial import CanonicalWriter, Trial
 from depthrate.tasks.interface import Engine, Task
 from depthrate.tasks.parameters import Parameter
 
+MAX_TRIALS_IN_UNKNOWN_MEMORY = 128
+"""Maximum number of trials per pack if a worker's memory is unknown."""
 MEMORY_TOLERANCE = 1.25
 """Tolerated excess of predicted over available memory. Predictions are accurate to 25 %."""
 
@@ -64,14 +67,26 @@ def pack_trials(
         share = math.ceil(num_chains / (workers if task.fused else 4 * workers))
         deepest = largest(group, task)
         most = min(task.max_pack_size(deepest.params, device), share)
-        if task.fused and memory_bytes is not None:
-            while most > 1 and (task.memory_bytes(deepest.params, most, device) or 0) > memory_bytes:
-                most -= 1
+        if task.fused:
+            most = _most_that_fit(most, task, deepest, device, memory_bytes)
         count = math.ceil(len(group) / most)
         bounds = [round(part * len(group) / count) for part in range(count + 1)]
         parts = [group[low:high] for low, high in itertools.pairwise(bounds)]
         packs += [make_pack([trial for chain in part for trial in chain]) for part in parts]
     return sorted(packs, key=lambda pack: -estimated_wall_s(pack, task))
+
+
+def _most_that_fit(most: int, task: Task, trial: Trial, device: str, memory_bytes: float | None) -> int:
+    """Return the number of trials, at most `most` and at least one, whose predicted memory fits."""
+    if memory_bytes is None:
+        return min(most, MAX_TRIALS_IN_UNKNOWN_MEMORY)
+
+    def predict(num_trials: int) -> float:
+        return task.memory_bytes(trial.params, num_trials, device) or 0
+
+    if predict(most) <= memory_bytes:
+        return most
+    return max(1, bisect.bisect_right(range(1, most), memory_bytes, key=predict))
 
 
 def why_alone(packs: Sequence[Pack], task: Task, *, device: str, workers: int) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -48,14 +49,15 @@ def choose_machine(device: str, workers: int | None) -> Machine:
         MachineError: The device is unknown or missing, or `workers` is below 1.
     """
     check_request(device, workers)
-    gpus = () if device == "cpu" else tuple(gpu_names())
+    gpu_bytes = {} if device == "cpu" else visible_gpus()
+    gpus = tuple(gpu_bytes)
     if device == "cuda" and not gpus:
         raise MachineError(
             "device is cuda, but there is no GPU that torch can use. Check nvidia-smi and the torch build."
         )
     if gpus:
         workers = workers or len(gpus)
-        total = gpu_memory_bytes()
+        total = min(gpu_bytes.values()) if all(gpu_bytes.values()) else None
         sharing = -(-workers // len(gpus))
         return Machine("cuda", workers, gpus, None if total is None else USABLE_SHARE * total / sharing)
     workers = workers or len(os.sched_getaffinity(0))
@@ -73,15 +75,6 @@ def main_memory_bytes(limit_file: str = "/sys/fs/cgroup/memory.max") -> float | 
     return min(limits, default=None)
 
 
-def gpu_memory_bytes() -> float | None:
-    """Return the bytes of the smallest local GPU, or None if nvidia-smi does not report them."""
-    lines = _nvidia_smi("--query-gpu=memory.total", "--format=csv,noheader,nounits")
-    try:
-        return min((float(line) * 2**20 for line in lines), default=None)
-    except ValueError:
-        return None
-
-
 def _nvidia_smi(*arguments: str) -> list[str]:
     """Return the lines that nvidia-smi prints, none if it fails."""
     command = ["nvidia-smi", *arguments]
@@ -91,15 +84,32 @@ def _nvidia_smi(*arguments: str) -> list[str]:
         return []
 
 
-def gpu_names() -> list[str]:
-    """Return the local GPUs that torch can use, named as in CUDA_VISIBLE_DEVICES."""
+def visible_gpus() -> dict[str, float]:
+    """Return the memory in bytes of the local GPUs that torch can use, 0 if unknown, by name as in CUDA_VISIBLE_DEVICES.
+
+    A GPU in MIG mode is replaced by its instances, named by UUID, with the memory in the name of their profile.
+    """
     if shutil.which("nvidia-smi") is None:  # first, because reading the version of torch takes longer
-        return []
+        return {}
     import importlib.metadata
 
     if "+cpu" in importlib.metadata.version("torch"):
-        return []
+        return {}
+    totals = dict(
+        line.split(", ") for line in _nvidia_smi("--query-gpu=uuid,memory.total", "--format=csv,noheader,nounits")
+    )
+    gpus: dict[str, float] = {}
+    bytes_by_uuid: dict[str, float] = {}
+    for line in _nvidia_smi("-L"):
+        if gpu := re.match(r"GPU (\d+): .*\(UUID: (.+)\)", line):
+            index, uuid = gpu.groups()
+            total = totals.get(uuid, "")
+            gpus[index] = bytes_by_uuid[uuid] = float(total) * 2**20 if total.isdigit() else 0.0
+        elif instance := re.match(r" +MIG \S*?(\d+)gb.*\(UUID: (.+)\)", line):
+            gpus.pop(index, None)
+            gpus[instance[2]] = 1e9 * float(instance[1])
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return [name.strip() for name in visible.split(",") if name.strip() not in ("", "-1")]
-    return [str(index) for index in range(sum(line.startswith("GPU ") for line in _nvidia_smi("-L")))]
+    if visible is None:
+        return gpus
+    names = [name.strip() for name in visible.split(",") if name.strip() not in ("", "-1")]
+    return {name: (bytes_by_uuid | gpus).get(name, 0.0) for name in names}

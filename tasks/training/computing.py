@@ -31,7 +31,10 @@ def make_products_reproducible() -> None:
 
 @contextlib.contextmanager
 def computing(device: str, matmul_precision: str = "full") -> Iterator[None]:
-    """Configure torch so that a trial's results are bitwise reproducible and independent of its pack.
+    """Configure torch so that a trial's results are bitwise reproducible and, on a CPU, independent of its pack.
+
+    On a GPU they are reproducible if `CUBLAS_WORKSPACE_CONFIG` is set, which torch requires for it: its deterministic
+    algorithms are slower.
 
     Raises:
         EngineError: The device does not support this precision of matrix products.
@@ -46,8 +49,20 @@ def computing(device: str, matmul_precision: str = "full") -> Iterator[None]:
         torch.cuda.reset_peak_memory_stats()
         # only a trial's matmul_precision enables TF32; convolutions would use it by default
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    with _flush_denormals():
+    with _flush_denormals(), _deterministic(is_requested=device == "cuda" and "CUBLAS_WORKSPACE_CONFIG" in os.environ):
         yield
+
+
+@contextlib.contextmanager
+def _deterministic(*, is_requested: bool) -> Iterator[None]:
+    """Use torch's deterministic algorithms if requested. Operations that have none warn."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    if is_requested:
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
 @contextlib.contextmanager

@@ -27,6 +27,10 @@ LAYER_S_PER_NUMBER = 1.2e-8
 """Seconds per feature value for the metrics of a layer, in float64 (measured)."""
 
 
+GPU_STEP_ROWS = 2_000_000
+"""Rows per step above which more trials make no GPU faster. Not measured: `benchmarks.first_hour` finds the number (`knee`)."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PackShape:
     """Everything that a pack's memory and time depend on, except the number of trials."""
@@ -71,9 +75,11 @@ class PackShape:
 
 
 def max_pack_size(shape: PackShape, device: str) -> int:
-    """Choose the number of trials to fuse for speed: on a CPU at most 16, with about 4,000 rows per step (measured)."""
-    max_trials, step_rows = (128, 2_000_000) if device == "cuda" else (16, 4096)
-    return int(max(1, min(max_trials, step_rows // shape.rows)))
+    """Choose the number of trials to fuse for speed: on a CPU at most 16, with about 4,000 rows per step (measured).
+
+    On a GPU about `GPU_STEP_ROWS` rows per step, and memory limits the number further.
+    """
+    return int(max(1, GPU_STEP_ROWS // shape.rows if device == "cuda" else min(16, 4096 // shape.rows)))
 
 
 def estimate_s(shape: PackShape, engine: Engine = Engine.EAGER) -> float:

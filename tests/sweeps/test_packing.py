@@ -149,6 +149,18 @@ def predicting(task, base=100.0):
     )
 
 
+def test_packs_on_a_gpu_are_cut_by_its_memory_and_not_by_a_number_of_trials():
+    params = COLLAPSE.schema.fill({"arch": "rn1", "depth": 4, "width": 16, "samples_per_class": 10, "batch_size": 32})
+    trials = [
+        dataclasses.replace(trial, params={**params, "seed": seed})
+        for seed, trial in enumerate(trials_of([(2, 8)] * 1000))
+    ]
+    room = COLLAPSE.memory_bytes(params, 500, "cuda")
+    for memory_bytes, sizes in ((1e12, {1000}), (room, {500}), (room - 1, {333, 334}), (None, {125})):
+        packs = pack_trials(trials, COLLAPSE, device="cuda", memory_bytes=memory_bytes)
+        assert {len(pack.trials) for pack in packs} == sizes, memory_bytes
+
+
 def refusal(packs, task, memory_bytes):
     with pytest.raises(MemoryLimitError) as caught:
         check_memory(packs, task, "cpu", memory_bytes)

@@ -48,6 +48,7 @@ TRIES = 3
 """Steps timed per group size. The fastest of them counts."""
 COMPILE_POLL_INTERVAL_S = 0.2
 ERROR_TAIL = 2000
+DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 
 
 class CompiledSteps(Steps):
@@ -176,8 +177,14 @@ def program_key(program: StepProgram) -> str:
         repr(torch.__config__.show()),
         os.environ.get("CXX", ""),
         processor(),
+        *(_gpu() if program.device == "cuda" else ()),
     ]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+def _gpu() -> tuple[str, str]:
+    """Return the architecture and the driver of the current GPU."""
+    return str(torch.cuda.get_device_capability()), DRIVER_VERSION.read_text() if DRIVER_VERSION.exists() else ""
 
 
 def _compile(program: StepProgram, path: Path, should_stop: Callable[[], bool]) -> None:

@@ -12,7 +12,12 @@ from depthrate.orchestrator.executors import machine
 LISTED = """GPU 0: NVIDIA GeForce RTX 3080 Laptop GPU (UUID: GPU-5d1a)
 GPU 1: NVIDIA H200 (UUID: GPU-77ab)
 """
-MEBIBYTES = "10000\n143771\n"
+MEBIBYTES = "GPU-5d1a, 10000\nGPU-77ab, 143771\n"
+WITH_MIG = """GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5d1a)
+  MIG 3g.20gb     Device  0: (UUID: MIG-c6d4)
+  MIG 1g.5gb+me   Device  1: (UUID: MIG-ba1e)
+GPU 1: NVIDIA H200 (UUID: GPU-77ab)
+"""
 
 
 @pytest.fixture
@@ -53,9 +58,27 @@ def test_workers_share_the_main_memory_or_what_the_control_group_allows(tmp_path
 
 def test_the_visible_ones_are_meant(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", " 3, 5")
-    assert machine.gpu_names() == ["3", "5"]
+    assert machine.choose_machine("auto", None).gpus == ("3", "5")
+    assert machine.choose_machine("cuda", None).memory_bytes is None  # not listed
+    for name in ("1", "GPU-77ab"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", name)
+        assert machine.visible_gpus() == {name: 143_771 * 2**20}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert machine.gpu_names() == []
+    assert machine.visible_gpus() == {}
+
+
+def test_instances_of_mig_are_named_by_uuid_and_have_a_part_of_the_memory(
+    two_gpus: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, 0, stdout=WITH_MIG if "-L" in command else MEBIBYTES, stderr="")
+
+    monkeypatch.setattr(machine.subprocess, "run", run)
+    assert machine.visible_gpus() == {"MIG-c6d4": 20e9, "MIG-ba1e": 5e9, "1": 143_771 * 2**20}
+    assert machine.choose_machine("auto", None).gpus == ("MIG-c6d4", "MIG-ba1e", "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-c6d4")
+    chosen = machine.choose_machine("auto", 2)
+    assert chosen.gpus == ("MIG-c6d4",) and chosen.memory_bytes == pytest.approx(machine.USABLE_SHARE * 10e9)
 
 
 def test_a_cpu_build_of_torch_uses_no_gpu(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:

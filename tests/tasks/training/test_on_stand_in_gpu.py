@@ -11,6 +11,7 @@ import torch
 from depthrate.tasks.interface import ResultStatus
 from depthrate.tasks.registry import registered_task
 from depthrate.tasks.supervised.task import COLLAPSE
+from depthrate.tasks.training.computing import computing
 from depthrate.tasks.training.pack_state import permutations
 from depthrate.tasks.training.training_pack import TrainingPack
 from tests.support.collapse_packs import params_of
@@ -154,6 +155,17 @@ def test_steps_never_wait_and_a_curve_row_waits_twice(arch, launches, gpu):
     gpu.reset()
     pack.training.measure(pack.trainer, range(4), 21)
     assert sum(gpu.synchronisations.values()) <= {"rn1": 304, "t11": 222}[arch]
+
+
+@pytest.mark.parametrize("config", [None, ":4096:8"])
+def test_deterministic_algorithms_are_used_on_a_gpu_on_request(config, gpu, monkeypatch):
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    if config is not None:
+        monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", config)
+    for device, expected in (("cuda", config is not None), ("cpu", False)):
+        with computing(device):
+            assert torch.are_deterministic_algorithms_enabled() is expected
+        assert not torch.are_deterministic_algorithms_enabled()
 
 
 def test_orders_drawn_on_a_gpu_depend_on_seed_and_epoch_alone(gpu):
