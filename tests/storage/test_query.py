@@ -132,6 +132,29 @@ def test_curves_are_in_results_however_they_are_asked_for(store: Store, query: s
     assert "loss" in answer.lower() or "last_lr" in answer.lower() or "'loss'" in answer, answer
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "create table x as select 1",
+        "copy (select * from trials) to '/tmp/depthrate-test.csv'",
+        "attach '/tmp/depthrate-test.db'",
+        "select * from read_csv('/etc/passwd')",
+        "select * from '/etc/passwd'",
+        "set enable_external_access = true",
+        "drop view results",
+        "select 1; select 2",
+        "install httpfs",
+        "pragma database_list",
+        "",
+    ],
+)
+def test_nothing_but_reading(folder: Store, query: str) -> None:
+    commit(folder, "a1", ["t1"])
+    with pytest.raises(QueryError):
+        results_of(folder).sql(query)
+    assert not Path("/tmp/depthrate-test.csv").exists() and not Path("/tmp/depthrate-test.db").exists()
+
+
 def test_python_variables_are_out_of_reach(store: Store) -> None:
     import pandas as pd
 
