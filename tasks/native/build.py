@@ -27,6 +27,8 @@ from depthrate.tasks.regular_file import read_regular
 from depthrate.tasks.training.engines.choice import EngineError, NoCompilerError, compiler
 
 SOURCES = Path(__file__).parent
+NUMBERS = {"float32": "float", "float64": "double"}
+"""Type of tensors -> type `NUMBER` of kernels."""
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 BUILD_POLL_INTERVAL_S = 0.05
 SHARED_LIBRARY_TIMEOUT_S = 20.0

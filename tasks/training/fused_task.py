@@ -8,8 +8,11 @@ point in the group `depthrate.tasks` (`pyproject.toml`).
 
 from __future__ import annotations
 
+import sys
+import threading
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from depthrate.tasks.data import published
@@ -17,11 +20,11 @@ from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.data.published import check_dataset, check_test
 from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.importing import gc_paused
-from depthrate.tasks.interface import Engine, Params, Task, TaskContext, TrialResult
+from depthrate.tasks.interface import Engine, Interrupted, Params, Task, TaskContext, TrialResult
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.parameters import ParameterError, changed
 from depthrate.tasks.training.cost import PackShape, estimate_s, max_pack_size
-from depthrate.tasks.training.engines.choice import check_precision, select_engine
+from depthrate.tasks.training.engines.choice import EngineError, check_precision, select_engine
 from depthrate.tasks.training.memory import memory_bytes
 from depthrate.tasks.training.parameters import TrainingParameters
 from depthrate.tasks.training.polish.polish_parameters import (
@@ -79,10 +82,15 @@ class FusedTask(Task, Generic[Trial]):
         Raises:
             Interrupted: A stop was requested, and a checkpoint has been saved.
         """
+        if "torch" not in sys.modules:
+            self.prepare(trials[0], context)
         with gc_paused():
             from depthrate.tasks.training.training_pack import run_training
 
         yield from run_training(self.training([self.read(params) for params in trials], context.data), context)
+
+    def prepare(self, params: Params, context: TaskContext) -> None:
+        """Start in the background what a process's first pack needs beside torch, which is then imported."""
 
     def check_trial(self, params: Params) -> None:
         """Check that the parameters can be combined.
@@ -190,6 +198,23 @@ class NetworkTask(FusedTask[Trial]):
         trial = self.read(params)
         check_precision(trial.matmul_precision, device)
         return select_engine(requested, self._chain_shapes(trial)[0], device) if self.has_engines else None
+
+    def prepare(self, params: Params, context: TaskContext) -> None:
+        """Start building the kernels of native steps, which the training then waits for. Errors are raised there."""
+        from depthrate.tasks.native.build import NUMBERS, load_library
+
+        trial = self.read(params)
+        with suppress(EngineError):
+            kernels = self.network(trial, self.data_shape(trial)).kernels()
+            if kernels is None or self.engine(params, context.engine, context.device) is not Engine.NATIVE:
+                return
+            constants = {"NUMBER": NUMBERS[trial.dtype], **kernels.constants}
+
+            def build() -> None:
+                with suppress(EngineError, Interrupted):
+                    load_library(kernels.family, constants, context.should_stop)
+
+            threading.Thread(target=build, name="kernels", daemon=True).start()
 
     def _chain_shapes(self, trial: Trial) -> list[PackShape]:
         depths = chain(trial) if trial.continuation else []

@@ -11,15 +11,13 @@ import torch
 from torch import Tensor
 
 from depthrate.tasks.interface import Engine, SharedLibraries
-from depthrate.tasks.native.build import load_library
+from depthrate.tasks.native.build import NUMBERS, load_library
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.training.divergence import CHECK_STEPS, NEVER, Divergence
 from depthrate.tasks.training.engines.native_call import NativeCall, Pace
 from depthrate.tasks.training.pack_state import PackState, Steps
 from depthrate.tasks.training.training_plan import PolishPlan, TrainingPlan
-
-NUMBERS = {torch.float32: "float", torch.float64: "double"}
 
 
 def native_library(
@@ -31,7 +29,7 @@ def native_library(
         EngineError: As `load_library`.
         Interrupted: As `load_library`.
     """
-    return _library(network, {"NUMBER": NUMBERS[plan.dtype]}, should_stop, shared)
+    return _library(network, {"NUMBER": NUMBERS[str(plan.dtype).removeprefix("torch.")]}, should_stop, shared)
 
 
 def smoothed_library(
@@ -39,7 +37,7 @@ def smoothed_library(
 ) -> tuple[Library, float]:
     """Load the kernels that polish a network, in float64 with smoothed kinks, as `native_library` does for training."""
     smoothing_kind = 2 if polish.to_stationary else 1
-    return _library(network, {"NUMBER": NUMBERS[torch.float64], "SMOOTHED": smoothing_kind}, should_stop, shared)
+    return _library(network, {"NUMBER": NUMBERS["float64"], "SMOOTHED": smoothing_kind}, should_stop, shared)
 
 
 def _library(

@@ -233,6 +233,29 @@ def test_it_needs_no_torch():
 
 
 @pytest.mark.slow
+def test_kernels_are_built_while_torch_is_imported_and_are_those_of_the_training(empty_cache):
+    code = (
+        "import os, sys, threading\n"
+        "from types import SimpleNamespace\n"
+        "from tests.support.own_data import Folder\n"
+        "from depthrate.tasks.interface import Engine\n"
+        "from depthrate.tasks.registry import registered_task\n"
+        "task = registered_task('collapse')\n"
+        "params = task.schema.fill(dict(arch='rn1', depth=2, width=8, samples_per_class=2, steps=1, dtype=sys.argv[1]))\n"
+        "context = SimpleNamespace(engine=Engine.NATIVE, device='cpu', should_stop=lambda: False)\n"
+        "task.prepare(params, context)\n"
+        "[thread.join() for thread in threading.enumerate() if thread.name == 'kernels']\n"
+        "assert 'torch' not in sys.modules\n"
+        "os.environ['PATH'] = ''\n"
+        "training = task.training([task.read(params)], Folder('.'))\n"
+        "training.native_library(lambda: False)\n"
+    )
+    for number, dtype in enumerate(("float32", "float64")):
+        subprocess.run([sys.executable, "-c", code, dtype], check=True)
+        assert len(libraries(empty_cache)) == number + 1
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", ["-mavx2 -mfma", "-march=x86-64", "-march=x86-64-v3"])
 def test_other_instruction_sets_of_this_processor_do_it_too(flags, monkeypatch):
     """Vectors of other lengths round in another order, and give the same but for that."""
