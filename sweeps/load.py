@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import difflib
-import hashlib
 import re
 import runpy
 import warnings
@@ -15,8 +14,8 @@ from typing import Any
 
 from depthrate.sweeps.atlas import PREFIX, sweep_of_figure
 from depthrate.sweeps.errors import NoSweepFileError, SweepError, kind_of, require_keys
+from depthrate.sweeps.overrides import ASSIGNING_KEYS, override, without
 from depthrate.sweeps.spec import KEYS, NAME, Search, SweepSpec, figure_request, fit_request
-from depthrate.sweeps.trial import canonical_json
 from depthrate.tasks.code.collect import real_path
 from depthrate.tasks.code.load import code_of_file, require_trust
 from depthrate.tasks.loading import absolute_task_name
@@ -43,14 +42,8 @@ RENAMED = {
 """Former names of shipped sweeps: old name -> (new name, reason). Trial ids do not depend on the sweep's name."""
 _OF_TRIALS = ("params", "grid", "zip", "grids", "include", "exclude")
 """Keys that assign values to parameters."""
-_OVERRIDDEN = ("params", "grid", "zip", "grids", "include", "derive")
-"""Keys from which --set removes a parameter."""
 _BY_PARAMETER = ("params", "grid", "zip", "derive")
 """Keys of a file with a base that override the base per parameter."""
-_SAME_TRIALS = ("name", "max_trials", "engine")
-"""Keys that --set may change without renaming the sweep."""
-MAX_VARIANT_LENGTH = 40
-"""Maximum number of characters that --set adds to a sweep's name."""
 
 
 class SweepRenamedWarning(UserWarning):
@@ -131,7 +124,7 @@ def load_sweep(sweep_ref: str, overrides: Mapping[str, Any] | None = None) -> Sw
         raise SweepError(_which_function(path))
     try:
         content = _spec_of_function(path, function) if function else _upon_base(parse_yaml(_text_of(path)), path)
-        return sweep_of_spec(_override(content, overrides or {}), folder=path.parent)
+        return sweep_of_spec(override(content, overrides or {}), folder=path.parent)
     except (SweepError, UnicodeDecodeError) as error:
         raise SweepError(f"{path}: {error}") from None
 
@@ -166,7 +159,7 @@ def _upon_base(content: Any, path: Path, above: tuple[Path, ...] = ()) -> Any:
     changes = {key: value for key, value in content.items() if key != "base"}
     parts = [key for key in _BY_PARAMETER if isinstance(changes.get(key), Mapping)]
     for name in [name for key in parts for name in changes[key]]:
-        base_spec = {key: _without(name, part) if key in _OVERRIDDEN else part for key, part in base_spec.items()}
+        base_spec = {key: without(name, part) if key in ASSIGNING_KEYS else part for key, part in base_spec.items()}
     return {**base_spec, **changes, **{key: {**(base_spec.get(key) or {}), **changes[key]} for key in parts}}
 
 
@@ -176,7 +169,7 @@ def changed_sweep(sweep: SweepSpec, overrides: Mapping[str, Any]) -> SweepSpec:
     Raises:
         SweepError: The result is not a valid sweep.
     """
-    return sweep_of_spec(_override(sweep.spec(), overrides)) if overrides else sweep
+    return sweep_of_spec(override(sweep.spec(), overrides)) if overrides else sweep
 
 
 def _text_of(path: Path) -> str:
@@ -270,46 +263,3 @@ def _spec_of_function(path: Path, name: str) -> dict[str, Any]:
     if not (isinstance(sweep, SweepSpec) or type(sweep).__module__.startswith("depthrate.")):
         raise SweepError(f"{name!r} is not a function that returns a depthrate.Sweep")
     return sweep.spec()
-
-
-def _override(content: Any, overrides: Mapping[str, Any]) -> Any:
-    """Apply --set: a list becomes an axis of the grid, any other value a fixed parameter. Entries in the file are replaced.
-
-    Changed trials make another sweep, whose name gets a suffix unless --set names it.
-    """
-    if not overrides or not isinstance(content, Mapping):
-        return content
-    content = {key: dict(value) if isinstance(value, Mapping) else value for key, value in content.items()}
-    for name, value in overrides.items():
-        if name in ("name", "seeds", "max_trials", "engine"):
-            content[name] = value
-            continue
-        key = name.removeprefix("search.")
-        if key != name and isinstance(content.get("search"), Mapping):
-            content["search"] = {**content["search"], key: value}
-            continue
-        content = {key: _without(name, part) if key in _OVERRIDDEN else part for key, part in content.items()}
-        if isinstance(content.get("search"), Mapping):
-            content["search"] = {**content["search"], "params": _without(name, content["search"].get("params"))}
-        place = "grid" if isinstance(value, list | Mapping) else "params"
-        if isinstance(content.get(place) or {}, Mapping):
-            content[place] = {**(content.get(place) or {}), name: value}
-    if "name" not in overrides and isinstance(content.get("name"), str):
-        content["name"] += _variant({name: value for name, value in overrides.items() if name not in _SAME_TRIALS})
-    return content
-
-
-def _variant(changes: Mapping[str, Any]) -> str:
-    """Return the suffix of a sweep's name for parameters that were set, as in `.steps-60`."""
-    changes = {name: value for name, value in changes.items() if not name.startswith("search.")}
-    texts = [f"{name}-{canonical_json(value)}" for name, value in changes.items()]
-    added = "".join("." + re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-") for text in texts)
-    digest = hashlib.sha256(canonical_json(dict(changes)).encode()).hexdigest()[:8]
-    return added if len(added) <= MAX_VARIANT_LENGTH else f".{'-'.join(changes)[:MAX_VARIANT_LENGTH]}-{digest}"
-
-
-def _without(name: str, part: Any) -> Any:
-    """Return a part of a sweep file without one parameter, at any depth."""
-    if isinstance(part, Mapping):
-        return {key: _without(name, value) for key, value in part.items() if key != name}
-    return [_without(name, value) for value in part] if isinstance(part, list) else part

@@ -24,8 +24,8 @@ from depthrate.orchestrator.attempts.node_health import StartFailures
 from depthrate.orchestrator.attempts.record import Attempt
 from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, Executor
 from depthrate.orchestrator.executors.slurm.outcomes import PackOutcomes
-from depthrate.orchestrator.executors.slurm.queue import WatchedJob
 from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack
+from depthrate.orchestrator.executors.slurm.watched_jobs import WatchedJob
 from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.launch_plan import Plan, check_sweep
 from depthrate.orchestrator.worker.attempt_runner import AttemptRunner

@@ -12,9 +12,9 @@ from depthrate.orchestrator.executors.base import ExecutorRequest, LaunchJob, Re
 from depthrate.orchestrator.executors.machine import USABLE_SHARE
 from depthrate.orchestrator.executors.ray.node import RAY_ITSELF_GB, run_ray_node
 from depthrate.orchestrator.executors.slurm.entry import resolve_profile
-from depthrate.orchestrator.executors.slurm.queue import UNKNOWN_TIMEOUT_S, accounted_states
 from depthrate.orchestrator.executors.slurm.remote_launch import RemoteLaunch
 from depthrate.orchestrator.executors.slurm.submissions import PLANNED_JOB_NAME, jobs_folder, read_submissions
+from depthrate.orchestrator.executors.slurm.watched_jobs import UNKNOWN_TIMEOUT_S, accounted_states
 from depthrate.slurm.cluster_limits import Limits, read_limits
 from depthrate.slurm.command import SlurmError
 from depthrate.slurm.job_states import JobState, squeue_states

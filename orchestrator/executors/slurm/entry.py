@@ -126,7 +126,7 @@ def _poll(store: Store, sweep: str) -> SchedulerAnswer | None:
     if not read_submissions(store, [sweep]):
         return None
     from depthrate.orchestrator.executors.slurm.outcomes import list_unreported_ends
-    from depthrate.orchestrator.executors.slurm.queue import accounted_states
+    from depthrate.orchestrator.executors.slurm.watched_jobs import accounted_states
     from depthrate.slurm.command import SlurmError
 
     try:

@@ -29,7 +29,6 @@ from depthrate.orchestrator.executors.base import (
 from depthrate.orchestrator.executors.machine import USABLE_SHARE
 from depthrate.orchestrator.executors.slurm.folders import remove_finished_folders
 from depthrate.orchestrator.executors.slurm.outcomes import PackOutcomes
-from depthrate.orchestrator.executors.slurm.queue import JobQueue, WatchedJob
 from depthrate.orchestrator.executors.slurm.submissions import (
     PLANNED_JOB_NAME,
     Submission,
@@ -47,6 +46,7 @@ from depthrate.orchestrator.executors.slurm.submitter import (
     job_durations_s,
     share_of_slots_used,
 )
+from depthrate.orchestrator.executors.slurm.watched_jobs import JobQueue, WatchedJob
 from depthrate.orchestrator.launch.events import log_event
 from depthrate.slurm.cluster_limits import JobGroup, Limits, SubmitLimits
 from depthrate.slurm.command import CALLS, SlurmError, ignored_variables_message, time_outside_slurm

@@ -15,7 +15,7 @@ from depthrate.orchestrator.attempts.record import Attempt
 from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, QueueFullError
 from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.executors.slurm import executor as executor_module
-from depthrate.orchestrator.executors.slurm import queue, submitter
+from depthrate.orchestrator.executors.slurm import submitter, watched_jobs
 from depthrate.orchestrator.executors.slurm.executor import SlurmExecutor
 from depthrate.orchestrator.executors.slurm.request_rate import RequestBudget
 from depthrate.slurm.cluster_limits import JobGroup, Limits, Partition, SubmitLimits
@@ -150,7 +150,7 @@ def test_two_hundred_short_packs_where_six_jobs_are_taken(
     """A launch that submits whenever it may, as the driver does: at most 6 squeue and 2 sbatch a minute."""
     clock = Clock()
     cluster = Cluster(clock, folder)
-    monkeypatch.setattr(queue, "squeue_states", cluster.squeue)
+    monkeypatch.setattr(watched_jobs, "squeue_states", cluster.squeue)
     monkeypatch.setattr(submitter, "submit_array", cluster.submit)
     monkeypatch.setattr(JobGroup, "count", lambda group: Counter({getuser(): cluster.count()}))
     monkeypatch.setattr(executor_module.time, "sleep", lambda seconds: None)
