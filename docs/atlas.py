@@ -188,7 +188,7 @@ def _curves(run: str) -> Sequence[FittedCurve]:
 def _fits(figure: AtlasFigure) -> list[str]:
     rows = [
         [
-            curve.metric if curve.asked.layer is None else f"{curve.metric}, layer {curve.asked.layer}",
+            ", ".join(filter(None, (curve.metric, curve.label()))),
             curve.x,
             _digits(curve.power.exponent),
             f"{_digits(curve.power.ci_low)} to {_digits(curve.power.ci_high)}",
