@@ -76,7 +76,7 @@ def passes(where, params):
     """Whether a trial passes the condition of a fit over its numeric parameters."""
     numbers = {name: value for name, value in params.items() if type(value) in (int, float)}
     columns = ", ".join(f"{value!r} as {name}" for name, value in numbers.items())
-    return where is None or duckdb.sql(f"select {where} from (select {columns})").fetchone()[0]
+    return where is None or duckdb.connect().execute(f"select {where} from (select {columns})").fetchone()[0]
 
 
 @pytest.mark.parametrize("name", NAMES)
