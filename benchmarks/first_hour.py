@@ -90,41 +90,45 @@ def _machine(device: str, folder: Path) -> dict[str, Any]:
 
 
 def _trained(
-    folder: Path, device: str, params: dict[str, Any], seeds: Any, workers: int = 1, engine: str = "eager"
+    folder: Path,
+    device: str,
+    params: dict[str, Any],
+    seeds: Any,
+    grid: dict[str, list[Any]] | None = None,
+    **options: Any,
 ) -> Any:
-    """Train a small sweep in a new store, and return its results."""
+    """Train a small sweep eagerly in a new store, by default with one worker, and return its results."""
     import contextlib
 
     import depthrate
 
-    sweep = depthrate.Sweep(name="first", task="collapse", params={**BASE, **params}, seeds=seeds)
+    sweep = depthrate.Sweep(name="first", task="collapse", params={**BASE, **params}, grid=grid, seeds=seeds)
     with contextlib.redirect_stdout(sys.stderr):
-        sweep.run(store=str(folder), device=device, workers=workers, engine=engine)
+        sweep.run(store=str(folder), device=device, engine="eager", **{"workers": 1, **options})
     return depthrate.open(str(folder))
 
 
-def _last_metrics(results: Any, columns: str = "last_loss, nc1, nc2a, nc3") -> dict[int, tuple[float, ...]]:
-    """Return the metrics of the last layer, by seed."""
-    rows = results.sql(f"select seed, {columns} from results order by seed").fetchall()
-    return {seed: tuple(values) for seed, *values in rows}
+def _last_metrics(results: Any) -> dict[tuple[str, int], tuple[float, ...]]:
+    """Return the metrics of the last layer, by network and seed."""
+    rows = results.sql("select arch, seed, last_loss, nc1, nc2a, nc3 from results").fetchall()
+    return {(arch, seed): tuple(values) for arch, seed, *values in rows}
 
 
-def _largest_difference(first: dict[int, tuple[float, ...]], second: dict[int, tuple[float, ...]]) -> float:
-    """Return the largest relative difference between two sets of metrics."""
-    return max(
-        abs(a - b) / max(abs(a), abs(b), 1e-12)
-        for seed, values in first.items()
-        for a, b in zip(values, second[seed], strict=True)
-    )
+def _differences(first: Any, second: Any) -> dict[str, float]:
+    """Return the largest relative difference between the metrics of the same trials in two stores, by network."""
+    expected, differences = _last_metrics(first), dict.fromkeys(NETWORKS, 0.0)
+    for (arch, seed), values in _last_metrics(second).items():
+        for a, b in zip(expected[arch, seed], values, strict=True):
+            relative = abs(a - b) / max(abs(a), abs(b), 1e-300) if a != b else 0.0
+            differences[arch] = max(differences[arch], relative)
+    return differences
 
 
 def _correctness(device: str, folder: Path) -> dict[str, Any]:
     """Compare ten steps on the device with ten on the CPU, in float64 to separate errors from rounding."""
-    differences = {}
-    for arch, changes in NETWORKS.items():
-        params = {"arch": arch, "steps": 10, "dtype": "float64", **changes}
-        devices = {place: _trained(folder / f"{arch}-{place}", place, params, 2) for place in {"cpu", device}}
-        differences[arch] = _largest_difference(_last_metrics(devices["cpu"]), _last_metrics(devices[device]))
+    params = {**NETWORK, "steps": 10, "dtype": "float64"}
+    stores = {place: _trained(folder / place, place, params, 2, {"arch": NETWORKS}) for place in {"cpu", device}}
+    differences = _differences(stores["cpu"], stores[device])
     worst = max(differences, key=lambda arch: differences[arch])
     state = "passed" if differences[worst] < 1e-6 else "differs"
     finding = f"largest relative difference from the CPU after 10 steps: {differences[worst]:.1e} ({worst})"
@@ -132,15 +136,10 @@ def _correctness(device: str, folder: Path) -> dict[str, Any]:
 
 
 def _bits(device: str, folder: Path) -> dict[str, Any]:
-    """Compare two trials of one pack with the same trials alone, bit by bit."""
-    differences = {}
-    for arch, changes in NETWORKS.items():
-        params = {"arch": arch, "steps": 50, **changes}
-        fused = _last_metrics(_trained(folder / arch, device, params, 2))
-        alone: dict[int, tuple[float, ...]] = {}
-        for seed in fused:
-            alone |= _last_metrics(_trained(folder / f"{arch}-{seed}", device, params, [seed]))
-        differences[arch] = 0.0 if fused == alone else max(_largest_difference(fused, alone), 1e-300)
+    """Compare the second trial of every pack with the same trial alone, bit by bit."""
+    params = {**NETWORK, "steps": 50}
+    fused, alone = (_trained(folder / str(seeds), device, params, seeds, {"arch": NETWORKS}) for seeds in (2, [1]))
+    differences = _differences(fused, alone)
     unequal = [arch for arch, difference in differences.items() if difference]
     finding = f"not bitwise equal: {', '.join(unequal)}" if unequal else f"bitwise equal: {', '.join(differences)}"
     return {"state": "differs" if unequal else "passed", "finding": finding, "differences": differences}
@@ -206,9 +205,8 @@ def _steps_per_second(step: Callable[[], Any], device: str, seconds: float = 1.0
 def _memory(device: str, folder: Path) -> dict[str, Any]:
     """Compare the predicted peak memory of packs with the measured one."""
     ratios = {}
-    for depth, width, seeds in [(8, 64, 16), (34, 64, 16)] + (
-        [(8, 512, 64), (34, 512, 64)] if device == "cuda" else []
-    ):
+    sizes = [(8, 64, 16), (34, 64, 16), (8, 512, 64), (34, 512, 64)]
+    for depth, width, seeds in sizes[:1] if device == "cpu" else sizes:
         place = folder / f"{depth}-{width}-{seeds}"
         params = {**BASE, "arch": "rn1", "steps": 20, "depth": depth, "width": width}
         sweep = folder / f"{place.name}.yaml"
@@ -238,15 +236,13 @@ def _memory(device: str, folder: Path) -> dict[str, Any]:
 
 def _workers(device: str, folder: Path) -> dict[str, Any]:
     """Compare the time of four packs with one and with two workers on the device."""
-    import depthrate
-
-    grid = {"depth": [7, 8, 9, 10]}
+    params, depths = {"arch": "rn1", "width": 64, "steps": 3000}, [7, 8, 9, 10]
+    if device == "cpu":
+        params, depths = {"arch": "rn1", "width": 32, "steps": 50}, [2, 3]
     seconds = {}
     for workers in (1, 2):
-        params = {**BASE, "arch": "rn1", "width": 64, "steps": 3000 if device == "cuda" else 100}
-        sweep = depthrate.Sweep(name="workers", task="collapse", params=params, grid=grid, seeds=8)
         started = time.monotonic()
-        sweep.run(store=str(folder / str(workers)), device=device, workers=workers, engine="eager", quiet=True)
+        _trained(folder / str(workers), device, params, 8, {"depth": depths}, workers=workers)
         seconds[workers] = time.monotonic() - started
     finding = f"two workers take {seconds[2] / seconds[1]:.2f} of the time of one ({seconds[1]:.0f} s)"
     return {"finding": finding, "seconds_by_workers": seconds}
@@ -273,13 +269,9 @@ def _depthrate() -> str:
     return str(Path(sys.executable).with_name("depthrate"))
 
 
-NETWORKS: dict[str, dict[str, Any]] = {
-    "rn1": {"depth": 3, "width": 32},
-    "rn2": {"depth": 3, "width": 32},
-    "t11": {"depth": 2, "width": 32},
-    "mlp": {"depth": 3, "width": 32},
-}
-"""Networks of the checks, with their parameters."""
+NETWORKS = ["rn1", "rn2", "t11", "mlp"]
+NETWORK = {"depth": 3, "width": 32}
+"""Networks of the checks, and their size."""
 
 PARTS: dict[str, Part] = {
     "machine": Part("which device is this?", 1, _machine),
