@@ -127,6 +127,7 @@ ROOMS = (  # of the two folders that have no flat module; from the bottom up: a 
     "orchestrator/launch",
     "orchestrator/worker",
     "orchestrator/search",
+    "orchestrator/executors/gpu_sharing",
     "orchestrator/executors/machine",
     "orchestrator/executors/local",
     "orchestrator/executors/slurm",
@@ -249,7 +250,7 @@ STARTS_PROGRAMS = {
     "tasks/native/build.py": "the compiler",
     "slurm/command.py": "commands of SLURM",
     "orchestrator/executors/machine.py": "nvidia-smi",
-    "orchestrator/executors/slurm/gpu_sharing.py": "the service that shares a GPU",
+    "orchestrator/executors/gpu_sharing.py": "the service that shares a GPU",
     "orchestrator/launch/launch.py": "git",
     "orchestrator/launch/notify.py": "what --notify names",
 }

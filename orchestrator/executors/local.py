@@ -23,6 +23,7 @@ from depthrate.orchestrator.executors.base import (
     ExecutorEntry,
     ExecutorRequest,
 )
+from depthrate.orchestrator.executors.gpu_sharing import has_service, shared_gpus
 from depthrate.orchestrator.executors.options import Option
 from depthrate.tasks.python_process import start_python
 
@@ -70,22 +71,31 @@ class LocalExecutor(Executor):
     ):
         self.workers = self.capacity = workers
         self.device, self.memory_bytes, self._nice = device, memory_bytes, nice
-        self._gpus, self._excluded = gpus, frozenset[str]()
+        self._gpus, self._visible_gpus, self._excluded = gpus, gpus, frozenset[str]()
         self.num_nodes = self._num_gpus = max(1, len(set(gpus)))
         self._slots = workers
         """Slots for the packs of the launch on all GPUs. `capacity` counts only GPUs that are not excluded."""
         self.gpu_share = min(1.0, len(gpus) / workers) if gpus else 1.0
+        self._sharing = contextlib.ExitStack()
         self._workers: dict[int, _Worker] = {}
         self._messages: queue.Queue[tuple[int, subprocess.Popen[str], str | None]] = queue.Queue()
 
     def summary(self) -> str:
         """Return a string with the number of workers and their device."""
-        return f"{counted(self.workers, 'worker process', 'worker processes')} on {self.device}"
+        text = f"{counted(self.workers, 'worker process', 'worker processes')} on {self.device}"
+        if (sharing := self._packs_per_gpu(self.workers)) < 2:
+            return text
+        how = "through NVIDIA's MPS" if has_service(self._gpus, sharing) else "in turn, without NVIDIA's MPS"
+        return f"{text}, {sharing} per GPU {how}"
+
+    def _packs_per_gpu(self, workers: int) -> int:
+        return -(-workers // self._num_gpus) if self._gpus else 1
 
     def start(self, num_packs: int | None) -> None:
         """Limit the workers to the number of packs, unless a search adds more."""
         self._slots = self.workers if num_packs is None else min(self.workers, num_packs)
         self.capacity = self._slots
+        self._visible_gpus = self._sharing.enter_context(shared_gpus(self._gpus, self._packs_per_gpu(self._slots)))
 
     def nodes_by_attempt(self) -> dict[str, str]:
         """Return attempt -> GPU. Empty on CPUs, where the machine is a single node."""
@@ -169,11 +179,12 @@ class LocalExecutor(Executor):
             except subprocess.TimeoutExpired:
                 self._workers[slot].process.kill()
             self._forget(slot)
+        self._sharing.close()
 
     def _start(self, slot: int) -> _Worker:
         variables = WORKER_ENVIRONMENT | {"DEPTHRATE_DRIVER_PID": str(os.getpid())}
         if self._gpus:
-            variables["CUDA_VISIBLE_DEVICES"] = self._gpus[slot % len(self._gpus)]
+            variables["CUDA_VISIBLE_DEVICES"] = self._visible_gpus[slot % len(self._gpus)]
         errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with its worker
         process = start_python(
             "depthrate.orchestrator.worker",

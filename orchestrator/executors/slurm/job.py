@@ -14,7 +14,6 @@ from depthrate.orchestrator.attempts.record import nth_attempt_id, read_attempt,
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec
 from depthrate.orchestrator.executors.local import LocalExecutor
-from depthrate.orchestrator.executors.slurm.gpu_sharing import shared_gpus
 from depthrate.slurm import in_job
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store, StoreError
@@ -61,8 +60,9 @@ class _Bundle:
         gpus = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
         packs_per_gpu = int(os.environ.get("DEPTHRATE_PACKS_PER_GPU") or 1)
         slots = len(gpus) * packs_per_gpu or int(os.environ.get("SLURM_CPUS_PER_TASK") or 1)
-        with shared_gpus(gpus, packs_per_gpu) as names:
-            self._run_on(LocalExecutor(min(slots, len(self.waiting)), names))
+        executor = LocalExecutor(slots, gpus)
+        executor.start(len(self.waiting))
+        self._run_on(executor)
         if self.stop_signal and self.waiting:
             pending = counted(len(self.waiting), "pack resumes", "packs resume")
             requeue_job(self.stop_signal, pending, has_progressed=self.has_progressed)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
-from depthrate.orchestrator.executors import machine
+from depthrate.orchestrator.executors import local, machine
+from depthrate.orchestrator.executors.local import LocalExecutor
 
 LISTED = """GPU 0: NVIDIA GeForce RTX 3080 Laptop GPU (UUID: GPU-5d1a)
 GPU 1: NVIDIA H200 (UUID: GPU-77ab)
@@ -79,6 +82,38 @@ def test_instances_of_mig_are_named_by_uuid_and_have_a_part_of_the_memory(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-c6d4")
     chosen = machine.choose_machine("auto", 2)
     assert chosen.gpus == ("MIG-c6d4",) and chosen.memory_bytes == pytest.approx(machine.USABLE_SHARE * 10e9)
+
+
+@pytest.mark.parametrize("has_mps", [True, False])
+def test_local_workers_share_a_gpu_through_mps_where_it_runs(
+    has_mps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if has_mps:
+        program, log = tmp_path / "nvidia-cuda-mps-control", tmp_path / "log"
+        program.write_text(f'#!/bin/bash\nif [ "$1" = -d ]; then echo start; else read word; echo $word; fi >> {log}\n')
+        program.chmod(0o755)
+    executor = LocalExecutor(4, ("3", "5"), device="cuda")
+    how = "through NVIDIA's MPS" if has_mps else "in turn, without NVIDIA's MPS"
+    assert executor.summary() == f"4 worker processes on cuda, 2 per GPU {how}"
+    assert LocalExecutor(2, ("3", "5"), device="cuda").summary() == "2 worker processes on cuda"
+    executor.start(None)
+    assert ("CUDA_MPS_PIPE_DIRECTORY" in os.environ) is has_mps
+    visible: list[str] = []
+
+    def start(*_: object, variables: dict[str, str], **__: object) -> MagicMock:
+        visible.append(variables["CUDA_VISIBLE_DEVICES"])
+        return MagicMock()
+
+    monkeypatch.setattr(local, "start_python", start)
+    monkeypatch.setattr(local.threading, "Thread", MagicMock())
+    for slot in range(4):
+        executor._start(slot)
+    executor.close()
+    assert visible == (["0", "1", "0", "1"] if has_mps else ["3", "5", "3", "5"])
+    assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
+    assert not has_mps or log.read_text().split() == ["start", "quit"]
 
 
 def test_a_cpu_build_of_torch_uses_no_gpu(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,13 +16,19 @@ MPS_TIMEOUT_S = 30.0
 """Time limit for a command of MPS, in seconds."""
 
 
+def has_service(gpus: Sequence[str], packs_per_gpu: int) -> bool:
+    """Return whether MPS can be started for packs that share these GPUs. Every MIG instance would need its own service."""
+    is_shared = packs_per_gpu > 1 and bool(gpus)
+    return is_shared and shutil.which(CONTROL) is not None and not any(name.startswith("MIG") for name in gpus)
+
+
 @contextlib.contextmanager
 def shared_gpus(gpus: Sequence[str], packs_per_gpu: int) -> Iterator[list[str]]:
     """Run MPS for GPUs, named as in CUDA_VISIBLE_DEVICES, and yield the names for the processes that share them.
 
-    The service belongs to this job and ends with it. MIG instances are not supported, since each would need its own service.
+    The service belongs to this job, or to a launch on the local machine, and ends with it.
     """
-    if packs_per_gpu < 2 or not gpus or shutil.which(CONTROL) is None or any(name.startswith("MIG") for name in gpus):
+    if not has_service(gpus, packs_per_gpu):
         yield list(gpus)
         return
     # Not in TMPDIR, because the path of a socket may have at most 107 bytes.
