@@ -2,6 +2,8 @@
 
     python benchmarks/command.py                       # 3,000 steps of batch 128, and full batches of 1,437 rows
     python benchmarks/command.py --batch 128 --rounds 5 --engine compiled --warm
+    python benchmarks/command.py --batch 128 --steps 12000
+    python benchmarks/command.py --batch 128 --parts       # where the command's processor seconds go, by cProfile
 
 The script trains the same networks with torch.nn modules and torch.optim, one trial after another in as many processes as
 there are cores; it measures nothing and keeps nothing. Ours plans, trains, measures every layer at log-spaced steps, commits
@@ -15,12 +17,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import pstats
 import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from pathlib import Path
 
 TRIALS, DEPTH, WIDTH = 16, 8, 64
@@ -74,6 +78,74 @@ for seed in seeds:
 """
 
 
+PROFILER = """
+import atexit, cProfile, json, os, resource, time
+
+profile = cProfile.Profile(time.thread_time)
+profile.enable()
+
+
+@atexit.register
+def write():
+    profile.disable()
+    own, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    profile.dump_stats(f"{os.environ['PARTS']}/{os.getpid()}.profile")
+    with open(f"{os.environ['PARTS']}/{os.getpid()}.json", "w") as file:
+        json.dump([own.ru_utime + own.ru_stime, children.ru_utime + children.ru_stime], file)
+"""
+PARTS = {
+    "worker: import torch": ("torch/__init__.py", "<module>"),
+    "worker: other imports": ("orchestrator/worker/attempt_runner.py", "<module>"),
+    "worker: steps": ("engines/native.py", "step"),
+    "worker: loss, objective, gradient norm": ("training/trainer.py", "evaluate"),
+    "worker: layer metrics": ("training/training_pack.py", "_measure"),
+    "worker: checkpoints": ("training/training_pack.py", "_report_progress"),
+    "worker: commit": ("worker/attempt_runner.py", "_commit_when_not_full"),
+    "driver: imports": ("cli/app.py", "resolve_command"),
+    "driver: plan": ("api/planning.py", "check_launch"),
+    "driver: loop": ("launch/driver.py", "run"),
+}
+"""Part -> file and function whose processor seconds it sums, callees included."""
+
+
+def print_parts(batch: int, engine: str) -> None:
+    """Run the command once with a cold cache under cProfile, and print the processor seconds of its parts."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "sitecustomize.py").write_text(PROFILER)
+        paths = os.pathsep.join([name, *filter(None, [os.environ.get("PYTHONPATH")])])
+        ours(batch, folder, len(os.sched_getaffinity(0)), folder / "cache", engine, PARTS=name, PYTHONPATH=paths)
+        seconds: dict[str, float] = defaultdict(float)
+        for path in folder.glob("*.json"):
+            own_s, children_s = json.loads(path.read_text())
+            stats = pstats.Stats(str(path.with_suffix(".profile")))
+            cumulative = {key: row[3] for key, row in stats.stats.items()}  # type: ignore[attr-defined]
+            is_worker = any(file.endswith("worker/attempt_runner.py") for file, *_ in cumulative)
+            kind = (
+                "worker"
+                if is_worker
+                else "driver"
+                if any("launch/driver.py" in key[0] for key in cumulative)
+                else "other"
+            )
+            parts = {
+                part: sum(s for (file, _, name), s in cumulative.items() if file.endswith(end) and name == function)
+                for part, (end, function) in PARTS.items()
+                if part.startswith(kind)
+            }
+            for part, part_s in parts.items():
+                seconds[part] += part_s
+            main_s = stats.total_tt  # type: ignore[attr-defined]
+            seconds[f"{kind}: rest of the main thread"] += main_s - sum(parts.values())
+            seconds[f"{kind}: other threads, start and end"] += own_s - main_s
+            if kind == "worker":
+                seconds["worker: building kernels (child processes)"] += children_s
+        total_s = sum(seconds.values())
+        for part, part_s in sorted(seconds.items(), key=lambda item: -item[1]):
+            print(f"{part_s:7.2f} s {part_s / total_s:6.1%}  {part}")
+        print(f"{total_s:7.2f} s         all processes, the profiler's own cost included")
+
+
 def plain(batch: int, folder: Path, cores: int, cache: Path, engine: str) -> None:
     """Run the script in a process a core."""
     seeds = [[str(seed) for seed in range(core, TRIALS, cores)] for core in range(cores)]
@@ -82,8 +154,8 @@ def plain(batch: int, folder: Path, cores: int, cache: Path, engine: str) -> Non
         assert process.wait() == 0
 
 
-def ours(batch: int, folder: Path, cores: int, cache: Path, engine: str) -> None:
-    """Run the command on a new store."""
+def ours(batch: int, folder: Path, cores: int, cache: Path, engine: str, **variables: str) -> None:
+    """Run the command on a new store, with these environment variables."""
     full = batch >= 1437
     sweep = {
         "name": "s",
@@ -96,7 +168,7 @@ def ours(batch: int, folder: Path, cores: int, cache: Path, engine: str) -> None
     }  # fmt: skip
     (folder / "s.yaml").write_text(json.dumps(sweep))
     words = ["run", str(folder / "s.yaml"), "--store", str(folder / "store"), "--workers", str(cores)]
-    environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
+    environment = {**os.environ, "XDG_CACHE_HOME": str(cache), **variables}
     done = subprocess.run(
         [sys.executable, "-m", "depthrate", *words], env=environment, capture_output=True, text=True, check=False
     )
@@ -120,7 +192,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--engine", default="auto")
     parser.add_argument("--warm", action="store_true")
+    parser.add_argument("--steps", type=int, help="in place of 3,000 and 600")
+    parser.add_argument("--parts", action="store_true")
     given = parser.parse_args()
+    if given.steps:
+        STEPS.update(dict.fromkeys(STEPS, given.steps))
+    if given.parts:
+        for batch in given.batch or STEPS:
+            print_parts(batch, given.engine)
+        return
     with tempfile.TemporaryDirectory() as kept:
         for batch in given.batch or STEPS:
             found: dict[str, list[tuple[float, float]]] = {"plain": [], "ours": []}

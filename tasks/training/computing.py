@@ -49,16 +49,16 @@ def computing(device: str, matmul_precision: str = "full") -> Iterator[None]:
         torch.cuda.reset_peak_memory_stats()
         # only a trial's matmul_precision enables TF32; convolutions would use it by default
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    with _flush_denormals(), _deterministic(is_requested=device == "cuda" and "CUBLAS_WORKSPACE_CONFIG" in os.environ):
+    is_requested = device == "cuda" and "CUBLAS_WORKSPACE_CONFIG" in os.environ
+    with _flush_denormals(), _deterministic() if is_requested else contextlib.nullcontext():
         yield
 
 
 @contextlib.contextmanager
-def _deterministic(*, is_requested: bool) -> Iterator[None]:
-    """Use torch's deterministic algorithms if requested. Operations that have none warn."""
+def _deterministic() -> Iterator[None]:
+    """Use torch's deterministic algorithms. Operations that have none warn. Either call imports all of torch's compiler."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    if is_requested:
-        torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         yield
     finally:

@@ -1,5 +1,8 @@
 """A class of parameters and a subclass suffice for a fused task; plans, checks and packs are inherited."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -101,3 +104,15 @@ def test_a_trial_that_diverged_was_measured_where_its_task_says(task, params):
     steps, layers = task.measured(params, result.num_steps)
     rows = {(row["step"], row["layer"]) for row in result.tables["metrics"]}
     assert result.status == "diverged" and rows <= {(step, layer) for step in steps for layer in layers}
+
+
+@pytest.mark.slow
+def test_computing_on_a_cpu_does_not_import_torchs_compiler():
+    code = (
+        "import sys\n"
+        "from depthrate.tasks.training.computing import computing\n"
+        "with computing('cpu'):\n"
+        "    pass\n"
+        "assert 'torch' in sys.modules and 'torch._inductor' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
