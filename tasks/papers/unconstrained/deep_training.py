@@ -71,11 +71,17 @@ def training(trials: Sequence[DufmParameters], network: UnconstrainedFeatures) -
     )
 
 
+GRAM_CLASSES = 200
+"""Largest number of classes K with stored Gram matrices: K^2 numbers per layer and measurement."""
+
+
 class _LayerMeasurements:
     """Metrics of one trial at a time, layer by layer, before and after the ReLU, and the kind of its solution."""
 
     def __init__(self, network: UnconstrainedFeatures, rank_tol: float):
         self._network, self._rank_tol = network, rank_tol
+        self._of_spectrum = ["rank", "singular_values"]
+        self._of_spectrum += ["class_gram"] if network.num_classes <= GRAM_CLASSES else []
         self._counts_K = torch.from_numpy(numbered_samples(network.num_classes, network.num_samples).class_counts_K)
 
     def __call__(self, trainer: FusedTrainer, positions: Sequence[int], step: int) -> list[list[dict[str, Any]]]:
@@ -132,7 +138,7 @@ class _LayerMeasurements:
         return {
             "dnc1": collapse["nc1_pinv"],
             "dnc2": measured["condition_number"],
-            **{name: measured[name] for name in ("rank", "singular_values", "class_gram")},
+            **{name: measured[name] for name in self._of_spectrum},
         }
 
 

@@ -112,39 +112,36 @@ def graph_order(gram_KK: Array, tolerance: float) -> list[int] | None:
     adjacency = (cosines > 0.25) & ~np.eye(len(gram_KK), dtype=bool)
     if not _has_counts(adjacency, r):
         return None
-    edge_of = _edges_of_classes(adjacency, graph)
+    edge_of = _edges_of_classes(adjacency, graph.adjacency_KK)
     if edge_of is None:
         return None
-    order = [edge_of.index(edge) for edge in graph.edges]
+    order = np.argsort(edge_of).tolist()
     off = np.abs(cosines[np.ix_(order, order)] - graph.gram_KK()).max()
     return order if off <= tolerance else None
 
 
 def _has_counts(adjacency: npt.NDArray[np.bool_], r: int) -> bool:
     """Return whether a graph has the degree and the common neighbours of T(r), which identify T(r) except for r = 8."""
-    common = adjacency.astype(int) @ adjacency.astype(int)
+    common = adjacency.astype(float) @ adjacency.astype(float)
     expected = np.where(adjacency, r - 2, 4)
     np.fill_diagonal(expected, 2 * (r - 2))
     return bool((common == expected).all())
 
 
-def _edges_of_classes(adjacency: npt.NDArray[np.bool_], graph: TriangularGraph) -> list[tuple[int, int]] | None:
-    """Return an edge for each class so that neighbours share a vertex (a backtracking search with few branches)."""
-    chosen: list[tuple[int, int]] = []
+def _edges_of_classes(adjacency: npt.NDArray[np.bool_], of_edges: npt.NDArray[np.bool_]) -> list[int] | None:
+    """Return an edge's number for each class so that neighbours share a vertex (a backtracking search with few branches).
 
-    def fits(edge: tuple[int, int]) -> bool:
-        return edge not in chosen and all(
-            (len({*edge, *other}) == 3) == adjacency[len(chosen), index] for index, other in enumerate(chosen)
-        )
-
-    def extend() -> bool:
-        if len(chosen) == graph.num_classes:
-            return True
-        for edge in filter(fits, graph.edges):
-            chosen.append(edge)
-            if extend():
-                return True
-            chosen.pop()
-        return False
-
-    return chosen if extend() else None
+    Args:
+        adjacency: Adjacency of the classes.
+        of_edges: Adjacency of the edges.
+    """
+    branches: list[list[int]] = [[]]
+    while branches:
+        chosen = branches.pop()
+        number = len(chosen)
+        if number == len(adjacency):
+            return chosen
+        fits = (of_edges[:, chosen] == adjacency[number, :number]).all(1)
+        fits[chosen] = False
+        branches += [[*chosen, edge] for edge in reversed(np.flatnonzero(fits).tolist())]
+    return None

@@ -119,6 +119,22 @@ def test_limits_of_the_ratio(r, ratios):
     assert srg_loss(tiny) / dnc_loss(tiny) == pytest.approx(limit_ratio(r, 4), rel=1e-3)
 
 
+@pytest.mark.parametrize(("depth", "rate"), [(3, 0.0), (4, -1 / 10), (5, -1 / 6), (6, -3 / 14), (7, -1 / 4)])
+def test_the_ratio_falls_over_k_at_the_rate_of_theorem_5(depth, rate):
+    """At L = 3 there is no rate: the ratio rises from K = 10 on, towards 1."""
+    sizes = (30, 1000, 3000)  # K = 435 to 4,498,500
+    ratios = [limit_ratio(r, depth) for r in sizes]
+    logs = np.diff(np.log(ratios)) / np.diff(np.log([r * (r - 1) / 2 for r in sizes]))
+    assert abs(logs[1] - rate) < 2e-4 and abs(logs[1] - rate) < abs(logs[0] - rate)
+    assert depth > 3 or limit_ratio(5, 3) < ratios[0] < ratios[1] < ratios[2] < 1
+
+
+def test_a_large_graph_is_the_objective_at_its_matrices():
+    problem = equal_decays(435, 4, decay=1e-5)
+    assert objective(problem, srg_solution(problem, 435))[0] == pytest.approx(srg_loss(problem), rel=1e-12)
+    assert srg_loss(problem) / dnc_loss(problem) == pytest.approx(limit_ratio(30, 4), rel=1e-3)
+
+
 def test_a_cut_graph_of_all_classes_is_the_graph():
     for r, depth in ((4, 3), (5, 4), (6, 5)):
         problem = equal_decays(r * (r - 1) // 2, depth)
