@@ -15,7 +15,8 @@ _SQL_TYPES = {"scalar": "double", "int": "bigint", "float": "double", "str": "va
 TABLES: dict[Per, str] = {"layer": "metrics", "step": "curves"}
 """Table with the column of a metric per layer or per step."""
 ALWAYS_LAST = ("loss", "lr")
-"""Curves named like a parameter of depthrate's tasks: last_loss and last_lr in `results` of every store."""
+"""Curves named like a parameter of depthrate's tasks. They are last_loss and last_lr in `results` of every store.
+"""
 
 
 @cache
@@ -44,13 +45,13 @@ def columns_of(task: Task) -> Columns:
 
 
 def known_measurements(task: Task) -> dict[str, Metric]:
-    """Return name -> metric: the task's metrics, then the core ones, since its columns may be theirs."""
+    """Map names to metrics: the task's metrics, then the core metrics, whose columns the task may fill too."""
     declared = by_name(task.measurements)
     return declared | {other.name: other for other in core_measurements() if other.name not in declared}
 
 
 def columns_to_skip(task: Task, requested: Iterable[str] = ()) -> set[str]:
-    """Return the columns of `metrics` that are lists or that only other tasks fill, without the requested ones.
+    """Return the columns of `metrics` that are lists or that only other tasks fill, except the requested ones.
 
     A task that declares no metrics may fill any column.
     """

@@ -21,7 +21,7 @@ class FitPair:
     first: FittedCurve
     second: FittedCurve
     common: CommonFit | None
-    """Common exponent and the test for it. None if it cannot be tested."""
+    """Common exponent with its test, or None if it cannot be tested."""
 
     @property
     def stated_common(self) -> CommonFit | None:
@@ -30,7 +30,7 @@ class FitPair:
 
 
 def pair_up(first: Sequence[FittedCurve], second: Sequence[FittedCurve]) -> Iterator[FitPair]:
-    """Yield the curves of both sweeps: same metric, x and group, or the only group of each.
+    """Yield pairs of curves of the two sweeps with the same metric, x and group, or with the only group of each sweep.
 
     If only one sweep has groups, each group is paired with the other sweep's only curve. If the same curve is requested
     several times, the curves with the same options (cut-off, unconverged trials dropped) are paired.
@@ -47,7 +47,7 @@ def pair_up(first: Sequence[FittedCurve], second: Sequence[FittedCurve]) -> Iter
 
 
 def unpaired_text(names: Sequence[str], curves: Sequence[Sequence[FittedCurve]]) -> str:
-    """List the fits of sweeps that share none, and how to make them comparable."""
+    """Describe the fits of sweeps that share no fit, and how to make them comparable."""
     fits = [
         f"{name} fits {'; '.join(_describe_fits(own)) or 'nothing'}" for name, own in zip(names, curves, strict=True)
     ]
@@ -58,7 +58,7 @@ def unpaired_text(names: Sequence[str], curves: Sequence[Sequence[FittedCurve]])
 
 
 def _describe_fits(curves: Sequence[FittedCurve]) -> list[str]:
-    """Name the fits of some curves, the groups of one fit together."""
+    """Name the fits of some curves, with all groups of a fit in one entry."""
     groups: dict[str, list[FittedCurve]] = {}
     for curve in curves:
         groups.setdefault(str(curve.asked), []).append(curve)
@@ -85,7 +85,7 @@ def _options(curve: FittedCurve) -> FitRequest:
 
 
 def common_fit(curves: Sequence[FittedCurve]) -> CommonFit | None:
-    """Fit one exponent to all curves, over whole seeds if each has them. Return None if it cannot be tested."""
+    """Fit one exponent to all curves, over whole seeds if every curve has them. Return None if it cannot be tested."""
     if not all(curve.fits for curve in curves):
         return None
     points = [([row["x"] for row in curve.rows], [row["y"] for row in curve.rows]) for curve in curves]

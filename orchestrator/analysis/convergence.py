@@ -69,7 +69,7 @@ def _change(steps: Sequence[tuple[float, float]], start: float) -> float | None:
 MAX_MOVED = 0.01
 """Largest change of a converged trial's objective, as a share of its gap."""
 FAILED_FACTOR = 3.0
-"""Objective of a failed trial, at least, over the median of the trials that differ from it only in the seed."""
+"""Minimum ratio of a failed trial's objective to the median over the trials that differ from it only in the seed."""
 MIN_SIBLINGS = 3
 """Smallest number of trials, the judged one included, that have a median to compare with."""
 GAP_RTOL = 1e-9
@@ -87,9 +87,10 @@ class Convergence:
     """State of one trial's training, from its training curve."""
 
     moved: float
-    """Fall of the objective over the last quarter, as a share of the gap. Negative if it rose. The larger of both checks."""
+    """Larger fall of the objective in the two checks of the last quarter, as a share of the gap. Negative if it rose.
+    """
     from_step: float
-    """Step at which the earlier of both last quarters starts."""
+    """Step at which the earlier of the two last quarters starts."""
     stationary: bool | None = None
     """Whether the solver ended at a stationary point. None without such a solver."""
     above: float = 0.0
@@ -99,12 +100,12 @@ class Convergence:
 
     @property
     def is_converged(self) -> bool:
-        """Whether the solver reports it or, without a solver, the objective no longer moves."""
+        """Whether the solver reports convergence or, without a solver, the objective no longer moves."""
         return abs(self.moved) <= MAX_MOVED if self.stationary is None else self.stationary
 
 
 def judge(results: Results, trials: Sequence[Trial], measurements: Iterable[Metric]) -> dict[str, Convergence]:
-    """Return each trial's convergence. Trials without curves and diverged trials are missing."""
+    """Return each trial's convergence. Trials without curves and diverged trials are omitted."""
     objective = next((measurement for measurement in measurements if measurement.optimum is not None), None)
     curves = _read_curves(results, objective)
     ends = {trial_id: end for trial_id, rows in curves.items() if (end := _curve_end(rows)) is not None}
@@ -181,7 +182,7 @@ def _above_shallower(ends: Mapping[str, CurveEnd], trials: Sequence[Trial], decl
             alike.setdefault(key, []).append((trial.params[depth], trial.trial_id))
     above: dict[str, float] = {}
     for group in alike.values():
-        lowest = math.inf  # over the shallower networks
+        lowest = math.inf  # lowest objective of the shallower networks
         for value in sorted({value for value, _ in group}):
             trial_ids = [trial_id for other, trial_id in group if other == value]
             for trial_id in trial_ids:

@@ -123,7 +123,7 @@ def _x_of(x: str, expression: Expression, params: Mapping[str, Any]) -> Any:
         return params[x]
     try:
         return expression.evaluate(params)
-    except ExpressionError:  # a parameter is None, or a division by zero
+    except ExpressionError:  # a parameter is None, or the expression divides by zero
         return None
 
 
@@ -153,7 +153,7 @@ def _find_cutoff(request: FitRequest, used: list[dict[str, Any]]) -> Cutoff | No
 
 
 def _fitted(curves: list[FittedCurve]) -> list[FittedCurve]:
-    """Fit the curves, all curves with the same x and seeds in one call."""
+    """Fit the curves, with one call for all curves that have the same x and seeds."""
     designs: dict[str, list[int]] = {}
     ordered = [sorted(curve.rows, key=lambda row: (float(row["x"]), str(row["draw"]))) for curve in curves]
     for index, rows in enumerate(ordered):
@@ -199,7 +199,7 @@ def _with_drift(
 
 
 def _with_bound(curve: FittedCurve, declared: Metric | None, params: Mapping[str, Mapping[str, Any]]) -> FittedCurve:
-    """Compare with the theorem's upper bound on the last layer, if it has one and there are enough whole seeds."""
+    """Compare the last layer with the theorem's upper bound, if the metric has one and there are enough whole seeds."""
     if not curve.fits or declared is None or declared.bound is None or curve.asked.layer not in (None, -1):
         return curve
     bounds = declared.bound([params[row["trial_id"]] for row in curve.rows])

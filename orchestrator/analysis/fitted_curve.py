@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FittedCurve:
-    """One curve of a metric over x with every model fitted to it, if any can be."""
+    """One curve of a metric over x, with every model fitted to it if a fit is possible."""
 
     metric: str
     x: str
@@ -48,7 +48,7 @@ class FittedCurve:
     common: CommonFit | None = None
     """Common exponent of the request's groups, with the test for it."""
     measurement: Metric | None = None
-    """Declaration of the metric for the report. None: shown by its name."""
+    """Declaration of the metric for the report. If None, the report shows the metric's name."""
     above: Mapping[str, float] = field(default_factory=dict)
     """Used trials with an objective above a shallower network's -> the excess, as a share of the gap."""
     judged: int = 0

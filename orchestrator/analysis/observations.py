@@ -12,7 +12,7 @@ from depthrate.sweeps.spec import FitRequest
 
 Past = Mapping[str, Sequence[tuple[float, float]]]
 """Trial -> (step, value) at each measured step, ascending."""
-# last step of a trial's rows of one split, and the last layer at that step
+# last step among a trial's rows for one split, and the last layer at that step
 _LAST = "max({'step': step, 'layer': layer}) filter (where is_last) over (partition by trial_id, split)"
 
 
@@ -67,7 +67,7 @@ class FittedValues:
         return {trial_id for (trial_id,) in self._results.sql(f"select trial_id from results where {where}").fetchall()}
 
     def _read_layer(self, metric: str, layer: int) -> dict[tuple[str, Any, Any], float]:
-        """Return (trial, step, split) -> the metric at a layer. Negative layers count from the last."""
+        """Map (trial, step, split) to the metric at a layer. Negative layers count from the last."""
         if metric not in self._columns("metrics"):
             return {}
         rows = self._results.sql(f"select trial_id, step, split, {quoted(metric)} from {_at_layer(layer)}").fetchall()

@@ -24,7 +24,7 @@ CLEAR_AICC = 2.0
 LEVEL = 0.05
 """Significance level for rejecting the power law over whole seeds. AICc alone accepts bends that are due to chance."""
 MAX_LOCAL_EXPONENTS = 8
-"""Maximum number of local exponents in a sentence, which has only the range of more."""
+"""Maximum number of local exponents listed in a sentence. If there are more, it gives only their range."""
 
 
 def preferred_model(curve: FittedCurve) -> RateFit | None:
@@ -90,7 +90,7 @@ def best_rival(curve: FittedCurve) -> tuple[RateFit, float] | None:
 
 
 def local_exponents_text(curve: FittedCurve) -> str:
-    """Return the exponents a of x^-a between neighbouring x, as in `0.21, 0.45`, or the range of many."""
+    """Return the exponents a of x^-a between neighbouring x, as in `0.21, 0.45`, or their range if there are many."""
     pairs = itertools.pairwise(sorted(_log_means(curve).items()))
     exponents = [-(after - before) / math.log(high / low) for (low, before), (high, after) in pairs]
     if len(exponents) > MAX_LOCAL_EXPONENTS:

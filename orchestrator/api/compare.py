@@ -31,7 +31,7 @@ class SweepComparison:
     """Parameter with different values -> its values in each sweep."""
     pairs: list[FitPair]
     unpaired: str
-    """Reason why no curve is in both, else empty."""
+    """Reason why the sweeps share no curve. Empty if they share one."""
 
     def fields(self) -> dict[str, Any]:
         """Return the JSON for --json."""
@@ -63,7 +63,7 @@ def compare_fits(sweeps: tuple[FoundSweep, FoundSweep], store: Store) -> SweepCo
 
 
 def _differing_parameters(first: CheckedSweep, second: CheckedSweep) -> dict[str, tuple[list[Any], list[Any]]]:
-    """Return parameter with different values -> its values in each sweep."""
+    """Map each parameter with different values to its values in both sweeps."""
     values = [_values(first), _values(second)]
     names = dict.fromkeys([*values[0], *values[1]])
     both = {name: (values[0].get(name, []), values[1].get(name, [])) for name in names}
@@ -80,7 +80,7 @@ def _values(checked: CheckedSweep) -> dict[str, list[Any]]:
 
 
 def _sorted(values: list[Any]) -> list[Any]:
-    """Sort numbers by value, then everything else by its string."""
+    """Sort numbers by value, and put all other values after them, sorted by their strings."""
 
     def key(value: Any) -> tuple[bool, float, str]:
         is_number = isinstance(value, int | float)

@@ -15,10 +15,10 @@ def export_sweep(sweep_ref: str, store: Store, place: str | None = None, exporte
     Args:
         sweep_ref: Sweep file, or name of a shipped or launched sweep.
         store: Store of the sweep.
-        place: Folder or URL to write to. Default: the exporter's.
+        place: Folder or URL to write to. Default: the exporter's default target.
         exporters: Name of a registered exporter. If empty, the place selects it.
     Raises:
-        ValueError: The sweep is unknown, has nothing to copy, or the place refuses.
+        ValueError: The sweep is unknown, has nothing to copy, or cannot be copied to `place`.
     """
     exporter = select_exporter(exporters, place)
     checked, search = find_sweep(sweep_ref, store)

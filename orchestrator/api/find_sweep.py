@@ -13,7 +13,7 @@ from depthrate.storage.catalog.specs import LaunchedSpec, newest_specs, read_spe
 from depthrate.storage.files.paths import spec_path
 from depthrate.storage.files.store import NoStoreError, Store, StoreError, existing_store
 
-# modules that expand sweeps are imported on use: status reads the lists of trials written at the launch
+# modules that expand sweeps are imported only when needed, since status reads the lists of trials that launches write
 if TYPE_CHECKING:
     from depthrate.orchestrator.launch.launch_plan import CheckedSweep
     from depthrate.orchestrator.search.search_view import SearchView
@@ -28,7 +28,7 @@ def find_sweep(sweep_ref: str, store: Store) -> tuple[CheckedSweep, SearchView |
     """Find a sweep by file, name of its last launch, or name of a shipped sweep. Return it with its search.
 
     Raises:
-        ValueError: `SweepError`, `TaskError` or `ParameterError`: the sweep is unknown or wrong.
+        ValueError: `SweepError`, `TaskError` or `ParameterError`: the sweep is unknown or invalid.
     """
     launched = newest_specs(store)
     is_launch = sweep_ref in launched and not Path(sweep_ref).is_file()
@@ -45,7 +45,7 @@ def find_launch(launched: LaunchedSpec, store: Store) -> tuple[CheckedSweep, Sea
 
 
 def sweep_to_launch(sweep_ref: str, overrides: Mapping[str, object], url: str | None) -> SweepSpec:
-    """Return the sweep of a file, a shipped sweep, or else the newest launch of this name, with overrides applied.
+    """Return the sweep of a file, of a shipped sweep or, failing both, of the newest launch of this name, with overrides.
 
     Raises:
         ValueError: The sweep is unknown or cannot be read.
@@ -69,7 +69,7 @@ def sweep_to_launch(sweep_ref: str, overrides: Mapping[str, object], url: str | 
 
 
 def planned_trials(sweep_ref: str | None, store: Store) -> dict[str, list[str]]:
-    """Return sweep -> trial_ids, of one sweep or of all launched sweeps.
+    """Map one sweep, or every launched sweep, to its trial_ids.
 
     Raises:
         ValueError: The sweep is unknown, or the store has no sweeps.
@@ -83,7 +83,7 @@ def planned_trials(sweep_ref: str | None, store: Store) -> dict[str, list[str]]:
     planned = {}
     for spec in launched.values() if sweep_ref is None else [launched[sweep_ref]]:
         try:
-            # an interrupted search may have more trials than the list of its spec
+            # an interrupted search may have more trials than its spec lists
             trial_ids = None if "search" in spec.spec else spec.trial_ids(store)
             planned[spec.sweep] = _expanded(launched_sweep(spec, store), store) if trial_ids is None else trial_ids
         except ValueError as error:
@@ -94,7 +94,7 @@ def planned_trials(sweep_ref: str | None, store: Store) -> dict[str, list[str]]:
 
 
 def write_missing_lists(store: Store, *, removed: str | None = None) -> None:
-    """Write the lists of requested trials that launches lack: searches, early versions, corrupt lists.
+    """Write missing lists of requested trials: for searches, for launches by early versions, and in place of corrupt lists.
 
     Args:
         store: Store of the launches.

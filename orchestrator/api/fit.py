@@ -27,9 +27,9 @@ class FitResult:
     rows: Sequence[Mapping[str, Any]]
     """Rows of the table `fits`, one per curve and model."""
     warnings: Sequence[str]
-    """Mixed settings or code versions, and a failure to save the rows."""
+    """Warnings about mixed settings or code versions, and about a failure to save the rows."""
     problems: Sequence[Problem]
-    """Problems of the store."""
+    """Problems with the store."""
 
 
 def fit_sweep(
@@ -64,7 +64,7 @@ def fit_sweep(
 
 
 def changed_requests(sweep: SweepSpec, changes: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return one new request if the changes include a metric, else the sweep's requests with the changes."""
+    """Return one new request if the changes include a metric, and otherwise the sweep's requests with the changes applied."""
     if "metric" in changes:
         return (fit_request(changes),)
     if not sweep.fit:

@@ -31,7 +31,7 @@ def print_logs(store: Store, prefix: str, console: Console) -> None:
 
 
 def print_attempts(store: Store, snapshot: Snapshot, prefix: str, records: Iterable[Record], console: Console) -> None:
-    """Print the attempts among `records` that ran these trials, and their output, in order of their start.
+    """Print the attempts among `records` that ran these trials, with their output, in the order in which they started.
 
     Raises:
         UsageError: No attempt ran a trial with this prefix.

@@ -37,7 +37,7 @@ from depthrate.sweeps.packing import Pack, gigabytes, predicted_bytes
 from depthrate.sweeps.spec import SweepSpec
 
 READING_NOTICE = "reading the sweep, its code and its data (custom data is hashed, unless it is streamed)"
-"""Printed if reading takes long."""
+"""Notice printed if reading takes long."""
 PILOT = "depthrate run SWEEP --pilot"
 MAX_VALUES_SHOWN = 6
 """Maximum number of values of a parameter printed per pack."""
@@ -100,7 +100,7 @@ class PlannedSweep:
 
 
 def plan_sweep(options: LaunchOptions, loaded: SweepSpec | None = None) -> PlannedSweep:
-    """Plan a sweep, which is found by the options unless it is `loaded`, and start nothing.
+    """Plan a sweep without starting anything. The options name the sweep unless it is `loaded`.
 
     Raises:
         ValueError: The sweep cannot run, or its data is corrupt.
@@ -156,7 +156,7 @@ def overrides_of(texts: Sequence[str]) -> dict[str, object]:
 
 
 def plan_on(target: ComputeTarget, checked: CheckedSweep, store: Store) -> Plan:
-    """Plan the pending trials of a sweep, in packs for this executor."""
+    """Plan the pending trials of a sweep as packs for this executor."""
     return make_plan(
         checked,
         store,
@@ -173,7 +173,7 @@ def estimates_on(target: ComputeTarget, plan: Plan, store: Store) -> Estimates:
 
 
 def plan_summary(plan: Plan) -> str:
-    """Return a sentence on the committed and pending trials of a plan."""
+    """Return a sentence about the committed and pending trials of a plan."""
     checked = plan.checked
     text = f"{checked.sweep.name}: {counted(len(checked.trials), 'trial')}, {len(plan.done)} done"
     text += f", {plan.num_pending} to run in {counted(len(plan.packs), 'pack')}" if plan.packs else ""
@@ -187,7 +187,7 @@ def peak_gb(pack: Pack, plan: Plan, target: ComputeTarget) -> float | None:
 
 
 def cost_lines(plan: Plan, target: ComputeTarget, estimates: Estimates, details: Mapping[str, Any]) -> list[str]:
-    """Return the expected cost of a plan, one line each: hours, memory of a worker, details of the executor."""
+    """Return the expected cost of a plan, one line per item: hours, memory per worker, details of the executor."""
     lines = []
     hours = estimates.hours(plan.packs, target.workers)
     if hours is not None:

@@ -32,7 +32,7 @@ from depthrate.storage.query.results import Results
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """Outputs besides the page, and the style of figures."""
+    """Outputs in addition to the page, and the style of figures."""
 
     figures: Path | None = None
     """Folder for figures as files."""
@@ -49,7 +49,7 @@ class ReportOptions:
         """Return the style of the figure files.
 
         Raises:
-            UsageError: Options contradict each other, or need --figures.
+            UsageError: Options contradict each other, or require --figures.
         """
         flags = [f"--{name}" for name in ("dark", "style", "width") if getattr(self, name)]
         if flags and self.figures is None:
@@ -76,7 +76,7 @@ class WrittenReport:
     mixtures: tuple[str, ...] = ()
     """Warnings that the trials mix code versions or engines."""
     replaced: str | None = None
-    """Sweep of the report that this one replaced, if it was another sweep's."""
+    """Sweep whose report this one replaced, if it was another sweep."""
 
 
 def report_sweep(sweep_ref: str, url: str | None, page: Path, options: ReportOptions) -> WrittenReport:
@@ -106,7 +106,7 @@ def report_sweep(sweep_ref: str, url: str | None, page: Path, options: ReportOpt
 def write_report(
     swept: Sequence[CheckedSweep], store: Store, command: list[str], page: Path, options: ReportOptions
 ) -> WrittenReport:
-    """Write the report of a sweep, or of two in the same figures, which the command ran.
+    """Write the report of a sweep, or of two sweeps in the same figures. `command` ran the first sweep.
 
     Raises:
         UsageError: A file cannot be written.
@@ -128,7 +128,7 @@ def write_report(
 
 
 def _title(page: Path) -> str | None:
-    """Return the title of a report on disk, which names its sweeps, or None."""
+    """Return the title of a report on disk, which names its sweeps, or None if no title can be read."""
     try:
         with page.open("rb") if page.is_file() else io.BytesIO() as file:
             title = re.search(r"<title>(.*?) · depthrate</title>", file.read(4096).decode(errors="replace"))

@@ -73,7 +73,7 @@ class _Run:
     """Notifier of --notify."""
 
     def next(self, verb: str) -> str:
-        """Return a command on this sweep to suggest."""
+        """Return a command for this sweep, as a suggestion to the user."""
         return next_call(verb, self.plan.checked.sweep.name, self.options.store)
 
     def print(self, text: str) -> None:
@@ -138,7 +138,7 @@ def run_sweep(options: LaunchOptions, loaded: SweepSpec | None = None) -> RunSta
         )
     if not (plan.packs or plan.in_flight or (view is not None and not view.is_over)):
         if isinstance(target, Executor) and target.outlives_driver:
-            target.close()  # deletes what earlier launches left
+            target.close()  # deletes the leftovers of earlier launches
         delete_checkpoints(plan.stale_checkpoints, store)
         return _conclude(run, None)
     return _launch(run) if run.notifier is None else run.notifier.notify_end(lambda: _launch(run))
@@ -180,9 +180,9 @@ def _conclude_pilot(run: _Run, end: LaunchEnd) -> RunState:
 def _open_search(
     checked: CheckedSweep, store: Store, target: ComputeTarget, options: LaunchOptions
 ) -> tuple[CheckedSweep, SearchView | None, SearchFeed | None]:
-    """Return the sweep with its trials so far, its search, and the feed of new proposals. Without a search, both are None.
+    """Return the sweep with its trials so far, its search, and the feed of new proposals. The last two may be None.
 
-    A remote launch makes its own proposals, so it has no feed here.
+    Without a search, the search and the feed are None. A remote launch makes its own proposals, so it has no feed here.
     """
     checked, view = with_search(checked, store)
     if view is None or isinstance(target, RemoteLauncher):
@@ -260,7 +260,7 @@ def _conclude(run: _Run, end: LaunchEnd | None) -> RunState:
         run.print(f"{trials} committed ({time.monotonic() - run.started:.0f} s)")
         _print_diverged(run, checked, snapshot)
     mismatch = find_code_mismatch(checked, snapshot)
-    if mismatch is not None and mismatch.versions:  # for example by a concurrent launch
+    if mismatch is not None and mismatch.versions:  # for example because of a concurrent launch
         text = mismatch_message(mismatch, checked, run.store, resume_command(run.options), "nothing was fitted")
         print_line(f"depthrate: {text}", stderr=True)
         return RunState.INCOMPLETE

@@ -27,15 +27,15 @@ POLL_INTERVAL_S = 2.0
 IDLE_READ_INTERVAL_S = 30.0
 """Seconds between two reads of the costs and events of a sweep without running or changed trials."""
 SPARING_COST_INTERVAL_S = 10.0
-"""Seconds between two reads of costs and events, if sparing."""
+"""Seconds between two reads of costs and events in sparing mode."""
 SPARING_LIVE_INTERVAL_S = 4.0
-"""Seconds between two reads of live curves, if sparing. They are written every five seconds."""
+"""Seconds between two reads of live curves in sparing mode. Workers write them every five seconds."""
 MAX_EVENTS_SHOWN = 6
 """Maximum number of events of the last launch shown by `--watch`."""
 MIN_SCHEDULER_POLL_INTERVAL_S = 15.0
 MAX_SCHEDULER_POLL_INTERVAL_S = 60.0
 POLL_BACKOFF_FACTOR = 1.5
-"""Growth of the interval while the answer of a scheduler stays the same."""
+"""Factor by which the interval grows while a scheduler's answer stays the same."""
 Counts = dict[str, JobCounts | None]
 """Executor -> number of a sweep's jobs in its scheduler, or None if unknown."""
 _Answers = dict[str, SchedulerAnswer | None]
@@ -69,7 +69,7 @@ class StatusSnapshot:
 
 
 class StatusPoller:
-    """Polls the state of sweeps, and caches what need not be read again."""
+    """Polls the state of sweeps, and caches everything that need not be read again."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class StatusPoller:
             with_costs: Whether to compute costs.
             with_events: Whether to read the events of the last launch.
             columns: Columns of the table of trials to read.
-            is_sparing: Whether to read everything but trial states less often.
+            is_sparing: Sparing mode: whether to read everything except trial states less often.
         """
         self.planned = planned
         """Sweep -> its trial_ids."""
@@ -151,7 +151,7 @@ class StatusPoller:
 
 
 class SchedulerPoller:
-    """Cached answers of schedulers on sweeps' jobs, polled less often while they stay the same."""
+    """Cached scheduler answers about sweeps' jobs. A scheduler is polled less often while its answer stays the same."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class SchedulerPoller:
         """Sweep -> (time of the next poll, interval before it)."""
 
     def poll(self, sweep: str) -> _Answers:
-        """Return executor -> last answer of its scheduler on a sweep's jobs."""
+        """Map each executor to its scheduler's last answer about a sweep's jobs."""
         due, interval_s = self._next.get(sweep, (float("-inf"), MIN_SCHEDULER_POLL_INTERVAL_S / POLL_BACKOFF_FACTOR))
         if self._clock() >= due:
             answer = self._poll_schedulers(self._store, sweep)
@@ -193,14 +193,14 @@ def _read_cost(store: Store, snapshot: Snapshot, sweep: str, reader: RecordReade
 
 
 def stalled_text(sweep: str, record: Record) -> str:
-    """Return a sentence on a stalled attempt, with the command that ends it."""
+    """Return a sentence about a stalled attempt, with the command that ends it."""
     text = f"{sweep}: {describe_attempt(record)}: no progress for {stalled_s(record) / 60:.0f} min"
     text += f", at step {record['step']}/{record['num_steps'] or '?'}"
     return f"{text}. End it: depthrate cancel {sweep} --force, or launch with --stall-minutes"
 
 
 def job_text(counts: JobCounts, title: str) -> str:
-    """Return a sentence on a sweep's jobs in a scheduler, with the reasons why they wait."""
+    """Return a sentence about a sweep's jobs in a scheduler, with the reasons why they wait."""
     reasons = ", ".join(f"{reason} {count}" for reason, count in counts.reasons.items())
     waiting = counted(counts.waiting, f"{title} job") + " waiting"
     return waiting + (f" ({reasons})" if reasons else "") + f", {counts.running} running"

@@ -15,13 +15,14 @@ HEARTBEAT_S = 2.0
 REMOTE_HEARTBEAT_S = 15.0
 """Seconds between heartbeats on an object store, where each is a paid request."""
 MAX_HEARTBEATS_PER_S = 20.0
-"""Limit for all attempts of a sweep together, unless the interval would then exceed `MAX_HEARTBEAT_S`."""
+"""Limit for all attempts of a sweep together, unless the interval would exceed `MAX_HEARTBEAT_S`, which takes precedence.
+"""
 MAX_HEARTBEAT_S = 60.0
 """Longest heartbeat interval in seconds, however many attempts run."""
 MAX_MISSED_HEARTBEATS = 4
-"""Missed heartbeats that an attempt may have without being stale."""
+"""Number of heartbeats that an attempt may miss without being stale."""
 MAX_MISSED_NODE_HEARTBEATS = 2
-"""Missed combined heartbeats of a node, after which a worker writes its heartbeat itself. Less than `MAX_MISSED_HEARTBEATS`."""
+"""Missed combined heartbeats of a node after which a worker writes its own heartbeat. Less than `MAX_MISSED_HEARTBEATS`."""
 STALE_S = 60.0
 """Shortest heartbeat age in seconds at which a record alone makes an attempt stale."""
 

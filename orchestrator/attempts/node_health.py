@@ -4,8 +4,8 @@
 executor exclude nodes.
 
 A bug in a task fails on every node and counts against no node. A pack that fails on two healthy nodes counts as faulty, and its
-failures against no node. A one-sided Fisher test compares the remaining failures of a node with those elsewhere. A running
-attempt elsewhere counts as a success once it has run longer than the failed ones on the node.
+failures count against no node. A one-sided Fisher test compares the remaining failures of a node with those elsewhere. A
+running attempt elsewhere counts as a success once it has run longer than the failed ones on the node.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger("depthrate")
 MAX_P_VALUE = 0.1
 """Largest Fisher p-value of an unhealthy node. A false alarm costs one node, never trials."""
 MIN_NODE_FAILURES = 2
-"""Failures before a node can be unhealthy."""
+"""Minimum number of failures of an unhealthy node."""
 NODE_FAILURES_IN_A_ROW = 3
 """Consecutive failures that make a node unhealthy while others succeed."""
 COOLDOWN_S = 120.0
@@ -43,9 +43,9 @@ HISTORY_S = 24 * 3600.0
 SAME_NODE_LOSS_S = 5.0
 """Longest time in seconds between losses on one node that count as a single loss of the node."""
 MIN_START_FAILURES = 2
-"""Consecutive jobs that must end on a node before depthrate starts, until the node is excluded."""
+"""Number of consecutive jobs that end on a node before depthrate starts in them, at which the node is excluded."""
 MIN_FAILURES_ANYWHERE = 3
-"""Early ends, on at least two nodes or on every node, after which no single node can be the cause."""
+"""Number of early ends, on at least two nodes or on every node, from which on no single node can be the cause."""
 POLL_INTERVAL_S = 5.0
 """Seconds between reads of the cleared nodes while any node is excluded."""
 _HARDWARE_ERRORS = (
@@ -67,7 +67,7 @@ _HARDWARE = re.compile("|".join(_HARDWARE_ERRORS))
 
 
 def read_cleared(store: Store, sweep: str) -> dict[str, float]:
-    """Return node -> time at which a user cleared it, or {} without cleared nodes or a readable store."""
+    """Map each cleared node to the time at which a user cleared it. Return {} without cleared nodes or a readable store."""
     try:
         cleared = read_object(store.read(cleared_nodes_path(sweep)))
     except (OSError, ValueError):
@@ -139,7 +139,7 @@ class NodeHealth:
     def record_start(self, node: str, attempt_id: str) -> None:
         """Count an attempt that runs on a node."""
         if node:
-            self._nodes[node]  # makes it one of `nodes`
+            self._nodes[node]  # adds it to `nodes`
             self._running.setdefault(attempt_id, (node, self._clock()))
 
     def node_of(self, attempt_id: str) -> str:
@@ -197,7 +197,7 @@ class NodeHealth:
             self._update_unhealthy()
 
     def add_records(self, records: Iterable[Record], cleared: dict[str, float], now: float) -> None:
-        """Count attempts that ended earlier by host, and of a cleared node only those after the clearing."""
+        """Count attempts that ended earlier, by host. On a cleared node, count only attempts that ended after the clearing."""
         for record in sorted(records, key=_ended_at):
             node, ended_at = record["host"] or "", _ended_at(record)
             if ended_at < max(now - HISTORY_S, cleared.get(node, 0.0)):
@@ -285,7 +285,7 @@ class NodeHealth:
 
 
 class StartFailures:
-    """Jobs per node that ended before depthrate started in them: a broken node, or broken setup lines."""
+    """Jobs per node that ended before depthrate started in them, because of a broken node or broken setup lines."""
 
     def __init__(self, num_nodes: int):
         self._num_nodes = num_nodes
@@ -298,7 +298,7 @@ class StartFailures:
         """Nodes to exclude from new jobs."""
 
     def record_start(self, node: str, job_id: str) -> None:
-        """Count a job that runs depthrate, even if it was counted as failed: its record may be seen late."""
+        """Count a job that runs depthrate, even if it was counted as failed, since its record may become visible late."""
         self._works.add(node)
         if self._failed.pop(node, None) and node in self.excluded:
             log.warning("node %s works again: job %s has started there", node, job_id)

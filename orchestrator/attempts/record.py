@@ -21,11 +21,11 @@ from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.tasks.interface import Engine
 
 SCHEDULER_KNOWN_KINDS = (FailureKind.TIMEOUT, FailureKind.OUT_OF_MEMORY, FailureKind.CANCELLED)
-"""Causes that a scheduler knows, while the worker only knows that it was asked to stop."""
+"""Failure kinds that only the scheduler can report. The worker only records that it was asked to stop."""
 
 
 def nth_attempt_id(attempt_id: str, restart: int) -> str:
-    """Return the attempt ID of a job's n-th restart by the scheduler: the same in every process."""
+    """Return the attempt ID of a job's n-th restart by the scheduler. It is the same in every process."""
     if restart == 0:
         return attempt_id
     return f"{attempt_id[:15]}_{hashlib.sha256(f'{attempt_id} {restart}'.encode()).hexdigest()[:12]}"
@@ -68,9 +68,9 @@ class Attempt:
     beat_s: float | None = None
     """Seconds between heartbeats."""
     packs_s: float = 0.0
-    """Seconds that its packs ran, without start-up and other overhead."""
+    """Run time of its packs in seconds, without start-up and other overhead."""
     cpu_s: float | None = None
-    """CPU seconds over all cores, known at the end."""
+    """CPU seconds over all cores, set at the end."""
     gpu_share: float | None = None
     """Share of the GPU per pack, if the attempt runs on one."""
     needs_bytes: int | None = None
@@ -104,7 +104,7 @@ def read_attempts(store: Store, sweep: str, attempt_ids: Iterable[str]) -> dict[
 
 
 def lost_attempt(*facts: Mapping[str, Any], kind: FailureKind, error: str | None) -> Attempt:
-    """Return the final state of an attempt that could not write its own end.
+    """Return the final state of an attempt that could not record its end itself.
 
     `facts` contains at least attempt_id, sweep, pack_id, trial_ids and device. Later values replace earlier ones.
     """

@@ -55,22 +55,24 @@ RULES: dict[FailureKind, Rule] = {
     FailureKind.TASK: Rule(1, Cause.PACK | Cause.NODE),  # the exception may be a transient one
     FailureKind.CODE: Rule(1, Cause.PACK | Cause.NODE, only_elsewhere=True),  # other nodes may have other libraries
     FailureKind.TABLE: Rule(0, Cause.PACK),  # a task that returned no table will not return one next time
-    FailureKind.STORE: Rule(3, Cause.STORE | Cause.NODE, (5.0, 40.0)),  # the disk was full or the server away
+    FailureKind.STORE: Rule(3, Cause.STORE | Cause.NODE, (5.0, 40.0)),  # disk full or server unavailable
     FailureKind.WORKER_LOST: Rule(3, Cause.PACK | Cause.NODE),  # resumes from its checkpoint
     FailureKind.NODE_LOST: Rule(50, Cause.NODE),
     FailureKind.PREEMPTED: Rule(50, Cause.SCHEDULER),
     FailureKind.HARDWARE: Rule(8, Cause.NODE),  # reached only if every node has the fault
-    FailureKind.NOT_BEGUN: Rule(50, Cause.NODE, (10.0, 300.0)),  # until the node is known to be the cause or not
-    FailureKind.FAILED_TO_START_ANYWHERE: Rule(0, Cause.SCHEDULER),  # the next job would end like the others
+    FailureKind.NOT_BEGUN: Rule(50, Cause.NODE, (10.0, 300.0)),  # until it is clear whether the node is the cause
+    FailureKind.FAILED_TO_START_ANYWHERE: Rule(0, Cause.SCHEDULER),  # the next job would end in the same way
     FailureKind.NOT_HERE: Rule(3, Cause.NODE, only_elsewhere=True),
     FailureKind.TIMEOUT: Rule(1, Cause.PACK),  # a whole job without a checkpoint: the next job gets no further
     FailureKind.CANCELLED: Rule(0, Cause.SCHEDULER),
     FailureKind.OUT_OF_MEMORY: Rule(1, Cause.PACK),  # for packs of one trial only: larger packs are split
 }
 MAX_FAILURES_PER_PACK = 20
-"""Failures before a pack is given up, unhealthy nodes included. Kinds with more retries have only their own limit."""
+"""Number of failures, including failures on unhealthy nodes, after which a pack is given up. Kinds that allow more retries have
+only their own limit.
+"""
 STOP_AFTER_PACKS = 3
-"""Packs given up with the same error before the launch stops early."""
+"""Number of packs given up with the same error at which the launch stops early."""
 
 
 class Failure(NamedTuple):
@@ -140,7 +142,7 @@ class Backoff:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the pause has not elapsed."""
+        """Whether the pause is still in effect."""
         return self._clock() < self._until
 
     def wait(self) -> None:

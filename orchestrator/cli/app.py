@@ -132,4 +132,4 @@ def main() -> None:
         app(prog_name="depthrate")
     finally:
         if "duckdb" not in sys.modules:  # duckdb reports objects that the last collections have not freed
-            gc.freeze()  # skips the last collections: a fifth of a short command's time
+            gc.freeze()  # skips the last collections, which take a fifth of a short command's time

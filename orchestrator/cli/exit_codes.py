@@ -27,7 +27,7 @@ def exits(command: Callable[P, int | None]) -> Callable[P, None]:
 
 
 def exit_code(command: Callable[[], int | None]) -> int:
-    """Run a command and return its exit code (None: 0). An error is printed and has a code of its kind."""
+    """Run a command and return its exit code (None: 0). An error is printed, and its kind determines the exit code."""
     try:
         return command() or 0
     except ValueError as error:

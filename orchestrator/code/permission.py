@@ -55,7 +55,7 @@ def check_stored_code(prefix: str, code_hash: str, path: str, store: Store) -> N
 
 
 def list_writers(store: Store, path: str) -> str | None:
-    """Return a sentence on other users who can write a path of the store, or None."""
+    """Return a sentence about other users who can write to a path of the store, or None."""
     if not store.is_shared:
         return None
     if store.local_folder is None:

@@ -10,5 +10,5 @@ class UsageError(ValueError):
 
 
 def next_call(verb: str, what: str, store: str | None, *options: str) -> str:
-    """Return the next command to run, with the same store."""
+    """Return the next command to run on the same store."""
     return shlex.join(["depthrate", verb, what, *(["--store", store] if store else []), *options])

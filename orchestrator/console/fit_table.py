@@ -63,7 +63,7 @@ def print_fits(
 
 
 def _convergence(curves: Sequence[FittedCurve]) -> list[str]:
-    """Return lines on the convergence of the trials."""
+    """Return lines that describe the convergence of the trials."""
     fitted = [curve for curve in curves if curve.fits]
     used = {row["trial_id"] for curve in fitted for row in curve.rows}
     judged = max((curve.judged for curve in fitted), default=0)

@@ -22,7 +22,7 @@ def check_output(path: Path) -> None:
     """Check, before any work is done, that a file can be written.
 
     Raises:
-        UsageError: it is a folder, or cannot be written.
+        UsageError: The path is a folder, or cannot be written.
     """
     if path.is_dir():
         raise UsageError(f"cannot write {str(path)!r}: it is a folder. Name a file, as in -o {path / 'report.html'}")
@@ -33,7 +33,7 @@ def check_folder(path: Path) -> None:
     """Check, before any work is done, that files can be written to a folder, which need not exist.
 
     Raises:
-        UsageError: it is not a folder, or cannot be written to.
+        UsageError: The path is not a folder, or cannot be written to.
     """
     if path.exists() and not path.is_dir():
         raise UsageError(f"{path} is not a folder. Name a folder, which is created if it does not exist")

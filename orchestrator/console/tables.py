@@ -36,7 +36,7 @@ ANY_WIDTH = 100_000
 TEXT_WIDTH = 120
 """Width of tables with a column of prose in a file or a pipe, in characters."""
 FILE_WIDTH = 200
-"""Maximum width of a table in a file or a pipe, in characters, unless --wide asks for every column."""
+"""Maximum width of a table in a file or a pipe, in characters, unless --wide requests every column."""
 
 
 class PlainConsole(Console):
@@ -54,7 +54,7 @@ def make_console(*, stderr: bool = False, quiet: bool = False) -> Console:
     """Create a console. Output to a file or a pipe is never wrapped. `quiet` prints nothing."""
     stream = sys.stderr if stderr else sys.stdout
     if isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(errors="backslashreplace")  # escape characters that the encoding lacks
+        stream.reconfigure(errors="backslashreplace")  # escape characters that are missing from the encoding
     return PlainConsole(
         stderr=stderr, quiet=quiet, width=None if stream.isatty() else ANY_WIDTH, soft_wrap=not stream.isatty()
     )
@@ -98,7 +98,7 @@ def print_rows(
 
 
 def print_described(console: Console, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print rows whose last cell is prose: as a table if it fits, else one entry per row."""
+    """Print rows whose last cell is prose, as a table if it fits and otherwise as one entry per row."""
     width = console.width if console.is_terminal else TEXT_WIDTH
     if _columns_that_fit(columns, rows, width) == len(columns):
         print_table(console, columns, rows)
@@ -145,7 +145,7 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
 
 
 def listed(names: Sequence[str], limit: int) -> str:
-    """Join the first names with commas, and count the others."""
+    """Join the first names with commas, and count the remaining names."""
     return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class JobCounts:
-    """Numbers of a sweep's jobs in a scheduler."""
+    """Counts of a sweep's jobs in a scheduler."""
 
     waiting: int
     running: int
@@ -45,7 +45,7 @@ class SchedulerAnswer:
 
     counts: JobCounts
     unreported_ends: list[Record]
-    """Records of attempts whose job ended without writing one, and which no launch has written since."""
+    """Records of attempts whose jobs ended without writing a record, and that no launch has written since."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class CancelledJobs:
 
     count: int
     elsewhere: list[str]
-    """Clusters with more jobs of the sweep that cannot be reached from this machine."""
+    """Clusters that have more jobs of the sweep and cannot be reached from this machine."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,13 @@ class Scheduler:
 
 
 BATCH_S = 0.5
-"""Longest time in seconds after which a batched attempt starts another pack, and after which a finished pack is committed.
+"""Longest time in seconds for which a batched attempt starts further packs, and for which a finished pack stays uncommitted.
 It bounds the work that is repeated when a worker is killed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackTrials:
-    """A pack, as workers receive it."""
+    """A pack in the format that workers receive."""
 
     pack_id: str
     trial_ids: list[str]
@@ -85,7 +85,7 @@ class PackTrials:
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptSpec(PackTrials):
-    """Everything that a worker needs for one attempt at a pack, or at several short packs. Plain JSON."""
+    """Everything that a worker needs for one attempt at a pack or at several short packs, as plain JSON."""
 
     attempt_id: str
     sweep: str
@@ -100,10 +100,10 @@ class AttemptSpec(PackTrials):
     then: Sequence[PackTrials] = ()
     """Further packs of a batched attempt. They start within `BATCH_S` of its start and are committed together."""
     avoid: Sequence[str] = ()
-    """Nodes where the pack failed. Others are preferred."""
+    """Nodes where the pack failed. Other nodes are preferred."""
 
     def packs(self) -> Iterator[AttemptSpec]:
-        """Yield the spec of each pack on its own."""
+        """Yield a separate spec for each pack."""
         yield replace(self, then=()) if self.then else self
         for pack in self.then:
             yield replace(self, pack_id=pack.pack_id, trial_ids=pack.trial_ids, params=pack.params, then=())
@@ -140,7 +140,7 @@ class RequeueReason(StrEnum):
     NOT_STARTED = "not_started"
     """The attempt ended before it started."""
     CUT_OFF = "cut_off"
-    """The time limit ended it. It resumes from a checkpoint, or it had run only briefly."""
+    """The time limit ended the attempt, which resumes from a checkpoint or had run only briefly."""
 
 
 @dataclass(frozen=True)
@@ -156,11 +156,11 @@ class AttemptEnd:
     latest_id: str | None = None
     """ID of the last attempt, if a scheduler restarted the job under new IDs."""
     record: Record | None = field(default=None, compare=False)
-    """Record of that attempt with its end, if the executor has read it already."""
+    """Record of that attempt, including its end, if the executor has already read it."""
     node: str = field(default="", compare=False)
     """Node of the attempt, as in `Executor.nodes_by_attempt`. Empty if unknown, or if there is only one."""
     scheduler_facts: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    """Fields of the record that the executor knows better than this process: host, job_id, start and end."""
+    """Fields of the record for which the executor has more precise values than this process: host, job_id, start and end."""
 
     @property
     def last_attempt_id(self) -> str:
@@ -169,7 +169,7 @@ class AttemptEnd:
 
 
 class SubmitError(ValueError):
-    """A scheduler refused jobs. `unsubmitted` contains the ones that it does not have."""
+    """A scheduler refused jobs. `unsubmitted` contains the jobs that it did not accept."""
 
     def __init__(self, message: str, unsubmitted: Sequence[AttemptSpec]):
         super().__init__(message)
@@ -181,15 +181,15 @@ class QueueFullError(SubmitError):
 
 
 class SubmitRateError(QueueFullError):
-    """No more submissions are sent at this moment, although the scheduler would accept them."""
+    """Submission is paused, although the scheduler would accept more jobs."""
 
 
 class ExecutorError(ValueError):
-    """The requested executor is unknown, or an option does not fit it."""
+    """The requested executor is unknown, or an option is not valid for it."""
 
 
 class ComputeTarget(ABC):
-    """Capacity for packs, as a plan needs it."""
+    """Capacity for packs, as far as a plan needs it."""
 
     device: str
     """Device of the packs: cpu or cuda."""
@@ -207,7 +207,7 @@ class ComputeTarget(ABC):
     """True if packs run on the local machine."""
 
     def engine(self, requested: Engine) -> tuple[Engine, str | None]:
-        """Return the engine to use for the requested one, and the reason if it is another."""
+        """Return the engine to use instead of the requested one, and the reason if they differ."""
         if not self.is_local:
             return requested, None
         from depthrate.tasks.training.engines.choice import available_engine  # a slow import that few commands need
@@ -220,12 +220,12 @@ class ComputeTarget(ABC):
 
     @property
     def submitted(self) -> Mapping[str, tuple[str, list[str]]]:
-        """Attempt -> (pack, trials) of packs that earlier launches submitted and that have not ended."""
+        """Attempt -> (pack, trials) for packs that earlier launches submitted and that have not ended."""
         return {}
 
     @property
     def submitted_codes(self) -> Mapping[str, str | None]:
-        """Attempt -> version of its task's code, if known, of packs that earlier launches submitted."""
+        """Attempt -> version of its task's code, if known, for packs that earlier launches submitted."""
         return {}
 
     def check(self, packs: Sequence[Pack], estimate_s: Estimate) -> None:
@@ -253,12 +253,12 @@ class Executor(ComputeTarget):
         return {}
 
     capacity: int
-    """Number of jobs worth submitting in advance."""
+    """Number of jobs that are worth submitting in advance."""
     takes_batches: bool = False
     """True if an attempt may contain several short packs, because starting a job costs more than a short pack."""
 
     def start(self, num_packs: int | None) -> None:
-        """Start the workers for `num_packs` packs, or None if a search adds more. Called once, before `submit`.
+        """Start the workers for `num_packs` packs. `num_packs` is None if a search adds packs. Called once, before `submit`.
 
         Raises:
             ValueError: The executor cannot be started.
@@ -289,10 +289,10 @@ class Executor(ComputeTarget):
 
     @abstractmethod
     def running(self) -> Mapping[str, str]:
-        """Return the started attempts: ID as submitted -> ID of the current attempt."""
+        """Map the submitted ID of each started attempt to the ID of its current attempt."""
 
     def nodes_by_attempt(self) -> Mapping[str, str]:
-        """Return attempt, as submitted -> node, of the started attempts. Empty with a single node."""
+        """Map the submitted ID of each started attempt to its node. Return {} if there is a single node."""
         return {}
 
     def has_other_nodes(self, nodes: Collection[str]) -> bool:
@@ -300,7 +300,7 @@ class Executor(ComputeTarget):
         return self.num_nodes is None or self.num_nodes > len(nodes)
 
     def exclude_nodes(self, nodes: Sequence[str]) -> None:
-        """Start nothing more on these nodes, and allow all others again."""
+        """Start nothing more on these nodes, and allow all other nodes again."""
         return None
 
     def terminate(self, attempt_id: str, reason: str) -> bool:
@@ -316,7 +316,7 @@ class Executor(ComputeTarget):
         """Ask all running jobs to save a checkpoint and exit. `poll` reports their ends."""
 
     def cancel_waiting(self) -> None:
-        """Cancel jobs that have not started, because they would fail like the others."""
+        """Cancel jobs that have not started, because they would fail in the same way."""
         return None
 
     @abstractmethod
@@ -373,5 +373,5 @@ class ExecutorEntry:
     detach: str | None = None
     """Value of --executor in messages about --detach. None if jobs end with their launch."""
     compares_running_trials: bool = False
-    """True if it receives the reports of all packs during training, as the pruning rule asha needs."""
+    """True if it receives the reports of all packs during training, which the pruning rule asha requires."""
     scheduler: Scheduler | None = None

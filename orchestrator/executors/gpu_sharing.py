@@ -1,4 +1,4 @@
-"""Several processes per GPU: through NVIDIA's multi-process service (MPS) if installed, else by time slicing."""
+"""Several processes per GPU: through NVIDIA's multi-process service (MPS) if it is installed, and otherwise by time slicing."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ WORKER_ENVIRONMENT = {
 }
 NICE = Option("nice", int, "Niceness of workers, 0 to 19 (nice(1)).", 0, minimum=0)
 OUTPUT_WAIT_S = 2.0
-"""Seconds to wait for the last output of a worker that has exited."""
+"""Time in seconds to wait for the last output of a worker that has exited."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class _Worker:
     errors: IO[bytes]
     job: AttemptSpec | None = None
     gone_at: float | None = None
-    """Time at which its process was first seen to have exited while its output was still open."""
+    """Time at which the process was first found to have exited while its output was still open."""
     kill_reason: str = ""
     """Reason for killing it, if the driver did."""
 
@@ -98,7 +98,7 @@ class LocalExecutor(Executor):
         self._visible_gpus = self._sharing.enter_context(shared_gpus(self._gpus, self._packs_per_gpu(self._slots)))
 
     def nodes_by_attempt(self) -> dict[str, str]:
-        """Return attempt -> GPU. Empty on CPUs, where the machine is a single node."""
+        """Map attempts to GPUs. Return {} on CPUs, where the machine is a single node."""
         busy = [(slot, worker.job) for slot, worker in self._workers.items()]
         return {job.attempt_id: node for slot, job in busy if job is not None and (node := self._node_of(slot))}
 
@@ -124,7 +124,7 @@ class LocalExecutor(Executor):
         for job in jobs:
             idle = [s for s in range(self._slots) if s not in self._workers or self._workers[s].job is None]
             assert idle, "submitted more jobs than there are workers"
-            # An excluded GPU is the last choice, one on which this pack failed the second to last.
+            # An excluded GPU is the last choice, and a GPU on which this pack failed is the second to last.
             slot = min(idle, key=lambda s: (self._node_of(s) in self._excluded, self._node_of(s) in job.avoid, s))
             if slot in self._workers and self._workers[slot].process.poll() is not None:
                 self._forget(slot)
@@ -135,7 +135,7 @@ class LocalExecutor(Executor):
                 worker.process.stdin.write(job.to_json() + "\n")
                 worker.process.stdin.flush()
             except OSError:
-                pass  # it has just exited, which its reader thread reports
+                pass  # the worker has just exited, and its reader thread reports that
 
     def running(self) -> dict[str, str]:
         """Return the started attempts, whose IDs never change here."""
@@ -195,7 +195,7 @@ class LocalExecutor(Executor):
             text=True,
             start_new_session=True,  # Ctrl-C reaches only the driver, which then asks the workers to stop
         )
-        if self._nice:  # before it starts threads, which inherit the niceness
+        if self._nice:  # before the process starts threads, which inherit the niceness
             with contextlib.suppress(ProcessLookupError):
                 os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + self._nice)
         self._workers[slot] = _Worker(process, errors)

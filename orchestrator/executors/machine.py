@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 USABLE_SHARE = 0.8
-"""Usable share of the memory. The rest is for the system, the driver and errors of the memory estimate."""
+"""Usable share of the memory. The rest is reserved for the system, the driver and errors of the memory estimate."""
 
 
 class MachineError(ValueError):
@@ -31,7 +31,7 @@ class Machine:
 
 
 def check_request(device: str, workers: int | None) -> None:
-    """Reject values of the options `device` and `workers` that no machine fits.
+    """Reject values of the options `device` and `workers` that are invalid on every machine.
 
     Raises:
         MachineError: The device is unknown, or `workers` is below 1.
@@ -43,7 +43,7 @@ def check_request(device: str, workers: int | None) -> None:
 
 
 def choose_machine(device: str, workers: int | None) -> Machine:
-    """Return the device and the number of workers, by default one per GPU, else one per core.
+    """Return the device and the number of workers, by default one worker per GPU or, without GPUs, one per core.
 
     Raises:
         MachineError: The device is unknown or missing, or `workers` is below 1.
@@ -76,7 +76,7 @@ def main_memory_bytes(limit_file: str = "/sys/fs/cgroup/memory.max") -> float | 
 
 
 def _nvidia_smi(*arguments: str) -> list[str]:
-    """Return the lines that nvidia-smi prints, none if it fails."""
+    """Return the lines that nvidia-smi prints, or an empty result if it fails."""
     command = ["nvidia-smi", *arguments]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=20, check=False).stdout.splitlines()

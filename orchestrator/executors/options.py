@@ -93,7 +93,7 @@ class LaunchOptions:
     quiet: bool = _option(bool, "Print only errors, on stderr. Check the exit code.", False, in_plan=False)
     pilot: bool = _option(bool, "Run one pack per shape and estimate the cost of the rest.", False, in_plan=False)
     data: str | None = None
-    """Folder of the data sets. None: DEPTHRATE_DATA of this process."""
+    """Folder of the data sets. None means DEPTHRATE_DATA of this process."""
 
     def __getattr__(self, name: str) -> Any:
         if name not in LAUNCH_OPTIONS:
@@ -122,7 +122,7 @@ class LaunchOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions(LaunchOptions):
-    """Options of all jobs of a launch: the launch options, resolved, and values derived from them."""
+    """Options of all jobs of a launch: the resolved launch options, and values derived from them."""
 
     store: str = field()
     data: str = field()
@@ -133,7 +133,7 @@ class JobOptions(LaunchOptions):
     code_version: str | None = None
     """Stored version of the task's code that workers run. None for a task that ships with depthrate."""
     accepted_codes: Sequence[str] = ()
-    """Versions that count as equal, so that trials resume from their checkpoints."""
+    """Code versions that count as equal, so that trials resume from their checkpoints."""
     shares_libraries: bool = False
     """True if workers put compiled kernels into the store, for remote nodes without a compiler."""
     git_sha: str | None
@@ -141,4 +141,4 @@ class JobOptions(LaunchOptions):
     gpu_share: float = 1.0
     """Share of a GPU per pack, if it runs on one."""
     beat_s: float | None = None
-    """Seconds between heartbeats of an attempt, longer if many run. None: the interval of a single attempt."""
+    """Seconds between heartbeats of an attempt, longer if many attempts run. None means the interval of a single attempt."""

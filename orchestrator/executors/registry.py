@@ -26,7 +26,7 @@ GROUP = "depthrate.executors"
 
 @cache
 def executors() -> dict[str, ExecutorEntry]:
-    """Import all registered executors: value of --executor -> entry. A faulty one is logged and omitted."""
+    """Import all registered executors: value of --executor -> entry. A faulty executor is logged and omitted."""
     return load_plugins(GROUP, lambda name: load_plugin(GROUP, name, ExecutorEntry))
 
 
@@ -48,7 +48,7 @@ def launch_options() -> list[Option]:
 
 
 def make_launch_options(sweep: str, values: Mapping[str, Any], **more: Any) -> LaunchOptions:
-    """Return the options of a launch: `values` of the declared options, and defaults for the others.
+    """Return the options of a launch: `values` of declared options, and defaults for all other options.
 
     Raises:
         OptionError: A value is invalid.
@@ -63,12 +63,12 @@ def make_launch_options(sweep: str, values: Mapping[str, Any], **more: Any) -> L
 
 
 def schedulers() -> dict[str, Scheduler]:
-    """Return executor -> scheduler of the executors whose jobs outlive their launch."""
+    """Map executors whose jobs outlive their launch to their schedulers."""
     return {entry.name: entry.scheduler for entry in executors().values() if entry.scheduler is not None}
 
 
 def list_unreported_ends(store: Store, sweep: str) -> list[Record]:
-    """Return records of a sweep's attempts whose job ended without writing one, from all schedulers."""
+    """Return, from all schedulers, records of a sweep's attempts whose jobs ended without writing a record."""
     answers = [scheduler.poll(store, sweep) for scheduler in schedulers().values()]
     return [record for answer in answers if answer is not None for record in answer.unreported_ends]
 

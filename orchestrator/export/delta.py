@@ -22,7 +22,8 @@ DELTA_TABLES = ("trials", "metrics", "curves")
 BATCH_ROWS = 10_000
 """Maximum number of rows in memory."""
 APPLICATION = "depthrate"
-"""Name in the commits. With a number, it prevents two exports from one table version from both committing."""
+"""Application name in the commits. With a number, it prevents two exports of the same table version from both committing.
+"""
 
 
 class TableConflictError(ValueError):
@@ -35,7 +36,7 @@ class TableChange:
 
     written: int
     removed: int
-    """Trials removed. Trials rewritten from another attempt count as written too."""
+    """Number of trials removed. A trial rewritten from another attempt also counts as written."""
 
 
 def _export(sweep: ExportedSweep, place: str | None) -> str:
@@ -60,7 +61,7 @@ def write_tables(results: Results, url: str) -> dict[str, TableChange]:
     Raises:
         ImportError: deltalake is not installed.
         TableConflictError: Another export runs at the same time.
-        DeltaError: The location cannot be written, or holds another table.
+        DeltaError: The location cannot be written, or contains another table.
     """
     return {name: _write_table(results, name, f"{url.rstrip('/')}/{name}") for name in DELTA_TABLES}
 

@@ -30,7 +30,7 @@ GROUP = "depthrate.exporters"
 MAX_RUN_NAME = 120
 """Maximum number of characters of a run's name."""
 Scalars = tuple[int, Mapping[str, float]]
-"""Step, and the value per tag."""
+"""A step, and the value of each tag."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class ExportedSweep:
         return results_of(self.store, self.checked.task).only(trial_ids, self.name)
 
     def runs(self) -> list[CommittedRun]:
-        """Return its committed trials with their numbers.
+        """Return the committed trials with their numbers.
 
         Raises:
             UsageError: No trial is committed.
@@ -108,11 +108,12 @@ class Exporter:
     doc: str
     """Help text of its flag."""
     export: Callable[[ExportedSweep, str | None], str]
-    """Function that exports a sweep to a folder or URL and returns the line to print. Raises UsageError if it cannot write."""
+    """Function that exports a sweep to a folder or URL and returns the line to print. Raises UsageError if writing fails.
+    """
     needs_place: bool = True
     """Whether a folder or URL must be named."""
     takes: Callable[[str], bool] = lambda place: False
-    """Whether it handles a place that is given without a flag."""
+    """Whether it handles the given folder or URL if no flag is set."""
     library: str = ""
     """Required library, as named in messages."""
     install: str = ""
@@ -134,7 +135,7 @@ class Exporter:
 
 @cache
 def exporters() -> dict[str, Exporter]:
-    """Return the registered exporters by name. A faulty one of another package is logged and skipped."""
+    """Return the registered exporters by name. A faulty exporter of another package is logged and skipped."""
     return load_plugins(GROUP, lambda name: load_plugin(GROUP, name, Exporter))
 
 
@@ -142,7 +143,7 @@ def select_exporter(names: Sequence[str], place: str | None) -> Exporter:
     """Return the exporter with a name or, without a name, for a place.
 
     Raises:
-        UsageError: Several names are given, or no name and no exporter takes the place.
+        UsageError: Several names are given, or no name is given and no exporter handles the place.
     """
     if len(names) > 1:
         raise UsageError(f"{' and '.join(f'--{name}' for name in names)} exclude each other. Give one of them.")

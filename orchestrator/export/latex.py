@@ -39,7 +39,7 @@ MATHEMATICS = {"−": "-", "½": r"\tfrac{1}{2}", "·": r"\cdot", "×": r"\times
 MATHEMATICS |= {"≤": r"\le", "≥": r"\ge", "≈": r"\approx", "∈": r"\in", "→": r"\to", "ℓ": r"\ell", "∝": r"\propto"}
 _GREEK = re.compile(r"GREEK (SMALL|CAPITAL) LETTER (\w+)$")
 _ONLY_CAPITAL = ("GAMMA", "DELTA", "THETA", "LAMDA", "XI", "PI", "SIGMA", "UPSILON", "PHI", "PSI", "OMEGA")
-"""Capital letters with a LaTeX command. The others look like Latin letters."""
+"""Capital letters with a LaTeX command. All other Greek capitals look like Latin letters."""
 
 
 def export_latex(data: ReportData, folder: Path) -> list[Path]:

@@ -33,7 +33,7 @@ def write_runs(uri: str | None, experiment: str, trials: Iterable[CommittedRun])
     """Write one run per trial, replacing runs of older attempts.
 
     Args:
-        uri: Tracking server or folder. None: MLFLOW_TRACKING_URI or MLflow's default.
+        uri: Tracking server or folder. If None, MLFLOW_TRACKING_URI or MLflow's default.
     Returns:
         Number of new runs, number of existing runs, and the tracking URI.
     Raises:
@@ -52,7 +52,7 @@ def write_runs(uri: str | None, experiment: str, trials: Iterable[CommittedRun])
         if run is not None and run.data.tags.get(ATTEMPT_TAG) == trial.attempt_id and run.info.status == "FINISHED":
             old += 1
             continue
-        if run is not None:  # from another attempt, or incomplete
+        if run is not None:  # the run is from another attempt, or incomplete
             client.delete_run(run.info.run_id)
         _write_run(client, experiment_id, trial)
         new += 1

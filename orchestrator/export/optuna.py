@@ -36,7 +36,7 @@ def export_studies(view: SearchView, url: str) -> list[str]:
             exported = optuna.create_study(study_name=name, storage=url, directions=directions)
         except optuna.exceptions.DuplicatedStudyError:
             raise SweepError(f"study {name!r} already exists in {url}. Give another storage URL.") from None
-        except Exception as error:  # database drivers raise any class
+        except Exception as error:  # database drivers raise exceptions of any class
             raise SweepError(
                 f"cannot write to {url} ({type(error).__name__}: {error}). Example: sqlite:///search.db"
             ) from error

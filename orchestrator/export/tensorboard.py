@@ -20,7 +20,7 @@ def _export(sweep: ExportedSweep, place: str | None) -> str:
             path = run_folder / f"events.out.tfevents.{int(run.ended_at)}.{run.trial_id}"
             write_events(path, run.ended_at, run.steps)
             for other in run_folder.glob(f"events.out.tfevents.*.{run.trial_id}"):
-                if other != path:  # from a removed commit; TensorBoard would show both as one curve
+                if other != path:  # from a removed commit: TensorBoard would show both as one curve
                     other.unlink()
     except OSError as error:
         raise UsageError(f"cannot write to {folder}: {error}") from None

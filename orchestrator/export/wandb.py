@@ -69,7 +69,7 @@ def write_offline_runs(folder: Path, project: str, trials: Iterable[CommittedRun
             _write_run(folder, project, trial, settings)
             new += 1
     finally:
-        wandb.teardown()  # stops the service process that writes the files
+        wandb.teardown()  # stop the service process that writes the files
     return new, old
 
 

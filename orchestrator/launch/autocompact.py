@@ -9,7 +9,7 @@ from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.tasks.python_process import start_python
 
 COMPACT_THRESHOLD = 512
-"""Loose commits of one sweep at which a launch starts a compaction."""
+"""Number of loose commits of one sweep at which a launch starts a compaction."""
 
 
 class AutoCompactor:
@@ -20,7 +20,7 @@ class AutoCompactor:
         self._process: subprocess.Popen[bytes] | None = None
 
     def refresh(self, snapshot: Snapshot) -> bool:
-        """Start a compaction if a sweep needs one and none runs. Return whether one was started."""
+        """Start a compaction if a sweep needs one and no compaction is running. Return whether a compaction was started."""
         if max(snapshot.num_loose().values(), default=0) < self._threshold:
             return False
         if self._process is not None and self._process.poll() is None:

@@ -1,7 +1,8 @@
 """Queued packs and batched attempts: one attempt runs several short packs in turn and commits them together.
 
-The overhead of an attempt (two files, a record, a claim, a message to the worker and back) is then paid once. The size of a
-batch follows from the duration of earlier packs. An attempt with too many packs returns the packs that it has not started.
+The overhead of an attempt (two files, a record, a claim, a message to the worker and a reply) is then incurred only once. The
+size of a batch follows from the duration of earlier packs. An attempt with too many packs returns the packs that it has not
+started.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class QueuedPack:
 
 
 class Batching:
-    """Number of packs per attempt: one at first, more while packs turn out to be short."""
+    """Number of packs per attempt, which is one at first and grows while packs turn out to be short."""
 
     def __init__(self, *, is_possible: bool):
         self._is_possible = is_possible
@@ -66,7 +67,7 @@ class Batching:
     def record_done(self, entries: list[QueuedPack], record: Record) -> tuple[list[QueuedPack], list[QueuedPack]]:
         """Record the packs' duration. Return the packs that the attempt ran and the packs that it returned."""
         started_ids = set(record["trial_ids"])
-        # A single pack counts as run: other launches may have committed some of its trials.
+        # A single pack always counts as run, because other launches may have committed some of its trials.
         num_run = len(entries) if len(entries) == 1 else sum(started_ids.issuperset(e.pack.trial_ids) for e in entries)
         if self._is_possible and record.get("packs_s") is not None and num_run:
             pack_s = max(1e-6, record["packs_s"]) / num_run
@@ -74,12 +75,12 @@ class Batching:
         return entries[:num_run], entries[num_run:]
 
     def record_failure(self) -> None:
-        """Go back to one pack per attempt: the packs that follow may fail alike."""
+        """Go back to one pack per attempt, because the following packs may fail in the same way."""
         self._size = 1
 
 
 def group_entries(entries: Iterable[QueuedPack], size: int, max_groups: int) -> list[list[QueuedPack]]:
-    """Form at most `max_groups` groups of at most `size` from the first packs. A pack that failed is alone in its group."""
+    """Form at most `max_groups` groups of at most `size` packs from the first packs. A pack that failed forms its own group."""
     groups: list[list[QueuedPack]] = []
     for entry in entries:
         if groups and len(groups[-1]) < size and not any(e.runs_alone or e.failures for e in (entry, groups[-1][0])):
@@ -92,22 +93,22 @@ def group_entries(entries: Iterable[QueuedPack], size: int, max_groups: int) -> 
 
 
 def to_pack_trials(pack: Pack) -> PackTrials:
-    """Convert a pack to the form that workers receive."""
+    """Convert a pack to the format that workers receive."""
     return PackTrials(pack_id=pack.pack_id, trial_ids=pack.trial_ids, params=[trial.params for trial in pack.trials])
 
 
 def split_failed(
     entries: list[QueuedPack], kind: FailureKind, record: Record | None
 ) -> tuple[list[QueuedPack], list[QueuedPack]]:
-    """Split an attempt's uncommitted packs into packs that its failure counts against, and the others.
+    """Split an attempt's uncommitted packs into packs that its failure counts against and all other packs.
 
     The record of a killed worker does not name the pack that was running. Each pack is then retried alone.
     """
     failed = None if record is None or record["state"] is not AttemptState.FAILED else record["pack_id"]
-    if Cause.PACK not in RULES[kind].causes:  # any pack would have failed
+    if Cause.PACK not in RULES[kind].causes:  # the failure could have happened to any pack
         return entries, []
     if len(entries) == 1 and (entries[0].runs_alone or failed in (None, entries[0].pack.pack_id)):
-        return entries, []  # otherwise the failed pack has been committed by another launch
+        return entries, []  # otherwise another launch has committed the failed pack
     failed_entries = [entry for entry in entries if entry.pack.pack_id == failed]
     others = [entry for entry in entries if entry.pack.pack_id != failed]
     for entry in others if not failed_entries else ():

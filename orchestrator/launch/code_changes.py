@@ -34,7 +34,7 @@ class CodeChangedError(ValueError):
 
 @dataclass(frozen=True)
 class CodeMismatch:
-    """Work of a sweep done by other versions of the task's code, without a decision that they count."""
+    """Work of a sweep that was done by other versions of the task's code, without a decision that these versions count."""
 
     version: str
     """Current version."""
@@ -51,7 +51,7 @@ class CodeMismatch:
 
     @property
     def versions(self) -> list[str]:
-        """All other versions, the one with the most committed trials first."""
+        """All other versions, starting with the version that has the most committed trials."""
         by_version = Counter({version: len(trials) for version, trials in self.committed.items()})
         others = [version for version in (*self.checkpointed, *self.in_flight.values()) if version not in by_version]
         return list(dict.fromkeys([version for version, _ in by_version.most_common()] + others))

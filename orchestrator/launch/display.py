@@ -27,7 +27,7 @@ from depthrate.tasks.interface import Engine
 
 LOG_INTERVAL_S = 30.0
 MAX_ATTEMPTS_SHOWN = 10
-"""Peer launches' blocking attempts that have a printed line."""
+"""Maximum number of peer launches' blocking attempts that are printed."""
 
 
 class LaunchWatcher:
@@ -46,7 +46,7 @@ class LaunchWatcher:
         self._last_done = self._done_before
         self._rows: dict[str, TaskID] = {}
         self._shown_ids: set[str] = set()
-        """Blocking attempts of peer launches that were seen."""
+        """Blocking attempts of peer launches that have been reported."""
         self._display: ProgressBars | None = None
 
     def __enter__(self) -> LaunchWatcher:
@@ -140,7 +140,7 @@ class LaunchWatcher:
     def _seconds_left(self, progress: LaunchProgress, elapsed: float) -> float | None:
         """Return elapsed time x estimated remaining work / completed work.
 
-        Running packs count by their steps, the current trial's if trials run in turn.
+        A running pack counts by its steps or, if its trials run in turn, by the steps of the current trial.
         """
         task = self._plan.checked.task
         left = sum(estimated_wall_s(pack, task) for pack in [*progress.packs_queued, *progress.packs_submitted])
@@ -156,7 +156,7 @@ class LaunchWatcher:
 BAR_REFRESH_S = 0.5
 """Seconds between two updates of the bar."""
 MAX_PACKS_SHOWN = 8
-"""Running packs with a line in the display."""
+"""Maximum number of running packs with a line in the display."""
 
 
 def is_notebook() -> bool:
@@ -176,7 +176,7 @@ class NotebookWatcher(LaunchWatcher):
     """Shows a bar, the time left and each running pack's step."""
 
     def __enter__(self) -> NotebookWatcher:
-        ipython: Any = importlib.import_module("IPython.display")  # present in a kernel, and needed only there
+        ipython: Any = importlib.import_module("IPython.display")  # installed in every kernel, and needed only there
         self._html = ipython.HTML
         self._shown_at, self._last = 0.0, ""
         self._handle = ipython.display(ipython.HTML(bar_html(0, self.total, "starting", [])), display_id=True)

@@ -142,12 +142,12 @@ class Driver:
             return
         self._cancel_mark = mark
         if forced_attempts(mark) & self._supervisor.running.keys() and not self.executor.outlives_driver:
-            raise KeyboardInterrupt  # as a second Ctrl-C: hanging workers react to nothing else
+            raise KeyboardInterrupt  # acts like a second Ctrl-C, because hanging workers react to nothing else
         self._cancelled = True
         self.stop()
 
     def _settle(self, ends: Sequence[AttemptEnd]) -> None:
-        """Handle attempts that ended. If the remaining packs would fail alike, start no more."""
+        """Handle attempts that ended. If the remaining packs would fail in the same way, start no more packs."""
         if not ends:
             return
         self._backoff.reset()
@@ -170,11 +170,11 @@ class Driver:
         groups = [] if self._is_draining else self._queue.take(free_slots, self._supervisor.running.values())
         if groups:
             self._submit_jobs([self._new_attempt_spec(*group) for group in groups])
-        if self.stopping:  # stopped during the submission
+        if self.stopping:  # the launch was stopped during the submission
             self.executor.stop()
 
     def _submit_jobs(self, jobs: list[AttemptSpec]) -> None:
-        """Submit attempts. If the scheduler has accepted some before and is now unreachable, retry later."""
+        """Submit attempts. If the scheduler accepted attempts before and is now unreachable, retry later."""
         running = self._supervisor.running
         try:
             self.executor.submit(jobs)
@@ -195,7 +195,7 @@ class Driver:
         self._has_submitted = True
 
     def _new_attempt_spec(self, entry: QueuedPack, *then: QueuedPack) -> AttemptSpec:
-        """Register and return a new attempt of a pack and the packs `then` that follow it in the batch."""
+        """Register and return a new attempt of a pack and of the packs `then` that follow it in the batch."""
         job = AttemptSpec(
             attempt_id=new_attempt_id(),
             sweep=self._sweep.name,

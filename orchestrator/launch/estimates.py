@@ -30,19 +30,19 @@ from depthrate.sweeps.trial import Trial
 from depthrate.tasks.interface import Engine, Task
 
 MAX_TRIALS_READ = 1000
-"""Recently committed trials that are searched for measured packs."""
+"""Maximum number of recently committed trials that are searched for measured packs."""
 MAX_PACKS_READ = 64
-"""Measured packs that correct the estimates."""
+"""Maximum number of measured packs that correct the estimates."""
 FOREIGN_TRIAL_ERRORS = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError)
-"""Exceptions that a task raises on parameters of trials that it cannot have run."""
+"""Exceptions that a task raises for parameters of trials that it cannot have run."""
 WORKER_START_S = 2.5
-"""Core seconds until a worker starts its first pack, mostly for importing torch (measured)."""
+"""Core seconds that a worker needs before its first pack, mostly for importing torch (measured)."""
 PACK_OVERHEAD_S = 0.3
-"""Core seconds per pack besides training, for checking kernels and committing (measured)."""
+"""Core seconds per pack in addition to training, for checking kernels and committing (measured)."""
 TRIAL_OVERHEAD_S = 0.2
-"""Core seconds per trial besides training, for committing its results (measured)."""
+"""Core seconds per trial in addition to training, for committing its results (measured)."""
 MAX_NEIGHBOURS = 7
-"""Measured packs, nearest in estimated seconds per trial, whose median corrects an estimate."""
+"""Number of measured packs, nearest in estimated seconds per trial, whose median corrects an estimate."""
 
 MULTIPLY_ADDS_PER_S = 4.5e10
 """Multiply-adds per second of the calibration core in the matrix product below."""
@@ -73,7 +73,7 @@ class Estimates:
     device: str
     """Kind of device."""
     overhead_s: float = 0.0
-    """Median seconds of an attempt besides its packs."""
+    """Median overhead of an attempt, in addition to its packs, in seconds."""
     measured: Sequence[tuple[float, float]] = ()
     """(log of estimated seconds per trial, measured / estimated seconds including overhead) of each measured pack, sorted."""
     by_engine: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
@@ -159,7 +159,7 @@ def _measured(
     for (attempt_id, _), rows in packs.items():
         record = records.get(attempt_id)
         share = _computing_share(record) if counts_cores else 1.0
-        with suppress(*FOREIGN_TRIAL_ERRORS):  # trials that this task cannot have run
+        with suppress(*FOREIGN_TRIAL_ERRORS):  # this task cannot have run these trials
             engine = Engine((record and record.get("engine")) or Engine.EAGER)
             estimated_s = _estimate_pack_s(task, rows, engine)
             measured_s = sum(row["wall_s"] for row in rows) * (share or 0.0)

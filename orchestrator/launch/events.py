@@ -34,7 +34,7 @@ log = logging.getLogger("depthrate")
 EVENT_REPEAT_INTERVAL_S = 30.0
 """Minimum seconds between two lines about the same kind of event. Events in between are counted."""
 MAX_EVENTS = 200
-"""Lines that a launch's log holds, the newest ones."""
+"""Maximum number of lines in a launch's log. The newest lines are retained."""
 MAX_NODES_SHOWN = 5
 GIVEN_UP = "given up"
 """Outcome that is listed again when a launch ends."""
@@ -137,7 +137,7 @@ class EventLog(logging.Handler):
 
     def publish(self, *, is_last: bool = False) -> None:
         """Print new events, and write them to the store if a heartbeat interval has passed."""
-        with self.lock or contextlib.nullcontext():  # other threads log too
+        with self.lock or contextlib.nullcontext():  # other threads also log
             self._publish(is_last)
 
     def _publish(self, is_last: bool) -> None:
@@ -153,7 +153,7 @@ class EventLog(logging.Handler):
                     pass  # a launch ends with a list of the packs it gave up
                 elif group.event.noun or group.event.is_state:
                     self._print_event(line)
-                elif not logging.getLogger().handlers:  # a warning, which handlers of the root logger print too
+                elif not logging.getLogger().handlers:  # a warning, which handlers of the root logger also print
                     print_line(line, stderr=True)
             group.published, group.published_at = line, now
             group.counts.clear()

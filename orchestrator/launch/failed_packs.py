@@ -1,4 +1,4 @@
-"""Handle failed packs: retry them, split them or give them up, and detect when the remaining packs would fail alike."""
+"""Retry failed packs, split them or give them up, and detect when the remaining packs would fail in the same way."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class FailedPacks:
         self._unreported: list[_Failed] = []
 
     def add(self, entry: QueuedPack, kind: FailureKind, attempt_id: str, error: str | None, node: str) -> bool:
-        """Retry, split or give up a failed pack. Return whether the remaining packs would fail alike."""
+        """Retry, split or give up a failed pack. Return whether the remaining packs would fail in the same way."""
         entry.failures.append(Failure(node, kind))
         error = error or "the attempt left no record"
         failed = _Failed(entry, PackFailure(entry.pack, attempt_id, error, node))
@@ -91,9 +91,9 @@ class FailedPacks:
         self.given_up.append(failed.failure)
 
     def _give_up_if_every_node_fails(self, failed: _Failed) -> bool:
-        """Give up the packs with the same error if every node has shown it and no trial has succeeded.
+        """Give up the packs with the same error if it has occurred on every node and no trial has succeeded.
 
-        A retry would only fail again, after the wait for another job.
+        A retry would only fail again, after waiting for another job.
         """
         alike = self._retried_by_error[error_pattern(failed.failure.error)]
         alike.append(failed)

@@ -56,7 +56,7 @@ class LaunchEnd:
     job_end: str = ""
     """Description of the end of that job."""
     not_visible: int = 0
-    """Trials that the launch has committed and that the store's listing does not show yet."""
+    """Number of trials that the launch has committed and that the store's listing does not show yet."""
 
 
 def launch(
@@ -103,14 +103,14 @@ def launch(
     committed = snapshot.trial_ids()
     pack_ids = [pack.pack_id for pack in plan.packs if committed.issuperset(pack.trial_ids)]
     with contextlib.suppress(OSError):  # a remaining checkpoint costs space, not results
-        pack_ids += stale_checkpoints(store, committed)  # of peer launches' packs and of killed launches' workers
+        pack_ids += stale_checkpoints(store, committed)  # left by peer launches and killed workers
         delete_ended_live(store, committed, sweep=plan.checked.sweep.name)
     delete_checkpoints(dict.fromkeys(pack_ids), store)
     return LaunchEnd(snapshot, outcome, not_visible=len(done - committed))
 
 
 def _committed_ids(plan: Plan, outcome: Outcome) -> set[str]:
-    """Return the trials that a finished launch has committed: all except the ones given up."""
+    """Return the trials that a finished launch has committed, which are all trials except those given up."""
     if outcome.stopped_early or outcome.interrupted:
         return set()
     given_up = {trial_id for failure in outcome.failures for trial_id in failure.pack.trial_ids}
@@ -141,7 +141,7 @@ def submit(plan: Plan, store: Store, executor: Executor, estimate_s: Estimate, o
 
 
 def send_launch(plan: Plan, store: Store, site: RemoteLauncher, options: LaunchOptions) -> LaunchJob:
-    """Submit the whole launch to SLURM, or find the job submitted before. It continues without this process.
+    """Submit the whole launch to SLURM, or find the job that was submitted before. It continues without this process.
 
     Raises:
         StoreError: If the store cannot be written.
@@ -213,7 +213,7 @@ def _check_not_removed(store: Store, plan: Plan) -> None:
 
 
 class _Interrupts:
-    """Handles Ctrl-C, SIGTERM and a closed terminal: the first checkpoints and stops, the second stops at once."""
+    """Handles Ctrl-C, SIGTERM and a closed terminal: the first saves checkpoints and stops, the second stops at once."""
 
     def __init__(self, driver: Driver, console: Console):
         self._driver, self._console = driver, console
@@ -265,7 +265,7 @@ def delete_checkpoints(pack_ids: Iterable[str], store: Store) -> None:
     except OSError as error:
         log.warning("checkpoints of committed packs not deleted, because they cannot be listed: %s", error)
         return
-    for pack_id in wanted & existing:  # few exist, and deleting a missing one costs requests too
+    for pack_id in wanted & existing:  # few checkpoints exist, and deleting a missing one costs requests too
         try:
             store.delete(checkpoint_path.folder(pack_id))
         except OSError as error:

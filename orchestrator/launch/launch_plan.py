@@ -1,4 +1,4 @@
-"""Plan a launch: the sweep's trials, without the committed ones, in packs."""
+"""Plan a launch by forming packs of the sweep's uncommitted trials."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.interface import Task
 
 MIN_DISTINCT_X = 3
-"""Distinct x values from which a power law, with two parameters, can fail to fit."""
+"""Minimum number of distinct x values at which a power law, with its two parameters, can fail to fit."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Plan:
     packs: list[Pack]
     """Pending trials, longest pack first."""
     in_flight: dict[str, Pack]
-    """Attempt -> pack of the jobs that an earlier launch submitted and the scheduler still has."""
+    """Attempt -> pack, for jobs that an earlier launch submitted and that the scheduler still has."""
     stale_checkpoints: list[str]
     """Packs with a checkpoint although all their trials are committed."""
     num_resumed: int = 0
@@ -73,7 +73,7 @@ def check_sweep(sweep: SweepSpec, files: Mapping[str, bytes] | None = None) -> C
     trials = expand(sweep, task)
     check_fits(sweep, task)
     check_figures(sweep, task)
-    columns_of(task)  # refuses columns that the store does not support
+    columns_of(task)  # this refuses columns that the store does not support
     check_filters(sweep, task)
     return CheckedSweep(sweep, task, trials)
 
@@ -87,7 +87,7 @@ def check_filters(sweep: SweepSpec, task: Task) -> None:
     filters = [request.where for request in sweep.fit if request.where is not None]
     if not filters:
         return
-    from depthrate.storage.query.sql_checks import QueryError, check_expression  # here: most sweeps have no filter
+    from depthrate.storage.query.sql_checks import QueryError, check_expression  # needed by few sweeps
 
     for text in filters:
         try:
@@ -205,5 +205,5 @@ def _checkpointed_packs(store: Store) -> dict[str, list[str]]:
             if not isinstance(content, OSError):
                 packs[pack_ids[path]] = [identity(trial_id) for trial_id in read_with_digest(content)["trial_ids"]]
         except (ValueError, KeyError, TypeError):
-            continue  # corrupt or foreign: its trials are packed as if they had no checkpoint
+            continue  # the file is corrupt or foreign: its trials are packed as if they had no checkpoint
     return packs

@@ -69,7 +69,7 @@ class Notifier:
             log.warning("--notify %s: %s", self.target, error)
 
     def _post(self, content: dict[str, str]) -> None:
-        body = json.dumps(content | {"text": content["message"]}).encode()  # `text` is what chat services show
+        body = json.dumps(content | {"text": content["message"]}).encode()  # chat services show `text`
         request = urllib.request.Request(self.target, body, {"Content-Type": "application/json"})
         urllib.request.urlopen(request, timeout=NOTIFY_TIMEOUT_S).close()
 

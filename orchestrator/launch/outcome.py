@@ -55,7 +55,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Detached:
-    """Numbers of packs after a launch that submitted them and ended."""
+    """Counts of packs after a launch that submitted packs and ended."""
 
     submitted: int
     claimed_by_peers: int
@@ -75,7 +75,7 @@ class Progress:
     """(pack, last heartbeat) of each running pack. The heartbeat is empty before the first."""
     packs_queued: list[Pack]
     packs_submitted: list[Pack]
-    """Submitted packs that have not started as far as is known."""
+    """Submitted packs that, as far as is known, have not started."""
     num_blocked: int
     """Number of queued packs that a peer launch is running."""
     blocking_attempts: list[Record] = field(default_factory=list)

@@ -22,7 +22,7 @@ from depthrate.sweeps.packing import Pack
 
 log = logging.getLogger("depthrate")
 SEARCH_RETRY_DELAY_S = 5.0
-"""Seconds before a search that could not read the store is polled again."""
+"""Seconds after which a search that could not read the store is polled again."""
 PEER_POLL_INTERVAL_S = 5.0
 """Minimum seconds between two polls of peer launches. Without peers, a poll costs one request."""
 PEER_SCAN_INTERVAL_S = 60.0
@@ -32,7 +32,7 @@ POLL_BACKOFF_FACTOR = 20
 
 
 class Feed(Protocol):
-    """Source of more packs as results arrive: a search."""
+    """Source of further packs as results arrive, which is a search."""
 
     @property
     def is_over(self) -> bool:
@@ -66,7 +66,7 @@ class CommittedTrials:
         return self._trial_ids if self._is_recent else self.refresh()
 
     def refresh(self) -> set[str]:
-        """Read and return the committed trials. If the store does not answer, return the cached ones."""
+        """Read and return the committed trials. If the store does not answer, return the cached trials."""
         try:
             snapshot = take_snapshot(self._store, cache=self._cache)
             self._trial_ids = snapshot.trial_ids()
@@ -152,7 +152,7 @@ class PackQueue:
         except OSError as error:
             log.warning("attempts of other launches not listed: %s", error)
             return False
-        committed = self._committed.refresh()  # last: a released trial is committed by now or was not done
+        committed = self._committed.refresh()  # last: any released trial that is done is committed by now
         for entry in self.entries:
             self._drop_committed(entry, committed)
         self.entries = deque(entry for entry in self.entries if entry.pack.trials)
@@ -162,9 +162,9 @@ class PackQueue:
         """Remove from the queue the trials that peer launches submitted.
 
         Args:
-            jobs: Attempt -> (pack, trials) of the submitted jobs.
+            jobs: Attempt -> (pack, trials), for the submitted jobs.
         Returns:
-            Attempt -> entry of the jobs with pending trials.
+            Attempt -> entry, for jobs with pending trials.
         """
         pending = {trial.trial_id: trial for entry in self.entries for trial in entry.pack.trials}
         packs = {
@@ -185,7 +185,7 @@ class PackQueue:
             return []
         busy, size = self.peers.busy, self.batching.size(len(self.entries), self._executor.workers)
         ready = (e for e in self.entries if now >= e.not_before and busy.isdisjoint(e.pack.trial_ids))
-        num_ahead = max(free_slots, self._executor.capacity // 4)  # claimed ahead, so that claims are rarely requested
+        num_ahead = max(free_slots, self._executor.capacity // 4)  # claim in advance, to request claims rarely
         candidates = list(islice(ready, free_slots * size + num_ahead))
         count = sum(map(len, group_entries(candidates, size, free_slots)))
         if not (entries := self._claim(candidates[:count], candidates[count:], running)):
@@ -195,7 +195,7 @@ class PackQueue:
     def _claim(
         self, chosen: Sequence[QueuedPack], following: Sequence[QueuedPack], running: Iterable[QueuedPack]
     ) -> list[QueuedPack]:
-        """Claim the chosen entries. Remove the claimed ones from the queue and return them."""
+        """Claim the chosen entries, remove those that were claimed from the queue, and return them."""
         packs, later = [entry.pack for entry in chosen], [entry.pack for entry in following]
         running_ids = {trial_id for entry in running for trial_id in entry.trial_ids}
         if self.peers.claim(packs, later, running_ids) and self.peers.claims.has_peers:
@@ -211,7 +211,7 @@ class PackQueue:
         self.entries.extendleft(reversed(entries))
 
     def remove(self, entries: Iterable[QueuedPack]) -> set[QueuedPack]:
-        """Remove entries from the queue. Return the ones that were in it."""
+        """Remove entries from the queue, and return the entries that were in it."""
         removed = set(entries).intersection(self.entries)
         if removed:
             self.entries = deque(entry for entry in self.entries if entry not in removed)

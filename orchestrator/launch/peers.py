@@ -67,7 +67,7 @@ class PeerLaunches:
         """Read the peers' attempts and claims, and record as lost the attempts that were killed together with their driver.
 
         Returns:
-            The trials that were claimed at the previous poll and are not any more.
+            The trials that were claimed at the previous poll and are no longer claimed.
         Raises:
             OSError: If the store cannot be listed.
         """

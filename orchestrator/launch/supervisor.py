@@ -25,11 +25,11 @@ from depthrate.storage.tables.states import AttemptState, FailureKind
 
 log = logging.getLogger("depthrate")
 MAX_NODES_PER_POLL = 100
-"""Nodes whose heartbeats are read in one poll."""
+"""Maximum number of nodes whose heartbeats are read in one poll."""
 HEARTBEATS_PER_POLL = 2
 """Interval between two polls, in heartbeat intervals."""
 MIN_PACK_BYTES = 16_000
-"""Bytes that a pack needs at least, for its record, log and rows."""
+"""Minimum number of bytes that a pack needs for its record, log and rows."""
 
 
 class AttemptSupervisor:
@@ -49,14 +49,14 @@ class AttemptSupervisor:
         self._nodes = NodeMonitor(store, sweep, executor, clock)
         self.failed = FailedPacks(store, queue, self._nodes.health, executor.has_other_nodes, clock)
         self.running: dict[str, QueuedPack] = {}
-        """Attempt, as this launch or an adopted one submitted it -> entry."""
+        """Attempt, as submitted by this launch or an adopted launch -> entry."""
         self.is_store_full = False
         """True if the store was full at the last update, so that no more packs should start."""
         self._heartbeats = NodeHeartbeats(store, sweep, max_files=MAX_NODES_PER_POLL)
         self._latest_heartbeats: Mapping[str, Heartbeat] = {}
         self._next_poll = float("-inf")
         self._ended: set[str] = set()
-        """Ended attempts, under the ids under which they ran."""
+        """IDs under which the ended attempts ran."""
 
     @property
     def trial_ids(self) -> set[str]:
@@ -74,7 +74,7 @@ class AttemptSupervisor:
         self.add(self._queue.adopt({name: jobs[name] for name in jobs.keys() - self.running.keys()}))
 
     def update(self) -> list[AttemptEnd]:
-        """Read heartbeats and check the store and the nodes. Return terminated attempts that no poll will return."""
+        """Read heartbeats and check the store and the nodes. Return the terminated attempts that no poll will return."""
         self._read_heartbeats()
         self._check_store()
         self._nodes.update()
@@ -104,7 +104,7 @@ class AttemptSupervisor:
         self.is_store_full = bool(waiting) or is_short
         if self.is_store_full:
             space = "" if free is None else f"{size_text(free)} free, "
-            if free is not None and not is_short:  # a quota does not show in the free space
+            if free is not None and not is_short:  # the free space does not reflect a quota
                 space = f"a write failed although {size_text(free)} are free (quota?), "
             buffered = f" {counted(len(waiting), 'running pack buffers', 'running packs buffer')} finished trials."
             log_event(
@@ -146,7 +146,7 @@ class AttemptSupervisor:
         return ends
 
     def settle(self, ends: Sequence[AttemptEnd], *, is_stopping: bool = False) -> bool:
-        """Handle ended attempts with one read of the store. Return whether the remaining packs would fail alike."""
+        """Handle ended attempts with one read of the store. Return whether the remaining packs would fail in the same way."""
         self._queue.record_ended()
         unread = [end for end in ends if not isinstance(end.kind, RequeueReason) and end.record is None]
         names = [end.last_attempt_id for end in unread if end.attempt_id in self.running]
@@ -161,7 +161,7 @@ class AttemptSupervisor:
 
     def _settle(self, end: AttemptEnd, record: Record | None, is_stopping: bool) -> bool:
         entry, health = self.running.pop(end.attempt_id, None), self._nodes.health
-        if entry is None:  # an earlier launch's attempt outside this plan: committed since, or submitted again
+        if entry is None:  # an earlier launch's attempt outside this plan: committed since, or resubmitted
             if isinstance(end.kind, FailureKind):  # or an earlier start of a job that SLURM has restarted
                 error, ago_s = end.exit_message or "", _seconds_since(end)
                 health.record_failure(end.node, end.last_attempt_id, end.kind, error=error, ago_s=ago_s)

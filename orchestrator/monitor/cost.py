@@ -37,7 +37,7 @@ _LABELS = {"committed": "useful", "failed": "failed", "repeated": "repeated", "a
 
 
 def hours_text(hours: float) -> str:
-    """Format hours with three digits, or as an integer from 100 on. Less than 0.001 h is 0."""
+    """Format hours with three digits, or as an integer from 100 on. Values below 0.001 h are printed as 0."""
     return f"{hours:.0f}" if hours >= 100 or hours < 0.001 else f"{hours:.3g}"
 
 
@@ -67,7 +67,7 @@ MIN_BREAK_S = 300.0
 
 @dataclass
 class Hours:
-    """Hours of slots of one kind of device."""
+    """Slot hours of one kind of device."""
 
     used: float = 0.0
     committed: float = 0.0
@@ -82,7 +82,7 @@ class Hours:
 
     @property
     def held(self) -> float:
-        """Allocated hours: used or idle."""
+        """Allocated hours: used plus idle."""
         return self.used + self.idle
 
     @property
@@ -104,7 +104,7 @@ class NodeCost:
     failures: Counter[str] = field(default_factory=Counter)
     """Failure kind -> number of attempts."""
     avoided: str = ""
-    """Reason why launches exclude the node. Empty if they do not."""
+    """Reason why launches exclude the node. Empty if it is not excluded."""
     last_error: str = ""
     last_failed_at: float | None = None
 
@@ -174,7 +174,7 @@ def compute_cost(records: Sequence[Record], committed: Iterable[Mapping[str, Any
         attempt_id = row["attempt_id"]
         visible_by_attempt[attempt_id] += 1
         done.add(row["trial_id"])
-        if attempt_id in device_of:  # otherwise it was run in another sweep
+        if attempt_id in device_of:  # otherwise the trial was run in another sweep
             device, hours = device_of[attempt_id], (row["wall_s"] or 0.0) / 3600 * share_of[attempt_id]
             useful_hours[device] = useful_hours.get(device, 0.0) + hours
     for record in records:
@@ -209,7 +209,7 @@ def wait_s(record: Record) -> float | None:
 
 
 def idle_hours(records: Iterable[Record], now: float) -> dict[str, float]:
-    """Return device -> hours of unused slots of jobs and nodes."""
+    """Map each device to the hours of unused slots of jobs and nodes."""
     groups: dict[tuple[str, str, str, float], list[tuple[float, float]]] = {}
     for record in records:
         start = record["started_at"]
@@ -235,7 +235,7 @@ def _stretches(spans: list[tuple[float, float]]) -> list[list[tuple[float, float
 
 
 def _idle_s(spans: list[tuple[float, float]]) -> float:
-    """Return the idle slot seconds, with as many slots as spans that ever overlapped."""
+    """Return the idle slot seconds. The number of slots is the largest number of spans that ever overlapped."""
     changes = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
     num_running = slots = 0
     for _, change in changes:

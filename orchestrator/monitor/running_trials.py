@@ -10,7 +10,7 @@ from depthrate.orchestrator.monitor.status import SweepStatus, TrialState
 from depthrate.storage.attempts.live_curves import LivePack
 
 MAX_TRIALS_SHOWN = 20
-"""Trials in the printed table. --json lists all."""
+"""Maximum number of trials in the printed table. --json lists all trials."""
 _LOGGED = ("loss", "accuracy")
 
 
@@ -27,7 +27,7 @@ class RunningTrial:
 
     @property
     def step(self) -> int:
-        """Last step of any split."""
+        """Last step over all splits."""
         return max(int(row["step"]) for row in self.last.values())
 
     def to_json(self) -> dict[str, Any]:

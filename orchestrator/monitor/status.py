@@ -34,11 +34,11 @@ class TrialState(StrEnum):
     DIVERGED = ResultStatus.DIVERGED.value
     """Committed, with a loss that became infinite or NaN."""
     RUNNING = "running"
-    """Part of a live attempt."""
+    """The trial is part of a live attempt."""
     FAILED = "failed"
-    """Not committed, and its newest attempt failed for a reason that may recur."""
+    """The trial is not committed, and its newest attempt failed for a reason that may recur."""
     PENDING = "pending"
-    """Not committed, running or failed."""
+    """The trial is not committed, not running and has not failed."""
 
 
 _NEUTRAL_KINDS = (FailureKind.CANCELLED, FailureKind.NODE_LOST, FailureKind.PREEMPTED)
@@ -62,7 +62,7 @@ class SweepStatus:
     """Running attempts without progress for `STALLED_AFTER_S`."""
 
     def counts(self) -> dict[str, int]:
-        """Return state -> number of trials."""
+        """Map each state to its number of trials."""
         return {state.value: self._counts[state] for state in TrialState}
 
     @cached_property
@@ -79,7 +79,7 @@ class SweepStatus:
         return str(self.attempts[trial_id]["error"]) if failed else None
 
     def errors(self) -> Counter[str]:
-        """Return error -> number of failed trials. Errors that differ only in the job count as the first of them."""
+        """Map errors to numbers of failed trials. Errors that differ only in the job are counted under the first of them."""
         failed = [trial_id for trial_id, state in self.states.items() if state is TrialState.FAILED]
         errors = [error for trial_id in failed if (error := self.error_of(trial_id)) is not None]
         first = {error_pattern(error): error for error in reversed(errors)}

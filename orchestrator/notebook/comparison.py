@@ -19,7 +19,8 @@ class Comparison:
     parameters: Table
     """One row per parameter with different values, one column per sweep."""
     fits: Table
-    """One row per curve fitted by both: the exponents, the common exponent, and the p-value of the F test of equality."""
+    """One row per curve of both sweeps: the exponents, the common exponent, and the p-value of the F test of equality.
+    """
 
     def df(self) -> pd.DataFrame:
         """Return the fits as a pandas frame."""

@@ -36,7 +36,7 @@ class StoreResults(Results):
         Args:
             metric: Metric to plot.
             x: Parameter of the x axis, or an expression of parameters.
-            by: Parameters with one colour and curve per value.
+            by: Parameters that split the data: each value gets its own colour and curve.
             **options: Options of a fit: layer, where, weights, x_min, unconverged, target.
         Returns:
             The figure, shown in a notebook.

@@ -26,7 +26,7 @@ StoreUrl = str | os.PathLike[str] | None
 
 
 class RunError(RuntimeError):
-    """Not all trials of a sweep are done. The reasons are printed above it."""
+    """Some trials of a sweep are not done. The reasons are printed above the exception."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Sweep:
             **parts: Keys of a sweep file: params, grid, zip, grids, include, exclude, derive, seeds, search, fit, figures.
 
         Raises:
-            SweepError: A key is unknown or has the wrong form.
+            SweepError: A key is unknown or has an invalid value.
         """
         self._spec = sweep_of_spec({"name": name, "task": task} | {key: _plain(part) for key, part in parts.items()})
 
@@ -95,7 +95,7 @@ class Sweep:
         Returns:
             One row per pack.
         Raises:
-            ValueError: The sweep cannot run: a parameter, its task or its data is wrong.
+            ValueError: The sweep cannot run: a parameter, its task or its data is invalid.
         """
         import pandas as pd
 
@@ -218,7 +218,7 @@ class Sweep:
         """Return the sweep with its trials so far, and its search.
 
         Raises:
-            ValueError: A parameter, the task or the data is wrong.
+            ValueError: A parameter, the task or the data is invalid.
         """
         from depthrate.orchestrator.launch.launch_plan import check_sweep
         from depthrate.orchestrator.search.search_view import with_search

@@ -22,7 +22,7 @@ def check_search(checked: CheckedSweep, source: DataSource) -> None:
     search = checked.sweep.search
     if search is None:
         return
-    from depthrate.storage.query.sql_checks import QueryError, check_expression  # here: most sweeps have no search
+    from depthrate.storage.query.sql_checks import QueryError, check_expression  # needed by few sweeps
 
     studies = make_studies(checked.sweep, checked.task)
     checked.task.check_data([trial.params for study in studies for trial in study.first_trials()], source)

@@ -15,7 +15,7 @@ from depthrate.sweeps.search_space import Dimension
 from depthrate.sweeps.spec import Search
 
 MAX_TRIES = 50
-"""Consecutive repeated or impossible proposals after which a study counts as exhausted."""
+"""Number of consecutive repeated or impossible proposals after which a study counts as exhausted."""
 _OPTUNA_STATES = {
     ProposalState.COMPLETE: TrialState.COMPLETE,
     ProposalState.PRUNED: TrialState.PRUNED,
@@ -64,7 +64,7 @@ class StudySampler:
         return [values for _, values in self._open_batch]
 
     def replay(self, batches: Sequence[Sequence[Values]], all_outcomes: Sequence[ProposalOutcome]) -> None:
-        """Report the outcomes of new batches to Optuna, after making again the proposals of an earlier process.
+        """Report the outcomes of new batches to Optuna, after repeating the proposals of an earlier process.
 
         Args:
             batches: Values of the proposals of each batch.
@@ -157,7 +157,7 @@ def distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution:
 def frozen_trial(
     values: Values, outcome: ProposalOutcome, dimensions: Sequence[Dimension], trial_ids: Sequence[str] = ()
 ) -> FrozenTrial:
-    """Convert a proposal and its outcome, which must not be open, to an Optuna trial."""
+    """Convert a proposal and its outcome, which must be final, to an Optuna trial."""
     reports = {step: value for report in outcome.reports for step, value in report.values.items()}
     return create_trial(
         state=_OPTUNA_STATES[outcome.state],

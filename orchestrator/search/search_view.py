@@ -1,4 +1,4 @@
-"""A search's proposals, their outcomes and the best of them, read from the store. Independent of Optuna."""
+"""The proposals of a search, their outcomes and the best proposals, read from the store. Independent of Optuna."""
 
 from __future__ import annotations
 
@@ -84,11 +84,11 @@ class StudyState:
 
     @property
     def is_over(self) -> bool:
-        """True if all proposals are made and none is open."""
+        """True if all proposals are made and no outcome is open."""
         return self.has_proposed_all and not self.is_waiting
 
     def best(self) -> list[int]:
-        """Return the numbers of the best proposals: one, or the Pareto front for several objectives."""
+        """Return the numbers of the best proposals: one proposal, or the Pareto front for several objectives."""
         signs = [1 if word == "minimize" else -1 for word in self.study.search.direction]
         costs = {
             number: tuple(sign * value for sign, value in zip(signs, outcome.values, strict=True))
@@ -206,7 +206,7 @@ class SearchView:
         return [*by, *best_values, *self._objective, "proposals", *(s.value for s in _STATES_WITHOUT_RESULT)], rows
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Return each study as JSON values: its grid point, its proposals, and the best of them."""
+        """Return each study as JSON values: its grid point, its proposals, and its best proposals."""
         return [
             {
                 "study_id": state.study.study_id,

@@ -47,7 +47,7 @@ class SearchFeed:
         fresh = [trial for trial in self.view.pending() if trial.trial_id not in self._dispatched_ids]
         self.mark_dispatched(trial.trial_id for trial in fresh)
         running = sum(not state.is_over for state in self.view.states)
-        # Other studies use the other workers, so cut a batch only for this study's share of the workers.
+        # Other studies use the remaining workers, so split a batch only for this study's share of the workers.
         workers = max(1, self._workers // max(1, running))
         return pack_trials(
             fresh, self.view.checked.task, device=self._device, workers=workers, memory_bytes=self._memory_bytes

@@ -10,7 +10,7 @@ from depthrate.sweeps.spec import Search
 
 
 def thresholds(search: Search, outcomes: Sequence[ProposalOutcome]) -> dict[str, float]:
-    """Compute step -> value that trials of the next batch must reach to continue.
+    """Compute, per step, the value that trials of the next batch must reach to continue.
 
     median: the median of the completed trials at that step (Golovin et al. 2017, Google Vizier, section 3.5.2).
     halving: the worst of the best 1/factor of all trials that reached a rung. The rungs are from_step x factor^k

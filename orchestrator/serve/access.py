@@ -16,7 +16,8 @@ POLICY = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self' 'unsafe-inline'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""Content security policy: only own scripts and data. plotly sets inline styles."""
+"""Content security policy. Only this server's scripts and data are allowed. Inline styles are allowed for plotly.
+"""
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -32,7 +33,7 @@ class Access:
     """Middleware that refuses foreign requests before the store is read."""
 
     def __init__(self, app: ASGIApp, *, names: frozenset[str], token: str | None, cookie: str):
-        """Args: names: host names of the server besides `localhost` and addresses. token: None if not required."""
+        """Args: names: host names of the server besides `localhost` and addresses. token: None if no token is required."""
         self._app, self._names, self._token, self._cookie = app, names, token, cookie
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -57,7 +58,7 @@ class Access:
         host = headers.get("host", "")
         if not is_known_host(host, self._names):
             known = ", ".join(sorted({"localhost", *self._names}))
-            # DNS rebinding: another site's name that resolves to this machine
+            # prevents DNS rebinding, in which another site's name resolves to this machine
             return _refused(f"this server is not {host[:100]!r}. Use {known}, or an address.", 421)
         origin = headers.get("origin")
         if origin is not None and not _is_of(origin, host):
@@ -118,7 +119,7 @@ def own_names(host: str) -> frozenset[str]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address is reachable from this machine only."""
+    """Return whether an address is reachable only from this machine."""
     return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 

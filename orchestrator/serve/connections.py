@@ -9,7 +9,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 REQUEST_TIMEOUT_S = 10.0
 """Longest wait for a whole request, headers and body, from its first byte or from the connection's start."""
 MAX_CONNECTIONS_PER_CLIENT = 100
-"""Open connections per address. A browser opens about six. Half of `server.MAX_CONNECTIONS` stays free for other clients."""
+"""Open connections allowed per address. A browser opens about six. Half of `server.MAX_CONNECTIONS` stays free for others.
+"""
 
 
 class BoundedConnection(H11Protocol):
@@ -26,7 +27,7 @@ class BoundedConnection(H11Protocol):
             self._watch_request()
 
     def data_received(self, data: bytes) -> None:
-        """Start the time limit with a request's first bytes, and end it with the last."""
+        """Start the time limit with a request's first bytes, and end it with the last bytes."""
         super().data_received(data)
         self._watch_request()
 

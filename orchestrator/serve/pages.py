@@ -1,4 +1,4 @@
-"""HTML of the pages, filled in by the script. User-defined names are escaped here and set as text nodes there."""
+"""HTML of the pages, filled in by the script. User-defined names are escaped here, and the script sets them as text nodes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def trial_page(sweep: str, trial_id: str) -> str:
 
 
 def sql_page(store: str, timeout_s: float, most_rows: int) -> str:
-    """Return the page with the box for SQL."""
+    """Return the page with the input box for SQL."""
     views = "".join(f"<dt><code>{escape(name)}</code></dt><dd>{escape(row)}</dd>" for name, row in VIEWS.items())
     examples = "".join(f"<button type=button class=example>{escape(text)}</button>" for text in _EXAMPLES)
     body = (
@@ -82,7 +82,7 @@ def script() -> str:
 
 
 def style() -> str:
-    """Return the style sheet: the report's and the pages' own."""
+    """Return the style sheet, which combines the report's and the pages' rules."""
     return STYLE + (resources.files(__package__) / "page.css").read_text(encoding="utf-8")
 
 

@@ -28,12 +28,12 @@ SEARCH_EVERY_S = 15.0
 AGAIN_EVERY_S = 2.0
 """Minimum seconds between two immediate polls for unknown sweeps."""
 FIRST_LOOK_S = 20.0
-"""Seconds that a first request waits for the first poll."""
+"""Time in seconds that a first request waits for the first poll."""
 
 
 @dataclass(frozen=True)
 class StoreView:
-    """Result of the last successful poll, and the error since."""
+    """Result of the last successful poll, and any error since then."""
 
     number: int = 0
     """Number of the poll. Equal numbers have equal content."""
@@ -41,7 +41,7 @@ class StoreView:
     specs: dict[str, LaunchedSpec] = field(default_factory=dict)
     """Sweep -> its newest launch."""
     error: str = ""
-    """Reason why the store does not answer, else empty."""
+    """Reason why the store does not answer. Empty if it answers."""
 
 
 class Poller:
@@ -88,7 +88,7 @@ class Poller:
             return StoreView(self._seen.number, self._seen.status, self._seen.specs, said)
 
     def seen_again(self) -> StoreView:
-        """Poll now, including launches, and return the result: for requests of unknown sweeps."""
+        """Poll now, including launches, and return the result. Used when a request names an unknown sweep."""
         with self._changed:
             if time.monotonic() - self._again_at >= AGAIN_EVERY_S:
                 self._again_at, self._is_wanted = time.monotonic(), True
@@ -127,7 +127,7 @@ class Poller:
 
     def _plan(self) -> None:
         """Read the trials of all sweeps, if a launch has changed them."""
-        self.store.require_exists()  # a missing folder would list as empty
+        self.store.require_exists()  # listing a missing folder would return no entries
         stamps = self.store.stamps("sweeps")
         is_search = any("search" in spec.spec for spec in self._specs.values())
         is_old = is_search and time.monotonic() - self._planned_at > SEARCH_EVERY_S

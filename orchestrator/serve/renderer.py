@@ -22,11 +22,11 @@ from depthrate.tasks.python_process import start_python
 MAX_RENDER_S = 180.0
 """Time limit of a render in seconds."""
 REPORT_WAIT_TIMEOUT_S = 60.0
-"""Seconds that a report waits for the render of newer commits."""
+"""Time in seconds that a report waits for the render of newer commits."""
 RENDER_INTERVAL_S, SHARE = 15.0, 10.0
-"""Minimum seconds between two renders of a sweep, and the minimum as a multiple of the last render time."""
+"""Minimum interval between two renders of a sweep, in seconds and as a multiple of the last render time."""
 MAX_CACHED_REPORTS = 8
-"""Maximum number of sweeps with cached figures, least recently used first out."""
+"""Maximum number of sweeps with cached figures. The least recently used figures are dropped first."""
 
 
 class DrawingError(Exception):
@@ -40,7 +40,7 @@ class RenderedSweep:
     name: str = ""
     """Name of the files, empty before the first render."""
     last_error: str = ""
-    """Error since the last render, else empty."""
+    """Error since the last render. Empty if there was no error."""
     visible_commits: frozenset[tuple[str, str]] | None = None
     """Visible (trial, attempt) pairs at the render."""
     due_at: float = 0.0
@@ -128,7 +128,7 @@ class Renderer:
         """
         for is_last in (False, True):
             process = self._started()
-            with contextlib.suppress(OSError, ValueError):  # it has ended since it was used last
+            with contextlib.suppress(OSError, ValueError):  # the process has ended since its last use
                 assert process.stdin is not None and process.stdout is not None
                 print(json.dumps(request), file=process.stdin, flush=True)
                 if not select.select([process.stdout], [], [], MAX_RENDER_S)[0]:
@@ -139,7 +139,7 @@ class Renderer:
             code = process.wait()
             self._end_process()
             if code or is_last:
-                break  # an idle process exits with 0: start another
+                break  # an idle process exits with 0, so start another
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         raise DrawingError(f"the process that draws has ended ({how}). Its output is in the terminal of serve.")
 
@@ -159,7 +159,7 @@ class Renderer:
             process.kill()
             process.wait()
             for stream in (process.stdin, process.stdout):
-                with contextlib.suppress(OSError):  # half a line that nobody reads any more
+                with contextlib.suppress(OSError):  # an incomplete line that is no longer read
                     stream.close() if stream is not None else None
 
     def _path(self, name: str, what: str) -> Path:

@@ -1,4 +1,4 @@
-"""Rows and curves of a sweep's trials: committed ones are read once, live ones at each poll."""
+"""Rows and curves of a sweep's trials. Rows of committed trials are read once, and rows of live trials at each poll."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from depthrate.storage.query.results import Results
 from depthrate.storage.tables.custom_columns import quoted
 
 MAX_CURVES_SHOWN = 40
-"""Maximum number of trials in the figure of curves: running ones first, then the latest commits."""
+"""Maximum number of trials in the figure of curves: running trials first, then the latest commits."""
 CURVE_POINTS = 200
 ORDER = ("failed", "diverged", "running", "ok", "pending")
 """Order of states in the table."""
@@ -159,14 +159,14 @@ class SweepRows:
         columns = (seen.status.snapshot.trials[name].to_pylist() for name in ("trial_id", "attempt_id"))
         counting = set(zip(*columns, strict=True))
         there = {trial_id: attempt_id for trial_id, attempt_id in counting if trial_id in state.states}
-        for trial_id in [t for t in self._committed if t not in there]:  # removed, or pending again
+        for trial_id in [t for t in self._committed if t not in there]:  # the trial was removed, or is pending again
             for kept in (self._committed, self._numbers, self._curves):
                 kept.pop(trial_id, None)
         self._read = {pair for pair in self._read if there.get(pair[0]) == pair[1]}
         unread = there.items() - self._read
         if not unread:
             return
-        # in memory: each file is read once, without listing the store again
+        # read into memory, so that each file is read once and the store is not listed again
         new = self._results(seen.status.snapshot).without(counting - unread).in_memory(dict(unread))
         found = _rows_of(new, "select trial_id, attempt_id, steps, wall_s, params, committed_at from trials")
         self._committed |= {row["trial_id"]: row for row in found}

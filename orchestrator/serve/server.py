@@ -20,7 +20,7 @@ STOPPED_AFTER_S = 5
 
 @dataclass(frozen=True)
 class Listening:
-    """A server that has its port and waits for `run`."""
+    """A server that has bound its port and waits for `run`."""
 
     server: uvicorn.Server
     socket: socket.socket
@@ -52,7 +52,7 @@ def listen(store: Store, host: str, port: int, *, with_token: bool, timeout_s: f
     port = listening.getsockname()[1]
     token = secrets.token_urlsafe(24) if with_token or not is_loopback(host) else None
     limits = Limits(timeout_s, memory_gb)
-    # a browser sends a cookie to all ports of a host: each server has its own
+    # a browser sends a cookie to all ports of a host, so each server uses its own cookie
     app = make_app(store, limits=limits, names=own_names(host), token=token, cookie=f"depthrate_{port}")
     settings = uvicorn.Config(
         app,

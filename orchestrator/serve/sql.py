@@ -22,14 +22,14 @@ from depthrate.tasks.python_process import start_python
 MAX_ROWS = 1000
 """Maximum number of rows in an answer."""
 MAX_READERS = 4
-"""Maximum number of parallel queries. Others wait for `READER_WAIT_TIMEOUT_S`."""
+"""Maximum number of parallel queries. Further queries wait for `READER_WAIT_TIMEOUT_S`."""
 MAX_READERS_PER_CLIENT = 2
 """Maximum number of parallel queries per client."""
 READER_WAIT_TIMEOUT_S = 5.0
 READER_GRACE_S = 0.5
-"""Seconds after the time limit when a process is killed that has not interrupted its query."""
+"""Time in seconds after the time limit at which a process that has not interrupted its query is killed."""
 READ_WAIT_S = 60.0
-"""Maximum seconds for a process to start and read the store, in addition to the time limit of a query."""
+"""Maximum time in seconds for a process to start and read the store, in addition to the time limit of a query."""
 CLIENT_POLL_INTERVAL_S = 0.1
 
 
@@ -106,7 +106,7 @@ class SqlProcesses:
         self._lock, self._is_ended = threading.Lock(), False
 
     def stop(self) -> None:
-        """Terminate all free processes. The others end after their queries."""
+        """Terminate all idle processes. Busy processes end after their queries."""
         self._is_ended = True
         for _ in range(MAX_READERS):
             with contextlib.suppress(queue.Empty):
@@ -175,10 +175,10 @@ class SqlProcesses:
                 )
         except (EOFError, OSError):
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.popen.wait(READER_GRACE_S)  # it has closed its output, and ends
+                process.popen.wait(READER_GRACE_S)  # the process has closed its output and is ending
             process.end()
             code = process.popen.returncode
-            if code == 0 and not is_new:  # it was idle for long, or its last question took all memory
+            if code == 0 and not is_new:  # it was idle for too long, or its last query took all memory
                 return self._answered(None, request, is_gone)
             raise QueryError(
                 f"the process that ran the query has ended ({f'signal {-code}' if code < 0 else f'exit code {code}'}), "

@@ -1,7 +1,8 @@
 """Process that answers SQL queries. Arguments: store, seconds and GB per query.
 
-A query is a line of JSON. The reply has two lines: an empty one once the store is read, then one character and the answer:
-`=` a result, `?` a refusal, `!` an unreachable store. The process exits when idle, and after a query that ran out of memory.
+A query is a line of JSON. The reply has two lines: an empty line once the store is read, then a line with one character and the
+answer: `=` a result, `?` a refusal, `!` an unreachable store. The process exits when idle, and after a query that ran out of
+memory.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def _answer_all(limits: contextlib.ExitStack) -> None:
             said = "=" + _answer(results, asked["sql"], asked["sweep"], timeout_s, memory_gb)
         except QueryMemoryError as error:  # freed memory may stay with this process
             said, is_last = _refusal("?", str(error)), True
-        except (MemoryError, RuntimeError):  # no thread can be started: RuntimeError
+        except (MemoryError, RuntimeError):  # a RuntimeError if no thread can be started
             more = f"Allow more with --memory-gb (now {memory_gb:g}), or select less."
             said, is_last = _refusal("?", f"the query needs more memory than allowed. {more}"), True
         except QueryError as error:

@@ -49,12 +49,12 @@ from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.query.sql_checks import QueryError
 
 MAX_CACHED_RESPONSES = 8
-"""Maximum number of sweeps with cached rows, most recently used first."""
+"""Maximum number of sweeps with cached rows. The most recently used sweeps stay cached."""
 ANSWERS_KEPT = 40
 WATCH_CLIENT_S = 0.2
 MAX_QUERY_BYTES = 100_000
 MAX_LOG_CHARACTERS = 200_000
-"""Maximum number of characters of a trial's logs. The last ones are sent."""
+"""Maximum number of characters of a trial's logs. The last characters are sent."""
 Make = Callable[[StoreView], dict[str, Any]]
 
 
@@ -209,7 +209,7 @@ class Pages:
         try:
             state = state_of(seen, sweep)
         except KeyError:
-            seen = self._poller.seen_again()  # it may have been launched since
+            seen = self._poller.seen_again()  # the sweep may have been launched since the last poll
         try:
             state = state_of(seen, sweep)
         except KeyError:
@@ -235,7 +235,7 @@ class Pages:
 
 @dataclass
 class _CachedResponse:
-    """A response with the number of its poll. Concurrent requests wait for the lock."""
+    """A response with the number of the poll that it is based on. Concurrent requests wait for the lock."""
 
     number: int = -1
     body: bytes = b""
@@ -257,7 +257,7 @@ def make_app(
         store: The store.
         limits: Limits of SQL queries.
         names: Host names of the server.
-        token: Token that requests must carry. None: no token.
+        token: Token that requests must carry. None if no token is required.
         cookie: Name of the token's cookie.
         every_s: Seconds between polls.
     """

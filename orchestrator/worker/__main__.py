@@ -38,4 +38,4 @@ if __name__ == "__main__":
     try:
         main()
     finally:
-        gc.freeze()  # otherwise the final collections traverse all of torch, which takes half a second
+        gc.freeze()  # without this, the final collections traverse all of torch, which takes half a second

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MAX_COMMIT_DELAY_S = 20.0
-"""Seconds that a finished trial waits for its commit at most, if trials run in turn."""
+"""Maximum time in seconds that a finished trial waits for its commit, if trials run in turn."""
 COMMIT_LOCK_TIMEOUT_S = 10.0
 """Seconds to wait for the lock on finished trials before a hanging attempt is terminated."""
 FULL_RETRY_INTERVAL_S = 10.0
@@ -86,7 +86,7 @@ class AttemptRunner:
         self._part = -1
         self._not_before = float("-inf")
         """Monotonic time before which no write to a full store is retried."""
-        self._lock = threading.Lock()  # the heartbeat commits finished trials while the next one trains
+        self._lock = threading.Lock()  # the heartbeat commits finished trials while the next trial trains
 
     def run(self) -> None:
         """Train and commit the attempt's packs in turn. Packs not started within `BATCH_S` are returned to the queue.
@@ -166,7 +166,7 @@ class AttemptRunner:
         for pack_id in pack_ids:
             try:
                 self.store.delete(checkpoint_path.folder(pack_id))
-            except OSError as error:  # harmless: all trials are committed
+            except OSError as error:  # harmless, because all trials are committed
                 log.warning("checkpoint not deleted: %s", error)
             if (scratch := node_scratch_store()) is not None:
                 with contextlib.suppress(OSError):
@@ -174,7 +174,7 @@ class AttemptRunner:
 
     @property
     def stall_s(self) -> float | None:
-        """Seconds without progress after which the attempt is terminated. None: never."""
+        """Seconds without progress after which the attempt is terminated. None means never."""
         minutes = self.job.options.stall_minutes
         return None if minutes is None else 60 * minutes
 
@@ -195,7 +195,7 @@ class AttemptRunner:
             and time.monotonic() - self._oldest_finished >= self._max_commit_delay_s
         )
         if is_due and self._commits_in_parts:
-            self._commit(0.0)  # do not wait for the lock: that would delay the heartbeat
+            self._commit(0.0)  # do not wait for the lock, because that would delay the heartbeat
 
     def _commit_when_not_full(self) -> None:
         """Commit the finished trials, retrying while the store is full."""
@@ -241,7 +241,7 @@ class AttemptRunner:
             )
         except TableError:
             if self.job.then:
-                self.attempt.pack_id = ""  # unknown which pack's rows are invalid: each is then retried alone
+                self.attempt.pack_id = ""  # it is unknown which pack's rows are invalid, so each pack is retried alone
             raise
         except Exception as error:
             if is_full(error) and self._commit_or_roll_back():
@@ -327,7 +327,7 @@ def run_job(job: AttemptSpec, stop: StopFlag, judge: Judge | None = None) -> Att
             try:
                 retry_while_full(lambda: attempt.beat(store), stop, attempt)
                 task = load_stored_task(job.task, store, job.options.code_version)
-            except OSError as error:  # of the store, after which the pack is retried
+            except OSError as error:  # an error of the store, after which the pack is retried
                 raise CommitError(f"{type(error).__name__}: {error}") from error
             attempt.code_hash = code_hash(task)
             if task.code is None:
@@ -416,5 +416,5 @@ def _versions() -> str:
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            versions[name] = "not installed"  # depthrate itself, if its code came with the job
+            versions[name] = "not installed"  # depthrate itself, if its code was sent with the job
     return json.dumps(versions)

@@ -43,7 +43,7 @@ class StopFlag:
 
 
 def node_scratch_store() -> Store | None:
-    """Return a private store on the node's disk for checkpoints that the full store refuses, or None if it is not possible."""
+    """Return a private store on the node's disk for checkpoints that the full store refuses, or None if none can be created."""
     folder = Path(tempfile.gettempdir()) / f"depthrate-kept-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -51,7 +51,7 @@ def node_scratch_store() -> Store | None:
     except OSError:
         return None
     if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077:
-        return None  # another user's folder, or accessible to others
+        return None  # the folder belongs to another user, or is accessible to other users
     return Store(str(folder))
 
 

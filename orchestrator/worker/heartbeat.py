@@ -24,21 +24,21 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
 
 LOG_TAIL_BYTES = 200_000
-"""Bytes at the end of the worker's output that are stored as the attempt's log."""
+"""Maximum number of bytes from the end of the worker's output that are stored as the attempt's log."""
 SELF_TERMINATED_CODE = 70
 """Exit code of a worker that terminated itself during a task."""
 log = logging.getLogger("depthrate")
 
 
 class HeartbeatTarget(Protocol):
-    """Attempt of the heartbeat, without an import of `attempt_runner`, which imports this module."""
+    """Attempt of the heartbeat. `attempt_runner`, which imports this module, cannot be imported here."""
 
     store: Store
     attempt: Attempt
 
     @property
     def stall_s(self) -> float | None:
-        """Seconds without progress after which the attempt is terminated. None: never."""
+        """Seconds without progress after which the attempt is terminated. None means never."""
         ...
 
     def commit_if_due(self) -> None:
@@ -115,7 +115,7 @@ class Heartbeat:
         node.close()
 
     def _try(self, name: str, write: Callable[[], None]) -> None:
-        """Call `write` and log its failure: a heartbeat is then late, and a commit is retried at the pack's end."""
+        """Call `write` and log its failure. A heartbeat is then late, and a commit is retried at the end of the pack."""
         try:
             write()
         except Exception as error:

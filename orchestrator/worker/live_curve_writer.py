@@ -19,7 +19,7 @@ MIN_WRITE_INTERVAL_S = 5.0
 REWRITE_AFTER_S = 600.0
 """Seconds after which unchanged curves are written again, so that they are not treated as orphaned."""
 MAX_VALUES_PER_FILE = 30_000
-"""Values in one file: 240 kB before compression."""
+"""Maximum number of values in one file, which is 240 kB before compression."""
 MIN_POINTS = 4
 """Maximum number of points of a thinned series."""
 log = logging.getLogger("depthrate")
@@ -84,7 +84,7 @@ class LiveCurves:
             self._followed |= {trial_id: _TrackedCurve(rows) for trial_id, rows in curves.items()}
 
     def forget(self, trial_ids: Collection[str]) -> None:
-        """Stop following committed trials. Delete the file when no trial is left."""
+        """Stop following committed trials. Delete the file once no trial remains."""
         with self._lock:
             self._followed = {t: curve for t, curve in self._followed.items() if t not in trial_ids}
             is_empty = not self._followed
@@ -104,7 +104,7 @@ class LiveCurves:
             if rows and not self._is_closed:
                 self._last, job = time.monotonic(), self._job
                 try:
-                    self._has_written = True  # set first: a failed write may have created the file
+                    self._has_written = True  # set first, because a failed write may have created the file
                     write_live(self._store, job.sweep, job.pack_id, job.attempt_id, params, rows)
                 except Exception as error:
                     self._warn_once("written", error)
@@ -132,7 +132,7 @@ class LiveCurves:
             try:
                 self._store.delete_many([live_path(self._job.sweep, self._job.pack_id)])
                 self._has_written = False
-            except Exception as error:  # a compaction deletes it later
+            except Exception as error:  # a later compaction deletes the file
                 self._warn_once("deleted", error)
 
     def _warn_once(self, action: str, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""Combine the heartbeats of all workers of a node: each writes to a local folder, and one of them writes to the store.
+"""Combine the heartbeats of all workers of a node: each worker writes to a local folder, and one of them writes to the store.
 
 The reporting worker holds a lock on a file in the folder. When its process ends, the kernel releases the lock and another
 worker takes over. A worker that finds the combined heartbeat overdue writes its heartbeat to its attempt's record.
@@ -48,7 +48,7 @@ class NodeHeartbeat:
         return {name: getattr(self._attempt, name) for name in HEARTBEAT_FIELDS}
 
     def beat(self) -> None:
-        """Write the node's heartbeats to the store if this worker is the reporter, or this attempt's if they are overdue.
+        """Write the node's heartbeats to the store if this worker is the reporter, or only this attempt's if they are overdue.
 
         Raises:
             OSError: If the store refuses the write.
@@ -61,7 +61,7 @@ class NodeHeartbeat:
             self._attempt.beat(self._store)
             return
         if is_reporter:
-            heartbeat = {self._attempt.attempt_id: self._own_heartbeat()}  # may be missing on a full local disk
+            heartbeat = {self._attempt.attempt_id: self._own_heartbeat()}  # file may be missing on a full local disk
             write_heartbeats(self._store, self._attempt.sweep, name, {**self._recent_heartbeats(), **heartbeat})
             with contextlib.suppress(OSError):
                 _write(self._folder / "told", "")
@@ -111,7 +111,7 @@ class NodeHeartbeat:
         return path.read_text()
 
     def _recent_heartbeats(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return attempt -> heartbeat of all attempts with a recent heartbeat in the folder."""
+        """Map all attempts with a recent heartbeat in the folder to their heartbeats."""
         heartbeats = {}
         oldest = time.time() - stale_after_s(self._beat_s)
         for path in self._folder.glob("*.json"):

@@ -44,7 +44,7 @@ class Pruning:
             self.reports.setdefault(trial_id, {"values": {}})["values"][str(step)] = value
             threshold = rule["thresholds"].get(str(step))
             if threshold is not None and not (value >= threshold if rule["maximize"] else value <= threshold):
-                pruned.add(index)  # also if the value is NaN
+                pruned.add(index)  # this also holds if the value is NaN
         if self._judge is not None and reported:
             judged_ids = self._judge(step, reported)
             pruned |= {index for index in values if self._job.trial_ids[index] in judged_ids}

@@ -1,4 +1,4 @@
-"""Share kernel libraries through the store with similar nodes without a compiler.
+"""Share kernel libraries through the store with similar nodes that have no compiler.
 
 Libraries are executable code, so they are loaded only from a store that no other user can write to.
 """
@@ -36,7 +36,7 @@ class StoredLibraries:
                 yield name, self._store.read(path)
 
     def keep(self, path: Path) -> None:
-        """Store a library, unless it exists or other users can write to the store, from which it would not be loaded."""
+        """Store a library, unless it exists or other users can write to the store, in which case it would not be loaded."""
         stored_path = library_path(path.stem)
         try:
             if list_writers(self._store, "") is None and self._store.size(stored_path) is None:

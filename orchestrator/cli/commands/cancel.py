@@ -25,7 +25,7 @@ MAX_NODES_SHOWN = 5
 
 
 def cancel_sweep(store: Store, sweep: str, console: Console, *, force: bool = False) -> None:
-    """Request all running launches of a sweep to stop, and cancel its jobs.
+    """Ask all running launches of a sweep to stop, and cancel its jobs.
 
     Raises:
         ValueError: The sweep has jobs and the scheduler does not answer.

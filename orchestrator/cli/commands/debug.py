@@ -92,7 +92,7 @@ def command(trial: str, sweep: str | None, store: str | None, device: str, post_
             + '. Name the sweep with --sweep, or list the trials: depthrate query "select trial_id from trials"'
         )
     trial_id, task_name, params = matches[0]
-    task = sweep_of_task[task_name].load_task()  # again, so that imports at run time find the files next to the task
+    task = sweep_of_task[task_name].load_task()  # reloaded: run-time imports need the files next to it
     params = task.schema.completed(params)
     console.print(f"trial {trial_id} of {task_name}: {params}")
     try:

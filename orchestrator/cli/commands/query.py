@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 QUERY_GRACE_S = 0.5
-"""Seconds after its time limit when a query that DuckDB has not interrupted ends with this process."""
+"""Seconds after its time limit at which a query that DuckDB has not interrupted is ended by ending this process."""
 
 
 def format_of(output: Path | None) -> str:
@@ -57,7 +57,7 @@ def format_of(output: Path | None) -> str:
 
 
 def _write_rows(format: str, stream: IO[Any], relation: duckdb.DuckDBPyRelation) -> None:
-    if stream.tell():  # written before the results proved incomplete
+    if stream.tell():  # rows written before the results proved incomplete
         stream.seek(0)
         stream.truncate()
     if format == "table":
@@ -91,7 +91,7 @@ def _limits(timeout_s: float, memory_gb: float | None) -> Iterator[None]:
 
 
 def _kill(timeout_s: float) -> None:
-    """End this process: DuckDB cannot interrupt some queries, as within one function call."""
+    """End this process, since DuckDB cannot interrupt some queries, for example within one function call."""
     remove_temporary()
     print_line(f"depthrate: query timed out after {timeout_s:g} s. Raise --timeout-seconds.", stderr=True)
     os._exit(2)

@@ -41,7 +41,7 @@ from depthrate.storage.files.store import Store, StoreError, existing_store
 
 
 def poll_until_closed(store: Store, poll: Callable[[], StatusSnapshot]) -> Iterator[StatusSnapshot]:
-    """Poll a store for ever. Errors after the first answer are only printed.
+    """Poll a store until interrupted. Errors after the first answer are only printed.
 
     Raises:
         OSError, StoreError: The first poll failed.

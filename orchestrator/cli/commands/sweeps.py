@@ -100,7 +100,7 @@ def show_list(store: str | None, json: bool) -> None:
         return
     print_table(console, ["sweep", "trials", "committed", "last launch (UTC)"], rows)
     for removal in removed:
-        action = "removed" if removal.rows else "removed or renamed"  # a new name takes the trials with it
+        action = "removed" if removal.rows else "removed or renamed"  # a rename moves the trials too
         command = next_call("sweeps", "restore", None, removal.sweep, "--store", opened.url)
         count = counted(len({t for t, _ in removal.rows}), "trial")
         console.print(f"{action}: {removal.sweep}, {count}. Restore: {command}")

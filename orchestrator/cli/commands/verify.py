@@ -58,7 +58,7 @@ def _measured(row: Mapping[str, Any]) -> tuple[Sequence[int], Sequence[int]] | N
     try:
         return task.measured(task.schema.completed(parse_object(row["params"])), row["steps"])
     except (ValueError, KeyError, TypeError, AttributeError):
-        return None  # parameters that the task never had: not written by depthrate
+        return None  # the task never had these parameters, so depthrate did not write them
 
 
 @declared(__doc__)

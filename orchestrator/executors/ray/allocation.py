@@ -73,7 +73,7 @@ class Allocation(RemoteLaunch, RemoteLauncher):
             time.sleep(POLL_INTERVAL_S)
             try:
                 polled = squeue_states([job.job_id]).get(job.job_id)
-            except SlurmError:  # the controller is away: the job's state is unknown
+            except SlurmError:  # the controller does not answer, so the job's state is unknown
                 continue
             polled = polled or accounted_states([job.job_id]).get(job.job_id)
             unknown_since = None if polled else unknown_since or time.monotonic()

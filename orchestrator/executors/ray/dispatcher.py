@@ -25,7 +25,7 @@ from depthrate.orchestrator.executors.ray.worker import asha_rule, delete_value,
 from depthrate.storage.tables.states import FailureKind
 
 START_TIMEOUT_S = 180.0
-"""Seconds of failed starts after which no more workers are started. Lost nodes and heads are detected sooner."""
+"""Duration of failed starts, in seconds, after which no more workers are started. Lost nodes and heads are detected sooner."""
 
 
 class Dispatcher(tune.Callback):
@@ -38,7 +38,7 @@ class Dispatcher(tune.Callback):
         self.stop_key = f"{prefix}-stop"
         self.waiting: queue.SimpleQueue[AttemptSpec] = queue.SimpleQueue()
         self.assigned: dict[str, AttemptSpec | None] = {}
-        """Worker -> its pack, also of workers that have not started."""
+        """Worker -> its pack, including workers that have not started."""
         self.is_over = False
         self._idle: set[str] = set()
         """Started workers without a pack."""
@@ -48,7 +48,8 @@ class Dispatcher(tune.Callback):
         self.hosts: dict[str, str] = {}
         """Started worker -> its node."""
         self.excluded: frozenset[str] = frozenset()
-        """Nodes whose workers get no packs, set by the driver. The workers stay, or Tune would start others there."""
+        """Nodes whose workers get no packs, set by the driver. The workers stay, or Tune would start new ones there.
+        """
         self._parked: set[str] = set()
         """Workers ordered to wait without a pack."""
         self._rungs: dict[str, AshaRungs] = {}
@@ -92,7 +93,7 @@ class Dispatcher(tune.Callback):
     def on_trial_result(
         self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: dict[str, Any], **info: Any
     ) -> None:
-        """Report an ended pack and assign the next one, or answer which trials of a pack to prune."""
+        """Report an ended pack and assign the next one, or reply with the trials of a pack to prune."""
         job = self.assigned.get(trial.trial_id)
         if job is None:
             return
@@ -132,7 +133,7 @@ class Dispatcher(tune.Callback):
             )
 
     def _classify_start_failure(self, error: BaseException) -> FailureKind:
-        """Return the failure kind of a worker that did not start: its node's fault, unless all have failed for long."""
+        """Return the failure kind of a worker that did not start: its node's fault, unless all starts have failed for long."""
         kind = kind_of(error)
         if kind is not FailureKind.WORKER_LOST:
             return kind
@@ -160,7 +161,7 @@ class Dispatcher(tune.Callback):
             self._order(trial_id, job=job.to_json())
 
     def _find_host(self, trial_id: str) -> str:
-        """Return the node of a worker, or an empty str until it has reported it."""
+        """Return the node of a worker, or an empty str if the worker has not reported it yet."""
         if trial_id not in self.hosts and (host := get_value(host_key(self._orders_key(trial_id)))):
             self.hosts[trial_id] = host
         return self.hosts.get(trial_id, "")
@@ -206,7 +207,7 @@ class AshaRungs:
             time_attr="step",
             metric="value",
             mode="max" if rule["maximize"] else "min",
-            max_t=10**9,  # unbounded: trials end by themselves
+            max_t=10**9,  # unbounded, because trials end by themselves
             grace_period=rule["from_step"],
             reduction_factor=rule["factor"],
         )

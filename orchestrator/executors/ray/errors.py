@@ -32,7 +32,7 @@ class RayWorkerError(RuntimeError):
 
 
 _TASK_ERROR = re.compile(r"(\x1b\[\d+m)?ray::")
-"""Start of the text of an error raised in a worker: the call, in colour."""
+"""Start of the text of an error raised in a worker, which is the call in colour."""
 _ACTOR_DETAIL = re.compile(r"\s*(class_name|actor_id|namespace|name|repr|ip|pid): ")
 """Lines of an error that identify a single actor."""
 LOCAL_RAY_HINT = "If the machine is busy or low on memory, use fewer --workers. --executor local does not need Ray."

@@ -49,7 +49,7 @@ class Slots(NamedTuple):
 
     now: int
     max: int
-    """Number after its autoscaler has added all nodes."""
+    """Number of such packs after the autoscaler has added all nodes."""
 
 
 class RayExecutor(Executor):
@@ -82,7 +82,7 @@ class RayExecutor(Executor):
         self._is_lost = False
         self._session, self.gpu_share = session, gpu_share or 1.0
         self._title, self._nodes = where, nodes or NodeCheck([], [])
-        # A signal handler may put while the same thread gets, which would deadlock other queues.
+        # A signal handler may call put while the same thread is in get, which would deadlock other kinds of queue.
         self._ends: queue.SimpleQueue[AttemptEnd | BaseException] = queue.SimpleQueue()
         self._dispatcher = Dispatcher(self._ends, f"depthrate-{secrets.token_hex(8)}", workers)
         self._open: set[str] = set()
@@ -108,7 +108,7 @@ class RayExecutor(Executor):
         self._head = HeadProbe(self._session.head, self._update_slots)
 
     def _update_slots(self) -> None:
-        """Update the slots. Runs in the probe's thread, because Ray blocks while its head is away."""
+        """Update the slots. Runs in the probe's thread, because Ray blocks while its head does not answer."""
         if self._count_slots is not None:
             self._slots = self._count_slots()
 
@@ -132,7 +132,7 @@ class RayExecutor(Executor):
         for job in jobs:
             self._open.add(job.attempt_id)
             self._dispatcher.waiting.put(job)
-        if self._thread.ident is None:  # not earlier, because an idle Tune sleeps for a second
+        if self._thread.ident is None:  # not started earlier, because an idle Tune sleeps for a second
             self._folder = tempfile.mkdtemp(prefix="dr-tune-")
             logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # it reports failed trials and missing logs
             os.environ.update(TUNE_SETTINGS, TUNE_MAX_PENDING_TRIALS_PG=str(MAX_WORKERS))
@@ -144,7 +144,7 @@ class RayExecutor(Executor):
         return {job.attempt_id: job.attempt_id for job in jobs}
 
     def nodes_by_attempt(self) -> Mapping[str, str]:
-        """Return attempt -> node of the started attempts."""
+        """Map started attempts to nodes."""
         hosts = self._dispatcher.hosts.copy()
         jobs = [(trial_id, job) for trial_id, job in list(self._dispatcher.assigned.items()) if job is not None]
         return {job.attempt_id: hosts[trial_id] for trial_id, job in jobs if trial_id in hosts}

@@ -1,4 +1,4 @@
-"""Probe of Ray's head that does not use Ray, whose calls would wait for a minute and then abort the process."""
+"""Probe Ray's head without using Ray, whose calls would wait for a minute and then abort the process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class HeadProbe:
     """Thread that regularly connects to the head's port."""
 
     def __init__(self, address: str, also: Callable[[], object] = lambda: None):
-        """Probe the head at `host:port`. `also` is called after each connection, and must return for it to count."""
+        """Probe the head at `host:port`. The probe succeeds when `also`, called after each connection, returns."""
         self.address = address
         host, _, port = address.rpartition(":")
         self._host_port = host, int(port)

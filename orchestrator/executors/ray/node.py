@@ -29,9 +29,9 @@ from depthrate.tasks.python_process import start_python
 
 log = logging.getLogger("depthrate")
 START_TIMEOUT_S = 300.0
-"""Longest wait in seconds for the first node, and then for the others. SLURM may start tasks minutes apart."""
+"""Longest wait in seconds for the first node, and then for the other nodes. SLURM may start tasks minutes apart."""
 STOP_TIMEOUT_S = 20.0
-"""Seconds for Ray to exit before it is killed."""
+"""Time in seconds that Ray has to exit before it is killed."""
 GB = 2**30
 RAY_ITSELF_GB = 1.0
 """Memory of Ray's own processes per node, in GB."""
@@ -134,7 +134,7 @@ class _RayNode:
 
 
 def ray_environment(token: str) -> dict[str, str]:
-    """Return the environment of all processes that connect to this allocation's Ray. The token keeps other users out."""
+    """Return the environment of all processes that connect to this allocation's Ray. The token denies access to other users."""
     variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}
     # SLURM limits the memory. Ray would kill workers because of the memory of other jobs on the node.
     return os.environ | variables | {"RAY_memory_monitor_refresh_ms": "0"}
@@ -163,7 +163,7 @@ def _run_first(rendezvous: _Rendezvous, job_folder: Path, options: LaunchOptions
         f"--node-ip-address={host}",
         f"--port={port}",
     ]
-    if importlib.util.find_spec("grpc"):  # then Ray also serves Ray Client, on the same port for every head
+    if importlib.util.find_spec("grpc"):  # Ray then serves Ray Client too, on the same port for every head
         head_arguments.append(f"--ray-client-server-port={_free_port()}")
     node = _RayNode(token, folder, *head_arguments)
     try:
@@ -215,7 +215,7 @@ def _find_address() -> str:
     """Return the IP address of this node for other nodes."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("10.255.255.255", 1))  # sends nothing, only selects the interface
+            probe.connect(("10.255.255.255", 1))  # this sends nothing and only selects the interface
             return str(probe.getsockname()[0])
         except OSError:
             return socket.gethostbyname(socket.gethostname())

@@ -51,13 +51,14 @@ class _JobConfig(JobConfig):
 
 
 class Session:
-    """A connection to Ray: a local one, or a cluster."""
+    """A connection to a local Ray or to a Ray cluster."""
 
     def __init__(self, *, address: str | None, workers: int | None = None, gpus: int = 0):
         self._address, self._workers, self._gpus = address, workers, gpus
         self._folder: str | None = None
         self._auth_mode = os.environ.get(AUTH_MODE)
-        """The mode before Ray starts here. Ray sets it, and a later connection to a cluster would inherit it."""
+        """Mode before Ray starts in this process. Ray sets it, and a later connection to a cluster would inherit it.
+        """
         self.is_connected = False
         """True once this session has connected, so that `close` disconnects."""
 
@@ -144,7 +145,7 @@ class Session:
         return str(ray.get_runtime_context().gcs_address)
 
     def memory_per_cpu(self) -> float | None:
-        """Return Ray's bytes per CPU on the node with the least, or None if unknown."""
+        """Return Ray's memory in bytes per CPU on the node with the least, or None if unknown."""
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
         shares = [node["memory"] / node["CPU"] for node in nodes if node.get("memory")]
         return min(shares, default=None)

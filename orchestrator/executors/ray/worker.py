@@ -39,7 +39,7 @@ CHECKPOINT_TIMEOUT_S = 60.0
 ORPHAN_EXIT_CODE = 71
 """Exit code of a worker that has lost Ray."""
 LINGER_S = 15.0
-"""Time that an idle worker waits, in seconds, before it releases its CPU or GPU. Starting a new worker takes seconds."""
+"""Time in seconds that an idle worker waits before it releases its CPU or GPU. Starting a new worker takes seconds."""
 
 
 def put_value(key: str, value: str) -> None:
@@ -91,7 +91,7 @@ class PackTrainable(tune.Trainable):
             return {"done": True}
         self._is_busy = True
         try:
-            if order.get("hold"):  # its node is excluded: it keeps the slot, so that no other worker starts there
+            if order.get("hold"):  # node excluded: occupy the slot, so that no other worker starts there
                 self._linger_s = math.inf
                 return {"done": False}
             if self._pack is None:
@@ -149,7 +149,7 @@ class PackTrainable(tune.Trainable):
             time.sleep(STOP_POLL_INTERVAL_S)
         self._stop.set("Ray's head does not answer" if os.getppid() == self._parent else "its Ray node has exited")
         deadline = time.monotonic() + CHECKPOINT_TIMEOUT_S
-        time.sleep(STOP_POLL_INTERVAL_S)  # leaves time to report that this worker is done
+        time.sleep(STOP_POLL_INTERVAL_S)  # leave time to report that this worker is done
         while self._is_busy and time.monotonic() < deadline:
             time.sleep(STOP_POLL_INTERVAL_S)
         os._exit(ORPHAN_EXIT_CODE)

@@ -73,7 +73,7 @@ def _with_container(profile: Profile, store: Store) -> Profile:
             )
         image = str(path)
     data = open_data_folder().store
-    # A missing folder cannot be bound. Store and jobs' folder exist once a job starts, the data folder may not.
+    # A missing folder cannot be bound. The store and the jobs' folder exist once a job starts. The data folder may not exist.
     needed = [store.root] if store.local_folder else []
     needed += [data.root] if data.local_folder and data.local_folder.is_dir() else []
     needed.append(str(jobs_folder(profile, store, "x").parent))

@@ -76,20 +76,20 @@ WAIT_ADVICE = dict.fromkeys(
     ("PartitionDown", "PartitionInactive"),
     "they start once it is up again, or cancel and set another partition",
 )
-"""Reason of waiting jobs -> advice."""
+"""Reason why jobs wait -> advice."""
 PROBABLE_CAUSES = {"OUT_OF_MEMORY": "mem_gb was too small", "OutOfMemory": "mem_gb was too small"}
 PROBABLE_CAUSES |= dict.fromkeys(("TIMEOUT", "TimeLimit"), "walltime_min was too short")
 """State, or reason of an ending job -> probable cause, reported before the job's records are known."""
 MIN_JOB_MINUTES = 1.0
-"""Shortest bundle in minutes, if the cluster accepts fewer jobs than there are packs."""
+"""Shortest run time of a bundle in minutes, if the cluster accepts fewer jobs than there are packs."""
 EARLY_END_S = 18.0
-"""Seconds after a submission in which most faulty jobs show: they fail to start, or end in their first seconds."""
+"""Time in seconds after a submission in which most faulty jobs fail to start or end."""
 POLL_BACKOFF_FACTOR = 20
 """Poll backoff: after reading records for d seconds, wait 20 d, so that reading takes at most 5 % of the time."""
 ORDINARY_REASONS = ("", "None", "Priority", "Resources", "Dependency", "JobArrayTaskLimit", "BeginTime")
-"""Reasons of waiting jobs that need no action."""
+"""Reasons why jobs wait that require no action."""
 MAX_PACK_TIMES = 32
-"""Pack run times that are remembered for estimates."""
+"""Maximum number of pack run times that are stored for estimates."""
 CANCEL_TIMEOUT_S = 8
 """Longest wait in seconds for a cancelled job to leave the queue."""
 
@@ -208,13 +208,13 @@ class SlurmExecutor(Executor):
     def adopt(self, submissions: Sequence[Submission], states: dict[str, JobState]) -> None:
         """Watch the live jobs of earlier launches. Finished submissions are deleted when this executor is used.
 
-        Committed packs are not watched, even if their job still runs others.
+        Committed packs are not watched, even if their job still runs other packs.
         """
         committed: set[str] = set()
         if any(is_alive(state) for state in states.values()):
             with suppress(OSError, StoreError):  # an unreadable store only delays a result
                 committed = take_snapshot(self.store).trial_ids()
-        for submission in reversed(submissions):  # the latest submission of a trial counts
+        for submission in reversed(submissions):  # if a trial was submitted several times, the latest submission counts
             if submission.is_launch:
                 if submission.job_ids and not any(is_alive(states.get(job_id)) for job_id in submission.job_ids):
                     self._finished.append(submission)
@@ -271,7 +271,7 @@ class SlurmExecutor(Executor):
                 time.sleep(1)
 
     def adopt_submitted(self) -> dict[str, tuple[str, list[str]]]:
-        """Adopt jobs that peer launches have submitted. Returns {} while the controller is away."""
+        """Adopt jobs that peer launches have submitted. Returns {} while the controller does not answer."""
         before, watched = set(self._adopted), {job.submission.name for job in self._queue.jobs.values()}
         try:
             submissions, states = jobs_of_sweep(self.store, self.sweep, self.limits.cluster)
@@ -289,7 +289,7 @@ class SlurmExecutor(Executor):
             SubmitError: sbatch refused the jobs.
         """
         self._forget_finished_jobs()
-        if self._queue.is_away and self._queue.jobs:  # sbatch would block the driver until the controller is back
+        if self._queue.is_away and self._queue.jobs:  # sbatch would block the driver until the controller answers again
             raise QueueFullError("SLURM's controller does not answer", jobs)
         requests = self._queue.requests
         if self._is_full and not requests.may_submit(is_full=True):
@@ -312,7 +312,7 @@ class SlurmExecutor(Executor):
                     for job_id, packs in submission.jobs():
                         self._queue.jobs[job_id] = WatchedJob(job_id, submission, list(packs))
                         sent |= {pack.attempt_id for pack in packs}
-        except OSError as error:  # a full store, for instance: unrecorded jobs are not submitted
+        except OSError as error:  # for instance a full store. Unrecorded jobs are not submitted
             unsubmitted = [job for job in jobs if job.attempt_id not in sent]
             raise QueueFullError(f"cannot write to the store: {error}", unsubmitted) from None
         except SlurmError as error:
@@ -327,14 +327,14 @@ class SlurmExecutor(Executor):
                 self._next_poll = self._clock() + MIN_RECORD_POLL_INTERVAL_S
 
     def _excluded(self, failed_nodes: Sequence[str] = ()) -> list[str]:
-        """Return the nodes to exclude: the globally excluded ones and, if others remain, `failed_nodes`."""
+        """Return the nodes to exclude: the globally excluded nodes and, if other nodes remain, `failed_nodes`."""
         globally = list(dict.fromkeys([*self._nodes.excluded, *self._unhealthy_nodes]))
         globally = globally[: max(0, self._num_nodes - 1)]
         combined = list(dict.fromkeys([*globally, *failed_nodes]))
         return combined if len({*combined, *self.profile.exclude}) < self._num_nodes else globally
 
     def nodes_by_attempt(self) -> dict[str, str]:
-        """Return attempt, as submitted -> node, of the started attempts."""
+        """Map the submitted ID of each started attempt to its node."""
         return {
             submitted: job.state.node
             for job in self._queue.jobs.values()
@@ -364,7 +364,7 @@ class SlurmExecutor(Executor):
         return False
 
     def _profile_within_limits(self) -> Profile:
-        """Return the profile with its parallel jobs bounded by the submit limit and, under a limit, without very short jobs."""
+        """Return the profile with parallel jobs bounded by the submit limit. A limit also rules out very short jobs."""
         max_jobs = self.quota.max_jobs
         if max_jobs is None:
             return self.profile
@@ -378,7 +378,7 @@ class SlurmExecutor(Executor):
         return [job_id for job_id, job in self._queue.jobs.items() if not self._queue.is_over(job)]
 
     def running(self) -> dict[str, str]:
-        """Return the started attempts: ID as submitted -> ID of the current attempt."""
+        """Map the submitted ID of each started attempt to the ID of its current attempt."""
         return {submitted: now for job in self._queue.jobs.values() for submitted, now in job.current.items()}
 
     def poll(self, timeout_s: float) -> list[AttemptEnd]:
@@ -428,7 +428,7 @@ class SlurmExecutor(Executor):
         return [*earlier, *ends]
 
     def _log_job_states(self) -> None:
-        """Log unusual reasons of waiting jobs, overdue and ending jobs, and ended jobs whose records are awaited."""
+        """Log unusual reasons why jobs wait, overdue and ending jobs, and ended jobs whose records are not visible yet."""
         jobs = self._queue.jobs.values()
         reasons = Counter(job.state.reason for job in jobs if job.is_waiting)
         for reason, count in reasons.items():
@@ -489,7 +489,7 @@ class SlurmExecutor(Executor):
             self._forget(job)
 
     def close(self) -> None:
-        """Clean up after finished jobs. The others keep running, see `stop`."""
+        """Clean up after finished jobs. Unfinished jobs keep running (see `stop`)."""
         with suppress(StoreError, OSError):
             self._forget_finished_jobs()
             remove_finished_folders(self.store, self.sweep, self._folders)

@@ -1,6 +1,6 @@
 """Cleanup of job folders: each is removed once its jobs are over and their trials are committed.
 
-A job that succeeds leaves a marker in its folder. The controller is queried about the others.
+A job that succeeds leaves a marker in its folder. The controller is queried about jobs without a marker.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from depthrate.storage.files.store import Store
 TRIALS_FILE = "trials"
 """File in a job folder with the IDs of its trials, one per line."""
 FOLDER_RETRY_DELAYS_S = (0.0, 1.0, 2.0, 4.0)
-"""Delays before each check for ended jobs, in seconds. A job ends shortly after its last commit."""
+"""Delays before successive checks for ended jobs, in seconds. A job ends shortly after its last commit."""
 QUERY_TIMEOUT_S = 10.0
 """Time limit for all queries together, in seconds. The next launch removes folders of jobs that end later."""
 

@@ -23,7 +23,7 @@ log = logging.getLogger("depthrate")
 LIMIT_MARGIN_S = 75.0
 """Tolerance in seconds for the warning before the time limit, which SLURM sends up to a minute early."""
 REQUEUE_WAIT_S = 120.0
-"""Longest wait in seconds for SLURM to end a job that it has accepted to requeue."""
+"""Longest wait in seconds for SLURM to end a job whose requeue it has accepted."""
 
 
 def run_bundle(lines: list[str]) -> None:
@@ -106,7 +106,7 @@ class _Bundle:
         job = self.running.pop(end.attempt_id)
         state = read_attempt(self.store, job.sweep, end.attempt_id) or {}
         self.has_progressed |= bool(state.get("trials_done") or state.get("checkpoints"))
-        if end.exit_message is not None and self.stop_signal:  # the signal came before the worker had its handler
+        if end.exit_message is not None and self.stop_signal:  # signal arrived before the handler was installed
             self.waiting.append(job)
         elif end.exit_message is not None:  # the worker could not write the end. The driver decides about a retry
             facts = {

@@ -43,7 +43,7 @@ LATE_AFTER_S = 3.0
 MAX_START_S = 300.0
 """Longest time in seconds from a job's start to its first attempt. Longer gaps belong to another start."""
 EARLY_S = 60.0
-"""Longest time in seconds that SLURM's warning of a time limit can be early."""
+"""Longest time in seconds by which SLURM's warning of a time limit can be early."""
 _MEMORY = re.compile(r"oom[-_ ]?kill|exceeded .*memory limit|out of memory", re.IGNORECASE)
 
 
@@ -64,7 +64,7 @@ class Outcome(StrEnum):
 
 
 class Condition(StrEnum):
-    """Condition of an outcome rule beyond the record and the job state."""
+    """Condition of an outcome rule in addition to the record and the job state."""
 
     LIVE = "the job is not over"
     KNOWN = "the scheduler still lists the job"
@@ -149,13 +149,14 @@ class PackOutcomes:
         self._cache = SnapshotCache()
         self._reader = RecordReader(store, sweep, beats=False)
         self._records: dict[str, Record] | None = None
-        """Attempt -> record at the last refresh. Before the first one, records are read one by one."""
+        """Attempt -> record at the last refresh. Before the first refresh, records are read one by one."""
         self._committed: set[str] | None = None
         self.earlier_ends: list[AttemptEnd] = []
         """Ends of earlier starts of requeued jobs, removed by the caller that counts them."""
         self._refreshed_at: float | None = None
         self._is_fresh, self._is_late = False, False
-        """Evidence for a store without lag (record seen soon after its writing), and with lag (missed by a later refresh)."""
+        """Evidence of a store without lag (a record seen soon after its writing) and with lag (a later refresh missed one).
+        """
         self.any_interrupted = False
         """True if, at the last refresh, a pack was interrupted while its job was still believed to run."""
         self._closed_ids: set[str] = set()
@@ -203,7 +204,7 @@ class PackOutcomes:
         remaining = []
         for position, pack in enumerate(job.packs):
             if not is_over and position >= slots + len(ends):
-                remaining += job.packs[position:]  # packs run in order: these cannot have started
+                remaining += job.packs[position:]  # packs run in order, so these cannot have started
                 break
             end = self._end_of(job, pack, is_over, is_settled)
             if end is None:
@@ -291,7 +292,7 @@ class PackOutcomes:
             node = record.get("host") or job.state.node
             return AttemptEnd(submitted_id, latest_id=attempt_id, record=record, node=node)
         if outcome is Outcome.COMMITTED:
-            if evidence.state is AttemptState.RUNNING:  # another attempt was faster
+            if evidence.state is AttemptState.RUNNING:  # another attempt committed the trials first
                 self._write_end(record, _failure_kind(job, ""), _describe_end(job), job.state)
             return AttemptEnd(submitted_id, kind=RequeueReason.NOT_STARTED)
         if outcome is Outcome.INTERRUPTED:
@@ -320,7 +321,7 @@ class PackOutcomes:
         return "" if self._profile is None else f" of {self._profile.walltime_min} min"
 
     def _describe_loss(self, job: WatchedJob, stderr: str) -> str:
-        """Return the message of a pack whose job ended without writing its end."""
+        """Return the message for a pack whose job ended without recording the pack's end."""
         kind, message = _failure_kind(job, stderr), _describe_end(job)
         if kind is FailureKind.OUT_OF_MEMORY:
             match = re.search(r"exceeded memory limit \((\d+) > (\d+)\)", stderr)
@@ -334,7 +335,7 @@ class PackOutcomes:
         return message
 
     def _describe_timeout(self, job: WatchedJob) -> str:
-        """Return the message of a pack that used a job's time without saving anything."""
+        """Return the message for a pack that used a job's time without saving anything."""
         node = f" on {job.state.node}" if job.state.node else ""
         return (
             f"job {job.job_id} reached its time limit{self._limit_text()} before the task saved anything{node}"
@@ -368,14 +369,14 @@ class PackOutcomes:
             if self._write_end(record, kind, message, start):
                 attempt_id, node = record["attempt_id"], record["host"] or start.node
                 self._closed_ids.add(attempt_id)
-                # no submitted ID: the first start has that of the whole job, which still runs
+                # no submitted ID, because the first start has the ID of the whole job, which still runs
                 facts = {"ended_at": start.ended_at}
                 end = AttemptEnd("", message, kind, latest_id=attempt_id, node=node, scheduler_facts=facts)
                 self.earlier_ends.append(end)
 
     def _write_end(self, record: Record, kind: FailureKind, message: str, state: JobState) -> bool:
         """Write the end of an attempt that no driver waits for, and return whether that succeeded."""
-        # The hours of an attempt end with its job. The first attempt in a slot includes the start-up of the job.
+        # The attempt's hours end with its job. The first attempt in a slot includes the start-up of the job.
         times = {"ended_at": state.ended_at, "heartbeat_at": state.ended_at}
         times |= {"started_at": state.started_at} if self._is_first_in_slot(record, state) else {}
         try:
@@ -400,7 +401,7 @@ class PackOutcomes:
         return record["started_at"] - first < LATE_AFTER_S
 
     def _used_half_its_time(self, record: Record) -> bool:
-        """Return whether a pack had at least half of a job's time. A pack that followed others may have had seconds."""
+        """Return whether a pack had at least half of a job's time. One that followed other packs may have had only seconds."""
         if self._profile is None:
             return True
         ran_s = (record.get("ended_at") or record.get("heartbeat_at") or 0.0) - (record.get("started_at") or 0.0)
@@ -408,7 +409,7 @@ class PackOutcomes:
 
     def _newest_record(self, pack: SubmittedPack, restarts: int) -> tuple[str, Record]:
         """Return (attempt, record) of a pack's last start with a record, or (submitted attempt, {})."""
-        for restart in range(restarts + 1, -1, -1):  # one more than known, because the job may just have restarted
+        for restart in range(restarts + 1, -1, -1):  # one more than known: the job may just have restarted
             attempt_id = nth_attempt_id(pack.attempt_id, restart)
             records = self._records
             record = read_attempt(self._store, self._sweep, attempt_id) if records is None else records.get(attempt_id)
@@ -420,7 +421,7 @@ class PackOutcomes:
 def list_unreported_ends(
     store: Store, sweep: str, submissions: Sequence[Submission], states: Mapping[str, JobState]
 ) -> list[Record]:
-    """Return records of packs whose job ended without writing one, and which no launch has written since."""
+    """Return records of packs whose jobs ended without writing a record, and that no launch has written since."""
     records = []
     outcomes = PackOutcomes(store, sweep, StartFailures(0))
     for submission in submissions:
@@ -443,7 +444,7 @@ def list_unreported_ends(
 def _possible_attempt_ids(job: WatchedJob) -> Iterator[str]:
     """Yield the IDs of attempts that may have left a record of a job's packs."""
     for pack in job.packs:
-        for restart in range((job.state.restarts or 0) + 2):  # one more than known, see `_newest_record`
+        for restart in range((job.state.restarts or 0) + 2):  # one restart more than known (see `_newest_record`)
             yield nth_attempt_id(pack.attempt_id, restart)
 
 
@@ -454,7 +455,7 @@ def _never_ran(job: WatchedJob) -> bool:
 
 
 def _failure_kind(job: WatchedJob, stderr: str) -> FailureKind:
-    """Return the failure kind of a job that is over, including out of memory that only stderr shows."""
+    """Return the failure kind of a job that is over, including running out of memory if only stderr shows it."""
     if job.unknown_since is not None:
         return FailureKind.WORKER_LOST
     if job.state.kind == FailureKind.WORKER_LOST and _MEMORY.search(stderr):
@@ -490,7 +491,7 @@ def _run_time_text(job: WatchedJob) -> str:
 
 
 def _stderr_tail(stderr: str) -> str:
-    """Return the last lines of stderr, without SLURM's own messages about the end of the job if there are others."""
+    """Return the last lines of stderr, without SLURM's own messages about the end of the job unless it has no other lines."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     program_lines = [line for line in lines if not line.startswith(("srun:", "slurmstepd"))]
     return " / ".join((program_lines or lines)[-3:])

@@ -1,7 +1,7 @@
 """Remote launches on a SLURM cluster: a launch runs as one job, independent of the login node.
 
-The supervisor is a small job that drives the others. It is used if the queue has no space for all jobs, and submits the rest
-as space becomes free. `ray/allocation.py` submits a launch together with the nodes that it runs on.
+The supervisor is a small job that drives the other jobs. It is used if the queue has no space for all jobs, and submits the
+remaining jobs as space becomes free. `ray/allocation.py` submits a launch together with the nodes that it runs on.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ OPTIONS_FILE = "launch.json"
 """File in the job's folder with the options of the inner launch."""
 OUTER_ONLY_OPTIONS: dict[str, Any] = {
     **{"set_": (), "engine": None, "detach": False, "rerun": False, "keep_results": False},
-    "notify": None,  # may be a URL with a secret key
+    "notify": None,  # its value may be a URL with a secret key
 }
-"""Options that the outer launch has handled, or that are part of the sweep file, reset for the inner launch."""
+"""Values to which the inner launch resets options that the outer launch has handled or that are part of the sweep file."""
 MAX_WALLTIME_MIN = 7 * 24 * 60
 """Time limit of the supervisor in minutes. It requeues itself near the limit."""
 SUPERVISOR_MEM_GB = 2.0
 MAX_EXCLUDED_NODES = 10
 """Maximum number of nodes that the supervisor excludes, each after its job ended there before depthrate started."""
 BAD_INPUT_CODE = 2
-"""Exit code of a rejected launch, or one that got no answer from the controller."""
+"""Exit code of a launch that was rejected or got no answer from the controller."""
 RELAUNCH_DELAYS_S = (20.0, 60.0, 180.0, 600.0)
 """Delays before rerunning a launch that exited with this code or was killed, in seconds."""
 

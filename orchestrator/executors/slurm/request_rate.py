@@ -1,8 +1,8 @@
 """Request budget of a launch for a SLURM controller: decides when squeue, sacct and sbatch may be called.
 
 One process answers the requests of all users, and sites block users that send too many. So a launch queries its jobs' states
-once per `poll_s`, and reads news in between from the store. After a submission or a passed time limit it may query sooner,
-`EXTRA_POLLS_PER_MIN` times per minute, so that no minute has more than six queries.
+once per `poll_s`, and reads the store for changes in between. After a submission, or once a time limit has passed, it may query
+sooner, `EXTRA_POLLS_PER_MIN` times per minute, so that no minute has more than six queries.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Callable
 QUEUE_POLL_INTERVAL_S = 15.0
 """Default seconds between queries of the queue."""
 EXTRA_POLLS_PER_MIN = 2
-"""Queries in any minute that may come sooner than the interval."""
+"""Number of queries in any minute that may come sooner than the interval."""
 SUBMISSION_BURST = 3
-"""Calls of sbatch that may come sooner than `SUBMIT_INTERVAL_S`, so that no minute has more than six."""
+"""Number of sbatch calls that may come sooner than `SUBMIT_INTERVAL_S`, so that no minute has more than six calls."""
 MIN_QUEUE_POLL_INTERVAL_S = 5.0
 """Shortest time in seconds between two queries."""
 SLOW_ANSWER_S = 5.0
-"""Answer time in seconds above which queries are halved in frequency, as they are after a failure."""
+"""Answer time in seconds above which the frequency of queries is halved, as it is after a failure."""
 MAX_BACKOFF_S = 300.0
 """Longest time in seconds between queries of a slow controller."""
 FULL_SUBMIT_INTERVAL_S = 30.0
@@ -57,7 +57,7 @@ class RequestBudget:
         self._submissions = _Bucket(SUBMISSION_BURST, SUBMIT_INTERVAL_S, now)
         self._next_extra_poll = self._next_poll = float("-inf")
         self._backoff_s = 0.0
-        """Shortest time between polls while the controller is slow or away, in seconds."""
+        """Shortest time in seconds between polls while the controller is slow or does not answer."""
         self.submitted_at = float("-inf")
         """Time of the last call of sbatch."""
 

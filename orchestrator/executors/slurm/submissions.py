@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from depthrate.slurm.profile import Profile
 
 JOB_NAME = "depthrate-{sweep}-{number}"
-"""Name of a submission's jobs and of their folder. The number is a fresh attempt ID."""
+"""Name of a submission's jobs and of their folder. Its number is a new attempt ID."""
 PLANNED_JOB_NAME = JOB_NAME.replace("{number}", "TIME_ID")
-"""Name with a placeholder, for plans."""
+"""Job name with a placeholder, used in plans."""
 SUBMIT_ACCEPT_TIMEOUT_S = 600.0
 """Age in seconds from which a submission without job IDs counts as never accepted."""
 _NAMED_AT = re.compile(r"-(\d{8}T\d{6})_[0-9a-f]{12}$")
@@ -29,7 +29,7 @@ _NAMED_AT = re.compile(r"-(\d{8}T\d{6})_[0-9a-f]{12}$")
 
 @dataclass(frozen=True)
 class SubmittedPack:
-    """A pack as submitted in a job."""
+    """A pack that was submitted in a job."""
 
     attempt_id: str
     pack_id: str
@@ -133,7 +133,7 @@ def parse_submission(path: str, content: bytes) -> Submission:
 def jobs_of_sweep(store: Store, sweep: str, cluster: str) -> tuple[list[Submission], dict[str, JobState]]:
     """Return the submissions of a sweep on this cluster, and job -> state from the controller.
 
-    A user with write access to the store could name any job, so the job's name in the controller must be the submission's.
+    A user with write access to the store could name any job, so the job's name in the controller must match the submission's.
 
     Raises:
         SlurmError: The controller does not answer.

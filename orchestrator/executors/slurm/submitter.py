@@ -34,18 +34,18 @@ from depthrate.storage.files.store import Store
 
 log = logging.getLogger("depthrate")
 LEARNT_LIMIT_TTL_S = 600.0
-"""Seconds until a limit learnt from a refusal is tested again, since other jobs of its group may have ended."""
+"""Time in seconds after which a limit inferred from a refusal is tested again, since other jobs of its group may have ended."""
 COUNT_INTERVAL_S = 60.0
 """Seconds between counts of the jobs outside this launch."""
 MAX_USERS_NAMED = 3
-"""Users listed in the message about a full limit."""
+"""Maximum number of users listed in the message about an exhausted limit."""
 
 
 class SubmitQuota:
     """Number of jobs that may be submitted now."""
 
     def __init__(self, limits: SubmitLimits, clock: Callable[[], float], on_count: Callable[[], object] = lambda: None):
-        """Use these limits. `on_count` is called after each query of the controller."""
+        """Store these limits. `on_count` is called after each query of the controller."""
         self._limits, self._clock, self._on_count = limits, clock, on_count
         self._counts: dict[JobGroup, Counter[str]] = {}
         """Limit -> (user -> jobs that count towards it, except this launch's jobs)."""
@@ -118,7 +118,7 @@ class ConcurrencySlots:
 
     def __init__(self, count: int | None):
         self._tails: list[str | None] = [None] * (count or 0)
-        """Last job of each slot, or a whole array. The slot assigned last comes last."""
+        """Last job of each slot, or a whole array. The most recently assigned slot comes last."""
 
     def with_dependency(self, profile: Profile, num_jobs: int, alive: Collection[str]) -> Profile:
         """Return the profile for `num_jobs` new jobs, with a dependency on live jobs if all slots are in use."""
@@ -151,7 +151,7 @@ class ConcurrencySlots:
 
 P = TypeVar("P")
 JOB_OVERHEAD_S = 6.0
-"""Seconds of a job before its first pack and after its last: srun, Python and its imports."""
+"""Time in seconds that a job spends before its first pack and after its last pack: srun, Python and its imports."""
 GUESSED_PARALLEL = 16
 """Assumed number of parallel jobs, if the cluster file has no array_parallelism."""
 
@@ -168,7 +168,7 @@ def bundle(packs: Sequence[P], seconds: Sequence[float | None], profile: Profile
     length_s = 60 * min(profile.job_min, 0.8 * profile.walltime_min) * profile.slots
     needed = 4 * parallel if None in seconds else math.ceil(sum(costs_s) / max(length_s, 1e-9))
     count = filled if length_s == 0 else min(filled, max(parallel, needed))
-    slots = [(0.0, slot) for slot in range(count * profile.slots)]  # of all jobs, grouped by job
+    slots = [(0.0, slot) for slot in range(count * profile.slots)]  # slots of all jobs, grouped by job
     bundles: list[list[P]] = [[] for _ in range(count)]
     for pack, cost_s in sorted(zip(packs, costs_s, strict=True), key=lambda entry: -entry[1]):
         filled_s, slot = heapq.heappop(slots)
@@ -210,7 +210,7 @@ def share_of_slots_used(packs: Sequence[P], seconds: Sequence[float | None], pro
 
 
 def _costs_s(seconds: Sequence[float | None]) -> list[float]:
-    """Return the packs' costs in seconds, or equal ones if any is unknown."""
+    """Return the packs' costs in seconds, or equal costs if any cost is unknown."""
     costs_s = [cost_s for cost_s in seconds if cost_s is not None]
     return costs_s if len(costs_s) == len(seconds) else [1.0] * len(seconds)
 
@@ -221,7 +221,7 @@ class SbatchRateError(SlurmError):
     def __init__(self, *, is_full: bool):
         super().__init__(f"the limit of {MAX_SUBMISSIONS_PER_MIN} sbatch calls per minute is reached")
         self.is_full = is_full
-        """True if the queue has no space for all remaining jobs either."""
+        """True if, in addition, the queue lacks space for all remaining jobs."""
 
 
 class Submitter:
@@ -269,7 +269,7 @@ class Submitter:
             except SubmitLimitError as error:
                 quota = self._quota.remaining(len(jobs_alive), recount=True)
                 if quota is not None and quota < size:
-                    continue  # SLURM counts ended jobs of ours for a moment longer
+                    continue  # SLURM still counts this launch's ended jobs for a moment
                 self._array_size, was_refused = max(1, size // 2), True
                 if self._quota.learn_limit(len(jobs_alive), str(error), size):
                     continue
@@ -289,7 +289,7 @@ class Submitter:
             for bundle in bundles
         ]
         submission = Submission(name, self._sweep, self._limits.cluster, str(folder), packs)
-        submission.write(self._store)  # before sbatch, so that its jobs can always be found by name
+        submission.write(self._store)  # recorded before sbatch, so that its jobs can always be found by name
         write_trials(folder, (trial_id for bundle in bundles for job in bundle for trial_id in job.trial_ids))
         arguments = [[job.to_json() for job in bundle] for bundle in bundles]
         profile = self._slots.with_dependency(self._profile, len(bundles), alive)
@@ -305,7 +305,7 @@ class Submitter:
                 shutil.rmtree(folder, ignore_errors=True)
             raise
         finally:
-            self._requests.record_submission(CALLS["sbatch"] - called or 1)  # one call per account and QOS
+            self._requests.record_submission(CALLS["sbatch"] - called or 1)  # one limit query per account and QOS
         try:
             submission.write(self._store)
         except OSError as error:  # its jobs can still be found by name
@@ -314,7 +314,7 @@ class Submitter:
         return submission
 
     def _cancel_unclear(self) -> None:
-        """Cancel jobs of unclear submissions that sbatch did accept, because their packs are about to be resubmitted."""
+        """Cancel jobs of unclear submissions that sbatch accepted after all, since their packs are about to be resubmitted."""
         while self._unclear:
             submission = self._unclear[-1]
             if job_ids := find_submitted(submission.name, len(submission.packs)):

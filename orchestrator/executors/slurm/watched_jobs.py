@@ -17,9 +17,10 @@ from depthrate.slurm.profile import CHECKPOINT_GRACE_S
 
 log = logging.getLogger("depthrate")
 UNKNOWN_TIMEOUT_S = 20.0
-"""Seconds that a job must be unknown to squeue and sacct before it counts as over."""
+"""Time in seconds for which a job must be unknown to squeue and sacct before it counts as over."""
 ANSWER_WAIT_S = 1.0
-"""Seconds that a poll waits for the controller's answer, which usually takes 0.1 s. A later poll reads a slower answer."""
+"""Seconds for which a poll waits for the controller's answer, which usually takes 0.1 s. A later poll reads a slower one.
+"""
 
 
 @dataclass
@@ -34,7 +35,7 @@ class WatchedJob:
     over_since: float | None = None
     """Time on our clock at which it was first seen to be over."""
     has_begun: bool = False
-    """True once any of its packs has left a record."""
+    """True once any of its packs has written a record."""
     current: dict[str, str] = field(default_factory=dict)
     """Attempt as submitted -> current attempt, of packs that have started."""
 
@@ -50,7 +51,7 @@ class WatchedJob:
 
 
 class _Query(threading.Thread):
-    """Thread that queries the controller for the states of jobs, and the accounting for jobs that it has forgotten."""
+    """Thread that queries the controller for jobs' states, and the accounting for jobs that the controller has forgotten."""
 
     def __init__(self, job_ids: Collection[str]):
         super().__init__(daemon=True)
