@@ -154,7 +154,7 @@ def test_steps_never_wait_and_a_curve_row_waits_twice(arch, launches, gpu):
     assert sum(gpu.synchronisations.values()) == 2
     gpu.reset()
     pack.training.measure(pack.trainer, range(4), 21)
-    assert sum(gpu.synchronisations.values()) <= {"rn1": 304, "t11": 222}[arch]
+    assert sum(gpu.synchronisations.values()) <= 50 * len(pack.trainer.network.measured_layers())
 
 
 @pytest.mark.parametrize("config", [None, ":4096:8"])
