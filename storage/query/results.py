@@ -429,7 +429,8 @@ class Results:
             join = f"semi join visible_{name}_{index} using (trial_id, attempt_id)"
             parts.append(f"select * from part_{name}_{index} {join}")
         rows = " union all ".join(parts)
-        if self._scope is not None:
+        if self._scope is not None and not self.snapshot.commit_index.keys() <= self._scope[1]:
+            # only where it hides rows: the join may hold the whole table in memory
             connection.register("scope", pa.table({"trial_id": pa.array(sorted(self._scope[1]), pa.string())}))
             rows = f"select * from ({rows}) semi join scope using (trial_id)"
         connection.execute(f"create temp view {name} as {rows}")
