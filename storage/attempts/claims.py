@@ -1,14 +1,13 @@
 """Claims of launches on trials, so that launches started at the same moment do not duplicate work.
 
 A claim is not a lock and needs no conditional write: a launch writes its claim, lists all claims, and the earliest
-claim on a trial applies, as long as its launch renews it. A fault costs time, never a result, since only commits are
+claim on a trial applies for as long as its launch renews it. A fault costs time but never a result, since only commits are
 visible.
 
-Why this suffices: a launch writes a claim (`enter`) before its first scan. If a launch claims trials and sees no peer,
-every later launch therefore sees it, with its claim. If it sees a peer, it waits for `settle_s`, longer than the clocks
-of a store differ and than its listings lag, and scans again: then all launches that want a trial see each other's
-claims and agree on the earliest. A claim is a new file each time, because file systems may show the old content of a
-rewritten file.
+This suffices because a launch writes a claim (`enter`) before its first scan. If a launch claims trials and sees no peer, every
+later launch sees it and its claim. If it sees a peer, it waits for `settle_s`, which exceeds both the difference between the
+clocks of a store and the lag of its listings, and scans again. By then all launches that want a trial see each other's claims
+and agree on the earliest. A claim is a new file each time, because file systems may show the old content of a rewritten file.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ LEASE_S = 90.0
 RENEW_S = 20.0
 """Interval between renewals in seconds."""
 SETTLE_S = 0.5
-"""Wait for claims of peers in seconds, longer than the clocks of nodes that share a file system differ."""
+"""Wait for claims of peers in seconds, longer than the difference between the clocks of nodes that share a file system."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +44,14 @@ class Claim:
     host: str
     pid: int
     renewed_at: float
-    """Time by the store's clock, as far as it is known."""
+    """Time of the last renewal by the store's clock, as far as it is known."""
     trials: dict[str, float] = field(default_factory=dict)
     """Trial -> time of its claim."""
 
     def is_live(self, now: float) -> bool:
-        """Return whether the launch renews it and, on this host, its process exists.
+        """Return whether the launch still renews the claim and, if it runs on this host, its process exists.
 
-        A claim renewed in the future is not live.
+        A claim with a renewal time in the future is not live.
         """
         return abs(now - self.renewed_at) <= LEASE_S and not is_process_gone(self.host, self.pid)
 
@@ -76,7 +75,7 @@ class Claims:
         self._claimed: dict[str, float] = {}
         self._number = 0
         self._files: list[str] = []
-        """Its files that may be in the store, newest last."""
+        """Claim files of this launch that may be in the store, newest last."""
         self._written_at = float("-inf")
         self._peers: list[Claim] = []
         self._last_error = ""
@@ -117,7 +116,7 @@ class Claims:
 
         `holds` then reports the claimed ones.
 
-        If the store refuses claims, all `wanted` count as claimed: then work may be done twice, and is committed once.
+        If the store refuses claims, all `wanted` trials count as claimed. Work may then be done twice, but is committed once.
         """
         peer_trials, now = self.peer_trials, self._now()
         keep, wanted = set(keep), set(wanted)
@@ -140,7 +139,7 @@ class Claims:
         return self._claimed.keys() >= set(trial_ids)
 
     def renew(self, keep: Collection[str]) -> None:
-        """Renew the claims on the trials in `keep` and release the others, if that is due."""
+        """Renew the claims on the trials in `keep` and release all other claims, if a renewal is due."""
         if not 0 <= self._now() - self._written_at < RENEW_S:  # also if the clock was set back
             self._claimed = {trial_id: at for trial_id, at in self._claimed.items() if trial_id in keep}
             with self._tolerating_errors():
@@ -170,7 +169,7 @@ class Claims:
 
     @contextlib.contextmanager
     def _tolerating_errors(self) -> Iterator[None]:
-        """Continue if the store refuses claims. Log each different error once."""
+        """Continue if the store refuses claims, and log each distinct error once."""
         try:
             yield
         except OSError as error:
@@ -199,12 +198,12 @@ def is_process_gone(host: str, pid: int) -> bool:
 
 
 def _read_claims(store: Store, except_launch: str) -> list[tuple[str, Claim]]:
-    """Return (path, claim) of all launches but one. If a launch has several files, the newest applies."""
+    """Return (path, claim) of all launches except one. If a launch has several files, the newest applies."""
     for _ in range(5):
         newest = {launch_of_claim(path): path for path in sorted(store.list(CLAIMS))}
         contents = list(store.read_many(path for launch, path in newest.items() if launch != except_launch))
         if not any(isinstance(content, FileNotFoundError) for _, content in contents):
-            break  # else a launch replaced its claim between the listing and the read
+            break  # otherwise a launch replaced its claim between the listing and the read
     return [(path, claim) for path, content in contents if (claim := _parse_claim(content)) is not None]
 
 

@@ -1,8 +1,8 @@
 """Times by the store's clock, for stores whose writers have clocks that disagree.
 
-One rule for every operation that deletes, moves, purges or tags, and for launches: `require_clock` first. A
-cancellation is never refused. Ages decide whether a file is young, live or past its retention, and of several commits
-of one trial the one with the earliest stamp is visible.
+Every launch, and every operation that deletes, moves, purges or tags, calls `require_clock` first. A cancellation is never
+refused. Ages determine whether a file is young, live or past its retention. Of several commits of the same trial, the one with
+the earliest timestamp is visible.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from depthrate.storage.files.store import Store, StoreError
 
 log = logging.getLogger("depthrate")
 MAX_SKEW_S = 60.0
-"""Maximum difference in seconds between two clocks that are both trusted."""
+"""Maximum difference in seconds at which two clocks are both trusted."""
 
 
 def is_time(value: object) -> TypeGuard[float]:
@@ -28,7 +28,7 @@ class ClockError(StoreError):
 
 
 def require_clock(store: Store) -> None:
-    """Compare the local clock with the store's, by a file written there. A small difference is subtracted from ages.
+    """Compare the local clock with the store's by writing a file there. A small difference is subtracted from ages.
 
     Raises:
         ClockError: They differ by more than a minute.
@@ -64,6 +64,6 @@ def _skew_message(store: Store) -> str:
 
 
 def age_s(store: Store, path: str, written_at: float) -> float:
-    """Return a file's age in seconds, by its writer's clock and by the store's: the smaller of the two."""
+    """Return a file's age in seconds: the smaller of its ages by its writer's clock and by the store's."""
     received = store.modified(path)
     return time.time() - max(written_at, written_at if received is None else received + store.clock_ahead_s)

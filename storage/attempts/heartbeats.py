@@ -1,7 +1,7 @@
 """Heartbeats of running attempts: one small file per node for all its workers.
 
-Because of it, records change only when attempts start and end. A heartbeat is a hint like the record. Unreadable ones
-are ignored.
+Because of this file, records change only when attempts start and end. A heartbeat is a hint, like the record. Unreadable
+heartbeats are ignored.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class _Node:
 
 
 class NodeHeartbeats:
-    """Latest heartbeats of the nodes, for one sweep or all. Only changed files are read again."""
+    """Latest heartbeats of the nodes, for one sweep or for all sweeps. Only changed files are read again."""
 
     def __init__(self, store: Store, sweep: str | None = None, max_files: int | None = None):
-        """Read at most `max_files` files per poll, the least recently read first."""
+        """Read at most `max_files` files per poll, starting with the least recently read."""
         self._store, self._folder, self._max_files = store, heartbeat_path.folder(*filter(None, [sweep])), max_files
         self._nodes: dict[str, _Node] = {}
 
@@ -67,7 +67,7 @@ class NodeHeartbeats:
         return self._attempts()
 
     def delete_ended(self, ended: Collection[str]) -> None:
-        """Delete the files of nodes that report only ended attempts, and of those without new heartbeats."""
+        """Delete the files of nodes that report only ended attempts, and of nodes without new heartbeats."""
         before = time.time() - FORGOTTEN_S
         paths = [path for path, node in self._nodes.items() if node.at < before or node.attempts.keys() <= set(ended)]
         if paths:
@@ -115,7 +115,7 @@ def with_heartbeat(record: dict[str, Any], beats: Mapping[str, Heartbeat]) -> di
 
 
 def _parse_heartbeat(values: object, ahead_s: float) -> Heartbeat | None:
-    """Return the heartbeat of an attempt, by the local clock, or None if it is invalid."""
+    """Return the heartbeat of an attempt with its times by the local clock, or None if it is invalid."""
     if not isinstance(values, dict) or not is_time(values.get("heartbeat_at")):
         return None
     beat: Heartbeat = {"heartbeat_at": values["heartbeat_at"] - ahead_s}

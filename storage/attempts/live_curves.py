@@ -1,6 +1,6 @@
 """Rows logged by running trials: one small file per pack, overwritten while it trains. A hint, never a result.
 
-A row is visible only while its trial is not committed, and only from the newest of several attempts of a trial.
+A row is visible only while its trial is not committed. If a trial has several attempts, only the newest one's rows are visible.
 Unreadable files are ignored.
 """
 
@@ -25,7 +25,7 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.tables.schema import CURVES, Columns
 
 LIVE_FORGOTTEN_S = 3600.0
-"""Age in seconds at which a file is stale: it was orphaned by an attempt that ended."""
+"""Age in seconds from which a file is stale: an attempt that has ended left it behind."""
 _METADATA = b"depthrate_live"
 _ROWS = pa.schema([("trial_id", pa.string()), ("step", pa.int64()), ("split", pa.string())])
 _KEY = frozenset(_ROWS.names)
@@ -69,7 +69,7 @@ def write_live(
     params: Mapping[str, Mapping[str, Any]],
     rows: Sequence[tuple[str, Row]],
 ) -> None:
-    """Write the logged rows of a pack, replacing the previous file: (trial, row) of its trials in order."""
+    """Write a pack's logged rows, (trial, row) in the order of its trials, replacing the previous file."""
     shared = dict(next(iter(params.values()), {}))
     for of_trial in params.values():
         shared = {name: value for name, value in shared.items() if of_trial.get(name) == value}
@@ -96,7 +96,7 @@ def _table(rows: Sequence[tuple[str, Row]]) -> pa.Table:
         try:
             values = np.array([row.get(name) for _, row in rows], dtype=np.float64)
         except (TypeError, ValueError):
-            continue  # a str, or a list
+            continue  # a str or a list
         if values.ndim == 1:
             arrays[str(name)] = pa.array(values, mask=~np.isfinite(values))
     return pa.table(arrays)
@@ -147,7 +147,7 @@ def _parse_live(path: str, content: bytes) -> LivePack | None:
 
 
 def newest_live_rows(packs: Iterable[LivePack], committed: Set[str], wanted: Set[str] | None = None) -> list[LivePack]:
-    """Return the packs with only their visible rows: of uncommitted trials, from each trial's newest attempt.
+    """Return the packs with only their visible rows: rows of uncommitted trials, from each trial's newest attempt.
 
     Args:
         wanted: Trials to include. Default: all.

@@ -1,6 +1,6 @@
-"""The attempts' records: one small file per attempt, or many in one after a compaction.
+"""The attempts' records: one small file per attempt, or many records in one file after a compaction.
 
-A record is a hint, never the truth: unreadable records are left out, and a detail of a wrong type counts as unknown.
+A record is only a hint: unreadable records are skipped, and a value of the wrong type counts as unknown.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from depthrate.storage.tables.states import AttemptState, FailureKind
 
 Record = dict[str, Any]
 """The columns of `storage.tables.schema.ATTEMPTS`, `code_hash`, `progress_at`, `beat_s` (seconds between heartbeats)
-and `packs_s` (seconds that its packs ran), each of its type or None. Never None are attempt_id, sweep, trial_ids, state
-(an `AttemptState`) and started_at. error_kind is a `FailureKind`."""
+and `packs_s` (seconds that its packs ran). Every value has its column's type or is None, but attempt_id, sweep, trial_ids,
+state (an `AttemptState`) and started_at are never None. error_kind is a `FailureKind`."""
 
 
 def read_records(
@@ -41,7 +41,7 @@ def read_records(
     *,
     sweep: str | None = None,
 ) -> list[Record]:
-    """Read the attempts' records, of all sweeps or one, except for the attempts in `skip`.
+    """Read the attempts' records, of all sweeps or of one, except those of the attempts in `skip`.
 
     Args:
         on_invalid: Function called with the path of each unreadable record.
@@ -90,10 +90,10 @@ def read_loose_records(
 
 
 def with_latest_heartbeat(store: Store, path: str, record: Record, beats: Mapping[str, Heartbeat]) -> Record:
-    """Return the record at `path`, updated with its node's last heartbeat, whose time is by the local clock.
+    """Return the record at `path`, updated with its node's last heartbeat. The heartbeat's time is by the local clock.
 
-    If its heartbeat is far from the local clock, the time at which the store received the record counts, which is
-    written with every heartbeat.
+    If the heartbeat's time is far from the local clock, the time at which the store received the record is used, since the
+    record is written with every heartbeat.
     """
     updated, heartbeat_at = with_heartbeat(record, beats), record["heartbeat_at"]
     if updated is not record or record["state"] is not AttemptState.RUNNING or heartbeat_at is None:
@@ -109,7 +109,7 @@ class RecordReader:
     """Reader of the records in a folder that are not compacted. Unchanged files are not read again."""
 
     def __init__(self, store: Store, sweep: str | None = None, *, beats: bool = True):
-        """Read the records of a sweep, or of all. Without `beats`, a running attempt's record has its start only."""
+        """Read the records of one sweep or of all. Without `beats`, a running attempt's record describes only its start."""
         self._store, self._folder = store, "attempts" if sweep is None else attempt_path.folder(sweep)
         self._beats = NodeHeartbeats(store, sweep) if beats else None
         self._cached: dict[str, tuple[Stamp, Record | None]] = {}
@@ -156,7 +156,7 @@ class RecordReader:
         if is_any_running and (self._latest_beats is None or not self._reuses_listing):
             self._latest_beats = self._beats.poll()
         beats = self._latest_beats if is_any_running and self._latest_beats is not None else {}
-        for path in records.keys() & set(new):  # once, since a file's modification time costs a request
+        for path in records.keys() & set(new):  # only once, since reading a file's modification time costs a request
             records[path] = with_latest_heartbeat(self._store, path, records[path], beats)
             self._cached[path] = selected[path], records[path]
         return {path: with_heartbeat(record, beats) for path, record in records.items()}
@@ -208,7 +208,7 @@ def _compacted_records(
 
 
 def _rows(table: pa.Table, wanted: Sequence[bool]) -> Iterator[dict[str, Any]]:
-    """Yield some of a table's rows, by slices, since selecting rows in Arrow imports pandas."""
+    """Yield some of a table's rows from slices, since selecting rows in Arrow imports pandas."""
     start = 0
     for is_wanted, run in itertools.groupby(wanted):
         length = sum(1 for _ in run)
@@ -218,7 +218,7 @@ def _rows(table: pa.Table, wanted: Sequence[bool]) -> Iterator[dict[str, Any]]:
 
 
 def _typed(fields: Mapping[str, Any]) -> Record | None:
-    """Return a record with every value of its type, or None if a required value is invalid."""
+    """Return a record in which every value has its column's type, or None if a required value is invalid."""
     record: Record = {name: read(fields.get(name)) for name, read in _READERS.items()}
     is_complete = all(record[name] is not None for name in ("trial_ids", "state", "started_at"))
     return record if is_complete and is_identity(record["attempt_id"]) and is_identity(record["sweep"]) else None

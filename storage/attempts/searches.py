@@ -1,7 +1,7 @@
 """Proposals of searches, written before they run, and reports of prunable trials.
 
-No file is ever overwritten with different content: a batch is named by its content, so that two launches proposing at
-the same moment lose no proposals. Readers take both batches in the order of their names.
+No file is ever overwritten with different content: a batch is named by its content, so two launches that propose at the same
+moment lose no proposals. Readers use both batches in the order of their names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from depthrate.storage.files.store import Store
 
 @dataclass(frozen=True)
 class Batch:
-    """Proposals that a study made at once."""
+    """Proposals that a study made together."""
 
     study_id: str
     number: int
@@ -29,7 +29,7 @@ class Batch:
     trial_ids: tuple[tuple[str, ...], ...]
     """Trials of each proposal."""
     thresholds: Mapping[str, float] = field(default_factory=dict)
-    """Step -> the value that a trial must reach there to continue."""
+    """Step -> the value that a trial must reach at that step to continue."""
     exhausted: bool = False
     """Whether the study had nothing left to propose."""
 
@@ -59,7 +59,7 @@ class SearchRecords:
         fresh = [path for path, size in listing.items() if path.endswith(".json") and self._read.get(path) != size]
         for path, content in self.store.read_many(fresh):
             if isinstance(content, OSError):
-                raise content  # a batch that cannot be read at the moment must not be proposed again
+                raise content  # a batch that is temporarily unreadable must not be proposed again
             self._add(path, content)
             self._read[path] = listing[path]
 

@@ -1,4 +1,4 @@
-"""The source code of tasks as it ran, once per version: `code/<hash>/`, an index and the files.
+"""The source code of tasks as it ran. Each version is stored once, under `code/<hash>/`, as an index and the files.
 
 The hash is computed from the index, which holds the hash of every file. Code is executed, so code that differs from the
 stored version is rejected when it is read.
@@ -42,7 +42,7 @@ def store_code(store: Store, main: str, files: Mapping[str, bytes]) -> str:
 
 
 def read_code(store: Store, code_hash: str) -> dict[str, bytes] | None:
-    """Return path -> content of a version of a task's code, or None if it is not stored or corrupt."""
+    """Return path -> content of a version of a task's code, or None if the version is missing or corrupt."""
     if _HASH.fullmatch(code_hash) is None:
         return None
     try:

@@ -1,8 +1,8 @@
-"""Decisions of users on the visible versions of a task's code, for trials that several versions ran, in order.
+"""Users' decisions, in order, on which versions of a task's code are visible for trials that several versions ran.
 
-Without a decision, the earliest commit of a trial is visible, whatever its code. A decision names trials and the code
-versions that are visible from then on. Rows of other versions stay in the store and are not read, including those
-committed later. If several decisions name a trial, the one with the highest number applies.
+Without a decision, the earliest commit of a trial is visible, whichever version ran it. A decision names trials and the code
+versions that are visible from then on. Rows of other versions, including rows committed later, stay in the store but are not
+read. If several decisions name a trial, the one with the highest number applies.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ class DecisionKind(StrEnum):
     """Decision after a change of a task's code."""
 
     RERUN = "rerun"
-    """Only rows of the new code are visible: its trials run again."""
+    """Only rows of the new code are visible, so the trials run again."""
     ACCEPT = "accept"
     """Rows of the old code are visible as if the new code had produced them."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Restriction of these trials to rows of these code versions."""
+    """Restriction of some trials to rows of some code versions."""
 
     kind: DecisionKind
     sweep: str
     code_hash: str
-    """Code version of the sweep's launch at that time."""
+    """Code version of the sweep's launch at the time of the decision."""
     counting: frozenset[str | None]
-    """Visible code versions. None stands for rows whose code is unknown."""
+    """Visible code versions. None means rows whose code version is unknown."""
     trial_ids: tuple[str, ...]
     decided_at: str
 
@@ -116,7 +116,7 @@ def decide(
     counting: Iterable[str | None],
     trial_ids: Iterable[str],
 ) -> None:
-    """Write a decision to the store, which applies from now on."""
+    """Write a decision to the store. It applies from now on."""
     now = datetime.now(UTC).isoformat()
     decision = Decision(kind, sweep, code_hash, frozenset(counting), tuple(trial_ids), now)
     content = json.dumps(decision.to_json()).encode()

@@ -1,8 +1,8 @@
-"""Soft-deleted rows: hidden at once, restorable until a compaction after the retention purges them.
+"""Soft-deleted rows: hidden immediately, and restorable until a compaction purges them once their retention has passed.
 
 A removal names commits (trial, attempt), so it never hides later commits. Rows removed by `trials rm` are hidden from
-all sweeps. Rows removed by `sweeps rm` are hidden only while no sweep requests their trials, which is checked again at
-each read: a sweep launched at the same moment keeps the rows it relied on. Before a compaction leaves rows out, a purge
+all sweeps. Rows removed by `sweeps rm` are hidden only while no sweep requests their trials, which is checked again at each
+read: a sweep launched at the same moment does not lose the rows it relies on. Before a compaction leaves rows out, a purge
 record seals them (`storage.maintenance.purge`).
 """
 
@@ -38,9 +38,9 @@ class RemovalKind(StrEnum):
     """Target of a removal."""
 
     TRIALS = "trials"
-    """Results: their trials are pending for every sweep that requests them."""
+    """Results. Their trials become pending for every sweep that requests them."""
     SWEEP = "sweep"
-    """A sweep, with its trials that no other sweep requests."""
+    """A sweep and those of its trials that no other sweep requests."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ class Removal:
     removal_id: str
     kind: RemovalKind
     sweep: str
-    """Name of the removed sweep, or empty for trials."""
+    """Name of the removed sweep, or an empty string for trials."""
     removed_at: float
     rows: frozenset[Row]
 
     def write(self, store: Store) -> None:
-        """Write the removal to the store, which hides its rows."""
+        """Write the removal to the store. This hides its rows."""
         fields = {"kind": self.kind.value, "sweep": self.sweep, "removed_at": self.removed_at}
         store.write(removal_path(self.removal_id), with_digest(fields | {"rows": _by_attempt(self.rows)}), durable=True)
 
@@ -73,7 +73,7 @@ class Removal:
 
 @dataclass(frozen=True)
 class PurgeRecord:
-    """Sealed rows: visible to no sweep, even one that requests their trials."""
+    """Sealed rows: not visible to any sweep, even one that requests their trials."""
 
     seal_id: str
     is_final: bool
@@ -97,7 +97,7 @@ class PurgeRecord:
         return purge_record_path(self.seal_id, is_final=self.is_final)
 
     def write(self, store: Store) -> None:
-        """Write the record to the store, which seals its rows."""
+        """Write the record to the store. This seals its rows."""
         fields = {"sealed_at": self.sealed_at, "removals": list(self.removals)}
         fields |= {"unconditional": _by_attempt(self.unconditional), "unasked": _by_attempt(self.unasked)}
         store.write(self.path, with_digest(fields), durable=True)
@@ -121,7 +121,7 @@ class PurgeRecord:
 
 
 def parse_removal(path: str, content: bytes) -> Removal | PurgeRecord:
-    """Parse the removal or the purge record in a file, which raises errors of invalid content."""
+    """Parse the removal or the purge record in a file. Invalid content raises the errors of their `from_bytes`."""
     return (PurgeRecord if is_purge_record(path) else Removal).from_bytes(path, content)
 
 
@@ -138,7 +138,7 @@ class Removals:
 
     @staticmethod
     def from_entries(entries: Iterable[Removal | PurgeRecord], requested: frozenset[str]) -> Removals:
-        """Combine the entries of a store whose sweeps request the trials `requested`."""
+        """Combine the entries of a store. `requested` holds the trials that its sweeps request."""
         entries = sorted(entries, key=str)
         removals = tuple(entry for entry in entries if isinstance(entry, Removal))
         seals = tuple(entry for entry in entries if isinstance(entry, PurgeRecord))
@@ -178,7 +178,7 @@ def remove(store: Store, kind: RemovalKind, sweep: str, rows: Iterable[Row]) -> 
 def archive_sweep(store: Store, removal: Removal, paths: Iterable[str]) -> None:
     """Move a removed sweep's files other than results to the folder from which `restore` moves them back."""
     for path in paths:
-        with contextlib.suppress(FileNotFoundError):  # live curves vanish with their pack's commit
+        with contextlib.suppress(FileNotFoundError):  # live curves are deleted when their pack commits
             store.move(path, removed_path(removal.removal_id, path))
 
 
@@ -190,7 +190,9 @@ def restore(store: Store, removals: Iterable[Removal]) -> None:
     removals = list(removals)
     for removal in removals:
         folder = removed_path(removal.removal_id)
-        for path in sorted(store.list(folder), key=lambda path: path.endswith(".json")):  # a spec after its trials
+        for path in sorted(
+            store.list(folder), key=lambda path: path.endswith(".json")
+        ):  # a spec is moved after its trials
             original = path.removeprefix(f"{folder}/")
             if store.size(original) is None:
                 store.move(path, original)

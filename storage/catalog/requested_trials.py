@@ -17,7 +17,7 @@ ListCache = dict[tuple[str, Stamp], frozenset[str]]
 
 
 def requested_ids(store: Store, cache: ListCache | None = None) -> frozenset[str]:
-    """Return the trials that any launch of a sweep in the store requests.
+    """Return the trials requested by any launch of any sweep in the store.
 
     Args:
         cache: Lists already read.
@@ -32,7 +32,7 @@ def requested_ids(store: Store, cache: ListCache | None = None) -> frozenset[str
     for path, content in store.read_many(fresh):
         reader = _reader(path)
         if isinstance(content, FileNotFoundError) or reader is None:
-            continue  # its sweep was removed meanwhile
+            continue  # its sweep has been removed meanwhile
         if isinstance(content, OSError):
             raise content
         cache[path, listed[path]] = reader(content)
@@ -40,7 +40,7 @@ def requested_ids(store: Store, cache: ListCache | None = None) -> frozenset[str
 
 
 class CorruptFileError(StoreError):
-    """A list, spec, batch or manifest is not as it was written. Nothing may be deleted based on it."""
+    """A list, spec, batch or manifest differs from what was written. Nothing may be deleted based on it."""
 
 
 LIST_RETRY_DELAYS_S = (0.2, 1.0, None)
@@ -48,7 +48,7 @@ LIST_RETRY_DELAYS_S = (0.2, 1.0, None)
 
 
 def verified_requested_ids(store: Store, *, without: str | None = None, all_listed: bool = True) -> frozenset[str]:
-    """Return the same before a deletion: read every list again and compare it with the checksum in its spec.
+    """Return the same trials, for a deletion: read every list again and compare it with the checksum in its spec.
 
     Args:
         all_listed: Whether to reject a launch of an early version, which has no list.
@@ -76,7 +76,7 @@ def _read_verified(store: Store, without: str | None, all_listed: bool) -> froze
     for path, content in store.read_many(relevant):
         if isinstance(content, OSError) and not isinstance(content, FileNotFoundError):
             raise content
-        if not isinstance(content, OSError):  # else its sweep was removed meanwhile
+        if not isinstance(content, OSError):  # otherwise its sweep has been removed meanwhile
             contents[path] = content
     lists = {path: content for path, content in contents.items() if path.endswith(".trials")}
     unclaimed = lists.keys() - _claimed_lists(contents, lists, all_listed)
@@ -93,7 +93,7 @@ def _read_verified(store: Store, without: str | None, all_listed: bool) -> froze
 
 
 def _claimed_lists(contents: Mapping[str, bytes], lists: Mapping[str, bytes], all_listed: bool) -> set[str]:
-    """Return the lists with a spec, each compared with it."""
+    """Return the lists that have a spec, after comparing each with its spec."""
     claimed = set()
     for path, content in contents.items():
         if not path.startswith("sweeps/") or not path.endswith(".json"):

@@ -1,4 +1,4 @@
-"""Launched specs in full, one file each, with the IDs of the trials they expand to."""
+"""Launched specs in full, one file per spec, with the IDs of the trials they expand to."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class LaunchedSpec:
     spec: dict[str, Any]
     launched_at: str
     number: int = 0
-    """Number of the launch within its sweep, independent of clocks, or 0 if it was not counted."""
+    """Number of the launch within its sweep, which does not depend on clocks, or 0 if the launch was not counted."""
     trials_sha256: str | None = None
     """Digest of the file with its trial IDs."""
 
     def parameter_names(self) -> list[str]:
-        """Return the parameters that it names, except values equal to the task's default."""
+        """Return the parameters that the spec sets, except those equal to the task's default."""
         search = self.spec.get("search")
         parts = [self.spec, *_list(self.spec.get("grids")), *([search] if isinstance(search, dict) else [])]
         named = [
@@ -62,7 +62,7 @@ def write_spec(
 ) -> None:
     """Write a launched spec. Launching it again makes it the newest.
 
-    Expanding a large sweep takes seconds. Readers that only need its progress read the list of trial IDs next to it.
+    Expanding a large sweep takes seconds. Readers that need only its progress read the list of trial IDs next to the spec.
     """
     content: dict[str, Any] = {"spec": dict(spec), "launched_at": datetime.now(UTC).isoformat()}
     content["number"] = 1 + max((launched.number for launched in read_specs(store, sweep)), default=0)
@@ -70,13 +70,13 @@ def write_spec(
 
 
 def write_list(store: Store, spec: LaunchedSpec, trial_ids: Iterable[str]) -> None:
-    """Write the list of trials of a launch that has none or a corrupt one. The order of launches stays the same."""
+    """Write the list of trials of a launch whose list is missing or corrupt. The order of launches does not change."""
     content = {"spec": spec.spec, "launched_at": spec.launched_at, "number": spec.number}
     _write(store, spec.sweep, spec.spec_hash, content, trial_ids)
 
 
 def _write(store: Store, sweep: str, spec_hash: str, content: dict[str, Any], trial_ids: Iterable[str] | None) -> None:
-    """Write a launch: its list first, each durably, since trials in no list can be purged."""
+    """Write a launch durably, its list before its spec, since trials that are in no list can be purged."""
     if trial_ids is not None:
         listed = "\n".join(trial_ids).encode()
         store.write(trial_ids_path(sweep, spec_hash), listed, durable=True)
@@ -95,7 +95,7 @@ def newest_specs(store: Store) -> dict[str, LaunchedSpec]:
 
 
 def read_specs(store: Store, sweep: str | None = None) -> Iterator[LaunchedSpec]:
-    """Yield all launched specs, of all sweeps or one. Unreadable files are skipped."""
+    """Yield all launched specs, of all sweeps or of one. Unreadable files are skipped."""
     listed = store.list("sweeps" if sweep is None else f"sweeps/{sweep}")
     paths = [path for path in listed if path.count("/") == 2 and path.endswith(".json")]
     for path, content in store.read_many(paths):

@@ -36,7 +36,7 @@ class Tagging:
 
 
 def require_tag(tag: object) -> str:
-    """Return a tag after a check.
+    """Check a tag and return it.
 
     Raises:
         StoreError: It is invalid.
@@ -57,7 +57,7 @@ def write_tag(store: Store, tag: str, trial_ids: Iterable[str], *, is_set: bool)
 
 
 def read_tags(store: Store) -> dict[str, list[str]]:
-    """Return trial -> its tags in order. Unreadable files are skipped, which `verify` reports."""
+    """Return trial -> its tags in order. Unreadable files are skipped, and `verify` reports them."""
     tags: dict[str, set[str]] = {}
     for path, content in store.read_many(sorted(store.list("tags"))):
         try:

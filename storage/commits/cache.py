@@ -17,18 +17,19 @@ from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.tables.schema import STATE_COLUMNS, as_trials, empty_trials
 
 COMMITS_PER_TABLE = 200
-"""Commits read before they become slices of one table: until then each takes about ten times its memory."""
+"""Number of commits read before they become slices of one table. Until then each takes about ten times as much memory."""
 Entry = TypeVar("Entry")
 
 
 @dataclass
 class SnapshotCache:
-    """Commits and manifests already read, by path and size, as far as the last scan needed them."""
+    """Commits and manifests already read that the last scan needed, by path and size."""
 
     columns: Sequence[str] = STATE_COLUMNS
     """Columns of the trials table to read."""
     commit_columns: Sequence[str] = ()
-    """Columns to read of trials that are not compacted, if other ones: reading these small files again takes long."""
+    """Columns to read of trials that are not compacted, if they differ from `columns`: reading these small files again takes
+    long."""
     entries: dict[tuple[str, int], Any] = field(default_factory=dict)
     """(Path, bytes) -> the content, or the problem of an invalid file."""
     requested: ListCache = field(default_factory=dict)
@@ -43,7 +44,7 @@ class SnapshotCache:
     def read(
         self, store: Store, listed: Mapping[str, int], parse: Callable[[str, bytes], Entry], reason: str
     ) -> dict[str, Entry | Problem]:
-        """Return the contents of the files at these paths (path -> bytes), without vanished files.
+        """Return the contents of the files at these paths (path -> bytes), except for vanished files.
 
         Args:
             parse: Function (path, content) -> the cached value.
@@ -72,7 +73,7 @@ class SnapshotCache:
         return entry
 
     def commits(self, store: Store, listed: Mapping[str, int]) -> dict[str, Commit | Problem]:
-        """Return the commits at these paths (path -> bytes), without vanished files."""
+        """Return the commits at these paths (path -> bytes), except for vanished files."""
         new = [path for path, size in listed.items() if (path, size) not in self.entries]
         for start in range(0, len(new), COMMITS_PER_TABLE):
             some = {path: listed[path] for path in new[start : start + COMMITS_PER_TABLE]}

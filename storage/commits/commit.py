@@ -1,7 +1,7 @@
 """Make a pack's trials visible, once: data first, the `trials` file last.
 
-The trials file is the commit. Its metadata names the data files written before it, with their sizes, so that a reader
-can tell from one listing whether a committed trial is complete.
+The trials file is the commit. Its metadata names the data files written before it, with their sizes, so that one listing shows
+a reader whether a committed trial is complete.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from depthrate.storage.tables.schema import SCHEMA_VERSION, TRIALS, Columns, Tab
 METADATA_KEY = b"depthrate"
 """Footer key of a commit's metadata: schema version and data files."""
 SUSPENDED_S = 60.0
-"""Duration in seconds after which a commit also checks before its last write that its files still exist."""
+"""Duration in seconds after which a commit checks, before its last write, that its files still exist."""
 
 
 def commit_trials(
@@ -40,7 +40,7 @@ def commit_trials(
 ) -> None:
     """Write the trials' rows, then commit them.
 
-    If it is killed or fails at any point before its last write, nothing that it wrote is visible.
+    If it fails or its process is killed before the last write, nothing that it wrote is visible.
 
     Args:
         features: Features that are not in `tables`.
@@ -51,7 +51,7 @@ def commit_trials(
         TableError: A column has different types in these trials, or another type in this store.
     """
     started_at, commit_path = time.time(), table_path("trials", sweep, attempt_id, part)
-    if part is not None and store.size(commit_path) is not None:  # without parts an attempt commits but once
+    if part is not None and store.size(commit_path) is not None:  # without parts an attempt commits only once
         raise FileExistsError(f"cannot commit {commit_path}: it exists, and commits are never overwritten.")
     with_rows = {name: [part for part in tables.get(name, ()) if part.num_rows] for name in DATA_TABLES}
     joined = {name: join_rows(name, parts) for name, parts in with_rows.items() if parts}
@@ -65,7 +65,7 @@ def commit_trials(
     if features is not None and features.num_rows:
         written["features"] = features.write(store, table_path("features", sweep, attempt_id, part))
     metadata = {"schema_version": SCHEMA_VERSION, "files": {name: file.to_json() for name, file in written.items()}}
-    # stamped after the data are written: readers order the commits of a trial by it
+    # timestamp taken after the data are written: readers order the commits of a trial by it
     stamped = [{"committed_at": datetime.now(UTC), **row} for row in trials]
     schema = TRIALS.with_metadata({METADATA_KEY: json.dumps(metadata).encode()})
     if time.time() - started_at > SUSPENDED_S:
@@ -75,13 +75,13 @@ def commit_trials(
         if not store.uses_requests or time.time() - started_at > SUSPENDED_S:
             _check_files_exist(store, written.values())
     except FileNotFoundError:
-        # a repair checks for a commit after it moved a file: one of the two sees the other
+        # a repair checks for a commit after moving a file, so one of the two sees the other
         store.delete_many([commit_path])
         raise
 
 
 def _check_files_exist(store: Store, written: Iterable[DataFile]) -> None:
-    """Check that this attempt's files were not moved aside because it seemed lost."""
+    """Check that this attempt's files were not moved aside because the attempt seemed lost."""
     for file in written:
         if store.size(file.path) != file.size:
             raise FileNotFoundError(
@@ -90,7 +90,7 @@ def _check_files_exist(store: Store, written: Iterable[DataFile]) -> None:
 
 
 def join_rows(name: str, parts: Sequence[pa.Table]) -> pa.Table:
-    """Concatenate tables, without the custom columns that are null in all of them.
+    """Concatenate tables, omitting the custom columns that are null in all of them.
 
     Raises:
         TableError: A column has different types.

@@ -1,6 +1,6 @@
-"""Files written by a compaction and files they replace, in one small file.
+"""Manifests of compactions: one small file that lists the files written and the files they replace.
 
-Writing it switches from many files to few.
+Writing the manifest switches readers from many files to few.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _TABLES = ("trials", *DATA_TABLES, "attempts")
 
 @dataclass(frozen=True)
 class Manifest:
-    """One compaction of one sweep: immutable, and sufficient to read all its rows.
+    """One compaction of one sweep. It is immutable, and reading its rows needs nothing else.
 
-    It is visible if every file it names exists in full. Then the commits and compactions it replaces need not be read:
-    it holds all of their rows that were visible. Two compactions may overlap. Readers take each trial from one of them.
+    It is visible if every file it names exists in full. The commits and compactions it replaces then need not be read, since it
+    holds all of their visible rows. Two compactions may overlap, and readers take each trial from one of them.
     """
 
     compaction_id: str
@@ -51,7 +51,7 @@ class Manifest:
     logs: list[str] = field(default_factory=list)
     """Attempts whose logs it holds."""
     gone: list[str] | None = field(default_factory=list)
-    """Attempts with rows left out (removed, duplicate, corrupt), or None if an older version did not record them."""
+    """Attempts with omitted rows (removed, duplicate, corrupt), or None if an older version did not record them."""
 
     @property
     def path(self) -> str:
@@ -67,19 +67,19 @@ class Manifest:
         return {table_path("trials", self.sweep, name, None) for name in self.commits}
 
     def replaced_paths(self) -> list[str]:
-        """Return the files of the commits it replaces, the commit itself first, without features it still names."""
+        """Return the files of the commits it replaces, starting with the commit itself, except for features it still names."""
         still_named = {file.path for file in self.all_files()}
         tables = ("trials", *DATA_TABLES)
         paths = [table_path(table, self.sweep, name, None) for table in tables for name in self.commits]
         return [path for path in paths if path not in still_named]
 
     def replaced_records(self) -> dict[str, int | None]:
-        """Return the attempts' records it holds, with their bytes, and the logs (of any size)."""
+        """Return the attempts' records that it holds, with their sizes in bytes, and its logs, whatever their size."""
         records: dict[str, int | None] = {attempt_path(self.sweep, a): size for a, size in self.attempts.items()}
         return records | {log_path(self.sweep, attempt): None for attempt in self.logs}
 
     def write(self, store: Store) -> None:
-        """Write the manifest to the store, which makes the compaction visible."""
+        """Write the manifest to the store. This makes the compaction visible."""
         content: dict[str, Any] = {
             "compaction_id": self.compaction_id,
             "sweep": self.sweep,
@@ -114,7 +114,7 @@ class Manifest:
         return manifest
 
     def check(self, path: str) -> None:
-        """Check that it belongs at `path` and names only its own files, apart from features that it retains.
+        """Check that the manifest belongs at `path` and names only its own files, apart from features that it retains.
 
         Raises:
             ValueError: It does not.

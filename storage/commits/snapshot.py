@@ -1,8 +1,8 @@
-"""A store's content at one moment: the committed trials, each once, and the files that hold their rows.
+"""A store's content at one moment: the committed trials, without duplicates, and the files that hold their rows.
 
 The rule for readers: a trial exists if a commit names it (a trials file, or a compaction with its manifest) and every
-file written with this commit exists in full. Of several commits of one trial, the earliest applies, as a whole, among
-those whose code is accepted (`storage.catalog.code_decisions`) and that were not removed (`storage.catalog.removals`).
+file written with this commit exists in full. If a trial has several commits, the earliest one applies as a whole, among the
+commits whose code is accepted (`storage.catalog.code_decisions`) and that were not removed (`storage.catalog.removals`).
 Commits replaced by a visible compaction are not read.
 """
 
@@ -48,7 +48,7 @@ class Snapshot:
 
     sources: list[VisibleCommit]
     superseded_commits: list[VisibleCommit]
-    """Commits and compactions without visible trials: all of their trials are in `sources`."""
+    """Commits and compactions without visible trials, since all of their trials are in `sources`."""
     problems: list[Problem]
     attempts: list[str]
     """Paths of the attempts' records that are not compacted."""
@@ -93,7 +93,7 @@ class Snapshot:
         return sorted(self.commit_index)
 
     def finished_attempts(self) -> set[str]:
-        """Return the attempts whose only commit exists. Attempts that commit in parts may still continue."""
+        """Return the attempts whose only commit exists. Attempts that commit in parts may still be running."""
         loose = [name_of_path(source.path) for source in self.sources if source.manifest is None]
         compacted = [name for manifest in (*self.manifests, *self.superseded_manifests) for name in manifest.commits]
         return {name for name in (*loose, *compacted) if "-" not in name}
@@ -145,7 +145,7 @@ VISIBILITY_DELAYS_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
 
 def await_commits(store: Store, trial_ids: Set[str], sleep: Callable[[float], None] = time.sleep) -> Snapshot:
-    """Return a snapshot with the commits of these trials, or the last of several if some do not become visible.
+    """Return a snapshot with the commits of these trials, or the last snapshot taken if some do not become visible.
 
     Raises:
         StoreError, OSError: The store cannot be read.
@@ -160,10 +160,10 @@ def await_commits(store: Store, trial_ids: Set[str], sleep: Callable[[float], No
 
 
 def list_stable(store: Store) -> tuple[dict[str, int], bool]:
-    """List the store until two scans agree. Return the listing and whether they did.
+    """List the store until two scans agree. Return the listing and whether two scans agreed.
 
-    A listing is not atomic: it may contain files that a compaction replaces meanwhile neither in their old nor in their
-    new form. New commits do not require another scan.
+    A listing is not atomic: if a compaction replaces files meanwhile, it may contain neither the old files nor the new ones.
+    New commits do not require another scan.
     """
     listing = store.list_many(FOLDERS)
     for delay_s in RESCAN_DELAYS_S:
@@ -178,10 +178,10 @@ def list_stable(store: Store) -> tuple[dict[str, int], bool]:
 
 
 def require_intact(snapshot: Snapshot, folders: tuple[str, ...] = ("manifest/", "removals/", "decisions/")) -> None:
-    """Check that all files in some folders could be read: deleting and hiding rely on all of them.
+    """Check that all files in some folders could be read, since deleting and hiding rely on all of them.
 
     Raises:
-        CorruptFileError: A file could not. The message names the first.
+        CorruptFileError: A file could not be read. The message names the first one.
     """
     for problem in snapshot.problems:
         if problem.path.startswith(folders):
@@ -192,7 +192,7 @@ def require_intact(snapshot: Snapshot, folders: tuple[str, ...] = ("manifest/", 
 
 
 def named_files(snapshot: Snapshot) -> set[str]:
-    """Return the files, commits and manifests that visible commits and compactions consist of."""
+    """Return the files, commits and manifests that make up the visible commits and compactions."""
     sources = (*snapshot.sources, *snapshot.superseded_commits)
     manifests = (*snapshot.manifests, *snapshot.superseded_manifests)
     files = {file.path for source in sources for file in source.data_files()}
@@ -223,7 +223,7 @@ class _StoreScan:
         superseded = [manifest for manifest in manifests if manifest.compaction_id in replaced]
         broken = [manifest for manifest in broken if manifest not in superseded]
         current = [manifest for manifest in manifests if manifest not in broken and manifest not in superseded]
-        # paths below their table: building the path of each file in all tables took a third of a scan
+        # relative to the table's folder: building the path of each file in all tables took a third of a scan
         replaced = {f"sweep={m.sweep}/{name}.parquet" for m in (*current, *superseded) for name in m.commits}
         commits = [commit for manifest in current if (commit := self._compacted(manifest)) is not None]
         commits += self._complete_commits(replaced)
@@ -262,7 +262,7 @@ class _StoreScan:
         )
 
     def _read(self, folder: str, parse: Callable[[str, bytes], Entry], reason: str) -> dict[str, Entry]:
-        """Return path -> content of the files in a folder, without invalid ones, which are reported."""
+        """Return path -> content of the files in a folder. Invalid files are left out and reported."""
         listed = {p: size for p, size in self.listing.items() if p.startswith(folder) and p not in self.ignore}
         results = self.cache.read(self.store, listed, parse, reason)
         self.missing = self.missing or len(results) < len(listed)
@@ -311,7 +311,7 @@ class _StoreScan:
         return [(file.path, fault) for file in named if (fault := self._fault(file, commit)) is not None]
 
     def _fault(self, file: DataFile, commit: str) -> str | None:
-        """Return the difference between a file and its commit's entry, or None."""
+        """Return a description of the difference between a file and its commit's entry, or None."""
         # A commit made during the listing may be missing from it: check again before reporting a file as corrupt.
         size = self.listing.get(file.path)
         if size != file.size:
@@ -326,7 +326,7 @@ class _StoreScan:
         return None
 
     def _find_foreign(self, replaced: set[str]) -> None:
-        """Report data files that no commit names and that no attempt or compaction can have written."""
+        """Report data files that no commit names and that no attempt or compaction could have written."""
         for path in self.listing:
             table, _, below = path.partition("/")
             if table not in DATA_TABLES or path in self._named or below in replaced or is_compacted(path):
@@ -339,13 +339,13 @@ class _StoreScan:
     def _has_record(self, path: str, attempt: str) -> bool:
         try:
             record = attempt_path(sweep_of_path(path), attempt)
-        except ForeignNameError:  # depthrate creates no such name
+        except ForeignNameError:  # depthrate does not create such names
             return False
         return record in self.listing or self.store.size(record) is not None
 
 
 def sample_trials(store: Store, snapshot: Snapshot, at_least: int) -> pa.Table:
-    """Return all columns of at least `at_least` trials, the last committed ones, or of all if there are fewer."""
+    """Return all columns of at least `at_least` of the last committed trials, or of all trials if there are fewer."""
     tables = [empty_trials()]
     for source in reversed(snapshot.sources):
         if sum(table.num_rows for table in tables) >= at_least:

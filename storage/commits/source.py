@@ -28,7 +28,7 @@ from depthrate.storage.tables.schema import (
 
 @dataclass(frozen=True)
 class Problem:
-    """A corrupt or foreign file, and the consequences."""
+    """A corrupt or foreign file, and its consequences."""
 
     path: str
     reason: str
@@ -57,9 +57,9 @@ class VisibleCommit:
     path: str
     """Its trials file or manifest, whose write made it visible."""
     trials: pa.Table
-    """Its visible trials (the others have an earlier commit elsewhere), with the snapshot's columns."""
+    """Its visible trials, with the snapshot's columns. Its other trials have an earlier commit elsewhere."""
     all_trials: pa.Table
-    """All of its trials."""
+    """All of its trials, visible or not."""
     is_fully_visible: bool
     """Whether all of its rows are visible."""
     files: dict[str, list[DataFile]]
@@ -84,13 +84,13 @@ class NewerFile(ValueError):
 
 
 def parse_commit(path: str, content: bytes, columns: Sequence[str] = TRIALS.names, *, newer: bool = False) -> Commit:
-    """Parse the commit at `path`: its trials with some columns or all, and its data files.
+    """Parse the commit at `path`: its trials with some or all columns, and its data files.
 
     Args:
         newer: Whether to include columns that this version does not know.
 
     Raises:
-        ForeignFile, NewerFile: Not depthrate, or a newer version, wrote it.
+        ForeignFile, NewerFile: Another program, or a newer version of depthrate, wrote it.
         pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError: The content is not a commit, or
             names files of others.
     """
@@ -125,9 +125,9 @@ def resolve(
 ) -> list[VisibleCommit]:
     """Return the commits with their visible trials: the earliest commit of each trial applies, as a whole.
 
-    With `decisions`, that is the earliest whose code is accepted. Without them, it is the earliest of each version of
-    the code, since rewriting rows must not choose between versions. Removed rows are not visible. Copies of one row,
-    which overlapping compactions leave, are taken from the first: compactions precede commits.
+    With `decisions`, that is the earliest commit whose code is accepted. Without them, it is the earliest commit of each
+    version of the code, since rewriting rows must not choose between versions. Removed rows are not visible. If overlapping
+    compactions hold copies of the same row, the first copy is used. Compactions precede commits.
     """
     if not commits:
         return []
@@ -160,7 +160,7 @@ def resolve(
 
 
 def without_rows(source: VisibleCommit, rows: Set[tuple[str, str]]) -> VisibleCommit:
-    """Return a source without some of its (trial, attempt)."""
+    """Return a source without some of its (trial, attempt) rows."""
     return _selected(source, [key not in rows for key in row_keys(source.trials)])
 
 
@@ -176,7 +176,7 @@ def _selected(source: VisibleCommit, selected: list[bool]) -> VisibleCommit:
 
 
 def read_commit_of(store: Store, source: VisibleCommit) -> Commit:
-    """Read all of a source's trials, visible or not, with all their columns, including newer versions' columns.
+    """Read all of a source's trials, visible or not, with all columns, including columns of newer versions.
 
     Raises:
         FileNotFoundError: A compaction has replaced it meanwhile.
@@ -210,7 +210,7 @@ def visible_mask(source: VisibleCommit, table: pa.Table) -> pa.ChunkedArray | No
 
 
 def find_corrupt_files(store: Store, named: Sequence[DataFile]) -> list[str]:
-    """Read whole files and return the paths of missing and corrupt ones."""
+    """Read files in full and return the paths of missing and corrupt ones."""
     expected = {file.path: file for file in named}
     max_bytes = {file.path: file.size + SLACK_BYTES for file in named}
     return [
