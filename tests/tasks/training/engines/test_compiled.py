@@ -96,16 +96,15 @@ def test_what_is_compiled_needs_no_compiler_and_a_corrupt_file_is_compiled_again
     ("network", "changes"),
     [
         (RESIDUAL, {}),
+        (RESIDUAL, {"batch_size": 8, "optimizer": "adam", "loss": "mse", "clip_norm": 0.5}),
         (RESIDUAL, {"dtype": torch.float64, "clip_norm": 0.1, "batch_size": 16}),
-        (
-            dataclasses.replace(RESIDUAL, linear_layers=2, pre_norm=True, width=33),
-            {"batch_size": 8, "optimizer": "adam", "loss": "mse", "clip_norm": 0.5},
-        ),
+        (dataclasses.replace(RESIDUAL, linear_layers=2, pre_norm=True, width=33, depth=4), {"optimizer": "adam"}),
+        (dataclasses.replace(RESIDUAL, width=64), {"batch_size": 32}),
         (PATCHES, {"batch_size": 16}),
         (TEXT, {"loss": "mse", "optimizer": "adam"}),
-        (Mlp(depth=2, width=64, input_dimensions=INPUTS, num_classes=CLASSES, last_bias=True), {"batch_size": 32}),
+        (Mlp(depth=2, width=9, input_dimensions=INPUTS, num_classes=CLASSES, last_bias=True), {}),
     ],
-    ids=["sgd", "float64-clipped", "rn2-pre-wide-adam-mse-clipped", "patches", "text", "mlp-even-sizes"],
+    ids=["sgd", "adam-mse-batches-clipped", "float64-clipped", "rn2-pre-wide", "even-sizes", "patches", "text", "mlp"],
 )
 @pytest.mark.timeout(900)
 def test_a_trial_is_the_same_in_every_pack_and_group_and_nearly_the_same_as_eagerly(network, changes):
