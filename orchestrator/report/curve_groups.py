@@ -30,11 +30,11 @@ def group_trials(
 ) -> list[tuple[tuple[str, ...], pd.DataFrame]]:
     """Return the rows of each group, keyed by its parameters' values as strings, in the order of the values.
 
-    Overlaid sweeps keep the order of the command.
+    Overlaid sweeps are in the order of the command.
     """
     if not by:
         return [((), frame)]
-    # from the trials, since a parameter may have the name of a metric (loss: ce)
+    # taken from the trials, since a parameter may have the name of a metric (loss: ce)
     values = trials.drop_duplicates("trial_id").set_index("trial_id")[by]
     # group by numbers, since a frame may have a hundred rows per trial
     keys = list(zip(*(value_texts(values[name]) for name in by), strict=True))
@@ -49,7 +49,7 @@ def group_trials(
 
 def value_texts(values: pd.Series[Any]) -> list[str]:
     """Return a parameter's values as strings, formatting each distinct value once."""
-    if values.dtype == object:  # keyed by id: lists have no hash, and 1 and True are the same key of a dict
+    if values.dtype == object:  # keyed by id, because lists have no hash, and 1 and True are the same dict key
         objects = list(values)  # keeps the objects alive, so that ids are unique
         text_by_id = {key: value_text(value) for key, value in {id(value): value for value in objects}.items()}
         return [text_by_id[id(value)] for value in objects]
@@ -59,7 +59,7 @@ def value_texts(values: pd.Series[Any]) -> list[str]:
 
 
 def sort_key(values: tuple[Any, ...]) -> list[tuple[bool, float, str]]:
-    """Return a key that sorts numbers by size, then other values by string."""
+    """Return a key that sorts numbers by size, and after them all other values by their strings."""
     numeric = [isinstance(value, int | float | np.number) and math.isfinite(value) for value in values]
     return [(not n, float(v) if n else 0.0, "" if n else str(v)) for n, v in zip(numeric, values, strict=True)]
 
@@ -80,7 +80,7 @@ def spread(values: list[T], limit: int) -> list[T]:
 
 
 def spread_alike(groups: list[T], limit: int, parts: Callable[[T], tuple[Hashable, Hashable]]) -> list[T]:
-    """Return at most `limit` groups, the same of each overlaid sweep. `parts` splits the key into sweep and rest."""
+    """Return at most `limit` groups, the same groups for all overlaid sweeps. `parts` splits the key into sweep and rest."""
     sweeps, rests = (unique(part) for part in zip(*map(parts, groups), strict=True)) if groups else ([], [])
     selected = spread(rests, max(limit // max(len(sweeps), 1), 1))
     return [group for group in groups if parts(group)[1] in selected]
@@ -110,13 +110,13 @@ def mean_array(arrays: list[np.ndarray]) -> np.ndarray:
 
 
 def finite_arrays(trials: pd.DataFrame, lists: pd.DataFrame, column: str) -> list[tuple[str, np.ndarray]]:
-    """Return (trial_id, values) of the trials with finite lists."""
+    """Return (trial_id, values) for the trials with finite lists."""
     if column not in lists:
         return []
     pairs = [
         (str(trial_id), np.asarray(values, dtype=np.float64))
         for trial_id, values in zip(lists["trial_id"], lists[column], strict=True)
-        if isinstance(values, list | np.ndarray)  # pandas has several nulls for missing lists
+        if isinstance(values, list | np.ndarray)  # pandas represents missing lists by several null values
     ]
     trial_ids = set(trials["trial_id"])
     return [(trial_id, values) for trial_id, values in pairs if np.isfinite(values).all() and trial_id in trial_ids]

@@ -25,7 +25,7 @@ class FigureContent:
     """trial_id, value, and a column `line_<number>` per reference line. Spectra add layer. Matrices add places (the order of
     rows and columns) and height."""
     problem: str = ""
-    """Error in its SQL."""
+    """Error in the figure's SQL."""
 
     @property
     def message(self) -> str:

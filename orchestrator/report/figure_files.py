@@ -48,7 +48,7 @@ class Picture:
         return f"<{html.unescape(self.plot.title)}; .save(path) writes {_SUFFIXES}>"
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as SVG, PDF, PNG or CSV, by the suffix of the path.
+        """Write the figure as SVG, PDF, PNG or CSV, according to the suffix of the path.
 
         Raises:
             UsageError: The suffix is unknown, or the file cannot be written.

@@ -33,11 +33,11 @@ from depthrate.tasks.fits.rate_fit import RateFit
 from depthrate.tasks.fits.whole_seeds import MIN_SEEDS
 
 MAX_SENTENCES = 3
-"""Maximum number of sentences on one metric over one x. More groups share one sentence."""
+"""Maximum number of sentences about one metric over one x. If there are more groups, they share one sentence."""
 
 
 def fit_sentences(curves: Sequence[FittedCurve]) -> list[str]:
-    """Describe all fitted curves in HTML: one sentence per curve, or one for all groups of a metric with many."""
+    """Describe all fitted curves in HTML: one sentence per curve, or one sentence for a metric with many groups."""
     groups: dict[tuple[str, str], list[FittedCurve]] = {}
     for curve in curves:
         groups.setdefault((curve_label(curve), curve.x), []).append(curve)
@@ -49,7 +49,7 @@ def fit_sentences(curves: Sequence[FittedCurve]) -> list[str]:
 
 
 def groups_sentence(curves: Sequence[FittedCurve]) -> str:
-    """Describe the curves of one metric over one x in one HTML sentence, common facts once."""
+    """Describe the curves of one metric over one x in one HTML sentence that states common facts once."""
     parts = [_parts(curve) for curve in curves]
     shared = [texts[0] if len(set(texts)) == 1 else "" for texts in zip(*(facts for _, facts in parts), strict=True)]
     phrases = []
@@ -122,7 +122,7 @@ def inadequacy_text(curve: FittedCurve, fit: RateFit) -> str:
 
 
 def _model_text(curve: FittedCurve, power: RateFit) -> str:
-    """Describe the preferred model, followed by the power law if it is another one."""
+    """Describe the preferred model, followed by the power law if that is a different model."""
     best = preferred_model(curve)
     if best is None or best is power:
         return f"<strong>{_rate_text(curve, power)}</strong>"
@@ -137,7 +137,7 @@ def _model_text(curve: FittedCurve, power: RateFit) -> str:
 
 
 def _rate_text(curve: FittedCurve, power: RateFit) -> str:
-    """Describe the power law. It falls or grows only if its interval excludes 0."""
+    """Describe the power law. It is said to fall or grow only if its interval excludes 0."""
     if why := inadequacy_text(curve, power):
         local = minus_signs(local_exponents_text(curve))
         return f"follows no power law ({why})" + (
@@ -187,7 +187,7 @@ def rivals_text(curve: FittedCurve) -> str:
 
 
 def bound_text(curve: FittedCurve) -> str:
-    """Compare with the theorem's upper bound on optima, one-sided, as HTML. Empty without a bound or optima."""
+    """Compare the metric with the theorem's upper bound on optima (one-sided), as HTML. Empty without a bound or optima."""
     check = curve.bound
     if check is None or not curve.is_stationary:
         return ""

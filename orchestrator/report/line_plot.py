@@ -37,20 +37,20 @@ MAX_LINES = 100
 
 
 def line_groups(data: ReportData, first: str) -> list[str]:
-    """Return the parameters that separate lines: `first` gives the colours, then the groups of the fits.
+    """Return the parameters that separate lines: `first`, for the colours, then the groups of the fits.
 
-    Without either, return all settings.
+    If both are empty, return all settings.
     """
     return [name for name in unique([first, *data.group_names]) if name in data.trials] or data.settings
 
 
 def lines_plot(data: ReportData, frame: pd.DataFrame, axes: Axes, by: list[str]) -> Plot | None:
-    """Draw one colour per value of the first name in `by`, and one dash per value of the rest."""
+    """Draw one colour per value of the first name in `by`, and one dash style per value of the remaining names."""
     if axes.y not in frame:
         return None
-    frame = frame[unique(["trial_id", axes.x, axes.y])]  # copies of all columns would take as long as the figure
+    frame = frame[unique(["trial_id", axes.x, axes.y])]  # copying all columns would take as long as drawing the figure
     frame = frame.assign(**{axes.y: pd.to_numeric(frame[axes.y], errors="coerce")}).dropna(subset=[axes.x, axes.y])
-    frame = frame[frame[axes.x] >= 1] if axes.x_log else frame  # a log axis has no 0
+    frame = frame[frame[axes.x] >= 1] if axes.x_log else frame  # a log axis cannot show 0
     drawable = frame[np.isfinite(frame[axes.y]) & ((frame[axes.y] > 0) | (not axes.y_log))]
     if drawable.empty:
         return None
@@ -73,7 +73,7 @@ def lines_plot(data: ReportData, frame: pd.DataFrame, axes: Axes, by: list[str])
         traces.append(make_trace(*strong, group, mode=mode, line=line | {"width": 2}, marker={"size": 5}) | hover)
     keys = _line_keys(by, colours, dashes)
     layout = make_layout(axes, drawable[axes.y], legend=by[:1])
-    # short names of colours in one row, long names of dashes below
+    # short names of colours are in one row, and long names of dashes below it
     layout["legend"]["traceorder"] = "grouped"
     notes = omission_notes(len(drawn), len(groups), len(frame) - len(drawable), log=axes.y_log)
     return Plot(axes.y_title, traces + keys, layout, notes)

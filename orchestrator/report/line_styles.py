@@ -21,7 +21,7 @@ from depthrate.orchestrator.report.plot import MAX_GROUPS, omission_notes, virid
 from depthrate.orchestrator.report.text import value_text
 
 STYLES = (("solid", "circle"), ("dash", "diamond"))
-"""Dash and marker of the first sweep, and of the overlaid one."""
+"""Dash and marker of the first sweep, and of the overlaid sweep."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class LineStyle:
 def assign_line_styles(groups: Sequence[Mapping[str, Any]], sweeps: Sequence[Any]) -> list[LineStyle]:
     """Return the style of each group, in the order of the report's sweeps.
 
-    Without groups other than the sweeps, the sweeps differ in colour too.
+    If the sweeps are the only groups, they differ in colour too.
     """
     rests = [_rest(group) for group in groups]
     hued: list[Any] = rests if len(unique(rests)) > 1 else [group.get(SWEEP_COLUMN) for group in groups]

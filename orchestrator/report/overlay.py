@@ -19,10 +19,10 @@ _FRAMES = ("results", "metrics", "curves", "lists", "points", "layered")
 
 
 def merge_reports(first: ReportData, second: ReportData) -> ReportData:
-    """Merge two sweeps into one with the additional parameter `sweep`. A trial of both appears twice.
+    """Merge two sweeps into one with the additional parameter `sweep`. A trial that belongs to both sweeps appears twice.
 
     Raises:
-        UsageError: Both are the same sweep, or a parameter is named `sweep`.
+        UsageError: The two sweeps are the same sweep, or a parameter is named `sweep`.
     """
     if first.name == second.name:
         raise UsageError(f"cannot overlay {second.name!r} on itself. Overlay another sweep, or omit --overlay.")
@@ -68,7 +68,7 @@ def _concat(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
 
 
 def _renamed(data: ReportData, names: dict[str, str]) -> ReportData:
-    """Rename some trials, so that they differ from the other sweep's."""
+    """Rename some trials, so that their names differ from the other sweep's."""
     frames = {name: getattr(data, name) for name in (*_FRAMES, "trials")}
     renamed: dict[str, Any] = {
         name: frame.assign(trial_id=frame["trial_id"].astype(str).replace(names)) if "trial_id" in frame else frame

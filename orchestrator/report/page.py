@@ -33,7 +33,7 @@ from depthrate.tasks.metric import Metric
 
 
 def render_report(data: ReportData) -> str:
-    """Render the whole report as HTML. Missing parts are reported on the page and never raise."""
+    """Render the whole report as HTML. Missing parts are reported on the page and never raise an exception."""
     numbers = itertools.count(1)
     headings = itertools.groupby(figures.SECTIONS, key=lambda section: section.section)
     search = [] if data.search is None else [_section("Search", _search(data.search, numbers))]
@@ -76,7 +76,7 @@ def _per_sweep(data: ReportData, content: Callable[[ReportData], str]) -> str:
 
 
 def _trials(data: ReportData) -> str:
-    """Return the tables of failures and trials. Common trials of two sweeps are listed with the first."""
+    """Return the tables of failures and trials. Trials that two sweeps have in common are listed under the first sweep."""
     if not data.parts:
         return failure_table(data) + trial_table(data)
     first, second = data.parts

@@ -1,6 +1,7 @@
 """Files of the page: its style sheet, its script, and plotly.js without maps and 3-D, gzipped.
 
-The page contains plotly.js gzipped and unpacks it. A page has 0.7 MB, and would have 4.9 MB with all of plotly.
+The page contains plotly.js in gzipped form and unpacks it. The size of a page is 0.7 MB, and would be 4.9 MB with all of
+plotly.
 """
 
 from __future__ import annotations

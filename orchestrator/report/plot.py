@@ -1,7 +1,7 @@
 """Describe figures once, for plotly in the page and matplotlib in files (`report.drawing`).
 
-A description has plotly's form, restricted to what `drawing.render_files` renders too: colours are `#rrggbb` with a
-separate opacity.
+A description has plotly's structure, restricted to features that `drawing.render_files` also renders: colours are `#rrggbb`
+with a separate opacity.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Trace: TypeAlias = dict[str, Any]
 GREY = "#777777"
 """Colour of reference lines."""
 DASHES = ("solid", "dash", "dot", "dashdot")
-"""Dashes of different lines, in this order."""
+"""Dash styles of different lines, in this order."""
 MAX_GROUPS = 12
 PHONE_WIDTH = 352
 """Width of a figure on a phone, in pixels."""
 KEY_WIDTH = 53
-"""Width of the line sample before a legend's name with its gaps, in pixels."""
+"""Width of the line sample before a name in the legend, including gaps, in pixels."""
 LETTER_WIDTH = 7.2
 """Width of a letter in a legend, in pixels."""
 LEGEND_LETTERS = 42
@@ -40,7 +40,7 @@ AXIS_LETTERS = 30
 MAX_POINTS = 20_000
 """Maximum number of points in one figure."""
 MAX_NUMBERED_COLUMNS = 8
-"""Maximum number of columns of a heat map with numbers in its cells. With more they are too small."""
+"""Maximum number of columns of a heat map with numbers in its cells. With more columns the numbers would be too small."""
 STEP_FORMATS = [
     {"dtickrange": ends, "value": f".{decimals}f"}
     for decimals in range(1, 7)
@@ -74,7 +74,7 @@ class Plot:
     notes: list[str]
     """Sentences without markup, escaped on rendering."""
     frames: list[dict[str, Any]] = field(default_factory=list)
-    """Plotly's frames, one per position of the layout's slider. Empty: no animation."""
+    """Plotly's frames, one per position of the layout's slider. Empty if there is no animation."""
 
     @property
     def rows(self) -> int:
@@ -89,12 +89,12 @@ class Plot:
 
     @property
     def _row_width(self) -> int:
-        """Width of a legend row on a phone in pixels: plotly gives it the width of the axes."""
+        """Width of a legend row on a phone in pixels, which in plotly is the width of the axes."""
         return PHONE_WIDTH - self.layout["margin"]["l"] - self.layout["margin"]["r"]
 
     @cached_property
     def _names(self) -> list[list[str]]:
-        """Names in the legend, each as lines."""
+        """Names in the legend, split into lines."""
         names = [re.sub("<(?!br).*?>", "", trace["name"]) for trace in self.traces if trace["showlegend"]]
         return [html.unescape(name).split("<br>") for name in names]
 
@@ -106,7 +106,7 @@ class Plot:
     def page_layout(self) -> dict[str, Any]:
         """Return the layout for the page, with the legend's names in as many columns as fit on a phone."""
         columns = int(self._row_width // max(self._widths, default=self._row_width))
-        if columns < 2 or self.layout["legend"]["traceorder"] == "grouped":  # names keep their own widths
+        if columns < 2 or self.layout["legend"]["traceorder"] == "grouped":  # leave the widths of the names unchanged
             return self.layout
         return self.layout | {"legend": self.layout["legend"] | {"entrywidth": self._row_width // columns - KEY_WIDTH}}
 
@@ -118,14 +118,14 @@ def make_trace(x: Iterable[Any], y: Iterable[Any], group: str, *, name: str | No
 
 
 def legend_entry(name: str, group: str, **line: Any) -> Trace:
-    """Return a trace without points that adds a line to the legend, by default a grey one."""
+    """Return a trace without points that adds a line to the legend. The line is grey by default."""
     return make_trace([None], [None], group, name=name, line={"color": GREY} | line)
 
 
 def dots(
     x: Iterable[Any], y: Iterable[Any], group: str, colour: str, opacity: float, *, size: int = 5, **style: Any
 ) -> Trace:
-    """Return points without lines. `style` is of their markers."""
+    """Return points without lines. `style` contains options of their markers."""
     marker = {"color": colour, "size": size, "opacity": opacity} | style
     return make_trace(x, y, group, mode="markers", marker=marker)
 
@@ -149,7 +149,7 @@ def make_layout(axes: Axes, y_values: Iterable[float], *, legend: Iterable[str] 
     axis |= {"ticks": "outside", "ticklen": 4, "tickformatstops": STEP_FORMATS}
     # place the legend on the figure's bottom edge, as wide as the figure, so that it pushes the axes up
     keys = {"orientation": "h", "xref": "container", "yref": "container", "x": 0, "y": 0, "yanchor": "bottom"}
-    keys |= {"traceorder": "normal", "maxheight": 1}  # by default plotly cuts it at half of the figure
+    keys |= {"traceorder": "normal", "maxheight": 1}  # by default plotly truncates it at half of the figure's height
     if title := escape_for_plotly(", ".join(legend)):
         keys |= {"title": {"text": title, "side": "top", "font": {"size": 12}}}
     return {
@@ -174,12 +174,12 @@ def _log_ticks(values: Iterable[float]) -> dict[str, Any]:
     decades = float(np.ptp(np.log10(list(values))))
     if decades > 2:
         return {"exponentformat": "power", "minorloglabels": "none"}
-    # by default plotly labels 1, 2, 3 ... 9; with this few ticks it takes 1, 2, 5
+    # by default plotly labels 1, 2, 3 ... 9. With this few ticks it labels 1, 2, 5.
     return {"tickformat": "~g", "nticks": max(3, int(decades / 0.31)) if decades > 0.9 else 5}
 
 
 def value_ticks(values: Iterable[float]) -> dict[str, Any]:
-    """Return ticks at the values, or at 1, 2, 5 if there are many, without ticks too close to the previous one."""
+    """Return ticks at the values, or at 1, 2, 5 if there are many values, omitting ticks too close to the previous one."""
     unique = sorted({float(value) for value in values})
     low, high = unique[0], unique[-1]
     if len(unique) > 10:
@@ -202,7 +202,7 @@ def log_range(values: Iterable[float], padding: float) -> list[float]:
 
 
 def viridis(num: int) -> list[str]:
-    """Return colours of viridis from dark to light. A single colour is its blue."""
+    """Return colours of viridis from dark to light. A single colour is the blue of viridis."""
     if num == 1:
         return [VIRIDIS[2]]
     stops = np.array([_rgb(colour) for colour in VIRIDIS])
@@ -226,11 +226,11 @@ def heat_map(
     digits: int = 6,
     has_numbers: bool = True,
 ) -> Trace:
-    """Return plotly's heat map of values row by row, with a colour bar.
+    """Return plotly's heat map of rows of values, with a colour bar.
 
     Args:
         low: Lower end of the colours. Default: the smallest value. `high` likewise.
-        has_numbers: Whether the cells have numbers if there are few columns.
+        has_numbers: Whether the cells show numbers if there are few columns.
     """
     finite = values_YX[np.isfinite(values_YX)]
     z = [_json_numbers(row, digits) for row in values_YX]

@@ -63,7 +63,7 @@ def read_report(
     read_rows = partial(_read_rows, in_memory, trial_dtype)
     fitted = read_rows("select * from results")
     logged = {name: fitted[f"last_{name}"] for name in ALWAYS_LAST if name not in fitted}
-    fitted = fitted.assign(**logged)  # panels of tasks without that parameter use the curve's own name
+    fitted = fitted.assign(**logged)  # panels of tasks without that parameter use the curve's name
     if search is not None:
         fitted = fitted[fitted["trial_id"].isin([trial.trial_id for trial in search.trials_to_fit()])]
     metrics = read_rows(
@@ -119,7 +119,7 @@ def _read_rows(results: Results, trial_dtype: pd.CategoricalDtype, query: str, o
     import pandas as pd
 
     frame = results.sql(f"{query} order by trial_id{order}").df()
-    codes = trial_dtype.categories.get_indexer(pd.Index(frame["trial_id"]))  # -1 for trials of other sweeps
+    codes = trial_dtype.categories.get_indexer(pd.Index(frame["trial_id"]))  # the code is -1 for trials of other sweeps
     frame["trial_id"] = pd.Categorical.from_codes(codes, dtype=trial_dtype)
     return frame[codes >= 0].reset_index(drop=True)
 
@@ -146,7 +146,7 @@ def _with_running(results: Results, trials: pd.DataFrame, curves: pd.DataFrame) 
 
 
 def _points(results: Results, trials: pd.DataFrame, parameters: list[str], panels: Sequence[Panel]) -> pd.DataFrame:
-    """Return two components of the stored features for the panels, of the first trial of some settings."""
+    """Return two components of the stored features for the panels, for the first trial of some of the settings."""
     import pandas as pd
 
     kinds = [panel.kind for panel in panels if isinstance(panel, ScatterPanel)]

@@ -48,11 +48,11 @@ class ReportData:
     trials: pd.DataFrame
     """One row per planned trial: STATE_COLUMNS, then the parameters. state is one of STATES."""
     results: pd.DataFrame
-    """One row per committed trial of the fits (of a search: the chosen trials), at the last step and layer."""
+    """One row per committed trial used in the fits (for a search, the chosen trials), at the last step and layer."""
     metrics: pd.DataFrame
-    """trial_id, step, split, layer, is_last, measurements: all layers at the last step, the last layer at all steps."""
+    """Columns trial_id, step, split, layer, is_last, measurements: all layers at the last step, the last layer at all steps."""
     curves: pd.DataFrame
-    """trial_id, step, split, measurements."""
+    """Columns trial_id, step, split, measurements."""
     fits: list[FittedCurve]
     store: str
     commands: list[str]
@@ -65,13 +65,14 @@ class ReportData:
     measurements: dict[str, Metric] = field(default_factory=dict)
     """Metrics by name, in the order of the figures. An undeclared column is shown by its name."""
     lists: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """trial_id, vectors and matrices of the last layer at the last step."""
+    """Columns trial_id, vectors and matrices of the last layer at the last step."""
     panels: tuple[Panel, ...] = ()
     """Additional figures that the task declares."""
     points: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """trial_id, step, kind, label, x, y: features for the panels, of one trial per setting."""
+    """Columns trial_id, step, kind, label, x, y: features for the panels, of one trial per setting."""
     layered: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """trial_id, step, layer and the metrics that panels map over both, of finished trials and the training split."""
+    """Columns trial_id, step, layer and the metrics that panels map over both, for finished trials and the training split.
+    """
     cost: SweepCost = field(default_factory=SweepCost)
     """Cost of its attempts, including failed ones."""
     attempts: Sequence[Record] = ()
@@ -82,13 +83,13 @@ class ReportData:
     parts: tuple[ReportData, ...] = ()
     """Overlaid sweeps. Empty for a report of one sweep."""
     pairs: tuple[FitPair, ...] = ()
-    """Common curves of both sweeps."""
+    """Curves that both sweeps have in common."""
     plot_cache: dict[Callable[..., list[Plot]], list[Plot]] = field(init=False, default_factory=dict, compare=False)
-    """Figures by section function, made once."""
+    """Figures by section function. They are made only once."""
 
     @property
     def is_underway(self) -> bool:
-        """Whether trials are unfinished, so that missing content may still come."""
+        """Whether trials are unfinished, so that missing content may still appear."""
         return self.trials.empty or bool(self.trials["state"].isin(["running", "pending", "failed"]).any())
 
     @property
@@ -103,7 +104,7 @@ class ReportData:
 
     @property
     def x_name(self) -> str:
-        """Parameter in the x of the fits."""
+        """Parameters that occur in the x of the fits."""
         return self.fits[0].asked.x_names[0] if self.fits else "depth"
 
     @property
@@ -120,12 +121,12 @@ class ReportData:
         return [name for name in names if name in self.metrics]
 
     def panel_metrics(self, per: Per, panels: tuple[str, ...] = ("always",), kind: str = "scalar") -> list[Metric]:
-        """Return the metrics with one of these panels, metrics with a known limit first."""
+        """Return the metrics with one of these panels. Metrics with a known limit come first."""
         metrics = [m for m in self.measurements.values() if m.per == per and m.kind == kind and m.panel in panels]
         return sorted(metrics, key=lambda metric: metric.gap == "")
 
     def measurement(self, name: str) -> Metric:
-        """Return a column's metric. An undeclared one has its name, and a log axis if all values are positive."""
+        """Return a column's metric. An undeclared column has its name as label, and a log axis if all values are positive."""
         if name in self.measurements:
             return self.measurements[name]
         values = self.metrics[name] if name in self.metrics else pd.Series(dtype=float)
@@ -140,13 +141,13 @@ class ReportSection:
     place: int
     """Position on the page. Sections are sorted by it."""
     section: str
-    """Heading on the page. Consecutive sections with one heading share it."""
+    """Heading on the page. Consecutive sections with the same heading share it."""
     draw: Callable[[ReportData], list[Plot]]
     """Function that makes the figures, if any. `plots` caches them."""
     lead: Callable[[ReportData], str] = lambda data: ""
     """Explanation of the figures, as HTML."""
     empty: str = ""
-    """Text without figures. A section without content is omitted."""
+    """Text shown if there are no figures. A section without content is omitted."""
     tables: Callable[[ReportData], str] = lambda data: ""
     """Tables above the figures, as HTML."""
 

@@ -22,7 +22,7 @@ HOUR_COLUMNS = {
     "around": "overhead",
     "idle": "idle",
 }
-"""Attribute of `Hours` -> heading, both in hours."""
+"""Attribute of `Hours` -> heading. Both are in hours."""
 NODE_COLUMNS = ("node", "attempts", "done", "allocated (h)", "wasted (h)", "failures", "last error")
 
 

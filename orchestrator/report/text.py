@@ -27,7 +27,7 @@ def interval_of(fit: RateFit) -> tuple[float, float] | None:
 
 
 def x_text(x: str) -> str:
-    """Format x as the base of a power: arithmetic in parentheses, with minus signs."""
+    """Format x as the base of a power, with arithmetic in parentheses and with minus signs."""
     return x if x.isidentifier() else f"({minus_signs(x)})"
 
 
@@ -79,7 +79,7 @@ def number_text(value: float | None, digits: int = 3, *, zeros: bool = False) ->
 
 
 def three_decimals(value: float | None) -> str:
-    """Format a number with three decimals, so that an exponent has as many as its interval."""
+    """Format a number with three decimals, so that an exponent has as many decimals as its interval."""
     return signed_text(value, ".3f") if is_finite(value) else "—"
 
 
@@ -112,7 +112,7 @@ def p_text(p: float | None) -> str:
 
 
 def escape(value: object) -> str:
-    """Escape for HTML. Lone surrogates become question marks, since files cannot hold them."""
+    """Escape for HTML. Lone surrogates become question marks, since files cannot contain them."""
     return html.escape(str(value).encode("utf-8", "replace").decode())
 
 

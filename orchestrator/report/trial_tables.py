@@ -31,11 +31,11 @@ from depthrate.tasks.metric import Metric
 MAX_TABLE_ROWS = 500
 MAX_IDS = 20
 MAX_ERROR = 300
-"""Maximum number of characters of an error. The logs have all of it."""
+"""Maximum number of characters of an error. The logs contain the full error."""
 MAX_COLUMNS = 13
-"""Maximum number of columns of the table of trials, for a laptop's screen. Metrics are cut first."""
+"""Maximum number of columns of the table of trials, chosen for a laptop's screen. Metrics are omitted first."""
 MAX_DETAILS = 60_000
-"""Maximum number of numbers in the curves of all trial details."""
+"""Maximum total number of values in the curves of all trial details."""
 
 
 def trial_table(data: ReportData, *, without: frozenset[str] = frozenset()) -> str:
@@ -216,7 +216,7 @@ def trial_details(parts: Sequence[ReportData]) -> str:
 
 
 def _curves(data: ReportData, trial_ids: Sequence[str], names: Sequence[str], budget: int) -> dict[str, dict[str, Any]]:
-    """Return trial -> split -> step and metrics, thinned to keep the page small."""
+    """Map trials to splits, and splits to step and metrics, thinned to keep the page small."""
     if data.curves.empty or not names:
         return {}
     max_points = max(8, min(80, budget // (len(trial_ids) * (1 + len(names)))))

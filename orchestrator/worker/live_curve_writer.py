@@ -21,7 +21,7 @@ REWRITE_AFTER_S = 600.0
 MAX_VALUES_PER_FILE = 30_000
 """Maximum number of values in one file, which is 240 kB before compression."""
 MIN_POINTS = 4
-"""Maximum number of points of a thinned series."""
+"""Lower bound on the maximum number of points of a thinned series."""
 log = logging.getLogger("depthrate")
 
 

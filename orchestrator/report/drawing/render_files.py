@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 FORMATS: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None}}
 """Format -> metadata to omit, so that a file's bytes depend only on the plot."""
 LINE_STYLES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-.", "longdashdot": (0, (8, 2, 1, 2))}
-"""Plotly's name of a dash -> matplotlib's pattern."""
+"""Plotly's name of a dash -> matplotlib's dash pattern."""
 MARKERS = {"circle": "o", "circle-open": "o", "diamond": "D", "triangle-up": "^"}
-"""Plotly's name of a marker -> matplotlib's."""
+"""Plotly's name of a marker -> matplotlib's name."""
 PNG_DPI = 200
 MAX_LEGEND = 60
 """Maximum number of characters in a legend line. A legend must not be wider than the figure."""
 INSIDE_HEIGHT = 0.45
-"""Maximum height of a legend inside the axes, as a share of them."""
+"""Maximum height of a legend inside the axes, as a share of their height."""
 INSIDE_WIDTH = 0.8
-"""Maximum width of a legend inside the axes, as a share of them."""
+"""Maximum width of a legend inside the axes, as a share of their width."""
 BELOW_HEIGHT = 0.4
 """Height of a legend below the axes, as a share of the figure, above which the figure grows."""
 MAX_COLUMNS = 6
@@ -42,7 +42,7 @@ _FAMILY = re.compile(r"font-family: ('[^',;\"]*')")
 
 
 def draw(plot: Plot, style: FigureStyle = SCREEN, formats: Sequence[str] = ("svg", "pdf")) -> dict[str, bytes]:
-    """Render the plot in each of some `FORMATS`. The same plot gives the same bytes."""
+    """Render the plot in some of the `FORMATS`. The same plot always gives the same bytes."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -122,7 +122,7 @@ def _set_axes(axes: Axes, layout: dict[str, Any], style: FigureStyle) -> None:
 
 
 def _add_legend(figure: Figure, axes: Axes, layout: dict[str, Any], style: FigureStyle) -> None:
-    """Add the legend: in a paper inside the axes if there is space, else below them."""
+    """Add the legend, in a paper inside the axes if there is space, and otherwise below them."""
     handles, names = axes.get_legend_handles_labels()
     if not names:
         return
@@ -140,7 +140,7 @@ def _add_legend(figure: Figure, axes: Axes, layout: dict[str, Any], style: Figur
         legend = figure.legend(handles, names, loc="outside lower center", ncols=columns, **options)
         size = legend.get_window_extent()
         if columns == 1 or size.width <= figure.bbox.width:
-            if size.height > BELOW_HEIGHT * figure.bbox.height:  # the axes keep their height
+            if size.height > BELOW_HEIGHT * figure.bbox.height:  # enlarge the figure so that the axes keep their height
                 figure.set_figheight(figure.get_figheight() + size.height / figure.dpi)
             return
         legend.remove()
@@ -167,7 +167,7 @@ def _inverted(value: Any) -> Any:
 
 
 def label(text: str, style: FigureStyle) -> str:
-    """Convert a label: exponents become superscripts, users' signs stay. In a paper, `weight_decay` becomes weight decay."""
+    """Convert a label. Exponents become superscripts, users' signs stay. In a paper, `weight_decay` becomes weight decay."""
     parts = []
     for index, part in enumerate(_RAISED.split(text.replace("<br>", "\n"))):
         text = html.unescape(part)
@@ -181,12 +181,12 @@ def label(text: str, style: FigureStyle) -> str:
 
 
 def plain(text: str) -> str:
-    """Convert a label for data files: without markup, exponents after a caret."""
+    """Convert a label for data files, without markup and with exponents after a caret."""
     return html.unescape(_RAISED.sub(r"^\1", text).replace("<br>", " ")).strip()
 
 
 def _merge_letters(svg: str) -> str:
-    """Merge adjacent letters of one style into one element, from left to right. matplotlib writes single letters."""
+    """Merge adjacent letters of one style into one element, from left to right, because matplotlib writes single letters."""
     return _TEXT.sub(lambda match: f"<text>{_merged_spans(match[1], svg)}</text>", svg)
 
 

@@ -13,15 +13,15 @@ _SHARED: dict[Any, Any] = {
     "axes.formatter.use_mathtext": True,
     "axes.formatter.useoffset": False,
     "legend.frameon": False,
-    "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "depthrate",  # the same figure gives the same bytes
-    "pdf.fonttype": 42,  # whole TrueType fonts, as publishers ask for
+    "svg.fonttype": "none",  # keeps text as text
+    "svg.hashsalt": "depthrate",  # makes the same figure give the same bytes
+    "pdf.fonttype": 42,  # embed whole TrueType fonts, as publishers require
 }
 _SCREEN: dict[Any, Any] = {"font.size": 9.0, "legend.fontsize": 8.0, "axes.grid": True, "grid.color": "#e8e8e8"}
 _DARK: dict[Any, Any] = {"savefig.transparent": True, "grid.color": "#333333"}
 _DARK |= dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), "#d6d6d6")
 _PAPER: dict[Any, Any] = {
-    # STIX comes with matplotlib and looks like Times; the others are fallbacks for SVG viewers without it
+    # STIX comes with matplotlib and looks like Times. The other fonts are fallbacks for SVG viewers without STIX.
     "font.family": "serif",
     "font.serif": ["STIXGeneral", "STIX Two Text", "Times New Roman", "Times", "Liberation Serif"],
     "mathtext.fontset": "stix",
@@ -69,7 +69,7 @@ class FigureStyle:
     settings: dict[Any, Any] = field(hash=False)
     """rcParams of matplotlib."""
     points_per_pixel: float
-    """Scale of lines and markers, which the page gives in pixels."""
+    """Scale factor of lines and markers, whose sizes the page gives in pixels."""
     is_dark: bool = False
     is_paper: bool = False
     """Whether names are words and the legend is inside the axes if it fits."""
@@ -81,7 +81,7 @@ DARK = FigureStyle(size_in=(4.6, 3.4), settings=_SHARED | _SCREEN | _DARK, point
 
 
 def paper_style(width: PaperWidth) -> FigureStyle:
-    """Return the style of figures printed at their size: 8 pt, serif, no grid."""
+    """Return the style of figures that are printed at their actual size: 8 pt, serif, no grid."""
     width_in = WIDTHS_IN[width]
     height_in = width_in * (0.74 if width is PaperWidth.column else 0.58)
     return FigureStyle(size_in=(width_in, height_in), settings=_SHARED | _PAPER, points_per_pixel=0.55, is_paper=True)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
 
 PLAIN_FROM = 0.99e-3
-"""Smallest tick written as a plain number. Smaller ones are powers of ten."""
+"""Smallest tick written as a plain number. Smaller ticks are powers of ten."""
 PLAIN_TO = 1.01e4
-"""Largest tick written as a plain number. Larger ones are powers of ten."""
+"""Largest tick written as a plain number. Larger ticks are powers of ten."""
 FEW_DECADES = 0.7
 """Range in decades below which 1, 2 and 5 would leave an axis with one tick."""
 MAX_DECADES = 2.0
@@ -63,7 +63,7 @@ def _plain(value: float, decimals: int | None) -> str:
 
 
 def _as_power(value: float, decimals: int | None) -> str:
-    if value <= 0:  # outside a narrow log axis, so not drawn
+    if value <= 0:  # outside a narrow log axis, so these ticks are not drawn
         return ""
     exponent = math.floor(math.log10(value) + 1e-9)
     lead = value / 10**exponent

@@ -1,4 +1,4 @@
-"""Figures of the report, one module per section. A module with a `SECTION` is a section: nothing else lists it."""
+"""Figures of the report, one module per section. A module that defines `SECTION` is a section, with no other registration."""
 
 from __future__ import annotations
 

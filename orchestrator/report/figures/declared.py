@@ -121,7 +121,7 @@ def _slider(names: list[str]) -> dict[str, Any]:
 
 
 def _profile_plot(data: ReportData, panel: ProfilePanel) -> Plot | None:
-    """Plot one colour per setting: a strong mean, light trials and a dashed prediction."""
+    """Plot one colour per setting: the mean as a strong line, trials as light lines and the prediction as a dashed line."""
     measured = dict(finite_arrays(data.trials, data.lists, panel.measurement))
     predicted = dict(finite_arrays(data.trials, data.lists, panel.predicted)) if panel.predicted else {}
     if not measured:

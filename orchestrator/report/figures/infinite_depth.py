@@ -26,7 +26,7 @@ from depthrate.orchestrator.report.text import escape, escape_for_plotly, number
 from depthrate.tasks.metric import Metric
 
 FARTHEST_BOUND = 10.0
-"""Factor of the largest value above which a bound does not extend the axis."""
+"""Multiple of the largest value above which a bound does not extend the axis."""
 
 
 def limit_plots(data: ReportData) -> list[Plot]:
@@ -61,9 +61,9 @@ def _limit_plot(data: ReportData, metric: Metric) -> Plot | None:
     outside = [y for y in bounds if y > FARTHEST_BOUND * max(measured)]
     drawn = measured + [y for y in bounds if y not in outside]
     layout = make_layout(Axes("x", "y", "depth", metric.label, x_log=True, y_log=True), drawn, legend=by)
-    layout["legend"]["traceorder"] = "grouped"  # the groups' short names in one row, theory below
+    layout["legend"]["traceorder"] = "grouped"  # short names of groups in one row, theory below
     notes = omission_notes(len(shown), len(groups))
-    if outside:  # the axis would flatten the values
+    if outside:  # extending the axis would flatten the values
         layout["yaxis"] |= {"range": log_range(drawn, 0.07)}
         share = "" if len(outside) == len(bounds) else " partly"
         low, high = number_text(min(bounds)), number_text(max(bounds))
@@ -98,7 +98,7 @@ def _group_traces(
 
 
 def _bound(data: ReportData, metric: Metric) -> tuple[pd.Series[float], str]:
-    """Return the theorem's bound on each row's gap, and the reason if it applies to none."""
+    """Return the theorem's bound on each row's gap, and the reason if it does not apply to any row."""
     missing = pd.Series(np.nan, data.results.index)
     bound = data.results.get(metric.gap_bound, missing).astype(float)
     if bound.isna().all():
@@ -135,7 +135,7 @@ def _construction(data: ReportData, metric: Metric, part: pd.DataFrame, means: p
 
 
 def _is_limit(data: ReportData, metric: Metric, frame: pd.DataFrame) -> bool:
-    """Return whether the gaps refer to a limit as depth grows. For some networks it is only a lower bound."""
+    """Return whether the gaps refer to a limit as depth grows. For some networks the limit is only a lower bound."""
     trials = data.trials.drop_duplicates("trial_id").set_index("trial_id").loc[frame["trial_id"]]
     params = [{str(name): value for name, value in row.items()} for row in trials[data.parameters].to_dict("records")]
     return metric.reaches_limit is None or metric.reaches_limit(params)

@@ -100,7 +100,7 @@ def _groups_note(title: str, by: list[str], keys: list[tuple[str, ...]]) -> list
 
 
 def _cosines(gram_KK: np.ndarray) -> np.ndarray | None:
-    """Return the cosines between centred vectors from their Gram matrix, or None if one is zero."""
+    """Return the cosines between centred vectors from their Gram matrix, or None if a vector is zero."""
     centring = np.eye(len(gram_KK)) - 1 / len(gram_KK)
     gram_KK = centring @ gram_KK @ centring
     norms = np.sqrt(np.maximum(np.diag(gram_KK), 0))

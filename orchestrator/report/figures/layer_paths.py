@@ -31,7 +31,7 @@ MAX_MAPS = 4
 
 
 def path_plot(data: ReportData, panel: PathPanel) -> Plot | None:
-    """Plot one colour per setting: the mean over trials by layer, their range as a band, and the mean prediction dashed."""
+    """Plot one colour per setting: the mean over trials by layer, their range as a band, and a dashed mean prediction."""
     columns = [panel.x, panel.measurement, panel.predicted]
     if not {*columns, "step", "layer"} <= set(data.metrics):
         return None
@@ -77,7 +77,7 @@ def _means(part: pd.DataFrame, column: str, *, is_log: bool) -> list[float]:
 
 
 def _error_note(frame: pd.DataFrame, panel: PathPanel, metric: Metric, *, is_log: bool) -> str:
-    """Describe the error of the prediction between the ends. At the ends it is exact by definition."""
+    """Describe the error of the prediction between the ends. At the ends the prediction is exact by definition."""
     between = frame[(frame[panel.x] > 0) & (frame[panel.x] < 1)]
     if between.empty:
         return "No layers between the ends."
@@ -100,7 +100,7 @@ def layer_maps(data: ReportData, panel: LayerMapPanel) -> list[Plot]:
 
 def _layer_map(data: ReportData, metric: Metric, key: tuple[str, ...], part: pd.DataFrame) -> Plot:
     table = part.pivot_table(index="layer", columns="step", values=metric.name, aggfunc="mean")
-    table = table.sort_index(ascending=False)  # the last layer on top
+    table = table.sort_index(ascending=False)  # the last layer is on top
     is_log = metric.axis == "log" and bool((table > 0).all().all())
     label = f"log10 {metric.label}" if is_log else metric.label
     values = np.log10(table.to_numpy()) if is_log else table.to_numpy()

@@ -86,7 +86,7 @@ def _fit_plot(label: str, x: str, curves: list[FittedCurve]) -> Plot | None:
     layout = make_layout(axes, 10 ** np.array(y_range), legend=list(shown[0][0].by))
     layout["xaxis"] |= value_ticks(x_values) | {"range": log_range(x_values, 0.05)}
     layout["yaxis"] |= {"range": y_range}
-    layout["margin"]["r"] = 40  # space for the names of the reference slopes
+    layout["margin"]["r"] = 40  # leaves space for the names of the reference slopes
     notes = omission_notes(len(shown), len(curves), sum(len(c.points) - len(points) for c, points in shown), log=True)
     return Plot(f"{label} against {minus_signs(shorten(x))}", traces, layout, notes)
 
@@ -131,7 +131,7 @@ def _point_traces(curve: FittedCurve, points: pd.DataFrame, style: LineStyle, gr
 
 
 def _trial_dots(points: pd.DataFrame, y: str, style: LineStyle, group: str, budget: int) -> Trace:
-    """Return a dot per trial, named on hovering."""
+    """Return one dot per trial, with a name that is shown on hovering."""
     thin = points.sort_values(["x", y]).iloc[thin_indices(len(points), budget)]
     pairs = zip(thin["seed"], thin["trial_id"], strict=True)
     hover = [f"seed {escape_for_plotly(seed)}, trial {escape_for_plotly(trial)}" for seed, trial in pairs]
@@ -142,7 +142,7 @@ def _trial_dots(points: pd.DataFrame, y: str, style: LineStyle, group: str, budg
 def _fit_traces(
     curve: FittedCurve, points: pd.DataFrame, style: LineStyle, group: str, *, names_rival: bool
 ) -> list[Trace]:
-    """Return the lines of the power law, if adequate, and of another preferred model."""
+    """Return the lines of the power law, if it is adequate, and of another preferred model."""
     power, line = adequate_power(curve), {"color": style.colour, "width": 2.5, "dash": style.dash}
     x = np.geomspace(points["x"].min(), points["x"].max(), 50)
     if power is None:
@@ -163,14 +163,14 @@ def _fit_traces(
 
 
 def _legend_name(curve: FittedCurve, text: str) -> str:
-    """Return the group's values and the note, on two lines if one would not fit on a narrow screen."""
+    """Return the group's values and the note, on two lines if a single line would not fit on a narrow screen."""
     by = escape_for_plotly(group_values(curve.by))
     length = len(by) + len(": ") + len(re.sub("<.*?>", "", text))
     return f"{by}:{'<br>' if length > LEGEND_LETTERS else ' '}{text}" if by else text
 
 
 def _extend_range(y_range: list[float], means: pd.DataFrame, x_max: float, slopes: Mapping[str, float]) -> list[float]:
-    """Extend the range to the end of a reference slope, if the points lose little height."""
+    """Extend the range to the end of a reference slope, if this costs the points little height."""
     (x0, y0), (low, high) = _first_mean(means), y_range
     ends = [math.log10(y0) - slope * math.log10(x_max / x0) - 0.06 * (high - low) for slope in slopes.values()]
     return [min([low, *(end for end in ends if low - end < 0.35 * (high - low))]), high]
@@ -185,7 +185,7 @@ def _slope_traces(means: pd.DataFrame, x_max: float, y_range: list[float], slope
     if not slopes:
         return []
     x0, y0 = _first_mean(means)
-    y_bottom = 10 ** (y_range[0] + 0.05 * (y_range[1] - y_range[0]))  # space for the name above the axis
+    y_bottom = 10 ** (y_range[0] + 0.05 * (y_range[1] - y_range[0]))  # leaves space for the name above the axis
     line = {"color": GREY, "width": 1.2, "dash": "dash"}
     traces = [legend_entry("slopes −½ and −1", "slopes", **line)]
     for name, slope in slopes.items():
@@ -217,7 +217,7 @@ def _left_out_traces(curves: Sequence[FittedCurve], y_range: list[float]) -> lis
 
 
 def _mean_table(points: pd.DataFrame) -> pd.DataFrame:
-    """Return per x the geometric mean, times and over e^(standard deviation of log y)."""
+    """Return, per x, the geometric mean, and this mean multiplied and divided by e^(standard deviation of log y)."""
     log_y = pd.Series(np.log(points["y"].astype(float)))
     logs = log_y.groupby(points["x"].astype(float)).agg(["mean", "std", "count"])
     deviation = logs["std"].fillna(0.0)

@@ -52,7 +52,7 @@ def requested_plots(data: ReportData) -> list[Plot]:
 
 
 def _is_log(requested: str, values: Iterable[float]) -> bool:
-    """Return whether an axis is logarithmic: as requested, else by its values."""
+    """Return whether an axis is logarithmic, as requested or, without a request, according to its values."""
     array = np.asarray(list(values), dtype=np.float64)
     if requested:
         return requested == "log" and bool((array > 0).all())
@@ -157,7 +157,7 @@ def _distribution_plot(data: ReportData, content: FigureContent) -> Plot | None:
     dashes = (DASHES[1:] * (1 + len(request.lines)))[: len(request.lines)]
     for index, (key, part, colour) in enumerate(groups):
         ordered = part.sort_values("value")
-        # neighbours in height go to different sides, reproducibly
+        # points of similar height go to different sides, reproducibly
         offsets = JITTER * np.array([(-1) ** i * ((i % 5) / 4) for i in range(len(ordered))])
         traces.append(dots(index + offsets, ordered["value"], f"g{index}", colour, 0.8, size=6) | {"hoverinfo": "y"})
         for number, (name, dash) in enumerate(zip(request.lines, dashes, strict=True)):
@@ -184,7 +184,7 @@ def _line_values(rows: pd.DataFrame, lines: Iterable[str]) -> list[float]:
 
 
 def _line_names(lines: Iterable[str], shown: Container[str] | None = None) -> list[Trace]:
-    """Return legend entries for the reference lines, by default for all."""
+    """Return legend entries for the reference lines, by default for all of them."""
     return [
         legend_entry(escape_for_plotly(name), f"line{name}", dash=dash)
         for name, dash in zip(lines, itertools.cycle(DASHES[1:]), strict=False)
@@ -209,7 +209,7 @@ def _map_plot(data: ReportData, content: FigureContent) -> Plot | None:
     if rows.empty:
         return None
     table = rows.pivot_table(index=f"at_{request.y}", columns=f"at_{request.x}", values="value", aggfunc="mean")
-    table = table.sort_index(ascending=False)  # the largest on top
+    table = table.sort_index(ascending=False)  # the largest value is on top
     counts = rows.groupby([f"at_{request.y}", f"at_{request.x}"]).size()
     label = _metric_label_for(data, request.metric)
     trace = heat_map(table.to_numpy(), label)
@@ -251,7 +251,7 @@ def _spectrum_plot(data: ReportData, content: FigureContent) -> Plot | None:
 
 
 def _is_list(value: Any) -> bool:
-    """Return whether a value is a vector or matrix. pandas has several nulls for missing ones."""
+    """Return whether a value is a vector or matrix. pandas represents missing values by several null values."""
     return isinstance(value, list | np.ndarray)
 
 

@@ -32,7 +32,7 @@ def search_content(view: SearchView) -> SearchContent:
 
 
 def _plot(states: Sequence[StudyState], name: str, x_log: bool) -> Plot | None:
-    """Plot one colour per study: a dot per proposal, a ring around the best."""
+    """Plot one colour per study, with one dot per proposal and a ring around the best proposal."""
     objective = states[0].study.search.objective[0]
     drawn = [(state, points) for state in states if (points := _points(state, name))]
     if not drawn:

@@ -35,7 +35,7 @@ def _axes(metric: Metric, title: str) -> Axes:
 
 
 def _limit_traces(frame: pd.DataFrame, metric: Metric) -> list[Trace]:
-    """Return lines at a metric's limit for infinite depth, the value minus its gap, if the task knows it."""
+    """Return lines at a metric's limit for infinite depth, which is the value minus its gap, if the task reports the gap."""
     if not metric.gap or not {metric.name, metric.gap, "step"} <= set(frame):
         return []
     limits = (frame[metric.name] - frame[metric.gap]).astype(float)
