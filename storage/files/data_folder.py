@@ -1,4 +1,4 @@
-"""The location of data sets: a folder, or any URL that a store can have, also through a cache on a node's disk."""
+"""The location of data sets: a folder or any URL that a store can have, optionally read through a cache on a node's disk."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class DataFolder:
 
 
 def open_data_folder() -> DataFolder:
-    """Open the data folder of this process: DEPTHRATE_DATA, else ~/.cache/depthrate."""
+    """Open the data folder of this process: DEPTHRATE_DATA or, if that is not set, ~/.cache/depthrate."""
     return DataFolder(os.environ.get("DEPTHRATE_DATA") or str(Path.home() / ".cache" / "depthrate"))
 
 
 class CachedDataFolder(DataFolder):
-    """A data folder read through a cache on this node. An unusable cache costs time only.
+    """A data folder read through a cache on this node. An unusable cache only costs time.
 
     A copy's name contains the file's state (its modification time or ETag), so a changed file is copied again. Each
     user has their own copies in a shared folder and can neither see nor replace other users' copies.
@@ -69,7 +69,7 @@ class CachedDataFolder(DataFolder):
         return super().open(path) if copy is None else copy.open("rb")
 
     def _copy_of(self, path: str) -> Path | None:
-        """Return the copy of a file, made now if it does not exist, or None if the cache is unusable."""
+        """Return the cached copy of a file, making it if it does not exist, or None if the cache is unusable."""
         state = self.store.fs.ukey(self.store.full_path(path))
         folder = self._folder / self._key
         copy = folder / f"{hashlib.sha256(f'{path} {state}'.encode()).hexdigest()[:16]}-{Path(path).name}"
@@ -85,7 +85,7 @@ class CachedDataFolder(DataFolder):
         return copy
 
     def _fill(self, path: str, copy: Path) -> None:
-        """Copy a file under a lock that ends with its process, so that a killed process does not block others."""
+        """Copy a file under a lock that ends with its process, so that a killed process does not block other processes."""
         draft = copy.with_name(f".{copy.name}")
         with copy.with_name(f".{copy.name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -100,6 +100,6 @@ class CachedDataFolder(DataFolder):
 
 
 def worker_data_folder(url: str) -> DataFolder:
-    """Return the data folder of a worker, through the cache in DEPTHRATE_DATA_CACHE if that is set."""
+    """Return the data folder of a worker, read through the cache in DEPTHRATE_DATA_CACHE if that is set."""
     cache = os.environ.get("DEPTHRATE_DATA_CACHE")
     return CachedDataFolder(url, cache) if cache else DataFolder(url)

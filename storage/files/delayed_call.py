@@ -1,4 +1,4 @@
-"""Call a function if a block takes too long: to interrupt it, to end the process, or to print a notice."""
+"""Call a function if a block of code takes too long: to interrupt it, to end the process, or to print a notice."""
 
 from __future__ import annotations
 
@@ -20,4 +20,4 @@ def call_after(seconds: float | None, function: Callable[..., object], *args: ob
         yield
     finally:
         timer.cancel()
-        timer.join()  # afterwards nothing refers to `args`: DuckDB would report an open connection at exit
+        timer.join()  # afterwards nothing may refer to `args`, or DuckDB would report an open connection at exit

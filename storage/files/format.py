@@ -1,8 +1,8 @@
 """Versions of depthrate that may read or write a store: `format.json`, one small file at its root.
 
-A store without that file has format 1, as all stores had before it was introduced. The minimum versions are raised by
-the process that first writes data that older versions would misread or damage, before it writes them. They are never
-lowered. A version that adds columns raises nothing: versions that do not know the columns carry them along.
+A store without that file has format 1, as all stores had before the file was introduced. The first process to write data that
+older versions would misread or damage raises the minimum versions before it writes. They are never lowered. A version that only
+adds columns does not raise them, since versions that do not know the columns preserve them.
 
 Formats:
 
@@ -30,13 +30,13 @@ class Format:
     format: int = 1
     """Format after the last upgrade."""
     min_reader: int = 1
-    """Lowest format a version must support to read the store without misreading it."""
+    """Lowest format that a version must support to read the store correctly."""
     min_writer: int = 1
-    """Lowest format a version must support to write to the store without damaging it."""
+    """Lowest format that a version must support to write to the store without damaging it."""
     needs: str = ""
-    """Version of depthrate that last raised these numbers."""
+    """Version of depthrate that last raised these minimum formats."""
     fault: str = ""
-    """Reason the file is corrupt, or empty."""
+    """Reason why the file is corrupt, or an empty string."""
 
     @staticmethod
     def from_bytes(content: bytes) -> Format:
@@ -56,7 +56,7 @@ class Format:
         return with_digest(fields | {"needs": self.needs})
 
     def refusal_message(self, url: str, *, writing: bool) -> str | None:
-        """Return the reason this version must not read or write a store of this format, or None if it may."""
+        """Return the reason why this version must not read or write a store of this format, or None if it may."""
         if self.fault and writing:
             return (
                 f"cannot write to store {url}: {FORMAT_FILE} is corrupt ({self.fault}), so the versions of depthrate that may "

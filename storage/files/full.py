@@ -1,4 +1,4 @@
-"""Errors of full stores: the path, the free space and the space needed."""
+"""Errors of full stores, with the path, the free space and the space needed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-"""Error numbers of a full file system and a used-up quota."""
+"""Error numbers of a full file system and an exhausted quota."""
 _SERVER_MESSAGES = re.compile(r"QuotaExceeded|XMinioStorageFull|InsufficientStorage|Insufficient Storage|StorageFull")
 
 
@@ -38,7 +38,7 @@ def is_full(error: BaseException) -> bool:
 
 
 def needed_bytes(error: BaseException) -> int:
-    """Return the bytes that could not be written according to an `is_full` error, or 0 if it does not include them."""
+    """Return the bytes that could not be written according to an `is_full` error, or 0 if it does not state them."""
     return next((cause.needed_bytes for cause in _causes(error) if isinstance(cause, StoreFullError)), 0)
 
 
@@ -52,7 +52,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def free_bytes(path: str) -> int | None:
-    """Return the free bytes for this user at an existing or future path, or None if unknown."""
+    """Return the free bytes available to this user at an existing or future path, or None if unknown."""
     while path and not os.path.exists(path):
         path = os.path.dirname(path)
     try:

@@ -1,4 +1,4 @@
-"""JSON objects of a store, read so that foreign content is at worst a wrong value."""
+"""JSON objects of a store, read so that foreign content causes at worst a wrong value."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read_object(content: bytes, *, surrogates: bool = False) -> dict[str, Any]:
 
 
 def parse_object(text: object) -> dict[str, Any]:
-    """Parse the JSON object in a table's string. Return {} if it is not one, which `verify` reports."""
+    """Parse the JSON object in a table's string. Return {} if it is not a JSON object, which `verify` reports."""
     try:
         return read_object(text.encode()) if isinstance(text, str) else {}
     except ValueError:
@@ -42,7 +42,7 @@ def with_digest(fields: Mapping[str, Any]) -> bytes:
 
 
 def read_with_digest(content: bytes) -> dict[str, Any]:
-    """Parse an object without its digest. Files of older versions have no digest.
+    """Parse an object, verify its digest and remove it. Files of older versions have no digest.
 
     Raises:
         ValueError: The content is not a JSON object, or was changed after it was written.

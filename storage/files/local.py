@@ -1,6 +1,6 @@
-"""Files below a local folder: atomic writes, and reads of regular files only.
+"""Files below a local folder: writes are atomic, and only regular files are read.
 
-A reader sees the old file or the new one, also after a crash. A pipe or a device at a file's path never blocks a reader.
+A reader sees the old file or the new one, even after a crash. A pipe or a device at a file's path never blocks a reader.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _READ_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | os.O_NO
 class LocalFiles:
     """Implementation of `Files` for a folder.
 
-    Links may lead to other paths within the folder, not out of it. With `follows_links` they may lead anywhere and
-    files need not be regular, for folders of user data.
+    Links may lead to other paths within the folder but not out of it. With `follows_links`, for folders of user data, they may
+    lead anywhere and files need not be regular.
     """
 
     is_shared = True
@@ -53,7 +53,7 @@ class LocalFiles:
         self.root, self.local_folder = root, Path(root or "/")
         self._url, self._follows_links = url, follows_links
         self._inside: set[str] = set()
-        """Folders verified to lie within the root, links followed."""
+        """Folders verified to lie within the root after following links."""
 
     @cached_property
     def fs(self) -> Any:
@@ -70,7 +70,7 @@ class LocalFiles:
         return f"{self.root}/{path}" if path else self.root
 
     def probe(self) -> None:
-        """Do nothing: reading reports a folder without permission."""
+        """Do nothing, since reading reports a folder without read permission."""
 
     def exists(self) -> bool:
         return os.path.isdir(self.root)
@@ -104,7 +104,7 @@ class LocalFiles:
         return open(descriptor, "rb")
 
     def readable_path(self, path: str) -> str:
-        """Return the path of a regular file, resolving a link if its target is below the root. Opens nothing."""
+        """Return the path of a regular file without opening it, resolving a link if its target is below the root."""
         full = self.full_path(path)
         folder = os.path.dirname(full)
         if not self._follows_links and folder not in self._inside:
@@ -190,8 +190,7 @@ class LocalFiles:
         return is_draft
 
     def size(self, path: str) -> int | None:
-        """Return a file's size in bytes, or None if it does not exist. A dangling link has size 0, since it occupies
-        the path."""
+        """Return a file's size in bytes or, if missing, None. A dangling link has size 0, since it occupies the path."""
         full = self.full_path(path)
         try:
             return os.stat(full).st_size
@@ -242,13 +241,13 @@ class LocalFiles:
         return map(function, items)
 
     def _outside(self, path: str) -> str | None:
-        """Return the target of a path that leads out of the root, else None."""
+        """Return the target of a path that leads out of the root, or None for other paths."""
         root, real = os.path.realpath(self.root), os.path.realpath(path)
         return real if os.path.commonpath([root, real]) != root else None
 
 
 def _create_folders(folder: str) -> None:
-    """Create a folder and its missing parents, durably: a process that finds a folder relies on it without a check."""
+    """Create a folder and its missing parents durably, since a process that finds the folder relies on it without a check."""
     if os.path.isdir(folder):
         return
     above = os.path.dirname(folder)
@@ -259,13 +258,13 @@ def _create_folders(folder: str) -> None:
 
 
 def _sync_folder(folder: str) -> None:
-    """Sync a folder's names to the disk: without it, a synced file may have no name after a power cut."""
+    """Sync a folder's entries to the disk. Otherwise a synced file may have no name after a power cut."""
     descriptor = None
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         os.fsync(descriptor)
     except OSError as error:
-        # file systems without folder sync, and a folder with write but no read permission
+        # the file system cannot sync folders, or the folder has write but no read permission
         if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES):
             raise
     finally:
@@ -274,7 +273,7 @@ def _sync_folder(folder: str) -> None:
 
 
 def _stat(path: str) -> os.stat_result:
-    """Return the status of a file, or of a dangling link itself."""
+    """Return the status of a file. For a dangling link, return the status of the link itself."""
     try:
         return os.stat(path)
     except OSError:
@@ -284,8 +283,8 @@ def _stat(path: str) -> os.stat_result:
 def _walk(folder: str, start: int) -> Iterator[tuple[str, int]]:
     """Yield (path, bytes) of the files below a local folder in order. Files may vanish meanwhile.
 
-    Folders behind links are not entered. Links, pipes, devices and folders are listed only at paths of a store's files:
-    reading them then reports the fault.
+    Folders behind links are not entered. Links, pipes, devices and folders are listed only at paths of a store's files, where
+    reading them reports the fault.
     """
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)

@@ -1,4 +1,4 @@
-"""Tables as Parquet files, laid out for their readers, and back, with every checksum verified."""
+"""Write tables as Parquet files, laid out for their readers, and read them with every checksum verified."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FOOTER_KEY = b"depthrate_footer"
 """Footer key of a trials file: CRC-32 of the footer in 8 hex digits, computed with `_NO_CRC` in their place."""
 _NO_CRC = b"00000000"
 ROWS_PER_GROUP = 8192
-"""Rows per row group of large files: reading one trial decodes one group (64 k rows took five times as long)."""
+"""Rows per row group of large files. Reading one trial decodes one group (with 64 k rows it took five times as long)."""
 DECODED_BYTES = 2**28
 """Decoded size in bytes that any file may have in memory."""
 DECODED_PER_BYTE = 400
@@ -31,7 +31,7 @@ DECODED_PER_BYTE = 400
 UNREADABLE_ERRORS = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
 """Exceptions that reading a corrupt or foreign file can raise."""
 SLACK_BYTES = 2**26
-"""Bytes that a file may have beyond its committed size and still be read, to report how it is corrupt."""
+"""Bytes by which a file may exceed its committed size and still be read, to report how it is corrupt."""
 FEATURES_PER_GROUP = 2**18
 """Minimum numbers per row group of features. A group is larger if a single layer is larger."""
 
@@ -69,7 +69,7 @@ class DataFile:
         return DataFile(str(fields["path"]), size, str(fields["sha256"]), rows, custom, fields.get("names_all") is True)
 
     def read(self, store: Store) -> bytes:
-        """Return the current content at the file's path.
+        """Return the current content of the file.
 
         Raises:
             FileNotFoundError: The file does not exist.
@@ -113,9 +113,10 @@ def write_table(
 
 
 def trials_bytes(table: pa.Table) -> bytes:
-    """Encode trials as Parquet for reading thousands of files: no dictionaries, and snappy in half the time of zstd.
+    """Encode trials as Parquet for reading thousands of files: no dictionaries, and snappy, which takes half the time of zstd.
 
-    The footer holds checksums of all pages and of itself, so a reader of a few columns detects corruption in any other.
+    The footer holds checksums of all pages and of itself, so a reader of a few columns detects corruption in the other columns
+    too.
     """
     sink = io.BytesIO()
     with pq.ParquetWriter(
@@ -140,7 +141,7 @@ def _footer_crc_slice(content: bytes, num_page_bytes: int) -> slice | None:
 
 
 def pages_are_intact(content: bytes, metadata: Mapping[bytes, bytes]) -> bool | None:
-    """Return whether the pages of a trials file are unchanged, or None for an older version without checksums."""
+    """Return whether the pages of a trials file are unchanged, or None for a file of an older version without checksums."""
     recorded = metadata.get(PAGES_KEY)
     if recorded is None:
         return None
@@ -168,7 +169,7 @@ def table_bytes(table: pa.Table, order: np.ndarray | None = None) -> bytes:
 
 
 def feature_bytes(table: pa.Table) -> bytes:
-    """Encode features as Parquet. Row groups end with a layer, so that one layer is read without the others."""
+    """Encode features as Parquet. Row groups end with a layer, so that one layer can be read without the others."""
     sink = io.BytesIO()
     with feature_writer(sink, table.schema) as writer:
         for start, stop in row_groups(table):
@@ -220,7 +221,7 @@ def open_parquet(source: bytes | Any) -> pq.ParquetFile:
 
 
 def _require_bounded(parquet: pq.ParquetFile, content: bytes) -> None:
-    """Check a file's decoded size by its footer, before decoding strings that each represent many values."""
+    """Check a file's decoded size from its footer, before decoding strings that may each be repeated many times."""
     metadata, allowed = parquet.metadata, DECODED_BYTES + DECODED_PER_BYTE * len(content)
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     num_values, encoded = metadata.num_rows * metadata.num_columns, sum(group.total_byte_size for group in groups)
@@ -239,7 +240,7 @@ def _require_bounded(parquet: pq.ParquetFile, content: bytes) -> None:
 
 
 def _string_columns(parquet: pq.ParquetFile) -> list[str]:
-    """Return the columns whose strings may be represented many times each: those with a dictionary."""
+    """Return the columns whose strings may be repeated many times: the columns with a dictionary."""
     groups = [parquet.metadata.row_group(index) for index in range(parquet.metadata.num_row_groups)]
     coded = {
         column.path_in_schema.partition(".")[0]
@@ -272,5 +273,5 @@ def read_parquet(content: bytes, columns: Sequence[str] | None = None) -> pa.Tab
         pa.ArrowException, OSError: The content is not Parquet, or corrupt.
     """
     with open_parquet(content) as parquet:
-        # single-threaded: most files are small, and threads cost more than they gain
+        # single-threaded: most files are small, so threads would cost more than they save
         return parquet.read(columns=None if columns is None else list(columns), use_threads=False)

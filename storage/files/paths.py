@@ -1,7 +1,7 @@
 """Every path of a store, each declared once: its pattern, its size limit and its content.
 
-A store is shared, so the content of its files never determines a path: a path comes from a listing, or is built here from
-names that pass `identity`, the one pattern for all of them.
+A store is shared, so the content of its files never determines a path. A path comes from a listing, or is built here from names
+that pass `identity`, the single pattern for all names.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ForeignNameError(ValueError):
 
 
 def identity(name: object) -> str:
-    """Return a name that becomes part of a path (of a sweep, attempt, pack, compaction or anything else) after a check.
+    """Check a name that becomes part of a path (of a sweep, attempt, pack, compaction or anything else) and return it.
 
     Raises:
         ForeignNameError: The name could lead elsewhere.
@@ -63,9 +63,9 @@ def is_safe(path: str) -> bool:
 _MARK = 2**20
 """Maximum bytes of a file with a few words."""
 _OBJECT = 2**26
-"""Maximum bytes of JSON or text with some millions of values."""
+"""Maximum bytes of JSON or text with a few million values."""
 _TABLE = 2**29
-"""Maximum bytes of a table that is decoded at once."""
+"""Maximum bytes of a table that is decoded as a whole."""
 FILE_KINDS: list[FileKind] = []
 """Every kind of file of a store. The first kind that matches a path applies."""
 _KINDS_OF: dict[str, list[FileKind]] = {}
@@ -77,7 +77,7 @@ class FileKind:
 
     name: str
     pattern: str
-    """Pattern of their paths. `<...>` stands for one name, `<path>` for all that follows."""
+    """Pattern of their paths. `<...>` stands for one name, `<path>` for the rest of the path."""
     max_bytes: int | None
     """Maximum size of a file that is read, or None if its writer records its size or it is not read into memory."""
     content: str
@@ -94,11 +94,11 @@ class FileKind:
         return re.compile(re.sub("<[^>]+>", "[^/]*", parts), re.DOTALL)
 
     def __call__(self, *names: str) -> str:
-        """Return the path with these names in place of the pattern's, each checked by `identity`."""
+        """Return the path with these names in place of the pattern's placeholders. `identity` checks each name."""
         return _fill(self.pattern, names)
 
     def folder(self, *names: str) -> str:
-        """Return the folder of the files that have these names first, or of all."""
+        """Return the folder of the files whose first names are these, or of all files of the kind."""
         return _fill("<".join(self.pattern.split("<")[: len(names) + 1]).rpartition("/")[0], names)
 
 
@@ -200,7 +200,7 @@ def kind_of(path: str) -> FileKind | None:
 
 
 def is_file_path(path: str) -> bool:
-    """Return whether this is the path of a store's file, never of a folder."""
+    """Return whether this is the path of a store's file (not of a folder)."""
     kind = kind_of(path)
     return kind is not None and not kind.pattern.endswith("<path>")
 
@@ -288,7 +288,7 @@ def number_of_decision(path: str) -> int:
 
 
 def purge_record_path(seal_id: str, *, is_final: bool) -> str:
-    """Return the path of a list of removed rows that are visible to no sweep, even one that requests their trials."""
+    """Return the path of a list of removed rows that are not visible to any sweep, even one that requests their trials."""
     return (_GONE if is_final else _SEAL)(seal_id)
 
 
@@ -303,7 +303,7 @@ def is_purge_record(path: str) -> bool:
 
 
 def removed_path(removal_id: str, path: str = "") -> str:
-    """Return the path of an archived file of a removed sweep, or the folder of all of them."""
+    """Return the path of an archived file of a removed sweep, or the folder of all its archived files."""
     return _REMOVED.folder(removal_id) + (f"/{path}" if path else "")
 
 
@@ -323,7 +323,7 @@ def attempt_of_path(path: str) -> str:
 
 
 def is_attempt_id(text: str) -> bool:
-    """Return whether this is a name that attempts generate."""
+    """Return whether this name has the pattern of generated attempt IDs."""
     return _ATTEMPT_ID.fullmatch(text) is not None
 
 

@@ -19,7 +19,7 @@ class InvalidFileError(OSError):
 
 
 def invalid_file(path: str, reason: str) -> InvalidFileError:
-    """Return the error of reading a file that is not as the store wrote it."""
+    """Return the error for reading a file that differs from what the store wrote."""
     return InvalidFileError(f"cannot read {path}: {reason}. Move it away, or restore the file from a backup.")
 
 
@@ -39,15 +39,16 @@ def is_hidden(path: str) -> bool:
 
 
 class Files(Protocol):
-    """Files below one root. Paths are relative to it, use `/` and have been checked to be safe.
+    """Files below one root. Paths are relative to the root, use `/` and have been checked to be safe.
 
-    Every method but `probe` raises OSError when the filesystem fails. Methods that `Store` also has are described there.
+    Every method except `probe` raises OSError when the filesystem fails. Methods that `Store` also has are described in
+    `Store`.
     """
 
     root: str
     """Path of the root in its filesystem."""
     is_shared: bool
-    """Whether other processes see the files."""
+    """Whether other processes can see the files."""
     uses_requests: bool
     """Whether each call is a request, which takes time and may be billed."""
     time_unit_s: float
@@ -55,7 +56,7 @@ class Files(Protocol):
 
     @property
     def local_folder(self) -> Path | None:
-        """The root as a folder of this machine, if it is one."""
+        """The root as a folder of this machine, or None for other roots."""
 
     @property
     def fs(self) -> Any:
@@ -71,10 +72,10 @@ class Files(Protocol):
         """Send one request to the root, which may be empty. Exceptions of the client are not converted."""
 
     def exists(self) -> bool:
-        """Return whether the root exists. A bucket always does: an empty one has no files."""
+        """Return whether the root exists. A bucket always counts as existing, since an empty one has no files."""
 
     def write_obstacle(self) -> str | None:
-        """Return the reason trials cannot write below the root, as far as it is known without writing."""
+        """Return the reason why trials cannot write below the root, as far as it can be determined without writing."""
 
     def read(self, path: str, max_bytes: int | None) -> bytes: ...
     def read_range(self, path: str, start: int, stop: int) -> bytes: ...
@@ -97,17 +98,17 @@ class Files(Protocol):
         """Yield the paths that should hold a file but do not, or hold one too large for its kind."""
 
     def unfinished_writes(self, before: float) -> list[str]:
-        """List writes that killed processes left before a time by the store's clock."""
+        """List the unfinished writes that killed processes left before a time by the store's clock."""
 
     def remove_unfinished(self, path: str) -> bool:
-        """Delete one of `unfinished_writes`. Return whether the path can be one."""
+        """Delete one of `unfinished_writes`. Return whether the path can be an unfinished write."""
 
     def require_inside(self, path: str) -> None:
-        """Check that a path to be changed is below the root, links followed.
+        """Check that a path to be changed is below the root after following links.
 
         Raises:
-            OSError: A link on the way leads out of it.
+            OSError: A link in the path leads out of the root.
         """
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-        """Yield `function` of each item in order, with as many parallel calls as the filesystem makes worthwhile."""
+        """Yield `function` of each item in order, making as many parallel calls as are worthwhile on the filesystem."""

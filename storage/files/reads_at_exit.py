@@ -1,4 +1,4 @@
-"""Closing of reads by Arrow's threads before the interpreter exits: a thread that requests it later aborts the process.
+"""Close reads by Arrow's threads before the interpreter exits, since a thread that calls it afterwards aborts the process.
 
 A query with a limit returns while Arrow still reads ahead, so a script may end before its reads do.
 """
@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyarrow.fs import FSSpecHandler, PyFileSystem
 
 EXIT_TIMEOUT_S = 10.0
-"""Maximum seconds that the end of a process waits for Arrow's threads."""
+"""Maximum seconds that a process waits at its exit for Arrow's threads."""
 IDLE_READ_TIMEOUT_S = 1.0
 """Seconds without reads after which open batches belong to an abandoned query."""
 LAST_S = 0.1
@@ -28,7 +28,7 @@ class _Ending(OSError):
 
 
 class _Reads:
-    """Python objects held by Arrow's threads: while any exists, the threads may request the interpreter."""
+    """Python objects held by Arrow's threads. While any exists, the threads may call the interpreter."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -128,5 +128,5 @@ def until_exit(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 _reads = _Reads()
-# before the thread pools used by reads in progress shut down, since `atexit` runs after that
+# runs before the thread pools used by reads in progress shut down, whereas `atexit` runs after that
 threading._register_atexit(_reads.close)  # type: ignore[attr-defined]

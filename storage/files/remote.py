@@ -55,7 +55,7 @@ class RemoteFiles:
         self.time_unit_s = 1.0 if self.is_shared else 0.0
         self.is_s3 = url.startswith(("s3://", "s3a://"))
         if self.is_s3:
-            fs.retries = 2  # rounds of s3fs; each makes all of botocore's attempts
+            fs.retries = 2  # rounds of s3fs, each with all of botocore's attempts
 
     def arrow_filesystem(self) -> Any:
         from depthrate.storage.files.reads_at_exit import remote_files
@@ -97,7 +97,7 @@ class RemoteFiles:
         return self.full_path(path)
 
     def write(self, path: str, content: bytes | Path, *, durable: bool) -> None:
-        """Write an object, which becomes visible with its one PUT or its last part."""
+        """Write an object, which becomes visible with its single PUT or its last part."""
         full = self.full_path(path)
         with as_os_error(self._url):
             self.fs.put_file(str(content), full) if isinstance(content, Path) else self.fs.pipe_file(full, content)
@@ -122,7 +122,7 @@ class RemoteFiles:
                 yield full[len(self.root) + 1 :], info
 
     def invalid_files(self) -> Iterator[tuple[str, InvalidFileError]]:
-        """Yield nothing: keys have no types, and `read` checks sizes."""
+        """Yield nothing, since keys have no types and `read` checks sizes."""
         return iter(())
 
     def unfinished_writes(self, before: float) -> list[str]:
@@ -184,7 +184,7 @@ class RemoteFiles:
             self.fs.rm_file(self.full_path(path))
 
     def require_inside(self, path: str) -> None:
-        """Do nothing: keys have no links."""
+        """Do nothing, since keys have no links."""
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         if not self.is_shared:  # memory has no latency

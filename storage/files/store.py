@@ -20,9 +20,9 @@ from depthrate.storage.files.remote import RemoteFiles, client_options
 log = logging.getLogger("depthrate")
 
 CLOCK_RESOLUTION_S = 2.5
-"""Clock differences below it are noise: object stores report times in whole seconds, and answer late."""
+"""Clock differences in seconds below this are noise: object stores report times in whole seconds and respond with a delay."""
 _OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss")
-"""Protocols whose paths are keys: `a//b` and `a/b` are two keys, and clients differ in which one they use."""
+"""Protocols whose paths are keys. `a//b` and `a/b` are two keys, and clients differ in which one they use."""
 
 
 class StoreError(ValueError):
@@ -34,7 +34,7 @@ class NoStoreError(StoreError):
 
 
 def default_store() -> str:
-    """Return the store of this process: DEPTHRATE_STORE, else ./results."""
+    """Return the store of this process: DEPTHRATE_STORE or, if that is not set, ./results."""
     return os.environ.get("DEPTHRATE_STORE") or "./results"
 
 
@@ -92,7 +92,7 @@ class Store:
             ) from None
 
     def require_exists(self) -> None:
-        """Check that the store exists: a missing folder would be listed as an empty one.
+        """Check that the store exists, since a missing folder would be listed as an empty one.
 
         Raises:
             NoStoreError: The folder does not exist.
@@ -108,7 +108,7 @@ class Store:
         """
         try:
             self.format = Format.from_bytes(self.read(FORMAT_FILE))
-        except (FileNotFoundError, NotADirectoryError):  # writing reports a file in place of the store's folder
+        except (FileNotFoundError, NotADirectoryError):  # a write reports a file in place of the store's folder
             self.format = Format()
         except InvalidFileError as error:
             raise StoreError(f"cannot determine which versions may read store {self.url!r}: {error}") from None
@@ -139,7 +139,7 @@ class Store:
 
         Raises:
             FileNotFoundError: The file does not exist.
-            InvalidFileError: It is not a file of the store, or larger.
+            InvalidFileError: It is not a file of the store, or it is larger.
         """
         self.full_path(path)
         if max_bytes is None and not self._is_users_own and (kind := kind_of(path)) is not None:
@@ -191,7 +191,7 @@ class Store:
         return self.files.readable_path(path)
 
     def write(self, path: str, content: bytes | Path, *, durable: bool = False) -> None:
-        """Write a file atomically: a reader sees the old content or the new, a killed writer leaves the old.
+        """Write a file atomically: a reader sees the old content or the new, and a killed writer leaves the old content.
 
         Args:
             content: The bytes, or a local file to copy.
@@ -204,7 +204,7 @@ class Store:
         self.files.write(path, content, durable=durable)
 
     def list(self, folder: str = "") -> dict[str, int]:
-        """Return path -> size in bytes of all files below a folder, except files being written."""
+        """Return path -> size in bytes of all files below a folder, except files that are still being written."""
         self.full_path(folder)
         return {path: size for path, size in self.files.walk(folder) if not is_hidden(path) and is_safe(path)}
 
@@ -217,14 +217,14 @@ class Store:
         return ((path, error) for path, error in self.files.invalid_files() if is_safe(path))
 
     def unfinished_writes(self, older_than_s: float) -> Sequence[str]:
-        """List writes of killed processes: temporary files, or multipart uploads that still cost storage.
+        """List unfinished writes of killed processes: temporary files, or multipart uploads that still cost storage.
 
         Younger writes may be in progress.
         """
         return self.files.unfinished_writes(time.time() - self.clock_ahead_s - older_than_s)
 
     def remove_unfinished(self, path: str) -> bool:
-        """Delete one of `unfinished_writes`. Return whether the path can be one."""
+        """Delete one of `unfinished_writes`. Return whether the path can be an unfinished write."""
         self._check_change(path.partition("?")[0])
         return self.files.remove_unfinished(path)
 
@@ -243,13 +243,12 @@ class Store:
         return self.files.size(path)
 
     def modified(self, path: str) -> float | None:
-        """Return a file's modification time in seconds since the epoch by the store's clock, or None if it is
-        missing."""
+        """Return a file's modification time in seconds since 1970 by the store's clock, or None if it is missing."""
         self.full_path(path)
         return self.files.modified(path)
 
     def delete(self, path: str, *, durable: bool = False) -> None:
-        """Delete a file or a folder with its content, if it exists. `durable`: it stays deleted after a power cut."""
+        """Delete a file, or a folder with its content, if it exists. With `durable`, it stays deleted after a power cut."""
         self._check_change(path)
         self.files.delete(path, durable=durable)
 
@@ -287,7 +286,7 @@ class Store:
         """Write and delete a small file, and measure the clock's offset.
 
         Raises:
-            StoreError: That failed.
+            StoreError: The write or the deletion failed.
         """
         probe = f"sweeps/.probe-{uuid.uuid4().hex}"
         try:
@@ -305,7 +304,7 @@ class Store:
         """Return the path in the filesystem.
 
         Raises:
-            StoreError: It leads out of the store.
+            StoreError: The path leads out of the store.
         """
         if path and not is_safe(path):
             raise StoreError(f"path {path!r:.200} leads out of store {self.url}. Nothing was done.")
@@ -319,7 +318,7 @@ class Store:
 
 
 def _open_files(url: str, *, follows_links: bool) -> Files:
-    """Open a URL: a folder without fsspec, whose import is slow, anything else with it."""
+    """Open a URL. A folder is opened without fsspec, whose import is slow, and any other URL with it."""
     if (folder := _folder_of(url)) is not None:
         return LocalFiles(folder, url, follows_links=follows_links)
     from fsspec.core import url_to_fs
@@ -327,7 +326,7 @@ def _open_files(url: str, *, follows_links: bool) -> Files:
 
     try:
         fs, root = url_to_fs(os.path.expanduser(url), **client_options(url))
-    except Exception as error:  # each protocol raises its own
+    except Exception as error:  # each protocol raises its own exceptions
         raise StoreError(
             f"cannot open {url!r}: {str(error) or type(error).__name__}. Pass a folder or an fsspec URL, for example "
             "s3://bucket/store (S3 needs pip install 'depthrate[s3]')."
@@ -362,7 +361,7 @@ def _folder_of(url: str) -> str | None:
 
 
 def open_store(url: str | os.PathLike[str] | None = None) -> Store:
-    """Open the store at `url`, else the store of this process. It need not exist.
+    """Open the store at `url` or, without one, the store of this process. The store need not exist.
 
     Raises:
         StoreError: The store cannot be read.

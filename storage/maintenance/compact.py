@@ -3,11 +3,11 @@
 A compaction writes its files under unique names and then a manifest (`storage.commits.manifest`), whose single write is
 the switch. The files it replaces are deleted later, when no reader can still be using them, and only after the new
 files were read again and found intact. It takes no lock: two concurrent compactions may both hold a trial, and readers
-take it from one. This is safe because a compaction holds every trial of everything it replaces: it leaves a duplicate
-out only for an earlier commit that it holds itself, and a row only if it was permanently removed
-(`storage.catalog.removals`). Relying on another file to hold it would lose the trial if that file's compaction relied
-on this one at the same moment. Killed at any point, it leaves the store as it was, or some groups of files further.
-Running it again continues.
+take the trial from one of them. This is safe because a compaction holds every trial of everything it replaces: it omits a
+duplicate only if it holds the earlier commit itself, and omits a row only if the row was permanently removed
+(`storage.catalog.removals`). If it relied on another file to hold the trial, the trial would be lost if that file's compaction
+relied on this one at the same moment. If a compaction is killed at any point, the store is unchanged or some groups of files
+are already merged. Running it again continues.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from depthrate.storage.maintenance.purge import delete_empty_seals, seal_removal
 from depthrate.storage.maintenance.type_conflicts import is_mistyped, read_column_types
 
 RETENTION_S = 3600.0
-"""Retention of replaced files in seconds, for readers that listed them before."""
+"""Retention in seconds of replaced files, for readers that listed them before the replacement."""
 MAX_PLANS = 5
-"""Maximum number of plans of a compaction while other processes damage or delete files it was about to read."""
+"""Maximum number of times that a compaction plans, if other processes damage or delete files that it was about to read."""
 
 
 ABANDONED_S = 3600.0
-"""Age in seconds at which files of a compaction without a manifest are orphaned."""
+"""Age in seconds from which files of a compaction without a manifest are orphaned."""
 
 
 @dataclass
@@ -58,7 +58,7 @@ class CompactionResult:
     refused: tuple[str, ...] = ()
     """Reasons why something was not purged or deleted."""
     damaged: tuple[str, ...] = ()
-    """Corrupt files that were left alone, with everything committed with them."""
+    """Corrupt files, which were left alone together with all files of the same commit."""
 
 
 def compact(
@@ -69,12 +69,12 @@ def compact(
     group_bytes: float = GROUP_BYTES,
     on_progress: Callable[[CompactionResult, int], None] = lambda result, num_groups: None,
 ) -> CompactionResult:
-    """Merge the small files of every sweep, then delete files replaced longer than `grace_s` ago.
+    """Merge the small files of every sweep, then delete files that were replaced more than `grace_s` seconds ago.
 
-    Corrupt files are left alone: `storage.maintenance.verify` reports them and the fix.
+    Corrupt files are left alone. `storage.maintenance.verify` reports them and how to fix them.
 
-    An unreadable file stops everything that depends on it: without every list of trials nothing is purged, and without
-    every manifest nothing is deleted. `refused` holds the reasons.
+    An unreadable file stops every operation that depends on it: nothing is purged unless every list of trials can be read, and
+    nothing is deleted unless every manifest can be read. `refused` holds the reasons.
 
     Args:
         grace_s: Retention of replaced files in seconds.
@@ -111,7 +111,7 @@ def compact(
         except CorruptCommitFile as error:
             corrupt.add(str(error))
         except FileNotFoundError:
-            continue  # another compaction has replaced and deleted it: plan with the current files
+            continue  # another compaction has replaced and deleted the file: plan again with the current files
     result.damaged = tuple(sorted(corrupt))
     try:
         result.deleted, result.waiting = _delete_replaced(store, grace_s)
@@ -130,15 +130,13 @@ def compact(
 
 
 def _delete_replaced(store: Store, grace_s: float) -> tuple[int, int]:
-    """Delete files that compactions replaced longer than `grace_s` ago.
+    """Delete files that compactions replaced more than `grace_s` seconds ago.
 
-    Return the numbers of deleted and waiting files.
-
-    Before a deletion the compaction's own files are read again: only files that are identical to what was written
-    replace others.
+    Return the numbers of deleted and waiting files. Before a deletion the compaction's own files are read again, and the files
+    they replace are deleted only if its files are identical to what was written.
 
     Raises:
-        CorruptFileError: A manifest cannot be read, which may name files of others.
+        CorruptFileError: A manifest cannot be read, which may name files of other commits.
     """
     snapshot = take_snapshot(store)
     require_intact(snapshot, ("manifest/",))
@@ -152,10 +150,10 @@ def _delete_replaced(store: Store, grace_s: float) -> tuple[int, int]:
         else:
             waiting += len(expired)
     if ready:
-        snapshot = take_snapshot(store)  # reading took a while: files that another compaction has named since then stay
+        snapshot = take_snapshot(store)  # reading took a while: keep files that another compaction has named since
     expired = [path for m in snapshot.manifests if m.compaction_id in ready for path in _expired_paths(m, snapshot)]
     abandoned = _abandoned(store, snapshot)
-    # manifests before their files: a reader finds either a complete compaction or none
+    # manifests are deleted before their files, so a reader finds either a complete compaction or none
     for path in (path for path in expired if path.startswith("manifest/")):
         store.delete(path)
     store.delete_many([path for path in (*expired, *abandoned) if not path.startswith("manifest/")])
@@ -176,7 +174,7 @@ def _expired_paths(manifest: Manifest, snapshot: Snapshot) -> list[str]:
 
 
 def _abandoned(store: Store, snapshot: Snapshot) -> list[str]:
-    """Return orphaned files of killed compactions: old, without a manifest, with all trials committed elsewhere."""
+    """Return orphaned files of killed compactions: old files without a manifest whose trials are all committed elsewhere."""
     manifests = {path for path in snapshot.listing if path.startswith("manifest/")}
     orphaned: dict[tuple[str, str], list[str]] = {}
     for path in snapshot.listing:

@@ -75,7 +75,7 @@ def diagnose(
 
 
 def wrong_columns(name: str, schema: pa.Schema, columns: Columns) -> str | None:
-    """Return the difference between a file's columns and its table's, or None. Newer versions may add columns.
+    """Describe the difference between a file's columns and its table's, or return None. Newer versions may add columns.
 
     Columns added by newer versions may have any type.
     """
@@ -92,7 +92,7 @@ def wrong_columns(name: str, schema: pa.Schema, columns: Columns) -> str | None:
 
 
 def newer_columns(name: str, schema: pa.Schema, file: DataFile, columns: Columns) -> list[str]:
-    """Return columns of a newer version: this version lacks them and no task claimed them."""
+    """Return columns of a newer version: columns that this version does not have and that no task claimed."""
     known = {*(columns.schemas[name].names if name in columns.schemas else schema.names), *file.own_columns}
     if file.names_all or known.issuperset(schema.names):
         return [column for column in schema.names if column not in known]

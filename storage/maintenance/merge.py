@@ -1,4 +1,4 @@
-"""Groups of small files that fit into memory, and the merging of a group into few sorted files and their manifest."""
+"""Group small files so that a group fits into memory, and merge a group into a few sorted files and their manifest."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from depthrate.storage.tables.schema import ATTEMPTS, as_attempts, concat_rows, 
 from depthrate.storage.tables.states import AttemptState
 
 GROUP_BYTES = 100e6
-"""Maximum bytes of one table in memory that are merged at once (the process needs about three times that)."""
+"""Maximum bytes of one table in memory that are merged together (the process needs about three times as much)."""
 GROUP_ROWS = 1_000_000
 """Maximum rows of one table in a group."""
 GROUP_RECORDS = 5_000
@@ -45,7 +45,7 @@ SETTLED_S = 60.0
 
 @dataclass(frozen=True)
 class Group:
-    """Input of one set of files: the visible rows of these commits and compactions, and these records."""
+    """Input of one set of merged files: the visible rows of some commits and compactions, and some records."""
 
     sweep: str
     sources: list[VisibleCommit]
@@ -61,7 +61,7 @@ class Group:
 
 
 def plan_groups(store: Store, snapshot: Snapshot, at_least: int, group_bytes: float) -> Iterator[Group]:
-    """Yield the groups to merge: loose commits with small compactions, and copies with their originals."""
+    """Yield the groups to merge: loose commits with small compactions, and redundant compactions with their originals."""
     sources: dict[str, list[VisibleCommit]] = {}
     for source in (*snapshot.sources, *snapshot.superseded_commits):
         sources.setdefault(sweep_of_path(source.path), []).append(source)
@@ -79,7 +79,7 @@ def plan_groups(store: Store, snapshot: Snapshot, at_least: int, group_bytes: fl
 
 
 def _copies(sweep: str, large: list[VisibleCommit]) -> Iterator[Group]:
-    """Yield each compaction that a concurrent one made redundant, together with that one."""
+    """Yield each compaction that a concurrent one made redundant, together with the concurrent one."""
     originals = [source for source in large if source.trials.num_rows]
     for copy in (source for source in large if not source.trials.num_rows):
         trial_ids = set(copy.all_trials["trial_id"].to_pylist())
@@ -121,7 +121,7 @@ def _cut(
 
 
 def _weight(source: VisibleCommit) -> float:
-    """Estimate the bytes of a source's largest table in memory: its numbers, and data that compress badly."""
+    """Estimate the bytes of a source's largest table in memory from its numbers and from data that compress badly."""
     weights = [0.0]
     for table, named in source.files.items():
         merged = [file for file in named if table != "features" or file.size < MERGE_FEATURES_BELOW]
@@ -213,7 +213,7 @@ def write_tables(
     ids = trials["trial_id"].take(pa.array(order)).combine_chunks()
     written: dict[str, list[DataFile]] = {}
     if trials.num_rows:
-        # first, so that the files of a killed compaction show which trials they hold
+        # written first, so that the files of a killed compaction show which trials they hold
         ordered = with_typed_parameters(trials.take(pa.array(order)))
         written["trials"] = [write_table(store, path("trials"), "trials", ordered)]
     for name in ("metrics", "curves"):
@@ -252,16 +252,16 @@ def _read_intact(store: Store, file: DataFile) -> pa.Table:
 
 
 def _order(name: str, table: pa.Table, ids: pa.Array) -> np.ndarray:
-    """Return an order with a trial's rows adjacent, by step and layer, and all last layers before the other layers.
+    """Return an order of the rows: all last layers before the other layers, a trial's rows adjacent, by step and layer.
 
-    Most queries are about the last layers: statistics let them skip all other rows.
+    Most queries read only the last layers, and statistics let them skip all other rows.
     """
     columns = ["layer", "step"] if name in ("metrics", "features") else ["step"]
     keys: list[Any] = [pc.fill_null(table[column], -1).to_numpy() for column in columns]
     keys.append(pc.index_in(table["trial_id"], ids).to_numpy())
     if name == "metrics":
         keys.append(~pc.fill_null(table["is_last"], False).to_numpy(zero_copy_only=False))
-    return np.lexsort(keys)  # stable, the last key is the primary one
+    return np.lexsort(keys)  # the sort is stable, and the last key is the primary one
 
 
 def _merge_features(
@@ -271,7 +271,7 @@ def _merge_features(
     path: Callable[[str, int | None], str],
     read: ReadRows,
 ) -> list[DataFile]:
-    """Merge small files of features of one width, and name the large ones as they are."""
+    """Merge small files of features of the same width, and refer to the large files without rewriting them."""
     files, parts = [], dict[str, list[pa.Table]]()
     for source in sources:
         for file in source.files.get("features", ()):
@@ -310,7 +310,7 @@ def _joined_records(
             if isinstance(content, bytes):
                 output = content
                 logs.append(attempt)
-            elif not isinstance(content, InvalidFileError):  # an invalid file was logged, and stays
+            elif not isinstance(content, InvalidFileError):  # an invalid file has been logged and is not deleted
                 raise content
         rows.append({name: record.get(name) for name in ATTEMPTS.names} | {"log": output})
         sizes[attempt] = snapshot.listing[path]

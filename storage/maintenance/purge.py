@@ -1,10 +1,10 @@
 """Purges: the removed rows that a compaction may leave out, because no sweep relies on them.
 
-A launch writes the trials it requests and then checks which are committed. A purge record (seal) first hides its rows
-from all sweeps, and then the requested trials are read. So of a launch and a seal at the same moment at least one sees
-the other: the launch runs the trial itself, or the seal is withdrawn. Only rows that passed this check are left out. A
-compaction killed in between leaves a seal that the next one decides. If two compactions decide it, the result is the
-same.
+A launch writes the trials it requests and then checks which of them are committed. A purge record (seal) first hides its rows
+from all sweeps, and then the requested trials are read. If a launch and a seal are written at the same moment, at least one
+therefore sees the other: the launch runs the trial itself, or the seal is withdrawn. Only rows that passed this check are left
+out. A compaction killed in between leaves an undecided seal, and the next compaction decides it. If two compactions decide the
+same seal, the result is the same.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.tables.schema import row_keys
 
 EMPTY_S = 86_400.0
-"""Minimum age in seconds of a deleted seal: a compaction that started before the seal may still write its rows."""
+"""Minimum age in seconds at which a seal is deleted: a compaction that started before the seal may still write its rows."""
 
 
 def seal_removals(store: Store, removals: Removals, grace_s: float) -> bool:
-    """Seal rows that were removed longer than `grace_s` ago and that no sweep requests. Return whether any were.
+    """Seal rows that were removed more than `grace_s` seconds ago and that no sweep requests. Return whether any were sealed.
 
     Raises:
         CorruptFileError: The requested trials are unknown, so nothing is purged.
@@ -74,7 +74,7 @@ def _rows_of(removals: Iterable[Removal], kind: RemovalKind) -> frozenset[Row]:
 
 
 def delete_empty_seals(store: Store, snapshot: Snapshot) -> None:
-    """Delete the seals whose rows are in no file any more."""
+    """Delete the seals whose rows are no longer in any file."""
     sources = (*snapshot.sources, *snapshot.superseded_commits)
     stored = {key for source in sources for key in row_keys(source.all_trials)}
     for seal in snapshot.removals.seals:

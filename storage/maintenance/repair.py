@@ -64,18 +64,18 @@ def repair(store: Store, verification: Verification) -> Repair:
     replaced, named_now = replaced_files(intact), named_files(intact)
     for path, lost in verification.lost.items():
         if path in replaced:
-            continue  # by a compaction since the verification
+            continue  # deleted by a compaction since the verification
         source = verification.sources.get(path)
         named = [] if source is None else [file.path for file in source.data_files()]
         if source is not None:
             result.saved += _save(store, source, lost | elsewhere)
         result.pending |= lost - elsewhere
-        _move(store, result, path)  # the commit first: after that its data files are not visible
+        _move(store, result, path)  # the commit is moved first: after that its data files are not visible
         for data_file in (named_path for named_path in named if named_path not in needed):
             _move(store, result, data_file)
     for finding in verification.findings:
         if not is_safe(finding.path) or finding.kind == NEWER:
-            continue  # moving it would move another file, or the file is intact
+            continue  # moving it would move a different file, or the file is intact
         if finding.path.endswith(".trials"):
             continue  # without it, purges would assume that the sweep requests nothing. The finding gives the fix.
         if finding.path.startswith("checkpoints/"):
@@ -84,7 +84,7 @@ def repair(store: Store, verification: Verification) -> Repair:
         elif finding.kind in ORPHANED_KINDS:
             if finding.path not in named_now and not _is_committed_now(store, finding.path):
                 _move(store, result, finding.path)
-                if _is_committed_now(store, finding.path):  # its attempt was only suspended
+                if _is_committed_now(store, finding.path):  # the file's attempt was only suspended
                     store.move(f"{result.quarantine}/{finding.path}", finding.path)
                     result.moved.remove(finding.path)
         elif finding.path not in needed or finding.kind == "damaged":
@@ -99,17 +99,17 @@ def _is_committed_now(store: Store, path: str) -> bool:
 
 
 def _save(store: Store, source: VisibleCommit, without: set[str]) -> int:
-    """Rewrite those trials of a corrupt commit that are intact and committed nowhere else, and return their number."""
+    """Rewrite the trials of a corrupt commit that are intact and committed nowhere else, and return their number."""
     is_saved = [trial_id not in without for trial_id in source.trial_ids()]
     if not any(is_saved):
         return 0
     sweep, compaction_id = sweep_of_path(source.path), new_name()
-    # marked as partial, so that rows of other trials in its files are left out
+    # marked as partial, so that rows of other trials in the commit's files are left out
     saved = replace(source, trials=source.trials.filter(pa.array(is_saved)), is_fully_visible=False)
     with contextlib.suppress(*UNREADABLE_ERRORS):  # with the columns of newer versions, if the file can be read
         saved = replace(saved, trials=visible_rows(saved, read_commit_of(store, source).trials))
     if not set(TRIALS.names) <= set(saved.trials.column_names):
-        return 0  # the verification read some of the columns, and the file has become unreadable since
+        return 0  # the verification read some of the columns, and the file has since become unreadable
     types = read_column_types(store)
 
     def read(store: Store, source: VisibleCommit, file: DataFile) -> pa.Table:

@@ -1,6 +1,6 @@
-"""Remove a sweep, with the trials that no other sweep requests.
+"""Remove a sweep and the trials that no other sweep requests.
 
-Trials requested by another sweep stay with that sweep.
+Trials that another sweep requests are kept for that sweep.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def plan_removal(store: Store, snapshot: Snapshot, sweep: str) -> RemovalPlan:
 
 
 def remove_sweep(store: Store, plan: RemovalPlan) -> Removal:
-    """Remove a sweep. If this is killed, the sweep can be removed or restored.
+    """Remove a sweep. If the removal is interrupted, the sweep can be removed again or restored.
 
     Raises:
         ClockError: The local clock or the store's is wrong.

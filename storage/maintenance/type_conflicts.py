@@ -1,4 +1,4 @@
-"""Commits with a column of another type than the store's: their detection and repair. Compactions leave them alone.
+"""Detect and repair commits with a column whose type differs from the store's. Compactions leave such commits alone.
 
 A repair gives the column another name, for example `note_text`: every row keeps its value, and every trial stays
 visible.
@@ -28,7 +28,7 @@ def read_column_types(store: Store) -> Types:
 
 
 def mistyped_columns(table: str, file: DataFile, types: Types) -> dict[str, str]:
-    """Return the columns of a file that have another type in the store, with their types."""
+    """Return the columns of a file whose type differs from the store's, with their types."""
     store_types = types.get(table, {})
     return {column: kind for column, kind in file.own_columns.items() if store_types.get(column, kind) != kind}
 

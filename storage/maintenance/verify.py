@@ -1,4 +1,4 @@
-"""Verification of a store: every file is as written, every committed trial complete, every file part of a commit."""
+"""Verify a store: every file is as written, every committed trial is complete, and every file is part of a commit."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ from depthrate.storage.tables.schema import STATE_COLUMNS, TRIALS, Columns, as_t
 from depthrate.storage.tables.states import AttemptState
 
 YOUNG_S = 900.0
-"""Age in seconds below which a file that no commit names is left alone: its commit may follow."""
+"""Age in seconds below which a file that no commit names is left alone, since its commit may follow."""
 LIVE_S = 300.0
-"""Age in seconds of an attempt's last heartbeat below which its files are left alone: its commit may follow."""
+"""Age in seconds of an attempt's last heartbeat below which its files are left alone, since its commit may follow."""
 
 Measured = Callable[[Mapping[str, Any]], tuple[Sequence[int], Sequence[int]] | None]
 """Function: row of the trials table -> (steps, layers) that its task measures, or None if undeclared."""
@@ -66,7 +66,7 @@ def verify(
     """Read every file of a store and compare it with its commit.
 
     Args:
-        deep: Whether to decode files whose digests are right, too, and to check their columns, row counts and metrics.
+        deep: Whether to decode even files whose digests are right, and check their columns, row counts and metrics.
         measured: Function that returns the measured steps and layers of a trial.
         hash_of: Function that returns the hash of a spec.
         on_progress: Function called after each file with the number of files read and their total.
@@ -152,7 +152,7 @@ class _Check:
             return empty_trials()
 
     def _unreadable_commit(self, path: str, error: Exception) -> None:
-        """Report a corrupt trials file. Its attempt's record may name the trials it held."""
+        """Report a corrupt trials file. The record of its attempt may name the trials that were in it."""
         attempt = self.records.get(attempt_of_path(path), {})
         committed = self.snapshot.trial_ids()
         trial_ids = [trial_id for trial_id in attempt.get("trial_ids") or () if trial_id not in committed]
@@ -223,7 +223,7 @@ class _Check:
     def _check_rows(self, source: VisibleCommit) -> set[str]:
         """Return the trials whose parameters cannot be read, or that name another sweep.
 
-        The parameters in a compaction, whose files have digests, are read with `deep` only.
+        The parameters in a compaction, whose files have digests, are read only with `deep`.
         """
         invalid, sweep = set(), sweep_of_path(source.path)
         ids, sweeps = (source.trials[name].to_pylist() for name in ("trial_id", "sweep"))
@@ -285,13 +285,13 @@ class _Check:
     def _check_abandoned(self, path: str) -> None:
         manifest = manifest_path(sweep_of_path(path), compaction_of_path(path))
         if manifest in self.snapshot.listing:
-            if manifest in self._named:  # else it cannot be read, which is reported
+            if manifest in self._named:  # otherwise it cannot be read, which is reported
                 self.find(manifest, "damaged", f"does not name {path}, which was written for it")
             return
         modified = self.store.modified(path)
         age_s = 0.0 if modified is None else time.time() - self.store.clock_ahead_s - modified
         if path.startswith("trials/") and age_s >= YOUNG_S and (lost := self._committed_only_in(path)):
-            # replaced files stay until the manifest exists, so this compaction had a manifest
+            # replaced files are kept until the manifest exists, so this compaction had a manifest
             fault = (
                 f"its manifest {manifest} is gone. {len(lost)} of its trials are committed nowhere else and are pending"
             )
@@ -331,11 +331,11 @@ class _Check:
             self.find(path, "leftover", f"attempt {attempt_of_path(path)} {reason}")
 
     def lost_trials(self) -> None:
-        """Check that the trials of attempts that are done exist.
+        """Check that the trials of successfully finished attempts exist.
 
-        A commit whose files all vanished leaves no other trace. Excluded are rows that users removed or that a repair
-        moved aside, trials that a search pruned, and sweeps compacted by an older version, which did not record the
-        rows it left out.
+        A commit whose files have all vanished leaves no other trace. Rows that users removed or that a repair moved aside are
+        excluded, as are trials that a search pruned, and sweeps compacted by an older version, which did not record the rows it
+        left out.
         """
         lost = self._unexplained_losses()
         if not lost:
@@ -355,7 +355,7 @@ class _Check:
                 self.find(path, "missing", f"{fault}: files are gone. Run the sweep again", sorted(missing))
 
     def _unexplained_losses(self) -> list[tuple[Record, set[str]]]:
-        """Return the attempts that ended done a while ago, with their trials that nothing here holds or explains."""
+        """Return (record, trials) of attempts that finished a while ago and whose trials have vanished without explanation."""
         sources = (*self._visible, *self.result.sources.values())
         explained_ids = _all_ids(sources) | self.snapshot.removals.trial_ids()
         explained_ids |= {trial_id for finding in self.result.findings for trial_id in finding.trial_ids}
@@ -374,7 +374,7 @@ class _Check:
         ]
 
     def recheck(self) -> None:
-        """Drop findings whose only cause is that commits and compactions continued during the verification.
+        """Drop findings caused only by commits and compactions made during the verification.
 
         A file can be reported as missing only from a later scan: it may be committed after the commits were listed, and
         a commit that lacks its files may have been replaced, with them, by a compaction.

@@ -1,4 +1,4 @@
-"""Verification of files other than results: specs, submissions, searches, fits, decisions, code and checkpoints."""
+"""Verify files other than results: specs, submissions, searches, fits, decisions, code and checkpoints."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def check_metadata_files(store: Store, committed: Set[str], hash_of: HashOf) -> 
     """Yield a finding for each fault.
 
     Args:
-        committed: Trials that need no checkpoint any more.
+        committed: Trials that no longer need a checkpoint.
     """
 
     def check_spec(path: str, content: bytes) -> None:
