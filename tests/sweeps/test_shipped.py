@@ -15,6 +15,8 @@ RATES = [name for name in PAPERS if name.count("/") == 1]
 """Of P1, whose rows share their settings; a folder below papers is another paper's."""
 QUICK = (
     "papers/lowrank/figure2-top",
+    *(f"papers/lowrank/{layers}-layers" for layers in ("two", "three", "more")),
+    "papers/lowrank/theorem5",
     "papers/pfc/figure4b-descent",
     "papers/pfc/theorem4",
     *(f"papers/words/words-theorem{number}" for number in (1, 2, 3)),

@@ -21,7 +21,7 @@ from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, Queue
 from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.executors.slurm import executor as executor_module
 from depthrate.orchestrator.executors.slurm import folders as finished_folders
-from depthrate.orchestrator.executors.slurm import outcomes, queue, submitter
+from depthrate.orchestrator.executors.slurm import outcomes, submitter, watched_jobs
 from depthrate.orchestrator.executors.slurm.executor import SlurmExecutor
 from depthrate.orchestrator.executors.slurm.job import _Bundle
 from depthrate.orchestrator.executors.slurm.outcomes import list_unreported_ends
@@ -95,9 +95,9 @@ class Scheduler:
 @pytest.fixture
 def scheduler(monkeypatch: pytest.MonkeyPatch) -> Scheduler:
     made = Scheduler()
-    monkeypatch.setattr(queue, "squeue_states", made.squeue)
+    monkeypatch.setattr(watched_jobs, "squeue_states", made.squeue)
     monkeypatch.setattr(finished_folders, "unfinished_names", made.unfinished)
-    monkeypatch.setattr(queue, "sacct_states", made.sacct)
+    monkeypatch.setattr(watched_jobs, "sacct_states", made.sacct)
     monkeypatch.setattr(submitter, "submit_array", made.submit)
     monkeypatch.setattr(executor_module, "exclude_nodes", made.keep_away)
     monkeypatch.setattr(executor_module, "cancel_jobs", made.cancel)
@@ -620,8 +620,8 @@ def test_what_is_to_be_expected_is_looked_for_before_the_queues_turn(
         looked.append(now[0])
         return scheduler.squeue(arrays)
 
-    monkeypatch.setattr(queue, "squeue_states", squeue)
-    monkeypatch.setattr(queue.time, "time", lambda: real + now[0])
+    monkeypatch.setattr(watched_jobs, "squeue_states", squeue)
+    monkeypatch.setattr(watched_jobs.time, "time", lambda: real + now[0])
     while now[0] < 145:
         now[0] += 0.5
         executor.poll(0)
@@ -726,8 +726,10 @@ def test_the_store_is_read_while_the_controller_does_not_answer(
     ends_of(executor, 4)
     answered, scheduler.is_away = threading.Event(), how == "fails"
     if how == "hangs":
-        monkeypatch.setattr(queue, "ANSWER_WAIT_S", 0.01)
-        monkeypatch.setattr(queue, "squeue_states", lambda job_ids: answered.wait(60) and scheduler.squeue(job_ids))
+        monkeypatch.setattr(watched_jobs, "ANSWER_WAIT_S", 0.01)
+        monkeypatch.setattr(
+            watched_jobs, "squeue_states", lambda job_ids: answered.wait(60) and scheduler.squeue(job_ids)
+        )
     assert ends_of(executor, 10) == []
     record(executor.store, recorded.attempt_id, "done")
     commit(executor.store, f"20260101T000001_{'9' * 12}", committed.trial_ids)
@@ -762,7 +764,7 @@ def test_time_in_the_controller_is_no_reason_to_rest(
     def slow_exclude(arrays: Any, nodes: Any) -> None:
         run_command(["sh", "-c", "sleep 0.4"])
 
-    monkeypatch.setattr(queue, "squeue_states", squeue)
+    monkeypatch.setattr(watched_jobs, "squeue_states", squeue)
     monkeypatch.setattr(executor_module, "exclude_nodes", slow_exclude)
     executor._unhealthy_nodes = ["n2"]
     now[0] += executor_module.MIN_RECORD_POLL_INTERVAL_S
