@@ -1,4 +1,4 @@
-"""Features of one layer from a file of many layers: only the row groups that contain it are read."""
+"""Features of one layer from a file of many layers. Only the row groups that contain the layer are read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 FOOTER_BYTES = 2**16
-"""Bytes fetched from a file's end first: the footer of about a hundred row groups."""
+"""Bytes fetched first, from the end of a file: the footer of about a hundred row groups."""
 
 
 def read_layer(
@@ -44,7 +44,7 @@ def read_layer(
 
 
 class _Ranges(io.RawIOBase):
-    """A seekable file of the store. Its end is fetched first, then prefetched ranges, and others on demand."""
+    """A seekable file of the store. Its end is fetched first, then prefetched ranges, and other ranges on demand."""
 
     def __init__(self, store: Store, path: str, size: int):
         super().__init__()
@@ -87,7 +87,7 @@ class _Ranges(io.RawIOBase):
 def _trials_of_layer(
     table: pa.Table, layer: int, attempt_of: Mapping[str, str]
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    import numpy as np  # here: most queries read no features
+    import numpy as np  # imported here, since most queries read no features
 
     trials, attempts = np.array(table["trial_id"].to_pylist()), np.array(table["attempt_id"].to_pylist())
     rows = table["layer"].to_numpy() == layer

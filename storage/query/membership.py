@@ -1,8 +1,8 @@
-"""Membership of committed trials: each belongs to every sweep whose newest launch requests it, whichever ran it.
+"""Membership of committed trials: a trial belongs to every sweep whose newest launch requests it, whichever sweep ran it.
 
 A trial that only an earlier launch of a sweep requested belongs to `<sweep>@<number of that launch>`: the sweep's file
-has changed since, and its earlier content is not mixed with the current one. A sweep without a list of trials (launched
-by an early version, or known only by its results) has the trials that were committed for it.
+has changed since, and results of the earlier content are not mixed with current results. A sweep without a list of trials
+(launched by an early version, or known only by its results) has the trials that were committed for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Membership:
     of_sweep: Mapping[str, frozenset[str]]
 
     def table(self, trials: pa.Table) -> pa.Table:
-        """Return the trials once for each sweep they belong to, with that sweep in the column `sweep`."""
+        """Return each trial once per sweep it belongs to, with that sweep in the column `sweep`."""
         rows = {trial_id: index for index, trial_id in enumerate(trials["trial_id"].to_pylist())}
         pairs = sorted((rows[t], sweep) for sweep, ids in self.of_sweep.items() for t in ids if t in rows)
         taken = trials.take(pa.array([row for row, _ in pairs], pa.int64()))

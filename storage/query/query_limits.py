@@ -1,4 +1,4 @@
-"""Limits of a query: memory of this process and its database, and disk space."""
+"""Limits of a query: the memory of this process and of its database, and disk space."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 import duckdb
 
 MEMORY_SHARE = "50%"
-"""Share of the memory that DuckDB uses by default. Beyond it, queries spill to disk where they can."""
+"""Share of the memory that DuckDB may use by default. Queries that need more spill to disk where they can."""
 DISK_GB = 50.0
 """Disk space in GB for a query without a memory limit."""
 DISK_PER_MEMORY = 10.0
@@ -31,7 +31,7 @@ _PER_THREAD_GB = 0.1
 def limited_memory(memory_gb: float | None) -> Iterator[None]:
     """Limit the address space of this process to its current size, the query's memory and the threads' reservations.
 
-    DuckDB counts only the memory of its tables, not that of values built by a function such as `repeat`. Without
+    DuckDB counts only the memory of its tables, not the memory of values built by a function such as `repeat`. Without
     `memory_gb` a query may use half of the memory. Only Linux reports a process's size.
     """
     if sys.platform != "linux":
@@ -53,7 +53,7 @@ def limited_memory(memory_gb: float | None) -> Iterator[None]:
 
 @cache
 def database(pid: int, memory_gb: float | None) -> duckdb.DuckDBPyConnection:
-    """Return this process's empty database, created once since that takes 30 ms. A forked process needs a new one."""
+    """Return this process's empty database, created only once, since that takes 30 ms. A forked process needs a new one."""
     connection = duckdb.connect(":memory:")
     escaped = _temporary_folder(pid).replace("'", "''")
     connection.execute(f"set temp_directory = '{escaped}'")
@@ -61,7 +61,7 @@ def database(pid: int, memory_gb: float | None) -> duckdb.DuckDBPyConnection:
         f"set max_temp_directory_size = '{DISK_GB if memory_gb is None else DISK_PER_MEMORY * memory_gb:.6f}GB'"
     )
     connection.execute(f"set memory_limit = '{MEMORY_SHARE if memory_gb is None else f'{memory_gb:.6f}GB'}'")
-    # SQL reaches the views of its connection and nothing else: no files, no Python variables, no settings.
+    # SQL can access only the views of its connection: no files, no Python variables, no settings.
     connection.execute("set python_enable_replacements = false")
     connection.execute("set enable_external_access = false")
     connection.execute("set lock_configuration = true")
@@ -70,12 +70,12 @@ def database(pid: int, memory_gb: float | None) -> duckdb.DuckDBPyConnection:
 
 @cache
 def _temporary_folder(pid: int) -> str:
-    """Create a private folder of this user. DuckDB's default is in the working folder, where SQL could read it."""
+    """Create a private folder for this user. DuckDB's default folder is in the working folder, where SQL could read it."""
     folder = tempfile.mkdtemp(prefix="depthrate-sql-")
     atexit.register(remove_temporary)
     return folder
 
 
 def remove_temporary() -> None:
-    """Remove the temporary files of this process's queries, at its exit."""
+    """Remove the temporary files of this process's queries when it exits."""
     shutil.rmtree(_temporary_folder(os.getpid()), ignore_errors=True)

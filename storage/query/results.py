@@ -1,4 +1,4 @@
-"""Read a store: SQL over its views, pandas and Arrow out. Read-only by construction."""
+"""Read a store with SQL over its views, as pandas or Arrow. Read-only by construction."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ T = TypeVar("T")
 
 
 class Results:
-    """The committed results of a store, as of its opening or last refresh.
+    """The committed results of a store as of its opening or last refresh.
 
-    A compaction meanwhile changes nothing. Trials that were visible and then became permanently unavailable (removed,
-    repaired, deleted) are left out from then on, which is reported in `problems` and as a warning in the log.
+    Later compactions do not change the results. Visible trials that become permanently unavailable (removed, repaired, deleted)
+    are left out from then on, which is reported in `problems` and as a warning in the log.
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class Results:
         """Open a store.
 
         Args:
-            columns: The measured columns. Others in its files are read as well.
-            added: Parameters that tasks gained after their first trials, shown for earlier trials too.
-            snapshot: Snapshot taken by the caller, with all columns of the trials. With it, tags are not read.
+            columns: The measured columns. Other columns in the store's files are read as well.
+            added: Parameters that tasks gained after their first trials. They are shown for earlier trials too.
+            snapshot: Snapshot taken by the caller, with all columns of the trials. If given, tags are not read.
         """
         self.store, self.columns, self._added = store, columns, added or nothing_added
         self._corrupt: set[str] = set()
@@ -91,7 +91,7 @@ class Results:
         return self.snapshot.problems
 
     def refresh(self) -> Self:
-        """Read the commits made since, and return self."""
+        """Read the commits made since the last refresh, and return self."""
         self._reset(take_snapshot(self.store, ignore=self._corrupt, cache=self._cache))
         return self
 
@@ -110,7 +110,7 @@ class Results:
     of = old_method("Results", "of")
 
     def only(self, trial_ids: Iterable[str], sweep: str) -> Self:
-        """Return the same store with only some trials, under the name of a sweep."""
+        """Return the same store with only some trials, as the trials of one sweep."""
         scoped = copy(self)
         scoped._reset(self.snapshot)
         scoped._scope = (sweep, frozenset(trial_ids))
@@ -126,10 +126,9 @@ class Results:
         return remaining
 
     def in_memory(self, trial_ids: Iterable[str], without: Collection[str] = ()) -> Self:
-        """Return the same results with the metrics and curves of these trials in memory, for many queries.
+        """Return the same results with the metrics and curves of these trials in memory, which speeds up repeated queries.
 
-        Queries cannot use the columns in `without`. Trials of other sweeps keep their rows of `trials`, without
-        metrics.
+        Queries cannot use the columns in `without`. Trials of other sweeps remain in `trials`, but have no metrics.
 
         Raises:
             QueryError: The store cannot be read.
@@ -143,7 +142,7 @@ class Results:
             selected = ", ".join(quoted(name) for name in names if name not in without)
             rows = self.sql(f"select {selected} from {table}").to_arrow_table()
             tables[table] = rows.filter(pc.is_in(rows["trial_id"], value_set=wanted))
-        loaded = copy(self)  # after both were read: a compaction meanwhile may have refreshed the snapshot
+        loaded = copy(self)  # after reading both, since a compaction in the meantime may have refreshed the snapshot
         loaded._in_memory = tables
         return loaded
 
@@ -158,11 +157,11 @@ class Results:
     ) -> duckdb.DuckDBPyRelation:
         """Return a DuckDB relation (.df(), .arrow(), .fetchall()) over the views.
 
-        It is computed at once. Files that prove corrupt are left out and reported in `problems`.
+        It is computed immediately. Files that turn out to be corrupt are left out and reported in `problems`.
 
         Args:
-            lazy: Compute the relation while it is read (.fetch_record_batch()), for results that exceed the memory.
-                Without `timeout_s`.
+            lazy: Whether to compute the relation while it is read (.fetch_record_batch()), for results that exceed the memory.
+                `timeout_s` then has no effect.
             memory_gb: DuckDB's memory limit in GB. Default: half of the memory.
             timeout_s: Time limit in seconds. Default: no limit.
 
@@ -182,9 +181,10 @@ class Results:
         memory_gb: float | None = None,
         timeout_s: float | None = None,
     ) -> T:
-        """Return the value of a function of the relation, which it may read in batches (.to_arrow_reader()).
+        """Call a function with the relation, which it may read in batches (.to_arrow_reader()), and return its value.
 
-        If a file proves corrupt or was replaced meanwhile, the function is called again, with the rows from the first on.
+        If a file turns out to be corrupt or was replaced in the meantime, the function is called again and reads from the first
+        row.
 
         Args:
             memory_gb: DuckDB's memory limit in GB. Default: half of the memory.
@@ -220,7 +220,9 @@ class Results:
                     or candidates(error)
                 )
                 raise QueryError(f"{first_line(error).rstrip('.!')}.{hint} Views: {', '.join(VIEWS)}") from None
-            except Exception as error:  # also of the function's library, which reports a failed read in its way
+            except (
+                Exception
+            ) as error:  # or an exception of the function's library, which reports a failed read in its own way
                 failure = error
             if not self._rescan(query):
                 break
@@ -288,7 +290,7 @@ class Results:
     def _pin_snapshot(self, previous: Snapshot) -> None:
         """Hide rows committed since a previous snapshot.
 
-        If some of its rows are gone, warn that the store has changed.
+        If some rows of the previous snapshot are gone, warn that the store has changed.
         """
         before, now = set(row_keys(previous.trials)), set(row_keys(self.snapshot.trials))
         gone, new = before - now, now - before
@@ -301,7 +303,7 @@ class Results:
             )
             self.snapshot.problems.append(Problem(self.store.url, message))
             log.warning("%s: %s", self.store.url, message)
-        if new:  # hidden even then: on a store where trials come and go a query would never read all that it has listed
+        if new:  # hidden even then: if trials come and go, a query would never read all files that it has listed
             self._hide(new)
 
     def _hide(self, rows: Set[tuple[str, str]]) -> None:
@@ -317,7 +319,7 @@ class Results:
             return []
 
     def with_removed(self) -> Self:
-        """Return the same store with the results that `trials rm` removed and that are not purged."""
+        """Return the same store including the results that `trials rm` removed and that are not purged."""
         complete = copy(self)
         removals = self.snapshot.removals.removals
         complete._corrupt = self._corrupt | {
@@ -335,7 +337,9 @@ class Results:
         trials = self._all_trials().read(partial(may_name, query))
         if self._scope is not None:
             trials = with_sweep(trials, pa.array([self._scope[0]] * trials.num_rows, pa.string()))
-        if may_name(query, "tags") and "tags" not in map(str.casefold, trials.column_names):  # the name of a parameter
+        if may_name(query, "tags") and "tags" not in map(
+            str.casefold, trials.column_names
+        ):  # it is the name of a parameter
             tags = read_tags(self.store) if self._has_tags else {}
             ids, tags_type = trials["trial_id"].to_pylist() if tags else [], pa.list_(pa.string())
             # pa.array imports pandas
@@ -348,7 +352,7 @@ class Results:
         return list(self._all_trials().parameters.values())
 
     def constant_parameters(self) -> set[str]:
-        """Return those with the same value in all trials, as far as that is known without reading them."""
+        """Return the parameters with the same value in all trials, as far as that is known without reading the trials."""
         return self._all_trials().constant_parameters
 
     def _all_trials(self) -> TrialsTable:
@@ -368,7 +372,7 @@ class Results:
         kinds = [statement.type for statement in duckdb.extract_statements(query)]
         if kinds not in ([duckdb.StatementType.SELECT], [duckdb.StatementType.EXPLAIN]):
             raise QueryError("the store is read-only. Pass one SELECT statement.")
-        # A new connection, with its own views, per query: one with an unread result refuses the next query.
+        # Each query has a new connection with separate views, since a connection with an unread result refuses the next query.
         connection = database(os.getpid(), memory_gb).cursor() if connection is None else connection
         if is_show_tables(query):
             rows = ", ".join(f"('{name}', '{row}')" for name, row in VIEWS.items())
@@ -379,7 +383,7 @@ class Results:
     def _create_views(
         self, connection: duckdb.DuckDBPyConnection, names: Iterable[str], created: set[str], query: str
     ) -> None:
-        """Create the views a query names and those they depend on: opening the others would cost start-up time."""
+        """Create the views that a query names and the views they depend on. Opening all views would take longer."""
         for name in names:
             if name in created:
                 continue
@@ -406,7 +410,7 @@ class Results:
                 connection.register("attempts", pa.Table.from_pylist(records, ATTEMPTS))
 
     def _create_table_view(self, connection: duckdb.DuckDBPyConnection, name: str) -> None:
-        """Create the view of a table: all rows of most files, and of the others the rows of their visible trials."""
+        """Create the view of a table: all rows of most files, and only the rows of visible trials of the remaining files."""
         sources = self.snapshot.sources
         complete = [index for index, source in enumerate(sources) if source.is_fully_visible]
         rest = [index for index, source in enumerate(sources) if not source.is_fully_visible]
@@ -436,7 +440,7 @@ class Results:
         connection.execute(f"create temp view {name} as {rows}")
 
     def _dataset(self, name: str, sources: list[int]) -> Any:
-        """Return a table's files as an Arrow dataset with a known schema: opening it reads no footer."""
+        """Return a table's files as an Arrow dataset with a known schema, so that opening it reads no footer."""
         schema = pa.schema([*self.columns.schemas[name], *self._custom_columns(name).items()])
         if not any(self.snapshot.sources[index].files.get(name) for index in sources):
             return pa.Table.from_batches([], schema)
@@ -445,9 +449,9 @@ class Results:
         return TableDataset.from_snapshot(self.store, self.snapshot, name, sources, schema)
 
     def _custom_columns(self, name: str) -> dict[str, pa.DataType]:
-        """Return a table's columns beyond the standard ones: columns of the files, then declared columns in no file yet.
+        """Return a table's columns beyond the standard ones: columns of the files, then declared columns that no file has yet.
 
-        A column with two types in two tasks, or without a name of its own in SQL, is left out and reported.
+        A column whose type differs between tasks, or whose name is not unique in SQL, is left out and reported.
         """
         types: dict[str, set[str]] = {}
         for file in self.snapshot.files(name):
@@ -465,7 +469,7 @@ class Results:
             elif column not in standard:
                 custom[column] = CUSTOM_TYPES[min(type_names)]
         custom |= {c: kind for c, kind in self.columns.custom_types(name).items() if c not in types}
-        nameable = {}  # names that are distinct in SQL, as those of all columns written today
+        nameable = {}  # names that are distinct in SQL, as are the names of all columns written today
         for column, kind in custom.items():
             if column and column.casefold() not in names_in_sql:
                 names_in_sql.add(column.casefold())

@@ -1,4 +1,4 @@
-"""A query's rows as CSV, JSON or Parquet for other programs."""
+"""Write a query's rows as CSV, JSON or Parquet for other programs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FOREIGN_TO_TEXT = _FOREIGN_TO_PARQUET | {"blob", "bit", "bignum", "geometry", "
 """DuckDB types that a format does not support. They are replaced by DuckDB's strings."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _FORMULA = re.compile(r"[=+\-@\t\n\uff1d\uff0b\uff0d\uff20]")
-"""Pattern of the start of a formula, also in full width, as East Asian keyboards write it."""
+"""Pattern of the start of a formula, including the full-width characters of East Asian keyboards."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?inf")
 
 
@@ -41,7 +41,7 @@ def write_csv(relation: duckdb.DuckDBPyRelation, stream: IO[str]) -> None:
 
 
 def write_json(relation: duckdb.DuckDBPyRelation, stream: IO[str]) -> None:
-    """Write rows as a JSON list of objects. Numbers that JSON does not support are null."""
+    """Write rows as a JSON list of objects. Numbers that JSON does not support become null."""
     stream.write("[")
     separator = "\n"
     for row in _rows(_without(relation, _FOREIGN_TO_TEXT)):
@@ -105,7 +105,7 @@ def _csv_value(value: Any) -> Any:
 
 
 def _csv_text(text: str) -> str:
-    """Return a str that no spreadsheet takes for a formula and no terminal for a command. A number stays as it is.
+    """Return a string that no spreadsheet takes for a formula and no terminal for a command. Numbers are unchanged.
 
     Following OWASP's advice on CSV injection, an apostrophe precedes the start of a formula. Control characters are
     escaped.

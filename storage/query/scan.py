@@ -1,6 +1,6 @@
 """A table's files as one Arrow dataset for DuckDB: with a known schema, and only the files that a filter can match.
 
-Pages are read through Arrow because it verifies their checksums: a flipped bit is an error, never a number.
+Pages are read through Arrow because it verifies their checksums: a flipped bit causes an error, never a wrong number.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from depthrate.storage.files.reads_at_exit import until_exit
 from depthrate.storage.files.store import Store
 
 FETCH_BELOW = 4_000_000
-"""Size in bytes below which a remote file is fetched in one request, many files in parallel."""
+"""Size in bytes below which a remote file is fetched in one request. Many files are fetched in parallel."""
 FETCH_BYTES = 64_000_000
 """Maximum bytes of fetched files in memory."""
 _FORMAT = ds.ParquetFileFormat(
@@ -36,7 +36,7 @@ class TableDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has n
     store: Store
     snapshot: Snapshot
     sources: Mapping[str, int]
-    """Path -> index of the snapshot's source the file belongs to."""
+    """Path -> index of the snapshot's source that the file belongs to."""
     named: Sequence[DataFile]
 
     @classmethod
@@ -54,10 +54,10 @@ class TableDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has n
     def scanner(
         self, columns: list[str] | None = None, filter: ds.Expression | None = None, **options: Any
     ) -> ds.Scanner:
-        """Return a scan of the files that can hold rows which pass the filter."""
+        """Return a scan of the files that may contain rows that pass the filter."""
         files = self._matching(filter)
         fetched = [file for file in files if self.store.uses_requests and file.size < FETCH_BELOW]
-        # ahead: one row group (10 MB) of one large file, or several small files
+        # reads ahead one row group (10 MB) of one large file, or several small files
         ahead = FETCH_BYTES // max([FETCH_BELOW, *(file.size for file in files)])
         options |= {"cache_metadata": False, "batch_readahead": 1, "fragment_readahead": max(1, ahead)}
 
@@ -95,7 +95,7 @@ class TableDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has n
         yield fragments
 
     def _matching(self, filter: ds.Expression | None) -> Sequence[DataFile]:
-        """Return the files that can hold rows which pass the filter."""
+        """Return the files that may contain rows that pass the filter."""
         if filter is None or len(self.named) < 2 or "trial_id" not in str(filter):
             return self.named
         possible = _possible(self.snapshot.sorted_trial_ids, filter, self.schema)

@@ -1,4 +1,4 @@
-"""Checks of users' SQL before anything is read, for input that DuckDB cannot process."""
+"""Checks of users' SQL, before anything is read, for input that DuckDB cannot process."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check_expression(text: str, columns: Mapping[str, str] | None) -> None:
     require_characters(text)
     query = f"select (\n{text}\n) as value from results"
     try:
-        duckdb.extract_statements(f"select\n{text}\n")  # an error message without the text that the query adds
+        duckdb.extract_statements(f"select\n{text}\n")  # the error message without the text that the query adds
         if not _is_select(query):
             raise QueryError(f"{text!r} is not an SQL expression over results, expected for example a or log(a) + b")
         if columns is not None:

@@ -1,4 +1,4 @@
-"""The view `trials`, read by column: a query of a large store names few of its columns and parameters."""
+"""The view `trials`, read by column, since a query of a large store names few of its columns and parameters."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ KEYS = ("trial_id", "attempt_id", "sweep", "task", "status")
 
 
 class TrialsTable:
-    """The visible trials of some commits, all or some.
+    """All or some of the visible trials of some commits.
 
-    Of a compaction, only the columns that a query names are read, and its parameters as typed columns if it has them.
+    For a compaction, only the columns that a query names are read. Its parameters are read as typed columns if it has them.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class TrialsTable:
 
     @cached_property
     def parameters(self) -> dict[str, str]:
-        """Parameter -> its column: param_<name> if a standard column has its name, or another parameter except for case.
+        """Parameter -> its column: param_<name> if a standard column or, except for case, another parameter has the name.
 
         Reading them raises what `read` raises.
         """
@@ -88,7 +88,7 @@ class TrialsTable:
 
     @cached_property
     def _is_parsed(self) -> bool:
-        """Whether the JSON of all trials is needed: some have no typed parameters."""
+        """Whether the JSON of all trials is needed, because some trials have no typed parameters."""
         return self._of_loose is None or any(part.typed is None for part in self._compacted)
 
     @cached_property
@@ -109,7 +109,7 @@ class TrialsTable:
 
     @cached_property
     def constant_parameters(self) -> set[str]:
-        """Columns of parameters that have the same value in all trials, as far as that is known without reading them."""
+        """Columns of parameters that have the same value in all trials, as far as that is known without reading the trials."""
         parts = [part.typed.constants for part in self._compacted if part.typed is not None]
         if self._of_loose:
             parts.append(TypedParameters.from_columns(self._of_loose).constants)

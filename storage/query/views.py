@@ -1,4 +1,4 @@
-"""The views of a store: the views that a query names, and the SQL of `results` and `live`, which join other tables."""
+"""The views of a store: which views a query names, and the SQL of `results` and `live`, which join other tables."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def is_show_tables(query: str) -> bool:
 
 
 def renamed_hint(error: str, query: str, columns: Iterable[str]) -> str:
-    """Return a hint on the names in this view of columns that DuckDB's error reports as missing or of another type."""
+    """Return a hint with this view's names of columns that DuckDB's error reports as missing or of another type."""
     missing = _missing_column(error).casefold()
     known = {column.casefold(): column for column in columns}
     names = [missing] if missing else sorted(names_in(query) & known.keys()) if _OBJECTS_TO_TEXT.search(error) else []
@@ -63,7 +63,7 @@ def renamed_hint(error: str, query: str, columns: Iterable[str]) -> str:
 
 
 def elsewhere_hint(error: str, of_trials: Iterable[str]) -> str:
-    """Return a hint on the join that adds a column of the trials that DuckDB's error reports as missing."""
+    """Return a hint with the join that adds a column of `trials` that DuckDB's error reports as missing."""
     name = _missing_column(error).casefold()
     if name not in map(str.casefold, of_trials):
         return ""
@@ -104,12 +104,12 @@ def results_view(
 ) -> str:
     """Return the SQL that creates the view.
 
-    It has the metrics at a trial's last step and last layer, on the training split, and what the query may name of the
-    trials' columns and parameters. Curves are included if it may name one.
+    The view has the metrics at a trial's last step and last layer, on the training split, and the columns and parameters of the
+    trials that the query may name. Curves are included if the query may name one.
 
-    A curve without a value at that step has its last logged value: a custom loop may log its steps 0 to n - 1 and
-    measure after n, or measure nothing. For tasks in `complete` that applies only if no row exists at that step. For
-    other tasks the last values of all curves are queried, which takes longer than the rest of a query.
+    If a curve has no value at that step, its last logged value is used: a custom loop may log its steps 0 to n - 1 and measure
+    after n, or measure nothing. For tasks in `complete` this applies only if no row exists at that step. For other tasks the
+    last values of all curves are queried, which takes longer than the rest of a query.
 
     The curves in `always_last` become last_<name> in every store, so that trials of other tasks do not change the
     meaning of a name. A metric with the same name, which a task measures instead of logging it, appears there too. A
@@ -146,7 +146,7 @@ def results_view(
 
 
 def _trials_to_fill(complete: Iterable[str]) -> str:
-    """Return the SQL of the trials whose curves may have no value at the measured step, but an earlier one."""
+    """Return the SQL of the trials whose curves may have no value at the measured step but a value at an earlier step."""
     tasks = ", ".join(f"'{task}'" for task in complete)
     return (
         f"select trial_id from trials where status = 'ok' and not list_contains([{tasks}]::varchar[], coalesce(task, '')) "
@@ -169,9 +169,9 @@ def _named(name: str, prefix: str, taken: Sequence[str]) -> str:
 def may_name(query: str, name: str) -> bool:
     """Return whether a query can refer to this column of `trials` or `results`: by its name, a star, or the whole row.
 
-    Columns to which it cannot refer need not be read, nor the files that only they are in.
+    Columns to which it cannot refer need not be read, nor do files that contain only such columns.
     """
-    is_plain = name.isascii() and '"' not in name  # else SQL may write it in another way
+    is_plain = name.isascii() and '"' not in name  # otherwise SQL may write it in another way
     return not is_plain or name.lower() in query.lower() or _selects_all(query)
 
 

@@ -1,8 +1,8 @@
 """Custom columns, which tasks add to the standard ones: their names, and one permanent type per column and store.
 
 The first writer of a column claims its type in a new file that is never overwritten. If claims have several types, the
-claim that the store received first is valid, for writers, readers, compactions and repairs alike. The commit of a later
-one is refused.
+claim that the store received first is valid for writers, readers, compactions and repairs alike. A commit whose claim came
+later is refused.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.tables.schema import ARROW_TYPE_BY_KIND, TableError
 
 MAX_NAME_LENGTH = 60
-"""Maximum characters of a column's name, which is part of a file's name."""
+"""Maximum number of characters in a column's name, which is part of a file's name."""
 CUSTOM_TYPES = {str(kind): kind for kind in (pa.string(), *ARROW_TYPE_BY_KIND.values())}
 """Types that a custom column can have, by their stored names."""
 SETTLE_S = 0.05
-"""Seconds between a claim and the check for others, longer than the clock resolution of a local store's files."""
+"""Seconds between a claim and the check for other claims, longer than the resolution of a local store's file times."""
 TYPE_WORDS = {"double": "number", "string": "text", "list<item: double>": "list", "list<item: float>": "matrix"}
 """Stored name of a type -> its name in messages and in renamed columns."""
 
@@ -34,7 +34,7 @@ def custom_columns(store: Store, table: str) -> dict[str, str]:
 
 
 def late_claims(store: Store, table: str) -> dict[str, tuple[str, str, str]]:
-    """Return path -> (column, its type, the valid type) of the claims that came after one of another type."""
+    """Return path -> (column, its type, the valid type) of the claims that came after a claim of another type."""
     return {
         path: (column, kind, claims[0][1])
         for column, claims in _claims(store, table).items()
@@ -44,7 +44,7 @@ def late_claims(store: Store, table: str) -> dict[str, tuple[str, str, str]]:
 
 
 def _claims(store: Store, table: str) -> dict[str, list[tuple[str, str]]]:
-    """Return column -> (path, type) of the claims to its type, the valid one first."""
+    """Return column -> (path, type) of the claims to its type, starting with the valid one."""
     claims: dict[str, list[tuple[str, str]]] = {}
     for path in store.list(f"columns/{table}"):
         column, kind = column_of_path(path)
@@ -94,7 +94,7 @@ def quoted(name: str) -> str:
 
 
 def column_name_error(name: object) -> str | None:
-    """Return the reason a name cannot be a column's name in SQL or a file, or None if it can."""
+    """Return the reason why a name cannot be a column's name in SQL or a file, or None if it can."""
     if not isinstance(name, str) or not name.strip():
         return "is empty"
     if not name.isprintable():

@@ -1,4 +1,4 @@
-"""A buffer of features before their commit: a local file that grows by row groups, to keep features out of memory."""
+"""A buffer for features before their commit: a local file that grows by row groups, so that features do not fill the memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FeatureFile:
         self._file = _local_file()
         self._schema: pa.Schema | None = None
         self._waiting: pa.Table | None = None
-        """Rows of a group that may not be complete."""
+        """Rows of a group that may be incomplete."""
         self.num_rows = 0
         self._excluded: set[str] = set()
         """Trials with rows in the file that must not be committed."""
@@ -30,14 +30,14 @@ class FeatureFile:
         """Append rows, ordered by layer.
 
         Raises:
-            TableError: Their vectors have another length or type than those before.
+            TableError: Their vectors differ in length or type from the vectors before.
         """
         if not table.num_rows:
             return
         if self._schema is None:
             self._schema = table.schema
             self._writer = feature_writer(self._file, table.schema)
-        elif not self._writer.is_open:  # a commit with these rows was refused and is repeated
+        elif not self._writer.is_open:  # a commit with these rows was refused and is being repeated
             self._reopen(self._schema)
         if table.schema != self._schema:
             vectors = (schema.field("feature").type for schema in (table.schema, self._schema))
@@ -52,7 +52,7 @@ class FeatureFile:
         self._waiting = rows.slice(start)
 
     def leave_out(self, trial_id: str, num_rows: int) -> None:
-        """Exclude the rows of a trial that failed before it was complete. `num_rows` is the number without it."""
+        """Exclude the rows of a trial that failed before it was complete. `num_rows` then omits these rows."""
         if self.num_rows > num_rows:
             self._excluded.add(trial_id)
             self.num_rows = num_rows

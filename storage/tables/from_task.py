@@ -15,10 +15,10 @@ from depthrate.storage.tables.schema import FEATURES, Columns, TableError
 
 
 def skip_pandas() -> None:
-    """Keep pyarrow from importing pandas with its first array, which takes a third of the time of importing torch.
+    """Prevent pyarrow from importing pandas with its first array, which takes a third of the time of importing torch.
 
-    pyarrow tries once. From then on `pa.array` treats a pandas series as a sequence, until a frame is converted. Call it only
-    in processes that run no user code.
+    pyarrow tries the import once. From then on `pa.array` treats a pandas series as a sequence, until a frame is converted.
+    Call this only in processes that run no user code.
     """
 
     def refuse(name: str, *_: object) -> None:
@@ -36,11 +36,11 @@ def skip_pandas() -> None:
 def task_table(
     name: str, content: Any, columns: Columns, *, trial_id: str, attempt_id: str, curves: pa.Table | None = None
 ) -> pa.Table:
-    """Convert one trial's rows of a table: standard columns first, then custom ones, declared before others.
+    """Convert one trial's rows of a table: standard columns first, then declared custom columns, then other custom columns.
 
     `content` is a list of dicts, a mapping from column to values, a pandas frame or an Arrow table. Missing standard
     and declared columns are filled: split `train`, the last step of the trial's `curves` or 0, layer 0, is_last where
-    the layer is the largest, else null.
+    the layer is the largest, and null for all other columns.
 
     Raises:
         TableError: The table is unknown, or a column has a type that the store does not support.
@@ -122,12 +122,12 @@ def _array(table: str, column: str, values: Any, arrow_type: pa.DataType) -> pa.
 
 
 def _storable(value: Any) -> Any:
-    """Return a value, with halves of surrogate pairs in a str escaped, since no file can hold them."""
+    """Return a value. Halves of surrogate pairs in a str are escaped, since no file can store them."""
     return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
 def _integer(table: str, column: str, value: Any) -> Any:
-    """Return an int, which may be given as 2.0. Other floats are not truncated."""
+    """Return an int, which may be passed as a float such as 2.0. Other floats are not truncated."""
     if isinstance(value, float) and not value.is_integer():
         raise TableError(f"table {table!r}, column {column!r} holds {value!r}, expected an int")
     return value
@@ -142,7 +142,7 @@ def _real(table: str, column: str, value: Any) -> float | None:
 
 
 def _declared_array(table: str, column: str, values: Any, arrow_type: pa.DataType) -> pa.Array:
-    """Convert a column as the user's task declares it. A matrix may be given as rows."""
+    """Convert a column as the user's task declares it. A matrix may be passed as rows."""
     if not pa.types.is_list(arrow_type):
         return _array(table, column, list(values), arrow_type)
     return pa.array([None if row is None else _entries(table, column, row) for row in values], arrow_type)
@@ -163,7 +163,7 @@ def _undeclared_array(table: str, column: str, values: Any) -> pa.Array:
     values = [value.item() if getattr(value, "shape", None) == () else value for value in values]
     not_none = [value for value in values if value is not None]
     if not not_none:
-        return pa.nulls(len(values))  # gets the column's type in the other trials of its file
+        return pa.nulls(len(values))  # the column gets its type from the other trials of the file
     if all(isinstance(value, str) for value in not_none):
         return _array(table, column, values, pa.string())
     if all(hasattr(value, "__len__") and not isinstance(value, str) for value in not_none):

@@ -1,4 +1,4 @@
-"""The trials' parameters, stored as JSON, as typed columns."""
+"""The trials' parameters, which are stored as JSON, as typed columns."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ PARAMETERS_KEY = b"depthrate_parameters"
 """Key of a compacted trials file's schema metadata: `TypedParameters` as JSON."""
 
 AddedParameters = Callable[[str, int], Mapping[str, Any]]
-"""Function (task, version) -> parameter -> its value in earlier trials, of parameters that the task gained later."""
+"""Function (task, version) -> the parameters that the task gained later, with their values in earlier trials."""
 
 
 def nothing_added(task: str, version: int) -> Mapping[str, Any]:
-    """Return no parameters: no task gained any."""
+    """Return no parameters, for tasks that gained none."""
     return {}
 
 
 @dataclass(frozen=True)
 class TypedParameters:
-    """The parameters of some trials, all with the same ones: values that all share, and columns of the others."""
+    """Parameters of trials that all have the same ones: values that all trials share, and columns of the rest."""
 
     constants: dict[str, Any]
     varying: pa.Table
@@ -48,7 +48,7 @@ class TypedParameters:
 
     @staticmethod
     def from_metadata(metadata: Mapping[bytes, bytes] | None, num_rows: int) -> TypedParameters | None:
-        """Return what `with_typed_parameters` stored with a file's trials, or None if it stored nothing."""
+        """Return the parameters that `with_typed_parameters` stored with a file's trials, or None if it stored none."""
         try:
             fields = read_object((metadata or {})[PARAMETERS_KEY])
             varying = read_parquet(base64.b64decode(fields["varying"])) if fields["varying"] else pa.table({})
@@ -65,9 +65,9 @@ class TypedParameters:
 
 
 def with_typed_parameters(trials: pa.Table) -> pa.Table:
-    """Return trials with their parameters in the schema's metadata, to be read without parsing the JSON of each.
+    """Return trials with their parameters in the schema's metadata, so that readers need not parse each trial's JSON.
 
-    Trials of several versions of a task, with different parameters, or with values of several types have none.
+    Trials of several versions of a task, with different parameters, or with values of several types get no typed parameters.
     """
     texts = trials["params"].to_pylist()
     firsts = dict(zip(reversed(trials["attempt_id"].to_pylist()), reversed(texts), strict=True))
@@ -84,7 +84,7 @@ def with_typed_parameters(trials: pa.Table) -> pa.Table:
 
 
 def join_values(parts: Sequence[tuple[int, pa.ChunkedArray | None]]) -> pa.ChunkedArray | None:
-    """Return one parameter's values in several parts, or None if only the JSON of all parts tells their common type.
+    """Join one parameter's values from several parts. Return None if their common type requires the JSON of all parts.
 
     Args:
         parts: For each part its number of trials, and their values unless it lacks the parameter.
@@ -107,14 +107,14 @@ def join_values(parts: Sequence[tuple[int, pa.ChunkedArray | None]]) -> pa.Chunk
 
 
 def completed_texts(trials: pa.Table, added: AddedParameters) -> list[str]:
-    """Return each trial's JSON object with the parameters that its task gained later."""
+    """Return each trial's JSON object, completed by the parameters that its task gained later."""
     texts: list[str] = trials["params"].to_pylist()
     missing: dict[str, str] = {}  # one attempt's trials have the same parameters
     keys = zip(*(trials[name].to_pylist() for name in ("attempt_id", "task", "task_version")), strict=True)
     for index, (attempt_id, task, version) in enumerate(keys):
         if attempt_id not in missing:
             of_task = added(task, version)
-            # quotes inside a str are escaped, so this can only be a key
+            # quotes inside strings are escaped, so this can only be a key
             added_later = {name: value for name, value in of_task.items() if f"{json.dumps(name)}:" not in texts[index]}
             missing[attempt_id] = json.dumps(added_later)[1:-1]
         if missing[attempt_id]:
@@ -132,12 +132,12 @@ def parameter_columns(texts: list[str]) -> dict[str, pa.Array]:
 
 
 def parsed_by_arrow(texts: list[str]) -> dict[str, pa.Array] | None:
-    """Return the columns if Arrow's and Python's readers agree, else None: ten times as fast, and without pandas."""
+    """Return the columns as read by Arrow, ten times as fast and without pandas, or None where Python's reader would differ."""
     if not texts:
         return None
     import pyarrow.json
 
-    # one block, so that a column has one type, and one byte more, so that no object is cut in two
+    # a single block, so that a column has one type, with one extra byte, so that no object is cut in two
     content = "\n".join(texts).encode()
     options = pyarrow.json.ReadOptions(use_threads=False, block_size=len(content) + 1)
     try:
@@ -164,8 +164,8 @@ def parsed_by_arrow(texts: list[str]) -> dict[str, pa.Array] | None:
 def _as_lists_of_numbers(column: pa.ListArray) -> pa.Array:
     """Convert lists that are empty or hold nulls to lists of float64.
 
-    `cast` would import pyarrow.compute, in 40 ms, and reject the output of Arrow's reader for several nulls, since that
-    counts one.
+    `cast` would import pyarrow.compute, which takes 40 ms, and would reject the output of Arrow's reader for several nulls,
+    since the reader counts only one.
     """
     nulls = pa.nulls(column.offsets[-1].as_py(), pa.float64())
     return pa.Array.from_buffers(
@@ -187,7 +187,7 @@ def _parameter_array(values: list[Any]) -> pa.Array:
     if kinds == {int} and all(value is None or -(2**63) <= value < 2**63 for value in values):
         return pa.array(values, pa.int64())
     if kinds and kinds <= {int, float}:
-        # as Arrow's reader does with integers that exceed 64 bits
+        # Arrow's reader does this with integers that exceed 64 bits
         return pa.array([None if value is None else float(value) for value in values], pa.float64())
     if len(kinds) <= 1 and kinds != {list}:
         return pa.array(values, pa.string() if not kinds else None)

@@ -1,7 +1,7 @@
-"""The tables' columns: standard columns, and columns that tasks declare, which the caller passes.
+"""The tables' columns: standard columns, and columns declared by tasks, which the caller passes.
 
-This module names no metric: the caller passes the measured columns as `Columns`. Every file has the standard columns, and the
-columns that its task declares or returned.
+This module does not name any metric: the caller passes the measured columns as `Columns`. Every file has the standard columns
+and the columns that its task declares or returned.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TRIALS = pa.schema(
 OPTIONAL_TRIALS_COLUMNS = frozenset({"code_hash"})
 """Columns of trials that files of older versions lack."""
 STATE_COLUMNS = ("trial_id", "attempt_id", "committed_at", "status", "wall_s", "code_hash")
-"""Columns of trials for planning and watching: for 100,000 trials the parameters alone are 50 MB."""
+"""Columns of trials for planning and monitoring. They omit the parameters, which take 50 MB for 100,000 trials."""
 _KEY = [("trial_id", _TEXT), ("attempt_id", _TEXT), ("step", pa.int64())]
 METRICS = pa.schema([*_KEY, ("split", _TEXT), ("layer", pa.int64()), ("is_last", pa.bool_())])
 """Columns of metrics without the measured ones, which are in `Columns`."""
@@ -57,8 +57,7 @@ FEATURES = pa.schema(
         ("feature", pa.list_(pa.float32())),
     ]
 )
-"""Columns as readers see them. In files, `feature` is a fixed-size list of float or halffloat, of the network's
-width."""
+"""Columns as readers see them. In files, `feature` is a fixed-size list of float or halffloat with the network's width."""
 FITS = pa.schema(
     [
         ("sweep", _TEXT),
@@ -160,21 +159,21 @@ class Columns:
     """The measured columns of a store's tables."""
 
     standard: Kinds = field(default_factory=dict)
-    """Columns of every file, null where a trial has no value."""
+    """Columns of every file. They are null where a trial has no value."""
     own: Kinds = field(default_factory=dict)
-    """Columns that a task declares, only in its files."""
+    """Columns that a task declares. Only its files have them."""
     former: Callable[[], Kinds] = dict
     """Function that returns the former standard columns, which files of earlier versions have without naming them."""
     always_last: Collection[str] = ()
-    """Curves named last_<name> in `results` of every store, since a parameter has the plain name."""
+    """Curves named last_<name> in `results` of every store, because a parameter has the plain name."""
     complete: Collection[str] = ()
-    """Tasks that log a row of all their curves at each step where they measure."""
+    """Tasks that log a row with all their curves at each step at which they measure."""
 
     def __post_init__(self) -> None:
         """Check that no column has two meanings.
 
         Raises:
-            TableError: One has. The message names the column.
+            TableError: A column has two meanings. The message names it.
         """
         for table, columns in self.own.items():
             for name, kind in columns.items():
@@ -201,7 +200,7 @@ class Columns:
     def missing(self, table: str, num_rows: int) -> Mapping[str, pa.Array]:
         """Return column -> nulls for all columns of this task's files."""
         length, nulls = self._missing.get(table, (-1, {}))
-        if length != num_rows:  # most trials have as many rows as the previous one
+        if length != num_rows:  # most trials have the same number of rows as the previous one
             types = {column.name: column.type for column in self.schemas[table]} | self.custom_types(table)
             nulls = {name: pa.nulls(num_rows, kind) for name, kind in types.items()}
             self._missing[table] = num_rows, nulls
@@ -249,7 +248,7 @@ def row_keys(trials: pa.Table) -> Iterator[tuple[str, str]]:
 
 
 def concat_rows(parts: Sequence[pa.Table]) -> pa.Table:
-    """Concatenate tables. A column that only some of them have, as from newer versions, is null in the others.
+    """Concatenate tables. A column that only some of them have, for example from newer versions, is null in the other tables.
 
     Raises:
         pa.ArrowException: A column has two types.
@@ -284,4 +283,4 @@ def as_trials(table: pa.Table, columns: Sequence[str] = TRIALS.names, *, newer: 
     unknown = [field for field in table.schema if field.name not in TRIALS.names] if newer else []
     table = table.select([*columns, *(field.name for field in unknown)]).replace_schema_metadata(None)
     wanted = pa.schema([*empty_trials(columns).schema, *unknown])
-    return table if table.schema.equals(wanted) else table.cast(wanted)  # cast costs an import
+    return table if table.schema.equals(wanted) else table.cast(wanted)  # cast requires an import

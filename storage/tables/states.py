@@ -1,4 +1,4 @@
-"""Values of attempt records: an attempt's state, and the failure kinds that determine the next action."""
+"""Values in attempt records: an attempt's state, and the failure kinds that determine the next action."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class AttemptState(StrEnum):
     """State of an attempt, the `state` of its record."""
 
     RUNNING = "running"
-    """Started, and not ended by its record."""
+    """Started, and its record does not contain an end."""
     DONE = "done"
     """Ended with all trials committed."""
     INTERRUPTED = "interrupted"
@@ -17,7 +17,7 @@ class AttemptState(StrEnum):
     FAILED = "failed"
     """Ended with an error that it recorded."""
     LOST = "lost"
-    """Ended without recording its end, which another process recorded."""
+    """Ended without recording its end. Another process recorded it."""
 
 
 class FailureKind(StrEnum):
@@ -26,7 +26,7 @@ class FailureKind(StrEnum):
     TASK = "task"
     """An exception in the task that may not recur on the same node: a file, a connection or a GPU failed."""
     CODE = "code"
-    """Any other exception in the task: the same code raises it again on the same node."""
+    """Any other exception in the task. The same code would raise it again on the same node."""
     TABLE = "table"
     """The task returned an invalid table."""
     STORE = "store"
@@ -46,8 +46,8 @@ class FailureKind(StrEnum):
     OUT_OF_MEMORY = "out_of_memory"
     """Memory of the node, the job or the GPU ran out."""
     NOT_BEGUN = "not_begun"
-    """The job ended before depthrate started: because of the node or its setup."""
+    """The job ended before depthrate started, because of the node or its setup."""
     FAILED_TO_START_ANYWHERE = "begins_nowhere"
     """Jobs ended before depthrate started, on every node that was tried."""
     NOT_HERE = "not_here"
-    """The node lacked a requirement of the task, for example a compiler, that another node may have."""
+    """The node lacked a requirement of the task that another node may have, for example a compiler."""
