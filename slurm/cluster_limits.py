@@ -14,7 +14,7 @@ from depthrate.slurm.command import SlurmError, parse_fields, run_command
 from depthrate.slurm.profile import Profile
 
 ACCOUNTING_TIMEOUT_S = 10.0
-"""Timeout of sacctmgr in seconds. If the accounting is slower, its limits are learnt from refusals."""
+"""Timeout of sacctmgr in seconds. If the accounting is slower, the limits are learnt from refused submissions."""
 _BETWEEN_FEATURES = re.compile(r"[&|,\[\]()]|\*\d+")
 
 
@@ -34,7 +34,7 @@ class Partition:
     gpu_types: dict[str, int] = field(default_factory=dict)
     """GPU type -> maximum number per node."""
     features: frozenset[str] = frozenset()
-    """Node features that `constraint` may name."""
+    """Node features that the profile's `constraint` may name."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Limits:
         return max(1, min(self.max_array_size - 1, self.max_jobs))
 
     def partition_of(self, profile: Profile) -> Partition:
-        """Return the partition of this profile's jobs, the first of several.
+        """Return the partition of this profile's jobs. If it has several, return the first.
 
         Raises:
             SlurmError: If the partition does not exist, or the profile has none and the cluster has no default.
@@ -87,7 +87,7 @@ class Limits:
 
 
 def _refusal_reason(profile: Profile, partition: Partition, nodes: int) -> str | None:
-    """Describe why a partition would not run a job of this profile, or return None."""
+    """Describe why a partition would refuse a job of this profile, or return None."""
     where = f"partition {partition.name}"
     if not partition.is_up:
         return f"{where} is not up, so jobs would wait until an administrator changes that"
@@ -165,14 +165,14 @@ class JobGroup:
     qos: str | None = None
     """QOS, or None for any."""
     is_shared: bool = False
-    """True if jobs of all users count."""
+    """True if the jobs of all users count toward the limit."""
 
     def __str__(self) -> str:
         names = {"QOS": self.qos, "account": self.account, "partition": self.partition}
         return ", ".join(f"{kind} {name}" for kind, name in names.items() if name) or "the cluster"
 
     def count(self) -> Counter[str]:
-        """Return user -> number of waiting and running jobs.
+        """Return user -> number of waiting and running jobs in this group.
 
         Raises:
             SlurmError: If the controller does not answer.
@@ -194,7 +194,7 @@ class SubmitLimits:
     """QOS of the profile's jobs, or None if unknown."""
 
     def refused_group(self, refusal: str) -> JobGroup:
-        """Return the group whose limit is reached, by sbatch's message, such as `QOSMaxSubmitJobPerUserLimit`."""
+        """Return the group whose limit is reached according to sbatch's message, such as `QOSMaxSubmitJobPerUserLimit`."""
         if "PerAccount" in refusal and self.account:
             return JobGroup(self.account, qos=self.qos, is_shared=True)
         limit = re.search(r"\b(Assoc|QOS)(Grp|Max)", refusal)  # "accounting/QOS policy" also occurs in the message
@@ -205,10 +205,10 @@ class SubmitLimits:
 
 
 def read_submit_limits(profile: Profile, cluster: str) -> SubmitLimits:
-    """Read the submit limits of this profile's jobs from the accounting.
+    """Read the submit limits that apply to this profile's jobs from the accounting.
 
     Returns:
-        The limits, or none if the accounting does not answer or the profile has several accounts or QOS.
+        The limits. There are none if the accounting does not answer or the profile has several accounts or QOS.
     """
     if len(profile.alternatives()) > 1:
         return SubmitLimits()  # each alternative has different limits
@@ -256,7 +256,7 @@ def parse_minutes(text: str) -> float | None:
 
 
 def _count_gpus(gres: str) -> Counter[str]:
-    """Return GPU type, or "" without one -> number, from a node's `gpu[:type]:count(...)[,...]`."""
+    """Return GPU type ("" if none is given) -> number, from a node's `gpu[:type]:count(...)[,...]`."""
     counts: Counter[str] = Counter()
     for name, count in re.findall(r"(?:^|,)gpu(?::([^:,(]+))?:(\d+)", gres):
         counts[name] += int(count)

@@ -23,11 +23,11 @@ _CLUSTER_VARIABLES = frozenset(["SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"])
 
 
 class SlurmError(ValueError):
-    """SLURM is missing, does not answer, or refuses. The message has the command or key, and SLURM's answer."""
+    """SLURM is missing, does not answer, or refuses. The message has the command or key and SLURM's answer."""
 
 
 def command_environment() -> dict[str, str]:
-    """Return this process's environment without variables that would override the cluster file."""
+    """Return this process's environment without the variables that would override the cluster file."""
     return {name: value for name, value in os.environ.items() if not _is_ignored(name)}
 
 

@@ -1,4 +1,4 @@
-"""Queries and requests of a job about itself: its id, restarts, remaining time, state, and its requeue."""
+"""Queries and requests of a job about itself: its id, restarts, remaining time, state and requeue."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def seconds_left() -> float | None:
 
 
 def is_ending() -> bool | None:
-    """Return whether SLURM is ending this job without a requeue, as after scancel, or None if the controller is silent."""
+    """Return whether SLURM is ending this job without a requeue, as after scancel. None: the controller does not answer."""
     state = _record().get("JobState")
     # A preempted job in its grace time is RUNNING.
     return None if state is None else state in ("CANCELLED", "COMPLETING")

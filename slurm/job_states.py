@@ -49,7 +49,7 @@ _WIDTHS = [int(column.partition(":")[2]) for column in _COLUMNS]
 
 
 SETUP_FAILED_CODE = 113
-"""Exit code of a batch script after a failed setup line of the profile. Not used for anything else."""
+"""Exit code of a batch script after a failed setup line of the profile. It has no other use."""
 
 
 @dataclass(frozen=True)
@@ -64,17 +64,17 @@ class JobState:
     exit_code: int | None = None
     """Exit code of an ended job."""
     ended_at: float | None = None
-    """End of the job, in seconds since the epoch."""
+    """Time of the job's end, in seconds since the epoch."""
     name: str = ""
     """Name under which the job was submitted. Empty if unknown (sacct)."""
     signal: int | None = None
     """Signal that ended the job, or None if no signal is known."""
     started_at: float | None = None
-    """Last start of the job, in seconds since the epoch."""
+    """Time of the job's last start, in seconds since the epoch."""
 
     @property
     def phase(self) -> Phase:
-        """Phase: waiting, running or over. An unknown state counts as running, since giving up a live job doubles its work."""
+        """Phase: waiting, running or over. An unknown state counts as running, since giving up a live job repeats its work."""
         return PHASE_BY_STATE.get(self.state, ("running", None))[0]
 
     @property
@@ -100,12 +100,12 @@ def parse_array_id(job_id: str) -> str:
 
 
 def array_job_ids(array_id: str, num_jobs: int) -> list[str]:
-    """Return the ids of the jobs of an array, or of its single job, which is outside arrays."""
+    """Return the ids of the jobs of an array. For a single job, which is not in an array, return its id."""
     return [f"{array_id}_{index}" for index in range(num_jobs)] if num_jobs > 1 else [array_id]
 
 
 def squeue_states(job_ids: Iterable[str]) -> dict[str, JobState]:
-    """Return job -> state of these jobs and the other jobs in their arrays that the controller knows, including ended ones.
+    """Return job -> state of these jobs and of other jobs in their arrays that the controller lists, including ended jobs.
 
     Raises:
         SlurmError: If the controller does not answer.
@@ -115,7 +115,7 @@ def squeue_states(job_ids: Iterable[str]) -> dict[str, JobState]:
     try:
         printed = run_command(["squeue", "--noheader", "--array", "--states=all", wanted, f"--Format={_FORMAT}"])
     except SlurmError as error:
-        if "Invalid job id" in str(error):  # the controller has forgotten all of them
+        if "Invalid job id" in str(error):  # the controller no longer lists any of them
             return {}
         raise
     listed = {}
@@ -199,12 +199,12 @@ def _sacct_rows(*options: str) -> Iterator[tuple[str, JobState]]:
 
 
 def _signal(exit_code: int, number: int) -> int | None:
-    """Return the signal that ended a job, which may be encoded in a shell's exit code, or None."""
+    """Return the signal that ended a job, possibly encoded in a shell's exit code, or None."""
     return number or (exit_code - 128 if 128 < exit_code < 160 else None)
 
 
 def live_job_ids(names: Iterable[str]) -> dict[str, str]:
-    """Return job name -> array id of the jobs with these names, the last one if a name has several.
+    """Return job name -> array id of the jobs with these names. If a name has several jobs, the last one is returned.
 
     Raises:
         SlurmError: If the controller does not answer.

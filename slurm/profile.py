@@ -51,7 +51,7 @@ class Profile:
     """Memory of one GPU in GB, which SLURM does not report."""
     walltime_min: int = 60
     nodes: int = 1
-    """Nodes of a Ray cluster inside one allocation. Other jobs have one node."""
+    """Number of nodes of a Ray cluster inside one allocation. Other jobs have one node."""
     array_parallelism: int | None = None
     max_submitted: int | None = None
     """Limit on the user's waiting and running jobs. None: read from the accounting, or learnt from refusals."""
@@ -61,7 +61,7 @@ class Profile:
     job_min: float = 30.0
     signal_s: int | None = None
     poll_s: float | None = None
-    """Minimum seconds between two polls of the queue. None: 15, and up to twice per minute sooner if an event requires it."""
+    """Minimum seconds between two polls of the queue. None: 15, or less up to twice per minute if an event requires it."""
     grace_s: float = CHECKPOINT_GRACE_S
     folder: str | None = None
     python: str | None = None
@@ -78,12 +78,13 @@ class Profile:
     """File of S3 keys that jobs read when they start. Keys in the environment are then not passed to jobs."""
     setup: tuple[str, ...] = ()
     failed_start_s: int = 20
-    """Minimum duration in seconds of a job that fails, so that a broken node does not fail one job after another."""
+    """Minimum duration in seconds of a job that fails, so that a broken node does not fail one job after another in quick
+    succession."""
     extra: dict[str, str | bool] = field(default_factory=dict)
 
     @property
     def slots(self) -> int:
-        """Packs that run at once in a job: `packs_per_gpu` per GPU if it has GPUs, else one per CPU."""
+        """Number of packs that run at the same time in a job: `packs_per_gpu` per GPU if it has GPUs, otherwise one per CPU."""
         return self.gpus * self.packs_per_gpu or self.cpus
 
     def worker_mem_gb(self, device: str) -> float | None:
@@ -147,7 +148,7 @@ _OWNED = frozenset(
         *("gpus-per-node", "cpus-per-task", "mem", "mem-per-cpu"),
     ]
 )
-"""sbatch options that have a separate key or that the submission sets itself."""
+"""sbatch options that have a separate key in the profile or that the submission sets itself."""
 _WITH_COMMAS = ("partition", "account", "qos", "gres")
 """Keys that take a comma-separated string or a list of strings."""
 _CHOICES = {"container_runtime": ("apptainer", "singularity", "pyxis")}
@@ -165,10 +166,10 @@ def load_profile(path: str | None) -> Profile:
     if path is None:
         return Profile()
     try:
-        # A named pipe may have no writer. A pipe of the shell below /dev/fd has one, and no name.
+        # A named pipe may have no writer. The shell's pipes below /dev/fd have a writer and no name.
         if Path(path).is_fifo() and Path(os.path.realpath(path)).exists():
             raise SlurmError(f"cluster file {path} is a named pipe. {_EXAMPLE_HINT}")
-        with Path(path).open("rb") as file:  # may be an endless device
+        with Path(path).open("rb") as file:  # the file may be an endless device
             text = file.read(MAX_PROFILE_BYTES + 1)
         if len(text) > MAX_PROFILE_BYTES:
             raise SlurmError(f"cluster file {path} has more than {MAX_PROFILE_BYTES >> 10} kB. {_EXAMPLE_HINT}")
@@ -186,7 +187,7 @@ def make_profile(content: dict[str, Any], where: str) -> Profile:
     """Check the keys and values of a cluster file and make a profile.
 
     Raises:
-        SlurmError: If a key or value is not allowed. The message has the key, the value and the allowed ones.
+        SlurmError: If a key or value is not allowed. The message has the key, the value and the allowed values.
     """
     hints = typing.get_type_hints(Profile)
     allowed = [field.name for field in dataclasses.fields(Profile) if field.name != "gpu_type"]
@@ -201,7 +202,7 @@ def make_profile(content: dict[str, Any], where: str) -> Profile:
 
 
 def _normalized(content: dict[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the content to be checked, and the fields set by keys that have several notations."""
+    """Return the content to be checked and the fields set by keys that have several notations."""
     content, fields = dict(content), {}
     for key in _WITH_COMMAS:
         if isinstance(texts := content.get(key), list) and texts and all(isinstance(text, str) for text in texts):
@@ -225,7 +226,7 @@ def _normalized(content: dict[str, Any], where: str) -> tuple[dict[str, Any], di
 
 
 def expiring_keys_message(profile: Profile) -> str:
-    """Return a warning if expiring keys in the environment are passed to the jobs, else ""."""
+    """Return a warning if keys that expire are passed to the jobs in the environment, otherwise ""."""
     name = KEY_VARIABLES[-1]
     if profile.credentials is not None or name not in os.environ:
         return ""

@@ -18,18 +18,18 @@ from depthrate.slurm.job_states import SETUP_FAILED_CODE
 from depthrate.slurm.profile import KEY_VARIABLES, Profile, parse_gpu_gres
 
 DEFAULT_ARRAY_LIMIT = 10_000
-"""Jobs of an array that run at once if the profile sets no limit."""
+"""Number of an array's jobs that run at the same time if the profile sets no limit."""
 MEGABYTES = 1024
 """Megabytes per gigabyte, as SLURM counts memory."""
 REQUEUE_CODE = 114
 """Exit code of depthrate's program in a container, which requests a requeue from the batch script."""
 RESUBMIT_TRIES = 180
-"""Calls of sbatch for a replacement job. A full queue accepts it only when another job of the user ends."""
+"""Number of attempts to submit a replacement job. A full queue accepts it only when another job of the user ends."""
 RESUBMIT_INTERVAL_S = 20
-"""Seconds between these calls."""
+"""Seconds between these attempts."""
 
 _FOLDERS_PER_JOB = (("TMPDIR", "scratch"), ("DEPTHRATE_DATA_CACHE", "data_cache"))
-"""(variable in the batch script, key of the profile) of folders whose path is known only in a job."""
+"""(variable in the batch script, key of the profile) for each folder whose path is known only in a job."""
 
 
 def start_marker(folder: Path, job_id: str, restarts: int) -> Path:
@@ -90,7 +90,7 @@ def sbatch_parameters(
         "teardown": _teardown(profile),
         # depthrate requeues jobs, which SLURM must allow
         "additional_parameters": {"requeue": True, **profile.extra},
-        # srun does not inherit the number of CPUs
+        # srun does not inherit the number of CPUs from sbatch
         "srun_args": [f"--cpus-per-task={profile.cpus}", *_pyxis(profile)],
     }
 
@@ -100,9 +100,9 @@ def _megabytes(gb: float | None) -> str | None:
 
 
 def _setup(profile: Profile) -> list[str]:
-    """Return the setup lines in a trap: the first line that fails ends the job with a message.
+    """Return the setup lines inside a trap, so that the first line that fails ends the job with a message.
 
-    Failures inside a sourced file or a function do not count, only the result of the line.
+    Only the exit status of the line counts, not failures inside a sourced file or a function.
     """
     if not profile.setup:
         return []
@@ -142,7 +142,7 @@ def _environment(profile: Profile) -> list[str]:
 def _exit_trap(profile: Profile, folder: Path, excluded: Sequence[str], elsewhere: int) -> list[str]:
     """Return the exit trap of the batch script: clean up, resubmit elsewhere, write the end marker, delay a failed start."""
     lines = []
-    if profile.scratch is not None:  # not by the name TMPDIR, which is another folder until the script has set it
+    if profile.scratch is not None:  # not through TMPDIR, which names a different folder until the script has set it
         lines.append('[ -z "$scratch_of_job" ] || rm -rf -- "$scratch_of_job"')
     if elsewhere:
         marker = start_marker(Path("$here"), "$SLURM_JOB_ID", 0).name.removesuffix("0") + "${SLURM_RESTART_COUNT:-0}"
@@ -181,7 +181,7 @@ def _teardown(profile: Profile) -> list[str] | None:
         '  state=$(scontrol --oneliner show job "$job")',
         "  case $state in",
         "    *JobState=CANCELLED*|*JobState=COMPLETING*) ;;",
-        '    *) scontrol requeue "$job" && sleep 120 ;;',  # a job that exits before it is requeued counts as completed
+        '    *) scontrol requeue "$job" && sleep 120 ;;',  # a job that exits before its requeue counts as completed
         "  esac",
         "fi",
         "exit $code",
@@ -197,7 +197,7 @@ def _pyxis(profile: Profile) -> list[str]:
 
 
 def python_command(profile: Profile) -> str | None:
-    """Return the command that starts Python in a job or its container. None: the Python of the launch."""
+    """Return the command that starts Python in a job or its container, or None for the launch's Python."""
     if profile.container is None:
         return profile.python
     python = profile.python or "python3"
@@ -236,7 +236,7 @@ def batch_script(
 
 
 def work_file(index: str) -> str:
-    """Return the name of the file with the work of the array's job of this index."""
+    """Return the name of the file with the work of the array's job with this index."""
     return f"work_{index}.pkl"
 
 

@@ -21,21 +21,21 @@ log = logging.getLogger("depthrate")
 SBATCH_TIMEOUT_S = 150.0
 """Timeout of sbatch in seconds. On a full cluster it waits for two minutes before it refuses."""
 CHECK_DELAYS_S = (0.0, 1.0, 3.0, 6.0)
-"""Seconds before each check for the jobs after an unclear answer of sbatch."""
+"""Delays in seconds before each check for the jobs after an unclear answer from sbatch."""
 _REFUSED = re.compile(r"Batch job submission failed|error: (invalid|unrecognized|unable to open)", re.IGNORECASE)
 _NO_ANSWER = re.compile(
     r"timed out|did not answer|unable to contact|connection|zero bytes|transport|unexpected message", re.IGNORECASE
 )
-"""Errors after which sbatch may have accepted the jobs nevertheless."""
+"""Errors of sbatch after which it may nevertheless have accepted the jobs."""
 _FULL = re.compile(r"MaxSubmit|SubmitJob|job submit limit|MaxJobCount|unable to accept job", re.IGNORECASE)
 
 
 class SubmitLimitError(SlurmError):
-    """The cluster accepts no more jobs of this user, or fewer at once."""
+    """The cluster accepts no more jobs from this user, or fewer jobs per submission."""
 
 
 class UnclearSubmissionError(SlurmError):
-    """sbatch gave no clear answer, and the controller does not report whether it has the jobs."""
+    """sbatch gave no clear answer, and the controller does not report whether it accepted the jobs."""
 
 
 def submit_array(
@@ -75,7 +75,7 @@ def submit_array(
             raise
         except SlurmError as error:
             refusals.append(error)
-    # A submit limit may pass with time, so it is the most useful of several refusals.
+    # A submit limit may lift with time, so it is the most useful of several refusals.
     raise next((error for error in refusals if isinstance(error, SubmitLimitError)), refusals[-1])
 
 
@@ -90,7 +90,7 @@ def find_submitted(name: str, num_jobs: int) -> list[str]:
 
 
 def _send(script: Path, name: str, withheld: Sequence[str]) -> str:
-    """Call sbatch and return the id of the job or array, from its output or else from the controller.
+    """Call sbatch and return the id of the job or array, from its output or, failing that, from the controller.
 
     Args:
         hidden_variables: Variables of this process's environment that sbatch, which exports the environment, does not receive.
@@ -141,5 +141,5 @@ def exclude_nodes(array_ids: Iterable[str], nodes: Sequence[str]) -> None:
     for array_id in array_ids:
         try:
             run_command(["scontrol", "update", f"JobId={array_id}", f"ExcNodeList={','.join(nodes)}"])
-        except SlurmError as error:  # also raised if only some jobs of the array still wait
+        except SlurmError as error:  # also raised if only some of the array's jobs are still waiting
             log.info("running jobs of array %s stay on their nodes: %s", array_id, error)

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 ATLAS_FILE = Path(__file__).parent / "papers" / "atlas.toml"
 PREFIX = "atlas/"
-"""Prefix of a figure's key that makes it the name of a sweep."""
+"""Prefix that turns a figure's key into the name of a sweep."""
 
 Verdict = Literal[
     "agrees",
@@ -27,12 +27,12 @@ Outcome = Literal["holds", "fails", "open"]
 
 @dataclass(frozen=True)
 class Check:
-    """A statement of the paper that the numbers of the run decide."""
+    """A statement of the paper that the run's numbers confirm or refute."""
 
     claim: str
-    """Statement, with its place in the paper."""
+    """The statement and its place in the paper."""
     slope: str = ""
-    """Metric whose fitted exponent over depth decides."""
+    """Metric whose fitted exponent over depth decides the statement."""
     layer: int | None = None
     """Layer of the metric, as in a sweep's `fit`: -2 is the one before the last. Default: the last."""
     expect: Literal["falls", "does not fall", "flat", ""] = ""
@@ -45,7 +45,7 @@ class Check:
     """Largest value that satisfies the statement."""
 
     def outcome(self, value: float | None, interval: tuple[float | None, float | None] = (None, None)) -> Outcome:
-        """Return whether a number decides for the statement or against it.
+        """Return whether a number confirms or refutes the statement.
 
         Args:
             value: The exponent (positive if the metric falls) or the result of the query. None: not measured.
@@ -94,26 +94,26 @@ class AtlasFigure:
     why: str
     """Reason for the verdict, or the requirements of a figure that was not run."""
     printed: str = ""
-    """Numbers printed by the authors, with their place. Empty if unknown."""
+    """Numbers printed by the authors, with their place in the paper. Empty if unknown."""
     sweep: str = ""
-    """Shipped sweep at the paper's size. Empty if missing."""
+    """Shipped sweep at the paper's size. Empty if there is none."""
     run: str = ""
-    """Shipped sweep that was run. Empty if not run."""
+    """Shipped sweep that was run. Empty if none was run."""
     size: str = ""
     """Difference between the run and the paper's size."""
     pictures: tuple[str, ...] = ()
-    """Names of the atlas's pictures: prefixes of files of `report --figures`, without their numbers."""
+    """Names of the atlas's pictures: names of the files from `report --figures`, without their numbers."""
     query: str = ""
     """SQL over the sweep's results, shown next to the fits."""
     theorem: bool = False
-    """Whether the paper has a theorem and no figure."""
+    """Whether the paper states this as a theorem without a figure."""
     scope: Check | None = None
     """Condition for comparing the run with the print."""
     checks: tuple[Check, ...] = ()
     """Statements that decide the verdict."""
 
     def judge(self, outcomes: Sequence[Outcome], in_scope: Outcome = "holds") -> Verdict:
-        """Return the verdict by the rule of the gallery's first page, from the outcomes of the checks."""
+        """Derive the verdict from the outcomes of the checks, by the rule on the gallery's first page."""
         if not self.run:
             return "not run"
         if in_scope != "holds":
@@ -145,5 +145,5 @@ def _figure(pictures: Sequence[str] = (), checks: Sequence[Any] = (), scope: Any
 
 
 def sweep_of_figure(key: str) -> str:
-    """Return the shipped sweep of a figure: the one that was run, else the paper's size, else an empty string."""
+    """Return the shipped sweep of a figure: the one that was run, or the one at the paper's size, or an empty string."""
     return next((figure.run or figure.sweep for figure in atlas_figures() if figure.key == key), "")

@@ -49,7 +49,7 @@ def check_count(count: int, most: int) -> None:
     """Check that a sweep has at most `most` trials.
 
     Raises:
-        SweepError: It has more. The message says how to allow them.
+        SweepError: It has more. The message states how to allow more.
     """
     if count > most:
         raise SweepError(

@@ -51,7 +51,7 @@ def expand(sweep: SweepSpec, task: Task | None = None) -> Trials:
 
 
 def _mistakes(sweep: SweepSpec, task: Task) -> Iterator[str]:
-    """Yield a message per unknown name and wrong value that can be checked independently."""
+    """Yield a message for each unknown name and each wrong value that can be checked independently."""
     places = {"params": sweep.params, "derive": sweep.derive, "grid": sweep.grid, "zip": sweep.zip}
     for where, part in places.items():
         for name, value in part.items():
@@ -68,7 +68,7 @@ class TrialBuilder:
     """Builds trials from combinations: adds defaults and derived parameters, and applies the task's checks."""
 
     def __init__(self, sweep: SweepSpec, task: Task):
-        """Check everything that the trials share.
+        """Check everything that is common to all trials.
 
         Raises:
             SweepError, ParameterError, ExpressionError: A name is unknown, or a derived parameter is invalid.
@@ -109,8 +109,8 @@ class TrialBuilder:
     def add_seeds(self, combination: Combination, trials: Trials) -> None:
         """Add the trials of a combination, one per seed.
 
-        If nothing depends on the seed, only the trials of the first and the last seed are built and checked. The last one
-        must have the id that its template gives.
+        If nothing depends on the seed, only the trials of the first and the last seed are built and checked. The id of the last
+        one must equal the id from its template.
 
         Raises:
             SweepError, ParameterError, ExpressionError: The parameters are invalid.
@@ -164,7 +164,7 @@ class _Formula:
 
 
 def _derived_parameters(sweep: SweepSpec, task: Task) -> dict[str, Expression]:
-    """Parse the entries of `derive:`, each after the entries that it uses."""
+    """Parse the entries of `derive:`, ordered so that each follows the entries that it uses."""
     derived = {}
     for name, value in sweep.derive.items():
         if isinstance(value, bool) or not isinstance(value, str | int | float):
@@ -296,7 +296,7 @@ def _range(name: str, values: Mapping[str, Any], where: str, most: int) -> Seque
             point = math.exp(math.log(first) + (math.log(last) - math.log(first)) * share)
         else:
             point = first + (last - first) * share
-        points.append(float(f"{point:.12g}"))  # the last bits differ between machines, and identities must not
+        points.append(float(f"{point:.12g}"))  # the last bits differ between machines, but identities must not
     return points
 
 
@@ -306,7 +306,7 @@ def _check_length(length: int, axis: str, most: int) -> None:
 
 
 def seed_values(seeds: Any, where: str, task: Task, most: int) -> list[int | None]:
-    """Return the seeds for a count, a list or None (the task's default).
+    """Return the seeds specified by a count, a list or None (the task's default).
 
     Raises:
         SweepError: The value is something else, or the task has no seed.
@@ -341,7 +341,7 @@ def check_names(names: Iterable[str], where: str, task: Task) -> None:
 
 
 def _refuse_twice_in(sweep: SweepSpec, places: Mapping[str, Collection[str]]) -> None:
-    """Check that no parameter is set in two of these places, or in one of them and for the whole sweep."""
+    """Check that no parameter is set in two of these places, or in one of them and also for the whole sweep."""
     refuse_twice({"in derive": sweep.derive, **places, "by seeds": () if sweep.seeds is None else ("seed",)})
 
 

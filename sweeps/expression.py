@@ -1,4 +1,4 @@
-"""Evaluate the arithmetic of `derive:` from its syntax tree: numbers, names and operators, without calls."""
+"""Evaluate the arithmetic of `derive:` from its syntax tree. It may contain numbers, names and operators, but no calls."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Expression:
         """Parse an expression.
 
         Raises:
-            ExpressionError: The expression is not arithmetic. The message shows the refused part.
+            ExpressionError: The expression is not arithmetic. The message shows the invalid part.
         """
         self.text = str(text)
         if len(self.text) > _MAX_LENGTH:
@@ -99,7 +99,7 @@ class Expression:
 
     def _power(self, base: Any, exponent: Any, values: Mapping[str, Any]) -> Any:
         if abs(base) > 1 and abs(exponent) * math.log2(abs(base)) > _MAX_BITS:
-            raise OverflowError  # an int has no limit, so 9**9**9 would never end
+            raise OverflowError  # an int has no size limit, so 9**9**9 would never finish
         result = base**exponent
         if isinstance(result, complex):
             raise ExpressionError(f"{self.text!r} has no real value {self._where(values)}")

@@ -1,4 +1,4 @@
-"""Build the JSON schema of sweep files, for editors, from typed sections and the parameters of tasks."""
+"""Build the JSON schema of sweep files, which editors use, from the typed sections and the parameters of tasks."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def sweep_schema(tasks: Mapping[str, Task]) -> Schema:
         "allOf": rules,
         "$defs": parts | definitions,
     }
-    return json.loads(json.dumps(schema))  # lists where Python has tuples
+    return json.loads(json.dumps(schema))  # JSON has lists where Python has tuples
 
 
 def _custom_parts(task: Task, of_host: Schema) -> tuple[dict[str, Schema], list[Schema]]:
@@ -73,14 +73,14 @@ def _custom_parts(task: Task, of_host: Schema) -> tuple[dict[str, Schema], list[
         {
             name: {"$ref": f"#/$defs/{host}.params/properties/{name}"} if name in of_host else _value(parameter)
             for name, parameter in network.items()
-            if name not in TEXT_PARAMETERS  # an argument of the network may have these names
+            if name not in TEXT_PARAMETERS  # arguments of the network may have these names
         },
     )
     return definitions, [_rule(host, f"{host} network", REFERENCES[:1]), _rule(host, host, REFERENCES[1:])]
 
 
 def _describe(schema: Schema, part: type[SpecSection]) -> None:
-    """Add the docstring of each field as its description. For an optional section, describe the section."""
+    """Add each field's docstring as its description. The description of an optional section is the section's docstring."""
     for value in schema["properties"].values():
         inner = [kind for kind in value.get("anyOf", ()) if "$ref" in kind]
         if inner:
@@ -119,7 +119,7 @@ def _has(key: str, value: Schema) -> Schema:
 
 
 def _rule(task: str, parameters: str, custom: Collection[str] | None) -> Schema:
-    """Build the rule for sweeps of a task with exactly these custom references. None: the task takes no references.
+    """Build the rule for sweeps of a task with exactly these custom references. `custom` is None for tasks without references.
 
     Sweeps with custom references have parameters outside the schema: the arguments of their callables.
     """
@@ -145,7 +145,7 @@ def _rule(task: str, parameters: str, custom: Collection[str] | None) -> Schema:
 
 
 def _parameters(name: str, values: Mapping[str, Schema]) -> dict[str, Schema]:
-    """Define parameters as fixed values and as axes, once each. A sweep file has them in seven places."""
+    """Define each parameter once as a fixed value and once as an axis, since a sweep file has parameters in seven places."""
     axes = {key: {"items": {"$ref": f"#/$defs/{name}.params/properties/{key}"}} for key in values}
     return {f"{name}.params": {"properties": dict(values)}, f"{name}.axes": {"properties": axes}}
 

@@ -29,7 +29,7 @@ from depthrate.tasks.supervised.references import (
 )
 
 MAX_SWEEP_FILE_BYTES = 2**26
-"""Maximum size of a sweep file. A million trials written out are smaller."""
+"""Maximum size of a sweep file. A sweep file that lists a million trials is smaller."""
 SHIPPED = Path(__file__).parent
 _ORDER = "in the paper, Figure 2 is over epochs and Figure 5 over lambda"
 RENAMED = {
@@ -43,7 +43,7 @@ RENAMED = {
 _OF_TRIALS = ("params", "grid", "zip", "grids", "include", "exclude")
 """Keys that assign values to parameters."""
 _BY_PARAMETER = ("params", "grid", "zip", "derive")
-"""Keys of a file with a base that override the base per parameter."""
+"""Keys that, in a file with a base, override the base per parameter."""
 
 
 class SweepRenamedWarning(UserWarning):
@@ -51,12 +51,12 @@ class SweepRenamedWarning(UserWarning):
 
 
 def parse_yaml(text: str) -> Any:
-    """Read YAML the way sweep files are read.
+    """Parse YAML with the rules of sweep files.
 
     Raises:
         SweepError: The file is not YAML, a key is repeated, or its aliases expand to too many values.
     """
-    from depthrate.sweeps.yaml_file import read_yaml  # half of the import time, and most commands read no YAML
+    from depthrate.sweeps.yaml_file import read_yaml  # takes half of the import time, and most commands read no YAML
 
     return read_yaml(text)
 
@@ -99,7 +99,7 @@ def find_sweep_file(sweep_ref: str) -> Path:
 
 
 def sweeps_in_folder(folder_ref: str) -> list[str]:
-    """List the sweeps in a user's folder or in a folder of shipped sweeps, as names for `load_sweep`."""
+    """List the names, as for `load_sweep`, of the sweeps in a user's folder or in a folder of shipped sweeps."""
     if not folder_ref:
         return []
     if (folder := Path(folder_ref)).is_dir():
@@ -132,8 +132,8 @@ def load_sweep(sweep_ref: str, overrides: Mapping[str, Any] | None = None) -> Sw
 def _upon_base(content: Any, path: Path, above: tuple[Path, ...] = ()) -> Any:
     """Merge the content of a file with its base.
 
-    A parameter in the file replaces every entry of that parameter in the base. Any other key in the file replaces the
-    base's key, and None removes it. Paths in the base are relative to the base.
+    A parameter in the file replaces every entry for that parameter in the base. Any other key in the file replaces the base's
+    key, and a value of None removes it. Paths in the base are relative to the base.
 
     Raises:
         SweepError: The base is not a sweep, or it depends on the file itself.
@@ -202,7 +202,7 @@ def sweep_of_spec(content: Any, folder: Path | None = None) -> SweepSpec:
     """Build a sweep from the mapping in a sweep file. Task files are relative to `folder`.
 
     Raises:
-        SweepError: A key is unknown or has the wrong form.
+        SweepError: A key is unknown or has an invalid value.
     """
     if not isinstance(content, Mapping):
         raise SweepError(f"the sweep is {kind_of(content)}, expected a mapping with the keys {', '.join(KEYS)}")

@@ -1,4 +1,4 @@
-"""Apply `--set key=value` to a sweep: replace a parameter, or make it an axis, and name the changed sweep."""
+"""Apply `--set key=value` to a sweep: replace a parameter or turn it into an axis, and rename the changed sweep."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MAX_VARIANT_LENGTH = 40
 
 
 def override(content: Any, overrides: Mapping[str, Any]) -> Any:
-    """Apply --set: a list becomes an axis of the grid, any other value a fixed parameter. Entries in the file are replaced.
+    """Apply --set: a list becomes an axis of the grid, and any other value a fixed parameter. Entries in the file are replaced.
 
-    Changed trials make another sweep, whose name gets a suffix unless --set names it.
+    A sweep with different trials is a different sweep: its name gets a suffix unless --set names it.
     """
     if not overrides or not isinstance(content, Mapping):
         return content
@@ -47,7 +47,7 @@ def override(content: Any, overrides: Mapping[str, Any]) -> Any:
 
 
 def _variant(changes: Mapping[str, Any]) -> str:
-    """Return the suffix of a sweep's name for parameters that were set, as in `.steps-60`."""
+    """Return the suffix of a sweep's name for the parameters that were set, such as `.steps-60`."""
     changes = {name: value for name, value in changes.items() if not name.startswith("search.")}
     texts = [f"{name}-{canonical_json(value)}" for name, value in changes.items()]
     added = "".join("." + re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-") for text in texts)

@@ -16,11 +16,11 @@ from depthrate.tasks.parameters import Parameter
 MAX_TRIALS_IN_UNKNOWN_MEMORY = 128
 """Maximum number of trials per pack if a worker's memory is unknown."""
 MEMORY_TOLERANCE = 1.25
-"""Tolerated excess of predicted over available memory. Predictions are accurate to 25 %."""
+"""Tolerated ratio of predicted to available memory. Predictions are accurate to 25 %."""
 
 
 class MemoryLimitError(ValueError):
-    """A trial needs more memory than a worker has, even alone."""
+    """A trial needs more memory than a worker has, even if it runs alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ def pack_trials(
 ) -> list[Pack]:
     """Group trials into packs, longest first.
 
-    Packs of a fused task hold one shape and have equal sizes, at most the size that the task advises, small enough that
-    every worker has one and that a pack fits into `memory_bytes` (but at least one trial, see `check_memory`). Packs of
-    a task that runs trials in turn are small enough that every worker has several.
+    Packs of a fused task hold trials of one shape and have equal sizes. A pack has at most the size that the task advises, and
+    is small enough that every worker gets one and that it fits into `memory_bytes` (but has at least one trial, see
+    `check_memory`). Packs of a task that runs trials in turn are small enough that every worker gets several.
     """
     trials = list(trials)
     if not trials:
@@ -63,7 +63,7 @@ def pack_trials(
     groups = _by_shape(trials, task) if task.fused else [[[trial] for trial in trials]]
     num_chains = sum(map(len, groups))
     for group in groups:
-        # every worker should have a pack, and packs whose trials run in turn can be smaller at no cost
+        # every worker should get a pack, and packs whose trials run in turn can be smaller at no cost
         share = math.ceil(num_chains / (workers if task.fused else 4 * workers))
         deepest = largest(group, task)
         most = min(task.max_pack_size(deepest.params, device), share)
@@ -90,7 +90,7 @@ def _most_that_fit(most: int, task: Task, trial: Trial, device: str, memory_byte
 
 
 def why_alone(packs: Sequence[Pack], task: Task, *, device: str, workers: int) -> str | None:
-    """Explain why packs of a fused task hold a single trial. None if none do, or if trials always train alone."""
+    """Explain why packs of a fused task hold a single trial. Return None if no pack does, or if trials always train alone."""
     alone = [pack for pack in packs if len(pack.trials) == 1]
     if not task.fused or len(packs) < 2 or not alone or task.max_pack_size(alone[0].trials[0].params, device) == 1:
         return None
@@ -115,7 +115,7 @@ def one_of_each_shape(packs: Iterable[Pack], task: Task) -> list[Pack]:
 
 
 def chains(trials: Sequence[Trial], task: Task) -> list[list[Trial]]:
-    """Split the trials of a pack into chains, in order. Without chains, every trial is its own."""
+    """Split the trials of a pack into chains, in order. If the task has no chains, every trial is a separate chain."""
     along = task.chain_parameter(trials[0].params) if task.fused and trials else None
     if along is None:
         return [[trial] for trial in trials]
@@ -133,14 +133,14 @@ def largest(group: Sequence[list[Trial]], task: Task) -> Trial:
 
 
 def estimated_wall_s(pack: Pack, task: Task, engine: Engine = Engine.EAGER) -> float:
-    """Estimate the seconds of a pack on one core. Without an estimate of the task: its number of trials."""
-    if not pack.trials:  # a peer launch committed all of its trials
+    """Estimate the seconds of a pack on one core. If the task gives no estimate, return the pack's number of trials."""
+    if not pack.trials:  # a peer launch has committed all of its trials
         return 0.0
     if not task.fused:
         estimates = [task.estimate_s(trial.params, engine) for trial in pack.trials]
         return sum(1.0 if seconds is None else seconds for seconds in estimates)
     group = chains(pack.trials, task)
-    seconds = task.estimate_s(largest(group, task).params, engine)  # one shape, one estimate
+    seconds = task.estimate_s(largest(group, task).params, engine)  # trials of one shape have the same estimate
     return float(len(pack.trials)) if seconds is None else seconds * len(group)
 
 
@@ -158,19 +158,19 @@ def _by_shape(trials: list[Trial], task: Task) -> list[list[list[Trial]]]:
 
 
 def predicted_bytes(pack: Pack, task: Task, device: str) -> float | None:
-    """Predict the peak memory of a pack in bytes, or None without a prediction."""
+    """Predict the peak memory of a pack in bytes. Return None if the task makes no prediction."""
     together = len(chains(pack.trials, task)) if task.fused else 1
     predictions = [task.memory_bytes(trial.params, together, device) for trial in _deciding_trials(pack, task)]
     return max((number for number in predictions if number is not None), default=None)
 
 
 def _deciding_trials(pack: Pack, task: Task) -> Sequence[Trial]:
-    """Return the trials that decide a pack's prediction: the largest one if fused, else all."""
+    """Return the trials that determine a pack's prediction: the largest one if the task is fused, and otherwise all."""
     return [largest(chains(pack.trials, task), task)] if task.fused and pack.trials else pack.trials
 
 
 def check_memory(packs: Sequence[Pack], task: Task, device: str, memory_bytes: float | None) -> None:
-    """Refuse trials that exceed `memory_bytes` of a worker even alone.
+    """Refuse trials that exceed a worker's `memory_bytes` even if they run alone.
 
     Raises:
         MemoryLimitError: The message has the prediction, the limit, and parameter values that fit.

@@ -1,4 +1,4 @@
-"""Read and write typed sections of a sweep file, with messages for invalid ones."""
+"""Read and write typed sections of a sweep file, with error messages for invalid sections."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from depthrate.tasks.parameters import format_value, nearest
 
 
 class SpecSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A mapping in a sweep file with typed fields. Editors show the docstring of a field."""
+    """A mapping with typed fields in a sweep file. Editors show the docstring of a field."""
 
     ALWAYS: ClassVar[tuple[str, ...]] = ()
-    """Keys that a spec contains even at their defaults. Spec hashes depend on this."""
+    """Keys that a spec contains even if their values are the defaults. Spec hashes depend on this."""
     ALLOWED: ClassVar[Mapping[str, str]] = {}
-    """Allowed values per key, for types that do not describe them well."""
+    """Descriptions of the allowed values of keys whose types do not describe them well."""
 
     @classmethod
     def read(cls, content: Any, place: str, prefix: str = "") -> Self:
@@ -46,7 +46,7 @@ class SpecSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return structs.replace(self, **changes)
 
     def spec(self) -> dict[str, Any]:
-        """Return the mapping as in a sweep file: keys that differ from their defaults, and `ALWAYS`."""
+        """Return the mapping as in a sweep file: the keys that differ from their defaults, and those in `ALWAYS`."""
         return {
             field.name: _plain(value)
             for field in fields(type(self))
@@ -71,9 +71,9 @@ def _plain(value: Any) -> Any:
 
 
 def _refuse(part: type[SpecSection], content: Any, place: str, prefix: str) -> None:
-    """Raise an error for the first invalid key or value, and return if all are valid.
+    """Raise an error for the first invalid key or value, or return if all are valid.
 
-    msgspec reports the expected type. The error raised here names the value and the allowed values.
+    msgspec reports only the expected type. The error raised here names the value and the allowed values.
     """
     names, describe = part.__struct_fields__, format_value if place.startswith("search") else kind_of
     if not isinstance(content, Mapping):

@@ -15,7 +15,7 @@ from depthrate.sweeps.spec import Search
 from depthrate.tasks.parameters import Parameter, ParameterSchema, format_value
 
 _MAX_POINTS = 10**15
-"""Maximum number of points of a range with a step. More cannot be distinguished as floats."""
+"""Maximum number of points of a range with a step. With more points, floats cannot distinguish them."""
 _GIVE_VALUES = "expected a list of values, or low and high"
 
 
@@ -44,7 +44,7 @@ class Dimension:
 
     name: str
     values: tuple[Any, ...] | None = None
-    """Values to choose from. None: a range from `low` to `high`, both included."""
+    """Values to choose from. None: a range from `low` to `high`, inclusive."""
     low: float = 0.0
     high: float = 0.0
     is_log: bool = False
@@ -54,12 +54,12 @@ class Dimension:
     """Condition: other parameter -> values with which this one is searched."""
 
     def is_active(self, params: Mapping[str, Any], schema: ParameterSchema) -> bool:
-        """Return whether the parameter is searched with these values of the others."""
+        """Return whether the parameter is searched if the other parameters have these values."""
         return all(params.get(name, schema[name].default) in values for name, values in self.when.items())
 
     @property
     def num_points(self) -> float | None:
-        """Number of values, None if continuous, or infinity if a float cannot hold it."""
+        """Number of values, None if continuous, or infinity if the number exceeds the range of a float."""
         if self.values is not None:
             return len(self.values)
         if self.is_int and not self.is_log:
@@ -81,7 +81,7 @@ class Dimension:
 
 
 def dimensions_of(search: Search, schema: ParameterSchema) -> list[Dimension]:
-    """Return the searched parameters, checked against the task's schema. Conditions refer to earlier ones.
+    """Return the searched parameters, checked against the task's schema. Conditions refer to earlier parameters.
 
     Raises:
         SweepError, ParameterError: A range is empty, has the wrong type, or exceeds the limits of the parameter.

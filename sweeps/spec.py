@@ -29,8 +29,8 @@ Direction = Literal["minimize", "maximize"]
 if TYPE_CHECKING:
     Texts = tuple[str, ...]
     Directions = tuple[Direction, ...]
-else:  # one value needs no brackets and is stored as a tuple
-    # No limits on lengths or letters: msgspec 0.22 crashes the process when it frees a type that has both.
+else:  # a single value needs no brackets and is stored as a tuple
+    # No limits on length or characters: msgspec 0.22 crashes the process when it frees a type with both limits.
     Texts = str | tuple[str, ...]
     Directions = Direction | tuple[Direction, ...]
 
@@ -137,7 +137,7 @@ class Search(SpecSection, frozen=True):
         _check_most("search.batch", self.batch, MAX_TRIALS)
 
     def definition(self) -> dict[str, Any]:
-        """Return the keys that decide the proposals. More trials continue the same study."""
+        """Return the keys that determine the proposals. Raising the number of trials continues the same study."""
         return {key: value for key, value in self.spec().items() if key not in ("trials", "measure")}
 
 
@@ -189,7 +189,7 @@ class FitRequest(SpecSection, frozen=True):
 
     @property
     def options(self) -> list[str]:
-        """Describe the options that differ from the defaults, to distinguish fits of one metric."""
+        """Describe the options that differ from the defaults, to distinguish fits of the same metric."""
         active = {
             f"where {self.where}": bool(self.where),
             f"weights {self.weights}": self.weights != "equal",
@@ -311,7 +311,7 @@ class SweepSpec(SpecSection, frozen=True):
 
     @property
     def loaded_task(self) -> str:
-        """Name of the task as workers load it, with the custom network and data of the sweep.
+        """Name with which workers load the task, including the sweep's custom network and data.
 
         Raises:
             TaskError: The sweep names several networks or data sets.
@@ -338,7 +338,7 @@ class SweepSpec(SpecSection, frozen=True):
         return hashlib.sha256(canonical_json(self.spec()).encode()).hexdigest()[:16]
 
     def load_task(self, files: Mapping[str, bytes] | None = None) -> Task:
-        """Load the task, from `files` (path -> content of its code) if given, else from disk."""
+        """Load the task, from `files` (path -> content of its code) if they are given and otherwise from disk."""
         return load_task(self.loaded_task, files=files)
 
 
@@ -359,7 +359,7 @@ def figure_request(content: Mapping[str, Any]) -> FigureRequest:
     """Read an entry of `figures:`. None means the default.
 
     Raises:
-        SweepError: The kind is unknown, a required key is missing, or a key has the wrong form.
+        SweepError: The kind is unknown, a required key is missing, or a key has an invalid value.
     """
     kind, prefix = content.get("kind"), f"figures entry {format_value(dict(content))}: "
     if not isinstance(kind, str) or kind not in FIGURE_KEYS:
@@ -417,7 +417,7 @@ def check_figures(sweep: SweepSpec, task: Task) -> None:
                 raise SweepError(str(error)) from None
         kind = {"spectrum": "vector", "matrix": "matrix"}.get(request.kind)
         columns = [measured.name for measured in task.measurable if kind is None or measured.kind == kind]
-        # tasks without declared metrics may return any, and other texts are SQL expressions
+        # tasks without declared metrics may return any metric, and other strings are SQL expressions
         if task.measurable and request.metric.isidentifier():
             _check_measured(request.metric, columns, kind or "metric", "figures")
             _check_asked(sweep, task, request.metric, "figures")
@@ -430,7 +430,7 @@ def _check_measured(name: str, columns: list[str], kind: str, place: str) -> Non
 
 
 def _check_asked(sweep: SweepSpec, task: Task, name: str, place: str) -> None:
-    """Refuse a metric that no trial of the sweep is set to measure."""
+    """Refuse a metric that no trial of the sweep measures."""
     (parameter,) = (measured.asked_by for measured in task.measurable if measured.name == name)
     if parameter not in task.schema:
         return

@@ -30,13 +30,14 @@ class Study:
     """The search at one grid point."""
 
     study_id: str
-    """First 16 hex digits of sha256 over everything that decides the proposals. More trials keep the id."""
+    """First 16 hex digits of sha256 over everything that determines the proposals. Raising the number of trials does not change
+    it."""
     search: Search
     dimensions: tuple[Dimension, ...]
     fixed: Combination
-    """Parameters that the sweep sets, without searched ones and seeds."""
+    """Parameters that the sweep sets, except searched parameters and seeds."""
     by: Combination
-    """Parameters that distinguish the study from others of the sweep."""
+    """Parameters that distinguish the study from the sweep's other studies."""
     task: Task
     builder: TrialBuilder
     measure_seeds: tuple[int | None, ...]
@@ -50,12 +51,12 @@ class Study:
         return self._built({**self.fixed, **values}, list(self.builder.seeds))
 
     def measured(self, values: Mapping[str, Any]) -> list[Trial]:
-        """Return the final runs at a proposal, one per seed, or an empty list without `measure`."""
+        """Return the final runs at a proposal, one per seed, or an empty list if the search has no `measure`."""
         measure = self.search.measure
         return [] if measure is None else self._built({**self.fixed, **values, **measure.params}, [*self.measure_seeds])
 
     def first_trials(self) -> list[Trial]:
-        """Return the trials at the lower end of every range, to check them before the start."""
+        """Return the trials at the lower end of every range, which are checked before the start."""
         values: dict[str, Any] = {}
         for dimension in self.dimensions:
             if dimension.is_active({**self.fixed, **values}, self.task.schema):
@@ -117,7 +118,7 @@ def _make_studies(sweep: SweepSpec, search: Search, task: Task) -> list[Study]:
 
 
 def _reject_duplicates(sweep: SweepSpec, dimensions: tuple[Dimension, ...], fixed: Combination) -> None:
-    """Check that searched parameters are not set elsewhere. Conditional ones may have a fixed value."""
+    """Check that searched parameters are not set elsewhere. Conditional parameters may have a fixed value."""
     searched = [dimension.name for dimension in dimensions]
     unconditional = [dimension.name for dimension in dimensions if not dimension.when]
     places: dict[str, Collection[str]] = {"in grid": sweep.grid, "in zip": sweep.zip, "in derive": sweep.derive}

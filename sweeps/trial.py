@@ -1,4 +1,4 @@
-"""Define a trial and its identity, a hash of everything that decides its result."""
+"""Define a trial and its identity, a hash of everything that determines its result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOTHING = object()
 
 
 def canonical_json(value: Any) -> str:
-    """Encode as canonical JSON: sorted keys, no spaces, floats by shortest repr."""
+    """Encode a value as canonical JSON: sorted keys, no spaces, floats with their shortest repr."""
     return _ENCODER.encode(value)
 
 
@@ -27,15 +27,15 @@ def trial_id_of(
 ) -> str:
     """Return the first 16 hex digits of sha256 over the canonical JSON of task, version and parameters.
 
-    Parameters that the task gained later are left out if they have the value in `added` (`ParameterSchema.added_later`),
-    so that the ids of earlier trials stay valid.
+    Parameters that the task gained later are omitted if they have the value in `added` (`ParameterSchema.added_later`), so that
+    the ids of earlier trials remain valid.
     """
     content = {"task": task, "task_version": task_version, "params": identifying(params, added)}
     return _short_hash(canonical_json(content))
 
 
 def identifying(params: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters that enter the identity: all except those equal to their value in `added`."""
+    """Return the parameters that enter the identity: all except parameters equal to their value in `added`."""
     return {
         name: value
         for name, value in params.items()
@@ -48,10 +48,10 @@ def _short_hash(text: str) -> str:
 
 
 class CanonicalWriter:
-    """Encodes many mappings as canonical JSON, reusing the parts that equal the previous mapping's."""
+    """Encodes many mappings as canonical JSON, reusing the parts that equal those of the previous mapping."""
 
     def __init__(self, names: Iterable[str], omitted: Mapping[str, Any] = MappingProxyType({})):
-        """Encode the entries `names`, without those equal to their value in `omitted`."""
+        """Encode the entries in `names`, except entries equal to their value in `omitted`."""
         self._last: dict[str, Any] = {name: _NOTHING for name in sorted(names)}
         self._keys = {name: canonical_json(name) + ":" for name in self._last}
         self._omitted = {
@@ -77,12 +77,12 @@ class CanonicalWriter:
 
 
 class TrialMaker:
-    """Makes many trials of one task, with ids as from `trial_id_of`."""
+    """Makes many trials of one task, with the ids that `trial_id_of` returns."""
 
     def __init__(
         self, task: str, task_version: int, names: Iterable[str], added: Mapping[str, Any] = MappingProxyType({})
     ):
-        """Prepare for a task with parameters `names`. `added` is as for `trial_id_of`."""
+        """Prepare for a task with the parameters `names`. `added` has the same meaning as in `trial_id_of`."""
         self._task, self._task_version = task, task_version
         self._params = CanonicalWriter(names, omitted=added)
         self._tail = f',"task":{canonical_json(task)},"task_version":{canonical_json(task_version)}}}'
@@ -93,7 +93,7 @@ class TrialMaker:
         return Trial(_short_hash(identity), self._task, self._task_version, params)
 
     def ids(self, params: Mapping[str, Any], name: str, values: Sequence[int]) -> list[str]:
-        """Return the ids of trials that differ in one int parameter, hashing what precedes it once."""
+        """Return the ids of trials that differ in one int parameter. The part before it is hashed only once."""
         parts = [(part_name, part) for part_name, part in self._params.parts(params).items() if part]
         before = "".join(f"{part}," for part_name, part in parts if part_name < name)
         after = "".join(f",{part}" for part_name, part in parts if part_name > name)
@@ -129,7 +129,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class _Template:
-    """Trials that differ in one parameter."""
+    """Trials that differ in only one parameter."""
 
     start: int
     """Index of its first trial."""
@@ -150,7 +150,7 @@ class _Template:
 
 
 class Trials(Sequence[Trial]):
-    """Distinct trials, made when they are accessed: a sweep may have a million, which differ little."""
+    """Distinct trials, made when they are accessed, since a sweep may have a million trials that differ little."""
 
     def __init__(self, trials: Iterable[Trial] = ()):
         """Start with some trials."""
@@ -162,7 +162,7 @@ class Trials(Sequence[Trial]):
             self.add([trial.trial_id], trial)
 
     def add(self, ids: Sequence[str], first: Trial, name: str | None = None, values: Sequence[int] = (0,)) -> None:
-        """Add trials that differ from the first in one parameter, without those that are contained already."""
+        """Add trials that differ from the first in one parameter, except trials that are already contained."""
         if not self._seen.isdisjoint(ids) or len(set(ids)) < len(ids):
             new = {i: value for i, value in zip(ids, values, strict=True) if i not in self._seen}
             ids, values = list(new), list(new.values())
@@ -172,7 +172,7 @@ class Trials(Sequence[Trial]):
             self._seen.update(ids)
 
     def representatives(self) -> list[Trial]:
-        """Return one trial of each group that differs in the seed alone."""
+        """Return one trial of each group of trials that differ only in the seed."""
         return [template.trial(self.ids[template.start], template.values[0]) for template in self._templates]
 
     def without(self, ids: Set[str]) -> list[Trial]:

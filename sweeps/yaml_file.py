@@ -1,4 +1,4 @@
-"""Read and write the YAML of sweep files: 1e-4 is a number, repeated keys and huge aliases are refused."""
+"""Read and write the YAML of sweep files: 1e-4 is a number, and repeated keys and huge aliases are refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import yaml
 from depthrate.sweeps.errors import SweepError, counted
 
 MAX_DIGITS = 300
-"""Maximum digits of an int in a sweep file. No parameter takes more (`tasks.parameters.LARGEST`)."""
+"""Maximum number of digits of an int in a sweep file. No parameter takes more (`tasks.parameters.LARGEST`)."""
 MAX_REPEATED = 100_000
 """Maximum number of values that aliases add to a sweep file."""
 _FLOAT_TAG, _INT_TAG = "tag:yaml.org,2002:float", "tag:yaml.org,2002:int"
@@ -63,7 +63,7 @@ def _line(node: yaml.Node) -> str:
 
 
 def read_yaml(text: str) -> Any:
-    """Read YAML the way sweep files are read.
+    """Parse YAML with the rules of sweep files.
 
     Raises:
         SweepError: The file is not YAML, a key is repeated, or aliases add too many values.
@@ -87,7 +87,7 @@ def read_yaml(text: str) -> Any:
 
 
 def _check_aliases(root: yaml.Node) -> None:
-    """Count the values of the document with aliases expanded, without expanding them."""
+    """Count the values that the document would have with its aliases expanded, without expanding them."""
     sizes: dict[int, int] = {}
     written = 0
 
