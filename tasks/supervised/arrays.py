@@ -34,7 +34,7 @@ class Splits:
     is_indexed: bool = True
     """Whether single samples can be read. Otherwise all are in memory."""
     is_from_loader: bool = False
-    """Whether they came in torch loaders, from which only the data sets are used."""
+    """Whether they were passed in torch loaders, of which only the data sets are used."""
 
     @property
     def is_large(self) -> bool:
@@ -71,7 +71,7 @@ def read_file(path: Path, name: str) -> Splits:
 
 
 def call_function(make: Callable[..., Any], arguments: Mapping[str, Any], name: str) -> Splits:
-    """Call a user's function and return its result: a tuple, a mapping, or map-style torch data sets, also in loaders.
+    """Call a user's function and return its result: a tuple, a mapping, or map-style torch data sets, possibly in loaders.
 
     Raises:
         DatasetError: It raises, or returns something else.
@@ -133,7 +133,7 @@ def _splits(arrays: Mapping[str, np.ndarray], name: str, *, is_indexed: bool = T
 
 
 def _reject_iterables(data: Any, name: str) -> None:
-    """Reject data that only iterate, since trials draw from all samples under their own seeds."""
+    """Reject data that can only be iterated, since each trial draws from all samples with its seed."""
     kind = type(data).__name__
     if all(base.__name__ != "IterableDataset" for base in type(data).__mro__):
         if _is_dataset(data) or isinstance(data, np.ndarray | list | str | Mapping) or hasattr(data, "detach"):
@@ -172,7 +172,7 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
 
 def _read_parquet(path: Path) -> dict[str, np.ndarray]:
     """Read a table: labels in `y` or `label`, train or test in `split`, numbers as lists in `x` or in all other columns."""
-    import pandas as pd  # which reads parquet itself: pyarrow is imported by storage
+    import pandas as pd  # pandas reads Parquet, since only storage imports pyarrow
 
     check_size(path, 4 * path.stat().st_size)
     table = pd.read_parquet(path)

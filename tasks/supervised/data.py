@@ -42,7 +42,7 @@ class CustomData:
         return () if self.function is None else self.function.arguments
 
     def read(self, arguments: Mapping[str, Any], stream: bool | None = None) -> Dataset | Streamed:
-        """Read all samples, unprepared, or the object that streams them, once per process.
+        """Read all samples unprepared, or return the object that streams them, once per process.
 
         Args:
             arguments: Arguments of a trial.
@@ -53,7 +53,7 @@ class CustomData:
         return self._opened(arguments).read(stream)
 
     def settled(self, arguments: Mapping[str, Any], stream: bool | None) -> bool | None:
-        """Return `stream` as part of a trial's identity: True if streamed, None for data in memory that are not large.
+        """Return the value of `stream` in a trial's identity: True if streamed, None for data in memory that are not large.
 
         Raises:
             DatasetError: As in `read`.
@@ -63,7 +63,7 @@ class CustomData:
         return False if self._opened(arguments).is_large else None
 
     def is_from_loader(self, arguments: Mapping[str, Any]) -> bool:
-        """Return whether the function returned torch loaders, from which only the data sets are used."""
+        """Return whether the function returned torch loaders, of which only the data sets are used."""
         return self._opened(arguments).is_from_loader
 
     def _opened(self, arguments: Mapping[str, Any]) -> _Opened:
@@ -110,11 +110,11 @@ class _Opened:
 
 _OPENED: dict[tuple[Any, ...], _Opened] = {}
 MAX_OPENED = 2
-"""Maximal number of data sets that a process caches, least recently used first out."""
+"""Maximum number of data sets that a process caches. The least recently used one is dropped first."""
 
 
 def _changed_at(path: Path) -> tuple[int, ...]:
-    """Return numbers that change when a file, or a file of a folder, changes."""
+    """Return numbers that change when a file, or any file in a folder, changes."""
     try:
         files = sorted(path.rglob("*")) if path.is_dir() else [path]
         return tuple(number for file in files for number in (file.stat().st_mtime_ns, file.stat().st_size))

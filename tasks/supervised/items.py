@@ -21,11 +21,11 @@ from depthrate.tasks.data.labels import LabelsError, as_array
 from depthrate.tasks.data.sources import DatasetError
 
 STREAMED_BYTES = 4e9
-"""Size from which data are streamed by default, since reading them at plan takes minutes. Part of a trial's identity."""
+"""Size from which data are streamed by default, since `plan` would take minutes to read them. Part of a trial's identity."""
 STREAMED_ITEMS = 1_000_000
 """Number of items from which a data set read item by item is streamed by default."""
 MAX_MEMORY_SHARE = 0.5
-"""Maximal share of this machine's memory for unprepared data. Training needs a second copy."""
+"""Maximum share of this machine's memory for unprepared data. Training needs a second copy."""
 ITEMS_PER_READ = 1024
 """Items read together."""
 
@@ -101,7 +101,7 @@ class ArrayItems(Items):
 
     @cached_property
     def _mapping(self) -> mmap.mmap | None:
-        """Read-only mapping of the samples from a file, advised of random access, or None if in memory."""
+        """Read-only mapping of the samples from a file, with advice on random access, or None if they are in memory."""
         part: Any = self.x
         while part is not None and not (isinstance(part, np.memmap) and part.mode == "r"):
             part = getattr(part, "base", None)
@@ -119,14 +119,14 @@ class ArrayItems(Items):
 
 @dataclass(frozen=True)
 class DatasetItems(Items):
-    """A map-style data set, of torch or with `__len__` and `__getitem__` like one. `__getitems__` is used if it exists."""
+    """A map-style data set of torch, or any object with `__len__` and `__getitem__`. `__getitems__` is used if it exists."""
 
     dataset: Any
     name: str
 
     @property
     def labels(self) -> np.ndarray | None:
-        """The data set's `targets`, as in torchvision, also inside torch's subsets and concatenations."""
+        """The data set's `targets`, as in torchvision, including those inside torch's subsets and concatenations."""
         labels = _targets(self.dataset)
         return labels if labels is not None and len(labels) == len(self) else None
 

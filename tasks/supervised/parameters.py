@@ -1,4 +1,4 @@
-"""Parameters of the supervised tasks, declared once. Target, network and data determine which of them a trial has.
+"""Parameters of the supervised tasks, declared once. The target, network and data determine which of them a trial has.
 
 Importable without torch.
 """
@@ -21,9 +21,9 @@ DEFAULT_CONTEXT_LENGTH = 64
 DEFAULT_VOCABULARY_SIZE = 5000
 DEFAULT_SEQUENCES = 1000
 DEFAULT_MEASURED_SAMPLES = 4096
-"""Measured samples of streamed data by default, over all classes."""
+"""Default number of measured samples of streamed data, over all classes."""
 MEASURED_PER_CLASS = 20
-"""Measured samples per class by default, if that gives more."""
+"""Default number of measured samples per class, used if it gives a larger total."""
 
 
 class SupervisedParameters(training.TrainingParameters, NetworkParameters):

@@ -81,7 +81,7 @@ def probe(
         num_outputs = len(counts_K)
         measurements = classes_training.layer_measurements(counts_K.numpy(), rank_tol, split=split, names=metric_names)
     if weight is not None and len(weight) != num_outputs:
-        weight = None  # the head has other classes, so comparisons with it are meaningless
+        weight = None  # the head has different classes, so comparisons with it are meaningless
     inputs_ND = features_by_name.pop("input", None)
     names = list(features_by_name)
     measured_layers = [

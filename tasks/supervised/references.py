@@ -1,7 +1,7 @@
 """References to a user's network and data in a sweep: `arch: ./model.py:MLP`, `dataset: ./mine.npz`. Importable without torch.
 
-Workers load the task from one string with absolute paths. A trial's identity has the names without folders, since code and
-content identify the files.
+Workers load the task from a single string with absolute paths. A trial's identity contains the names without folders, since
+code and content identify the files.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CUSTOM_PATTERNS = {"arch": ":", "dataset": rf"[:/]|({'|'.join(map(re.escape, DAT
 
 @dataclass(frozen=True)
 class CustomReferences:
-    """Custom network and data of a sweep, each by an absolute path, or None for built-in."""
+    """Custom network and data of a sweep, each with an absolute path, or None if it is built-in."""
 
     arch: str | None = None
     dataset: str | None = None
@@ -38,7 +38,7 @@ class CustomReferences:
 
     @property
     def text(self) -> str:
-        """String with both references, which workers load the task from."""
+        """String with both references, from which workers load the task."""
         references = {name: value for name in REFERENCES if (value := getattr(self, name)) is not None}
         return f"{self.task}?{urlencode(references)}" if references else self.task
 
@@ -82,7 +82,7 @@ def is_custom(name: str, value: Any) -> bool:
 
 
 def absolute_reference(value: str, folder: Path) -> str:
-    """Make a relative path in a reference absolute. The name of a module stays."""
+    """Make a relative path in a reference absolute. The name of a module is unchanged."""
     location, separator, name = value.rpartition(":")
     if not separator:
         return str(real_path(folder / value))
@@ -117,7 +117,7 @@ def short_name(value: str) -> str:
 
 
 def find_references(task: str, parts: Iterable[Mapping[str, Any]], folder: Path) -> CustomReferences | None:
-    """Find the references in the parts of a sweep (params, grids ...). None without any, or if the task takes none.
+    """Find the references in the parts of a sweep (params, grids ...). Return None if there are none or the task takes none.
 
     Raises:
         TaskError: They name several networks or data sets, which may have different parameters.

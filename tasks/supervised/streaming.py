@@ -1,4 +1,4 @@
-"""Custom data too large for memory: batches are read when drawn, and a fixed sample is measured.
+"""Custom data that are too large for memory: batches are read when they are drawn, and a fixed sample is measured.
 
 Shapes: N samples, M measured samples, B samples per batch, I numbers per sample.
 """
@@ -44,7 +44,7 @@ class Streamed(ABC):
         self._measured = functools.lru_cache(maxsize=2)(self._read_measured)  # shared by packs; training and test split
         training = splits.training
         indices = examined_indices(len(training))
-        first_x, _ = training.read(indices[:1])  # not timed, since the first read may open files
+        first_x, _ = training.read(indices[:1])  # this read is not timed, since it may open files
         started = time.perf_counter()
         x, y = training.read(indices)
         self._sample_s = (time.perf_counter() - started) / len(indices)
@@ -74,7 +74,7 @@ class Streamed(ABC):
     @property
     @abstractmethod
     def num_outputs(self) -> int:
-        """Number of classes, of numbers per target, or of tokens."""
+        """Number of classes, numbers per target, or tokens."""
 
     @property
     def labels_held(self) -> int:
@@ -83,7 +83,7 @@ class Streamed(ABC):
 
     @abstractmethod
     def _learn_labels(self, y_B: np.ndarray) -> None:
-        """Determine the existing labels, from a few of them and from the data's declarations."""
+        """Determine which labels exist from a few samples and from the data's declarations."""
 
     def _labels_digest(self) -> bytes:
         """Return a digest of all known labels."""
@@ -103,7 +103,7 @@ class Streamed(ABC):
 
     @property
     def min_measured(self) -> int:
-        """Minimal number of measured samples."""
+        """Minimum number of measured samples."""
         return 2 * self.num_outputs
 
     @property
@@ -116,7 +116,7 @@ class Streamed(ABC):
         return min(self.num_samples, measure_samples or self.default_measured)
 
     def shape(self, measure_samples: int | None, dtype: str) -> DataShape:
-        """Return the shape of the training set, and the memory for reading it."""
+        """Return the shape of the training set, with the memory needed to read it."""
         inputs = int(np.prod(self.sample_shape))
         measured, item_bytes = self.num_measured(measure_samples), inputs * self._dtype.itemsize
         stored_bytes = measured * item_bytes * (1 if self.splits.test is None else 2) + 3 * 8 * self.labels_held
@@ -200,7 +200,7 @@ class Streamed(ABC):
         return hashlib.sha256(x_BI.tobytes() + repr((len(split), labels_B.tolist())).encode()).digest()
 
     def check(self, trial: SupervisedParameters, draw: str) -> None:
-        """Reject a trial that streamed samples do not support. draw: the parameter that limits the samples.
+        """Reject a trial that streamed samples do not support. `draw` is the parameter that limits the samples.
 
         Raises:
             ParameterError: Names the value and an allowed one.

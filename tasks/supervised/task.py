@@ -49,7 +49,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
         data: CustomData | None = None,
         code: TaskCode | None = None,
     ):
-        """Build a task from a custom network, custom data, or both. None: built-in.
+        """Build a task from a custom network, custom data, or both. None stands for a built-in one.
 
         Raises:
             ParameterError: A callable takes arguments with the names of parameters.
@@ -86,7 +86,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
         return None if self.data is None else self.data.read(trial.arguments, trial.stream)
 
     def complete(self, params: dict[str, Any]) -> None:
-        """Fill in the data's hash and streaming, and the sizes of the data that a network takes as arguments.
+        """Fill in the data's hash, whether they are streamed, and the sizes of the data that a network takes as arguments.
 
         Raises:
             ParameterError: The data cannot be read, so trials on them cannot be identified.
@@ -109,11 +109,11 @@ class Supervised(NetworkTask[SupervisedParameters]):
                 params[name] = sizes.get(name)
 
     def published_sets(self, trial: SupervisedParameters) -> Sequence[str]:
-        """Return the published data set of the trial, or nothing for custom or generated data."""
+        """Return the published data set of the trial. Custom and generated data have none."""
         return () if self.data is not None or trial.dataset == MARKOV else (trial.dataset,)
 
     def check_data(self, trials: Sequence[Params], source: DataSource) -> None:
-        """Reject trials whose data set, or separate test files, do not exist."""
+        """Reject trials whose data set or separate test files do not exist."""
         if not self.target.has_test_files:
             trials = [{**params, "test": False} for params in trials]
         super().check_data(trials, source)
@@ -307,7 +307,7 @@ def load_custom_task(text: str, files: Mapping[str, bytes] | None = None) -> Sup
 
 @lru_cache(maxsize=64)
 def _sizes(data: DataShape) -> dict[str, int]:
-    """Return the sizes of a data set that arguments of networks may take."""
+    """Return the sizes of a data set that networks may take as arguments."""
     sizes = {
         "num_classes": data.num_classes,
         "num_targets": data.num_classes,
@@ -321,5 +321,5 @@ def _sizes(data: DataShape) -> dict[str, int]:
 
 
 def _patterns(text: str | None) -> tuple[str, ...] | None:
-    """Split the comma-separated patterns of a parameter. None stays None."""
+    """Split the comma-separated patterns of a parameter. Return None for None."""
     return None if text is None else tuple(part.strip() for part in text.split(",") if part.strip())

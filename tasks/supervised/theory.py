@@ -1,4 +1,4 @@
-"""Closed forms that metrics are compared with. Plain Python: importable by every command."""
+"""Closed forms with which metrics are compared. Plain Python, so that every command can import it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from depthrate.tasks.networks.builtin import Architecture
 
 MIN_WIDTH = 4
-"""Minimal width covered by P1's Theorem 4.3."""
+"""Minimum width covered by P1's Theorem 4.3."""
 
 
 class UnconstrainedOptimum(NamedTuple):
@@ -21,7 +21,7 @@ class UnconstrainedOptimum(NamedTuple):
 
     objective: float
     row_norm: float | None
-    """None if W_L is not regularised: then the optimum is not attained (cross-entropy) or not unique (squared error)."""
+    """None if W_L is not regularised, since the optimum is then not attained (cross-entropy) or not unique (squared error)."""
     is_simplex: bool
     """Whether the u_k form a simplex. Otherwise they are orthogonal."""
 
@@ -56,10 +56,10 @@ def gufm_optimum(
 
 
 def gufm_limit(loss: str, *, num_classes: int, width: int, weight_decay_last: float, last_bias: bool) -> float | None:
-    """Return the objective's limit at infinite depth, that of `gufm_optimum`.
+    """Return the objective's limit at infinite depth, which is the objective of `gufm_optimum`.
 
-    It is a limit for blocks of one matrix (Theorem 4.3). For blocks of two, it is a limit only if their lambda falls faster
-    than 1 / log L (Theorem 4.6), and a lower bound otherwise.
+    It is a limit for blocks of one matrix (Theorem 4.3). For blocks of two matrices, it is a limit only if their lambda falls
+    faster than 1 / log L (Theorem 4.6), and otherwise a lower bound.
     """
     optimum = gufm_optimum(
         loss, num_classes=num_classes, width=width, weight_decay_last=weight_decay_last, last_bias=last_bias
@@ -111,7 +111,7 @@ def _architecture(params: Mapping[str, Any]) -> Architecture | None:
 
 
 def construction_excess(trials: Sequence[Mapping[str, Any]]) -> list[float] | None:
-    """Return the construction's cost at each trial's depth and decay, for a total change of one, a common factor.
+    """Return the construction's cost at each trial's depth and decay for a total change of one, which is a common factor.
 
     None for an architecture without a known construction, and for trials of several architectures.
     """
@@ -127,8 +127,8 @@ def construction_excess(trials: Sequence[Mapping[str, Any]]) -> list[float] | No
 def reaches_limit(trials: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether the objective reaches `gufm_limit` at infinite depth, along these trials' depths and decays.
 
-    Blocks of two matrices reach it only if lambda(L) = o(1 / log L) (P1, Theorem 4.6). Here: if lambda log L is smaller at the
-    largest depth than at the smallest depth above 1.
+    Blocks of two matrices reach it only if lambda(L) = o(1 / log L) (P1, Theorem 4.6). The test here is whether lambda log L is
+    smaller at the largest depth than at the smallest depth above 1.
     """
     if not any((network := _architecture(params)) is not None and network.has_two_matrices for params in trials):
         return True
@@ -164,7 +164,7 @@ def theorem_bound(
 
 
 def may_idle(params: Mapping[str, Any]) -> bool:
-    """Return whether an additional block can leave a trial's network unchanged at no cost (False for custom networks)."""
+    """Return whether adding a block can leave a trial's network unchanged at no cost (False for custom networks)."""
     architecture = _architecture(params)
     return architecture is not None and architecture.may_idle
 
@@ -186,8 +186,8 @@ def objective_at_zero(trials: Sequence[Mapping[str, Any]]) -> list[float | None]
 def bound_of_gap(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | None:
     """Return `theorem_bound` at each trial's depth, up to a factor. It also bounds squared distances to collapse.
 
-    None for cases it does not cover (blocks of several matrices, pre-LN, smoothed labels, a regularised embedding), and if a
-    quantity in its factor differs between the trials.
+    Return None for cases that the theorem does not cover (blocks of several matrices, pre-LN, smoothed labels, a regularised
+    embedding), and if a quantity in the factor differs between the trials.
     """
     names = (
         "arch",

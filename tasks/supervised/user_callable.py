@@ -33,11 +33,11 @@ class UserCallable:
 
 
 def load_callable(reference: str | None, parameter: str, files: Mapping[str, bytes] | None) -> UserCallable | None:
-    """Load the callable named by `arch` or `dataset`, or return None for another reference. `files` replace those on disk.
+    """Load the callable named by `arch` or `dataset`, or return None for other references. `files` replace files on disk.
 
     Raises:
         TaskError: The file or module cannot be imported, or lacks the callable.
-        ParameterError: The callable takes an argument that no sweep can give.
+        ParameterError: The callable takes an argument that no sweep can set.
     """
     location, separator, name = (reference or "").rpartition(":")
     if reference is None or not separator:
@@ -60,11 +60,11 @@ def load_callable(reference: str | None, parameter: str, files: Mapping[str, byt
 def read_arguments(function: Callable[..., Any], name: str) -> list[Parameter]:
     """Read the arguments of any callable as parameters. Annotations are optional.
 
-    Without an annotation, the default determines the type. Without a default either, any scalar is accepted. Arguments that no
-    sweep can give (a class, a function) keep their defaults, as do *args and **kwargs.
+    Without an annotation, the default determines the type. If there is no default either, any scalar is accepted. Arguments
+    that no sweep can set (a class, a function) retain their defaults, as do *args and **kwargs.
 
     Raises:
-        ParameterError: An argument without a default has a type that no sweep can give.
+        ParameterError: An argument without a default has a type that no sweep can set.
     """
     inner = function.__init__ if isinstance(function, type) else function  # type: ignore[misc]
     try:
@@ -93,7 +93,7 @@ def read_arguments(function: Callable[..., Any], name: str) -> list[Parameter]:
 
 
 def _argument_kind(hint: Any, argument: inspect.Parameter) -> tuple[Kind | None, bool, tuple[Any, ...] | None]:
-    """Return (kind, nullable, choices) of an argument. The kind is None if a sweep cannot give it."""
+    """Return (kind, nullable, choices) of an argument. The kind is None if a sweep cannot set the argument."""
     default = argument.default
     if hint is not None:
         try:

@@ -180,7 +180,7 @@ class Classes(Target):
         )
 
     def prepare(self, whole: Dataset, trial: SupervisedParameters) -> Dataset:
-        """Select samples of each class and normalise them, and the test split by the same moments."""
+        """Select samples of each class, and normalise them and the test split with the same moments."""
         return prepare_classes(
             whole if trial.test else dataclasses.replace(whole, test=None),
             trial.dataset,

@@ -45,7 +45,7 @@ def layer_measurements(
         class_counts_K: Number of samples of each class.
         rank_tol: Singular values above this share of the largest count for the rank.
         split: Split written to each row.
-        epsilon: Tolerance of effective_depth. With it, the path through the layers is compared with the geodesic.
+        epsilon: Tolerance of effective_depth. If given, the path through the layers is compared with the geodesic.
         names: Additional metrics.
         of_last: Metrics of the last layer alone.
     """
@@ -154,7 +154,7 @@ class _WithWeights:
 def _deviations(trainer: FusedTrainer, weights: Tensors) -> list[float]:
     """Return the smallest deviation before each LayerNorm of one trial.
 
-    Samples are processed in parts, since a transformer stores more numbers per sample than at its last position.
+    Samples are processed in parts, since a transformer stores numbers for all positions of a sample, not only for the last.
     """
     network = trainer.network
     with torch.no_grad():

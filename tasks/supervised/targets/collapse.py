@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from depthrate.tasks.training.training import Row
 
 MIN_SIDE = 8
-"""Minimal side of images for a backbone, in pixels. The last stage has two of them."""
+"""Minimum side of images for a backbone, in pixels. At this size the last stage has two pixels per side."""
 
 
 class Collapse(Classes):
-    """Classes with a known optimum at infinite depth. Trials are compared with it, and can be trained to it."""
+    """Classes with a known optimum at infinite depth. Trials are compared with the optimum and can be trained to reach it."""
 
     name = "collapse"
     version = (
-        3  # Version 2 weighted class means by sample counts, and had nc2 and nc3 of raw inputs as wide as the layers.
+        3  # Version 2 weighted class means by sample counts, and gave nc2 and nc3 of raw inputs as wide as the layers.
     )
     doc = "Train deep residual networks or transformers and measure neural collapse layer by layer."
     panels = PATH_PANELS
@@ -115,7 +115,7 @@ def objective_bound(trial: SupervisedParameters, num_samples: int, closest: floa
 
 
 def objective_limit(trial: SupervisedParameters, num_classes: int) -> float | None:
-    """Return the objective's limit at infinite depth, for balanced classes, or None with BatchNorm or smoothed labels."""
+    """Return the objective's limit at infinite depth for balanced classes, or None with BatchNorm or smoothed labels."""
     optimum = unconstrained_optimum(trial, num_classes, weight_decays(trial)["last"])
     return None if optimum is None else optimum.objective
 
@@ -123,7 +123,7 @@ def objective_limit(trial: SupervisedParameters, num_classes: int) -> float | No
 def unconstrained_optimum(
     trial: SupervisedParameters, num_classes: int, weight_decay_last: float
 ) -> UnconstrainedOptimum | None:
-    """Return the optimum of the unconstrained model, for balanced classes, or None with BatchNorm or smoothed labels."""
+    """Return the optimum of the unconstrained model for balanced classes, or None with BatchNorm or smoothed labels."""
     if not ARCHITECTURES[trial.arch].has_limit or trial.label_smoothing:
         return None
     return gufm_optimum(
@@ -136,7 +136,7 @@ def unconstrained_optimum(
 
 
 def _check_patches(trial: SupervisedParameters) -> None:
-    """Reject patches for other networks, so that no two trials differ in name only, and sizes that do not divide images."""
+    """Reject sizes that do not divide images, and patches for other networks, so that no two trials differ in name only."""
     if trial.patch_size is None:
         return
     image_shape = PUBLISHED[trial.dataset].image_shape
@@ -204,7 +204,7 @@ def _check_backbone(trial: SupervisedParameters) -> None:
 
 
 def _check_stages(trial: SupervisedParameters) -> None:
-    """Reject stages for networks without them, and stages that no strides connect to the image size and each other."""
+    """Reject stages for networks without stages, and stages that no strides connect to the image size and each other."""
     arch, image_shape = trial.arch, PUBLISHED[trial.dataset].image_shape
     if not ARCHITECTURES[arch].is_staged:
         if trial.stages is not None:

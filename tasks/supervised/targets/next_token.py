@@ -36,7 +36,7 @@ _CLASS_PARAMETERS = (
     *("dataset", "dataset_hash", "stream", "measure_samples", "samples", "data_seed", "test", "context_length"),
     *("vocabulary_size", *_CHAIN_PARAMETERS, "positions", "min_class_count"),
 )
-"""Parameters that decide which tokens are classes."""
+"""Parameters that determine which tokens are classes."""
 
 
 class StreamedTokens(Streamed):
@@ -148,7 +148,7 @@ class NextToken(Target):
         """Return the shape of sequences of a chain or of reviews."""
         length, size = _text_sizes(trial)
         number = trial.samples or DEFAULT_SEQUENCES
-        # A chain takes a row of transitions per sequence, reviews all their sections.
+        # A chain needs memory for a row of transitions per sequence, and reviews for all their sections.
         reading_bytes = 8 * 3 * number * size if trial.dataset == MARKOV else 2 * READING_TEXT_BYTES
         return DataShape(
             num_samples=number,
@@ -160,7 +160,7 @@ class NextToken(Target):
         )
 
     def load(self, trial: SupervisedParameters, source: DataSource) -> Dataset:
-        """Load sequences of a chain or of reviews, with equally many for the test split if requested."""
+        """Load sequences of a chain or of reviews and, if a test split is requested, equally many for it."""
         length, size = _text_sizes(trial)
         number = trial.samples or DEFAULT_SEQUENCES
         needed = 2 * number if trial.test else number
@@ -191,7 +191,7 @@ class NextToken(Target):
                     )
 
     def check_measurable(self, dataset: Dataset, trial: SupervisedParameters) -> None:
-        """Reject data with fewer than two tokens that come next often enough to be measured."""
+        """Reject data in which fewer than two tokens occur as next token often enough to be measured."""
         count_classes(dataset, trial, "train")
         if dataset.test is not None:
             count_classes(dataset.test, trial, "test")
@@ -206,7 +206,7 @@ class NextToken(Target):
                 )
 
     def measured_width(self, layer: Layer) -> int:
-        """Return the numbers per feature of one position."""
+        """Return the number of values per feature at one position."""
         return layer.shape[-1]
 
     def measure(self, dataset: Dataset, trial: SupervisedParameters, split: str) -> Measure:
@@ -217,7 +217,7 @@ class NextToken(Target):
         return TokenMeasurements(counts_V, classes_K, last_only=trial.positions == "last", split=split)
 
     def training_options(self, trials: Sequence[SupervisedParameters], dataset: Dataset) -> dict[str, Any]:
-        """Return the trainer, with the minimal expected loss of the chain."""
+        """Return the trainer, with the chain's minimum expected loss."""
         from depthrate.tasks.supervised.targets.next_token_training import NextTokenTrainer
 
         markov_chain = _chain(trials[0])
@@ -230,7 +230,7 @@ def count_classes(dataset: Dataset, trial: SupervisedParameters, split: str) -> 
     """Return the count of each next token at the measured positions [V], and the tokens that are classes [K].
 
     Raises:
-        DatasetError: Fewer than two tokens come next often enough to be measured.
+        DatasetError: Fewer than two tokens occur as next token often enough to be measured.
     """
     measured = dataset.labels_N if trial.positions == "all" else dataset.labels_N[:, -1:]
     counts_V = np.bincount(measured.ravel(), minlength=len(dataset.class_counts_K))

@@ -64,7 +64,8 @@ class NextTokenTrainer(FusedTrainer):
 class TokenMeasurements:
     """Measures the layers of trials one by one from moments, so that only some sequences' features are in memory.
 
-    Classes are the tokens that come next at `min_class_count` or more of the measured positions (all, or the last ones).
+    Classes are the tokens that occur as next token at `min_class_count` or more of the measured positions (all or only the last
+    ones).
     """
 
     def __init__(self, counts_V: np.ndarray, classes_K: np.ndarray, *, last_only: bool, split: str):

@@ -38,7 +38,7 @@ class StreamedNumbers(Streamed):
 
     @property
     def num_outputs(self) -> int:
-        """Count of numbers per target."""
+        """Number of values per target."""
         return self._num_targets
 
     def _learn_labels(self, y_B: np.ndarray) -> None:
@@ -118,7 +118,7 @@ class Numbers(Target):
             raise DatasetError(f"{name}: targets have {answers} numbers, but the test split has {test_answers}")
 
     def prepare(self, whole: Dataset, trial: SupervisedParameters) -> Dataset:
-        """Select samples and scale inputs and targets, and the test split by the same moments."""
+        """Select samples, and scale their inputs and targets and the test split's with the same moments."""
         return _select_and_scale(whole, trial, trial.normalize)
 
     def published_shape(self, trial: SupervisedParameters) -> DataShape:

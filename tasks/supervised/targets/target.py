@@ -1,7 +1,7 @@
-"""Contract of a target: what a network predicts per sample, how data are prepared for it, its checks and its metrics.
+"""Contract of a target: the prediction per sample, the preparation of data for it, its checks and its metrics.
 
-To add one, write a class below `Target`, its parameters in `TARGET_PARAMETERS` (`parameters.py`), its metrics in `metrics.py`,
-and an entry in `TARGETS` (`task.py`). Importable without torch.
+To add a target, write a subclass of `Target`, and add its parameters to `TARGET_PARAMETERS` (`parameters.py`), its metrics to
+`metrics.py`, and an entry to `TARGETS` (`task.py`). Importable without torch.
 """
 
 from __future__ import annotations
@@ -53,21 +53,21 @@ class Target(ABC):
     declares: ClassVar[Mapping[str, Fields]] = {}
     """Parameters -> fields of their declaration that differ from `SupervisedParameters`."""
     fixed: ClassVar[Mapping[str, Any]] = {}
-    """Values that training reads for parameters determined by the target."""
+    """Values that training uses for parameters determined by the target."""
     published_only: tuple[str, ...] = ()
     """Parameters that apply only to built-in data."""
     from_data: tuple[str, ...] = ("num_classes", "num_inputs", "in_channels", "image_size")
-    """Arguments of a custom network that default to sizes of the data, like `TEXT_PARAMETERS` without a default."""
+    """Arguments of a custom network that default to sizes of the data, as do `TEXT_PARAMETERS` without a default."""
     draw = "samples"
     """Parameter that limits the number of samples."""
     has_test_files = True
     """Whether the test split of a published data set has separate files."""
     has_engines = False
-    """Whether its trials may run on other engines than the eager one."""
+    """Whether its trials may run on engines other than the eager one."""
     measurable_by: tuple[str, ...] = ()
-    """Parameters that decide whether data can be measured, in addition to the arguments of the user's function."""
+    """Parameters that, besides the arguments of the user's function, determine whether data can be measured."""
     streamed: type[Streamed]
-    """Class that streams data too large for memory."""
+    """Class that streams data that are too large for memory."""
 
     def schema(
         self,
@@ -76,7 +76,7 @@ class Target(ABC):
         network_arguments: Sequence[Parameter] = (),
         data_arguments: Sequence[Parameter] = (),
     ) -> ParameterSchema:
-        """Return the parameters of trials with a custom network or custom data of these names, or built-in ones (None).
+        """Return the parameters of trials with a custom network or custom data of these names. None stands for a built-in one.
 
         Raises:
             ParameterError: An argument has the name of a parameter or of another argument.
@@ -114,7 +114,7 @@ class Target(ABC):
         return ParameterSchema([*names, *arguments, *declared.values()])
 
     def _check_arguments(self, arguments: Sequence[Parameter], declared: Mapping[str, Parameter]) -> list[Parameter]:
-        """Check arguments and return them as parameters, nullable if the data provide their values."""
+        """Check arguments and return them as parameters. They are nullable if the data provide their values."""
         checked: dict[str, Parameter] = {}
         for argument in arguments:
             name, owner = argument.name, argument.doc.removeprefix("argument of ")
@@ -155,7 +155,7 @@ class Target(ABC):
     def split(
         self, x: np.ndarray, y: np.ndarray, vocabulary_size: int | None, name: str, split: str
     ) -> tuple[Dataset, Any]:
-        """Build a data set from one split of a user's arrays, and return it with its answers, to compare splits.
+        """Build a data set from one split of a user's arrays. Return it with its answers, which `check_alike` compares.
 
         Raises:
             DatasetError: The arrays cannot be trained on.
@@ -203,7 +203,7 @@ class Target(ABC):
         return None
 
     def check_measurable(self, dataset: Dataset, trial: SupervisedParameters) -> None:
-        """Reject a trial's data set without anything to measure.
+        """Reject a data set of a trial that contains nothing to measure.
 
         Raises:
             DatasetError: Names the split.
@@ -219,7 +219,7 @@ class Target(ABC):
         network.layers()
 
     def measured_width(self, layer: Layer) -> int:
-        """Return the numbers per measured sample of a layer."""
+        """Return the number of values per measured sample of a layer."""
         return layer.width
 
     def training(self, trials: Sequence[SupervisedParameters], dataset: Dataset, network: Network) -> NetworkTraining:
