@@ -1,1 +1,1 @@
-"""Training packs of trials fused, from the first step to the last, for tasks of any kind."""
+"""Fused training of packs of trials, from the first step to the last, for tasks of any kind."""

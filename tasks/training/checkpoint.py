@@ -25,7 +25,7 @@ def serialise(content: Mapping[str, Any]) -> bytes:
 
 
 def deserialise(content: bytes) -> dict[str, Any]:
-    """Deserialise the bytes of `serialise`. The checksum finds changed bits in tensors, which torch does not notice.
+    """Deserialise the bytes from `serialise`. The checksum detects changed bits in tensors, which torch does not.
 
     Raises:
         ValueError: The checksum or the format does not match. torch raises other errors.
@@ -46,7 +46,7 @@ def load_checkpoint(context: TaskContext) -> dict[str, Any] | None:
         return None
     try:
         return deserialise(content)
-    except Exception as error:  # any corruption: restarting costs time, never results
+    except Exception as error:  # whatever the corruption, restarting costs time but never results
         log.warning("cannot read the checkpoint (%s), training restarts", error)
         return None
 
@@ -55,7 +55,7 @@ def load_previous(context: TaskContext) -> tuple[dict[str, Any], list[int]] | No
     """Load an earlier attempt's checkpoint if it holds all trials of this pack.
 
     Returns:
-        The checkpoint, and the saved position of each trial of this pack. None if the checkpoint is missing or unreadable, or
+        The checkpoint, and the saved position of each trial of this pack. None if the checkpoint is missing, is unreadable or
         lacks a trial.
     """
     saved = load_checkpoint(context)

@@ -17,9 +17,9 @@ from depthrate.tasks.training.engines.choice import check_precision
 def make_products_reproducible() -> None:
     """Make MKL compute each matrix of a batched product as it would alone. Call before the process's first product.
 
-    MKL does so by default on Intel processors. On others its algorithm depends on the batch size: of 4,500 batches of random
-    shapes 194 differed in bits from matrix-by-matrix products. With this setting only single-column products differed (AMD
-    EPYC, MKL 2024.2).
+    MKL does so by default on Intel processors. On other processors its algorithm depends on the batch size: of 4,500 batches of
+    random shapes, 194 differed in bits from matrix-by-matrix products. With this setting only single-column products differed
+    (AMD EPYC, MKL 2024.2).
     """
     try:
         is_intel = "GenuineIntel" in Path("/proc/cpuinfo").read_text(errors="replace")
@@ -33,8 +33,8 @@ def make_products_reproducible() -> None:
 def computing(device: str, matmul_precision: str = "full") -> Iterator[None]:
     """Configure torch so that a trial's results are bitwise reproducible and, on a CPU, independent of its pack.
 
-    On a GPU they are reproducible if `CUBLAS_WORKSPACE_CONFIG` is set, which torch requires for it: its deterministic
-    algorithms are slower.
+    On a GPU they are reproducible only if `CUBLAS_WORKSPACE_CONFIG` is set, which torch requires for its deterministic
+    algorithms. They are slower.
 
     Raises:
         EngineError: The device does not support this precision of matrix products.
@@ -56,7 +56,7 @@ def computing(device: str, matmul_precision: str = "full") -> Iterator[None]:
 
 @contextlib.contextmanager
 def _deterministic() -> Iterator[None]:
-    """Use torch's deterministic algorithms. Operations that have none warn. Either call imports all of torch's compiler."""
+    """Use torch's deterministic algorithms. Operations without one warn. Either call imports all of torch's compiler."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
@@ -67,7 +67,7 @@ def _deterministic() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _flush_denormals() -> Iterator[None]:
-    """Flush denormal numbers to zero: they make matrix products up to 180 times slower."""
+    """Flush denormal numbers to zero, because they make matrix products up to 180 times slower."""
     torch.set_flush_denormal(True)
     try:
         yield

@@ -16,13 +16,13 @@ SPEED_UP = 2.0
 """Speed-up of a compiled step over an eager one. 1.4 to 3 were measured."""
 
 POLISH_FACTOR = 2.5
-"""Time of a polish evaluation, in float64, over the time of a training step with as many rows."""
+"""Ratio of the time of a polish evaluation, in float64, to the time of a training step with the same number of rows."""
 STATIONARY_SHARE = 0.3
-"""Share of its evaluations that a trial uses until it is stationary (measured, depth 2 to 34)."""
+"""Share of its evaluations that a trial uses before it is stationary (measured, depth 2 to 34)."""
 
 
 LAYER_S = 4e-4
-"""Seconds for the metrics of one layer's features, besides the time per number (measured)."""
+"""Seconds for the metrics of one layer's features, in addition to the time per number (measured)."""
 LAYER_S_PER_NUMBER = 1.2e-8
 """Seconds per feature value for the metrics of a layer, in float64 (measured)."""
 
@@ -75,9 +75,9 @@ class PackShape:
 
 
 def max_pack_size(shape: PackShape, device: str) -> int:
-    """Choose the number of trials to fuse for speed: on a CPU at most 16, with about 4,000 rows per step (measured).
+    """Choose the number of trials to fuse for speed. On a CPU it is at most 16, with about 4,000 rows per step (measured).
 
-    On a GPU about `GPU_STEP_ROWS` rows per step, and memory limits the number further.
+    On a GPU it gives about `GPU_STEP_ROWS` rows per step, and memory limits it further.
     """
     return int(max(1, GPU_STEP_ROWS // shape.rows if device == "cuda" else min(16, 4096 // shape.rows)))
 
@@ -104,7 +104,7 @@ def steps_s(shape: PackShape, engine: Engine = Engine.EAGER) -> float:
 
 
 def step_s(shape: PackShape, num_samples: int, engine: Engine) -> float:
-    """Estimate the seconds of one step on this many samples: a part per row, and for non-native engines a fixed part."""
+    """Estimate the seconds of a step on this many samples: a part per row and, unless the engine is native, a fixed part."""
     if engine is Engine.NATIVE:
         numbers = 2 if shape.dtype == "float64" else 1
         rows = num_samples * shape.network.rows_per_sample

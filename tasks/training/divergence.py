@@ -1,4 +1,4 @@
-"""Record of diverged trials on their device: only reading it waits for the device. Shapes: T trials."""
+"""Record of diverged trials on their device. Only reading it waits for the device. Shapes: T trials."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 NEVER = -1
 CHECK_STEPS = 10
-"""Steps between two checks for non-finite losses. Fixed, so that a trial's record does not depend on its pack."""
+"""Steps between two checks for non-finite losses. The number is fixed, so that a trial's record does not depend on its pack."""
 
 
 class Divergence:
@@ -20,7 +20,7 @@ class Divergence:
         """First step with a non-finite loss, or `NEVER`."""
 
     def check(self, loss_T: Tensor, step: int) -> None:
-        """Record the trials whose loss [T] at this step is the first that is not finite. Losses may be on the CPU."""
+        """Record the trials whose loss [T] is not finite for the first time at this step. Losses may be on the CPU."""
         is_finite_T = torch.isfinite(loss_T).to(self.step_T.device)
         self.step_T.masked_fill_(~is_finite_T & (self.step_T == NEVER), step)
 
@@ -36,5 +36,5 @@ class Divergence:
         return {position: step for position, step in enumerate(self.step_T.tolist()) if step != NEVER}
 
     def select(self, positions: Sequence[int]) -> None:
-        """Continue with the trials at these positions only."""
+        """Continue with only the trials at these positions."""
         self.step_T = self.step_T[list(positions)]

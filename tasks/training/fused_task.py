@@ -1,4 +1,4 @@
-"""Base classes of tasks whose trials train in fused steps. Importable without torch.
+"""Base classes for tasks whose trials train in fused steps. Importable without torch.
 
 A task has a class of parameters (`TrainingParameters`) and a subclass of `NetworkTask`, which defines a trial's network
 and data shape and a pack's training. Checks of the data, estimates of memory and time, pack sizes and the training loop are
@@ -90,7 +90,7 @@ class FusedTask(Task, Generic[Trial]):
         yield from run_training(self.training([self.read(params) for params in trials], context.data), context)
 
     def prepare(self, params: Params, context: TaskContext) -> None:
-        """Start in the background what a process's first pack needs beside torch, which is then imported."""
+        """Start in the background the preparations for a process's first pack, before torch is imported."""
 
     def check_trial(self, params: Params) -> None:
         """Check that the parameters can be combined.
@@ -173,7 +173,7 @@ class NetworkTask(FusedTask[Trial]):
         )
 
     def chain_parameter(self, params: Params) -> str | None:
-        """Return "depth" for a trial that continues the solutions of smaller depths, else None."""
+        """Return "depth" for a trial that continues the solutions of smaller depths, and None for other trials."""
         return "depth" if self.read(params).continuation else None
 
     def max_pack_size(self, params: Params, device: str) -> int:

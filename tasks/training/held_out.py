@@ -1,4 +1,4 @@
-"""Metric of a pack's trials on the test split.
+"""Metrics of a pack's trials on the test split.
 
 Shapes: T trials, N samples, I input dimensions.
 """

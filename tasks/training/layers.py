@@ -65,8 +65,8 @@ class LayerMeasurements:
             step: Training step, stored in the rows.
 
         Returns:
-            For each trial one row per layer, including the network's input if it counts as a layer. relative_position is
-            the path length up to the layer over the total (see `path_start`), for layers of the last one's shape only.
+            For each trial one row per layer, including the network's input if it counts as a layer. relative_position is the
+            path length up to the layer divided by the total (see `path_start`), only for layers with the shape of the last one.
         """
         numbers = len(trainer.x_NI) * max(layer.width for layer in trainer.network.layers())
         # path metrics compute every layer again, trial by trial
@@ -76,7 +76,7 @@ class LayerMeasurements:
             else max(1, LAYER_BLOCK_NUMBERS // (numbers * trainer.network.rows_per_sample))
         )
         rows_of_trials = []
-        with torch.no_grad():  # here, because generators of features that alternate would not restore it
+        with torch.no_grad():  # set here, because alternating generators of features would not restore it
             for start in range(0, len(positions), block_size):
                 rows_of_trials += self._measure_together(trainer, list(positions[start : start + block_size]), step)
         return rows_of_trials
@@ -138,7 +138,7 @@ class LayerMeasurements:
                 first_TND = h_TND
             previous_TND = h_TND if index < end else previous_TND
         lengths = torch.stack(steps, dim=1).tolist() if steps else [[]] * len(rows_of_layers[-1])
-        of_inputs = [] if inputs is None else _rows(step, *inputs)  # one row, because trials share the input
+        of_inputs = [] if inputs is None else _rows(step, *inputs)  # a single row, because the trials share the input
         input_rows = [dict(row) for row in of_inputs * len(rows_of_layers[-1])]
         if self._of_pair is not None:
             assert previous_TND is not None
@@ -218,9 +218,9 @@ class LazyFeatures(Mapping[str, Any]):
 def stored_features(
     trainer: FusedTrainer, position: int, class_counts_K: np.ndarray, step: int, selection: str, dtype: str
 ) -> LazyFeatures:
-    """Select the features that a trial stores, as columns, layer after layer.
+    """Select the features that a trial stores, as columns, one layer after another.
 
-    Only layers of the last one's width are stored, because a features file holds vectors of one length. The features are
+    Only layers as wide as the last one are stored, because a features file holds vectors of the same length. The features are
     computed when they are read.
 
     Args:

@@ -1,4 +1,4 @@
-"""Learning rates, computed in blocks of steps and kept on the trials' device, so that no step waits for the host.
+"""Learning rates, computed in blocks of steps and stored on the trials' device, so that no step waits for the host.
 
 They are computed in float64 and rounded once. Shapes: S steps, T trials.
 """

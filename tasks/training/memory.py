@@ -10,7 +10,7 @@ PROCESS_BYTES = 315e6
 
 
 def memory_bytes(shape: PackShape, num_trials: int, device: str) -> float:
-    """Estimate a pack's peak memory in bytes: of the process on a CPU, of torch's tensors on a GPU.
+    """Estimate a pack's peak memory in bytes: the memory of the process on a CPU, and of torch's tensors on a GPU.
 
     A process needs more than its tensors, because the allocator retains memory. The counts for a CPU were fitted to measured
     peaks.
@@ -47,7 +47,7 @@ def _tensor_bytes(shape: PackShape, num_trials: int) -> float:
     widest = max(layer.width for layer in network.measured_layers())
     per_sample = 3 * 8 * widest + 2 * 8 * shape.data.num_classes + number * _feature_numbers_in_memory(shape)
     measurement = _measured_samples(shape) * per_sample + (_moment_bytes(shape) if shape.data.labels_tokens else 0)
-    # an epoch's order is sorted: two sets of random numbers, and a copy of them and of the order
+    # an epoch's order is made by sorting: two sets of random numbers, and a copy of them and of the order
     drawing = 4 * 8 * num_trials * shape.data.num_samples if shape.batch_size and shape.data.stream is None else 0
     return float(_steady_bytes(shape, num_trials) + max(step, evaluation, measurement, drawing))
 
@@ -67,7 +67,7 @@ def _moment_bytes(shape: PackShape) -> int:
 
 
 def _feature_numbers_in_memory(shape: PackShape) -> int:
-    """Return the feature values per sample in memory at a time: of all layers if samples have several rows."""
+    """Return the number of feature values per sample in memory at a time: those of all layers if samples have several rows."""
     widths = [layer.width for layer in shape.network.layers()]
     return sum(widths) + 2 * max(widths) if shape.network.rows_per_sample > 1 else 4 * max(widths)
 

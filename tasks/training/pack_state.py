@@ -53,14 +53,13 @@ class Steps(ABC):
     """Whether `step` records divergence itself, at the steps at which it is due."""
 
     def __init__(self, trainer: PackState):
-        self._trainer = weakref.ref(
-            trainer
-        )  # the trainer holds its steps: a cycle would keep its tensors until a collection
+        # The trainer refers to its steps. A reference cycle would keep its tensors in memory until a garbage collection.
+        self._trainer = weakref.ref(trainer)
         self._is_prepared = False
 
     @property
     def trainer(self) -> PackState:
-        """Trainer whose steps these are. It outlives them."""
+        """Trainer to which these steps belong. It outlives them."""
         trainer = self._trainer()
         assert trainer is not None
         return trainer
@@ -116,7 +115,7 @@ class PackState(ABC):
         self._prepare()
 
     def draw_from(self, samples: SampleStream) -> None:
-        """Draw batches from a stream. The trainer's own samples are then only measured."""
+        """Draw batches from a stream. The trainer's samples are then used only for measurement."""
         assert self.plan.batch_size is not None and self.step_count == 0
         seeds = [h.seed for h in self.hyperparameters]
         self._streamed = StreamedBatches(
@@ -161,7 +160,7 @@ class PackState(ABC):
         return split_parameters(self.theta_TP, self.specs)
 
     def options(self, trials: slice) -> dict[str, Any]:
-        """Return the arguments of the constructor, for these trials, that subclasses add to this class's arguments."""
+        """Return the constructor's arguments, for these trials, that subclasses add to this class's arguments."""
         return {}
 
     def restart(self, num_trials: int, plan: TrainingPlan, copied: Callable[[Tensor], Tensor]) -> Self:
@@ -218,7 +217,7 @@ class PackState(ABC):
         return other
 
     def select(self, trials: Sequence[int]) -> None:
-        """Continue with these trials only. Their state is unchanged to the bit."""
+        """Continue with only these trials. Their state is unchanged to the bit."""
         index = torch.tensor(list(trials), dtype=torch.int64)
         self.theta_TP = self.theta_TP[index]
         self.moment_TP = self.moment_TP[index]
@@ -246,7 +245,7 @@ class PackState(ABC):
         }
 
     def load_state(self, state: Mapping[str, Any], trials: Sequence[int] | None = None) -> None:
-        """Resume from the `state` of these trials, in this order, by default of all trials."""
+        """Resume from the `state` of these trials, in this order. Default: all trials."""
         generators = state["generators"]
         index = torch.tensor(range(len(generators)) if trials is None else list(trials), dtype=torch.int64)
 

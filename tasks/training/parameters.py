@@ -1,7 +1,7 @@
 """Training parameters shared by tasks, and values derived from them. Importable without torch.
 
-A task's class lists the parameters it takes, in any order, as in `loss: Loss`, or with another default as in
-`dtype: Dtype = parameter("float64")`.
+A task's class lists the parameters that it takes, in any order, as in `loss: Loss`, or with a different default, as in `dtype:
+Dtype = parameter("float64")`.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def steps_per_epoch(trial: TrainingParameters, num_samples: int) -> int:
 
 
 def milestone_steps(trial: TrainingParameters, num_samples: int) -> tuple[int, ...] | None:
-    """Convert the parameter `milestones` from epochs to steps. None stays None."""
+    """Convert the parameter `milestones` from epochs to steps. Return None for None."""
     epochs = trial.milestones
     return None if epochs is None else tuple(steps_per_epoch(trial, num_samples) * epoch for epoch in epochs)
 
@@ -213,7 +213,7 @@ def log_spaced_steps(last: int) -> list[int]:
 
 
 def judged_steps(schedule: str, last: int) -> list[int]:
-    """Return the steps from which convergence is judged: the starts of the last quarter of steps and of summed rates."""
+    """Return the steps from which convergence is judged: where the last quarters of the steps and of the summed rates start."""
     grid = 1000
     sums = list(itertools.accumulate(learning_rate_factor(schedule, step, grid) for step in range(grid)))
     share = next(step for step, partial_sum in enumerate(sums, start=1) if partial_sum >= 0.75 * sums[-1]) / grid
@@ -230,7 +230,7 @@ def measured_steps(trial: TrainingParameters, last: int) -> list[int]:
 
 
 def check_training(trial: TrainingParameters, num_samples: int) -> None:
-    """Check that training parameters do not conflict, and fit a training set of this size.
+    """Check that training parameters do not conflict and that they fit a training set of this size.
 
     Raises:
         ParameterError: They conflict or do not fit.

@@ -44,7 +44,7 @@ class StreamedBatches:
         """Read the next batch of each trial, [T, B, I], and its labels [T, B]. An incomplete last batch is skipped.
 
         Raises:
-            DatasetError: A sample cannot be read, or differs in form from the others.
+            DatasetError: A sample cannot be read, or differs in form from the other samples.
         """
         if not self._orders or self._position + self._batch_size > self._samples.num_samples:
             self._draw_orders()
@@ -66,7 +66,7 @@ class StreamedBatches:
         return {"position": self._position, "begun": dict(self._begun)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Resume from a `state`, which may be of a pack with further seeds."""
+        """Resume from a `state`, which may belong to a pack with additional seeds."""
         if not state["begun"]:
             return
         for seed in set(self._seeds):

@@ -1,4 +1,4 @@
-"""Fused training: T trials of one shape advance together, each with the results it would have alone.
+"""Fused training: T trials of one shape advance together, and each gets the same results as if it ran alone.
 
 On the CPU with one thread, a trial's numbers are bitwise independent of its pack, with every engine. This relies on three
 rules: matrix products are batched over T (never merged), reductions never cross the trial axis, and the update consists of
@@ -109,7 +109,7 @@ class FusedTrainer(PackState):
         return (logits_TBK.argmax(-1) == labels_TB).double().sum(1)
 
     def on_samples(self, x_NI: Tensor, labels_N: Tensor) -> FusedTrainer:
-        """Return a copy of this trainer over other samples, for evaluation and measurement, not for training."""
+        """Return a copy of this trainer on other samples, for evaluation and measurement but not for training."""
         other = copy.copy(self)
         other.x_NI, other.labels_N, other._native_evaluation = x_NI, labels_N, None
         return other
@@ -170,5 +170,5 @@ class FusedTrainer(PackState):
         )
 
     def samples_per_evaluation(self) -> int:
-        """Return the number of samples evaluated at a time. It is the same for every pack so that sums round alike."""
+        """Return the number of samples evaluated at a time. It is the same for every pack, so that sums round identically."""
         return max(1, evaluation_rows() // self.network.rows_per_sample)

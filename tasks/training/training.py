@@ -88,12 +88,12 @@ class Training(ABC):
     measured_steps: Sequence[Collection[int]]
     """Steps at which each trial's layers are measured, including the last."""
     curve_steps: Sequence[Collection[int]]
-    """Steps with a curve row of each trial, including the measured ones."""
+    """Steps at which each trial has a curve row, including the measured steps."""
     measure: Measure
     extra_curves: ExtraCurves = _no_columns
     matmul_precision: str = "full"
     polish: PolishPlan | None = None
-    """Plan of polish after training, None without it. Its evaluations count as steps."""
+    """Plan of polish after training, or None without polish. Its evaluations count as steps."""
 
     @abstractmethod
     def engine(self, requested: Engine, device: str) -> Engine:
@@ -123,7 +123,7 @@ class Training(ABC):
         """Evaluate the trials at these positions for their curves: a dataclass with one tensor per column, including `loss`."""
 
     def test_split(self, device: str) -> Recorder | None:
-        """Return the recorder of the test split, None if it is not measured."""
+        """Return the recorder of the test split, or None if it is not measured."""
         return None
 
     def intermediate_features(self, trainer: Any, position: int, index: int, step: int) -> dict[str, Any] | None:
@@ -155,7 +155,7 @@ class NetworkTraining(Training):
     """Stored features (none, class_means, all, sample:<n>) and their dtype, per trial."""
 
     def engine(self, requested: Engine, device: str) -> Engine:
-        """Choose the engine of the steps, eager if there are no steps or polish."""
+        """Choose the engine of the steps. It is eager if there are neither steps nor polish."""
         if self.plan.num_steps == 0 and self.polish is None:
             return Engine.EAGER
         return select_engine(requested, self.shape(), device)
@@ -187,7 +187,7 @@ class NetworkTraining(Training):
         return trainer.evaluate()
 
     def test_split(self, device: str) -> Recorder | None:
-        """Return the recorder of the data set's test split, None if it has none or it is not measured."""
+        """Return the recorder of the data set's test split, or None if there is no test split or it is not measured."""
         if self.measure_test is None or self.dataset.test is None:
             return None
         return HeldOut(self.dataset.test, self.measure_test, device, self.plan.dtype)

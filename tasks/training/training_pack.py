@@ -46,7 +46,7 @@ def run_training(training: Training, context: TaskContext) -> Iterator[TrialResu
 
 
 def prepare_pack(training: Training, context: TaskContext) -> TrainingPack:
-    """Create the pack, or resume it from an earlier attempt's checkpoint with the engine it started with.
+    """Create the pack, or resume it from an earlier attempt's checkpoint with the engine with which it started.
 
     Raises:
         EngineError: Native steps, or requested compiled steps, are not available on this machine.
@@ -97,7 +97,7 @@ class TrainingPack:
         self.diverged_at: dict[int, int] = {}
         self.pruned_at: dict[int, int] = {}
         self.finished_at: dict[int, int] = {}
-        """Last step of trials that finished before others of the pack."""
+        """Last steps of trials that finished before other trials of the pack."""
         self.metrics: list[list[dict[str, Any]]] = [[] for _ in range(num_trials)]
         self.curves: list[list[dict[str, Any]]] = [[] for _ in range(num_trials)]
         self.features: list[list[dict[str, Any]]] = [[] for _ in range(num_trials)]
@@ -237,12 +237,13 @@ class TrainingPack:
         return tables if features is None else {**tables, "features": features}
 
     def resume(self) -> Engine | None:
-        """Resume from an earlier attempt's checkpoint if it holds all these trials. Return its engine, else None."""
+        """Resume from an earlier attempt's checkpoint if it holds all these trials. Return its engine, or None if it does
+        not."""
         previous = load_previous(self.context)
         if previous is None:
             return None
         saved, positions = previous
-        # an older format of the task words: restarting costs time, not results
+        # a checkpoint of the task `words` in an older format: restarting costs time, not results
         if "diverged_at" not in saved:
             return None
         self.metrics = [saved["metrics"][position] for position in positions]

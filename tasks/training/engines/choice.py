@@ -1,7 +1,7 @@
 """Choice of the engine of a trial's steps: native, compiled or eager. Importable without torch.
 
-The choice depends on the trial's shape and number of steps, never on its pack, so that a trial's numbers do not depend on the
-pack either.
+The choice depends on the trial's shape and number of steps but never on its pack, so that a trial's numbers do not depend on
+the pack either.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ def compile_s(network: Network) -> float:
 def select_engine(requested: Engine, shape: PackShape, device: str) -> Engine:
     """Select the engine of a trial's steps.
 
-    `auto` is native if kernels exist, else compiled on a CPU if that saves more time than compiling takes, else eager. On a GPU
-    it is eager, because compiled steps were not measured there. Steps are eager for every request if the network has a
-    handwritten step or matrix products are in bf16, where compiled steps did not always agree with eager ones (LOG.md).
+    `auto` selects native steps if kernels exist. Otherwise it selects compiled steps on a CPU if they save more time than
+    compiling takes, and eager steps in all other cases. On a GPU it does not select compiled steps, because they were not
+    measured there. Whatever the request, steps are eager if the network has a handwritten step or matrix products are in bf16,
+    where compiled steps did not always agree with eager ones (LOG.md).
 
     Raises:
         EngineError: Native or compiled steps were requested, but do not support these trials.
@@ -120,7 +121,7 @@ def native_unsupported_reason(shape: PackShape, device: str) -> str | None:
 
 
 def _eager_only_reason(shape: PackShape) -> str | None:
-    """Return the property of the trials that only eager steps support, or None."""
+    """Return a property of the trials that only eager steps support, or None."""
     if shape.data.has_targets:
         return "targets are numbers"
     if shape.data.stream is not None:

@@ -1,6 +1,6 @@
-"""Compiled steps: a program on disk, run over a pack's trials in groups.
+"""Compiled steps: a program on disk that runs over a pack's trials in groups.
 
-The group size is chosen by timing the first training steps. It determines cache use but no results, since a trial's numbers do
+The group size is chosen by timing the first training steps. It affects cache use but not results, since a trial's numbers do
 not depend on the other trials.
 
 One worker per machine compiles a program while the others that need it wait. Files are in the folder `steps` of the user's
@@ -45,7 +45,7 @@ from depthrate.tasks.training.step import lowered_precision
 log = logging.getLogger(__name__)
 
 TRIES = 3
-"""Steps timed per group size. The fastest of them counts."""
+"""Number of steps timed per group size. The fastest step counts."""
 COMPILE_POLL_INTERVAL_S = 0.2
 ERROR_TAIL = 2000
 DRIVER_VERSION = Path("/proc/driver/nvidia/version")
@@ -57,7 +57,7 @@ class CompiledSteps(Steps):
     engine = Engine.COMPILED
 
     def __init__(self, trainer: PackState, program: Any, size: int | None = None):
-        """Run `size` trials per group, by default the number found to be fastest."""
+        """Run `size` trials per group. The default is the number that proves fastest."""
         super().__init__(trainer)
         self._program, self._size = program, size
         self._timings: dict[int, list[float]] = {}
@@ -190,7 +190,7 @@ def _gpu() -> tuple[str, str]:
 def _compile(program: StepProgram, path: Path, should_stop: Callable[[], bool]) -> None:
     """Compile in a separate process, which can be killed and returns the compiler's memory."""
     work = path.with_suffix(".compiling")
-    shutil.rmtree(work, ignore_errors=True)  # left by a killed worker
+    shutil.rmtree(work, ignore_errors=True)  # left behind by a killed worker
     try:
         work.mkdir()
         package, request, output = work / path.name, work / "program", work / "output"

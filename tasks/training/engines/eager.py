@@ -17,7 +17,7 @@ class EagerSteps(Steps):
     engine = Engine.EAGER
 
     def prepare(self) -> None:
-        """Allocate buffers, since fresh ones of this size cost more in page faults than the arithmetic."""
+        """Allocate buffers once, since the page faults of new buffers of this size would cost more than the arithmetic."""
         self._gradient_TP, self._scratch_TP = (torch.empty_like(self.trainer.theta_TP) for _ in range(2))
 
     def step(self, max_steps: int, divergence: Divergence | None) -> Tensor:

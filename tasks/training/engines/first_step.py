@@ -10,11 +10,12 @@ from depthrate.tasks.training.pack_state import MakeSteps, PackState
 
 STEP_RTOL = {"full": 1e-3, "tf32": 1e-2}
 """Relative tolerance between another engine's first step and the eager one, by the precision of matrix products. It is far
-above rounding and far below a fault."""
+above rounding errors and far below the error of a fault."""
 MAX_CHECKED_STARTS = 12
 """Maximum number of starts from which another engine's first step is checked before the engine is rejected. Among millions of
-values one may be so near to ReLU's kink that rounding decides its side, and with it a sample's part of the gradient. If a start
-is an optimum, its gradient is pure rounding. Both happen at single starts, a fault happens at all."""
+values one may be so close to ReLU's kink that rounding decides on which side it lies, and thus a sample's contribution to the
+gradient. If a start is an optimum, its gradient consists of rounding errors only. Both occur at individual starts, whereas a
+fault occurs at every start."""
 START_NOISE = 0.01
 """Relative noise on the parameters of all starts but the first."""
 MAX_ERROR_RATIO = 30
@@ -62,7 +63,7 @@ def _agree(precision: str, losses_T: Tensor, eager_TP: Tensor, other_TP: Tensor)
 
 
 def _is_as_exact(exact: PackState, losses_T: Tensor, eager_TP: Tensor, other_TP: Tensor) -> bool:
-    """Return whether another engine's first step is about as close to float64 as the eager one, in loss and gradient.
+    """Return whether another engine's first step is about as close to float64 as the eager step, in loss and gradient.
 
     In a network of hundreds of layers, rounding alone changes both by more than a fault might.
     """

@@ -1,7 +1,7 @@
 """Fused full-batch gradient descent with handwritten gradients, for models whose features are parameters.
 
-Their matrices are tiny, so a step with autograd is mostly overhead. A handwritten step, in place, takes a fifth of the time.
-The interface follows `FusedTrainer`. Shapes: T trials, N samples, I input dimensions, P parameters of one trial.
+Their matrices are tiny, so a step with autograd is mostly overhead. A handwritten step that works in place takes a fifth of the
+time. The interface follows `FusedTrainer`. Shapes: T trials, N samples, I input dimensions, P parameters of one trial.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class HandGradientTrainer(FusedTrainer):
         return state
 
     def select(self, trials: Sequence[int]) -> None:
-        """Continue with these trials only. Their state is unchanged to the bit."""
+        """Continue with only these trials. Their state is unchanged to the bit."""
         self._start_TP = self._start_TP[list(trials)]
         super().select(trials)
 

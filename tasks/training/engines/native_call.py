@@ -1,4 +1,4 @@
-"""Kernel calls with the tensors they point to, and the number of steps per call.
+"""Kernel calls with the tensors to which they point, and the number of steps per call.
 
 Shapes: N samples, I input dimensions.
 """
@@ -56,7 +56,7 @@ class NativeCall(BoundCall):
 
 
 class Pace:
-    """Adaptive number of steps per call: it bounds the delay before a stop request is noticed, and affects no results."""
+    """Adaptive number of steps per call. It bounds the delay before a stop request is noticed and does not affect results."""
 
     def __init__(self) -> None:
         self.steps_per_call = 1

@@ -17,7 +17,7 @@ from depthrate.tasks.training.engines.native_call import NativeCall
 from depthrate.tasks.training.training_plan import TrainingPlan
 
 MAX_BUFFER_BYTES = 64_000_000
-"""Maximum bytes of one trial's layers in memory. Networks with more yield them layer by layer from torch."""
+"""Maximum bytes of one trial's layers in memory. For larger networks, torch computes the layers one by one."""
 
 
 class NativeEvaluation:
@@ -29,7 +29,7 @@ class NativeEvaluation:
         self._library, self._dtype, self._num_samples = library, plan.dtype, len(x_NI)
         self._depth, self._width = int(kernels.arguments["depth"]), kernels.constants["WIDTH"]
         self._ln_eps = kernels.arguments["ln_eps"]
-        placeholder = x_NI.new_empty(1)  # any gradient, so that scratch memory for it is allocated
+        placeholder = x_NI.new_empty(1)  # an arbitrary gradient, so that scratch memory for it is allocated
         self._call = NativeCall(library, network, plan.loss, x_NI, labels_N, gradient_TP=placeholder)
         self._variances: dict[bytes, float | None] = {}
         """Smallest variances computed with a trial's layers, by a digest of its parameters, until they are read."""

@@ -4,7 +4,8 @@ Forward pass, gradient and update are one graph with the number of trials as a v
 any size, and a trial's numbers do not depend on the pack. The program has no state: parameters, moments, hyper-parameters,
 learning rates and the batch are inputs, and parameters and moments are updated in place.
 
-`python -m` with this module compiles the program on its standard input. That needs about 400 MB, which the worker saves.
+`python -m` with this module compiles the program on its standard input. This takes about 400 MB of memory, which the worker
+does not need.
 
 Shapes: T trials, B batch, I input dimensions, P parameters of one trial.
 """
@@ -31,7 +32,7 @@ from depthrate.tasks.training.step import Moments, StepNumbers, clip_factor, gra
 from depthrate.tasks.training.training_plan import TrainingPlan
 
 EXAMPLE_TRIALS = 4
-"""Number of trials in the tracing inputs. Any number from 2 on gives the same program."""
+"""Number of trials in the tracing inputs. Any number of at least 2 gives the same program."""
 MAX_TRIALS = 65536
 
 

@@ -1,1 +1,1 @@
-"""What follows training: a search for stationary points in float64, and solutions continued from depth to depth."""
+"""Stages after training: a search for stationary points in float64, and the continuation of solutions from depth to depth."""

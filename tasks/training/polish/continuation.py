@@ -1,8 +1,8 @@
 """Continuation in depth: a chain of depths, each polished from the previous solution with neutral blocks inserted.
 
 A neutral block does not change the output, so a depth starts with the objective at which the previous depth ended. A trial's
-result belongs to its whole chain and does not depend on its pack. Trials of a pack that differ only in depth share one lane:
-their chain runs once, and each depth that is a trial's gives that trial's result.
+result depends on its whole chain but not on its pack. Trials of a pack that differ only in depth share a lane: their chain runs
+once, and each depth that belongs to a trial gives that trial's result.
 
 Shapes: T lanes, P and Q parameters of a lane at one depth and at the next.
 """
@@ -65,7 +65,7 @@ class _Chain:
         self._lanes, self._wanted, self._make, self.context = lanes, wanted, make, context
         self._depths = chain(max(lanes.values(), key=lambda trial: trial.depth))
         self.saved = _split_checkpoints(context.load_checkpoint())
-        """Checkpoint of each depth that has one."""
+        """Checkpoints of the depths that have one."""
         self.steps_before = 0
         self.all_steps = sum(_budget(self._training(depth, list(lanes))) for depth in self._depths)
 
@@ -153,7 +153,7 @@ class StageContext:
         self.chain.context.show_curves({trial_id: rows for trial_id, rows in by_trial.items() if trial_id is not None})
 
     def report(self, step: int, values: Mapping[int, Mapping[str, float | None]]) -> set[int]:
-        """Prune no trial, because a search cannot compare steps of different depths."""
+        """Do not prune any trial, because a search cannot compare steps of different depths."""
         return set()
 
     def checkpoint_due(self) -> bool:
@@ -174,7 +174,7 @@ class StageContext:
 
 
 def _budget(training: NetworkTraining) -> int:
-    """Return the maximum number of steps of a depth, polish included."""
+    """Return the maximum number of steps of a depth, including polish."""
     return training.plan.num_steps + (0 if training.polish is None else training.polish.num_evaluations)
 
 
@@ -196,8 +196,8 @@ def _split_checkpoints(content: bytes | None) -> list[bytes]:
 def deepen(shallow: Network, deep: Network, theta_TP: Tensor) -> Tensor:
     """Build parameters [T, Q] with which the deeper network computes the same function as the shallower one with [T, P].
 
-    The existing blocks are spread evenly among the new ones, in their order. Both networks are of one kind, with a neutral
-    block.
+    The existing blocks are spread evenly among the new ones, in their order. Both networks are of the same kind, which has a
+    neutral block.
     """
     neutral = deep.neutral_block()
     assert neutral is not None, "check_polish rejects other networks"

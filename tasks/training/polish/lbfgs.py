@@ -34,7 +34,8 @@ class Lbfgs:
             start_P: Start.
             memory: Number M of stored pairs.
             rounding: Relative rounding error of the value. If two values differ by less, slopes decide (approximate Wolfe
-                conditions of Hager and Zhang, A new conjugate gradient method, SIAM J. Optim. 16 (2005)). 0: never.
+                conditions of Hager and Zhang, A new conjugate gradient method, SIAM J. Optim. 16 (2005)). With 0, slopes never
+                decide.
         """
         self._rounding = rounding
         self.iterate_P = start_P.clone()
@@ -77,7 +78,7 @@ class Lbfgs:
         return False
 
     def _has_fallen(self, value: float, gradient_P: Tensor) -> bool:
-        """Return whether the value fell enough for the slope, judged by the slopes if rounding hides the difference."""
+        """Return whether the value decreased enough for the slope, judged by the slopes if rounding hides the difference."""
         assert self._direction_P is not None
         if value <= self.value + DECREASE * self._step * self._slope:
             return True
@@ -116,7 +117,7 @@ class Lbfgs:
         slot = self._order.pop(0) if len(self._order) == memory else len(self._order)
         self._order.append(slot)
         self._pairs_MP[slot], self._pairs_MP[memory + slot] = moved_P, change_P
-        both_2P = torch.stack([change_P, self.gradient_P])  # reads the stored pairs once for both
+        both_2P = torch.stack([change_P, self.gradient_P])  # reads the stored pairs only once for both
         products, self._products_M = torch.mm(both_2P, self._pairs_MP.T).numpy(force=True)
         self._sy_MM[:, slot] = products[:memory]
         self._yy_MM[:, slot] = self._yy_MM[slot, :] = products[memory:]
@@ -157,7 +158,7 @@ class Lbfgs:
         self.point_P = torch.add(self.iterate_P, self._direction_P, alpha=self._step)
 
     def _give_up(self) -> None:
-        """Restart with steepest descent. If that was the direction already, stop, because only rounding is left."""
+        """Restart with steepest descent. If that was already the direction, stop, because only rounding errors are left."""
         if self._order:
             self._order.clear()
             self._choose_direction()

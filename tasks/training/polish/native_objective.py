@@ -1,4 +1,4 @@
-"""The objective of `smoothed_objective.py` computed by kernels, all trials in one call, each on its own.
+"""The objective of `smoothed_objective.py` computed by kernels, which treat all trials in one call but independently.
 
 Shapes: T trials, P parameters of one trial.
 """

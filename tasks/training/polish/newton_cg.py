@@ -43,9 +43,8 @@ class NewtonCg:
 
         Args:
             start_P: Start.
-            value: Value there.
-            gradient_P: Gradient there.
-            rounding: Relative rounding error of the value. If less can be gained, slopes decide.
+            value: Value at the start. gradient_P: Gradient at the start. rounding: Relative rounding error of the value. If
+                less can be gained, slopes decide.
         """
         self._rounding, self._radius = rounding, INITIAL_RADIUS
         self.iterate_P, self.value, self.gradient_P = start_P.clone(), value, gradient_P
@@ -54,7 +53,7 @@ class NewtonCg:
         self._start_step()
 
     def update(self, value: float, gradient_P: Tensor) -> bool:
-        """Process value and gradient at `point_P`, set the next point, and return whether this one became the iterate."""
+        """Process value and gradient at `point_P`, set the next point, and return whether `point_P` became the iterate."""
         if self._requested == "product":
             self._cg_step(gradient_P)
             return False
@@ -71,7 +70,7 @@ class NewtonCg:
         return is_better
 
     def _reduction_ratio(self, value: float, gradient_P: Tensor) -> float:
-        """Compute the actual decrease over the quadratic model's decrease, -1 if it is not a number."""
+        """Compute the ratio of the actual decrease to the quadratic model's decrease, or -1 if it is not a number."""
         predicted = -float(self.gradient_P.dot(self._step_P) + self._bent_P.dot(self._step_P) / 2)
         actual = self.value - value
         if predicted < 10 * self._rounding * abs(self.value):  # then use the mean of both slopes times the step

@@ -1,6 +1,7 @@
 """Parameters of polish and of continuation in depth, and values derived from them. Importable without torch.
 
-They were added after their tasks, so the defaults reproduce the earlier behaviour and committed trials keep their identity.
+They were added later than their tasks, so the defaults reproduce the earlier behaviour and committed trials retain their
+identity.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def chain(trial: TrainingParameters) -> list[int]:
 
 
 def training_steps(trial: TrainingParameters, num_samples: int) -> int:
-    """Return the number of training steps before polish, 0 for a depth that starts from another depth's solution."""
+    """Return the number of training steps before polish, which is 0 for a depth that starts from another depth's solution."""
     return 0 if any(depth < trial.depth for depth in trial.continuation) else num_steps(trial, num_samples)
 
 

@@ -1,6 +1,6 @@
 """Polish: after training, bring each trial of a pack towards a stationary point in float64.
 
-The solver is L-BFGS, optionally followed by Newton's method. Evaluations are fused over trials, searches are independent.
+The solver is L-BFGS, optionally followed by Newton's method. Evaluations are fused over trials, but searches are independent.
 ReLU's kinks bound the gradient norm from below, because minimisers lie on them. They are therefore smoothed over a width that
 shrinks in stages. Metrics use the true ReLU.
 
@@ -40,10 +40,10 @@ class _Trial:
     lowest: float = math.inf
     best_gradient_norm: float = math.nan
     is_stationary: bool = False
-    """Whether it reached the tolerance at the last width."""
+    """Whether the trial reached the tolerance at the last width."""
     stage: int = 0
     finished_at: int | None = None
-    """Number of evaluations at its end, None before."""
+    """Number of evaluations at the trial's end, or None before the end."""
 
 
 class Polisher:
@@ -76,7 +76,7 @@ class Polisher:
 
     @property
     def finished_at(self) -> list[int | None]:
-        """Number of evaluations of each finished trial, None for the others."""
+        """Number of evaluations of each finished trial, and None for unfinished trials."""
         return [trial.finished_at for trial in self._trials]
 
     @property
@@ -90,9 +90,9 @@ class Polisher:
     def compare(self, trials: Iterable[int]) -> Evaluation:
         """Record iterates with the lowest true objective so far, and evaluate the trainer at `theta_TP`.
 
-        Unless it is to be stationary, a trial ends at its lowest point and not at its last: the smoothed objective may fall
-        where the true one rises, e.g. near a LayerNorm's singularity or where a unit lies in the smoothed part of its kink for
-        all samples.
+        Unless the plan requests stationary points, a trial ends at its lowest point and not at its last one: the smoothed
+        objective may fall where the true one rises, for example near a LayerNorm's singularity or where a unit lies in the
+        smoothed part of its kink for all samples.
         """
         self._trainer.theta_TP = torch.stack([trial.search.iterate_P for trial in self._trials])
         evaluation = self._trainer.evaluate()
@@ -144,7 +144,7 @@ class Polisher:
             trial.finished_at, trial.is_stationary = self.num_evaluations, has_converged and is_last
 
     def final_columns(self, position: int) -> dict[str, float]:
-        """Return a finished trial's extra columns if the plan requests stationary points, else none."""
+        """Return a finished trial's extra columns, which exist only if the plan requests stationary points."""
         trial = self._trials[position]
         if not self.plan.to_stationary or trial.finished_at is None:
             return {}
