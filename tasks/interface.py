@@ -1,4 +1,4 @@
-"""Contract of a task: parameters, version, and the run of a pack. Importable without torch."""
+"""Contract of a task: its parameters, its version, and how it runs a pack. Importable without torch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TaskError(ValueError):
 
 
 class Interrupted(Exception):
-    """Raised by a task on a requested stop, after it saved its checkpoint."""
+    """Raised by a task when a stop is requested, after it has saved its checkpoint."""
 
 
 class Diverged(Exception):
@@ -48,9 +48,9 @@ class Engine(StrEnum):
     """Method of executing training steps."""
 
     AUTO = "auto"
-    """Native if kernels exist, else compiled if one trial's training repays the compilation, else eager."""
+    """Native if kernels exist, otherwise compiled if one trial's training repays the compilation, otherwise eager."""
     NATIVE = "native"
-    """C++ kernels that run many steps per call, for the networks that have them."""
+    """C++ kernels that run many steps per call, for networks that have kernels."""
     EAGER = "eager"
     """One operation at a time."""
     COMPILED = "compiled"
@@ -72,7 +72,7 @@ class SharedLibraries(Protocol):
 
 
 class TaskContext(Protocol):
-    """Services that a worker gives a running task."""
+    """Services that a worker provides to a running task."""
 
     @property
     def device(self) -> str:
@@ -101,7 +101,7 @@ class TaskContext(Protocol):
         """Return whether to save a checkpoint now and raise `Interrupted`."""
 
     def progress(self, step: int, num_steps: int) -> None:
-        """Report the steps done by the pack, or by the trial that runs alone. Cheap: call it at every step."""
+        """Report the steps done by the pack, or by the trial that runs alone. The call is cheap enough for every step."""
 
     def show_curves(self, curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         """Publish live curves: trial id -> rows of the table `curves`, a list that only grows.
@@ -142,7 +142,7 @@ def has_diverged(rows: Iterable[tuple[int | None, str | None, Any]]) -> bool:
     """Return whether the last training loss in rows of (step, split, loss) is NaN or infinite (None is skipped)."""
     losses = [(step or 0, float(loss)) for step, split, loss in rows if loss is not None and split in (None, "train")]
     end = max((step for step, _ in losses), default=0)
-    # All rows of the step: in a frame, a row without a loss has NaN too.
+    # Check all rows of the step, since in a frame a row without a loss also has NaN.
     return bool(losses) and not any(math.isfinite(loss) for step, loss in losses if step == end)
 
 
@@ -180,7 +180,7 @@ class Task(ABC):
     code: TaskCode | None = None
     """Source of a custom task, or None for a built-in one, which its version identifies."""
     distinguished_by: str = ""
-    """Instruction to keep trials of changed code apart, if not by raising the version."""
+    """Instruction for keeping trials of changed code apart, if this is not done by raising the version."""
     defined_at: str = ""
     """File and line of a custom task."""
 
@@ -194,7 +194,7 @@ class Task(ABC):
         """Run a pack and yield each trial's result. Trials that run in turn are yielded as they finish."""
 
     def complete(self, params: dict[str, Any]) -> None:
-        """Set the parameters implied by others, such as a content hash, before the trial is checked and named."""
+        """Set the parameters implied by other parameters, such as a content hash, before the trial is checked and named."""
         return None
 
     def check_trial(self, params: Params) -> None:
@@ -230,7 +230,7 @@ class Task(ABC):
         return None
 
     def max_pack_size(self, params: Params, device: str) -> int:
-        """Return the maximal number of trials of this shape in one pack on a device (cpu or cuda)."""
+        """Return the maximum number of trials of this shape in a pack on a device (cpu or cuda)."""
         return 16
 
     def memory_bytes(self, params: Params, num_trials: int, device: str) -> float | None:
@@ -238,7 +238,7 @@ class Task(ABC):
         return None
 
     def estimate_s(self, params: Params, engine: Engine = Engine.EAGER) -> float | None:
-        """Return the rough seconds per trial on one CPU core, equal for all trials of a fused pack, or None if unknown.
+        """Estimate the seconds per trial on one CPU core, equal for all trials of a fused pack. Return None if unknown.
 
         Args:
             params: Parameters of the trial.
@@ -251,7 +251,7 @@ class Task(ABC):
         return None
 
     def engine(self, params: Params, requested: Engine, device: str) -> Engine | None:
-        """Return the engine that a trial gets for the requested one, or None for a task without the choice."""
+        """Return the engine that runs a trial if `requested` is requested, or None if the task offers no choice."""
         return None
 
     def remarks(self, trials: Sequence[Params]) -> Sequence[str]:

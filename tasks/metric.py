@@ -12,9 +12,9 @@ Kind = Literal["scalar", "vector", "matrix"]
 Panel = Literal["always", "fitted", "spectrum", "cosines"]
 
 Excess = Callable[[Sequence[Mapping[str, Any]]], Sequence[float] | None]
-"""Parameters of trials -> predicted gap of each, up to a common factor, or None without a prediction."""
+"""Parameters of trials -> predicted gap of each trial, up to a common factor, or None without a prediction."""
 Bound = Callable[[Sequence[Mapping[str, Any]]], Sequence[float | None] | None]
-"""Parameters of trials -> upper bound of each, up to a common factor, or None for a trial without one."""
+"""Parameters of trials -> upper bound of each trial, up to a common factor, or None for a trial without a bound."""
 
 
 class MeasurementError(ValueError):
@@ -28,18 +28,17 @@ class Optimum:
     falls_with: str
     """Parameter along which the minimum cannot rise."""
     free: frozenset[str]
-    """Parameters that the minimum does not depend on. Trials that differ only in these and in `falls_with` are
-    comparable."""
+    """Parameters on which the minimum does not depend. Trials that differ only in these and in `falls_with` are comparable."""
     holds: Callable[[Mapping[str, Any]], bool] | None = None
     """Whether the theory applies to these parameters. None: always."""
     reached_where: str = ""
-    """Name of the metric that is 1 if the solver ended at a stationary point, 0 if not, None if no solver ran. Theory covers
-    only the first. Empty: no solver exists."""
+    """Name of the metric that is 1 if the solver ended at a stationary point, 0 if it did not, and None if no solver ran.
+    Theory covers only the value 1. Empty: no solver exists."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One measured column and its presentation. A task's metrics are shown in their order."""
+    """One measured column and its presentation. A task's metrics are shown in the order of their declaration."""
 
     name: str
     """Column name."""
@@ -117,7 +116,7 @@ def by_name(measurements: Iterable[Metric]) -> dict[str, Metric]:
     """Map names to metrics.
 
     Raises:
-        MeasurementError: Two have the same name, or a gap is not a scalar metric among them.
+        MeasurementError: Two metrics have the same name, or a gap is not a scalar metric among these metrics.
     """
     named: dict[str, Metric] = {}
     for metric in measurements:

@@ -35,11 +35,11 @@ _EXPECTED = {
 
 
 LARGEST = 1e300
-"""Larger numbers, infinity and NaN are rejected: they do not survive arithmetic and storage."""
+"""Larger numbers, infinity and NaN are rejected, because arithmetic and storage do not preserve them."""
 MAX_NAMES_SHOWN = 25
-"""Maximal number of names in a message."""
+"""Maximum number of names in a message."""
 _MAX_VALUE_LENGTH = 500
-"""Maximal characters of a value in a message."""
+"""Maximum number of characters of a value in a message."""
 
 
 class ParameterError(ValueError):
@@ -62,7 +62,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def format_names(names: Iterable[str]) -> str:
-    """Join the names of parameters or metrics for a message, at most `MAX_NAMES_SHOWN`."""
+    """Join at most `MAX_NAMES_SHOWN` names of parameters or metrics for a message."""
     all_names = list(names)
     rest = (
         f" and {len(all_names) - MAX_NAMES_SHOWN} more, listed by depthrate tasks"
@@ -76,7 +76,7 @@ def format_value(value: Any) -> str:
     """Return the repr of a value, shortened for messages."""
     try:
         text = repr(value)
-    except ValueError:  # Python refuses to print ints with thousands of digits, also inside a list
+    except ValueError:  # Python refuses to print ints with thousands of digits, even inside a list
         text = "a value with thousands of digits"
     return text if len(text) <= _MAX_VALUE_LENGTH else f"{text[: _MAX_VALUE_LENGTH - 3]}..."
 
@@ -101,9 +101,10 @@ class Parameter:
     fusible: bool = False
     """Whether trials that differ only in this parameter may share a pack."""
     is_random_seed: bool = False
-    """Whether the parameter seeds randomness. Intervals name the seeds they cover."""
+    """Whether the parameter seeds randomness. Intervals name the seeds that they cover."""
     added_later: bool = False
-    """Whether the parameter was added after trials were committed. Its default reproduces them, and they keep their ids."""
+    """Whether the parameter was added after trials were committed. Its default reproduces these trials, whose ids do not
+    change."""
 
     def __post_init__(self) -> None:
         """Check the default of an added parameter, because trial ids depend on it.
@@ -165,7 +166,7 @@ class Parameter:
         if kind == "int" and is_number and value == int(value):
             return int(value)
         if kind == "float" and is_number:
-            return float(value) + 0.0  # -0.0 and 0.0 are one value, hence one trial
+            return float(value) + 0.0  # -0.0 and 0.0 are the same value and hence the same trial
         if kind == "str" and isinstance(value, str) and _is_text(value):
             return value
         if kind == "bool" and isinstance(value, bool):
@@ -204,7 +205,7 @@ def _is_text(value: str) -> bool:
 class OncePerObject(Generic[Result]):
     """Caches a function by object identity, since a grid repeats the same objects in many trials.
 
-    Equality would not do: 1, 1.0 and True are equal but different parameters, and a list has no hash.
+    Equality would not suffice: 1, 1.0 and True are equal but are different parameters, and a list has no hash.
     """
 
     def __init__(self, compute: Callable[[Any], Result]):
@@ -212,7 +213,7 @@ class OncePerObject(Generic[Result]):
         self._results: dict[int, tuple[Any, Result]] = {}
 
     def __call__(self, value: Any) -> Result:
-        """Return the function's value for this object, cached."""
+        """Return the function's cached value for this object."""
         cached = self._results.get(id(value))
         if cached is None:
             # The object is stored too, since the id of a freed object is reused.
@@ -242,8 +243,8 @@ class ParameterSchema(Mapping[str, Parameter]):
 
     @property
     def added_later(self) -> dict[str, Any]:
-        """Parameters added later, each with the value that earlier trials have. With that value a parameter is not part of a
-        trial's identity."""
+        """Parameters added later, with their values in earlier trials. With this value they are not part of a trial's
+        identity."""
         return {name: parameter.default for name, parameter in self.items() if parameter.added_later}
 
     def completed(self, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Data sets as used by training: published ones, generated ones and custom arrays.
+"""Data sets as used by training: published data sets, generated data sets and custom arrays.
 
 Importable without torch. Shapes: N samples, I numbers of a sample, K classes.
 """
@@ -72,7 +72,7 @@ class DataShape:
 
     @property
     def num_inputs(self) -> int:
-        """Count of numbers (or tokens) in one sample."""
+        """Number of values (or tokens) in one sample."""
         return math.prod(self.sample_shape)
 
 
@@ -105,7 +105,7 @@ class Dataset:
         vocabulary_size: int | None = None,
         test: Dataset | None = None,
     ) -> Dataset:
-        """Build a data set from labelled samples. The order within a class is kept.
+        """Build a data set from labelled samples. The order within a class is preserved.
 
         Args:
             x: Samples, shape [N, *sample shape].
@@ -188,7 +188,7 @@ class Dataset:
 
 
 def numbered_samples(num_classes: int, num_samples: int) -> Dataset:
-    """Build a balanced data set for models with free features: each sample is its own index."""
+    """Build a balanced data set for models with free features, in which each sample is its index."""
     per_class = num_samples // num_classes
     labels_N = np.repeat(np.arange(num_classes), per_class)
     return Dataset(np.arange(num_samples)[:, None], labels_N, np.full(num_classes, per_class))

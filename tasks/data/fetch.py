@@ -50,7 +50,7 @@ def fetch_missing(name: str, exists: Callable[[str], bool], folder: Path) -> Ite
 
     Raises:
         UnknownDatasetError: The data set is unknown.
-        DownloadError: A download failed. Earlier files are kept.
+        DownloadError: A download failed. Files downloaded before are not deleted.
     """
     for url, sha256, relative in downloads_of(name):
         if exists(relative):
@@ -61,7 +61,7 @@ def fetch_missing(name: str, exists: Callable[[str], bool], folder: Path) -> Ite
         path = folder / relative
         try:
             pooch.retrieve(url, known_hash=f"sha256:{sha256}", fname=path.name, path=path.parent)
-        except (OSError, ValueError) as error:  # no network, no such file, or another checksum
+        except (OSError, ValueError) as error:  # no network, no such file, or a different checksum
             raise DownloadError(
                 f"cannot download {url} (sha256 {sha256}): {type(error).__name__}: {error}",
                 relative,

@@ -42,9 +42,9 @@ class PublishedDataset:
     files_url: str = ""
     """Address of the published files of the first layout, without their names."""
     sha256: tuple[str, ...] = ()
-    """Checksums of these files used by established libraries, since publishers provide an MD5 or none."""
+    """Checksums of these files from established libraries, since publishers provide an MD5 or no checksum."""
     layouts: tuple[Layout, ...] = ()
-    """Supported layouts, preferred one first. Empty for data sets included in depthrate."""
+    """Supported layouts, starting with the preferred one. Empty for data sets included in depthrate."""
     test: tuple[int, tuple[Layout, ...]] | None = None
     """Number of test samples and supported layouts of the test split. None without a supported test split."""
     read: Callable[[PublishedDataset, Layout, Files], Decoded] | None = None

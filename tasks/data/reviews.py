@@ -79,7 +79,7 @@ def build_corpus(reviews: Iterable[tuple[int, str]]) -> Corpus:
     first_seen: dict[str, int] = {}
     labels, texts = [], []
     for label, text in reviews:
-        labels.append(label)  # convert to numbers at once: all words as Python strings would take 0.5 GB
+        labels.append(label)  # convert to numbers immediately: all words as Python strings would take 0.5 GB
         texts.append(
             np.array([first_seen.setdefault(word, len(first_seen)) for word in tokenize(text)], dtype=np.int32)
         )

@@ -1,4 +1,4 @@
-"""Common exponent of several curves, and the test that they share it.
+"""Common exponent of several curves, and the test of whether they share it.
 
 Shapes: N points, G groups (the distinct x, rising), S seeds, K curves.
 Source: Draper and Smith, Applied Regression Analysis (1998), 14 (common slopes).

@@ -51,7 +51,7 @@ def cutoff(
         weights: Weighting, see `fit_many`.
 
     Returns:
-        The first cut-off that passes or cannot be tested, else the smallest x with its p-value.
+        The first cut-off that passes or cannot be tested. If none does, the smallest x with its p-value.
 
     Raises:
         FitError: See `fit_many`.

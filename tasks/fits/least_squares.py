@@ -21,7 +21,7 @@ respect to each parameter, up to a constant over G, in a new array that the call
 def residuals(
     shape: Shape, theta_PR: Array, ref_R: Array, mean_GR: Array, share_GR: Array
 ) -> tuple[Array, Array, Array]:
-    """Return the level [R], the residuals [G, R] and the shape's Jacobian [P, G, R], both with the level eliminated.
+    """Return the level [R], and the residuals [G, R] and the shape's Jacobian [P, G, R] with the level eliminated.
 
     `share_GR`: share of each group in its row's mass, [G, 1] if equal for all rows.
     """

@@ -88,7 +88,7 @@ class CurveFamily:
     model: Model
     shape: Shape
     basis_GP: Array | None
-    """Columns of a shape that is linear in theta, else None."""
+    """Columns of a shape that is linear in theta, or None for other shapes."""
     starts_SPC: Array
     lower_PC: Array
     upper_PC: Array

@@ -37,7 +37,7 @@ from depthrate.tasks.fits.threads import BLOCK_ROWS, in_threads, parts_of
 from depthrate.tasks.fits.whole_seeds import Line, SeedSpread, log_x_interval, own_levels, seed_spread
 
 SMALLEST_PART = 256
-"""Minimum number of curves per thread: for fewer, another thread does not pay."""
+"""Minimum number of curves per thread. With fewer curves, an additional thread does not pay off."""
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Metrics of features, one module per family. The functions take tensors and depend on no network or task."""
+"""Metrics of features, one module per family. The functions take tensors and do not depend on a network or task."""

@@ -1,4 +1,4 @@
-"""The straight line between first and last features: its predictions for the layers between, and their distances from it.
+"""The straight line between first and last features: its predictions for the layers in between, and their distances from it.
 
 Along h(t) = (1-t) h(0) + t h(1) every metric of class means and scatter is a polynomial in t whose coefficients are the
 classes' first, second and cross moments of (h(0), h(1)). The prediction is therefore exact, and the features are read only

@@ -145,7 +145,7 @@ def intrinsic_dimension(features: Any) -> float:
         raise FeaturesError(f"features have {len(h_ND)} distinct samples, TwoNN needs at least 10")
     nearest = []
     for start in range(0, len(h_ND), DISTANCE_BLOCK_ROWS):
-        # from differences: the matrix-product formula loses near neighbours to rounding
+        # computed from differences, since rounding in the matrix-product formula loses near neighbours
         distances = torch.cdist(
             h_ND[start : start + DISTANCE_BLOCK_ROWS], h_ND, compute_mode="donot_use_mm_for_euclid_dist"
         )
@@ -163,7 +163,7 @@ def intrinsic_dimension(features: Any) -> float:
 
 
 def _directions(h_ND: Tensor) -> Tensor:
-    """Return the unit vectors of the centred features, without samples at the mean."""
+    """Return the unit vectors of the centred features, excluding samples at the mean."""
     centred_ND = h_ND - h_ND.mean(0)
     norms_N = centred_ND.norm(dim=1)
     if not (norms_N > 0).any():

@@ -113,7 +113,7 @@ def require_variation(y_Nm: Tensor) -> Tensor:
 
 
 def as_weight(weight: Any, width: int | None) -> Tensor | None:
-    """Convert the last layer's weight to a tensor [K, D]. None stays None.
+    """Convert the last layer's weight to a tensor [K, D]. Return None for None.
 
     Raises:
         FeaturesError: The weight is not a matrix, or its width differs from `width`.

@@ -1,4 +1,4 @@
-"""Linear probes of features: ridge regression fitted on every second sample and scored on the others.
+"""Linear probes of features: ridge regression fitted on every second sample and scored on the remaining samples.
 
 Computed in closed form, in float64, on the features' device.
 Shapes: N samples, M held-out samples, D feature dimensions, m target dimensions, K classes.
@@ -28,7 +28,7 @@ RIDGE = 1e-3
 def probe_accuracy(features: Any, labels: Any) -> float:
     """Compute the held-out accuracy of a linear classifier on the features.
 
-    Ridge regression to one-hot rows, with a bias, fitted on every second sample of each class and scored on the others.
+    Ridge regression to one-hot rows, with a bias, fitted on every second sample of each class and scored on the rest.
     Source: Alain & Bengio, Understanding intermediate layers using linear classifier probes (2016), who use a softmax.
 
     Args:
@@ -74,7 +74,7 @@ def probe_r2(features: Any, targets: Any) -> float:
 
 
 def _predict_held_out(h_ND: Tensor, y_Nm: Tensor) -> tuple[Tensor, Tensor]:
-    """Fit on the even samples. Return predictions and true values of the odd ones, each [M, m]."""
+    """Fit on the even samples. Return predictions and true values of the odd samples, each [M, m]."""
     if len(h_ND) < 4:
         raise FeaturesError(f"features have {len(h_ND)} samples, a probe needs at least 4 because half are held out")
     mean_D, mean_m = h_ND[::2].mean(0), y_Nm[::2].mean(0)

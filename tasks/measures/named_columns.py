@@ -56,7 +56,7 @@ DOC = f"additional metrics of each layer, separated by commas: {', '.join(NAMES)
 
 
 def parse_measure(text: str | None) -> tuple[str, ...]:
-    """Parse the parameter `measure` into metric names, none for None.
+    """Parse the parameter `measure` into metric names. There are none for None.
 
     Raises:
         ParameterError: A name is unknown or repeated.

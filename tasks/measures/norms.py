@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def square_norms(weights: Mapping[str, Tensor], groups: Mapping[str, str | None]) -> dict[str, Tensor]:
-    """Sum ||W||^2 over each decay group's weights, [T]. `groups` maps a weight to its group, None if it is never decayed."""
+    """Sum ||W||^2 over each decay group's weights, [T]. `groups` maps a weight to its group, or to None if never decayed."""
     squares: dict[str, Tensor] = {}
     for name, weight in weights.items():
         group = groups[name]
@@ -30,7 +30,7 @@ def row_norms(weight_TKD: Tensor) -> Tensor:
 def smallest_deviations(before_norms: Iterable[Tensor]) -> Iterator[Tensor]:
     """Yield for each LayerNorm the smallest standard deviation over the last axis of its inputs, [T].
 
-    LayerNorm is singular at zero deviation; near it, eps determines the output.
+    LayerNorm is singular at zero deviation. Near zero, eps determines the output.
     """
     for h_TND in before_norms:
         yield torch.stack([_smallest_deviation(h_ND) for h_ND in h_TND.flatten(1, -2)])
@@ -45,9 +45,9 @@ def _smallest_deviation(h_ND: Tensor) -> Tensor:
         limits, width = torch.finfo(h_ND.dtype), h_ND.shape[-1]
         mean_N1 = h_ND.mean(-1, keepdim=True)
         fast_N = (h_ND - mean_N1).square().mean(-1).sqrt()
-        # rounding grows with the size of the averaged numbers; squares of the smallest numbers underflow
+        # rounding grows with the size of the averaged numbers, and squares of the smallest numbers underflow
         rounding = width * limits.eps * (mean_N1.squeeze(-1).abs() + fast_N).max() + limits.tiny**0.5
         h_ND = h_ND[~(fast_N > fast_N.min() + 8 * rounding)]  # keeps NaN
-        # torch sums a single row in another order than a row among others
+        # torch sums a single row in a different order than a row of a larger matrix
         h_ND = h_ND.expand(2, width) if len(h_ND) == 1 else h_ND
     return h_ND.double().std(dim=-1, unbiased=False).min()

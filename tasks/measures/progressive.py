@@ -31,7 +31,7 @@ def step_length(previous_TND: Tensor, h_TND: Tensor) -> Tensor:
 
 
 def relative_positions(steps: Sequence[float]) -> list[float | None]:
-    """Compute each layer's relative position: path length up to it over total length, from 0 to 1.
+    """Compute each layer's relative position: the ratio of the path length up to it to the total length, from 0 to 1.
 
     The result has one entry more than `steps`. All are None if the total length is 0.
     """

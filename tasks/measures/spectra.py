@@ -29,7 +29,7 @@ def spectrum(means_TKD: Tensor, rank_tol: float, precision: torch.dtype = torch.
         condition_number: largest over smallest singular value, [T]. It is infinite if the smallest is zero up to rounding,
         i.e. at most the largest times max(D, K) times the machine epsilon of `precision`.
     """
-    # for so small a matrix a decomposition on the GPU costs more than the transfer
+    # for such a small matrix, a decomposition on the GPU costs more than the transfer
     finite_TKD, is_finite_T11 = zero_unless_finite(means_TKD.cpu())
     singular_values = torch.linalg.svdvals(finite_TKD.mT)
     singular_values = torch.where(is_finite_T11.squeeze(2), singular_values, torch.nan).to(means_TKD.device)

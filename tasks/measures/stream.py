@@ -1,7 +1,7 @@
 """Streaming metrics of features that do not fit into memory: two passes over batches.
 
-The first pass computes class means and the scatter around them in float64, with Chan's merge of partial sums. The second pass
-needs the means and computes nc1_pinv and ncc_accuracy. Memory: K x D numbers and one batch.
+The first pass computes class means and the scatter around them in float64, merging partial sums with Chan's formula. The second
+pass needs the means and computes nc1_pinv and ncc_accuracy. Memory: K x D numbers and one batch.
 
 Shapes: T = 1, N samples of a batch, B classes in a batch, D feature dimensions, K classes.
 """
@@ -64,7 +64,7 @@ class StreamingMetrics:
             raise FeaturesError(
                 "update after revisit: the second pass needs the means of all batches. Create a new StreamingMetrics."
             )
-        self._scatter_KK = None  # result() may have centred the means of the batches up to then
+        self._scatter_KK = None  # result() may have centred the means of the earlier batches
         h_ND, labels_N = self._batch(features, labels)
         classes, index_N = np.unique(labels_N, return_inverse=True)
         rows_B = self._rows(classes, h_ND)

@@ -53,7 +53,7 @@ class ClassMoments:
 
     @cached_property
     def _means(self) -> tuple[Tensor, Tensor]:
-        """Class means [K, D], as they are and centred."""
+        """Class means [K, D], uncentred and centred."""
         means_KD = self._sums_KD / self._counts_K.unsqueeze(1)
         return means_KD, means_KD - means_KD.mean(0)
 

@@ -237,8 +237,7 @@ class TrainingPack:
         return tables if features is None else {**tables, "features": features}
 
     def resume(self) -> Engine | None:
-        """Resume from an earlier attempt's checkpoint if it holds all these trials. Return its engine, or None if it does
-        not."""
+        """Resume from an earlier attempt's checkpoint if it holds all these trials. Return its engine, or None otherwise."""
         previous = load_previous(self.context)
         if previous is None:
             return None

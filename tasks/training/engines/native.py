@@ -99,9 +99,7 @@ class NativeSteps(Steps):
         trainer, order_TN = self.trainer, None
         max_steps = min(max_steps, self.pace.steps_per_call)
         if not trainer.shares_batches:
-            order_TN = trainer.next_order()[
-                :, trainer.position :
-            ]  # from the next batch on, it is a slice of longer rows
+            order_TN = trainer.next_order()[:, trainer.position :]  # from the next batch on, a slice of longer rows
             max_steps = min(max_steps, order_TN.shape[1] // trainer.samples_per_step)
         rate_ST1, correction_S = trainer.rates.block(trainer.step_count, max_steps)
         never_T = torch.full_like(self.loss_T, NEVER, dtype=torch.int64)

@@ -43,9 +43,8 @@ def min_subgradient_norm(trainer: FusedTrainer, position: int, theta_P: Tensor, 
         terms = [(piece + decayed[name]).square().sum() for name, piece in zip(trained, pieces, strict=True)]
         return torch.stack(terms).sum()
 
-    from scipy.optimize import (
-        minimize,
-    )  # imported late, since the import takes half a second and most packs have no polish
+    # imported late, since the import takes half a second and most packs have no polish
+    from scipy.optimize import minimize
 
     first = square(None, differentiable=False).item()
     start = torch.cat(kinks.starts) if kinks.starts else theta_P.new_zeros(0)
