@@ -25,7 +25,7 @@ class FitPair:
 
     @property
     def stated_common(self) -> CommonFit | None:
-        """The common exponent if both curves have an adequate power law, else None."""
+        """The common exponent if both curves have an adequate power law, and None otherwise."""
         return self.common if adequate_power(self.first) and adequate_power(self.second) else None
 
 

@@ -1,8 +1,8 @@
 """Judge whether each trial's training converged.
 
-A rate describes the optimum only if training reached it. A solver for stationary points reports whether it ended at one
-(`Optimum.reached_where`). Otherwise there are three checks, and none is a proof: the change of the objective over the last
-quarter of the steps, its change over the last quarter of the learning rate spent (a cosine schedule spends little at its
+A rate describes the optimum only if training reached it. A solver for stationary points reports whether it reached a stationary
+point (`Optimum.reached_where`). Otherwise there are three checks, and none is a proof: the change of the objective over the
+last quarter of the steps, its change over the last quarter of the learning rate spent (a cosine schedule spends little at its
 end, so every objective looks flat there), and its height against shallower networks, which no optimum exceeds.
 """
 
@@ -29,7 +29,7 @@ class Drift:
     moved: float
     """Exponent now minus the exponent at the start of the last quarter."""
     could_move: float
-    """Largest change if each value moved by the same amount again, in the worst direction."""
+    """Largest possible change if each value moved once more by the same amount, in the worst direction."""
 
 
 def exponent_drift(rows: Sequence[Mapping[str, Any]], past: Past, ended: Mapping[str, Convergence]) -> Drift | None:
@@ -71,7 +71,7 @@ MAX_MOVED = 0.01
 FAILED_FACTOR = 3.0
 """Minimum ratio of a failed trial's objective to the median over the trials that differ from it only in the seed."""
 MIN_SIBLINGS = 3
-"""Smallest number of trials, the judged one included, that have a median to compare with."""
+"""Minimum number of trials, including the judged trial, whose median is used for the comparison."""
 GAP_RTOL = 1e-9
 """Tolerance for equal heights, as a share of the gap. In a chain, each depth starts where the previous one ended."""
 LAST_QUARTER_START = 0.75
@@ -121,7 +121,7 @@ def judge(results: Results, trials: Sequence[Trial], measurements: Iterable[Metr
 
 Curve = dict[str, np.ndarray]
 CurveEnd = tuple[float, float, float, float]
-"""Share moved, first step of the last quarter, last height, last gap."""
+"""Share by which the objective moved, first step of the last quarter, last height, last gap."""
 
 
 def _read_curves(results: Results, declared: Metric | None) -> dict[str, Curve]:

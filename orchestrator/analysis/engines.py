@@ -1,4 +1,4 @@
-"""Engines that trained the trials of a sweep. Two engines give results that differ in the last digits."""
+"""Engines that trained the trials of a sweep. Results of different engines differ in the last digits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from depthrate.tasks.interface import Engine
 
 
 def engines_sentence(sweep: str, trial_ids: Iterable[str], store: Store, snapshot: Snapshot) -> str | None:
-    """Describe the engines of a sweep's trials if the attempt records name several, else return None."""
+    """Describe the engines of a sweep's trials if the attempt records name several engines, and otherwise return None."""
     trials, wanted_ids = snapshot.trials, set(trial_ids)
     pairs = zip(trials["trial_id"].to_pylist(), trials["attempt_id"].to_pylist(), strict=True)
     attempt_of = {trial_id: attempt_id for trial_id, attempt_id in pairs if trial_id in wanted_ids}

@@ -81,7 +81,7 @@ def _group_curves(
 def _build_curve(
     request: FitRequest, group: list[Done], ended: Mapping[str, Convergence], seed_names: list[str]
 ) -> FittedCurve:
-    """Split a group's trials into used and excluded ones."""
+    """Split a group's trials into used and excluded trials."""
     trial_ids = [row["trial_id"] for _, row in group]
     unconverged = {trial_id for trial_id in trial_ids if trial_id in ended and not ended[trial_id].is_converged}
     expression = Expression(request.x)

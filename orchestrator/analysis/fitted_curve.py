@@ -39,10 +39,10 @@ class FittedCurve:
     left_out: list[dict[str, Any]] = field(default_factory=list)
     """Excluded trials: trial_id, seed, x, y (None if missing), reason."""
     unconverged: frozenset[str] = frozenset()
-    """Unconverged trials among the used ones, by UNCONVERGED_RULE."""
+    """Unconverged trials (see UNCONVERGED_RULE) among the used trials."""
     request: FitRequest | None = None
     cutoff: Cutoff | None = None
-    """Lower cut-off, if the request has one."""
+    """Lower cut-off of x, if the request has one."""
     sensitivity: list[dict[str, Any]] = field(default_factory=list)
     """Power law without the smallest x, the two smallest, ...: x_min, exponent, ci_low, ci_high, n_points."""
     common: CommonFit | None = None
@@ -97,7 +97,7 @@ class FittedCurve:
         return ", ".join(f"{count} {reason}" for reason, count in self.excluded.items() if count)
 
     def label(self) -> str:
-        """Name the group, as in `weight_decay = 0.005`, the layer unless it is the last, and the options of the fit."""
+        """Name the group, as in `weight_decay = 0.005`, the layer unless it is the last layer, and the options of the fit."""
         names = [f"{name} = {value}" for name, value in self.by.items()]
         names += [] if self.asked.layer is None else [f"layer {self.asked.layer}"]
         return ", ".join([*names, *self.asked.options])

@@ -1,4 +1,4 @@
-"""Values that fits use, read from the store: each table once for all fits, since opening files takes longest."""
+"""Values that fits use, read from the store. Each table is read once for all fits, as opening files takes most of the time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LAST = "max({'step': step, 'layer': layer}) filter (where is_last) over (partit
 
 
 class FittedValues:
-    """Values of a sweep's fits per trial, at the last step and at earlier ones."""
+    """Values of a sweep's fits per trial, at the last step and at earlier steps."""
 
     def __init__(self, results: Results, requests: Sequence[FitRequest]):
         self._results = results

@@ -43,7 +43,7 @@ def preferred_names(curve: FittedCurve) -> list[str]:
 
 
 def adequate_power(curve: FittedCurve) -> RateFit | None:
-    """Return the power law if it is adequate, else None."""
+    """Return the power law if it is adequate, and None otherwise."""
     power = curve.power
     return None if power is None or inadequacy(curve, power) else power
 
@@ -74,7 +74,7 @@ def clear_rival(curve: FittedCurve) -> RateFit | None:
     if power is None or rival is None or rival[1] >= -CLEAR_AICC:
         return None
     p = curve.p_lack_of_fit
-    if power.n_seeds is not None and (p is None or p >= LEVEL):  # too few whole seeds to reject anything
+    if power.n_seeds is not None and (p is None or p >= LEVEL):  # too few whole seeds to reject a model
         return None
     return rival[0]
 

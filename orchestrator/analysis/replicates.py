@@ -10,13 +10,13 @@ from depthrate.sweeps.trial import canonical_json
 from depthrate.tasks.parameters import OncePerObject
 
 SCOPE = "seed_scope"
-"""Parameter that decides whether a seed's trials share random numbers (`seed`) or each has its own (`trial`)."""
+"""Parameter that determines whether the trials of a seed share random numbers (`seed`) or not (`trial`)."""
 CHAIN = "continuation"
 """Parameter with the depths of a chain."""
 
 
 def replicate_of(request: FitRequest, params: Mapping[str, Any]) -> Any:
-    """Return the replicate of a trial, or None if each trial is its own."""
+    """Return the replicate of a trial, or None if every trial is its own replicate."""
     # each depth of a chain starts where the previous one ended, so the chain is one replicate whatever its scope
     if request.over == FitRequest.SEED and params.get(SCOPE) == "trial" and not params.get(CHAIN):
         return None
@@ -24,7 +24,7 @@ def replicate_of(request: FitRequest, params: Mapping[str, Any]) -> Any:
 
 
 def replicate_keys(rows: Sequence[Mapping[str, Any]]) -> list[Hashable] | None:
-    """Return the replicate of each value, or None if every value is its own."""
+    """Return the replicate of each value, or None if every value is its own replicate."""
     keys = [row.get("draw") for row in rows]
     return None if not keys or any(key is None for key in keys) else keys
 

@@ -144,7 +144,7 @@ def overrides_of(texts: Sequence[str]) -> dict[str, object]:
     """Parse --set options.
 
     Raises:
-        SweepError: One is not of the form KEY=VALUE.
+        SweepError: An option is not of the form KEY=VALUE.
     """
     overrides = {}
     for text in texts:

@@ -48,7 +48,7 @@ def _poll_schedulers(store: Store, sweep: str) -> _Answers:
 
 @dataclass(frozen=True)
 class StatusSnapshot:
-    """State of some sweeps at one moment."""
+    """State of some sweeps at one point in time."""
 
     states: list[SweepStatus]
     jobs: list[Counts]

@@ -10,7 +10,7 @@ from depthrate.storage.files.store import Store
 
 
 def read_cancel_mark(store: Store, sweep: str) -> bytes | None:
-    """Return the mark of the last cancellation, unique to it, or None without a cancellation or a readable store."""
+    """Return the mark of the last cancellation, which identifies it, or None if no mark exists or the store is not readable."""
     try:
         return store.read(cancel_path(sweep))
     except OSError:

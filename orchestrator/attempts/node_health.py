@@ -4,8 +4,8 @@
 executor exclude nodes.
 
 A bug in a task fails on every node and counts against no node. A pack that fails on two healthy nodes counts as faulty, and its
-failures count against no node. A one-sided Fisher test compares the remaining failures of a node with those elsewhere. A
-running attempt elsewhere counts as a success once it has run longer than the failed ones on the node.
+failures count against no node. A one-sided Fisher test compares the remaining failures of a node with the failures elsewhere. A
+running attempt elsewhere counts as a success once it has run longer than the failed attempts on the node.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ class NodeHealth:
         return sorted(set(recent).difference(self.unhealthy))[: max(0, self._max_excluded() - len(self.unhealthy))]
 
     def fails_only_here(self, node: str) -> bool:
-        """Return whether attempts elsewhere succeeded, or have run longer than the failed ones on this node."""
+        """Return whether attempts elsewhere succeeded, or have run longer than the failed attempts on this node."""
         return self._done_elsewhere(node) + self._count_outlasting(node) > 0
 
     def describe(self, node: str) -> str:
@@ -274,12 +274,12 @@ class NodeHealth:
         return sum(other.done for name, other in self._nodes.items() if name != node)
 
     def _count_outlasting(self, node: str) -> int:
-        """Return the number of attempts on other nodes that have run longer than the failed ones on this node."""
+        """Return the number of attempts on other nodes that have run longer than the failed attempts on this node."""
         longest_s, now = self._nodes[node].longest_failed_s, self._clock()
         return sum(name != node and now - since > longest_s for name, since in self._running.values())
 
     def _max_excluded(self) -> int:
-        """Return the number of nodes that may be excluded: all but one of up to three, otherwise half."""
+        """Return the number of nodes that may be excluded: all but one of up to three nodes, or half of more nodes."""
         total = self._num_nodes or len(self._nodes)
         return max(0, total - 1) if total <= 3 else total // 2
 
@@ -289,11 +289,11 @@ class StartFailures:
 
     def __init__(self, num_nodes: int):
         self._num_nodes = num_nodes
-        """Nodes of the partition. At least one is never excluded."""
+        """Nodes of the partition. At least one node is never excluded."""
         self._works: set[str] = set()
         """Nodes with a heartbeat from depthrate, which proves that jobs can start there."""
         self._failed: defaultdict[str, set[str]] = defaultdict(set)
-        """Node -> jobs that ended too early since the last start on it."""
+        """Node -> jobs that ended too early since depthrate last started on the node."""
         self.excluded: list[str] = []
         """Nodes to exclude from new jobs."""
 

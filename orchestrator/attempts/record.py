@@ -56,7 +56,7 @@ class Attempt:
     num_steps: int | None = None
     trials_done: int = 0
     engine: Engine | None = None
-    """Engine in use. None until it is chosen, and for tasks that do not report one."""
+    """Engine in use. None until an engine is chosen, and for tasks that do not report an engine."""
     compile_s: float | None = None
     """Seconds spent compiling the step, or waiting for another process to compile it."""
     checkpoints: int = 0
@@ -72,7 +72,7 @@ class Attempt:
     cpu_s: float | None = None
     """CPU seconds over all cores, set at the end."""
     gpu_share: float | None = None
-    """Share of the GPU per pack, if the attempt runs on one."""
+    """Share of the GPU per pack, if the attempt runs on a GPU."""
     needs_bytes: int | None = None
     """Bytes that the full store must have free before this attempt can commit its finished trials."""
     error_kind: FailureKind | None = None
@@ -98,7 +98,7 @@ def read_attempt(store: Store, sweep: str, attempt_id: str) -> Record | None:
 
 
 def read_attempts(store: Store, sweep: str, attempt_ids: Iterable[str]) -> dict[str, Record]:
-    """Return attempt ID -> record of the readable ones, read in one batch."""
+    """Map attempt IDs to the readable records, which are read in one batch."""
     paths = [attempt_path(sweep, attempt_id) for attempt_id in attempt_ids]
     return {record["attempt_id"]: record for _, record in read_loose_records(store, paths)}
 

@@ -43,7 +43,7 @@ class Rule:
     delays_s: tuple[float, float] = (0.0, 0.0)
     """Initial and largest delay before a retry, in seconds. The delay doubles with each failure."""
     only_elsewhere: bool = False
-    """True if a retry needs another node, because this one would fail again."""
+    """True if a retry needs another node, because it would fail again on the same node."""
 
     @property
     def is_external(self) -> bool:
@@ -52,7 +52,7 @@ class Rule:
 
 
 RULES: dict[FailureKind, Rule] = {
-    FailureKind.TASK: Rule(1, Cause.PACK | Cause.NODE),  # the exception may be a transient one
+    FailureKind.TASK: Rule(1, Cause.PACK | Cause.NODE),  # the exception may be transient
     FailureKind.CODE: Rule(1, Cause.PACK | Cause.NODE, only_elsewhere=True),  # other nodes may have other libraries
     FailureKind.TABLE: Rule(0, Cause.PACK),  # a task that returned no table will not return one next time
     FailureKind.STORE: Rule(3, Cause.STORE | Cause.NODE, (5.0, 40.0)),  # disk full or server unavailable
@@ -65,7 +65,7 @@ RULES: dict[FailureKind, Rule] = {
     FailureKind.NOT_HERE: Rule(3, Cause.NODE, only_elsewhere=True),
     FailureKind.TIMEOUT: Rule(1, Cause.PACK),  # a whole job without a checkpoint: the next job gets no further
     FailureKind.CANCELLED: Rule(0, Cause.SCHEDULER),
-    FailureKind.OUT_OF_MEMORY: Rule(1, Cause.PACK),  # for packs of one trial only: larger packs are split
+    FailureKind.OUT_OF_MEMORY: Rule(1, Cause.PACK),  # only for packs of one trial, since larger packs are split
 }
 MAX_FAILURES_PER_PACK = 20
 """Number of failures, including failures on unhealthy nodes, after which a pack is given up. Kinds that allow more retries have
@@ -79,7 +79,7 @@ class Failure(NamedTuple):
     """One failure of a pack."""
 
     node: str
-    """Node of the attempt, empty if unknown, or if there is only one."""
+    """Node of the attempt. Empty if unknown, or if there is only one node."""
     kind: FailureKind
 
 
@@ -95,7 +95,7 @@ def decide(
         failures: All failures of the pack, oldest first.
         num_trials: Trials in the pack.
         unhealthy: Unhealthy nodes.
-        has_other_nodes: Returns whether packs can run on a node outside the given ones.
+        has_other_nodes: Returns whether packs can run on a node other than the given nodes.
     """
     kind = failures[-1].kind
     same_kind = [failure.node for failure in failures if failure.kind is kind]
@@ -146,10 +146,10 @@ class Backoff:
         return self._clock() < self._until
 
     def wait(self) -> None:
-        """Start a pause, twice as long as the previous one."""
+        """Start a pause that is twice as long as the previous pause."""
         self._until = self._clock() + self._next_s
         self._next_s = min(self._max_s, 2 * self._next_s)
 
     def reset(self) -> None:
-        """End the pause after a change, so that the next one is short again."""
+        """End the pause after a change, so that the next pause is short again."""
         self._until, self._next_s = float("-inf"), self._initial_s

@@ -49,7 +49,7 @@ COMMANDS = [
 
 
 class Commands(click.Group):
-    """The commands. A command's module is imported when it is invoked; --help only reads the docstrings of the files."""
+    """The commands. A command's module is imported when it is invoked. For --help, only docstrings are read from the files."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands."""

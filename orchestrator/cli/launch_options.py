@@ -20,7 +20,7 @@ SUGGESTIONS = {
     **dict.fromkeys(("--name", "--seed", "--seeds", "--task"), _BY_SET),
     "": _BY_SET,
 }
-"""Option of other programs, or "" for any unknown one -> what to type instead."""
+"""Option of other programs, or "" for any unknown option -> what to type instead."""
 
 
 def launch_options(*, of_plan: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

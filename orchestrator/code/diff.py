@@ -25,7 +25,7 @@ def changed_files(old: Mapping[str, bytes], new: Mapping[str, bytes]) -> list[st
 
 
 def unified_diff(old: Mapping[str, bytes], new: Mapping[str, bytes], old_name: str, new_name: str) -> list[str]:
-    """Return the differences as `diff -u` does, with one line for each file other than Python."""
+    """Return the differences in the format of `diff -u`, with a single line for every file that is not Python code."""
     lines: list[str] = []
     for path in sorted(old.keys() | new.keys()):
         old_content, new_content = old.get(path, b""), new.get(path, b"")

@@ -28,7 +28,7 @@ def keep_source(store: Store, task: Task) -> str | None:
     """
     if task.code is None:
         return None
-    with contextlib.suppress(OSError):  # without a home folder, later commands ask again
+    with contextlib.suppress(OSError):  # without a home folder, later commands ask for permission again
         accept(task.code.content_hash)
     return store_code(store, task.code.main, task.code.contents)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from depthrate.sweeps.spec import SweepSpec
 
     Estimate = Callable[[Pack], float | None]
-    """Returns the rough seconds of a pack on one core, or None if unknown."""
+    """Returns an estimate of the seconds of a pack on one core, or None if unknown."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Scheduler:
     poll: Callable[[Store, str], SchedulerAnswer | None]
     """Queries the scheduler once. Returns None if the sweep has no jobs or the scheduler does not answer."""
     cancel_jobs: Callable[[Store, str], CancelledJobs | None]
-    """Cancels all jobs, after a checkpoint of the running ones. Returns None if the sweep has no jobs."""
+    """Cancels all jobs, after the running jobs have saved a checkpoint. Returns None if the sweep has no jobs."""
 
 
 BATCH_S = 0.5
@@ -96,7 +96,7 @@ class AttemptSpec(PackTrials):
     """Pruning rule of each trial of a search: metric, maximize, and thresholds (step -> value below which the trial is pruned).
     The rule asha has from_step and factor instead, for a comparison across all trials of the study."""
     estimated_s: float | None = None
-    """Rough seconds on one core, from which the length of a job is planned."""
+    """Estimated seconds on one core, which determine the planned length of a job."""
     then: Sequence[PackTrials] = ()
     """Further packs of a batched attempt. They start within `BATCH_S` of its start and are committed together."""
     avoid: Sequence[str] = ()
@@ -150,7 +150,7 @@ class AttemptEnd:
     attempt_id: str
     """ID under which the attempt was submitted."""
     exit_message: str | None = None
-    """Description of the worker's exit, if the worker did not write its own end."""
+    """Description of the worker's exit, if the worker did not record its end."""
     kind: FailureKind | RequeueReason = FailureKind.WORKER_LOST
     """Failure kind of that exit, or the reason to requeue."""
     latest_id: str | None = None
@@ -158,7 +158,7 @@ class AttemptEnd:
     record: Record | None = field(default=None, compare=False)
     """Record of that attempt, including its end, if the executor has already read it."""
     node: str = field(default="", compare=False)
-    """Node of the attempt, as in `Executor.nodes_by_attempt`. Empty if unknown, or if there is only one."""
+    """Node of the attempt, as in `Executor.nodes_by_attempt`. Empty if unknown, or if there is only one node."""
     scheduler_facts: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """Fields of the record for which the executor has more precise values than this process: host, job_id, start and end."""
 
@@ -274,7 +274,7 @@ class Executor(ComputeTarget):
         """
 
     def supervise(self, packs: Sequence[Pack], estimate_s: Estimate, options: JobOptions) -> LaunchJob | None:
-        """Submit a supervisor, or find one that exists, if the queue has no space for all packs now.
+        """Submit a supervisor, or find an existing one, if the queue has no space for all packs now.
 
         Returns None if everything fits, or if the executor has no supervisor.
 
@@ -309,7 +309,7 @@ class Executor(ComputeTarget):
 
     @abstractmethod
     def poll(self, timeout_s: float) -> list[AttemptEnd]:
-        """Wait up to `timeout_s` and return the attempts that ended since the last call, each once."""
+        """Wait up to `timeout_s` and return the attempts that ended since the last call. Each attempt is returned only once."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -358,7 +358,7 @@ class ExecutorRequest:
     sweep: SweepSpec
     store: Store
     options: LaunchOptions
-    """Options of the launch. `executor_options` holds only this executor's options, defaults included."""
+    """Options of the launch. `executor_options` contains only this executor's options, including defaults."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -138,7 +138,7 @@ class LocalExecutor(Executor):
                 pass  # the worker has just exited, and its reader thread reports that
 
     def running(self) -> dict[str, str]:
-        """Return the started attempts, whose IDs never change here."""
+        """Return the started attempts, whose IDs never change with this executor."""
         return {worker.job.attempt_id: worker.job.attempt_id for worker in self._workers.values() if worker.job}
 
     def poll(self, timeout_s: float) -> list[AttemptEnd]:
@@ -153,7 +153,7 @@ class LocalExecutor(Executor):
         return [end for end in (*ends, *self._dead_workers()) if end is not None]
 
     def _dead_workers(self) -> Iterator[AttemptEnd | None]:
-        """Yield the ends of workers that have exited while one of their child processes holds their output open."""
+        """Yield the ends of workers that have exited while a child process still has their output open."""
         for slot, worker in list(self._workers.items()):
             if worker.job is not None and worker.process.poll() is not None:
                 worker.gone_at = worker.gone_at or time.monotonic()
@@ -204,7 +204,7 @@ class LocalExecutor(Executor):
 
     def _read_messages(self, slot: int, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
-        with process.stdout:  # closed here, because closing it elsewhere would wait for this thread
+        with process.stdout:  # closed in this thread, because closing it elsewhere would wait for this thread
             for line in process.stdout:
                 self._messages.put((slot, process, line.strip()))
         self._messages.put((slot, process, None))

@@ -89,7 +89,7 @@ def visible_gpus() -> dict[str, float]:
 
     A GPU in MIG mode is replaced by its instances, named by UUID, with the memory in the name of their profile.
     """
-    if shutil.which("nvidia-smi") is None:  # first, because reading the version of torch takes longer
+    if shutil.which("nvidia-smi") is None:  # checked first, because reading the version of torch takes longer
         return {}
     import importlib.metadata
 

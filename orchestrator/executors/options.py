@@ -139,6 +139,6 @@ class JobOptions(LaunchOptions):
     git_sha: str | None
     git_dirty: bool | None
     gpu_share: float = 1.0
-    """Share of a GPU per pack, if it runs on one."""
+    """Share of a GPU per pack, if packs run on a GPU."""
     beat_s: float | None = None
     """Seconds between heartbeats of an attempt, longer if many attempts run. None means the interval of a single attempt."""

@@ -1,7 +1,7 @@
 """Export a sweep's trials, metrics and curves as Delta tables.
 
-Each table is compared with the visible rows and changed in one commit: readers never see a trial partly or twice, and the
-next export completes an interrupted one.
+Each table is compared with the visible rows and changed in one commit. Readers never see part of a trial or a trial twice, and
+the next export completes an interrupted export.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TableConflictError(ValueError):
 
 @dataclass(frozen=True)
 class TableChange:
-    """Change of a table by one export, in trials."""
+    """Number of trials that one export changed in a table."""
 
     written: int
     removed: int

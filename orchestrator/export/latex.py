@@ -95,7 +95,7 @@ def _columns(curves: Sequence[FittedCurve]) -> dict[str, list[str]]:
 
 
 def latex(text: object) -> str:
-    """Escape a string for LaTeX. Unknown letters stay unchanged."""
+    """Escape a string for LaTeX. Unknown letters are left unchanged."""
     return "".join(_sign(sign) for sign in str(text).encode("utf-8", "replace").decode())
 
 

@@ -15,7 +15,7 @@ from depthrate.orchestrator.export.exporter import CommittedRun, ExportedSweep, 
 from depthrate.orchestrator.export.mlflow import ATTEMPT_TAG, TRIAL_TAG
 
 MARK = "depthrate-attempt"
-"""Name of the file that marks a complete run and holds its attempt id."""
+"""Name of the file that marks a complete run and contains its attempt id."""
 
 
 def _export(sweep: ExportedSweep, place: str | None) -> str:

@@ -1,6 +1,6 @@
 """Detect changed task code before a launch, so that results of two versions never mix without the user's decision.
 
-Each trial's record holds its code version. If committed trials of the sweep, checkpoints or running attempts have another
+Each trial's record contains its code version. If committed trials of the sweep, checkpoints or running attempts have another
 version, the launch does not start until the user has decided which versions count.
 """
 
@@ -47,7 +47,7 @@ class CodeMismatch:
     num_unknown: int = 0
     """Committed trials whose code was not recorded."""
     accepted: frozenset[str] = frozenset()
-    """Other versions that the user has decided to count as the current one."""
+    """Other versions that count as the current version by the user's decision."""
 
     @property
     def versions(self) -> list[str]:
@@ -150,8 +150,7 @@ def resolve_code_change(
     Args:
         submitted: Attempt -> code version of the jobs that a scheduler still has.
         command: The command that repeats this launch.
-    Returns:
-        Whether a decision was written, so that the plan must be made again.
+    Returns: Whether a decision was written, in which case the plan must be made again.
     Raises:
         CodeChangedError: If the code has changed and nothing is decided. The message lists the changes and the choices.
         OSError: If the decision cannot be written.

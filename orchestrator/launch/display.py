@@ -167,7 +167,7 @@ def is_notebook() -> bool:
 
 
 def make_watcher(plan: Plan, console: Console) -> LaunchWatcher:
-    """Return the launch display for this process: a bar in a notebook, else terminal output."""
+    """Return the launch display for this process: a bar in a notebook, and otherwise terminal output."""
     shows_bar = is_notebook() and not console.quiet
     return NotebookWatcher(plan, console) if shows_bar else LaunchWatcher(plan, console)
 

@@ -32,7 +32,7 @@ from depthrate.sweeps.packing import Pack
 
 log = logging.getLogger("depthrate")
 SUBMIT_RETRY_DELAY_S = 30.0
-"""Seconds before packs are submitted again to a scheduler that accepted none."""
+"""Seconds before packs are resubmitted to a scheduler that accepted none of them."""
 
 
 class Driver:

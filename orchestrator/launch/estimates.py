@@ -55,7 +55,7 @@ MAX_SPEED = 2.0
 @functools.cache
 def core_speed() -> float:
     """Return the speed of a local core relative to the calibration core, measured with a small matrix product."""
-    a = np.ones((64, 64), np.float32)  # small enough to run in one thread
+    a = np.ones((64, 64), np.float32)  # so small that it runs in one thread
     product, shortest_s = np.empty_like(a), math.inf
     for _ in range(30):
         started = time.perf_counter()

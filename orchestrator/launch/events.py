@@ -55,7 +55,7 @@ class LaunchEvent:
     is_state: bool = False
     """True if `count` is the current number, not an increment."""
     outcome: str = ""
-    """Action taken: retried, given up, .... Events of one kind share a line, whatever their outcomes."""
+    """Action taken: retried, given up, .... Events of one kind share a line, even if their outcomes differ."""
 
 
 def log_event(
@@ -193,7 +193,7 @@ def _line(event: LaunchEvent, counts: Counter[str], nodes: list[str]) -> str:
 
 
 def read_last_launch(store: Store, sweep: str) -> dict[str, Any] | None:
-    """Return the log of the sweep's last launch that wrote a valid one, or None."""
+    """Return the log of the last launch of the sweep that wrote a valid log, or None."""
     paths = sorted(path for path in store.list(launch_path.folder(sweep)) if path.endswith(".json"))
     for path in reversed(paths):
         try:

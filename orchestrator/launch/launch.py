@@ -203,7 +203,7 @@ def _check_not_removed(store: Store, plan: Plan) -> None:
     """Check that no committed trial of the plan was removed before the launch was recorded.
 
     Raises:
-        StoreError: If one was.
+        StoreError: If a committed trial was removed.
     """
     if store.list("removals") and (removed := plan.done - take_snapshot(store).trial_ids()):
         raise StoreError(

@@ -82,7 +82,7 @@ def check_filters(sweep: SweepSpec, task: Task) -> None:
     """Check before training that each `where` of the sweep's fits is SQL over its result columns.
 
     Raises:
-        SweepError: If one is not.
+        SweepError: If a `where` is not valid.
     """
     filters = [request.where for request in sweep.fit if request.where is not None]
     if not filters:

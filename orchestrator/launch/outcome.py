@@ -48,7 +48,7 @@ class Outcome:
     interrupted: bool
     """True if a signal or a cancellation stopped the launch."""
     stopped_early: bool
-    """True if the launch stopped because the remaining packs would fail alike."""
+    """True if the launch stopped because the remaining packs would fail in the same way."""
     cancelled: bool = False
     """True if `depthrate cancel`, or a user or administrator of the scheduler, cancelled the launch."""
 

@@ -131,7 +131,7 @@ class PackQueue:
         return None if self._feed is None else [self._feed.pruning(trial_id) for trial_id in pack.trial_ids]
 
     def poll_peers(self) -> bool:
-        """Poll peer launches if due. Return whether they may have left submitted jobs behind."""
+        """Poll peer launches if due. Return whether they may have left submitted jobs in the scheduler."""
         now = self._clock()
         if now < self._next_poll:
             return False

@@ -8,8 +8,8 @@ The sum of these times is *used*. Its parts are:
 - *failed*: time of attempts that failed without a visible trial or a checkpoint.
 - *repeated*: time of attempts that were interrupted from outside (node lost, job cancelled or preempted) without a visible
   trial or a checkpoint, and of attempts whose trials another attempt committed first.
-- *around* (printed as "overhead"): the rest, which is starting, loading, saving, committing, and training after the last
-  checkpoint.
+- *around* (printed as "overhead"): the remaining time, spent on starting, loading, saving, committing, and training after the
+last checkpoint.
 
 *Idle* is not part of *used*: the unused slots of a job (without a scheduler: of a node) while any of its slots was in use. A
 job has as many slots as attempts ever ran in it at once. *Waiting*, from a pack's submission to its start, occupies no slot.

@@ -87,7 +87,7 @@ def spread_alike(groups: list[T], limit: int, parts: Callable[[T], tuple[Hashabl
 
 
 def key_parts(by: list[str], key: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Split a group's key into its sweep (empty without an overlay) and the rest."""
+    """Split a group's key into its sweep (empty without an overlay) and the remaining key."""
     sweep = key[by.index(SWEEP_COLUMN)] if SWEEP_COLUMN in by else ""
     return sweep, tuple(value for name, value in zip(by, key, strict=True) if name != SWEEP_COLUMN)
 

@@ -1,4 +1,4 @@
-"""Read the data of a sweep's requested figures: one value per trial, by the user's SQL."""
+"""Read the data of a sweep's requested figures: one value per trial, computed with the user's SQL."""
 
 from __future__ import annotations
 

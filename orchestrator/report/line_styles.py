@@ -26,7 +26,7 @@ STYLES = (("solid", "circle"), ("dash", "diamond"))
 
 @dataclass(frozen=True)
 class LineStyle:
-    """Style of one group, in plotly's names."""
+    """Style of one group, with plotly's names."""
 
     colour: str
     dash: str

@@ -47,7 +47,7 @@ STEP_FORMATS = [
     for low, high in [(0.95 / 10**decimals, 9.4 / 10**decimals)]
     for ends in ([low, high], [f"L{low:g}", f"L{high:g}"])
 ]
-"""Formats of evenly spaced ticks, also on log axes (plotly's L): as many decimals as their step."""
+"""Formats of evenly spaced ticks, including on log axes (plotly's L), with as many decimals as their step."""
 VIRIDIS = ("#440154", "#46327e", "#365c8d", "#277f8e", "#1fa187", "#4ac16d", "#85cf3a")
 """matplotlib's viridis without the yellows that vanish on white."""
 

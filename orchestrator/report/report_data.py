@@ -74,7 +74,7 @@ class ReportData:
     """Columns trial_id, step, layer and the metrics that panels map over both, for finished trials and the training split.
     """
     cost: SweepCost = field(default_factory=SweepCost)
-    """Cost of its attempts, including failed ones."""
+    """Cost of the sweep's attempts, including failed attempts."""
     attempts: Sequence[Record] = ()
     """Records of its attempts."""
     search: SearchContent | None = None
@@ -99,7 +99,7 @@ class ReportData:
 
     @cached_property
     def settings(self) -> list[str]:
-        """Names of the parameters that take several values, without the seed."""
+        """Names of the parameters that take several values, excluding the seed."""
         return [name for name in varying_names(self.trials, self.parameters) if name != "seed"]
 
     @property
@@ -114,7 +114,7 @@ class ReportData:
 
     @property
     def layer_metrics(self) -> list[str]:
-        """Metrics shown by layer: the declared ones, then the fitted ones."""
+        """Metrics shown by layer: declared metrics first, then fitted metrics."""
         names = unique(
             [*(metric.name for metric in self.panel_metrics("layer")), *(curve.metric for curve in self.fits)]
         )

@@ -16,7 +16,7 @@ def check_search(checked: CheckedSweep, source: DataSource) -> None:
 
     Raises:
         QueryError: If the objective is not an SQL expression, or names an unknown column.
-        SweepError: If the search does not fit the rest of the sweep.
+        SweepError: If the search is not compatible with the rest of the sweep.
         DatasetError: If data of its trials are missing.
     """
     search = checked.sweep.search

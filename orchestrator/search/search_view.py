@@ -135,7 +135,7 @@ class SearchView:
         self.given_up: Collection[str] = ()
         """Trials that this launch has given up."""
         self._values: dict[str, tuple[float, ...] | None] = {}
-        """Committed trial -> its objectives, or None if one is undefined."""
+        """Committed trial -> its objectives, or None if an objective is undefined."""
         search = checked.sweep.search
         self._objective = search.objective if search else ()
         self.records.refresh()

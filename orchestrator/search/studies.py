@@ -2,7 +2,7 @@
 
 A study proposes a batch, waits for its results, and proposes the next batch. Its proposals depend only on the search and the
 committed results, not on the node, the executor or interruptions. The sampler's state is not stored. It is rebuilt by replaying
-the earlier batches. Stored proposals are used even if another version of Optuna would propose different ones.
+the earlier batches. Stored proposals are used even if another version of Optuna would make different proposals.
 """
 
 from __future__ import annotations

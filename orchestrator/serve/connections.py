@@ -9,7 +9,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 REQUEST_TIMEOUT_S = 10.0
 """Longest wait for a whole request, headers and body, from its first byte or from the connection's start."""
 MAX_CONNECTIONS_PER_CLIENT = 100
-"""Open connections allowed per address. A browser opens about six. Half of `server.MAX_CONNECTIONS` stays free for others.
+"""Open connections allowed per address. A browser opens about six. Half of `server.MAX_CONNECTIONS` stays free for other
+clients.
 """
 
 

@@ -71,7 +71,7 @@ class Poller:
             self._changed.notify_all()
 
     def seen(self) -> StoreView:
-        """Return the result of the last poll, or of a new one if polling was paused."""
+        """Return the result of the last poll, or of a new poll if polling was paused."""
         with self._changed:
             was_idle = time.monotonic() - self._asked_at > POLLER_IDLE_TIMEOUT_S
             self._asked_at = time.monotonic()

@@ -157,7 +157,7 @@ class AttemptRunner:
         return context.may_have_checkpoint
 
     def _finish(self, result: TrialResult, tables: dict[str, pa.Table], wall_s: float) -> None:
-        """Add a trial to the uncommitted ones. The caller holds the lock."""
+        """Add a trial to the uncommitted trials. The caller holds the lock."""
         self._oldest_finished = self._oldest_finished or time.monotonic()
         is_pruned = result.status is ResultStatus.PRUNED
         self._finished.append(_UncommittedTrial(None if is_pruned else self._trial_row(result, wall_s), tables))
@@ -309,7 +309,7 @@ class AttemptRunner:
 
 
 def run_job(job: AttemptSpec, stop: StopFlag, judge: Judge | None = None) -> Attempt:
-    """Run one attempt. Return its record, which is also written to the store whatever the outcome."""
+    """Run one attempt. Return its record, which is also written to the store, whatever the outcome is."""
     store = Store(job.options.store)
     attempt = Attempt(
         attempt_id=job.attempt_id,
@@ -409,7 +409,7 @@ def failure_kind(error: BaseException) -> FailureKind:
     return FailureKind.CODE
 
 
-@functools.cache  # reading the versions takes as long as the rest of a small pack
+@functools.cache  # reading the versions takes as long as all other work for a small pack
 def _versions() -> str:
     versions = {"python": sys.version.split()[0]}
     for name in ("depthrate", "torch", "numpy", "pyarrow"):

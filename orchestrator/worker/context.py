@@ -153,7 +153,7 @@ class WorkerContext(ManualTraining):
                     log.warning("checkpoint saved on this node instead, in %s", scratch.root)
 
     def load_checkpoint(self) -> bytes | None:
-        """Return the newest checkpoint saved with this code version or an accepted one, or None."""
+        """Return the newest checkpoint saved with this code version or an accepted version, or None."""
         if not self.may_have_checkpoint:
             return None
         saved: list[tuple[float, Store, int | None]] = []
@@ -161,7 +161,7 @@ class WorkerContext(ManualTraining):
         for store in (self.store, *([] if scratch is None else [scratch])):
             try:
                 members = read_with_digest(store.read(checkpoint_trials_path(self.job.pack_id)))
-                size = members.get("bytes")  # the checkpoint file may be an older one of slightly different size
+                size = members.get("bytes")  # the checkpoint file may be an older file of slightly different size
                 max_bytes = 2 * size + SLACK_BYTES if isinstance(size, int) else None
                 saved.append((float(members["wall_s"]), store, max_bytes))
             except (OSError, ValueError, KeyError, TypeError) as error:

@@ -31,7 +31,7 @@ log = logging.getLogger("depthrate")
 
 
 class HeartbeatTarget(Protocol):
-    """Attempt of the heartbeat. `attempt_runner`, which imports this module, cannot be imported here."""
+    """Interface of the heartbeat's attempt. `attempt_runner` imports this module, so it is not imported here."""
 
     store: Store
     attempt: Attempt

@@ -1,1 +1,1 @@
-"""The commands, one module each, named as the command."""
+"""The commands. Every command has one module with the same name."""

@@ -31,7 +31,7 @@ def show_list() -> None:
 
 
 def _state(name: str, data: DataFolder) -> tuple[str, str]:
-    """Return whether a data set's files exist, without reading them, and the files or what is missing."""
+    """Return whether a data set's files exist, without reading them, and a description of the files or of the missing ones."""
     try:
         located = check_dataset(name, data)
     except IncompleteDatasetError as error:

@@ -127,13 +127,13 @@ def _remarks(plan: Plan) -> list[str]:
 
 
 def _engine(pack: Pack, plan: Plan, target: ComputeTarget) -> Engine | None:
-    """Return the engine that would train a pack, or None if the task has only one."""
+    """Return the engine that would train a pack, or None if the task has only one engine."""
     requested, _ = target.engine(plan.checked.sweep.engine)
     return plan.checked.task.engine(pack.trials[0].params, requested, target.device)
 
 
 def _print_engines(console: Console, plan: Plan, target: ComputeTarget) -> None:
-    """Print the number of packs per engine, unless the task has only one."""
+    """Print the number of packs per engine, unless the task has only one engine."""
     engines = Counter(_engine(pack, plan, target) for pack in plan.packs)
     for engine, text in _ENGINE_TEXT.items():
         if engines[engine]:

@@ -19,7 +19,7 @@ OLD_VERIFY = (
 @declared(__doc__)
 @store_option
 def command(store: str | None) -> None:
-    # it only adds files, the format last, so that running sweeps continue and an interrupted upgrade can be repeated
+    # it only adds files, and the format file last, so that running sweeps continue and an interrupted upgrade can be repeated
     opened, console = existing_store(store, writes=True), make_console()
     current = opened.format
     unlisted = [spec for spec in unlisted_launches(opened) if spec.trial_ids(opened) is None]

@@ -48,7 +48,7 @@ class Dispatcher(tune.Callback):
         self.hosts: dict[str, str] = {}
         """Started worker -> its node."""
         self.excluded: frozenset[str] = frozenset()
-        """Nodes whose workers get no packs, set by the driver. The workers stay, or Tune would start new ones there.
+        """Nodes whose workers get no packs, set by the driver. The workers keep running, or Tune would start new ones there.
         """
         self._parked: set[str] = set()
         """Workers ordered to wait without a pack."""

@@ -57,7 +57,7 @@ def outlive_memory_kills() -> None:
     """Make Tune treat a worker that Ray killed for lack of memory as lost. Otherwise Tune stops all workers.
 
     Tune raises unknown errors before any callback, scheduler or trial state sees them, and OutOfMemoryError is unknown to it.
-    No public hook can change that. A version of Ray without the patched method keeps its behaviour.
+    No public hook can change that. A version of Ray without the patched method behaves as before.
     """
     try:
         managers: Any = importlib.import_module("ray.air.execution._internal.actor_manager").RayActorManager

@@ -139,7 +139,7 @@ class RayExecutor(Executor):
             self._thread.start()
 
     def running(self) -> Mapping[str, str]:
-        """Return the started attempts, whose IDs never change here."""
+        """Return the started attempts, whose IDs never change with this executor."""
         jobs = [job for job in list(self._dispatcher.assigned.values()) if job is not None]
         return {job.attempt_id: job.attempt_id for job in jobs}
 

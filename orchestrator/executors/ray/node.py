@@ -60,7 +60,7 @@ def run_ray_node(arguments: list[str]) -> None:
 
 
 class _Rendezvous:
-    """Two files in the job's folder, through which the other nodes find the first one and detect its end."""
+    """Two files in the job's folder, through which the other nodes find the first node and detect its end."""
 
     def __init__(self, folder: Path):
         self._address_file = folder / f"ray-{in_job.job_id()}-{in_job.restart_count()}.json"
@@ -158,7 +158,7 @@ def _run_first(rendezvous: _Rendezvous, job_folder: Path, options: LaunchOptions
     folder = tempfile.mkdtemp(prefix="dr-ray-", dir="/tmp")
     head_arguments = [
         "--head",
-        f"--temp-dir={folder}/r",  # Ray's folder is world-writable, so it is inside a private one
+        f"--temp-dir={folder}/r",  # Ray's folder is world-writable, so it is placed inside a private folder
         "--include-dashboard=false",
         f"--node-ip-address={host}",
         f"--port={port}",

@@ -123,7 +123,7 @@ class Session:
                 num_cpus=self._workers,
                 num_gpus=self._gpus,
                 include_dashboard=False,
-                _temp_dir=f"{self._folder}/r",  # Ray's folder is world-writable, so it is inside a private one
+                _temp_dir=f"{self._folder}/r",  # Ray's folder is world-writable, so it is placed inside a private folder
                 object_store_memory=100 * 2**20,  # not used
                 runtime_env={"env_vars": environment},
                 job_config=_JobConfig(),
@@ -131,7 +131,7 @@ class Session:
             )
 
     def max_resources(self) -> dict[str, float]:
-        """Return the total resources once an autoscaler has added all nodes, or the current ones without an autoscaler."""
+        """Return the total resources once an autoscaler has added all nodes, or the current resources without an autoscaler."""
         current = ray.cluster_resources()
         try:  # Ray has no public function for this
             limits = ray._private.state.state.get_max_resources_from_cluster_config() or {}
@@ -250,7 +250,7 @@ class NodeCheck(NamedTuple):
 def check_nodes(wait_s: float = NODE_ANSWER_TIMEOUT_S) -> NodeCheck:
     """Query the installed versions of all nodes in parallel, and compare them with this machine.
 
-    A node that fails to run the query, for lack of memory for instance, or to answer in time is unusable for packs too.
+    A node that fails to run the query (for instance for lack of memory) or to answer in time is also unusable for packs.
 
     Args:
         wait_s: Longest wait for all answers together, in seconds.

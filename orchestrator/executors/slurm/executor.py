@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("depthrate")
 MIN_RECORD_POLL_INTERVAL_S = 2.0
-"""Seconds until records are read again after a change. The interval grows while nothing changes. The request budget decides
+"""Seconds after a change until records are read again. The interval grows while nothing changes. The request budget decides
 whether the queue is polled at the same time."""
 MAX_RECORD_POLL_INTERVAL_S = 5.0
 """Longest interval between reads of the records on a file system, in seconds."""

@@ -124,7 +124,7 @@ class _Evidence:
     job: WatchedJob
     pack: SubmittedPack
     attempt_id: str
-    """Latest attempt with a record, or the submitted one."""
+    """Latest attempt with a record, or the submitted attempt."""
     record: Record
     state: AttemptState | None
     """State in the record as first read."""
@@ -164,7 +164,7 @@ class PackOutcomes:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether writes of nodes are visible here without lag, according to the records of this launch."""
+        """Whether writes of nodes are visible to this process without lag, according to the records of this launch."""
         return self._is_fresh and not self._is_late
 
     def refresh(self, jobs: Iterable[WatchedJob] = ()) -> None:
@@ -393,7 +393,7 @@ class PackOutcomes:
         return facts | ({"started_at": job.state.started_at} if has_start else {})
 
     def _is_first_in_slot(self, record: Record, state: JobState) -> bool:
-        """Return whether an attempt was the first one in its slot after the start of the job."""
+        """Return whether an attempt was the first in its slot after the start of the job."""
         if state.started_at is None or not 0 <= record["started_at"] - state.started_at < MAX_START_S:
             return False
         of_job = (r["started_at"] for r in (self._records or {}).values() if r["job_id"] == record["job_id"])
@@ -409,7 +409,7 @@ class PackOutcomes:
 
     def _newest_record(self, pack: SubmittedPack, restarts: int) -> tuple[str, Record]:
         """Return (attempt, record) of a pack's last start with a record, or (submitted attempt, {})."""
-        for restart in range(restarts + 1, -1, -1):  # one more than known: the job may just have restarted
+        for restart in range(restarts + 1, -1, -1):  # one restart more than known: the job may just have restarted
             attempt_id = nth_attempt_id(pack.attempt_id, restart)
             records = self._records
             record = read_attempt(self._store, self._sweep, attempt_id) if records is None else records.get(attempt_id)
@@ -442,7 +442,7 @@ def list_unreported_ends(
 
 
 def _possible_attempt_ids(job: WatchedJob) -> Iterator[str]:
-    """Yield the IDs of attempts that may have left a record of a job's packs."""
+    """Yield the IDs of attempts that may have written a record about a job's packs."""
     for pack in job.packs:
         for restart in range((job.state.restarts or 0) + 2):  # one restart more than known (see `_newest_record`)
             yield nth_attempt_id(pack.attempt_id, restart)

@@ -83,7 +83,7 @@ class RemoteLaunch(ABC):
         return LaunchJob(submission.job_ids[0], submission.folder)
 
     def _find_live(self) -> Submission | None:
-        """Return the first live remote launch, if any, and delete the finished ones."""
+        """Return the first live remote launch, if any, and delete finished launches."""
         submissions, states = jobs_of_sweep(self._store, self._sweep.name, self._limits.cluster)
         alive = None
         for submission in submissions:
@@ -129,7 +129,7 @@ class RemoteLaunch(ABC):
 
 
 class Supervisor(RemoteLaunch):
-    """Submits a launch to SLURM with one CPU."""
+    """Submits a launch to SLURM as a job with one CPU."""
 
     def _options_inside(self, folder: Path) -> tuple[str, dict[str, Any]]:
         options = dict(self._request.options.executor_options)

@@ -29,7 +29,7 @@ MAX_SUBMISSIONS_PER_MIN = SUBMISSION_BURST + round(60 / SUBMIT_INTERVAL_S)
 
 
 class _Bucket:
-    """Token bucket of `size` permits that regains one every `interval_s` seconds."""
+    """Token bucket of `size` permits that regains one permit every `interval_s` seconds."""
 
     def __init__(self, size: int, interval_s: float, now: float):
         self._size, self._interval_s = size, interval_s

@@ -64,7 +64,7 @@ class SubmitQuota:
         return min(self._current_limits().values(), default=None)
 
     def remaining(self, alive: int, *, recount: bool = False) -> int | None:
-        """Return the number of jobs that can be added to the `alive` ones, or None without a known limit.
+        """Return the number of jobs that can be added to the `alive` jobs, or None without a known limit.
 
         Raises:
             SlurmError: The controller does not answer.
@@ -85,7 +85,7 @@ class SubmitQuota:
         return counts
 
     def learn_limit(self, alive: int, refusal: str, refused: int = 1) -> int:
-        """Derive a limit from the refusal of `refused` jobs in addition to the `alive` ones, and return it.
+        """Derive a limit from the refusal of `refused` jobs in addition to the `alive` jobs, and return it.
 
         Raises:
             SlurmError: The controller does not answer.
@@ -114,7 +114,7 @@ class SubmitQuota:
 
 
 class ConcurrencySlots:
-    """Bound on parallel jobs. Each slot holds the last job assigned to it, which the next job in it waits for."""
+    """Bound on parallel jobs. Each slot records its last job, for which the next job in the slot waits."""
 
     def __init__(self, count: int | None):
         self._tails: list[str | None] = [None] * (count or 0)
@@ -159,8 +159,8 @@ GUESSED_PARALLEL = 16
 def bundle(packs: Sequence[P], seconds: Sequence[float | None], profile: Profile) -> list[list[P]]:
     """Distribute packs over jobs of about `job_min` minutes, longest packs first, using all parallel jobs.
 
-    No job has an unused slot. If a cost is unknown, all packs count alike and fill four rounds of parallel
-    jobs. A pack that exceeds its job's time limit resumes in the next one, so nothing is lost.
+    No job has an unused slot. If a cost is unknown, all packs count equally and fill four rounds of parallel jobs. A pack that
+    exceeds its job's time limit resumes in the next job, so nothing is lost.
     """
     parallel = profile.array_parallelism or GUESSED_PARALLEL
     costs_s = _costs_s(seconds)
@@ -199,7 +199,7 @@ def _slot_ends(members: Sequence[int], costs_s: Sequence[float], profile: Profil
 def share_of_slots_used(packs: Sequence[P], seconds: Sequence[float | None], profile: Profile) -> float | None:
     """Return the share of the jobs' slot time that packs use, as `bundle` distributes them. None without packs.
 
-    Packs of unknown cost count alike.
+    If a cost is unknown, all packs count equally.
     """
     costs_s = _costs_s(seconds)
     used_s = allocated_s = 0.0
@@ -297,7 +297,7 @@ class Submitter:
         try:
             submission.job_ids = submit_array(profile, name, folder, run_bundle, arguments, excluded)
         except UnclearSubmissionError:
-            self._unclear.append(submission)  # stays in the store for later launches
+            self._unclear.append(submission)  # remains in the store for later launches
             raise
         except SlurmError as error:
             submission.delete(self._store)

@@ -19,7 +19,7 @@ log = logging.getLogger("depthrate")
 UNKNOWN_TIMEOUT_S = 20.0
 """Time in seconds for which a job must be unknown to squeue and sacct before it counts as over."""
 ANSWER_WAIT_S = 1.0
-"""Seconds for which a poll waits for the controller's answer, which usually takes 0.1 s. A later poll reads a slower one.
+"""Seconds for which a poll waits for the controller's answer, which usually takes 0.1 s. A later poll reads a slower answer.
 """
 
 
@@ -86,14 +86,14 @@ class JobQueue:
         self._clock = clock
         self._query: _Query | None = None
         self._has_failed = False
-        """True if the last completed query failed, which has been logged."""
+        """True if the last completed query failed. The failure has been logged."""
         self.is_away = False
         """True if the last query failed or has not been answered yet."""
         self._answered_at = self._answered_at_time = float("-inf")
         """Time of the last answer, on our clock and in seconds since the epoch."""
 
     def states(self) -> dict[str, str]:
-        """Return job -> last polled state."""
+        """Map each job to its last polled state."""
         return {job_id: job.state.state for job_id, job in self.jobs.items()}
 
     def is_over(self, job: WatchedJob) -> bool:
@@ -164,7 +164,7 @@ class JobQueue:
 
 
 def accounted_states(job_ids: Collection[str]) -> dict[str, JobState]:
-    """Return job -> state of jobs that the controller has forgotten and that are over according to the accounting."""
+    """Map jobs that the controller has forgotten, and that are over according to the accounting, to their states."""
     try:
         states = sacct_states(job_ids) if job_ids else {}
     except SlurmError as error:

@@ -61,7 +61,7 @@ def _limit_plot(data: ReportData, metric: Metric) -> Plot | None:
     outside = [y for y in bounds if y > FARTHEST_BOUND * max(measured)]
     drawn = measured + [y for y in bounds if y not in outside]
     layout = make_layout(Axes("x", "y", "depth", metric.label, x_log=True, y_log=True), drawn, legend=by)
-    layout["legend"]["traceorder"] = "grouped"  # short names of groups in one row, theory below
+    layout["legend"]["traceorder"] = "grouped"  # the groups' short names are in one row, with theory below
     notes = omission_notes(len(shown), len(groups))
     if outside:  # extending the axis would flatten the values
         layout["yaxis"] |= {"range": log_range(drawn, 0.07)}

@@ -1,4 +1,4 @@
-"""Plot the vectors and matrices of the last layer: spectra over their largest entry, Gram matrices as cosines."""
+"""Plot the vectors and matrices of the last layer: spectra divided by their largest entry, and Gram matrices as cosines."""
 
 from __future__ import annotations
 

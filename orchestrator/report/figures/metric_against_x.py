@@ -226,7 +226,7 @@ def _mean_table(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def _residual_plot(label: str, x: str, curves: Sequence[FittedCurve]) -> Plot | None:
-    """Plot log y minus the log of the fitted power law, for the curves of one metric and x, if any has a fit."""
+    """Plot log y minus the log of the fitted power law, for the curves of one metric and x, if any curve has a fit."""
     shown = select_curves([curve for curve in curves if curve.power], MAX_GROUPS)
     if not shown:
         return None

@@ -256,7 +256,7 @@ def _is_list(value: Any) -> bool:
 
 
 def _matrix_plots(data: ReportData, content: FigureContent) -> list[Plot]:
-    """Plot one trial's square matrix over the mean of its diagonal, and again in the requested order."""
+    """Plot one trial's square matrix divided by the mean of its diagonal, and once more in the requested order."""
     request = content.request
     rows = content.rows[content.rows["value"].map(_is_list)]
     if rows.empty:
