@@ -243,8 +243,8 @@ class ParameterSchema(Mapping[str, Parameter]):
 
     @property
     def added_later(self) -> dict[str, Any]:
-        """Parameters added later, with their values in earlier trials. With this value they are not part of a trial's
-        identity."""
+        """Parameters added later, with their values in earlier trials. With these values they do not enter
+        a trial's identity."""
         return {name: parameter.default for name, parameter in self.items() if parameter.added_later}
 
     def completed(self, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -190,9 +190,8 @@ def restore(store: Store, removals: Iterable[Removal]) -> None:
     removals = list(removals)
     for removal in removals:
         folder = removed_path(removal.removal_id)
-        for path in sorted(
-            store.list(folder), key=lambda path: path.endswith(".json")
-        ):  # a spec is moved after its trials
+        # a spec is moved after its trials
+        for path in sorted(store.list(folder), key=lambda path: path.endswith(".json")):
             original = path.removeprefix(f"{folder}/")
             if store.size(original) is None:
                 store.move(path, original)

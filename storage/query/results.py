@@ -220,9 +220,8 @@ class Results:
                     or candidates(error)
                 )
                 raise QueryError(f"{first_line(error).rstrip('.!')}.{hint} Views: {', '.join(VIEWS)}") from None
-            except (
-                Exception
-            ) as error:  # or an exception of the function's library, which reports a failed read in its own way
+            # Exceptions of the function's library are included, since it reports a failed read in its own way.
+            except Exception as error:
                 failure = error
             if not self._rescan(query):
                 break
@@ -337,9 +336,8 @@ class Results:
         trials = self._all_trials().read(partial(may_name, query))
         if self._scope is not None:
             trials = with_sweep(trials, pa.array([self._scope[0]] * trials.num_rows, pa.string()))
-        if may_name(query, "tags") and "tags" not in map(
-            str.casefold, trials.column_names
-        ):  # it is the name of a parameter
+        # a parameter may be called `tags`
+        if may_name(query, "tags") and "tags" not in map(str.casefold, trials.column_names):
             tags = read_tags(self.store) if self._has_tags else {}
             ids, tags_type = trials["trial_id"].to_pylist() if tags else [], pa.list_(pa.string())
             # pa.array imports pandas
