@@ -163,7 +163,7 @@ def test_a_detached_launch_leaves_a_job_that_submits_the_rest(limited: Bench, ho
 def test_a_detached_launch_that_may_leave_no_job_says_what_is_not_submitted(limited: Bench) -> None:
     limited.profile["supervisor"] = False
     printed = limited.run("run", "--detach", code=1)
-    assert "packs are not submitted. Resume: depthrate run" in printed
+    assert "not submitted. Resume: depthrate run" in printed
     limited.until(lambda: not limited.queue())
     assert 0 < limited.status()["ok"] < 4
 
