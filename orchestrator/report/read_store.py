@@ -30,12 +30,14 @@ from depthrate.storage.query.views import names_in, read_live
 from depthrate.storage.tables.custom_columns import quoted
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.interface import Task
-from depthrate.tasks.panel import LayerMapPanel, Panel, ScatterPanel
+from depthrate.tasks.panel import LayerMapPanel, Panel, PathPanel, ScatterPanel
 
 if TYPE_CHECKING:
+    import duckdb
     import pandas as pd
 
 
+_BATCH_ROWS = 100_000
 _DONE = "select trial_id, wall_s, steps, device, host, committed_at, versions, git_sha, git_dirty from trials"
 
 
@@ -61,14 +63,19 @@ def read_report(
     trials = pd.DataFrame([_trial_row(trial, status, committed.get(trial.trial_id, {})) for trial in planned])
     trial_dtype = pd.CategoricalDtype(sorted(set(trials["trial_id"])))
     read_rows = partial(_read_rows, in_memory, trial_dtype)
-    fitted = read_rows("select * from results")
+    skipped = columns_to_skip(checked.task, [curve.metric for curve in curves])
+    lists = [quoted(name) for name in in_memory.sql("select * from results limit 0").columns if name in skipped]
+    exclude = f"exclude ({', '.join(lists)})" if lists else ""
+    fitted = read_rows(f"select * {exclude} from results")
     logged = {name: fitted[f"last_{name}"] for name in ALWAYS_LAST if name not in fitted}
     fitted = fitted.assign(**logged)  # panels of tasks without that parameter use the curve's name
     if search is not None:
         fitted = fitted[fitted["trial_id"].isin([trial.trial_id for trial in search.trials_to_fit()])]
     metrics = read_rows(
-        "select * exclude (attempt_id) from metrics qualify is_last or step = max(step) over (partition by trial_id)",
-        order=", step, layer",
+        f"select {_metric_columns(checked, in_memory)} from metrics "
+        "qualify is_last or step = max(step) over (partition by trial_id)",
+        "step",
+        "layer",
     )
     sweep_rows = [committed[trial.trial_id] for trial in planned if trial.trial_id in committed]
     newest = max(sweep_rows, key=lambda row: row["committed_at"], default=None)
@@ -84,7 +91,7 @@ def read_report(
         trials=trials,
         results=fitted,
         metrics=metrics,
-        curves=_with_running(results, trials, read_rows("select * exclude (attempt_id) from curves", order=", step")),
+        curves=_with_running(results, trials, read_rows("select * exclude (attempt_id) from curves", "step")),
         fits=[replace(curve, measurement=metrics_by_name.get(curve.metric)) for curve in curves],
         store=results.store.url,
         commands=[shlex.join(command), shlex.join(["depthrate", "report", sweep.name, "--store", results.store.url])],
@@ -105,23 +112,57 @@ def read_report(
 
 
 def hold_numbers(checked: CheckedSweep, results: Results) -> Results:
-    """Read the numbers of a sweep's trials into memory, since fits and figures use them many times."""
+    """Read the numbers of a sweep's trials into memory if it has fits, which use them many times."""
+    if not checked.sweep.fit:
+        return results
     requested = [name for request in checked.sweep.fit for name in [request.metric, *names_in(request.where or "true")]]
     ids = checked.trials.ids
     return results.in_memory(ids, columns_to_skip(checked.task, requested))
 
 
-def _read_rows(results: Results, trial_dtype: pd.CategoricalDtype, query: str, order: str = "") -> pd.DataFrame:
-    """Return the rows of some trials, in order.
+def _metric_columns(checked: CheckedSweep, results: Results) -> str:
+    """Return the columns of `metrics` that figures may show by layer: the declared, the fitted and those of panels."""
+    names = [
+        metric.name
+        for metric in known_measurements(checked.task).values()
+        if metric.kind == "scalar" and metric.panel == "always"
+    ]
+    names += [request.metric for request in checked.sweep.fit]
+    for panel in checked.task.panels:
+        if isinstance(panel, PathPanel | LayerMapPanel):
+            names += [value for value in vars(panel).values() if isinstance(value, str)]
+    shown = {"trial_id", "step", "split", "layer", "is_last", *names}
+    return ", ".join(quoted(name) for name in results.sql("select * from metrics limit 0").columns if name in shown)
 
-    trial_id is categorical: grouping hundreds of thousands of rows by str takes most of the time of a large report.
+
+def _read_rows(results: Results, trial_dtype: pd.CategoricalDtype, query: str, *order: str) -> pd.DataFrame:
+    """Return the rows of some trials, ordered by trial and then by the columns in `order`.
+
+    trial_id is categorical: grouping hundreds of thousands of rows by str takes most of the time of a large report. The
+    rows are read in batches, since strings of all rows would take more memory than the numbers.
     """
     import pandas as pd
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-    frame = results.sql(f"{query} order by trial_id{order}").df()
-    codes = trial_dtype.categories.get_indexer(pd.Index(frame["trial_id"]))  # the code is -1 for trials of other sweeps
-    frame["trial_id"] = pd.Categorical.from_codes(codes, dtype=trial_dtype)
-    return frame[codes >= 0].reset_index(drop=True)
+    categories = pa.array(trial_dtype.categories, pa.string())
+
+    def number(table: pa.Table, place: int) -> pa.Table:
+        codes = pc.index_in(table["trial_id"], value_set=categories)  # null for trials of other sweeps
+        return table.set_column(place, "trial_id", codes).filter(codes.is_valid())
+
+    def read(relation: duckdb.DuckDBPyRelation) -> pa.Table:
+        reader = relation.to_arrow_reader(_BATCH_ROWS)
+        place = reader.schema.get_field_index("trial_id")
+        tables = [number(pa.Table.from_batches([], reader.schema), place)]
+        tables += [number(pa.Table.from_batches([batch]), place) for batch in reader]
+        return pa.concat_tables(tables)
+
+    table = results.stream(query, read)
+    table = table.sort_by([(name, "ascending") for name in ("trial_id", *order)])
+    frame = table.to_pandas(split_blocks=True, self_destruct=True)
+    frame["trial_id"] = pd.Categorical.from_codes(frame["trial_id"], dtype=trial_dtype)
+    return frame
 
 
 def _read_lists(task: Task, read_rows: Callable[..., pd.DataFrame]) -> pd.DataFrame:
@@ -176,7 +217,7 @@ def _layered(
     if not names:
         return metrics.iloc[:0]
     columns = ", ".join(map(quoted, ["trial_id", "step", "split", "layer", *names]))
-    rows = read_rows(f"select {columns} from metrics", order=", step, layer")
+    rows = read_rows(f"select {columns} from metrics", "step", "layer")
     finished = trials.loc[trials["state"] == "ok", "trial_id"]
     return rows[rows["trial_id"].isin(finished) & (rows["split"] == "train")]
 
