@@ -33,11 +33,9 @@ from depthrate.tasks.interface import Task
 from depthrate.tasks.panel import LayerMapPanel, Panel, PathPanel, ScatterPanel
 
 if TYPE_CHECKING:
-    import duckdb
     import pandas as pd
 
 
-_BATCH_ROWS = 100_000
 _DONE = "select trial_id, wall_s, steps, device, host, committed_at, versions, git_sha, git_dirty from trials"
 
 
@@ -138,28 +136,11 @@ def _metric_columns(checked: CheckedSweep, results: Results) -> str:
 def _read_rows(results: Results, trial_dtype: pd.CategoricalDtype, query: str, *order: str) -> pd.DataFrame:
     """Return the rows of some trials, ordered by trial and then by the columns in `order`.
 
-    trial_id is categorical: grouping hundreds of thousands of rows by str takes most of the time of a large report. The
-    rows are read in batches, since strings of all rows would take more memory than the numbers.
+    trial_id is categorical: grouping hundreds of thousands of rows by str takes most of the time of a large report.
     """
     import pandas as pd
-    import pyarrow as pa
-    import pyarrow.compute as pc
 
-    categories = pa.array(trial_dtype.categories, pa.string())
-
-    def number(table: pa.Table, place: int) -> pa.Table:
-        codes = pc.index_in(table["trial_id"], value_set=categories)  # null for trials of other sweeps
-        return table.set_column(place, "trial_id", codes).filter(codes.is_valid())
-
-    def read(relation: duckdb.DuckDBPyRelation) -> pa.Table:
-        reader = relation.to_arrow_reader(_BATCH_ROWS)
-        place = reader.schema.get_field_index("trial_id")
-        tables = [number(pa.Table.from_batches([], reader.schema), place)]
-        tables += [number(pa.Table.from_batches([batch]), place) for batch in reader]
-        return pa.concat_tables(tables)
-
-    table = results.stream(query, read)
-    table = table.sort_by([(name, "ascending") for name in ("trial_id", *order)])
+    table = results.numbered_rows(query, list(trial_dtype.categories), order)
     frame = table.to_pandas(split_blocks=True, self_destruct=True)
     frame["trial_id"] = pd.Categorical.from_codes(frame["trial_id"], dtype=trial_dtype)
     return frame

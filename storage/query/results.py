@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("depthrate")
 T = TypeVar("T")
+BATCH_ROWS = 100_000
 
 
 class Results:
@@ -145,6 +146,31 @@ class Results:
         loaded = copy(self)  # after reading both, since a compaction in the meantime may have refreshed the snapshot
         loaded._in_memory = tables
         return loaded
+
+    def numbered_rows(self, query: str, trial_ids: Sequence[str], order: Iterable[str] = ()) -> pa.Table:
+        """Return a query's rows of some trials, ordered by trial and then by the columns in `order`.
+
+        trial_id is replaced by its index in `trial_ids`. The rows are read in batches, since the strings of all rows
+        would take more memory than the numbers.
+
+        Raises:
+            QueryError: As in `sql`.
+        """
+        import pyarrow.compute as pc
+
+        wanted = pa.array(trial_ids, pa.string())
+
+        def number(table: pa.Table) -> pa.Table:
+            numbers = pc.index_in(table["trial_id"], value_set=wanted)  # null for other trials
+            place = table.schema.get_field_index("trial_id")
+            return table.set_column(place, "trial_id", numbers).filter(numbers.is_valid())
+
+        def read(relation: duckdb.DuckDBPyRelation) -> pa.Table:
+            reader = relation.to_arrow_reader(BATCH_ROWS)
+            tables = [number(reader.schema.empty_table())]
+            return pa.concat_tables([*tables, *(number(pa.Table.from_batches([batch])) for batch in reader)])
+
+        return self.stream(query, read).sort_by([(name, "ascending") for name in ("trial_id", *order)])
 
     def membership(self) -> Membership:
         """Return the sweeps' committed trials."""
