@@ -215,7 +215,7 @@ def _normalized(content: dict[str, Any], where: str) -> tuple[dict[str, Any], di
         fields["gpu_type"], content["gpus"] = match[1], int(match[2])
     if content.get("mem_gb") == "default" or "mem_per_cpu_gb" in content:
         if content.pop("mem_gb", "default") != "default":
-            raise SlurmError(f"{where}: mem_gb and mem_per_cpu_gb exclude each other. Set one of them.")
+            raise SlurmError(f"{where}: mem_gb and mem_per_cpu_gb are mutually exclusive. Set one of them.")
         fields["mem_gb"] = None
     if isinstance(gres := content.get("gres"), str) and (gpu_counts := parse_gpu_gres(gres)):
         if "gpus" in content:

@@ -311,7 +311,7 @@ class SweepSpec(SpecSection, frozen=True):
 
     @property
     def loaded_task(self) -> str:
-        """Name with which workers load the task, including the sweep's custom network and data.
+        """Name by which workers load the task. It covers the sweep's custom network and data.
 
         Raises:
             TaskError: The sweep names several networks or data sets.

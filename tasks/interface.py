@@ -201,7 +201,7 @@ class Task(ABC):
         """Reject a combination of parameters that cannot run.
 
         Raises:
-            ParameterError: Names the parameters that exclude each other.
+            ParameterError: Names the parameters that are mutually exclusive.
         """
         return None
 

@@ -61,7 +61,7 @@ def test_old_launch_options() -> None:
     assert LaunchOptions.from_json(json.dumps(stored)) == LaunchOptions.from_json(options.to_json())
     with (
         pytest.warns(DeprecationWarning, match="option accept_code is deprecated, use keep_results") as caught,
-        pytest.raises(ValueError, match="--rerun and --keep-results exclude each other"),
+        pytest.raises(ValueError, match="--rerun and --keep-results are mutually exclusive"),
     ):
         depthrate.load("quickstart").run(rerun=True, accept_code=True)
     assert caught[0].filename == __file__

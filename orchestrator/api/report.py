@@ -60,7 +60,7 @@ class ReportOptions:
         if self.style is not StyleName.paper:
             return DARK if self.dark else SCREEN
         if self.dark:
-            raise UsageError("--style paper and --dark exclude each other. Give one of them.")
+            raise UsageError("--style paper and --dark are mutually exclusive. Give one of them.")
         return paper_style(self.width or PaperWidth.column)
 
 

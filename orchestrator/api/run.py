@@ -92,7 +92,7 @@ def run_sweep(options: LaunchOptions, loaded: SweepSpec | None = None) -> RunSta
         ValueError: An error of this project's packages for wrong input. Nothing was started.
     """
     if options.rerun and options.keep_results:
-        raise UsageError("--rerun and --keep-results exclude each other. Give one of them.")
+        raise UsageError("--rerun and --keep-results are mutually exclusive. Give one of them.")
     if options.pilot and options.detach:
         raise UsageError("--pilot reports at its end, so the launch cannot detach. Leave out --detach.")
     if options.notify is not None and options.detach:

@@ -6,7 +6,7 @@ import shlex
 
 
 class UsageError(ValueError):
-    """Options exclude each other, or an object does not exist."""
+    """Options are mutually exclusive, or an object does not exist."""
 
 
 def next_call(verb: str, what: str, store: str | None, *options: str) -> str:

@@ -146,7 +146,7 @@ def select_exporter(names: Sequence[str], place: str | None) -> Exporter:
         UsageError: Several names are given, or no name is given and no exporter handles the place.
     """
     if len(names) > 1:
-        raise UsageError(f"{' and '.join(f'--{name}' for name in names)} exclude each other. Give one of them.")
+        raise UsageError(f"{' and '.join(f'--{name}' for name in names)} are mutually exclusive. Give one of them.")
     if names:
         return exporters()[names[0]]
     for exporter in exporters().values():

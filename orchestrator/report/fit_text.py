@@ -183,7 +183,7 @@ def rivals_text(curve: FittedCurve) -> str:
         return f"{lower}, but does not fit ({inadequacy_text(curve, best)})"
     if p is None:
         return f"{lower}, but too few whole seeds to reject the power law"
-    return f"{lower}, but over whole seeds the power law is not rejected (p = {p_text(p)})"
+    return f"{lower}, but a test over whole seeds does not reject the power law (p = {p_text(p)})"
 
 
 def bound_text(curve: FittedCurve) -> str:

@@ -27,7 +27,7 @@ ROWS_PER_GROUP = 8192
 DECODED_BYTES = 2**28
 """Decoded size in bytes that any file may have in memory."""
 DECODED_PER_BYTE = 400
-"""Decoded size that a large file may have in memory, in multiples of its own size, if that exceeds `DECODED_BYTES`."""
+"""Maximum decoded size of a large file in memory, as a multiple of its own size. Applies if it exceeds `DECODED_BYTES`."""
 UNREADABLE_ERRORS = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
 """Exceptions that reading a corrupt or foreign file can raise."""
 SLACK_BYTES = 2**26

@@ -182,7 +182,7 @@ class Store:
         return self.files.open(path)
 
     def require_file(self, path: str) -> str:
-        """Return the path in the filesystem of a file that other libraries may open.
+        """Return the filesystem path of a file, for other libraries to open.
 
         Raises:
             InvalidFileError: It is not a file of the store.

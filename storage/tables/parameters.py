@@ -126,7 +126,7 @@ def completed_texts(trials: pa.Table, added: AddedParameters) -> list[str]:
 def parameter_columns(texts: list[str]) -> dict[str, pa.Array]:
     """Return parameter -> values, from one JSON object per trial.
 
-    Ints and floats together become floats. Values without a common type, or of a type not supported here, become JSON strings.
+    A mix of ints and floats becomes floats. Values without a common type, or of a type not supported here, become JSON strings.
     """
     return parsed_by_arrow(texts) or _parsed_by_python(texts)
 

@@ -175,7 +175,9 @@ def _load_file(path_text: str, folder: Path | None, files: Mapping[str, bytes] |
     if files is not None:
         code = TaskCode(path.parent, path.name, tuple(sorted(files.items())))
         if path.name not in files:
-            raise TaskError(f"the stored code of task file {path} lacks it. It holds {', '.join(sorted(files))}.")
+            raise TaskError(
+                f"the stored code of task file {path} does not include the file itself, only {', '.join(sorted(files))}."
+            )
     else:
         code = code_of_file(path)
         require_trust(code, requested)

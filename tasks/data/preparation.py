@@ -76,8 +76,8 @@ def scaled(images_NI: np.ndarray, mean: np.ndarray | float, std: np.ndarray | fl
 def moments(images_NI: np.ndarray, normalize: str) -> tuple[np.ndarray | float, np.ndarray | float]:
     """Compute the mean and standard deviation for normalisation.
 
-    They are computed over all numbers (`global`) or per number (`per_feature`), or are 0 and 1 (`none`). Pixels are integers,
-    so their sums are exact and identical on every machine.
+    They are computed over all values (`global`) or for each feature (`per_feature`), or set to 0 and 1 (`none`). Pixels are
+    integers, so their sums are exact and identical on every machine.
     """
     if normalize == "none":
         return 0.0, 1.0

@@ -115,7 +115,7 @@ def inspect_module(
     missing = [name for name in names if name not in watch.features]
     if missing:
         raise ParameterError(
-            f"{name} never calls its module {missing[0]!r}, so it cannot be measured. Set layers to others."
+            f"{name} never calls its module {missing[0]!r}, so that module cannot be measured. Choose other modules for layers."
         )
     has_head = watch.head_output is output and watch.head_input is not None
     reads_other = has_head and watch.reads_other
@@ -188,7 +188,7 @@ def _check_causal(module: nn.Module, x: Tensor, output: Tensor, name: str) -> No
     if not torch.allclose(changed[:, :-1], output[:, :-1], rtol=1e-3, atol=1e-5):
         raise ParameterError(
             f"{name} changes the outputs of earlier tokens when the last token changes, so it reads the tokens it predicts. "
-            "Mask its attention (nn.Transformer.generate_square_subsequent_mask), or pad its convolutions in front."
+            "Mask its attention (nn.Transformer.generate_square_subsequent_mask), or pad its convolutions on the left only."
         )
 
 

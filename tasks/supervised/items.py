@@ -297,7 +297,7 @@ def check_samples(x: np.ndarray, name: str, split: str) -> None:
 
 
 def first_not_finite(x: np.ndarray) -> int | None:
-    """Return the index of the first sample with a number that is NaN or infinite, or None."""
+    """Return the index of the first sample that contains NaN or infinity, or None if all are finite."""
     if x.dtype.kind != "f" or np.isfinite(x).all():
         return None
     return int(np.flatnonzero(~np.isfinite(x.reshape(len(x), -1)).all(1))[0])

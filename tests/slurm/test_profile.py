@@ -199,7 +199,7 @@ def test_the_example_is_a_profile() -> None:
         ({"extra": 3}, "extra is 3, expected a list"),
         ({"gpus": "a100"}, "gpus is 'a100', expected an integer, or a type and a number such as 'a100:2'"),
         ({"gpus": 1, "gres": "gpu:2"}, "gres and gpus both request GPUs"),
-        ({"mem_gb": 4, "mem_per_cpu_gb": 1}, "mem_gb and mem_per_cpu_gb exclude each other"),
+        ({"mem_gb": 4, "mem_per_cpu_gb": 1}, "mem_gb and mem_per_cpu_gb are mutually exclusive"),
         ({"exclusive": 1}, "exclusive is 1, expected true or false"),
         ({"gpu_type": "a100"}, "unknown key 'gpu_type'"),
         ({"account": []}, "account is [], expected a string"),

@@ -384,7 +384,7 @@ def _of_runs() -> Iterator[Said]:
         (["--checkpoint-seconds", "nan"], "for '--checkpoint-seconds'"),
         (["--stall-minutes", "-1"], "for '--stall-minutes'"),
         (["--stall-minutes", "soon"], "for '--stall-minutes'"),
-        (["--rerun", "--keep-results"], "exclude each other"),
+        (["--rerun", "--keep-results"], "are mutually exclusive"),
         (["--store", "memory://x"], "exists only in this process"),
         (["--store", "/proc/nowhere"], "cannot write to store"),
         (["--store", "bad.yaml/x"], "cannot write to store"),
@@ -400,7 +400,7 @@ def _of_queries() -> Iterator[Said]:
     yield ["query", ""], "Pass one SELECT"
     yield ["query", "select '\ud800'"], "contains invalid characters"
     yield ["query", "select 1", "--format", "xml"], "is not one of"
-    yield ["query", "select 1", "--json", "--format", "csv"], "exclude each other"
+    yield ["query", "select 1", "--json", "--format", "csv"], "are mutually exclusive"
     yield ["query", "select 1", "-o", "rows.xml"], "has the extension .xml"
     yield ["query", "select 1", "-o", "/dev/null/rows.csv"], "/dev/null"
     yield ["query", "select 1", "-o", ""], "it is a folder"

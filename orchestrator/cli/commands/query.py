@@ -123,7 +123,7 @@ def command(
     memory_gb: float | None,
 ) -> None:
     if json and format not in (None, "json"):
-        raise UsageError(f"--json and --format {format} exclude each other. Give one of them.")
+        raise UsageError(f"--json and --format {format} are mutually exclusive. Give one of them.")
     chosen_format = "json" if json else format or format_of(output)
     if output is not None:
         check_output(output)

@@ -16,7 +16,7 @@ from depthrate.tasks.code.unpack import unpacked_files
 def command(content_hash: str) -> None:
     if not is_hash(content_hash):
         raise UsageError(
-            f"{content_hash!r} is not a hash of code. Give all 32 hex digits, as printed by the command that refused it."
+            f"{content_hash!r} is not a code hash. Give all 32 hex digits, as printed by the command that refused the code."
         )
     folder, files = unpacked_files(content_hash)
     if not files:

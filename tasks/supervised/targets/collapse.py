@@ -50,7 +50,7 @@ class Collapse(Classes):
         _check_stages(trial)
 
     def check_network(self, trial: SupervisedParameters, network: Network, data: DataShape) -> None:
-        """Reject parameters of polish that exclude each other."""
+        """Reject parameters of polish that are mutually exclusive."""
         check_polish(trial, is_deepenable=not trial.continuation or network.neutral_block() is not None)
 
     def measure(self, dataset: Dataset, trial: SupervisedParameters, split: str) -> Measure:

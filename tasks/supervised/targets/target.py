@@ -198,7 +198,7 @@ class Target(ABC):
         """Reject combinations that cannot run. `whole` is the custom data.
 
         Raises:
-            ParameterError: Names the parameters that exclude each other.
+            ParameterError: Names the parameters that are mutually exclusive.
         """
         return None
 

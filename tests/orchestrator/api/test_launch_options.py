@@ -69,7 +69,7 @@ def test_the_command_line_and_a_notebook_take_the_same_options(sweep: Path) -> N
     ):
         with pytest.raises(OptionError, match=message):
             depthrate.load(sweep).run(**given)
-    with pytest.raises(ValueError, match="--rerun and --keep-results exclude each other"):
+    with pytest.raises(ValueError, match="--rerun and --keep-results are mutually exclusive"):
         depthrate.load(sweep).run(rerun=True, keep_results=True)
 
 

@@ -73,7 +73,7 @@ def test_without_the_client_it_says_what_to_install(ran: Path, monkeypatch: pyte
     assert refused.exit_code == 2 and "--wandb needs the W&B client" in refused.stderr
     assert "Install it: pip install 'depthrate[wandb]'" in refused.stderr
     twice = CliRunner().invoke(app, ["export", "s", "runs", "--wandb", "--delta"])
-    assert twice.exit_code == 2 and "--delta and --wandb exclude each other" in twice.stderr
+    assert twice.exit_code == 2 and "--delta and --wandb are mutually exclusive" in twice.stderr
 
 
 @pytest.mark.slow

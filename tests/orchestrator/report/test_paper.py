@@ -108,7 +108,7 @@ def test_a_legend_is_inside_where_there_is_room_and_below_where_not() -> None:
         ),
         (
             ReportOptions(figures=Path("f"), style=StyleName.paper, dark=True),
-            "--style paper and --dark exclude each other",
+            "--style paper and --dark are mutually exclusive",
         ),
     ],
 )

@@ -146,7 +146,7 @@ SENTENCES = {
         ),
         "NC1 falls as depth^−0.58, 95 % interval [0.51, 0.66] over 5 seeds.",
         [
-            "power law with floor has the lower AICc (ΔAICc 22.0), but over whole seeds the power law is not rejected "
+            "power law with floor has the lower AICc (ΔAICc 22.0), but a test over whole seeds does not reject the power law "
             "(p = 0.300)"
         ],
     ),

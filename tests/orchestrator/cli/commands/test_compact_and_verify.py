@@ -61,7 +61,7 @@ def test_verify_and_repair(store: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--json", "--format", "csv"], "exclude each other"),
+        (["--json", "--format", "csv"], "are mutually exclusive"),
         (["-o", "x.xls"], "has the extension .xls"),
         (["--format", "excel"], "excel"),
     ],
