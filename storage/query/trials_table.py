@@ -153,9 +153,8 @@ class _Compaction:
             return None
         first = file.read_row_group(0, ["task", "task_version"], use_threads=False).slice(0, 1).to_pylist()[0]
         added = self._added(first["task"], first["task_version"])
-        return replace(
-            typed, constants={name: v for name, v in added.items() if name not in typed.names} | typed.constants
-        )
+        added = {name: value for name, value in added.items() if name not in typed.names}
+        return replace(typed, names=[*typed.names, *added], constants=typed.constants | added)
 
     @cached_property
     def _constants(self) -> dict[str, pa.Array]:

@@ -31,6 +31,8 @@ def nothing_added(task: str, version: int) -> Mapping[str, Any]:
 class TypedParameters:
     """Parameters of trials that all have the same ones: values that all trials share, and columns of the rest."""
 
+    names: list[str]
+    """All parameters, in the order of the trials' JSON."""
     constants: dict[str, Any]
     varying: pa.Table
 
@@ -44,7 +46,7 @@ class TypedParameters:
                 constants[name] = values[0]
             else:
                 varying[name] = column
-        return TypedParameters(constants, pa.Table.from_arrays(list(varying.values()), list(varying)))
+        return TypedParameters(list(columns), constants, pa.Table.from_arrays(list(varying.values()), list(varying)))
 
     @staticmethod
     def from_metadata(metadata: Mapping[bytes, bytes] | None, num_rows: int) -> TypedParameters | None:
@@ -52,16 +54,12 @@ class TypedParameters:
         try:
             fields = read_object((metadata or {})[PARAMETERS_KEY])
             varying = read_parquet(base64.b64decode(fields["varying"])) if fields["varying"] else pa.table({})
-            constants = dict(fields["constants"])
+            names, constants = list(map(str, fields["names"])), dict(fields["constants"])
         except UNREADABLE_ERRORS:
             return None
         is_typed = all(any(kind.equals(known) for known in _ARROW_AGREES) for kind in varying.schema.types)
-        return TypedParameters(constants, varying) if is_typed and varying.num_rows in (num_rows, 0) else None
-
-    @property
-    def names(self) -> list[str]:
-        """All parameters."""
-        return [*self.constants, *self.varying.column_names]
+        is_whole = sorted(names) == sorted([*constants, *varying.column_names]) and varying.num_rows in (num_rows, 0)
+        return TypedParameters(names, constants, varying) if is_typed and is_whole else None
 
 
 def with_typed_parameters(trials: pa.Table) -> pa.Table:
@@ -79,7 +77,7 @@ def with_typed_parameters(trials: pa.Table) -> pa.Table:
     typed, sink = TypedParameters.from_columns(columns), io.BytesIO()
     if typed.varying.num_columns:
         pq.write_table(typed.varying, sink, compression="zstd")
-    fields = {"constants": typed.constants, "varying": base64.b64encode(sink.getvalue()).decode()}
+    fields = {"names": typed.names, "constants": typed.constants, "varying": base64.b64encode(sink.getvalue()).decode()}
     return trials.replace_schema_metadata({PARAMETERS_KEY: json.dumps(fields)})
 
 

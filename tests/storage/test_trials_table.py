@@ -88,9 +88,10 @@ def test_the_trials_of_a_compaction_are_read_without_their_json(folder: Store, m
     [
         b"{half",
         b"[]",
-        b'{"constants": 3, "varying": ""}',
-        b'{"constants": {}, "varying": "!"}',
-        json.dumps({"constants": {}, "varying": base64.b64encode(b"PAR1 PAR1").decode()}).encode(),
+        b'{"names": [], "constants": 3, "varying": ""}',
+        b'{"names": [], "constants": {}, "varying": "!"}',
+        json.dumps({"names": [], "constants": {}, "varying": base64.b64encode(b"PAR1 PAR1").decode()}).encode(),
+        json.dumps({"names": ["x"], "constants": {}, "varying": ""}).encode(),
     ],
 )
 def test_parameters_that_are_not_typed_are_parsed(damage: bytes) -> None:
