@@ -395,8 +395,8 @@ def test_a_setup_line_fails_everywhere(bench: Bench) -> None:
     assert num_jobs(bench) <= 40, "nothing was tried again"
     state = bench.status()
     assert state["failed"] >= 3 and state["failed"] + state["pending"] == 40 and len(state["errors"]) == 1
-    # all jobs may have failed before the launch reads that the first three did
-    assert ("stopped early" in printed) == (state["pending"] > 0), printed
+    # all jobs may have failed before the launch reads that the first three did, or after it stopped early
+    assert "stopped early" in printed or state["pending"] == 0, printed
 
 
 def test_a_setup_line_fails_everywhere_and_nobody_looks(bench: Bench) -> None:
