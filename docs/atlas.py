@@ -78,10 +78,10 @@ def section(figure: AtlasFigure) -> str:
         at = f" At the paper's size: `{figure.sweep}`." if figure.sweep else ""
         lines[-1] += at
         return "\n".join([*lines, ""])
-    size = figure.size or "the paper's own size"
+    size = figure.size or ("" if figure.theorem else "the paper's own size")
     if figure.printed:
         lines += ["", f"**Printed:** {figure.printed}"]
-    lines += ["", f"`depthrate run {figure.run}`: {size}; {_cost(figure)}.", ""]
+    lines += ["", f"`depthrate run {figure.run}`: {'. '.join(filter(None, (size, _cost(figure))))}.", ""]
     for path in sorted(IMAGES.glob(f"{figure.key}--*.svg")):
         if not path.stem.endswith("-dark"):
             words = path.stem.partition("--")[2].replace("-", " ")
@@ -108,14 +108,16 @@ def pages() -> Iterator[tuple[str, str]]:
         "## How a verdict is reached",
         "",
         "Each row has statements that its paper prints or proves, with their places. The numbers of the committed store",
-        "decide each: a metric falls if the 95 % interval of its exponent over depth is above 0, rises if it is below 0, and",
-        f"is flat if the interval contains 0 or the exponent is smaller than {FLAT}. Other statements have bounds. Two seeds",
-        "give no interval, and without one a statement stays open.",
+        "decide each. The statement that a metric falls holds if the 95 % interval of its exponent over depth is above 0,",
+        "however small the exponent is, fails if the interval is below 0, and is open if it contains 0. The statement that a",
+        "metric does not fall fails if the interval is above 0. Where the paper states that a metric is almost constant, the",
+        f"statement holds if the interval contains 0 or the absolute exponent is smaller than {FLAT}.",
+        "Other statements have bounds. Two seeds give no interval. Without one a statement about a fall stays open.",
         "",
         "| verdict | rule |",
         "|---|---|",
         "| agrees | all statements hold, at the print's size |",
-        "| agrees in trend | all statements hold, at a smaller size or by another method, which the row names |",
+        "| agrees in trend | all statements hold, at a size, by a method or in settings not in print, which the row names |",
         "| in part | some statements hold, others fail or are open |",
         "| disagrees | none holds, and at least one fails |",
         "| undecided | all are open |",

@@ -191,6 +191,7 @@ def test_the_command_lists_them_and_tells_of_one(tmp_path, monkeypatch):
     assert {row["key"] for row in json.loads(call("atlas", "--json"))} == {figure.key for figure in FIGURES}
     one = call("atlas", "p2-figure2-top")
     assert "papers/lowrank/figure2-top" in one and "depthrate run atlas/p2-figure2-top" in one
+    assert "as in the paper" in one and "as in the paper" not in call("atlas", "p3-theorem4"), "a theorem has no size"
     refused = CliRunner().invoke(app, ["atlas", "p2-figure2-tpo"])
     assert refused.exit_code == 2 and "did you mean 'p2-figure2-top'" in refused.stderr
 

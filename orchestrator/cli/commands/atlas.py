@@ -54,7 +54,7 @@ def _print_figure(figure: AtlasFigure) -> None:
         "verdict": f"{figure.verdict}: {figure.why}" if figure.why else figure.verdict,
         "printed": figure.printed,
         "run": figure.run or "not run",
-        "size": figure.size or ("as in the paper" if figure.run else ""),
+        "size": figure.size or ("as in the paper" if figure.run and not figure.theorem else ""),
         "at the paper's size": figure.sweep or "no sweep",
     }
     print_described(console, ["", figure.key], [[name, text] for name, text in facts.items() if text])
