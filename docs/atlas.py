@@ -78,7 +78,7 @@ def section(figure: AtlasFigure) -> str:
         at = f" At the paper's size: `{figure.sweep}`." if figure.sweep else ""
         lines[-1] += at
         return "\n".join([*lines, ""])
-    size = figure.size or ("" if figure.theorem else "the paper's own size")
+    size = figure.size or ("" if figure.theorem else "as printed")
     if figure.printed:
         lines += ["", f"**Printed:** {figure.printed}"]
     lines += ["", f"`depthrate run {figure.run}`: {'. '.join(filter(None, (size, _cost(figure))))}.", ""]
