@@ -162,5 +162,5 @@ def test_a_task_in_a_module_has_its_package_as_code(tmp_path: Path, monkeypatch:
 
 
 def test_code_without_the_tasks_own_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TaskError, match="holds model.py"):
+    with pytest.raises(TaskError, match="only model.py"):
         load_task(f"{tmp_path}/my_task.py:law", files={"model.py": b""})
