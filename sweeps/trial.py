@@ -129,24 +129,22 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class _Template:
-    """Trials that differ in only one parameter."""
+    """Trials that differ in one parameter."""
 
     start: int
-    """Index of its first trial."""
-    task: str
-    task_version: int
-    params: Mapping[str, Any]
+    """Index of the first trial."""
+    first: Trial
     name: str | None = None
-    """Parameter in which they differ, or None for a single trial."""
+    """Parameter that differs between the trials, or None for a single trial."""
     values: Sequence[int] = (0,)
 
     def trial(self, trial_id: str, value: int) -> Trial:
         """Make a trial. Its lists are copies, since a task may change them."""
-        params = self.params
-        if self.name is not None:
-            params = {name: [*given] if isinstance(given, list) else given for name, given in params.items()}
-            params[self.name] = value
-        return Trial(trial_id, self.task, self.task_version, params)
+        first = self.first
+        if self.name is None:
+            return first
+        params = {name: [*value] if isinstance(value, list) else value for name, value in first.params.items()}
+        return Trial(trial_id, first.task, first.task_version, params | {self.name: value})
 
 
 class Trials(Sequence[Trial]):
@@ -167,7 +165,7 @@ class Trials(Sequence[Trial]):
             new = {i: value for i, value in zip(ids, values, strict=True) if i not in self._seen}
             ids, values = list(new), list(new.values())
         if ids:
-            self._templates.append(_Template(len(self.ids), first.task, first.task_version, first.params, name, values))
+            self._templates.append(_Template(len(self.ids), first, name, values))
             self.ids += ids
             self._seen.update(ids)
 
