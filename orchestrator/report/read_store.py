@@ -119,7 +119,7 @@ def hold_numbers(checked: CheckedSweep, results: Results) -> Results:
 
 
 def _metric_columns(checked: CheckedSweep, results: Results) -> str:
-    """Return the columns of `metrics` that figures may show by layer: the declared, the fitted and those of panels."""
+    """Return the columns of `metrics` that figures may show by layer: declared, fitted and panel columns."""
     names = [
         metric.name
         for metric in known_measurements(checked.task).values()

@@ -40,7 +40,7 @@ class RemovalKind(StrEnum):
     TRIALS = "trials"
     """Results. Their trials become pending for every sweep that requests them."""
     SWEEP = "sweep"
-    """A sweep and those of its trials that no other sweep requests."""
+    """A sweep and its trials that no other sweep requests."""
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ def format_of(output: Path | None) -> str:
 
 
 def _write_rows(format: str, stream: IO[Any], relation: duckdb.DuckDBPyRelation) -> None:
-    if stream.tell():  # rows written before the results proved incomplete
+    if stream.tell():  # discard the rows of an incomplete attempt
         stream.seek(0)
         stream.truncate()
     if format == "table":
