@@ -12,8 +12,6 @@ kept from a round before the first. Sides alternate; medians are reported, of wa
 processes.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -8,8 +8,6 @@ with 3 % of independent noise on top, which real measurements have. Designs: 5 d
 (2 to 512) with 5 seeds. --missing leaves out that share of the values, as diverged trials would be.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Callable

@@ -8,8 +8,6 @@ are cores, each a torch.nn.Sequential with torch.optim.SGD. Start-up is left out
 CPU seconds are counted, not wall time, so that other work on the machine does not change the ratio much.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

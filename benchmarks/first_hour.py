@@ -8,8 +8,6 @@ Every part runs in a separate process and writes its values to the JSON file whe
 resumes with the parts that have no result. A part that fails or exceeds its time is recorded as such, and the next one runs.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -7,8 +7,6 @@ The loop: scipy.optimize.curve_fit on log y of every resample (no intervals from
 take a few seconds and scaled up; it says how many.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import time

@@ -5,8 +5,6 @@ its traffic at the speed of a copy in main memory. The traffic counts as if noth
 between the passes of one, so that a share of it above 1 says that caches hold some; of the arithmetic no share can be above 1.
 """
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 import tempfile

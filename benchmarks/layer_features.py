@@ -6,8 +6,6 @@ Each depth runs in a process of its own, an untrained L-RN1 whose features all g
 is by how much the process's peak grew over what it had before. LOG.md has what was measured.
 """
 
-from __future__ import annotations
-
 import argparse
 import resource
 import subprocess

@@ -7,8 +7,6 @@ alternate between the sides. Printed are the medians, and what the code that sho
 machine does not hide. LOG.md has what was measured.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import statistics

@@ -6,8 +6,6 @@ K = 5, n = 100, d = 20, float64, MSE, as in Figures 4 and 5 of P3, one thread. T
 one trial by autograd and torch.optim.SGD. Rounds alternate, medians are reported.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import time

@@ -7,8 +7,6 @@ started and warm: processes, Ray, and one job before the clock starts. Ours comm
 folder and keeps the attempt's record; the others return nothing and keep nothing, unless it says so.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os

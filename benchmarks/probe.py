@@ -6,8 +6,6 @@ The loop keeps the features of each block and computes tr(Sigma_W) / tr(Sigma_B)
 task `collapse`. Sides alternate; medians of processor seconds. Both NC1 are compared. LOG.md has what was measured.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import time

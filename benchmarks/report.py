@@ -7,8 +7,6 @@ The store is one of `benchmarks.store_synthetic` (made where FOLDER is empty or 
 calls it; beside its wall time stand its processor seconds, which hold on a machine that does other work too.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

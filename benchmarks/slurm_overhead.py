@@ -7,8 +7,6 @@ unknown, four rounds of jobs; packs bundled by their cost, which the store knows
 once; and submitit's own map_array of a function that does nothing, a job each, which commits nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

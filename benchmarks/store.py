@@ -17,8 +17,6 @@ Rows give the median of the runs with min and max, the growth over the next smal
 the uncompacted store's, and on a rival's row ours to theirs.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import json

@@ -6,8 +6,6 @@ Every name that ends in `again` is the second time in the same process: imports 
 its caches are filled.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -1,7 +1,5 @@
 """Processes of a benchmark: their output, wall time and peak memory; and the state of the machine they run on."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

@@ -8,8 +8,6 @@ csv: pandas over one file a trial. tensorboard: its own writer and EventAccumula
 alembic). They keep the scalars of metrics and curves; singular values and Gram matrices only the store keeps.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import importlib.util

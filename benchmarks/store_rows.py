@@ -1,7 +1,5 @@
 """The measures of a store as rows: medians, growth over the next smaller store, ratios to another state or rival."""
 
-from __future__ import annotations
-
 import math
 import statistics
 import sys

@@ -5,8 +5,6 @@
 Everything is drawn from the pack's own seed, times and host included: two runs write the same rows.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

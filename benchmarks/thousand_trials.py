@@ -7,8 +7,6 @@ the plan cuts; with --one-a-pack every trial has a shape of its own and is a pac
 on two cores. Prints wall seconds, processor seconds of all processes, and how many attempts there were.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

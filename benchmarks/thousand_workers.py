@@ -7,8 +7,6 @@ the store's client, the claims, records, beats and commits are the real ones, an
 Counted is every request of the driver and of the workers; those of a compaction beside the launch are not among them.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

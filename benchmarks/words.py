@@ -11,8 +11,6 @@ less of them, once a word, may come to more than 1. Process start-up, building o
 sentences are left out. Rounds alternate between the sides; medians are reported.
 """
 
-from __future__ import annotations
-
 import argparse
 import multiprocessing
 import os

@@ -5,8 +5,6 @@ Nothing is trained, and torch is not needed. `python docs/atlas.py KEY ...` redr
 rewrites all pages; `python docs/atlas.py --pages` rewrites the pages alone.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import math

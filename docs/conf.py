@@ -1,7 +1,5 @@
 """Configuration of the documentation site: `sphinx-build -W docs build/docs`."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from importlib.metadata import version as version_of

@@ -4,8 +4,6 @@
 holds `<!-- declared: NAME -->` for a table of `TABLES`.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

@@ -1,7 +1,5 @@
 """Draw the picture of gallery/infimum.md from the networks that it describes: `python docs/infimum.py`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import matplotlib

@@ -11,8 +11,6 @@ Source: P1 Neural Collapse is Globally Optimal in Deep Regularized ResNets and T
 not from the paper.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Read a cluster's limits from SLURM, and refuse jobs that exceed them."""
 
-from __future__ import annotations
-
 import functools
 import getpass
 import operator

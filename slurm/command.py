@@ -1,7 +1,5 @@
 """Run SLURM's commands, with a timeout and with errors that name the command."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Queries and requests of a job about itself: its id, restarts, remaining time, state and requeue."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Read job states: one squeue per poll, and sacct for jobs that squeue no longer lists. Both may fail temporarily."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ a script and call sbatch in one step, but `slurm/submit.py` calls sbatch itself,
 `batch_script` uses a private method, whose result `tests/slurm/test_profile.py` checks.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ submitit runs the function in the job. This module calls sbatch itself, because 
 to the job's folder before the call, so that an accepted job needs no other process.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import time

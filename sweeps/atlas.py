@@ -1,7 +1,5 @@
 """The atlas: every figure and table of the four papers, with its sweep and its result."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Errors of sweeps that cannot be read or run, and the limit on trials."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

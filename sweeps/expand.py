@@ -3,8 +3,6 @@
 Trials are counted before the first one is made.
 """
 
-from __future__ import annotations
-
 import graphlib
 import itertools
 import math

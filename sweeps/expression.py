@@ -1,7 +1,5 @@
 """Evaluate the arithmetic of `derive:` from its syntax tree. It may contain numbers, names and operators, but no calls."""
 
-from __future__ import annotations
-
 import ast
 import math
 import operator

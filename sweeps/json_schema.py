@@ -1,7 +1,5 @@
 """Build the JSON schema of sweep files, which editors use, from the typed sections and the parameters of tasks."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import itertools

@@ -1,7 +1,5 @@
 """Load a sweep from a sweep file, a Python file or a spec, with `--set` overrides."""
 
-from __future__ import annotations
-
 import ast
 import difflib
 import re

@@ -1,7 +1,5 @@
 """Apply `--set key=value` to a sweep: replace a parameter or turn it into an axis, and rename the changed sweep."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Group trials into packs (trials of one shape in one process), and check their predicted memory."""
 
-from __future__ import annotations
-
 import bisect
 import hashlib
 import itertools

@@ -1,7 +1,5 @@
 """Read and write typed sections of a sweep file, with error messages for invalid sections."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any, ClassVar, Literal, Self, get_args, get_origin

@@ -1,7 +1,5 @@
 """Define the search space: values or a range per searched parameter, and its condition."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

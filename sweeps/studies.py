@@ -1,7 +1,5 @@
 """Studies of a search (one per grid point), and the trials of their proposals."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Read and write the YAML of sweep files: 1e-4 is a number, and repeated keys and huge aliases are refused."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Papers cited by metrics and parameters as a letter and a number."""
 
-from __future__ import annotations
-
 import re
 
 PAPERS = {

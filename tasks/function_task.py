@@ -1,7 +1,5 @@
 """Tasks that are a user's function: `depthrate.task`. Importable without torch."""
 
-from __future__ import annotations
-
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence

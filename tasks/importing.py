@@ -1,7 +1,5 @@
 """Faster imports of large packages: pause the garbage collector, since imports create no garbage."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Load a task by name: a registered one, a function in a user's file, or one in an installed module."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Metrics: one declaration for the store's columns, checks, labels, figures and docs. Importable without torch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args

@@ -3,8 +3,6 @@
 The report draws each kind of panel for any task. A task names the columns and their meaning.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

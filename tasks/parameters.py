@@ -9,8 +9,6 @@
 reads the attributes of `LawParameters.from_params(params)`.
 """
 
-from __future__ import annotations
-
 import copy
 import difflib
 import inspect

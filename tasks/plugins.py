@@ -6,8 +6,6 @@ A package registers one in its `pyproject.toml`, as in
     pendulum = "depthrate_pendulum:PENDULUM"
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import logging
 import tomllib

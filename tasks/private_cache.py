@@ -1,7 +1,5 @@
 """Cache folders that only the user can write. Their contents are executed or trusted."""
 
-from __future__ import annotations
-
 import atexit
 import functools
 import logging

@@ -1,7 +1,5 @@
 """Tasks registered in the entry-point group `depthrate.tasks`, and the metrics of the built-in ones."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 from functools import cache

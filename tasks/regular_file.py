@@ -1,7 +1,5 @@
 """Bounded reads of regular files: never a pipe that blocks or a device without an end."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

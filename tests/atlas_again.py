@@ -3,8 +3,6 @@
 Not collected with the tests: a figure takes minutes to an hour.
 """
 
-from __future__ import annotations
-
 import datetime
 import json
 import os

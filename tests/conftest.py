@@ -1,7 +1,5 @@
 """Fixtures for all tests: a clean environment, stores of every kind, a SLURM, a small sweep."""
 
-from __future__ import annotations
-
 import atexit
 import gc
 import itertools

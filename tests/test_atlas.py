@@ -1,7 +1,5 @@
 """The atlas: each figure has a sweep, a verdict and its evidence, and its pages come from the store beside them."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import json

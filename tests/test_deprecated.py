@@ -1,7 +1,5 @@
 """Old names: each still works, and warns with the name to use."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

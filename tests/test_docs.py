@@ -1,7 +1,5 @@
 """The pages of docs/: their listings run, their links resolve, and the site builds without a warning."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The notebook of the docs runs in a real kernel, and interrupting a cell stops a sweep that the next run goes on with."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The package of docs/how-to/plugins.md, with a task, an exporter and an executor, works where it is installed."""
 
-from __future__ import annotations
-
 import csv
 import os
 import re

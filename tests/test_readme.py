@@ -1,7 +1,5 @@
 """The README is true: its sweep, Python, commands and queries work."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from pathlib import Path

@@ -1,7 +1,5 @@
 """docs/security.toml names a test for each attack, and each test exists."""
 
-from __future__ import annotations
-
 import ast
 import tomllib
 from pathlib import Path

@@ -4,8 +4,6 @@ It holds `law` (compacted), `tuned` (a search, compacted), `wide` (which shares 
 removed), `gone` (removed, restorable), own columns and a tag. `store_before_format.json` is what that version read from it.
 """
 
-from __future__ import annotations
-
 import json
 import tarfile
 from pathlib import Path

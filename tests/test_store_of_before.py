@@ -5,8 +5,6 @@ its own, compacted), `tuned` (a search) and `unfinished` (interrupted, with chec
 the code before read from it, and what it got when it finished `unfinished`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What is installed is one name, and it works from any folder."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

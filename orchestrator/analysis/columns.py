@@ -1,7 +1,5 @@
 """Columns of the metrics that tasks declare, for the store, the checks and the report. Storage itself names no metric."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache

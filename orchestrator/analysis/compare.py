@@ -1,7 +1,5 @@
 """Pair the curves of two sweeps and test whether they share their exponents."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

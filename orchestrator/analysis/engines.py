@@ -1,7 +1,5 @@
 """Engines that trained the trials of a sweep. Results of different engines differ in the last digits."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Values that fits use, read from the store. Each table is read once for all fits, as opening files takes most of the time."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from typing import Any

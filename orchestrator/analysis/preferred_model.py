@@ -5,8 +5,6 @@ of the range of all log means, and x has at least MIN_DISTINCT_X values. Another
 clearly lower and, where seeds are known, whole seeds reject the power law.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

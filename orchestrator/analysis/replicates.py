@@ -1,7 +1,5 @@
 """Group a curve's trials into replicates, the units of resampling of its interval."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 

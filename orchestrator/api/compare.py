@@ -1,7 +1,5 @@
 """Compare two sweeps: parameters with different values, and the curves fitted by both."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

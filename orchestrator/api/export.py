@@ -1,7 +1,5 @@
 """Copy the results of a sweep to another program."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from depthrate.orchestrator.api.find_sweep import find_sweep

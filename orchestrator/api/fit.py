@@ -1,7 +1,5 @@
 """Fit the curves of a sweep: requested fits, which are saved in the store, or ad hoc fits."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Print the attempts of a trial: their node, their end and their output."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable
 

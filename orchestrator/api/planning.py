@@ -1,7 +1,5 @@
 """Make the plan of a launch from its options, for `depthrate run`, `depthrate plan` and notebooks."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

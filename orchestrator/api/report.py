@@ -1,7 +1,5 @@
 """Write a sweep's report: an HTML page, and optionally figure and LaTeX files."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Poll a store for the state of sweeps: trials, running attempts, scheduler jobs, cost, events."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

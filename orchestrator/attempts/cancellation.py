@@ -1,7 +1,5 @@
 """The cancel mark in the store, which every launch of a sweep reads."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterable
 

@@ -3,8 +3,6 @@
 Peer launches, `status`, the driver, the node reporters and the executors all use `stale_after_s`.
 """
 
-from __future__ import annotations
-
 from depthrate.storage.attempts.claims import is_process_gone
 from depthrate.storage.attempts.records import Record
 from depthrate.storage.files.store import Store

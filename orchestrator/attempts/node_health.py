@@ -8,8 +8,6 @@ failures count against no node. A one-sided Fisher test compares the remaining f
 running attempt elsewhere counts as a success once it has run longer than the failed attempts on the node.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import logging

@@ -1,7 +1,5 @@
 """The attempt record in the store: node, progress and end of an attempt. A hint, never the truth."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

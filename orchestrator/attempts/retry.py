@@ -1,7 +1,5 @@
 """The retry policy: one table from failure kind to action."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass

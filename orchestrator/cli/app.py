@@ -1,7 +1,5 @@
 """The command line: its table of commands. Only the module of the invoked command is imported."""
 
-from __future__ import annotations
-
 import gc
 import importlib
 import sys

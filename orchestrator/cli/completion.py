@@ -1,7 +1,5 @@
 """Completion of commands and options in bash, zsh and fish."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Exit codes of commands (0 done, 1 something failed, 2 wrong input, 130 interrupted), and one message per error."""
 
-from __future__ import annotations
-
 import functools
 import os
 import sys

@@ -1,7 +1,5 @@
 """The options of `run` and `plan` on the command line, made from the declarations of `LaunchOptions`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Declarations of commands (`declared`, `declared_group`) and the arguments and options that several commands share."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path

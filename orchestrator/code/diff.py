@@ -1,7 +1,5 @@
 """Differences between two versions of a task's code, file by file."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Mapping
 

@@ -3,8 +3,6 @@
 Code runs only if the user trusted it, or if nobody else can write either the code or the file of the store that names it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from depthrate.orchestrator.console.errors import UsageError

@@ -1,7 +1,5 @@
 """Code of custom tasks in the store: stored once per version by launches, loaded by workers."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Mapping

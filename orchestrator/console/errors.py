@@ -1,7 +1,5 @@
 """Usage errors, and the next command to suggest."""
 
-from __future__ import annotations
-
 import shlex
 
 

@@ -1,7 +1,5 @@
 """Write the files that a user names: atomically, and never in place of a device, a pipe or a link."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

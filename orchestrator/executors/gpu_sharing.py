@@ -1,7 +1,5 @@
 """Several processes per GPU: through NVIDIA's multi-process service (MPS) if it is installed, and otherwise by time slicing."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

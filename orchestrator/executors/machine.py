@@ -1,7 +1,5 @@
 """Devices and memory of the local machine, detected without importing torch."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -3,8 +3,6 @@
 To add an option, add a field to `LaunchOptions`, or an `Option` to an `ExecutorEntry` if only one executor has it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields

@@ -4,8 +4,6 @@ A package registers an `Exporter` by name in the entry-point group `depthrate.ex
 of that name.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

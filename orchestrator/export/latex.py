@@ -1,7 +1,5 @@
 """Write the fits of a sweep as a LaTeX table with booktabs rules, one row per curve."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Sequence

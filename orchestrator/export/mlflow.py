@@ -3,8 +3,6 @@
 A run has the trial's parameters, its metrics by step, and tags with its trial and attempt.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

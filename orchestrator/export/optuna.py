@@ -1,7 +1,5 @@
 """Export studies to an Optuna storage."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from depthrate.orchestrator.console.errors import UsageError

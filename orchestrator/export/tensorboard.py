@@ -1,7 +1,5 @@
 """Export TensorBoard event files with tensorboardX, imported on use."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

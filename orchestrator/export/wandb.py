@@ -4,8 +4,6 @@ A run has the trial's id, its parameters as config, and its metrics by step. `wa
 run of the trial.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterable
 from pathlib import Path

@@ -4,8 +4,6 @@ Each trial's record contains its code version. If committed trials of the sweep,
 version, the launch does not start until the user has decided which versions count.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The loop of a launch: submit packs, poll the executor, handle ended attempts, until no pack is pending."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ On CPUs, the measured duration is processor seconds if the task provides estimat
 overloaded node. For a task without estimates, which may wait as well as compute, wall time is used.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import statistics

@@ -1,7 +1,5 @@
 """Retry failed packs, split them or give them up, and detect when the remaining packs would fail in the same way."""
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection

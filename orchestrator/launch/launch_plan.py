@@ -1,7 +1,5 @@
 """Plan a launch by forming packs of the sweep's uncommitted trials."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Set
 from contextlib import suppress

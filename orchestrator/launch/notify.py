@@ -1,7 +1,5 @@
 """`--notify`: call a command or a webhook on a launch's first failure and at its end."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """The queue of pending packs of a plan and its search, without trials that are committed or that peer launches run."""
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

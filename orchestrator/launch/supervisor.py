@@ -1,7 +1,5 @@
 """Watch running attempts: their heartbeats, the free space in the store, and the consequences of their ends."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import time

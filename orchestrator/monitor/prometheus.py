@@ -1,7 +1,5 @@
 """Write sweeps' states and costs to a textfile for Prometheus' node exporter, with Prometheus' client library."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Newest logged values of running trials, as a table for `status`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

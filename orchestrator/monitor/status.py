@@ -1,7 +1,5 @@
 """Status of a sweep: the state of every planned trial, derived from commits and attempts."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Render the tables of fits: evidence, all models, sensitivity to the smallest x, and the comparison of two sweeps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from depthrate.orchestrator.analysis.compare import FitPair, unpaired_text

@@ -1,7 +1,5 @@
 """Describe a fit in one sentence, and the evidence for and against it in short phrases."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve

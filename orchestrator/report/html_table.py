@@ -1,7 +1,5 @@
 """Render tables as HTML. On a narrow screen each row is a paragraph."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Plot lines by step, layer or index: a strong mean per group and light lines for trials."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Assign line styles to the groups of a figure: colour by group, dash and marker by sweep."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

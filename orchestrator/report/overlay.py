@@ -1,7 +1,5 @@
 """Merge two sweeps into one report with common figures."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import replace
 from typing import Any

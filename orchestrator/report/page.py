@@ -4,8 +4,6 @@ Users' text (sweeps, parameters, errors) is escaped for HTML, for JSON inside <s
 tags in labels.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import itertools

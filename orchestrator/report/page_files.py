@@ -4,8 +4,6 @@ The page contains plotly.js in gzipped form and unpacks it. The size of a page i
 plotly.
 """
 
-from __future__ import annotations
-
 import base64
 import functools
 import gzip

@@ -4,8 +4,6 @@ A description has plotly's structure, restricted to features that `drawing.rende
 with a separate opacity.
 """
 
-from __future__ import annotations
-
 import html
 import json
 import math

@@ -1,7 +1,5 @@
 """Render the tables of failures, cost, searches and verdicts."""
 
-from __future__ import annotations
-
 import collections
 
 import pandas as pd

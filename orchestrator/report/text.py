@@ -1,7 +1,5 @@
 """Format the report's names and numbers, and escape users' strings."""
 
-from __future__ import annotations
-
 import html
 import math
 import re

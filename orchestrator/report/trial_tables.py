@@ -1,7 +1,5 @@
 """Render the tables of trials and of excluded trials, and the details of a clicked trial."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any

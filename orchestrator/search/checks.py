@@ -1,7 +1,5 @@
 """Check before a launch whether a search can run."""
 
-from __future__ import annotations
-
 from depthrate.orchestrator.analysis.columns import ALWAYS_LAST, result_columns
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep
 from depthrate.sweeps.errors import SweepError

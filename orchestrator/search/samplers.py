@@ -1,7 +1,5 @@
 """Propose batches with Optuna's samplers. A sampler's state is rebuilt by replaying earlier batches and their outcomes."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The proposals of a search, their outcomes and the best proposals, read from the store. Independent of Optuna."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

@@ -5,8 +5,6 @@ committed results, not on the node, the executor or interruptions. The sampler's
 the earlier batches. Stored proposals are used even if another version of Optuna would make different proposals.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any

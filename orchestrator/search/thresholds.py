@@ -1,7 +1,5 @@
 """Compute pruning thresholds of a search's trials from the reports of earlier trials."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 

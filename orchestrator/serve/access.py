@@ -1,7 +1,5 @@
 """Access control: allowed host names, same-origin requests, and the token."""
 
-from __future__ import annotations
-
 import hmac
 import ipaddress
 import socket

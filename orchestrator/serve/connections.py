@@ -1,7 +1,5 @@
 """HTTP connections with a time limit for requests and a limit per client, which uvicorn does not have."""
 
-from __future__ import annotations
-
 import asyncio
 
 from uvicorn.protocols.http.h11_impl import H11Protocol

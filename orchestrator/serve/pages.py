@@ -1,7 +1,5 @@
 """HTML of the pages, filled in by the script. User-defined names are escaped here, and the script sets them as text nodes."""
 
-from __future__ import annotations
-
 from importlib import resources
 
 from depthrate.orchestrator.report.page_files import STYLE

@@ -1,7 +1,5 @@
 """A thread that polls the store for all browsers, while requests arrive."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -4,8 +4,6 @@ It is a separate process because rendering takes seconds of CPU time, and becaus
 server. Requests and answers are lines of JSON. It exits when idle.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """Rows and curves of a sweep's trials. Rows of committed trials are read once, and rows of live trials at each poll."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ answer: `=` a result, `?` a refusal, `!` an unreachable store. The process exits
 memory.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Progress of a sweep for the pages, with the lines of `depthrate status`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from depthrate.orchestrator.api.status import MAX_EVENTS_SHOWN, StatusSnapshot, job_text, stalled_text

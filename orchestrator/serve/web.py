@@ -1,7 +1,5 @@
 """The web application of `depthrate serve`: its routes and their responses."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import hashlib

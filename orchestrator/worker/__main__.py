@@ -4,8 +4,6 @@ Failures are written to the attempt's record in the store. The process exits at 
 or when its driver has exited.
 """
 
-from __future__ import annotations
-
 import gc
 import logging
 import os

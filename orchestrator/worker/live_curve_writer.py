@@ -1,7 +1,5 @@
 """Write a pack's live curves to the store every few seconds, thinned and without delaying the training."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

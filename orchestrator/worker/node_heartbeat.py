@@ -4,8 +4,6 @@ The reporting worker holds a lock on a file in the folder. When its process ends
 worker takes over. A worker that finds the combined heartbeat overdue writes its heartbeat to its attempt's record.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import hashlib

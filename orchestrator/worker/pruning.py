@@ -1,7 +1,5 @@
 """Prune trials of a search while they train, by thresholds on the metrics that they report."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 Libraries are executable code, so they are loaded only from a store that no other user can write to.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from pathlib import Path

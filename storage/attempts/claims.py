@@ -10,8 +10,6 @@ clocks of a store and the lag of its listings, and scans again. By then all laun
 and agree on the earliest. A claim is a new file each time, because file systems may show the old content of a rewritten file.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

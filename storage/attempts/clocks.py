@@ -5,8 +5,6 @@ refused. Ages determine whether a file is young, live or past its retention. Of 
 the earliest timestamp is visible.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from typing import TypeGuard

@@ -4,8 +4,6 @@ Because of this file, records change only when attempts start and end. A heartbe
 heartbeats are ignored.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Collection, Mapping

@@ -4,8 +4,6 @@ A row is visible only while its trial is not committed. If a trial has several a
 Unreadable files are ignored.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import time

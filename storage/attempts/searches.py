@@ -4,8 +4,6 @@ No file is ever overwritten with different content: a batch is named by its cont
 moment lose no proposals. Readers use both batches in the order of their names.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

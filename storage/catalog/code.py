@@ -4,8 +4,6 @@ The hash is computed from the index, which holds the hash of every file. Code is
 stored version is rejected when it is read.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

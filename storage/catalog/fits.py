@@ -1,7 +1,5 @@
 """The fits table: one small file per sweep, replaced as a whole."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Trials requested by sweeps: the lists of trial IDs next to their specs, and the proposals of their searches."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Launched specs in full, one file per spec, with the IDs of the trials they expand to."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping

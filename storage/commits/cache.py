@@ -1,7 +1,5 @@
 """Cache of commits and manifests: they never change, so frequent readers keep the visible ones."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

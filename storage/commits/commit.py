@@ -4,8 +4,6 @@ The trials file is the commit. Its metadata names the data files written before 
 a reader whether a committed trial is complete.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence

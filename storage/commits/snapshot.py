@@ -6,8 +6,6 @@ commits whose code is accepted (`storage.catalog.code_decisions`) and that were 
 Commits replaced by a visible compaction are not read.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections import Counter

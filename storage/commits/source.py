@@ -1,7 +1,5 @@
 """A commit or a compaction as readers see it: its visible trials, and the files that hold their rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """The location of data sets: a folder or any URL that a store can have, optionally read through a cache on a node's disk."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import logging

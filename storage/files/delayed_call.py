@@ -1,7 +1,5 @@
 """Call a function if a block of code takes too long: to interrupt it, to end the process, or to print a notice."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

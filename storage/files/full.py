@@ -1,7 +1,5 @@
 """Errors of full stores, with the path, the free space and the space needed."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

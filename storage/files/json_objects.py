@@ -1,7 +1,5 @@
 """JSON objects of a store, read so that foreign content causes at worst a wrong value."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

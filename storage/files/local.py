@@ -3,8 +3,6 @@
 A reader sees the old file or the new one, even after a crash. A pipe or a device at a file's path never blocks a reader.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """The protocol of the files below a store's root. `local.py` implements it for folders, `remote.py` for fsspec filesystems."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar

@@ -3,8 +3,6 @@
 A query with a limit returns while Arrow still reads ahead, so a script may end before its reads do.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 import weakref

@@ -10,8 +10,6 @@ relied on this one at the same moment. If a compaction is killed at any point, t
 are already merged. Running it again continues.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

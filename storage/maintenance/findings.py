@@ -1,7 +1,5 @@
 """Findings of a verification: faults of files, the trials lost, and the rows that can still be read."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import pyarrow as pa

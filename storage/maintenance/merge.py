@@ -1,7 +1,5 @@
 """Group small files so that a group fits into memory, and merge a group into a few sorted files and their manifest."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ out. A compaction killed in between leaves an undecided seal, and the next compa
 same seal, the result is the same.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable
 from dataclasses import replace

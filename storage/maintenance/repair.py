@@ -1,7 +1,5 @@
 """Move aside the files that a verification found, so that their trials are pending again. Nothing is ever deleted."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from dataclasses import dataclass, field, replace

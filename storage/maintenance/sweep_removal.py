@@ -3,8 +3,6 @@
 Trials that another sweep requests are kept for that sweep.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

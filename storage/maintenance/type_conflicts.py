@@ -4,8 +4,6 @@ A repair gives the column another name, for example `note_text`: every row keeps
 visible.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Verify a store: every file is as written, every committed trial is complete, and every file is part of a commit."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Verify files other than results: specs, submissions, searches, fits, decisions, code and checkpoints."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any
 

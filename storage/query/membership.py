@@ -5,8 +5,6 @@ has changed since, and results of the earlier content are not mixed with current
 (launched by an early version, or known only by its results) has the trials that were committed for it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Limits of a query: the memory of this process and of its database, and disk space."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import resource

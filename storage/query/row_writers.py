@@ -1,7 +1,5 @@
 """Write a query's rows as CSV, JSON or Parquet for other programs."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

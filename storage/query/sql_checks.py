@@ -1,7 +1,5 @@
 """Checks of users' SQL, before anything is read, for input that DuckDB cannot process."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The view `trials`, read by column, since a query of a large store names few of its columns and parameters."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace

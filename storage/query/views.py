@@ -1,7 +1,5 @@
 """The views of a store: which views a query names, and the SQL of `results` and `live`, which join other tables."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Collection, Iterable, Sequence, Set

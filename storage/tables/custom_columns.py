@@ -5,8 +5,6 @@ claim that the store received first is valid for writers, readers, compactions a
 later is refused.
 """
 
-from __future__ import annotations
-
 import math
 import secrets
 import time

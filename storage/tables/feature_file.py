@@ -1,7 +1,5 @@
 """A buffer for features before their commit: a local file that grows by row groups, so that features do not fill the memory."""
 
-from __future__ import annotations
-
 import hashlib
 import tempfile
 from pathlib import Path

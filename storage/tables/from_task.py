@@ -1,7 +1,5 @@
 """Conversion of the rows returned by a task to an Arrow table with the store's columns."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence

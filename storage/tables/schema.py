@@ -4,8 +4,6 @@ This module does not name any metric: the caller passes the measured columns as 
 and the columns that its task declares or returned.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Values in attempt records: an attempt's state, and the failure kinds that determine the next action."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 

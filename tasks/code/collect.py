@@ -4,8 +4,6 @@ If an import computes its name at run time, all modules of the folder belong to 
 versions are recorded with every trial.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import hashlib

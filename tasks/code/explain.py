@@ -1,7 +1,5 @@
 """Errors in custom code: the line in the user's file, and the fix for a failed import."""
 
-from __future__ import annotations
-
 import sys
 import sysconfig
 import traceback

@@ -8,8 +8,6 @@ is the path of the original, so that it finds its data files. It imports modules
 The folders lie below XDG_CACHE_HOME, else ~/.cache, in `depthrate/code`, and may be deleted when nothing runs.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import importlib.util

@@ -10,8 +10,6 @@ Code that fails this, or that is requested by a store that others can write, run
 fixes its bytes, whoever may write to its files.
 """
 
-from __future__ import annotations
-
 import grp
 import os
 import pwd

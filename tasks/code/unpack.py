@@ -1,7 +1,5 @@
 """Code unpacked to a cache folder named by its hash, so that the executed files are the files that were read."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Download published data sets. Importable without torch and pooch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Shapes: N images, I = channels x rows x columns numbers per image, in that order.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 import struct

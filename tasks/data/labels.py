@@ -3,8 +3,6 @@
 Importable without torch. Shapes: N samples, T tokens, m numbers per target.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 Importable without torch. Shapes: V tokens, N sequences, S tokens of context.
 """
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 

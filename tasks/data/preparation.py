@@ -3,8 +3,6 @@
 Shapes: N images, I numbers per image, K classes.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -7,8 +7,6 @@ most frequent token. A smaller vocabulary is thus a prefix of a larger one, and 
 Shapes: N reviews, S tokens of context, M tokens of all reviews.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io

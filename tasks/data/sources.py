@@ -1,7 +1,5 @@
 """Locate and read the files of a data set: plain or compressed in a folder, or in the published archive."""
 
-from __future__ import annotations
-
 import functools
 import gzip
 import tarfile

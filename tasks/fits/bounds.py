@@ -3,8 +3,6 @@
 Shapes: N points.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Shapes: N points, G groups (the distinct x, rising), S seeds, K curves.
 Source: Draper and Smith, Applied Regression Analysis (1998), 14 (common slopes).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass

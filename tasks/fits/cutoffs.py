@@ -4,8 +4,6 @@ Shapes: N points, G groups (the distinct x, rising), S seeds, Q contrasts.
 Source: Draper and Smith, Applied Regression Analysis (1998), 2.1 (lack of fit).
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Shapes: R rows (curves, resamples of them), G groups (the distinct x, rising), P
 Rows come last.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeAlias
 

@@ -4,8 +4,6 @@ Shapes: C curves on one design, N points, G groups (the distinct x, rising), R r
 prefactor, the first is the exponent). Curves and rows come last.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Proportions of trials, with intervals."""
 
-from __future__ import annotations
-
 import math
 
 Z_95 = 1.959963984540054

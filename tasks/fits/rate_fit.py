@@ -6,8 +6,6 @@ Sources: Efron and Tibshirani, An Introduction to the Bootstrap (1993); Burnham 
 Multimodel Inference (2002), section 2.4 (AICc).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields

@@ -4,8 +4,6 @@ Shapes: C curves on one design (the same x), N points.
 Source: Burnham and Anderson, Model Selection and Multimodel Inference (2002), section 2.9 (weights).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Parallel work on many curves, in parts, on all available cores."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -13,8 +13,6 @@ Sources: Bell and McCaffrey (2002), Bias reduction in standard errors for linear
 Greenhouse and Geisser (1959) (means of correlated values).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias

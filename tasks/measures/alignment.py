@@ -4,8 +4,6 @@ Shapes: T trials, N samples sorted by class, D feature dimensions, K classes.
 Source: P1 Neural Collapse is Globally Optimal in Deep Regularized ResNets and Transformers, Definition 3.4.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

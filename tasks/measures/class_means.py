@@ -6,8 +6,6 @@ Sources: P1 Neural Collapse is Globally Optimal in Deep Regularized ResNets and 
 P2 Neural Collapse versus Low-Rank Bias, section 6; P3 Progressive Feedforward Collapse of ResNet Training, (7)-(9).
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

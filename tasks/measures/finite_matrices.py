@@ -3,8 +3,6 @@
 Shapes: [..., A, B].
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -8,8 +8,6 @@ Computed in float64. Shapes: N samples, D feature dimensions, K classes.
 Source: P3 Progressive Feedforward Collapse of ResNet Training, section IV.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 Computed in float64 on the features' device. Shapes: N samples, D feature dimensions, m target dimensions.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -3,8 +3,6 @@
 Shapes: N samples, D feature dimensions, K classes, m target dimensions.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ Computed in closed form, in float64, on the features' device.
 Shapes: N samples, M held-out samples, D feature dimensions, m target dimensions, K classes.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

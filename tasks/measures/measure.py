@@ -3,8 +3,6 @@
 Shapes: T = 1, N samples, D feature dimensions, K classes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -3,8 +3,6 @@
 Shapes: T trials, N samples, D feature dimensions, E feature dimensions of the last layer, I input dimensions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Declarations of the metrics that a trial may request by name, for any network. Importable without torch."""
 
-from __future__ import annotations
-
 from depthrate.tasks.metric import Metric
 from depthrate.tasks.parameters import ParameterError, nearest
 

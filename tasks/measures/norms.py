@@ -4,8 +4,6 @@ Shapes: T trials, N rows, K classes, D feature dimensions; weights by name [T, *
 Source: P1 Neural Collapse is Globally Optimal in Deep Regularized ResNets and Transformers, Theorems 4.3 and 4.6.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 
 import torch

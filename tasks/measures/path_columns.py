@@ -3,8 +3,6 @@
 P3 is Progressive Feedforward Collapse of ResNet Training.
 """
 
-from __future__ import annotations
-
 from depthrate.tasks.metric import Axis, Metric
 from depthrate.tasks.panel import LayerMapPanel, Panel, PathPanel, VerdictPanel
 

@@ -4,8 +4,6 @@ Shapes: T trials, N samples, D feature dimensions.
 Source: P3 Progressive Feedforward Collapse of ResNet Training, section IV.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ Shapes: T trials, D feature dimensions, K classes.
 Source: P2 Neural Collapse versus Low-Rank Bias, section 6.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

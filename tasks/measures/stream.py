@@ -6,8 +6,6 @@ pass needs the means and computes nc1_pinv and ncc_accuracy. Memory: K x D numbe
 Shapes: T = 1, N samples of a batch, B classes in a batch, D feature dimensions, K classes.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

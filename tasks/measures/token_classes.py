@@ -5,8 +5,6 @@ Shapes: M samples of a batch, D feature dimensions, K classes, R rows of a block
 Source: Wu & Papyan, Linguistic Collapse: Neural Collapse in (Large) Language Models (NeurIPS 2024), here WP.
 """
 
-from __future__ import annotations
-
 from functools import cached_property
 
 import torch

@@ -5,8 +5,6 @@ Files are in the folder `native` of the user's cache (`private_cache`). A file's
 machine without a compiler copies a library that a machine with the same processor has put into the store.
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import hashlib

@@ -4,8 +4,6 @@ Shapes: T trials, S steps, N samples, B batch, I input dimensions, G groups of w
 L layers, M LayerNorms, D width. For sentences: V words, K classes, M inputs of the linear layer.
 """
 
-from __future__ import annotations
-
 import ctypes
 from typing import ClassVar
 

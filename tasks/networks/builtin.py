@@ -3,8 +3,6 @@
 To add one, write a class below `Network` in a separate file and an entry here. No other code knows the names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

@@ -3,8 +3,6 @@
 The tensor is flat, so that an update takes a handful of operations for any number of parameter tensors.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Sequence
 

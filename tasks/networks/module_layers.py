@@ -3,8 +3,6 @@
 Shapes: N samples, C channels, D numbers per feature.
 """
 
-from __future__ import annotations
-
 import fnmatch
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence

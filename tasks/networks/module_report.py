@@ -6,8 +6,6 @@ cost of a step, and whether several copies can train fused. Nothing is trained.
 Shapes: N samples, K classes, D numbers per feature.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import warnings

@@ -3,8 +3,6 @@
 A step's time has a fixed part and a part per sample, determined by two runs with different numbers of samples.
 """
 
-from __future__ import annotations
-
 import time
 
 import torch

@@ -3,8 +3,6 @@
 Operations are single and elementwise, and widths have a trial axis, [T, 1, 1], so that a trial does not depend on its pack.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 Shapes: N samples, K classes.
 """
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

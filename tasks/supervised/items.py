@@ -3,8 +3,6 @@
 Only requested samples are read. Importable without torch. Shapes: N samples, B samples read together, I numbers per sample.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 from abc import ABC, abstractmethod

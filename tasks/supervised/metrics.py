@@ -6,8 +6,6 @@ Collapse in Neural Multivariate Regression (NeurIPS 2024), WP Wu & Papyan, Lingu
 Language Models (NeurIPS 2024).
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from depthrate.tasks.measures.named_columns import NAMED_MEASURES

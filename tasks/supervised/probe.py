@@ -3,8 +3,6 @@
 Shapes: N samples, D numbers per feature, K classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ Workers load the task from a single string with absolute paths. A trial's identi
 code and content identify the files.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace

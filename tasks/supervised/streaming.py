@@ -3,8 +3,6 @@
 Shapes: N samples, M measured samples, B samples per batch, I numbers per sample.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib

@@ -1,7 +1,5 @@
 """A user's callable that builds a network or a data set, with its arguments as parameters. Importable without torch."""
 
-from __future__ import annotations
-
 import inspect
 import typing
 from collections.abc import Callable, Mapping

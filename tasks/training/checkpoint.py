@@ -1,7 +1,5 @@
 """Checkpoints as bytes: tensors, numbers and strings, with a leading checksum."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import logging

@@ -1,7 +1,5 @@
 """torch settings for reproducible results while trials train and are measured."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

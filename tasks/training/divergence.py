@@ -1,7 +1,5 @@
 """Record of diverged trials on their device. Only reading it waits for the device. Shapes: T trials."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -3,8 +3,6 @@
 Shapes: T trials, N samples, I input dimensions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 Shapes: T trials, N samples sorted by class, D feature dimensions, K classes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property

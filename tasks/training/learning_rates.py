@@ -3,8 +3,6 @@
 They are computed in float64 and rounded once. Shapes: S steps, T trials.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

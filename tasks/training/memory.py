@@ -1,7 +1,5 @@
 """Prediction of a pack's memory from its network's costs. Importable without torch."""
 
-from __future__ import annotations
-
 from depthrate.tasks.training.cost import PackShape
 from depthrate.tasks.training.training_plan import order_bytes
 

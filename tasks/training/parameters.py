@@ -4,8 +4,6 @@ A task's class lists the parameters that it takes, in any order, as in `loss: Lo
 Dtype = parameter("float64")`.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Annotated, Literal

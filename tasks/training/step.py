@@ -7,8 +7,6 @@ round differently in a vector loop and in its remainder.
 Shapes: T trials, B batch, I input dimensions, K classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple

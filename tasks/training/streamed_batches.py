@@ -3,8 +3,6 @@
 Shapes: T trials, N samples, B batch, I input dimensions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

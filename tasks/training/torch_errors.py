@@ -1,7 +1,5 @@
 """torch's exception classes without importing torch, since tasks need not use it."""
 
-from __future__ import annotations
-
 import sys
 
 

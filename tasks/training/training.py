@@ -1,7 +1,5 @@
 """The interface between a task and the training loop: data, plan, trainer and metrics. Shapes: T trials."""
 
-from __future__ import annotations
-
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Programs in place of SLURM's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

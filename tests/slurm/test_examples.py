@@ -1,7 +1,5 @@
 """`depthrate plan` accepts the example cluster files on a cluster with the resources that they name."""
 
-from __future__ import annotations
-
 import json
 import stat
 from pathlib import Path

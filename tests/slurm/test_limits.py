@@ -1,7 +1,5 @@
 """Jobs that count toward a submit limit, with programs that print like a cluster."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from getpass import getuser

@@ -1,7 +1,5 @@
 """Cluster files, limits, job states, bundles and the batch script, without SLURM."""
 
-from __future__ import annotations
-
 import subprocess
 from datetime import datetime
 from pathlib import Path

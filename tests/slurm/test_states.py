@@ -1,7 +1,5 @@
 """Lines of squeue and sacct that represent many elements of an array, as SLURM 22.05 prints them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

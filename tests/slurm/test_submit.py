@@ -1,7 +1,5 @@
 """Handling of sbatch's answers, with programs that give prepared answers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Removed rows, purges, decisions on code, membership of trials, and lists that deletions rely on."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A short form of storage_chaos.py. DEPTHRATE_CHAOS_S=600 runs the long one."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

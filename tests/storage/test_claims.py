@@ -1,7 +1,5 @@
 """Claims of launches, and clocks that disagree."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

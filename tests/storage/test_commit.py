@@ -1,7 +1,5 @@
 """A commit is all or nothing, also if an answer is lost or a listing lags."""
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Sequence

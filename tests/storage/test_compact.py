@@ -1,7 +1,5 @@
 """Compaction changes nothing for readers, whatever runs at the same time and wherever it is killed."""
 
-from __future__ import annotations
-
 import io
 import time
 from typing import Any

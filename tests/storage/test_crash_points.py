@@ -4,8 +4,6 @@ it.
 DEPTHRATE_ALL_POINTS=1 kills each verb at every call and request. Without it, a sample is used.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

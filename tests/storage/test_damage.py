@@ -1,7 +1,5 @@
 """Corrupt and foreign files are reported, are never visible, and do not affect queries of the rest."""
 
-from __future__ import annotations
-
 import pytest
 
 from depthrate.orchestrator.analysis.open_results import results_of

@@ -1,7 +1,5 @@
 """The content of a store never determines a path: entries that lead elsewhere are reported and not followed."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,8 +1,6 @@
 """A store declares the versions that may read and write it. Data added by newer versions are carried along, never
 dropped."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable

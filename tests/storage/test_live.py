@@ -1,7 +1,5 @@
 """Live curves: visible while trials run, never together with their results, deleted with their attempts."""
 
-from __future__ import annotations
-
 import io
 import json
 import time

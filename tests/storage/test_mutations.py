@@ -1,7 +1,5 @@
 """A short form of store_mutations.py. DEPTHRATE_MUTATIONS=2000 runs the long one."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

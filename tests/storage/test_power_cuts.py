@@ -4,8 +4,6 @@ it.
 DEPTHRATE_ALL_POINTS=1 checks every disk state. Without it, a sample is used.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -3,8 +3,6 @@
 DEPTHRATE_SEEDS=5000 tries more. A failure reports its seed and prints the schedule.
 """
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """SQL over committed rows: views, files read, exports, features, and the end of a process."""
 
-from __future__ import annotations
-
 import datetime
 import gc
 import io

@@ -1,7 +1,5 @@
 """A repair during a running sweep never moves committed files, nor files about to be committed."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

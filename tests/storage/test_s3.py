@@ -1,7 +1,5 @@
 """Object storage: few requests, retries of server errors, and clear messages when it refuses."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

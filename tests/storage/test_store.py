@@ -1,7 +1,5 @@
 """The files of a store and of data sets, by URL."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

@@ -1,7 +1,5 @@
 """Columns of tables: names, types, former columns, parameters."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

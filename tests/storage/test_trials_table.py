@@ -1,7 +1,5 @@
 """Trials read by column: the same values and types, loose or compacted, whatever columns and parameters are read."""
 
-from __future__ import annotations
-
 import base64
 import json
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Each kind of damage is found, reported, tolerated by queries, and repaired. Intact rows of the same commits are
 kept."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """What users give by mistake: sweeps and command lines, as rows (name, input, a piece of the message)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A browser as narrow or wide as one likes: Chromium through its driver, spoken to in the WebDriver protocol."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket

@@ -1,7 +1,5 @@
 """A remote store in memory that counts its requests and takes a while for each, as an fsspec filesystem."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import threading

@@ -6,8 +6,6 @@ file's content once the file is. Other calls may have reached the disk in any or
 step. After the method of ALICE (Pillai et al., OSDI 2014).
 """
 
-from __future__ import annotations
-
 import builtins
 import io
 import os

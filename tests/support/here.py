@@ -1,7 +1,5 @@
 """What tests in several folders use: a small sweep, the command line, a free port, whether permissions bind."""
 
-from __future__ import annotations
-
 import os
 import socket
 from typing import Any

@@ -7,8 +7,6 @@ What others write in FOLDER is seen by the command up to LAG_S seconds after: na
 /dev/fuse, libfuse 2 and fusepy; the mount is seen by the command alone and goes with it.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A store as a later version of depthrate might have written it: a column more in every table, a key more in every file."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Launches of the tests: a plan, its job options, a driver with an executor of the test, and what a launch left."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path

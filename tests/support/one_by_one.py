@@ -1,7 +1,5 @@
 """An executor of the tests: packs one after another in the process that launches them."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ A greedy covering array whose rows `plan` accepts. A pair counts as refused when
 names, and the next one, makes it acceptable.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 import re

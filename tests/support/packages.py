@@ -1,7 +1,5 @@
 """Packages as `pip install` leaves them: modules, and metadata that register objects by entry points."""
 
-from __future__ import annotations
-
 import shutil
 import tomllib
 from collections.abc import Mapping

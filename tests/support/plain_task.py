@@ -1,7 +1,5 @@
 """A task that is said in a test: what it is and does, by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any

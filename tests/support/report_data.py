@@ -1,7 +1,5 @@
 """A report's data made up: a sweep whose metrics fall as powers of depth, with noise."""
 
-from __future__ import annotations
-
 import functools
 from datetime import UTC, datetime
 from typing import Any

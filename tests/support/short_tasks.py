@@ -1,7 +1,5 @@
 """Short tasks of one trial a pack, which die where they are told to: what goes together in one attempt must not show."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -7,8 +7,6 @@ Debian packages: slurm-wlm slurmdbd mariadb-server-core munge. Every daemon belo
 machine only, and lives below FOLDER; several can run side by side.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -1,7 +1,5 @@
 """What may stand in place of a store's files (pipes, devices, folders, 10 GB), and what every command makes of it."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

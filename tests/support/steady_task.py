@@ -1,7 +1,5 @@
 """A task whose work can be counted: each step leaves a line behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

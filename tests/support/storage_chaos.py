@@ -10,8 +10,6 @@ One write in twenty fails, half of them after it was stored. Processes are also 
 them, and go on then.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import hashlib

@@ -9,8 +9,6 @@ a listing without the newest writes of others, or with files just deleted. Clock
 and had when its launch was done, exists, whole and once. A removed trial that no sweep requests does not.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

@@ -3,8 +3,6 @@
 python -m tests.support.store_mutations --count 2000 --seed 1
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import json

@@ -1,7 +1,5 @@
 """Commits for the storage tests, through the real writer."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime

@@ -5,8 +5,6 @@ an attempt at the moment at which it would end, and what it asks of the store is
 it would happen elsewhere. Between two looks of the driver the clock jumps to where its executor would wake it.
 """
 
-from __future__ import annotations
-
 import heapq
 import random
 import time

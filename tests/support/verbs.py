@@ -1,7 +1,5 @@
 """Every verb that writes, each with a store that it finds and what may be gone afterwards: for tests that kill them."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Callable

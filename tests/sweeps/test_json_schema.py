@@ -1,7 +1,5 @@
 """The published JSON schema accepts what the pages teach, and a sweep file's loader and the schema refuse the same slips."""
 
-from __future__ import annotations
-
 import copy
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`search:` in a sweep file: what is understood, what is refused, and the studies it makes of a grid."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Fixtures for the tests of tasks: an import path of their own."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """What is cited by a short name has its title beside it."""
 
-from __future__ import annotations
-
 import re
 
 from depthrate.tasks.citations import PAPERS, titles_cited

@@ -1,7 +1,5 @@
 """Declarations of measurements: what is refused, and that the built-in ones are what stores were written with."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

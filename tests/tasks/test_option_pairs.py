@@ -1,7 +1,5 @@
 """Every pair of a task's options runs from start to end, or `plan` refuses it with a ParameterError or EngineError."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

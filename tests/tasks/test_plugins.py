@@ -1,7 +1,5 @@
 """Registered objects: found by name, imported on request, refused with the package that provides them."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What lies beside a task file is imported as beside a script, and two folders do not mix."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

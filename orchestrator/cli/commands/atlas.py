@@ -1,7 +1,5 @@
 """`depthrate atlas`: list the figures of the four papers, the reruns of each, and whether they agree with the paper."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import asdict
 

@@ -1,7 +1,5 @@
 """`depthrate cancel`: cancel a sweep everywhere: checkpoint running trials, dequeue the rest."""
 
-from __future__ import annotations
-
 import time
 
 import click

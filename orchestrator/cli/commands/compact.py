@@ -1,7 +1,5 @@
 """`depthrate compact`: merge small files into large, sorted ones. Safe during runs and queries."""
 
-from __future__ import annotations
-
 import click
 from rich.progress import Progress
 

@@ -1,7 +1,5 @@
 """`depthrate compare`: show the differences of two sweeps, their fits side by side, and whether they share exponents."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

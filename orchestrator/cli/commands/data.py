@@ -1,7 +1,5 @@
 """`depthrate data`: list the data sets, download missing ones."""
 
-from __future__ import annotations
-
 import tempfile
 from contextlib import nullcontext
 from pathlib import Path

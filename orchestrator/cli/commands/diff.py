@@ -1,7 +1,5 @@
 """`depthrate diff`: show the differences of two trials: parameters, versions, node, and code of the task."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

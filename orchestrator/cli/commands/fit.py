@@ -1,7 +1,5 @@
 """`depthrate fit`: fit, save and print a sweep's rates. With options, print an ad hoc fit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

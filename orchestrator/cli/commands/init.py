@@ -1,7 +1,5 @@
 """`depthrate init`: write a commented sweep and a custom task to start from."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

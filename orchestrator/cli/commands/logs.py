@@ -1,7 +1,5 @@
 """`depthrate logs`: print every attempt of a trial: its node, its end and its output."""
 
-from __future__ import annotations
-
 from depthrate.orchestrator.api.logs import print_logs
 from depthrate.orchestrator.cli.options import declared, store_option, trial_argument
 from depthrate.orchestrator.console.tables import make_console

@@ -1,7 +1,5 @@
 """`depthrate nodes`: show attempts, failures and hours of a sweep per node, and which nodes launches exclude."""
 
-from __future__ import annotations
-
 import shlex
 import time
 from dataclasses import asdict

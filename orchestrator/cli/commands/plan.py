@@ -1,7 +1,5 @@
 """`depthrate plan`: list pending and committed trials with estimated cost. Starts nothing."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`depthrate report`: write the report of a sweep as one self-contained HTML file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

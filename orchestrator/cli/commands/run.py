@@ -1,7 +1,5 @@
 """`depthrate run`: run a sweep's pending trials and fit the rates. Run again to resume."""
 
-from __future__ import annotations
-
 from depthrate.orchestrator.api.run import run_sweep
 from depthrate.orchestrator.cli.launch_options import SUGGESTIONS, launch_options
 from depthrate.orchestrator.cli.options import declared

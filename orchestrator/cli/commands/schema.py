@@ -1,7 +1,5 @@
 """`depthrate schema`: print the JSON schema of sweep files, for checks and completion in editors."""
 
-from __future__ import annotations
-
 from depthrate.orchestrator.cli.commands.init import schema_text
 from depthrate.orchestrator.cli.options import declared
 

@@ -1,7 +1,5 @@
 """`depthrate serve`: show a live store in a browser: sweeps, trials, curves, figures, logs, SQL. Read-only."""
 
-from __future__ import annotations
-
 import click
 
 from depthrate.orchestrator.cli.options import Number, declared, store_option

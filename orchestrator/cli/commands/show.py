@@ -1,7 +1,5 @@
 """`depthrate show`: print a sweep with its base, --set and file paths resolved."""
 
-from __future__ import annotations
-
 import click
 
 from depthrate.orchestrator.api.find_sweep import sweep_to_launch

@@ -1,7 +1,5 @@
 """`depthrate status`: show the number of trials per state, and the cost of a single sweep."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """`depthrate sweeps`: list, remove, restore and rename the sweeps of a store."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`depthrate tasks`: list the tasks, or the parameters and metrics of one task."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

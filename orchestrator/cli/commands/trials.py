@@ -1,7 +1,5 @@
 """`depthrate trials`: remove and restore results, tag trials."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import click

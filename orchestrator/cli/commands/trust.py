@@ -1,7 +1,5 @@
 """`depthrate trust`: allow refused code to run for your user, after you have read it. A changed file is refused again."""
 
-from __future__ import annotations
-
 import click
 
 from depthrate.orchestrator.cli.options import declared

@@ -1,7 +1,5 @@
 """`depthrate upgrade`: upgrade a store to the current format. Safe during runs, and resumable."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from depthrate.orchestrator.api.find_sweep import unlisted_launches, write_missing_lists

@@ -1,7 +1,5 @@
 """`depthrate verify`: compare every file of the store with the digest in its commit. Exit code 1 if any is corrupt."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Notes on queries that aggregate over trials with different parameters."""
 
-from __future__ import annotations
-
 from depthrate.orchestrator.console.tables import listed
 from depthrate.storage.catalog.specs import read_specs
 from depthrate.storage.files.paths import sweep_of_path

@@ -1,7 +1,5 @@
 """Declaration of the executor `ray`: its options and its `open` function, which imports Ray."""
 
-from __future__ import annotations
-
 from depthrate.orchestrator.executors.base import ComputeTarget, ExecutorEntry, ExecutorError, ExecutorRequest
 from depthrate.orchestrator.executors.options import Option
 from depthrate.orchestrator.executors.slurm.entry import CLUSTER, PACKS_PER_GPU

@@ -1,7 +1,5 @@
 """Errors of Ray: short messages and failure kinds."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 import re

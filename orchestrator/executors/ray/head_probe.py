@@ -1,7 +1,5 @@
 """Probe Ray's head without using Ray, whose calls would wait for a minute and then abort the process."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

@@ -1,7 +1,5 @@
 """Code that runs once on each node of a SLURM allocation: start Ray, and run the launch on the first node."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import json

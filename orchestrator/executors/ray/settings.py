@@ -1,7 +1,5 @@
 """Environment variables for Ray and Tune. Import this module before ray, which reads most of them at import."""
 
-from __future__ import annotations
-
 import os
 
 # Ray's memory monitor kills workers because of unrelated processes, and Tune does not survive that.

@@ -3,8 +3,6 @@
 A job that succeeds leaves a marker in its folder. The controller is queried about jobs without a marker.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import time

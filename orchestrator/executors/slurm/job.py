@@ -1,7 +1,5 @@
 """Code that runs inside a SLURM job: run its packs, save checkpoints on a signal, and requeue the job."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

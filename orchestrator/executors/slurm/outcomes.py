@@ -5,8 +5,6 @@ end in their record, and a pack counts as lost only when its heartbeat has stopp
 while: on a shared file system, writes of a node may become visible half a minute late.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import signal

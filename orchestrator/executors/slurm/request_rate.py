@@ -5,8 +5,6 @@ once per `poll_s`, and reads the store for changes in between. After a submissio
 sooner, `EXTRA_POLLS_PER_MIN` times per minute, so that no minute has more than six queries.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 QUEUE_POLL_INTERVAL_S = 15.0

@@ -1,7 +1,5 @@
 """Submission of packs to SLURM as job arrays, within the submit limits. Each array is recorded before it is submitted."""
 
-from __future__ import annotations
-
 import heapq
 import logging
 import math

@@ -1,7 +1,5 @@
 """The SLURM jobs that a launch watches. One query in a separate thread polls the states of all of them."""
 
-from __future__ import annotations
-
 import logging
 import math
 import threading

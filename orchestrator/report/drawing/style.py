@@ -1,7 +1,5 @@
 """Define the styles of figures in files, for screens and for papers with one or two columns."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any

@@ -1,7 +1,5 @@
 """Figures of the report, one module per section. A module that defines `SECTION` is a section, with no other registration."""
 
-from __future__ import annotations
-
 import pkgutil
 from importlib import import_module
 

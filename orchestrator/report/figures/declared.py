@@ -1,7 +1,5 @@
 """Plot the panels that a task declares: features as points, vectors with predictions, shares and verdicts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

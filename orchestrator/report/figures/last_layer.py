@@ -1,7 +1,5 @@
 """Plot the vectors and matrices of the last layer: spectra divided by their largest entry, and Gram matrices as cosines."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

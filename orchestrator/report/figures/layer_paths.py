@@ -1,7 +1,5 @@
 """Plot panels of layers: a metric along a path with its prediction, over steps and layers, and against another metric."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Plot metrics by layer, from the first to the last."""
 
-from __future__ import annotations
-
 from depthrate.orchestrator.report.curve_groups import splits
 from depthrate.orchestrator.report.line_plot import line_groups, lines_plot
 from depthrate.orchestrator.report.plot import Axes, Plot

@@ -1,7 +1,5 @@
 """Plot the fitted rates: each metric against x with its power laws, and the residuals."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

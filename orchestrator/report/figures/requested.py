@@ -1,7 +1,5 @@
 """Plot the figures that a sweep requests under `figures:`: points, lines, maps, spectra and matrices."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Container, Iterable, Sequence
 from typing import Any

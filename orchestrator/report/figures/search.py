@@ -1,7 +1,5 @@
 """Build the report's section on a search: the best proposals, and the objective against each searched number."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from depthrate.orchestrator.report.plot import (

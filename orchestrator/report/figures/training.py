@@ -1,7 +1,5 @@
 """Plot training curves and metrics of the last layer by step."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

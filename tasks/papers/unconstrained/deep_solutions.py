@@ -4,8 +4,6 @@ Rows are samples: h_ND holds features, a weight maps them as h W^T. Shapes: N sa
 Source: P2 Neural Collapse versus Low-Rank Bias, Definition 10 and Lemma 18.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum

@@ -4,8 +4,6 @@ Shapes: T trials, N samples sorted by class, D = width, K classes, P parameters 
 trial.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

@@ -3,8 +3,6 @@
 Each trial of a pack has separate inputs. Shapes: T trials, N samples, D = dimension, K classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

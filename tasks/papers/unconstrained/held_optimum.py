@@ -12,8 +12,6 @@ Shapes: N samples sorted by class, D = dimension, K classes. Source: P3 Progress
 Training, (12), (13) and Theorem 3, whose lambda is lambda / L (the paper drops the L).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

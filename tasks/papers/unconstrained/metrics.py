@@ -3,8 +3,6 @@
 P2 is Neural Collapse versus Low-Rank Bias, P3 is Progressive Feedforward Collapse of ResNet Training.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 from depthrate.tasks.measures.path_columns import MONOTONE, MONOTONE_PANEL

@@ -1,7 +1,5 @@
 """The parameters of the tasks `ufm`, `mufm` and `dufm`, and values derived from them. Importable without torch."""
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 from depthrate.tasks.data.published import PUBLISHED

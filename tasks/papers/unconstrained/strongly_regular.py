@@ -5,8 +5,6 @@ K = r(r-1)/2 vertices, degree 2(r-2), r-2 common neighbours of neighbours and 4 
 Source: P2 Neural Collapse versus Low-Rank Bias, Definition 10.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ Source: P2 Neural Collapse versus Low-Rank Bias, Theorems 5 and 6, Definition 10
 Lemma 16 is ((r-2)(r-3))^2 / (2D), the printed one is right for r = 4 and 5 only. The printed L_DNC lacks "+ K lambda_L".
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import lru_cache

@@ -4,8 +4,6 @@ The exact solver is gradient descent that starts at the optimum and takes no ste
 are the same. Shapes: T trials, N samples sorted by class, D = dimension, K classes.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from typing import Any

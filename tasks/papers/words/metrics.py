@@ -1,7 +1,5 @@
 """Metrics of the task `words`. P4 is Feature Collapse (Laurent, von Brecht and Bresson 2023). Importable without torch."""
 
-from __future__ import annotations
-
 from depthrate.tasks.metric import Metric
 from depthrate.tasks.panel import Panel, ProfilePanel, ScatterPanel, SharePanel, VerdictPanel
 

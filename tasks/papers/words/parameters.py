@@ -3,8 +3,6 @@
 Source: Feature Collapse (Laurent, von Brecht and Bresson 2023). Defaults are those of its Figure 3. Brackets: its symbols.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from depthrate.tasks.parameters import parameter

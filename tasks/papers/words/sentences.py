@@ -6,8 +6,6 @@ Shapes: K sequences (classes), L words of a sentence, N sentences sorted by clas
 Source: Feature Collapse (Laurent, von Brecht and Bresson 2023), section 2.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

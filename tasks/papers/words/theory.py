@@ -8,8 +8,6 @@ Source: Feature Collapse (Laurent, von Brecht and Bresson 2023), Theorems 1, 2 a
 classes their symmetry assumption holds on average over the draw of the sequences.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ Shapes: C concepts, S words of a concept, the most frequent first, X vectors of 
 Source: Feature Collapse (Laurent, von Brecht and Bresson 2023), Definitions 1, 2 and 3.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 Shapes: V words, D = width, K classes, L places, C concepts.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -9,8 +9,6 @@ CPU, kernels take the same steps, many per call, trial by trial.
 Shapes: T trials, V words, D = width, K classes, L words of a sentence, M = L D, B batch, N sentences.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ Shapes: T trials, N sequences, n sequences per part, S tokens, M measured positi
 vocabulary, K classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

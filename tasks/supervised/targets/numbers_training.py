@@ -3,8 +3,6 @@
 Shapes: T trials, N samples, D numbers per feature, m numbers per target.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ The choice depends on the trial's shape and number of steps but never on its pac
 the pack either.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 

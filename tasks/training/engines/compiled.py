@@ -8,8 +8,6 @@ cache (`private_cache`). Their names are hashes of everything they depend on: th
 the processor. The folder may be deleted at any time.
 """
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import logging

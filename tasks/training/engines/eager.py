@@ -1,7 +1,5 @@
 """Eager steps: every operation of a step is run by torch. Shapes: T trials, P parameters of one trial."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Check of an engine's first step against the eager one. Shapes: T trials, P parameters of one trial."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -4,8 +4,6 @@ Their matrices are tiny, so a step with autograd is mostly overhead. A handwritt
 time. The interface follows `FusedTrainer`. Shapes: T trials, N samples, I input dimensions, P parameters of one trial.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 Shapes: T trials, S steps, N samples, I input dimensions, G groups of weight decay, P parameters of one trial.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

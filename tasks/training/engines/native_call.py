@@ -3,8 +3,6 @@
 Shapes: N samples, I input dimensions.
 """
 
-from __future__ import annotations
-
 import time
 
 import torch

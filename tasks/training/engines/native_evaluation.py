@@ -3,8 +3,6 @@
 Shapes: T trials, N samples, I input dimensions, P parameters of one trial, L layers, M LayerNorms, D width.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 

@@ -7,8 +7,6 @@ once, and each depth that belongs to a trial gives that trial's result.
 Shapes: T lanes, P and Q parameters of a lane at one depth and at the next.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -6,8 +6,6 @@ Source: Byrd, Nocedal and Schnabel, Representations of quasi-Newton matrices, Ma
 of Lewis and Overton, Nonsmooth optimization via quasi-Newton methods, Math. Programming 141 (2013), which needs no smoothness.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

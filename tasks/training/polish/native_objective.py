@@ -3,8 +3,6 @@
 Shapes: T trials, P parameters of one trial.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -4,8 +4,6 @@ They were added later than their tasks, so the defaults reproduce the earlier be
 identity.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Annotated, Literal

@@ -9,8 +9,6 @@ stationary point of a smooth function that differs from the objective by less th
 Shapes: T trials, P parameters of one trial.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ On a CPU each trial's value and gradient are bitwise equal to a run of the trial
 Shapes: T trials, N samples, B samples of a chunk, I input dimensions, K classes, P parameters of one trial.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

@@ -3,8 +3,6 @@
 Shapes: P parameters of one trial, N samples, I input dimensions.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

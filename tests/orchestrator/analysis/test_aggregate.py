@@ -1,7 +1,5 @@
 """Fits from committed rows: values used, groups and exclusions."""
 
-from __future__ import annotations
-
 import io
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Convergence of a trial, judged by its curve and by shallower networks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A sweep's fits are identical on the command line, in a notebook and next to another sweep."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """One launch, one object: an option is declared once and is on the command line, in notebooks, and in the file of a job."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """What a plan says of hours before a task's first run, what --pilot makes of it, and what a job is billed for."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

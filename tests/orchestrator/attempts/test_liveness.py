@@ -1,7 +1,5 @@
 """The one rule for heartbeats."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

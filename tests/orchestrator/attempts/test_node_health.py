@@ -1,7 +1,5 @@
 """Unhealthy nodes are those where only they fail, not nodes that run a task with a bug."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

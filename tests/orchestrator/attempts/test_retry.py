@@ -1,7 +1,5 @@
 """Decisions about failed packs."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 import pytest

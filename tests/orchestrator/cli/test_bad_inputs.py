@@ -1,7 +1,5 @@
 """Several hundred things that users give by mistake: exit code 2, one message, nothing started or written, at once."""
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess

@@ -1,7 +1,5 @@
 """The command line: what it prints, its exit codes, and that bad input starts and writes nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What is missing where a launch begins ends it in one line that says what to do, never in a traceback."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Messages about wrong input: each names the value, what is allowed, and the cure."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Faults that cost little and annoyed much: what could have been known before, and what is no failure."""
 
-from __future__ import annotations
-
 import os
 import stat
 import time

@@ -1,7 +1,5 @@
 """What tasks and stores hold reaches a terminal as letters, never as orders to it."""
 
-from __future__ import annotations
-
 import ast
 import io
 import sys

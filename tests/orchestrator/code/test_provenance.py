@@ -1,7 +1,5 @@
 """Results of edited code never mix silently with those of the code before."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

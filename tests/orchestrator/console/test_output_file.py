@@ -1,7 +1,5 @@
 """-o writes files whole, creates their folders, and writes into devices, pipes and links without replacing them."""
 
-from __future__ import annotations
-
 import os
 import socket
 import stat

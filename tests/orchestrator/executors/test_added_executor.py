@@ -1,7 +1,5 @@
 """A third-party executor needs one file and one entry in the registry."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The suite that every executor has to pass: worker processes, Ray on one node and on two, a real SLURM."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

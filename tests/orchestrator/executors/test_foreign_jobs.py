@@ -1,7 +1,5 @@
 """Records in a shared store may name any job of the cluster. Jobs with a foreign name are never cancelled."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

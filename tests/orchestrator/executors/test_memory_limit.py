@@ -1,7 +1,5 @@
 """Memory of packs and of workers, as `plan` and `run` report it."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The table of outcomes: every state of a job and of a record has a rule, and each rule is used."""
 
-from __future__ import annotations
-
 from itertools import product
 
 from depthrate.orchestrator.executors.slurm.outcomes import OUTCOME_RULES, Condition, Outcome

@@ -1,7 +1,5 @@
 """Features of the Ray executor: code sent to bare nodes, GPU shares, ASHA, and rejected options."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Ray's failure files are read as text, never unpickled."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

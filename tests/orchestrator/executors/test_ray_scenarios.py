@@ -1,7 +1,5 @@
 """Failures on a real Ray of two nodes: an unhealthy node, a node lost under ASHA, a node low on memory."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """How often a launch asks a controller, by a clock that is moved."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Callable

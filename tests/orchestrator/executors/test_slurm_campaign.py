@@ -1,7 +1,5 @@
 """A detached sweep on a cluster that takes five jobs of a user and has a bad quarter of an hour."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

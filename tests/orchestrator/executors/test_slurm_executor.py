@@ -1,7 +1,5 @@
 """The SLURM executor with a scripted scheduler: states, waits, retries and requeues."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import re

@@ -1,7 +1,5 @@
 """How packs get into a queue that has little room, against a cluster that counts."""
 
-from __future__ import annotations
-
 from collections import Counter
 from getpass import getuser
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What clusters do to jobs, on a real controller: afterwards every trial is committed once and little work was done twice."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """How work gets into a real controller's queue: what surrounds a launch, limits, lost answers, other launches."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """The supervisor job: its options, its restarts, and the nodes that it excludes because it cannot start on them."""
 
-from __future__ import annotations
-
 import json
 import stat
 import subprocess

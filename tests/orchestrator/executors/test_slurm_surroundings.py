@@ -1,7 +1,5 @@
 """What packs find around them in a job on a real controller: shared GPUs, containers, scratch folders, data, keys."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

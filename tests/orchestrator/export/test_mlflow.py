@@ -1,7 +1,5 @@
 """MLflow reads the store's values from `depthrate export --mlflow`."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

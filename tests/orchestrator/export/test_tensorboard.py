@@ -1,7 +1,5 @@
 """TensorBoard files hold the store's values."""
 
-from __future__ import annotations
-
 import struct
 import sys
 import time

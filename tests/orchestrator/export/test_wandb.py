@@ -1,7 +1,5 @@
 """W&B's records hold the store's values after `depthrate export --wandb`."""
 
-from __future__ import annotations
-
 import json
 import struct
 import sys

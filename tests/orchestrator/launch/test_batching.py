@@ -1,7 +1,5 @@
 """Batched attempts: no trial is lost or doubled wherever one is killed, and a failure counts only against its pack."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections import Counter

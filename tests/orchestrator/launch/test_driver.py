@@ -1,7 +1,5 @@
 """The driver with real worker processes: retries, splits, killed workers, peer launches, partial packs."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

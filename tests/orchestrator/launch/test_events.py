@@ -1,7 +1,5 @@
 """Events of a launch: one counted line per kind, in `run`, in the store and in `status`."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Excluded nodes: a node that fails where others do not is excluded, a node on which a buggy task fails is not."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter

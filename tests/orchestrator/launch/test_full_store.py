@@ -1,7 +1,5 @@
 """A temporarily full store: no result is lost, the needed space is reported, and the launch continues by itself."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Costs of a large sweep: requests per pack, heartbeats per node, polls that read only changes."""
 
-from __future__ import annotations
-
 import errno
 import json
 import multiprocessing

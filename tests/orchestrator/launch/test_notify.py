@@ -1,7 +1,5 @@
 """--notify: a command or webhook receives a launch's first failure and its end, and its own failure stops nothing."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import threading

@@ -3,8 +3,6 @@
 `python -m tests.support.kill_rounds --rounds 300` is the long form of the kills.
 """
 
-from __future__ import annotations
-
 import signal
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Cost of a sweep: the arithmetic on constructed records, and the commands' output after a run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

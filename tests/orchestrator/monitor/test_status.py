@@ -1,7 +1,5 @@
 """Attempt records are informative only: whatever they contain, a sweep's status is correct."""
 
-from __future__ import annotations
-
 import json
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """The objective's figure shows its limit and the construction's line at the theory's values."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

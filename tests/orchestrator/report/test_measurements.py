@@ -1,7 +1,5 @@
 """A task declares each metric once; columns, checks, labels, figures and output follow."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

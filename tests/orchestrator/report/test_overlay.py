@@ -1,7 +1,5 @@
 """Two sweeps in one report: common figures, each trial once in the tables, common facts named."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

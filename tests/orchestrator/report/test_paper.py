@@ -1,7 +1,5 @@
 """Figures at a paper's size, and the fits as a LaTeX table."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

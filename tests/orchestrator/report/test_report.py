@@ -1,7 +1,5 @@
 """The report: sentences match the fits, users' text is escaped, missing data is no error, and a browser renders it."""
 
-from __future__ import annotations
-
 import functools
 import html
 import io

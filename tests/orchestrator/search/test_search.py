@@ -1,7 +1,5 @@
 """Searches: proposals, their dependence on results, and that no kill loses or doubles a proposal."""
 
-from __future__ import annotations
-
 import math
 import os
 import random

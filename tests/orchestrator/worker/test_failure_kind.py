@@ -1,7 +1,5 @@
 """Failure kinds by the class of an exception."""
 
-from __future__ import annotations
-
 import subprocess
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What belongs to a task's code is found by reading, and what is executed is what was read."""
 
-from __future__ import annotations
-
 import sys
 import traceback
 from pathlib import Path

@@ -3,8 +3,6 @@
 The fast forms simulate 100 to 400 curves a case; DEPTHRATE_COVERAGE=1000 simulates so many, in minutes.
 """
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A fit model is one object: those we have say the same of themselves everywhere, and one from outside needs nothing more."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

@@ -1,7 +1,5 @@
 """The science of fit: known rates come back, other people's least squares agree, intervals cover what they say."""
 
-from __future__ import annotations
-
 from dataclasses import astuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The papers' tasks are plugins: the core runs without them. `tests/test_architecture.py` checks what it imports."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

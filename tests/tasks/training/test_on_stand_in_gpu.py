@@ -1,7 +1,5 @@
 """Packs on a stand-in for a GPU: no operation mixes devices, results agree with a CPU, launches and waits are counted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

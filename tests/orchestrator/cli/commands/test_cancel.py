@@ -1,7 +1,5 @@
 """`depthrate cancel` stops a launch that somebody else started, and the sweep goes on later."""
 
-from __future__ import annotations
-
 import pytest
 from rich.console import Console
 

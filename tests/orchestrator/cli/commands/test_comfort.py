@@ -1,7 +1,5 @@
 """What makes the command line easy to begin with: its version, its help, a start, a schema for editors, tables that fit."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

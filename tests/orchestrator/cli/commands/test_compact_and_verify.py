@@ -1,7 +1,5 @@
 """`compact`, `verify` and `query -o` as commands, stores on S3, and the compaction that a launch starts by itself."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

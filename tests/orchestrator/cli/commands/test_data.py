@@ -1,7 +1,5 @@
 """depthrate data: what is there, and fetching what is not, from a publisher on this machine."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import gzip

@@ -1,7 +1,5 @@
 """A store that others write does not choose whose code is executed."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

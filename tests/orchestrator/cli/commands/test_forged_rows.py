@@ -1,7 +1,5 @@
 """Rows of commits that no worker of ours wrote: every command answers, or says in one sentence what is wrong."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What files may hold that nobody means well with: each is refused, or written out, in one line and in little memory."""
 
-from __future__ import annotations
-
 import io
 import json
 import subprocess

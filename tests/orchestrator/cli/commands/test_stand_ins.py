@@ -1,7 +1,5 @@
 """Whatever stands in a file's place, no command hangs, fills memory or shows a traceback: a sample; each pair is slow."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

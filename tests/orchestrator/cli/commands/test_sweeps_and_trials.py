@@ -1,7 +1,5 @@
 """Two sweeps that share trials, as a user meets them: asked apart, compared, removed, brought back, renamed, tagged."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is watched goes on where the store is away for a moment."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 from pathlib import Path
