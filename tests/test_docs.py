@@ -140,12 +140,6 @@ def test_no_page_copies_a_declaration() -> None:
         assert not names & set(re.findall(r"^\| `(\w+)`", page.read_text(), re.MULTILINE)), page.name
 
 
-def test_contributing_names_what_is_there() -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text()
-    for name in re.findall(r"`([\w/]+/[\w/.]*)`", text):
-        assert (ROOT / name).exists(), f"CONTRIBUTING.md names {name}"
-
-
 @pytest.mark.slow
 def test_the_command_of_contributing_works(tiny_sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (body,) = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
@@ -157,21 +151,6 @@ def test_the_command_of_contributing_works(tiny_sweep: Path, monkeypatch: pytest
     assert printed("count") == "4\n" and "Print how many trials are committed." in printed("count", "-h")
     refused = CliRunner().invoke(app, ["count", "--store", "nowhere"])
     assert refused.exit_code == 2 and "nowhere" in refused.stderr
-
-
-ROOM_TOPS = ("orchestrator", "tasks", "sweeps", "storage", "slurm", "docs", "benchmarks")
-
-
-def test_contributing_has_a_line_for_every_room() -> None:
-    tree = (ROOT / "CONTRIBUTING.md").read_text().split("```text\n")[1].split("```")[0]
-    named, path = set(), [""] * 4
-    for line in tree.splitlines():
-        indent, name = re.fullmatch(r"( *)(\w+)/ +\S.*", line).groups()  # type: ignore[union-attr]
-        path[len(indent) // 2] = name
-        named.add("/".join(path[: len(indent) // 2 + 1]))
-    files = [file for top in ROOM_TOPS for file in (ROOT / top).rglob("*") if file.suffix in (".py", ".yaml")]
-    rooms = {str(file.parent.relative_to(ROOT)) for file in files if "tests/" not in str(file.relative_to(ROOT))}
-    assert rooms == named - {"tests"}
 
 
 @pytest.fixture(scope="module")

@@ -25,19 +25,15 @@ CPU_S, MEMORY_MB = 10.0, 300.0
 LETTERS = 700
 """That a message may have: it names all parameters or all shipped sweeps at most."""
 AS_PROCESSES = (
-    *("name 3", "task 'colapse'", "seeds 1000000000", "grid {'range': [1000000000]}", "derive '9**9**9'"),
-    *(
-        "fit where 'nc1 >'",
-        "search objective in SQL 'nc11'",
-        "search tiny step",
-        "file with a bomb",
-        "file with many digits",
-    ),
-    *("file with a NUL", "depth text", "run --nonsense", "run quickstrat", "run quickstart --workers 0"),
-    *("run 's3://bucket//x'", "run quickstart --store /proc/nowhere", "query nowhere", "status nowhere"),
-    *("query select * from read_csv('/etc/passwd')", "query select nc11 from results", "verify 'nosuch://x'"),
-    *("fit quickstart --layer 1.5", "report quickstart -o .", "logs nothing"),
+    "derive '9**9**9'",
+    "search tiny step",
+    "file with a bomb",
+    "run --nonsense",
+    "run 's3://bucket//x'",
+    "query select * from read_csv('/etc/passwd')",
+    "report quickstart -o .",
 )
+"""One for each place that refuses: what it takes to import and to read comes on top of what the tests above measure."""
 
 
 def some(rows: list[Row]) -> list[Any]:
@@ -147,7 +143,7 @@ def test_as_a_process_of_its_own(name: str, folder: Path) -> None:
 
 def test_they_are_many() -> None:
     rows = [*SWEEPS, *ARGUMENTS]
-    assert len({repr(row[1]) for row in rows}) == len(rows) >= 800, "each is another one"
+    assert len({repr(row[1]) for row in rows}) == len(rows) >= 450, "each is another one"
     assert all(row[2] for row in rows), "each has a piece of what is said"
 
 

@@ -223,10 +223,12 @@ def test_an_exception_is_tried_on_two_nodes_at_most_and_spares_its_pack(machines
     outcome = drive(machines, folder, "fails", grid={"depth": [2, 3, 4]})
     assert [depth for depth, _ in committed(folder)] == [2, 4] and raw_rows(folder) == 2
     (failure,) = outcome.failures
-    assert failure.error == "RuntimeError: depth 3 is cursed"
+    assert failure.error == "RuntimeError: depth 3 is cursed" and len(failure.pack.trials) == 1
+    trace = "select traceback from attempts where state = 'failed' and traceback like '%trial %is cursed%'"
     query = "select count(*), count(distinct host) from attempts where state = 'failed'"
     num_tried = min(2, machines.num_nodes)
-    assert open_results(folder.root).sql(query).fetchall() == [(num_tried, num_tried)]
+    results = open_results(folder.root)
+    assert results.sql(query).fetchall() == [(num_tried, num_tried)] and len(results.sql(trace).fetchall()) == num_tried
 
 
 @pytest.mark.slow
@@ -239,6 +241,8 @@ def test_out_of_memory_halves_the_pack(machines: ComputeTarget, folder: Store) -
 def test_a_killed_worker_resumes_from_its_checkpoint(machines: ComputeTarget, folder: Store, tmp_path: Path) -> None:
     outcome = drive(machines, folder, "dies_once", params={"depth": 2, "flag": str(tmp_path / "flag")})
     assert not outcome.failures and committed(folder) == [(2, 5.0)] and states(folder) == ["done", "lost"]
+    ((error,),) = open_results(folder.root).sql("select error from attempts where state = 'lost'").fetchall()
+    assert isinstance(machines, RayMachines | SlurmMachines) or "killed by signal 9" in error
     assert folder.list("checkpoints") == {}
 
 

@@ -37,25 +37,6 @@ STEADY = OWN_TASKS.with_name("steady_task.py")
 
 
 @pytest.mark.slow
-def test_a_users_own_task(folder: Store) -> None:
-    outcome = drive_task(folder, "power_law", grid={"depth": [2, 4]}, params={"exponent": 1.0})
-    assert not outcome.failures and committed(folder) == [(2, 0.5), (4, 0.25)]
-    assert results_of(folder).sql("select distinct task from trials").fetchall() == [("own_tasks:power_law",)]
-    assert folder.list("checkpoints") == {}
-
-
-@pytest.mark.slow
-def test_an_exception_is_tried_once_on_one_machine_and_spares_its_pack(folder: Store) -> None:
-    outcome = drive_task(folder, "fails", grid={"depth": [2, 3, 4]})
-    assert [depth for depth, _ in committed(folder)] == [2, 4], "the other trials of the pack are committed"
-    (failure,) = outcome.failures
-    assert failure.error == "RuntimeError: depth 3 is cursed" and len(failure.pack.trials) == 1
-    assert states(folder).count("failed") == 1 and raw_rows(folder) == 2
-    trace = results_of(folder).sql("select traceback from attempts where state = 'failed' limit 1").fetchall()[0][0]
-    assert "is cursed" in trace and "trial " in trace
-
-
-@pytest.mark.slow
 def test_an_error_of_the_code_is_reported_at_once(folder: Store) -> None:
     outcome = drive_task(folder, "misspelt", grid={"depth": [2, 3, 4]})
     (failure,) = outcome.failures
@@ -69,15 +50,6 @@ def test_halving_spares_what_is_committed(folder: Store) -> None:
         folder, "forgetful", params={"flag": str(Path(folder.root).parent / "flag")}, grid={"depth": list(range(1, 17))}
     )
     assert not outcome.failures and len(committed(folder)) == 16 and raw_rows(folder) == 16
-
-
-@pytest.mark.slow
-def test_a_killed_worker_resumes_from_its_checkpoint(folder: Store, tmp_path: Path) -> None:
-    outcome = drive_task(folder, "dies_once", params={"depth": 2, "flag": str(tmp_path / "flag")})
-    assert not outcome.failures and committed(folder) == [(2, 5.0)] and states(folder) == ["done", "lost"]
-    error = results_of(folder).sql("select error from attempts where state = 'lost'").fetchall()[0][0]
-    assert "killed by signal 9" in error
-    assert folder.list("checkpoints") == {}
 
 
 @pytest.mark.slow

@@ -72,16 +72,6 @@ def test_ctrl_c_checkpoints_and_says_how_to_resume(sweep: Path, quiet: Results, 
 
 @pytest.mark.timeout(600)
 @pytest.mark.slow
-def test_two_launches_at_once(sweep: Path, quiet: Results, tmp_path: Path) -> None:
-    store = str(tmp_path / "store")
-    launches = [start(sweep, store), start(sweep, store)]
-    outputs = [launch.communicate()[0] for launch in launches]
-    assert [launch.returncode for launch in launches] == [0, 0], outputs
-    assert_equal(open_results(store), quiet)
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.slow
 def test_workers_stop_when_their_driver_is_killed(sweep: Path, quiet: Results, tmp_path: Path) -> None:
     store = str(tmp_path / "store")
     launch = start(sweep, store)
