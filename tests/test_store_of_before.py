@@ -7,8 +7,6 @@ the code before read from it, and what it got when it finished `unfinished`.
 
 import json
 import os
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from typing import Any
 import pytest
 
 import depthrate
+from tests.support.here import printed
 
 HERE = Path(__file__).parent
 EXPECTED = json.loads((HERE / "fixtures" / "store_before_rooms.json").read_text())
@@ -26,23 +25,18 @@ VIEWS = ("trials", "metrics", "curves", "features", "results", "attempts")
 
 
 @pytest.fixture
-def before(tmp_path: Path) -> Path:
+def before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    support = str(HERE / "support")  # where its tasks lie, also for workers
+    monkeypatch.syspath_prepend(support)
+    monkeypatch.setenv("PYTHONPATH", support, prepend=os.pathsep)
+    monkeypatch.chdir(tmp_path)
     with tarfile.open(HERE / "fixtures" / "store_before_rooms.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
     return tmp_path / "store"
 
 
 def run(store: Path, *words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "depthrate", *words, "--store", str(store)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE / "support"), os.environ.get("PYTHONPATH", "")])},
-        capture_output=True,
-        text=True,
-        cwd=store.parent,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return printed(*words, "--store", store)
 
 
 def sweep_file(store: Path, sweep: str) -> str:

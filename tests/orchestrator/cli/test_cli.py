@@ -39,13 +39,6 @@ def rates(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.slow
-def test_a_second_run_starts_nothing(done: tuple[Path, str]) -> None:
-    sweep, store = done
-    code, output = invoke("run", str(sweep), "--store", store)
-    assert code == 0 and "4 trials, 4 done\n" in output and "worker" not in output and "at least 3 needed" in output
-
-
-@pytest.mark.slow
 def test_adding_a_depth_runs_only_that_depth(done: tuple[Path, str]) -> None:
     sweep, store = done
     arguments = (str(sweep), "--store", store, "--set", "depth=[2,3,4]", "--set", "name=wider")
@@ -85,15 +78,6 @@ def test_a_finished_sweep_in_tables_and_its_status(done: tuple[Path, str]) -> No
     assert code == 0 and "committed_at" in output and "more columns" not in output
     state = json.loads(invoke("status", "tiny", "--store", done[1], "--json")[1])[0]
     assert (state["num_trials"], state["ok"], state["pending"], state["problems"]) == (4, 4, 0, [])
-
-
-@pytest.mark.slow
-def test_fits_table_equals_fit_json(rates: str) -> None:
-    rows = json.loads(invoke("fit", "tiny", "--store", rates, "--json")[1])
-    kept = json.loads(invoke("query", "select * from fits where sweep = 'tiny'", "--store", rates, "--json")[1])
-    assert rows and {(r["metric"], r["model"]): r["exponent"] for r in rows} == {
-        (r["metric"], r["model"]): r["exponent"] for r in kept
-    }
 
 
 @pytest.mark.slow
@@ -161,7 +145,6 @@ SLOW_TO_IMPORT = {"torch", "ray", "sklearn", "plotly", "matplotlib", "optuna", "
         (["run", "--help"], {"duckdb", "pyarrow.compute", "yaml"}),
         (["status"], {"duckdb", "yaml", "pyarrow.compute", "statistics", "depthrate.tasks.panel"}),
         (["status", "tiny"], {"duckdb", "yaml", "pyarrow.compute"}),
-        (["query", "select 1"], {"pyarrow.compute"}),
         (["query", "select count(*) from trials"], {"pyarrow.compute"}),
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",

@@ -13,9 +13,9 @@ from tests.support.slurm_bench import CHECKPOINT_S, Bench
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 MOST, STEPS, STEP_S = 5, 10, 0.1
-PACKS = int(os.environ.get("DEPTHRATE_TEST_PACKS") or 80)
+PACKS = int(os.environ.get("DEPTHRATE_TEST_PACKS") or 48)
 """Packs of the sweep. Use 200 for the long form."""
-DOWN_S = 40.0
+DOWN_S = 25.0
 
 
 @pytest.fixture

@@ -122,7 +122,7 @@ def test_a_pack_longer_than_the_time_limit_goes_through_several_jobs(bench: Benc
 
 
 def test_a_node_dies(bench: Bench) -> None:
-    bench.sweep(params={"steps": 100, "step_s": 0.2}, grid={"depth": [2, 3]})
+    bench.sweep(params={"steps": 60, "step_s": 0.2}, grid={"depth": [2, 3]})
     process = bench.start()
     bench.until(lambda: len(bench.steps()) > 30)
     node = next(step[3] for step in reversed(bench.steps()))
@@ -348,9 +348,9 @@ def test_a_node_ends_every_job_at_once(bench: Bench) -> None:
     )
 
 
-@pytest.mark.parametrize("error", ["it is broken here", "CUDA error: uncorrectable ECC error encountered"])
-def test_a_node_on_which_trials_fail_is_avoided(bench: Bench, error: str) -> None:
+def test_a_node_on_which_trials_fail_is_avoided(bench: Bench) -> None:
     """It is idle whenever jobs wait, so without care it would eat the sweep."""
+    error = "it is broken here"
     bench.profile |= {"job_min": 0, "array_parallelism": 4, "mem_gb": 2.5}
     bench.sweep(
         "sickened", params={"trace": str(bench.trace), "node": "n2", "error": error}, grid={"depth": [*range(2, 18)]}
@@ -359,7 +359,7 @@ def test_a_node_on_which_trials_fail_is_avoided(bench: Bench, error: str) -> Non
     bench.check(16)
     failed = results_of(bench.store).sql("select host, error_kind from attempts where state = 'failed'").fetchall()
     assert {host for host, _ in failed} == {"n2"} and len(failed) <= 3
-    assert ("hardware" if "ECC" in error else "code") in {kind for _, kind in failed}
+    assert "code" in {kind for _, kind in failed}
     told_of_n2 = [line for line in printed.splitlines() if "failed on n2" in line]
     assert told_of_n2 and all(error in line for line in told_of_n2), printed
     assert all("Excluded for 2 min" in line or "Excluded. Once it is repaired" in line for line in told_of_n2)

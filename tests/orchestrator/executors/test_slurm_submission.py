@@ -171,7 +171,7 @@ def test_how_often_slurm_is_asked(bench: Bench) -> None:
     calls = bench.folder / "calls"
     for program in ("sbatch", "squeue", "sacct", "scancel", "scontrol", "sacctmgr"):
         bench.wrap(program, f'echo "{program} $*" >> {calls}; exec $REAL "$@"')
-    bench.sweep(params={"steps": 400, "step_s": 0.1}, grid={"depth": [2, 3, 5, 8]})
+    bench.sweep(params={"steps": 200, "step_s": 0.1}, grid={"depth": [2, 3, 5, 8]})
     bench.wait(bench.start())
     bench.check(4, most_redone=0)
     lines = calls.read_text().replace(" --oneliner", "").splitlines()
@@ -181,7 +181,7 @@ def test_how_often_slurm_is_asked(bench: Bench) -> None:
     # by the run: `status` asks only where a sweep has jobs
     assert [counts[f"scontrol show {what}"] for what in ("config", "node", "partition")] == [1, 1, 1]
     assert not counts["scontrol show job"] and not counts["scontrol"], "a job that is left alone asks nothing"
-    assert counts["squeue"] <= 30, "40 s of work"
+    assert counts["squeue"] <= 20, "20 s of work"
 
 
 def test_a_thousand_jobs_stay_within_what_arrays_and_a_qos_take(bench: Bench) -> None:

@@ -1,10 +1,9 @@
 """A task declares each metric once; columns, checks, labels, figures and output follow."""
 
+import contextlib
 import csv
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from depthrate.storage.tables.schema import CURVES, METRICS, Columns, TableError
 from depthrate.tasks.interface import Task
 from depthrate.tasks.metric import Metric
 from depthrate.tasks.registry import core_measurements
+from tests.support.here import invoke
 from tests.support.plain_task import PlainTask
 
 ROOT = Path(__file__).parents[3]
@@ -43,9 +43,8 @@ SWEEP: dict[str, Any] = {"name": "own", "task": "./own_law.py:law", "grid": {"de
 
 
 def cli(folder: Path, *arguments: str) -> tuple[int, str]:
-    command = [sys.executable, "-m", "depthrate", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
-    return done.returncode, done.stdout + done.stderr
+    with contextlib.chdir(folder):
+        return invoke(*arguments)
 
 
 def write(folder: Path, **more: Any) -> str:

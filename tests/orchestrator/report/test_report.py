@@ -285,13 +285,6 @@ def test_a_long_name_beside_an_axis_is_in_lines() -> None:
 
 
 @pytest.mark.slow
-def test_groups_of_one_metric_share_a_figure() -> None:
-    data = make_data(by={"weight_decay": [0.0025, 0.005]}, seeds=2)
-    names = [trace.get("name", "") for trace in rate_plots(data.fits)[0].traces if trace.get("meta") == "fit"]
-    assert [name.split(":")[0] for name in names] == ["0.0025", "0.005"]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("power", "has_slopes"), [(0.5, True), (0.3, True), (0.01, False), (-0.5, False)])
 def test_reference_slopes_stand_beside_what_falls_alone(power: float, has_slopes: bool) -> None:
     """They are meaningless for metrics that stay or grow with depth, such as effective ranks."""

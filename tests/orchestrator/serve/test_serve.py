@@ -769,14 +769,16 @@ def test_no_text_of_users_becomes_an_element_on_any_page(window: Browser, tmp_pa
         shown = window.run("return document.body.textContent")
         assert window.run(INJECTED) == [] and all(text in shown for text in HOSTILE_TEXTS)
 
-        for state in ("ok", "failed"):
-            for trial in trials[state]:
-                show(window, f"{base}{sweep_page}trial/{trial}", 1280)
-                until(
-                    lambda: window.run("return document.getElementById('text').textContent"),
-                    lambda text: "attempt" in text,
-                )
-                assert window.run(INJECTED) == []
+        depth = server.ask(f"/{sweep_page}trials.json").json()["columns"].index("depth")
+        for trial in (
+            row[0] for row in rows if row[depth] in (2, 5)
+        ):  # each text in a trial that is done, and in one that failed
+            show(window, f"{base}{sweep_page}trial/{trial}", 1280)
+            until(
+                lambda: window.run("return document.getElementById('text').textContent"),
+                lambda text: "attempt" in text,
+            )
+            assert window.run(INJECTED) == []
         show(window, base + "sql", 1280)
         for query in (
             'select distinct text, text as "<img src=x onerror=alert(11)>" from trials',

@@ -70,18 +70,6 @@ def test_an_average_over_different_settings_is_said_to_be_one(store: str) -> Non
 
 
 @pytest.mark.slow
-def test_sweeps_are_compared(store: str) -> None:
-    told = json.loads(printed("compare", "low", "low.exponent-1.0", "--json", "--store", store))
-    assert told["parameters"] == {"exponent": [[0.5], [1.0]]} and told["shared"] == 0
-    (fit,) = told["fits"]
-    assert fit["first"]["exponent"] == pytest.approx(0.5, abs=0.1) and fit["p_equal"] < 1e-3
-    told = json.loads(printed("compare", "low", "high", "--json", "--store", store))
-    assert told["parameters"] == {"depth": [[2, 3, 5], [5, 8, 13]]} and told["shared"] == 3
-    assert told["fits"][0]["p_equal"] > 0.01, "they have one exponent"
-    assert "p(equal)" in printed("compare", "low", "high", "--store", store)
-
-
-@pytest.mark.slow
 def test_the_launch_of_a_store_is_run_again_by_its_name_and_what_there_is_none_of_is_told(store: str) -> None:
     assert "low: 9 trials, 9 done" in printed("plan", "low", "--store", store)
     assert "low.depth-21: 3 trials, 0 done" in printed("plan", "low", "--set", "depth=21", "--store", store)
