@@ -12,7 +12,7 @@ from depthrate.sweeps.expand import expand
 from depthrate.sweeps.load import load_sweep, sweep_of_spec
 from depthrate.sweeps.packing import pack_trials
 from depthrate.sweeps.studies import make_studies
-from depthrate.sweeps.trial import TrialMaker, trial_id_of
+from depthrate.sweeps.trial import trial_id_of
 from depthrate.tasks.loading import load_task
 from depthrate.tasks.parameters import Parameter, ParameterError, ParameterSchema
 from depthrate.tasks.registry import registered_tasks
@@ -66,15 +66,6 @@ def test_other_values_are_other_trials():
 def test_a_derived_value_counts_like_a_given_one():
     task = grown(TEMPERATURE)
     assert ids(task, **fixed(), derive={"temperature": "0.00003 / depth"}) == ids(COLLAPSE, **fixed())
-
-
-def test_many_are_named_as_one_is():
-    params = [{"b": b, "a": a, "n": n} for n in (1, 2) for a in (0.0, 0.5, 0.0, 1) for b in ([], [1], [], None)]
-    added = {"a": 0.0, "b": []}
-    maker = TrialMaker("law", 1, ["a", "b", "n"], added)
-    for parameter in params:
-        left = {name: value for name, value in parameter.items() if name == "n" or value != added[name]}
-        assert maker.make(parameter).trial_id == trial_id_of("law", 1, parameter, added) == trial_id_of("law", 1, left)
 
 
 def test_equal_is_not_the_same():

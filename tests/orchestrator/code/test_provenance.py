@@ -1,6 +1,7 @@
 """Results of edited code never mix silently with those of the code before."""
 
 import json
+import shutil
 import time
 from pathlib import Path
 
@@ -40,11 +41,10 @@ class Lab:
     """A folder with a task, a sweep and a store."""
 
     def __init__(self, folder: Path, depths: list[int]):
-        self.folder = folder
+        self.folder, self.store = folder, Store(str(folder / "store"))
         (folder / "law.py").write_text(LAW)
         (folder / "parts.py").write_text("SCALE = 1.0\n")
         self.write_sweep(depths)
-        self.store = Store(str(folder / "store"))
 
     def write_sweep(self, depths: list[int], task: str = "./law.py:law") -> None:
         content = {"name": "s", "task": task, "grid": {"depth": depths}, "fit": [{"metric": "nc1"}]}
@@ -68,12 +68,21 @@ class Lab:
         return len([path for path in self.store.list("attempts") if path.endswith(".json")])
 
 
-@pytest.fixture
-def lab(tmp_path: Path) -> Lab:
-    made = Lab(tmp_path, [2, 3, 4])
-    code, output = made.run()
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store of a lab that was run."""
+    lab = Lab(tmp_path_factory.mktemp("launched"), [2, 3, 4])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(lab.folder / "state"))
+        code, output = lab.run()
     assert code == 0, output
-    return made
+    return lab.folder / "store"
+
+
+@pytest.fixture
+def lab(launched: Path, tmp_path: Path) -> Lab:
+    shutil.copytree(launched, tmp_path / "store")
+    return Lab(tmp_path, [2, 3, 4])
 
 
 def test_an_edited_module_stops_the_launch_with_what_changed_and_the_ways_on(lab: Lab) -> None:

@@ -9,10 +9,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from depthrate.orchestrator.attempts.node_health import (
-    read_cleared,
-    write_cleared,
-)
 from depthrate.orchestrator.attempts.record import Attempt, new_attempt_id, read_attempt
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec
@@ -28,22 +24,6 @@ from tests.support.launches import OWN_TASKS, IdleExecutor, clock_of, drive, job
 from tests.support.tests_rows import commit
 
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
-
-
-def test_a_suspect_is_told_of_once_and_only_where_others_work(folder: Store, caplog: pytest.LogCaptureFixture) -> None:
-    failed: list[str] = []
-
-    def fails(job: AttemptSpec, node: str) -> str | None:
-        if node == "n2" and not failed:
-            failed.append(job.pack_id)
-            return ECC
-        return None
-
-    outcome, _ = drive_cluster(folder, fails, tick_s=1.0)
-    messages = [text for text in caplog.messages if "failed on n2" in text]
-    assert not outcome.failures and len(messages) == 1
-    assert "1 of 1 attempts failed on n2 (elsewhere 0 of " in messages[0] and ECC in messages[0]
-    assert messages[0].endswith("Excluded for 2 min.")
 
 
 def test_nodes_says_which_are_suspects(folder: Store) -> None:
@@ -128,17 +108,6 @@ def test_a_sick_node_costs_three_attempts_and_no_trial(folder: Store, error: str
     assert set(failed) == {"n2"} and failed["n2"] <= 3
     done = Counter(pack for pack, _, has_failed in cluster.ran if not has_failed)
     assert len(done) == 24 and set(done.values()) == {1}
-
-
-def test_two_sick_nodes_of_four_cost_no_trial_either(folder: Store) -> None:
-    outcome, cluster = drive_cluster(folder, lambda job, node: ECC if node in ("n2", "n4") else None, num_trials=40)
-    assert not outcome.failures and len({pack for pack, _, has_failed in cluster.ran if not has_failed}) == 40
-    assert max(Counter(node for _, node, has_failed in cluster.ran if has_failed).values()) <= 4
-
-
-def test_a_task_with_a_bug_stops_the_launch(folder: Store) -> None:
-    outcome, cluster = drive_cluster(folder, lambda job, node: "it is broken everywhere")
-    assert outcome.stopped_early and len(outcome.failures) >= 3 and len(cluster.ran) <= 20
 
 
 def test_a_bug_that_every_node_has_shown_is_not_tried_again(folder: Store, caplog: pytest.LogCaptureFixture) -> None:
@@ -230,19 +199,3 @@ def test_nodes_says_what_is_avoided_and_forgives(folder: Store) -> None:
     assert result.exit_code == 2 and "n1, n2, n3, n4" in result.output
     result = CliRunner().invoke(app, ["nodes", "s", "--store", folder.url, "--clear", "n2"])
     assert result.exit_code == 0 and "node n2: failures cleared" in result.output and "is excluded" not in result.output
-
-
-def test_a_node_that_is_forgiven_is_used_again_by_a_launch_that_runs(folder: Store) -> None:
-    failed: list[str] = []
-
-    def fails(job: AttemptSpec, node: str) -> str | None:
-        if node == "n2" and not read_cleared(folder, "s"):
-            failed.append(job.pack_id)
-            return ECC
-        if len(failed) >= 2 and not read_cleared(folder, "s"):
-            write_cleared(folder, "s", "n2")
-        return None
-
-    outcome, cluster = drive_cluster(folder, fails, num_trials=60, tick_s=20.0)
-    assert not outcome.failures and failed
-    assert ("n2", False) in {(node, has_failed) for _, node, has_failed in cluster.ran}
