@@ -7,10 +7,15 @@ import functools
 import graphlib
 import importlib.metadata
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from depthrate.sweeps.load import load_sweep
+from depthrate.tasks.registry import registered_tasks
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("orchestrator", "sweeps", "tasks", "storage", "slurm")
@@ -38,73 +43,6 @@ HOMES = {
     "starlette": "orchestrator/serve/",
     "uvicorn": "orchestrator/serve",
     "prometheus_client": "orchestrator/monitor/prometheus.py",
-}
-NEEDS_TORCH = {
-    "tasks/supervised/targets/classes_training.py",
-    "tasks/papers/unconstrained/deep_descent.py",
-    "tasks/papers/unconstrained/deep_training.py",
-    "tasks/papers/unconstrained/deep_starts.py",
-    "tasks/measures/alignment.py",
-    "tasks/measures/class_means.py",
-    "tasks/measures/finite_matrices.py",
-    "tasks/measures/geodesic.py",
-    "tasks/measures/geometry.py",
-    "tasks/measures/labelled.py",
-    "tasks/measures/linear_probe.py",
-    "tasks/measures/measure.py",
-    "tasks/measures/named.py",
-    "tasks/measures/norms.py",
-    "tasks/measures/progressive.py",
-    "tasks/measures/spectra.py",
-    "tasks/measures/stream.py",
-    "tasks/measures/token_classes.py",
-    "tasks/papers/unconstrained/held_descent.py",
-    "tasks/papers/unconstrained/training.py",
-    "tasks/networks/convolutions.py",  # where a function is called, not where the module is imported
-    "tasks/networks/flat_parameters.py",
-    "tasks/networks/module.py",  # where a function is called, not where the module is imported
-    "tasks/networks/module_layers.py",
-    "tasks/networks/module_report.py",
-    "tasks/networks/module_seconds.py",
-    "tasks/networks/operations.py",  # where a function is called, not where the module is imported
-    "tasks/networks/smooth_relu.py",
-    "tasks/supervised/targets/next_token_training.py",
-    "tasks/manual_training.py",  # where a function is called, not where the module is imported
-    "tasks/supervised/probe.py",
-    "tasks/supervised/targets/numbers_training.py",
-    "tasks/training/checkpoint.py",
-    "tasks/training/computing.py",
-    "tasks/training/divergence.py",
-    "tasks/training/engines/compiled.py",
-    "tasks/training/engines/eager.py",
-    "tasks/training/engines/first_step.py",
-    "tasks/training/engines/hand_gradient.py",
-    "tasks/training/engines/native.py",
-    "tasks/training/engines/native_call.py",
-    "tasks/training/engines/native_evaluation.py",
-    "tasks/training/engines/step_program.py",
-    "tasks/training/held_out.py",
-    "tasks/training/layers.py",
-    "tasks/training/learning_rates.py",
-    "tasks/training/pack_state.py",
-    "tasks/training/polish/continuation.py",
-    "tasks/training/polish/lbfgs.py",
-    "tasks/training/polish/native_objective.py",
-    "tasks/training/polish/newton_cg.py",
-    "tasks/training/polish/polisher.py",
-    "tasks/training/polish/smoothed_objective.py",
-    "tasks/training/polish/subgradient.py",
-    "tasks/training/step.py",
-    "tasks/training/streamed_batches.py",
-    "tasks/training/trainer.py",
-    "tasks/training/training.py",
-    "tasks/training/training_pack.py",
-    "tasks/papers/words/word_geometry.py",
-    "tasks/papers/words/word_rows.py",
-    "tasks/papers/words/word_kernels.py",
-    "tasks/papers/words/sentences.py",
-    "tasks/papers/words/word_trainer.py",
-    "tasks/papers/words/training.py",
 }
 FILES = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
 PAPERS = Path("tasks/papers")
@@ -193,14 +131,40 @@ def test_imports_point_down_and_libraries_stay_home() -> None:
                 wrong.append(f"{place} imports {module}: an arrow up or across")
             if top in HOMES and not str(place).startswith(HOMES[top]):
                 wrong.append(f"{place} imports {module}, whose home is {HOMES[top]}")
-            if top == "torch" and place.parts[0] == "tasks" and str(place) not in NEEDS_TORCH:
-                wrong.append(f"{place} imports torch, and what plans read does without")
         wrong += [
             f"{place} imports {other}: the papers' tasks are plugins"
             for other in modules_of(path, types=True)
             if other.is_relative_to(PAPERS) and not place.is_relative_to(PAPERS)
         ]
     assert not wrong, "\n".join(wrong)
+
+
+PLANS = """
+import sys
+from depthrate.orchestrator.launch.launch_plan import check_sweep, make_plan
+from depthrate.storage.files.store import Store
+from depthrate.sweeps.load import load_sweep
+
+for name in sys.argv[2:]:
+    make_plan(check_sweep(load_sweep(name)), Store(sys.argv[1]))
+print({"torch", "scipy", "pandas"} & set(sys.modules))
+"""
+OF_EACH_TASK = {
+    "next-token",
+    "quickstart",
+    "regression",
+    "papers/lowrank/figure2-top",
+    "papers/pfc/figure4-descent-small",
+    "papers/pfc/figure4b-descent",
+    "papers/words/words-theorem1",
+}
+
+
+def test_a_plan_of_each_task_does_without_torch(tmp_path: Path) -> None:
+    assert {load_sweep(name).task for name in OF_EACH_TASK} == registered_tasks().keys()
+    command = [sys.executable, "-c", PLANS, str(tmp_path / "store"), *sorted(OF_EACH_TASK)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == "set()\n", done.stdout + done.stderr
 
 
 def room(place: Path) -> int | None:
