@@ -1,7 +1,10 @@
 """Residual networks with BatchNorm, measured at the inputs of blocks, over a trial axis. Importable without torch.
 
-The features between measured blocks have one shape, so that they form a path. Shapes: T trials, N samples, I numbers per image,
-D = width, C channels, K classes.
+The features between measured blocks have one shape, so that they form a path.
+
+A map has shape [N, T x C, rows, columns]: T trials are T groups of channels of one tensor. On a GPU the trials of a pack run as
+groups. On a CPU they run separately, so that a trial does not depend on its pack (grouped convolutions are not faster there).
+Shapes: T trials, N samples, I numbers per image, D = width, C channels, K classes.
 Sources: He et al., Deep Residual Learning for Image Recognition (the basic block). P3 Progressive Feedforward Collapse of
 ResNet Training, Table I (the sizes). The docstrings state the choices that it leaves open.
 """
@@ -9,16 +12,23 @@ ResNet Training, Table I (the sizes). The docstrings state the choices that it l
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from depthrate.tasks.networks.convolutions import as_maps, batch_norm, convolution, cost_of_maps, stacked
 from depthrate.tasks.networks.network import NO_STATE, Layer, Network, ParameterSpec, StateSpec, StepCost, Tensors
 from depthrate.tasks.networks.operations import last, linear
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+BATCH_NORM_EPS = 1e-5
+BATCH_NORM_MOMENTUM = 0.1
+"""Weight of the batch's mean and variance in the running ones after a step (torch's default)."""
+SECONDS_PER_PRODUCT = 3.8e-11
+"""Seconds of a step per multiply-add, forward and backward (measured on ResNets of up to 23 convolutions)."""
+SECONDS_PER_STORED_NUMBER = 4.6e-9
+"""Seconds of a step per number stored for the backward pass (measured on the same)."""
 
 
 class Normed(NamedTuple):
@@ -46,9 +56,23 @@ class BatchNormed(Network):
     num_classes: int
     last_bias: bool
 
+    @property
+    @abstractmethod
+    def read_width(self) -> int:
+        """Width of the last layer's input."""
+
+    @property
+    def decay_of_maps(self) -> str | None:
+        """Decay group of the maps and of BatchNorm's scale and shift."""
+        return "hidden"
+
     @abstractmethod
     def maps(self) -> list[Normed]:
         """Return the maps with BatchNorm, in the order of the forward pass."""
+
+    def head_specs(self) -> list[ParameterSpec]:
+        """Return the parameters between the maps and the last layer. Default: none."""
+        return []
 
     @abstractmethod
     def _stream(
@@ -56,37 +80,29 @@ class BatchNormed(Network):
     ) -> Iterator[Tensor]:
         """Yield the features of the measured layers. `next_state` receives the running statistics after a training step."""
 
-    def _read_out(self, h: Tensor) -> Tensor:
-        """Return the last layer's input, [T, N, D], from the last features."""
-        return h
-
-    @property
-    @abstractmethod
-    def _read_width(self) -> int:
-        """Width of the last layer's input."""
+    def _output(self, parameters: Tensors, h: Tensor) -> Tensor:
+        """Return the output [T, N, K] from the last features of `_stream`."""
+        return linear(parameters, "L", h)
 
     def parameter_specs(self) -> list[ParameterSpec]:
         """Return the parameters in the order of initialisation and storage."""
-        specs = []
+        specs, decay, width = [], self.decay_of_maps, self.read_width
         for normed in self.maps():
-            specs.append(ParameterSpec(f"C_{normed.name}", normed.shape, normed.fan_in, "hidden"))
-            specs.append(ParameterSpec(f"scale_{normed.name}", normed.shape[:1], 1, "hidden", initial=1.0))
-            specs.append(ParameterSpec(f"shift_{normed.name}", normed.shape[:1], 1, "hidden", initial=0.0))
-        width = self._read_width
-        specs.append(ParameterSpec("W_L", (self.num_classes, width), width, "last"))
+            specs.append(ParameterSpec(f"C_{normed.name}", normed.shape, normed.fan_in, decay))
+            specs.append(ParameterSpec(f"scale_{normed.name}", normed.shape[:1], 1, decay, initial=1.0))
+            specs.append(ParameterSpec(f"shift_{normed.name}", normed.shape[:1], 1, decay, initial=0.0))
+        specs += [*self.head_specs(), ParameterSpec("W_L", (self.num_classes, width), width, "last")]
         if self.last_bias:
             specs.append(ParameterSpec("b_L", (self.num_classes,), width, None))
         return specs
 
     def state_specs(self) -> list[StateSpec]:
         """Return BatchNorm's running means and variances."""
-        specs = []
-        for normed in self.maps():
-            specs += [
-                StateSpec(f"mean_{normed.name}", normed.shape[:1], 0.0),
-                StateSpec(f"var_{normed.name}", normed.shape[:1], 1.0),
-            ]
-        return specs
+        return [
+            StateSpec(f"{name}_{normed.name}", normed.shape[:1], initial)
+            for normed in self.maps()
+            for name, initial in (("mean", 0.0), ("var", 1.0))
+        ]
 
     def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:
         """Yield the features of the measured layers, [T, N, *shape], with the running statistics."""
@@ -102,13 +118,10 @@ class BatchNormed(Network):
         features = last(self._layers(parameters, x_TNI, state, next_state, training=True))
         return self._output(parameters, features), next_state
 
-    def _output(self, parameters: Tensors, h: Tensor) -> Tensor:
-        return linear(parameters, "L", self._read_out(h))
-
     def _layers(
         self, parameters: Tensors, x_TNI: Tensor, state: Tensors, next_state: dict[str, Tensor], *, training: bool
     ) -> Iterator[Tensor]:
-        """Yield the features layer by layer. On a CPU trials run separately, so that a trial does not depend on its pack."""
+        """Yield `_stream` of all trials. On a CPU trials run separately, so that a trial does not depend on its pack."""
         num_trials = x_TNI.shape[0]
         if num_trials == 1 or x_TNI.device.type != "cpu":
             yield from self._stream(parameters, x_TNI, state, next_state, training=training)
@@ -122,8 +135,26 @@ class BatchNormed(Network):
             )
             streams.append(self._stream(weights, x_TNI[only], running, next_states[trial], training=training))
         for layers in zip(*streams, strict=True):
-            yield stacked(layers)
-        next_state |= {name: stacked([trial_state[name] for trial_state in next_states]) for name in next_states[0]}
+            yield _stacked(layers)
+        next_state |= {name: _stacked([trial_state[name] for trial_state in next_states]) for name in next_states[0]}
+
+    def _convolved(
+        self,
+        maps: Tensor,
+        normed: Normed,
+        parameters: Tensors,
+        state: Tensors,
+        next_state: dict[str, Tensor],
+        *,
+        training: bool,
+    ) -> Tensor:
+        """Convolve each trial's maps with its 3 x 3 weights, with zeros around the image, and apply the BatchNorm."""
+        from torch.nn import functional
+
+        weight_TOCHW = parameters[f"C_{normed.name}"]
+        groups, weight = len(weight_TOCHW), weight_TOCHW.flatten(0, 1)
+        maps = functional.conv2d(maps, weight, stride=normed.stride, padding=1, groups=groups)
+        return self._normalised(maps, normed, parameters, state, next_state, training=training)
 
     def _normalised(
         self,
@@ -135,11 +166,14 @@ class BatchNormed(Network):
         *,
         training: bool,
     ) -> Tensor:
-        """Apply the BatchNorm of a map to values [N, T x C, ...]."""
-        running = (f"mean_{normed.name}", f"var_{normed.name}")
-        scale, shift = parameters[f"scale_{normed.name}"], parameters[f"shift_{normed.name}"]
-        out, mean, var = batch_norm(values, scale, shift, *(state[name] for name in running), training=training)
-        next_state.update(zip(running, (mean, var), strict=True))
+        """Apply the BatchNorm of a map to values [N, T x C, ...]. The running statistics change only in training."""
+        from torch.nn import functional
+
+        scale, shift = (parameters[f"{name}_{normed.name}"].flatten() for name in ("scale", "shift"))
+        names = (f"mean_{normed.name}", f"var_{normed.name}")
+        mean, var = (state[name].flatten().clone() if training else state[name].flatten() for name in names)
+        out = functional.batch_norm(values, mean, var, scale, shift, training, BATCH_NORM_MOMENTUM, BATCH_NORM_EPS)
+        next_state |= {name: after.view_as(state[name]) for name, after in zip(names, (mean, var), strict=True)}
         return out
 
 
@@ -162,7 +196,8 @@ class DenseResNet(BatchNormed):
         return 2
 
     @property
-    def _read_width(self) -> int:
+    def read_width(self) -> int:
+        """Width of the last layer's input."""
         return self.width
 
     def maps(self) -> list[Normed]:
@@ -229,7 +264,8 @@ class StagedResNet(BatchNormed):
         return sum(stage.blocks for stage in self.stages)
 
     @property
-    def _read_width(self) -> int:
+    def read_width(self) -> int:
+        """Width of the last layer's input."""
         return self.stages[-1].channels
 
     def maps(self) -> list[Normed]:
@@ -276,8 +312,8 @@ class StagedResNet(BatchNormed):
             kept += 3 * (2 * stage.blocks + 1) * stage.channels * pixels
         return cost_of_maps(len(self.maps()) + 1, multiply_adds, kept, self.rows_per_sample)
 
-    def _read_out(self, h: Tensor) -> Tensor:
-        return h.mean((3, 4))
+    def _output(self, parameters: Tensors, h: Tensor) -> Tensor:
+        return super()._output(parameters, h.mean((3, 4)))
 
     def _stream(
         self, parameters: Tensors, x_TNI: Tensor, state: Tensors, next_state: dict[str, Tensor], *, training: bool
@@ -285,8 +321,7 @@ class StagedResNet(BatchNormed):
         num_trials = x_TNI.shape[0]
 
         def mapped(maps: Tensor, normed: Normed) -> Tensor:
-            maps = convolution(maps, parameters[f"C_{normed.name}"], normed.stride)
-            return self._normalised(maps, normed, parameters, state, next_state, training=training)
+            return self._convolved(maps, normed, parameters, state, next_state, training=training)
 
         def by_trial(maps: Tensor) -> Tensor:
             return maps.view(len(maps), num_trials, -1, *maps.shape[2:]).transpose(0, 1)
@@ -301,6 +336,28 @@ class StagedResNet(BatchNormed):
                 maps = (mapped(mapped(maps, next(convolutions)).relu(), next(convolutions)) + maps).relu()
                 if is_last:
                     yield by_trial(maps)
+
+
+def cost_of_maps(products: int, multiply_adds: float, kept: float, rows_per_sample: int) -> StepCost:
+    """Return the cost of a step from the multiply-adds and stored numbers per sample."""
+    per_row = multiply_adds / rows_per_sample, kept / rows_per_sample
+    return StepCost(
+        products, per_row[0], kept=per_row[1], eager_s=SECONDS_PER_PRODUCT, kept_s=SECONDS_PER_STORED_NUMBER
+    )
+
+
+def as_maps(x_TNI: Tensor, image_shape: tuple[int, int, int]) -> Tensor:
+    """Reshape flat images [T, N, I] to maps."""
+    num_trials, num_samples, _ = x_TNI.shape
+    images = x_TNI.reshape(num_trials, num_samples, *image_shape).transpose(0, 1)
+    return images.reshape(num_samples, num_trials * image_shape[0], *image_shape[1:])
+
+
+def _stacked(of_trials: Sequence[Tensor]) -> Tensor:
+    """Concatenate the tensors [1, ...] of several trials to one [T, ...]."""
+    import torch
+
+    return torch.cat(list(of_trials))
 
 
 STAGES = {

@@ -82,17 +82,24 @@ def _free(trial: NetworkParameters) -> FreeParameters:
     )
 
 
+def _sizes(trial: NetworkParameters, data: DataShape) -> dict[str, Any]:
+    """Return the arguments that most networks take."""
+    return {
+        "depth": trial.depth,
+        "width": trial.width,
+        "num_classes": data.num_classes,
+        "last_bias": has_last_bias(trial),
+    }
+
+
 def _residual(trial: NetworkParameters, data: DataShape, *, linear_layers: int) -> Network:
     return ResidualNetwork(
         linear_layers=linear_layers,
         pre_norm=trial.norm == "pre",
-        depth=trial.depth,
-        width=trial.width,
         input_dimensions=data.num_inputs,
-        num_classes=data.num_classes,
-        last_bias=has_last_bias(trial),
         ln_eps=trial.ln_eps,
         free=_free(trial),
+        **_sizes(trial, data),
     )
 
 
@@ -103,42 +110,30 @@ def _transformer(trial: NetworkParameters, data: DataShape, *, attention_layers:
         attention_layers=attention_layers,
         mlp_layers=mlp_layers,
         pre_norm=trial.norm == "pre",
-        depth=trial.depth,
-        width=trial.width,
         positions=positions,
         patch_dimensions=None if is_text else data.num_inputs // positions,
         vocabulary_size=data.vocabulary_size,
         every_position=data.labels_tokens,
-        num_classes=data.num_classes,
-        last_bias=has_last_bias(trial),
         ln_eps=trial.ln_eps,
         image_shape=None if is_text else _image_shape(data),
         free=_free(trial),
+        **_sizes(trial, data),
     )
 
 
 def _resnet_with_head(trial: NetworkParameters, data: DataShape) -> Network:
     decays_features = trial.regularise == "head_and_features"
     return ResNetWithHead(
-        depth=trial.depth,
-        width=trial.width,
         image_shape=_image_shape(data),
         num_samples=data.num_samples,
-        num_classes=data.num_classes,
-        last_bias=has_last_bias(trial),
         regularised_backbone=not decays_features,
         feature_decay=(trial.weight_decay_features or 0.0) if decays_features else 0.0,
+        **_sizes(trial, data),
     )
 
 
 def _dense(kind: type[DenseResNet] | type[Mlp], trial: NetworkParameters, data: DataShape) -> Network:
-    return kind(
-        depth=trial.depth,
-        width=trial.width,
-        input_dimensions=data.num_inputs,
-        num_classes=data.num_classes,
-        last_bias=has_last_bias(trial),
-    )
+    return kind(input_dimensions=data.num_inputs, **_sizes(trial, data))
 
 
 def _staged_resnet(trial: NetworkParameters, data: DataShape) -> Network:

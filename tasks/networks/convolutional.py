@@ -11,17 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from depthrate.tasks.networks.convolutions import (
-    as_maps,
-    batch_norm,
-    convolution,
-    cost_of_maps,
-    decayed,
-    pooled,
-    stacked,
-    subsampled,
-)
-from depthrate.tasks.networks.network import NO_STATE, Layer, Network, ParameterSpec, StateSpec, StepCost, Tensors
+from depthrate.tasks.networks.batch_normed import BatchNormed, Normed, as_maps, cost_of_maps
+from depthrate.tasks.networks.network import NO_STATE, Layer, ParameterSpec, StepCost, Tensors
 from depthrate.tasks.networks.operations import last, linear
 
 if TYPE_CHECKING:
@@ -33,29 +24,8 @@ BLOCKS = 3
 """Blocks per stage, with two convolutions each: 6 x 3 + 1 convolutions and one layer of the head make 20."""
 
 
-@dataclass(frozen=True)
-class _Convolution:
-    """One convolution followed by a BatchNorm."""
-
-    name: str
-    inputs: int
-    outputs: int
-    stride: int
-
-
-def _convolutions(channels: int) -> list[_Convolution]:
-    """Return the first convolution and two per block, in order."""
-    convolutions = [_Convolution("0", channels, STAGES[0][0], 1)]
-    for stage, (outputs, stride) in enumerate(STAGES, 1):
-        for block in range(1, BLOCKS + 1):
-            inputs = convolutions[-1].outputs
-            convolutions.append(_Convolution(f"{stage}.{block}.1", inputs, outputs, stride if block == 1 else 1))
-            convolutions.append(_Convolution(f"{stage}.{block}.2", outputs, outputs, 1))
-    return convolutions
-
-
 @dataclass(frozen=True, kw_only=True)
-class ResNetWithHead(Network):
+class ResNetWithHead(BatchNormed):
     """ResNet20 without its last layer, and an MLP of depth linear layers on its 64 pooled features.
 
     Layer 1 is the backbone's output, layer l the input of the head's W_l, and layer depth the input of the last one. The head's
@@ -75,40 +45,38 @@ class ResNetWithHead(Network):
     last_bias: bool
     regularised_backbone: bool
     feature_decay: float
-    last_weight = "W_L"
-    is_compilable = False
+    holds_only_features = False
 
     @property
     def _head_widths(self) -> list[int]:
         """Input widths of the head's layers."""
         return [STAGES[-1][0], *[self.width] * (self.depth - 1)]
 
-    def parameter_specs(self) -> list[ParameterSpec]:
-        """Return the parameters in the order of initialisation and storage."""
-        decay = "hidden" if self.regularised_backbone else None
-        specs = []
-        for conv in _convolutions(self.image_shape[0]):
-            shape = (conv.outputs, conv.inputs, 3, 3)
-            specs.append(ParameterSpec(f"C_{conv.name}", shape, 9 * conv.inputs, decay))
-            specs.append(ParameterSpec(f"scale_{conv.name}", (conv.outputs,), 1, decay, initial=1.0))
-            specs.append(ParameterSpec(f"shift_{conv.name}", (conv.outputs,), 1, decay, initial=0.0))
-        *hidden, read = self._head_widths
-        for layer, inputs in enumerate(hidden, 1):
-            specs.append(ParameterSpec(f"W_{layer}", (self.width, inputs), inputs, "hidden"))
-        specs.append(ParameterSpec("W_L", (self.num_classes, read), read, "last"))
-        if self.last_bias:
-            specs.append(ParameterSpec("b_L", (self.num_classes,), read, None))
-        return specs
+    @property
+    def read_width(self) -> int:
+        """Width of the last layer's input."""
+        return self._head_widths[-1]
 
-    def state_specs(self) -> list[StateSpec]:
-        """Return BatchNorm's running means and variances."""
-        specs = []
-        for conv in _convolutions(self.image_shape[0]):
-            specs += [
-                StateSpec(f"mean_{conv.name}", (conv.outputs,), 0.0),
-                StateSpec(f"var_{conv.name}", (conv.outputs,), 1.0),
-            ]
-        return specs
+    @property
+    def decay_of_maps(self) -> str | None:
+        """Decay group of the backbone."""
+        return "hidden" if self.regularised_backbone else None
+
+    def maps(self) -> list[Normed]:
+        """Return the first convolution and two per block."""
+        convolutions = [Normed("0", (STAGES[0][0], self.image_shape[0], 3, 3))]
+        for stage, (outputs, stride) in enumerate(STAGES, 1):
+            for block in range(1, BLOCKS + 1):
+                inputs = convolutions[-1].shape[0]
+                first_stride = stride if block == 1 else 1
+                convolutions.append(Normed(f"{stage}.{block}.1", (outputs, inputs, 3, 3), first_stride))
+                convolutions.append(Normed(f"{stage}.{block}.2", (outputs, outputs, 3, 3)))
+        return convolutions
+
+    def head_specs(self) -> list[ParameterSpec]:
+        """Return the parameters between the backbone and the last layer."""
+        inputs = enumerate(self._head_widths[:-1], 1)
+        return [ParameterSpec(f"W_{layer}", (self.width, size), size, "hidden") for layer, size in inputs]
 
     def layers(self) -> list[Layer]:
         """Return layer 1 (the backbone's output) to layer depth."""
@@ -124,36 +92,20 @@ class ResNetWithHead(Network):
         """Return the cost of a step. Each convolution stores its input, BatchNorm's and ReLU's for the backward pass."""
         multiply_adds, kept = 0.0, 0.0
         pixels: float = self.image_shape[1] * self.image_shape[2]
-        for conv in _convolutions(self.image_shape[0]):
-            pixels /= conv.stride**2
-            multiply_adds += 9 * conv.inputs * conv.outputs * pixels
-            kept += 3 * conv.outputs * pixels
-        products = len(_convolutions(1)) + self.depth
-        return cost_of_maps(products, multiply_adds, kept, self.rows_per_sample)
+        for normed in self.maps():
+            pixels /= normed.stride**2
+            multiply_adds += normed.fan_in * normed.shape[0] * pixels
+            kept += 3 * normed.shape[0] * pixels
+        return cost_of_maps(len(self.maps()) + self.depth, multiply_adds, kept, self.rows_per_sample)
 
     def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:
         """Yield the inputs of the head's layers, [T, N, D], with the running statistics."""
-        yield from self._head(parameters, self._backbone(parameters, x_TNI, state, {}, training=False))
+        yield from self._head(parameters, last(super().features(parameters, x_TNI, state)))
 
-    def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
-        """Return the output [T, N, K] with the running statistics."""
-        features_TNC = self._backbone(parameters, x_TNI, state, {}, training=False)
-        return self._output(parameters, self._regularised(features_TNC, x_TNI.shape[1]))
-
-    def training_logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
-        """Return the output [T, N, K] with the batch's statistics, and the running ones after it."""
-        next_state: dict[str, Tensor] = {}
-        features_TNC = self._backbone(parameters, x_TNI, state, next_state, training=True)
-        return self._output(parameters, self._regularised(features_TNC, x_TNI.shape[1])), next_state
-
-    def _regularised(self, features_TNC: Tensor, num_rows: int) -> Tensor:
-        """Return the backbone's output with its decay, scaled to all samples, since the loss is a mean over the batch."""
-        if not self.feature_decay:
-            return features_TNC
-        return decayed(features_TNC, self.feature_decay * self.num_samples / num_rows)
-
-    def _output(self, parameters: Tensors, features_TNC: Tensor) -> Tensor:
-        return linear(parameters, "L", last(self._head(parameters, features_TNC)))
+    def _output(self, parameters: Tensors, h: Tensor) -> Tensor:
+        if self.feature_decay:  # scaled to all samples, since the loss is a mean over the batch
+            h = _decayed(h, self.feature_decay * self.num_samples / h.shape[1])
+        return linear(parameters, "L", last(self._head(parameters, h)))
 
     def _head(self, parameters: Tensors, features_TNC: Tensor) -> Iterator[Tensor]:
         yield features_TNC
@@ -161,41 +113,47 @@ class ResNetWithHead(Network):
             features_TNC = linear(parameters, f"{layer}", features_TNC).relu()
             yield features_TNC
 
-    def _backbone(
+    def _stream(
         self, parameters: Tensors, x_TNI: Tensor, state: Tensors, next_state: dict[str, Tensor], *, training: bool
-    ) -> Tensor:
-        """Return the pooled features [T, N, 64]. `next_state` receives the running statistics after a training step."""
-        num_trials = x_TNI.shape[0]
-        if num_trials == 1 or x_TNI.device.type != "cpu":
-            return self._grouped_backbone(parameters, x_TNI, state, next_state, training=training)
-        outputs, states = [], []
-        for trial in range(num_trials):
-            only = slice(trial, trial + 1)
-            trial_state: dict[str, Tensor] = {}
-            weights, running = (
-                {name: values[only] for name, values in tensors.items()} for tensors in (parameters, state)
-            )
-            outputs.append(self._grouped_backbone(weights, x_TNI[only], running, trial_state, training=training))
-            states.append(trial_state)
-        next_state |= {name: stacked([trial_state[name] for trial_state in states]) for name in states[0]}
-        return stacked(outputs)
-
-    def _grouped_backbone(
-        self, parameters: Tensors, x_TNI: Tensor, state: Tensors, next_state: dict[str, Tensor], *, training: bool
-    ) -> Tensor:
+    ) -> Iterator[Tensor]:
+        """Yield the pooled features of the backbone, [T, N, 64]."""
         num_trials = x_TNI.shape[0]
 
-        def normalised(maps: Tensor, conv: _Convolution) -> Tensor:
-            running = (f"mean_{conv.name}", f"var_{conv.name}")
-            maps = convolution(maps, parameters[f"C_{conv.name}"], conv.stride)
-            scale, shift = parameters[f"scale_{conv.name}"], parameters[f"shift_{conv.name}"]
-            out, mean, var = batch_norm(maps, scale, shift, *(state[name] for name in running), training=training)
-            next_state.update(zip(running, (mean, var), strict=True))
-            return out
+        def convolved(maps: Tensor, normed: Normed) -> Tensor:
+            return self._convolved(maps, normed, parameters, state, next_state, training=training)
 
-        first, *others = _convolutions(self.image_shape[0])
-        maps = normalised(as_maps(x_TNI, self.image_shape), first).relu()
+        first, *others = self.maps()
+        maps = convolved(as_maps(x_TNI, self.image_shape), first).relu()
         for one, two in zip(others[::2], others[1::2], strict=True):
-            shortcut = maps if one.stride == 1 else subsampled(maps, num_trials, one.outputs)
-            maps = (normalised(normalised(maps, one).relu(), two) + shortcut).relu()
-        return pooled(maps, num_trials)
+            shortcut = maps if one.stride == 1 else _subsampled(maps, num_trials, one.shape[0])
+            maps = (convolved(convolved(maps, one).relu(), two) + shortcut).relu()
+        yield maps.mean((2, 3)).view(len(maps), num_trials, -1).transpose(0, 1)
+
+
+def _subsampled(maps: Tensor, num_trials: int, channels: int) -> Tensor:
+    """Return every other pixel, with zero channels added on both sides up to `channels` per trial (He et al., option A)."""
+    from torch.nn import functional
+
+    even = maps[:, :, ::2, ::2]
+    small = even.reshape(len(maps), num_trials, -1, *even.shape[2:])
+    missing = channels - small.shape[2]
+    padded = functional.pad(small, (0, 0, 0, 0, missing // 2, missing - missing // 2))
+    return padded.flatten(1, 2)
+
+
+def _decayed(h_TND: Tensor, decay: float) -> Tensor:
+    """Return the features unchanged, but add decay x h to their gradient, as (decay/2)||h||^2 in the objective does."""
+    import torch
+
+    class Decayed(torch.autograd.Function):
+        @staticmethod
+        def forward(context: torch.autograd.function.FunctionCtx, h: Tensor) -> Tensor:
+            context.save_for_backward(h)
+            return h.view_as(h)
+
+        @staticmethod
+        def backward(context: torch.autograd.function.FunctionCtx, *gradients: Tensor) -> Tensor:
+            (h,) = context.saved_tensors  # type: ignore[attr-defined]
+            return gradients[0] + decay * h
+
+    return Decayed.apply(h_TND)  # type: ignore[no-untyped-call]

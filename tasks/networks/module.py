@@ -12,6 +12,7 @@ import fnmatch
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -72,7 +73,7 @@ class ModuleNetwork(Network):
         """Return the module's trained parameters in its order."""
         return [
             ParameterSpec(name, shape, max(1, math.prod(shape[1:])), self._decay(name, shape))
-            for name, shape in self.report.trained.items()
+            for name, shape in self.report.training.trained.items()
         ]
 
     def _decay(self, name: str, shape: tuple[int, ...]) -> str | None:
@@ -84,8 +85,8 @@ class ModuleNetwork(Network):
 
     def state_specs(self) -> list[StateSpec]:
         """Return the module's buffers and frozen parameters, and the count of random draws if it draws."""
-        specs = [StateSpec(name, shape, 0.0) for name, shape in self.report.carried.items()]
-        return [*specs, StateSpec(DRAWS, (2,), 0.0)] if self.report.is_random else specs
+        specs = [StateSpec(name, shape, 0.0) for name, shape in self.report.training.carried.items()]
+        return [*specs, StateSpec(DRAWS, (2,), 0.0)] if self.report.training.is_random else specs
 
     def layers(self) -> list[Layer]:
         """Return the measured modules, and the input of the head."""
@@ -126,7 +127,7 @@ class ModuleNetwork(Network):
     @property
     def unfused_reason(self) -> str | None:
         """Reason why its trials train one by one. None: they train fused."""
-        return self.report.unfused_reason
+        return self.report.training.unfused_reason
 
     def start(self, seed: int, dtype: torch.dtype) -> tuple[Tensor, Tensors]:
         """Return parameters [P], flat, and state, initialised by the module's own code under a seed."""
@@ -136,10 +137,10 @@ class ModuleNetwork(Network):
 
         module = build_module(self.make, self.arguments, seed, self.name)
         tensors = {name: t.detach() for name, t in (*module.named_parameters(), *module.named_buffers())}
-        theta_P = torch.cat([tensors[name].to(dtype).flatten() for name in self.report.trained])
-        state = {name: tensors[name] for name in self.report.carried}
+        theta_P = torch.cat([tensors[name].to(dtype).flatten() for name in self.report.training.trained])
+        state = {name: tensors[name] for name in self.report.training.carried}
         state = {name: t.to(dtype) if t.is_floating_point() else t for name, t in state.items()}
-        if self.report.is_random:
+        if self.report.training.is_random:
             state[DRAWS] = torch.tensor([seed, 0])
         return theta_P, state
 
@@ -153,17 +154,20 @@ class ModuleNetwork(Network):
         import torch
 
         self._skeleton(x_TNI).train()
+        states = []
+
+        def step(parameters: Tensors, state: dict[str, Tensor], x_NI: Tensor) -> Tensor:
+            with _seeded(state.get(DRAWS)):
+                output = self._call(parameters, state, x_NI)
+            if DRAWS in state:
+                state[DRAWS] = state[DRAWS] + torch.tensor([0, 1], device=state[DRAWS].device)
+            states.append(state)
+            return output
+
         if self.unfused_reason is None:
             return self._over_trials(self._call, parameters, state, x_TNI), state
-        outputs, states = [], []
-        for trial, x_NI in enumerate(x_TNI):
-            trial_state = {name: tensor[trial].clone() for name, tensor in state.items()}  # modules update it in place
-            with _seeded(trial_state.get(DRAWS)):
-                outputs.append(self._call({name: p[trial] for name, p in parameters.items()}, trial_state, x_NI))
-            if DRAWS in trial_state:
-                trial_state[DRAWS] = trial_state[DRAWS] + torch.tensor([0, 1], device=trial_state[DRAWS].device)
-            states.append(trial_state)
-        return torch.stack(outputs), {name: torch.stack([after[name] for after in states]) for name in state}
+        logits_TNK = self._over_trials(step, parameters, state, x_TNI)
+        return logits_TNK, {name: torch.stack([after[name] for after in states]) for name in state}
 
     def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:
         """Yield the features [T, N, D] layer by layer. The module runs once, so all are in memory."""
@@ -198,9 +202,7 @@ class ModuleNetwork(Network):
         outputs = []
         for trial, x_NI in enumerate(x_TNI):
             trial_parameters = {name: tensor[trial] for name, tensor in parameters.items()}
-            trial_state = {
-                name: tensor[trial].clone() for name, tensor in state.items()
-            }  # modules may update it in place
+            trial_state = {name: tensor[trial].clone() for name, tensor in state.items()}  # modules update it in place
             outputs.append(call(trial_parameters, trial_state, x_NI))
         if isinstance(outputs[0], torch.Tensor):
             return torch.stack(outputs)
@@ -211,23 +213,15 @@ class ModuleNetwork(Network):
         return self.report.module.to(x_TNI.device)
 
 
-class _seeded:
-    """Seeds random numbers for one step of one trial by the trial's seed and its steps alone."""
+@contextmanager
+def _seeded(draws_2: Tensor | None) -> Iterator[None]:
+    """Seed random numbers for one step of one trial by the trial's seed and its steps alone."""
+    if draws_2 is None:
+        yield
+        return
+    import torch
 
-    def __init__(self, draws_2: Tensor | None):
-        self._draws_2 = draws_2
-
-    def __enter__(self) -> None:
-        import torch
-
-        if self._draws_2 is None:
-            return
-        devices = [self._draws_2.device] if self._draws_2.is_cuda else []
-        self._fork = torch.random.fork_rng(devices=devices)
-        self._fork.__enter__()
-        digest = hashlib.sha256(repr(self._draws_2.tolist()).encode()).digest()
+    with torch.random.fork_rng(devices=[draws_2.device] if draws_2.is_cuda else []):
+        digest = hashlib.sha256(repr(draws_2.tolist()).encode()).digest()
         torch.manual_seed(int.from_bytes(digest[:8], "big") >> 1)
-
-    def __exit__(self, *error: Any) -> None:
-        if self._draws_2 is not None:
-            self._fork.__exit__(*error)
+        yield

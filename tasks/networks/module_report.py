@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.modules.module import register_module_forward_hook
 from torch.utils.flop_counter import FlopCounterMode
 
 from depthrate.tasks.code.explain import innermost_line
@@ -27,16 +28,27 @@ from depthrate.tasks.parameters import ParameterError, format_value
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
+@dataclass(frozen=True)
+class TrainingReport:
+    """Effects of a training step of a module."""
+
+    trained: Mapping[str, tuple[int, ...]]
+    """Name -> shape of the trained parameters."""
+    carried: Mapping[str, tuple[int, ...]]
+    """Name -> shape of buffers, and of parameters that are frozen or have no influence."""
+    unfused_reason: str | None
+    """Reason why its trials train one by one. None: they train fused."""
+    is_random: bool
+    """Whether training draws random numbers (dropout)."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModuleReport:
     """Properties of a module of one shape on data of one shape."""
 
     module: nn.Module
     """Instance into which trials' parameters are inserted."""
-    trained: Mapping[str, tuple[int, ...]]
-    """Name -> shape of the trained parameters."""
-    carried: Mapping[str, tuple[int, ...]]
-    """Name -> shape of buffers, and of parameters that are frozen or have no influence."""
+    training: TrainingReport
     modules: tuple[str, ...]
     """Names of the measured modules."""
     measured: tuple[str, ...]
@@ -56,10 +68,6 @@ class ModuleReport:
     """Multiply-adds per sample."""
     kept: float
     """Numbers in the outputs of all modules per sample, stored for the backward pass."""
-    unfused_reason: str | None
-    """Reason why its trials train one by one. None: they train fused."""
-    is_random: bool
-    """Whether training draws random numbers (dropout)."""
 
 
 def build_module(make: Callable[..., Any], arguments: Mapping[str, Any], seed: int, name: str) -> nn.Module:
@@ -103,7 +111,7 @@ def inspect_module(
     x = samples(data, 2)
     names = layer_names(module, patterns)
     module.eval()
-    costs = _Costs(module)
+    costs = _Costs()
     flops = FlopCounterMode(display=False)
     with torch.random.fork_rng(devices=[]), capture_outputs(module, names) as watch, costs, torch.no_grad(), flops:
         output = _run(module, x, name)
@@ -121,8 +129,7 @@ def inspect_module(
     training = _run_training_step(module, x, name)
     return ModuleReport(
         module=module,
-        trained=training.trained,
-        carried=training.carried,
+        training=training,
         modules=names,
         measured=tuple(layers),
         shapes=tuple(tuple(pooled(feature, maps).shape[1:]) for feature in layers.values()),
@@ -132,8 +139,6 @@ def inspect_module(
         products=max(1, costs.products),
         multiply_adds=max(1.0, flops.get_total_flops() / 4),  # two operations per multiply-add, two samples
         kept=max(1.0, costs.kept / 2),
-        unfused_reason=training.unfused_reason,
-        is_random=training.is_random,
     )
 
 
@@ -191,22 +196,18 @@ def _check_causal(module: nn.Module, x: Tensor, output: Tensor, name: str) -> No
 
 
 class _Costs:
-    """Counts the operations of modules in one run, by hooks."""
+    """Counts the operations of modules without children in one run, by a hook."""
 
-    def __init__(self, module: nn.Module):
-        self._module = module
-        self.positions, self.products, self.kept = 1, 0, 0.0
+    positions, products, kept = 1, 0, 0.0
 
     def __enter__(self) -> None:
-        leaves = [module for module in self._module.modules() if not any(True for _ in module.children())]
-        self._handles = [leaf.register_forward_hook(self._count) for leaf in leaves]
+        self._handle = register_module_forward_hook(self._count)
 
     def __exit__(self, *_: object) -> None:
-        for handle in self._handles:
-            handle.remove()
+        self._handle.remove()
 
     def _count(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        if not isinstance(output, Tensor):
+        if not isinstance(output, Tensor) or any(True for _ in module.children()):
             return
         self.kept += output.numel()
         if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
@@ -215,15 +216,7 @@ class _Costs:
             self.products += 1
 
 
-@dataclass(frozen=True)
-class _Training:
-    trained: dict[str, tuple[int, ...]]
-    carried: dict[str, tuple[int, ...]]
-    unfused_reason: str | None
-    is_random: bool
-
-
-def _run_training_step(module: nn.Module, x: Tensor, name: str) -> _Training:
+def _run_training_step(module: nn.Module, x: Tensor, name: str) -> TrainingReport:
     """Run a forward and backward pass in training mode, and report what it trains, carries and draws."""
     module.train()
     buffers = {key: value.clone() for key, value in module.named_buffers()}
@@ -245,7 +238,7 @@ def _run_training_step(module: nn.Module, x: Tensor, name: str) -> _Training:
     carried = {key: tuple(p.shape) for key, p in module.named_parameters() if key not in trained}
     carried |= {key: tuple(b.shape) for key, b in module.named_buffers()}
     reason = _unfused_reason(module, x, is_random, changed)
-    return _Training(trained, carried, reason, is_random)
+    return TrainingReport(trained, carried, reason, is_random)
 
 
 def _unfused_reason(module: nn.Module, x: Tensor, is_random: bool, changed: Sequence[str]) -> str | None:

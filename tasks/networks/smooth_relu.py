@@ -11,31 +11,30 @@ from torch import Tensor
 from depthrate.tasks.networks.network import Relu
 
 
-class _Parabola(torch.autograd.Function):
+class _Smooth(torch.autograd.Function):
+    """A function of z and a fixed width that saves its slope."""
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None]:
+        (slope_TND,) = ctx.saved_tensors
+        return gradients[0] * slope_TND, None
+
+
+class _Parabola(_Smooth):
     @staticmethod
     def forward(ctx: Any, z_TND: Tensor, width_T11: Tensor) -> Tensor:
         slope_TND = (z_TND * (0.5 / width_T11)).add_(0.5).clamp_(0, 1)
         ctx.save_for_backward(slope_TND)
         return (1 - slope_TND).mul_(width_T11).add_(z_TND).mul_(slope_TND)
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None]:
-        (slope_TND,) = ctx.saved_tensors
-        return gradients[0] * slope_TND, None
 
-
-class _Root(torch.autograd.Function):
+class _Root(_Smooth):
     @staticmethod
     def forward(ctx: Any, z_TND: Tensor, width_T11: Tensor) -> Tensor:
         root_TND = (z_TND * z_TND).add_(width_T11 * width_T11).sqrt_()
         value_TND = (z_TND + root_TND).mul_(0.5)
         ctx.save_for_backward(value_TND / root_TND)
         return value_TND
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None]:
-        (slope_TND,) = ctx.saved_tensors
-        return gradients[0] * slope_TND, None
 
 
 def parabola(width_T11: Tensor) -> Relu:

@@ -12,6 +12,7 @@ from depthrate.tasks.data.dataset import Dataset, DataShape
 from depthrate.tasks.data.published import check_dataset
 from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.networks.flat_parameters import initial_parameters, initial_state, split_parameters
+from depthrate.tasks.networks.operations import last, linear
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training.pack_state import random_stream
@@ -182,8 +183,7 @@ def test_it_is_the_plain_network_in_training_and_in_evaluation(params, shape, ma
     state = initial_state(made.state_specs(), trials, dtype, torch.device("cpu"))
     x = torch.randn(trials, 6, int(np.prod(shape)), generator=torch.Generator().manual_seed(1), dtype=dtype)
     if fused:  # as on a GPU: all trials as groups of channels
-        alone, grouped = ("_backbone", "_grouped_backbone") if "resnet20" in params["arch"] else ("_layers", "_stream")
-        object.__setattr__(made, alone, getattr(made, grouped))
+        object.__setattr__(made, "_layers", made._stream)
     for _ in range(2):  # the second time the running statistics have moved
         logits, state = made.training_logits(parameters, x, state)
     evaluated, features = made.logits(parameters, x, state), list(made.features(parameters, x, state))
@@ -353,10 +353,10 @@ def test_the_features_decay_is_the_gradient_of_their_norm():
         return losses(training.plan.loss, logits, labels.unsqueeze(0)).sum()
 
     def backbone():
-        return made._grouped_backbone(leaves, inputs, running, {}, training=True)
+        return next(made._layers(leaves, inputs, running, {}, training=True))
 
     found = gradient(loss_of(made.training_logits(leaves, inputs, running)[0]))
-    plain = gradient(loss_of(made._output(leaves, backbone())))
+    plain = gradient(loss_of(linear(leaves, "L", last(made._head(leaves, backbone())))))
     wanted = plain + gradient(0.3 / 2 * backbone().square().sum())
     assert not torch.allclose(found, plain)
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
