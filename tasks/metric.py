@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, get_args
 
 Axis = Literal["log", "linear"]
@@ -99,6 +100,10 @@ class Metric:
             object.__setattr__(self, "label", self.name)
         if not self.entry:
             object.__setattr__(self, "entry", self.label)
+
+
+fitted = partial(Metric, panel="fitted")
+"""A metric that is drawn only if a fit requests it."""
 
 
 def scalars(measurements: Iterable[Metric], per: Per | None = None) -> list[str]:

@@ -6,7 +6,7 @@ P2 is Neural Collapse versus Low-Rank Bias, P3 is Progressive Feedforward Collap
 import dataclasses
 
 from depthrate.tasks.measures.path_columns import MONOTONE, MONOTONE_PANEL
-from depthrate.tasks.metric import Metric, by_name
+from depthrate.tasks.metric import Metric, by_name, fitted
 from depthrate.tasks.panel import Panel, TradeOffPanel
 from depthrate.tasks.supervised.metrics import CLASSES
 
@@ -25,25 +25,19 @@ UFM_METRICS = (
         axis="linear",
     ),
     *MONOTONE,
-    Metric(
-        "objective",
-        "Objective",
-        "loss and both regularisers together: what is minimised (P3, (13))",
-        per="step",
-    ),
+    Metric("objective", "Objective", "loss and both regularisers together: what is minimised (P3, (13))", per="step"),
     dataclasses.replace(
         _COLLAPSE["objective_gap"],
         label="Objective above the optimum",
         doc="objective minus the exact optimum: the closed form of the unconstrained model, the exact solver's of the other",
         panel="always",
     ),
-    Metric(
+    fitted(
         "optimum",
         "Exact optimum",
         "lowest objective: c - c^2/2 with c = sqrt(lambda_W lambda) for the unconstrained model with the squared loss. For the "
         "model with L blocks the exact solver's with lambda / L (P3, Theorem 3, corrected)",
         per="step",
-        panel="fitted",
     ),
     *_SHARED_PER_STEP,
 )
@@ -59,67 +53,50 @@ DUFM_METRICS = (
         "DNC1",
         "tr(Sigma_W pinv(Sigma_B)) / K, of the directions of Sigma_B above rank_tol^2 of its largest (P2, section 6)",
     ),
-    Metric("dnc1_pre", "DNC1 before the ReLU", "dnc1 of the values before the layer's ReLU (P2)", panel="fitted"),
-    Metric(
+    fitted("dnc1_pre", "DNC1 before the ReLU", "dnc1 of the values before the layer's ReLU (P2)"),
+    fitted(
         "dnc2",
         "DNC2",
         "condition number of the class means: largest over smallest singular value. null where that is zero (P2, section 6)",
-        panel="fitted",
     ),
-    Metric("dnc2_pre", "DNC2 before the ReLU", "dnc2 of the values before the layer's ReLU (P2)", panel="fitted"),
-    Metric(
+    fitted("dnc2_pre", "DNC2 before the ReLU", "dnc2 of the values before the layer's ReLU (P2)"),
+    fitted(
         "dnc3",
         "DNC3",
         "mean sine of the angle between a row of W_l and the nearest class mean, rows weighted by their norm (P2)",
-        panel="fitted",
     ),
-    Metric(
-        "rank_pre",
-        "Rank before the ReLU",
-        "rank of the class means before the layer's ReLU (P2)",
-        axis="linear",
-        panel="fitted",
-    ),
-    Metric(
+    fitted("rank_pre", "Rank before the ReLU", "rank of the class means before the layer's ReLU (P2)", axis="linear"),
+    fitted(
         "ranks",
         "Rank by tolerance",
         "singular values of the class means above 1e-1, 1e-2, ... 1e-6 times the largest: how far the rank depends on rank_tol",
         axis="linear",
         kind="vector",
-        panel="fitted",
         entry="Rank",
     ),
-    Metric(
+    fitted(
         "class_order",
         "Classes in the graph's order",
         "the order of the classes in which their Gram matrix is the strongly regular graph's. null where none is",
         axis="linear",
         kind="vector",
-        panel="fitted",
         entry="Class",
     ),
-    Metric(
+    fitted(
         "singular_values_pre",
         "Singular values of the class means before the ReLU",
         "singular values of the class means before the layer's ReLU (P2)",
         kind="vector",
-        panel="fitted",
         entry="Singular value",
     ),
-    Metric(
+    fitted(
         "class_gram_pre",
         "Gram matrix of the class means before the ReLU",
         "Gram matrix of the class means before the layer's ReLU, row by row (P2)",
         kind="matrix",
-        panel="fitted",
         entry="Class",
     ),
-    Metric(
-        "objective",
-        "Objective",
-        "loss and regularisation together: what training minimises (P2, (1))",
-        per="step",
-    ),
+    Metric("objective", "Objective", "loss and regularisation together: what training minimises (P2, (1))", per="step"),
     Metric(
         "loss_over_dnc",
         "Objective / L_DNC",
@@ -127,20 +104,18 @@ DUFM_METRICS = (
         axis="linear",
         per="step",
     ),
-    Metric(
+    fitted(
         "loss_over_srg",
         "Objective / L_SRG",
         "objective over the lowest that the strongly regular graph's solution reaches. null where it has none (P2, Theorem 5)",
         axis="linear",
         per="step",
-        panel="fitted",
     ),
-    Metric(
+    fitted(
         "best_known",
         "Lowest closed form",
         "the lowest objective that a closed form gives: of L_DNC, L_SRG and 1/2, the zero solution's",
         per="step",
-        panel="fitted",
     ),
     *_SHARED_PER_STEP,
 )

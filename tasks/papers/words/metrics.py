@@ -1,19 +1,18 @@
 """Metrics of the task `words`. P4 is Feature Collapse (Laurent, von Brecht and Bresson 2023). Importable without torch."""
 
-from depthrate.tasks.metric import Metric
+from depthrate.tasks.metric import Metric, fitted
 from depthrate.tasks.panel import Panel, ProfilePanel, ScatterPanel, SharePanel, VerdictPanel
 
 _PER_LAYER = (
     Metric("norm_mean", "Mean word norm", "mean norm of the words", axis="linear"),
-    Metric("norm_rms", "Word norm", "root mean square norm of the words", axis="linear", panel="fitted"),
-    Metric(
+    fitted("norm_rms", "Word norm", "root mean square norm of the words", axis="linear"),
+    fitted(
         "predicted_norm_rms",
         "Word norm, predicted",
         "the same by theory: Theorem 1, 2 or 3 of P4, or its mean field",
         axis="linear",
-        panel="fitted",
     ),
-    Metric("norm_spread", "Spread of word norms", "standard deviation over mean of all word norms", panel="fitted"),
+    fitted("norm_spread", "Spread of word norms", "standard deviation over mean of all word norms"),
     Metric(
         "direction_collapse",
         "Directions within concepts",
@@ -24,89 +23,57 @@ _PER_LAYER = (
         "Magnitudes within concepts",
         "standard deviation over mean of the norms within a concept, root mean square over concepts. 0: one norm per concept",
     ),
-    Metric(
+    fitted(
         "rank_spread",
         "Magnitudes within ranks",
         "the same over the words of one frequency rank, one of each concept. 0: the norm depends on the rank only",
-        panel="fitted",
     ),
     Metric(
         "equiangularity",
         "Angles between concepts",
         "largest difference of a cosine between two concepts' directions from -1/(n_c - 1). 0: equiangular",
     ),
-    Metric(
-        "linear_norm_rms",
-        "Block norm",
-        "root mean square norm of the linear layer's blocks",
-        axis="linear",
-        panel="fitted",
+    fitted("linear_norm_rms", "Block norm", "root mean square norm of the linear layer's blocks", axis="linear"),
+    fitted(
+        "predicted_linear_norm", "Block norm, predicted", "the same by theory, as predicted_norm_rms", axis="linear"
     ),
-    Metric(
-        "predicted_linear_norm",
-        "Block norm, predicted",
-        "the same by theory, as predicted_norm_rms",
-        axis="linear",
-        panel="fitted",
-    ),
-    Metric(
+    fitted(
         "linear_norm_spread",
         "Spread of block norms",
         "standard deviation over mean of the norms of the linear layer's blocks",
-        panel="fitted",
     ),
-    Metric(
+    fitted(
         "linear_direction_collapse",
         "Directions of blocks",
         "direction_collapse of the linear layer's blocks, by the concept of their place",
-        panel="fitted",
     ),
-    Metric(
-        "linear_magnitude_collapse",
-        "Magnitudes of blocks",
-        "magnitude_collapse of the linear layer's blocks",
-        panel="fitted",
-    ),
-    Metric(
-        "linear_equiangularity", "Angles between blocks", "equiangularity of the linear layer's blocks", panel="fitted"
-    ),
-    Metric(
+    fitted("linear_magnitude_collapse", "Magnitudes of blocks", "magnitude_collapse of the linear layer's blocks"),
+    fitted("linear_equiangularity", "Angles between blocks", "equiangularity of the linear layer's blocks"),
+    fitted(
         "alignment",
         "Words against blocks",
         "largest distance between the mean direction of a concept's words and of its blocks. 0: the same",
-        panel="fitted",
     ),
-    Metric(
+    fitted(
         "collapse_1",
         "Distance from type I",
         "largest distance in its conditions: words c f, blocks c' f, f equiangular (P4, type I)",
-        panel="fitted",
     ),
-    Metric(
-        "collapse_2",
-        "Distance from type II",
-        "the same of words behind LayerNorm (P4, type II)",
-        panel="fitted",
+    fitted("collapse_2", "Distance from type II", "the same of words behind LayerNorm (P4, type II)"),
+    fitted(
+        "collapse_3", "Distance from type III", "the same with norms that depend on the frequency rank (P4, type III)"
     ),
-    Metric(
-        "collapse_3",
-        "Distance from type III",
-        "the same with norms that depend on the frequency rank (P4, type III)",
-        panel="fitted",
-    ),
-    Metric(
+    fitted(
         "collapse_type",
         "Type of collapse",
         "1, 2 or 3: the strictest type whose distance is at most 0.2. 0: none",
         axis="linear",
-        panel="fitted",
     ),
-    Metric(
+    fitted(
         "prediction",
         "Source of the prediction",
         "theorem of P4 that the predicted columns come from. 0: its mean field, where no theorem holds",
         axis="linear",
-        panel="fitted",
     ),
     Metric(
         "word_singular_values",
@@ -124,20 +91,18 @@ _PER_LAYER = (
         panel="spectrum",
         entry="Principal component",
     ),
-    Metric(
+    fitted(
         "rank_norms",
         "Word norm by frequency rank",
         "mean over concepts of the norm of the word of each frequency rank",
         kind="vector",
-        panel="fitted",
         entry="Frequency rank within a concept",
     ),
-    Metric(
+    fitted(
         "predicted_rank_norms",
         "Word norm by frequency rank, predicted",
         "the same by theory, as predicted_norm_rms",
         kind="vector",
-        panel="fitted",
         entry="Frequency rank within a concept",
     ),
 )
@@ -145,53 +110,41 @@ _PER_STEP = (
     Metric("loss", "Loss", "cross-entropy, without regularisation", per="step"),
     Metric("objective", "Objective", "loss and weight decay together", per="step"),
     Metric("accuracy", "Accuracy", "share of sentences classified right", axis="linear", per="step"),
-    Metric("test_loss", "Test loss", "cross-entropy of fresh sentences", per="step", panel="fitted"),
-    Metric(
-        "test_accuracy",
-        "Test accuracy",
-        "share of fresh sentences classified right",
-        axis="linear",
-        per="step",
-        panel="fitted",
-    ),
-    Metric(
+    fitted("test_loss", "Test loss", "cross-entropy of fresh sentences", per="step"),
+    fitted("test_accuracy", "Test accuracy", "share of fresh sentences classified right", axis="linear", per="step"),
+    fitted(
         "best_test_accuracy",
         "Best test accuracy",
         "largest test accuracy so far, over the steps of the curves",
         axis="linear",
         per="step",
-        panel="fitted",
     ),
-    Metric(
+    fitted(
         "epoch_loss",
         "Loss, mean over the epoch so far",
         "mean cross-entropy of the sentences that the epoch has passed, each with the parameters of its step",
         per="step",
-        panel="fitted",
     ),
-    Metric(
+    fitted(
         "epoch_accuracy",
         "Accuracy, mean over the epoch so far",
         "the same of the share classified right",
         axis="linear",
         per="step",
-        panel="fitted",
     ),
-    Metric(
+    fitted(
         "predicted_loss",
         "Loss, predicted",
         "cross-entropy of the collapsed minimiser, as predicted_norm_rms",
         per="step",
-        panel="fitted",
     ),
-    Metric(
+    fitted(
         "predicted_objective",
         "Objective, predicted",
         "objective of the collapsed minimiser, as predicted_norm_rms",
         per="step",
-        panel="fitted",
     ),
-    Metric("lr", doc="learning rate of the step", per="step", panel="fitted"),
+    fitted("lr", doc="learning rate of the step", per="step"),
 )
 MEASUREMENTS = (*_PER_LAYER, *_PER_STEP)
 
