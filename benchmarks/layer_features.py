@@ -27,7 +27,8 @@ def grown_mb(depth: int, num_samples: int, width: int) -> float:
     from depthrate.tasks.training.layers import stored_features
 
     rng = np.random.default_rng(0)
-    data = Dataset.from_arrays(rng.normal(size=(num_samples, width)).astype(np.float32), np.arange(num_samples) % 10)
+    labels_N = np.sort(np.arange(num_samples) % 10)
+    data = Dataset(rng.normal(size=(num_samples, width)).astype(np.float32), labels_N, np.bincount(labels_N))
     params = COLLAPSE.schema.fill({"arch": "rn1", "depth": depth, "width": width, "steps": 1, "geodesic": True})
     trial = COLLAPSE.read(params)
     pack = COLLAPSE.training_on([trial], data)

@@ -10,7 +10,7 @@ from depthrate.tasks.measures.measure import measure
 from depthrate.tasks.networks.operations import layer_norm
 from depthrate.tasks.networks.residual import ResidualNetwork
 from depthrate.tasks.networks.transformer import Transformer
-from depthrate.tasks.supervised.theory import best_row_norm, gufm_limit
+from depthrate.tasks.supervised.theory import best_row_norm, gufm_optimum
 from docs.zero_block_networks import (
     as_batch,
     last_position,
@@ -36,10 +36,10 @@ def judged(network, parameters, x_NI, labels_N):
     groups = {spec.name: spec.decay for spec in network.parameter_specs()}
     decayed = {name: value.square().sum().item() for name, value in weights.items() if groups[name]}
     loss = F.cross_entropy(network.logits(weights, x_1NI)[0], labels).item()
-    bound = gufm_limit("ce", num_classes=num_classes, width=WIDTH, weight_decay_last=DECAY, last_bias=True)
+    optimum = gufm_optimum("ce", num_classes=num_classes, width=WIDTH, weight_decay_last=DECAY, last_bias=True)
     *_, last_1ND = network.features(weights, x_1NI)
     hidden = sum(square for name, square in decayed.items() if groups[name] == "hidden")
-    return loss + DECAY / 2 * sum(decayed.values()) - bound, measure(last_1ND[0], labels)["nc1"], hidden
+    return loss + DECAY / 2 * sum(decayed.values()) - optimum.objective, measure(last_1ND[0], labels)["nc1"], hidden
 
 
 def residual(num_classes, depth, linear_layers):

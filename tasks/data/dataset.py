@@ -13,8 +13,6 @@ from functools import cached_property
 
 import numpy as np
 
-from depthrate.tasks.data.sources import DatasetError
-
 DISTANCE_BLOCK_ROWS = 10_000
 """Maximum number of samples for the pairwise distance check, which then takes about 10 s."""
 COMPARED_AT_ONCE = 1000
@@ -96,40 +94,6 @@ class Dataset:
     stream: SampleStream | None = None
     """Training samples read on demand. The arrays then hold only the measured samples."""
 
-    @classmethod
-    def from_arrays(
-        cls,
-        x: np.ndarray,
-        labels: np.ndarray,
-        *,
-        vocabulary_size: int | None = None,
-        test: Dataset | None = None,
-    ) -> Dataset:
-        """Build a data set from labelled samples. The order within a class is preserved.
-
-        Args:
-            x: Samples, shape [N, *sample shape].
-            labels: Class numbers 0 to K - 1, shape [N].
-            vocabulary_size: Number of distinct tokens, if samples are texts.
-            test: Samples that are not trained on.
-
-        Returns:
-            The samples, sorted by class.
-
-        Raises:
-            DatasetError: The arrays do not fit together, a class is empty, or a number is not finite.
-        """
-        x, labels_N = np.asarray(x), np.asarray(labels)
-        _check_arrays(x, labels_N, vocabulary_size)
-        order = np.argsort(labels_N, kind="stable")
-        flat_NI = np.ascontiguousarray(x.reshape(len(x), -1)[order])
-        if vocabulary_size is not None:
-            flat_NI = flat_NI.astype(np.int64)
-        elif flat_NI.dtype.kind != "f":
-            flat_NI = flat_NI.astype(np.float64)
-        counts_K = np.bincount(labels_N)
-        return cls(flat_NI, labels_N[order].astype(np.int64), counts_K, x.shape[1:], vocabulary_size, test)
-
     @property
     def has_targets(self) -> bool:
         """Return whether samples have numeric targets instead of a class."""
@@ -192,22 +156,3 @@ def numbered_samples(num_classes: int, num_samples: int) -> Dataset:
     per_class = num_samples // num_classes
     labels_N = np.repeat(np.arange(num_classes), per_class)
     return Dataset(np.arange(num_samples)[:, None], labels_N, np.full(num_classes, per_class))
-
-
-def _check_arrays(x: np.ndarray, labels_N: np.ndarray, vocabulary_size: int | None) -> None:
-    if x.ndim < 2 or labels_N.ndim != 1 or len(x) != len(labels_N) or not len(x):
-        raise DatasetError(
-            f"samples have shape {x.shape} and labels {labels_N.shape}, expected [N, numbers of a sample ...] and [N]"
-        )
-    if labels_N.dtype.kind not in "iu" or labels_N.min() < 0:
-        raise DatasetError(f"labels are {labels_N.dtype} from {labels_N.min()} on, expected int 0 to K - 1")
-    empty = np.flatnonzero(np.bincount(labels_N) == 0)
-    if empty.size:
-        raise DatasetError(
-            f"class {empty[0]} has no samples, but class {labels_N.max()} has. Number classes without gaps."
-        )
-    if vocabulary_size is not None:
-        if x.dtype.kind not in "iu" or x.min() < 0 or x.max() >= vocabulary_size:
-            raise DatasetError(f"tokens are {x.dtype}, {x.min()} to {x.max()}, expected int 0 to {vocabulary_size - 1}")
-    elif x.dtype.kind not in "iuf" or not np.isfinite(x).all():
-        raise DatasetError(f"samples are {x.dtype}, not all finite, expected finite numbers")

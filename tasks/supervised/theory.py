@@ -34,6 +34,9 @@ def gufm_optimum(
     Features are on the sphere of radius sqrt(width) inside the mean-zero subspace. Only the last layer is regularised in the
     limit. None if the class points do not fit into that subspace, or below width 4.
 
+    Its objective is the limit at infinite depth for blocks of one matrix (Theorem 4.3). For blocks of two matrices, it is a
+    limit only if their lambda falls faster than 1 / log L (Theorem 4.6), and otherwise a lower bound.
+
     Source: Neural Collapse is Globally Optimal in Deep Regularized ResNets and Transformers, Lemma 4.2, with
     the factor of the MSE case corrected to (d + lambda K).
     """
@@ -53,18 +56,6 @@ def gufm_optimum(
     else:
         objective = weight_decay_last * num_classes / (2 * (width + weight_decay_last * num_classes))
     return UnconstrainedOptimum(objective, row_norm, is_simplex)
-
-
-def gufm_limit(loss: str, *, num_classes: int, width: int, weight_decay_last: float, last_bias: bool) -> float | None:
-    """Return the objective's limit at infinite depth, which is the objective of `gufm_optimum`.
-
-    It is a limit for blocks of one matrix (Theorem 4.3). For blocks of two matrices, it is a limit only if their lambda falls
-    faster than 1 / log L (Theorem 4.6), and otherwise a lower bound.
-    """
-    optimum = gufm_optimum(
-        loss, num_classes=num_classes, width=width, weight_decay_last=weight_decay_last, last_bias=last_bias
-    )
-    return None if optimum is None else optimum.objective
 
 
 def best_row_norm(num_classes: int, width: int, weight_decay_last: float) -> float:
@@ -125,7 +116,7 @@ def construction_excess(trials: Sequence[Mapping[str, Any]]) -> list[float] | No
 
 
 def reaches_limit(trials: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether the objective reaches `gufm_limit` at infinite depth, along these trials' depths and decays.
+    """Return whether the objective reaches that of `gufm_optimum` at infinite depth, along these trials' depths and decays.
 
     Blocks of two matrices reach it only if lambda(L) = o(1 / log L) (P1, Theorem 4.6). The test here is whether lambda log L is
     smaller at the largest depth than at the smallest depth above 1.

@@ -3,6 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
+from depthrate.tasks.data.dataset import Dataset
+
 
 @dataclass(frozen=True)
 class Folder:
@@ -28,3 +32,10 @@ def data_of_function(make, target="own"):
     from depthrate.tasks.supervised.user_callable import UserCallable
 
     return CustomData(UserCallable(make=make, name="d:make"), TARGETS[target])
+
+
+def dataset_of(x, labels_N, **fields):
+    """Return labelled samples [N, *shape], sorted by class, as a data set."""
+    order = np.argsort(labels_N, kind="stable")
+    flat_NI = np.ascontiguousarray(x.reshape(len(x), -1)[order])
+    return Dataset(flat_NI, labels_N[order], np.bincount(labels_N), x.shape[1:], **fields)

@@ -1,4 +1,4 @@
-"""Explicit matrices of the two solutions, the objective with its gradient, and the kind of a trained solution. Float64.
+"""Explicit matrices of the two solutions, and the kind of a trained solution. Float64.
 
 Rows are samples: h_ND holds features, a weight maps them as h W^T. Shapes: N samples sorted by class, K classes, D = width.
 Source: P2 Neural Collapse versus Low-Rank Bias, Definition 10 and Lemma 18.
@@ -24,8 +24,6 @@ from depthrate.tasks.papers.unconstrained.theory import (
 )
 
 Array = npt.NDArray[np.float64]
-KINK = 1e-12
-"""Share of the largest value before a ReLU below which values count as zero to rounding."""
 DRIFT = 0.01
 """Largest mean gradient over the next steps, over the norm of lambda times the matrices, for a converged trial."""
 ZERO_SHARE = 1e-3
@@ -107,57 +105,12 @@ def repeated(solution: Solution, samples_per_class: int) -> Solution:
     return Solution(np.repeat(solution.h_ND, samples_per_class, axis=0), solution.weights)
 
 
-def objective(problem: DufmProblem, solution: Solution, *, relu: bool = True) -> tuple[float, Solution]:
-    """Return the objective of all samples and its gradient, laid out as a solution.
-
-    Where a value before a ReLU is zero to rounding, the ReLU's derivative may be any number from 0 to 1 (Clarke). Each
-    layer uses the derivative that minimises the gradient. The graph's solution has zeros of this kind. In this sense it is
-    stationary for K = 10 and 15, and for K = 21 at L = 3. For K = 6, for 21 at L > 3 and for 28 and more the derivative
-    would have to lie outside [0, 1]. A gradient proportional to lambda remains, so better solutions exist nearby.
-    """
-    num_samples = len(solution.h_ND)
-    before, h, output_NK = _forward(solution, relu)
-    targets_NK = np.repeat(np.eye(problem.num_classes), num_samples // problem.num_classes, axis=0)
-    delta = output_NK - targets_NK
-    value = float((delta**2).sum()) / (2 * num_samples)
-    decays = (problem.weight_decay_features, *problem.weight_decays)
-    value += sum(float(decay * (m**2).sum()) / 2 for decay, m in zip(decays, _matrices(solution), strict=True))
-    delta, gradients = delta / num_samples, []
-    for layer in reversed(range(problem.depth)):
-        weight, decay = solution.weights[layer], problem.weight_decays[layer]
-        if relu and layer < problem.depth - 1:
-            delta = _through_relu(before[layer], delta, h[layer], decay * weight)
-        gradients.append(delta.T @ h[layer] + decay * weight)
-        delta = delta @ weight
-    return value, Solution(delta + problem.weight_decay_features * solution.h_ND, gradients[::-1])
-
-
-def _forward(solution: Solution, relu: bool) -> tuple[list[Array], list[Array], Array]:
-    """Return the values before each ReLU, the input of each weight, and the output."""
-    before, h = [], [solution.h_ND]
+def forward(solution: Solution, relu: bool) -> tuple[list[Array], Array]:
+    """Return the input of each weight, and the output."""
+    h = [solution.h_ND]
     for weight in solution.weights[:-1]:
-        before.append(h[-1] @ weight.T)
-        h.append(np.maximum(before[-1], 0) if relu else before[-1])
-    return before, h, h[-1] @ solution.weights[-1].T
-
-
-def _through_relu(before: Array, delta: Array, h: Array, decayed: Array) -> Array:
-    """Return the gradient before a ReLU, choosing its derivative at zeros to minimise the gradient of the weight before it."""
-    bound = KINK * np.abs(before).max(initial=0)
-    sure, free = np.where(before > bound, delta, 0), np.where(np.abs(before) <= bound, delta, 0)
-    fixed, change = sure.T @ h + decayed, free.T @ h
-    size = float((change**2).sum())
-    derivative = float(np.clip(-(fixed * change).sum() / size, 0, 1)) if size > 0 else 0.0
-    return sure + derivative * free
-
-
-def norm(solution: Solution) -> float:
-    """Return the joint norm of all matrices of a solution."""
-    return float(np.sqrt(sum((matrix**2).sum() for matrix in _matrices(solution))))
-
-
-def _matrices(solution: Solution) -> Sequence[Array]:
-    return [solution.h_ND, *solution.weights]
+        h.append(np.maximum(h[-1] @ weight.T, 0) if relu else h[-1] @ weight.T)
+    return h, h[-1] @ solution.weights[-1].T
 
 
 class SolutionKind(StrEnum):
@@ -188,7 +141,7 @@ def classify(problem: DufmProblem, solution: Solution, *, drift: float, relu: bo
 
     All rules use the values after the ReLU and do not depend on the scale of the matrices or the order of classes and neurons.
     """
-    _, layers, output_NK = _forward(solution, relu)
+    layers, output_NK = forward(solution, relu)
     targets_NK = np.repeat(np.eye(problem.num_classes), problem.samples_per_class, axis=0)
     if np.linalg.norm(output_NK) <= ZERO_SHARE * np.linalg.norm(targets_NK):
         return SolutionKind.ZERO

@@ -144,23 +144,6 @@ def cut_graph_branch(problem: DufmProblem, r: int) -> Branch:
     return Branch(problem, spectrum, gain / math.prod(problem.weight_decays[1:-1]), p)
 
 
-def limit_ratio(r: int, depth: int) -> float:
-    """Return L_SRG / L_DNC for K = r(r-1)/2 as all weight decays go to zero together, independent of n and their proportions.
-
-    In this limit both objectives are B q^{-L} + C q, whose minimum is proportional to B^{1/(L+1)} C^{L/(L+1)}.
-
-    Raises:
-        ValueError: The depth is below 3, or r below 4.
-    """
-    problem = DufmProblem(r * (r - 1) // 2, 1, (1.0,) * depth, 1.0)
-
-    def size(branch: Branch) -> float:
-        residual = sum(number / eigenvalue for number, eigenvalue in branch.spectrum) / branch.gain
-        return (residual * branch.slope**depth) ** (1 / (depth + 1))
-
-    return size(srg_branch(problem, r)) / size(dnc_branch(problem))
-
-
 @lru_cache(maxsize=4096)
 def dnc_loss(problem: DufmProblem) -> float:
     """Return L_DNC, the lowest objective of deep neural collapse, or 1/2 if the zero solution is better."""

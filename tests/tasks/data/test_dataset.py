@@ -5,11 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from depthrate.tasks.data.dataset import Dataset
 from depthrate.tasks.data.published import load_dataset
-from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training.training_pack import run_training
+from tests.support.own_data import dataset_of
 from tests.support.training_context import Context, assert_same, ids_of, training_on
 
 
@@ -26,7 +25,7 @@ def params_of(**changes):
 
 def test_samples_are_sorted_by_class_and_keep_their_order_within():
     x, labels_N = arrays()
-    found = Dataset.from_arrays(x, labels_N)
+    found = dataset_of(x, labels_N)
     assert found.labels_N.tolist() == sorted(labels_N) and found.class_counts_K.tolist() == [10, 10, 10]
     for label in range(3):
         np.testing.assert_array_equal(found.x_NI[found.labels_N == label], x[labels_N == label].reshape(10, -1))
@@ -38,59 +37,30 @@ def test_the_closest_samples_are_at_their_distance_and_equal_ones_at_none(seed):
     x_NI = np.random.default_rng(seed).normal(size=(12, 784))
     unit_NI = x_NI / np.linalg.norm(x_NI, axis=1, keepdims=True)
     pairs = [np.linalg.norm(unit_NI[i] - unit_NI[j]) for i in range(12) for j in range(i)]
-    assert Dataset.from_arrays(x_NI, np.arange(12) % 2).closest_samples == pytest.approx(min(pairs), rel=1e-12)
-    doubled = Dataset.from_arrays(np.concatenate([x_NI, 3 * x_NI]), np.arange(24) % 2)
+    assert dataset_of(x_NI, np.arange(12) % 2).closest_samples == pytest.approx(min(pairs), rel=1e-12)
+    doubled = dataset_of(np.concatenate([x_NI, 3 * x_NI]), np.arange(24) % 2)
     assert doubled.closest_samples == 0.0
-
-
-def test_whole_numbers_become_floats_and_tokens_stay_whole():
-    pixels = Dataset.from_arrays(np.arange(8, dtype=np.uint8).reshape(4, 2), np.array([0, 1, 0, 1]))
-    tokens = Dataset.from_arrays(np.arange(8).reshape(4, 2), np.array([0, 1, 0, 1]), vocabulary_size=8)
-    assert pixels.x_NI.dtype == np.float64 and tokens.x_NI.dtype == np.int64 and tokens.shape.vocabulary_size == 8
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda x, y: (x, y[:-1]), r"samples have shape \(30, 2, 4, 4\) and labels \(29,\), expected"),
-        (lambda x, y: (x[:, 0, 0, 0], y), "expected .N, numbers of a sample"),
-        (lambda x, y: (x[:0], y[:0]), "expected .N, numbers of a sample"),
-        (lambda x, y: (x, y / 2), "labels are float64"),
-        (lambda x, y: (x, y - 1), "labels are int64 from -1 on, expected int 0 to K - 1"),
-        (lambda x, y: (x, np.where(y == 1, 2, y)), "class 1 has no samples, but class 2 has"),
-        (lambda x, y: (np.where(x > 1, np.nan, x), y), "not all finite"),
-        (lambda x, y: (x.astype(str), y), "samples are <U"),
-    ],
-)
-def test_arrays_that_make_no_sense_are_refused(change, message):
-    with pytest.raises(DatasetError, match=message):
-        Dataset.from_arrays(*change(*arrays()))
-
-
-def test_tokens_outside_the_vocabulary_are_refused():
-    with pytest.raises(DatasetError, match="tokens are int64, 0 to 7, expected int 0 to 6"):
-        Dataset.from_arrays(np.arange(8).reshape(4, 2), np.array([0, 1, 0, 1]), vocabulary_size=7)
 
 
 def test_the_content_hash_sees_samples_labels_shape_and_test_set():
     x, labels_N = arrays()
-    first = Dataset.from_arrays(x, labels_N)
+    first = dataset_of(x, labels_N)
     others = [
-        Dataset.from_arrays(x + 1e-12, labels_N),
-        Dataset.from_arrays(x.reshape(30, 32), labels_N),
-        Dataset.from_arrays(x.astype(np.float32), labels_N),
+        dataset_of(x + 1e-12, labels_N),
+        dataset_of(x.reshape(30, 32), labels_N),
+        dataset_of(x.astype(np.float32), labels_N),
         dataclasses.replace(first, labels_N=first.labels_N[::-1]),
         dataclasses.replace(first, test=first),
     ]
     assert len({first.content_hash, *(other.content_hash for other in others)}) == 6
-    assert Dataset.from_arrays(x.copy(), labels_N.copy()).content_hash == first.content_hash
+    assert dataset_of(x.copy(), labels_N.copy()).content_hash == first.content_hash
 
 
 @pytest.mark.parametrize("arch", ["rn2", "t11"])
 def test_a_pack_trains_on_arrays(arch):
     """In the dtype of the trial, and with the classes, the inputs and the patches of these arrays."""
     trials = [params_of(arch=arch, dtype="float32", seed=seed, features="class_means") for seed in (0, 1)]
-    training = training_on(trials, Dataset.from_arrays(*arrays()))
+    training = training_on(trials, dataset_of(*arrays()))
     results = list(run_training(training, Context(ids_of(trials))))
     for result in results:
         curves = result.tables["curves"]
@@ -106,7 +76,7 @@ def test_arrays_of_a_published_set_train_as_that_set():
     order = np.random.default_rng(1).permutation(10).repeat(4) * 4 + np.tile(
         np.arange(4), 10
     )  # classes in another order
-    again = Dataset.from_arrays(digits.x_NI[order].reshape(-1, 1, 8, 8), digits.labels_N[order])
+    again = dataset_of(digits.x_NI[order].reshape(-1, 1, 8, 8), digits.labels_N[order])
     trials = [params_of(samples_per_class=4)]
     found = run_training(training_on(trials, again), Context(ids_of(trials)))
     assert_same(list(found), list(COLLAPSE.run(trials, Context(ids_of(trials)))))

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import depthrate
-from depthrate.tasks.data.dataset import Dataset
 from depthrate.tasks.supervised.targets.classes_training import layer_measurements
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training.trainer import FusedTrainer
 from tests.support import own_models
+from tests.support.own_data import dataset_of
 from tests.support.training_context import Context, ids_of, training_on
 
 RNG = np.random.default_rng(0)
@@ -171,7 +171,7 @@ def test_the_rows_of_a_built_in_network_keep_their_numbers():
     """The rows that a pack commits come from the function that probe calls."""
     params = COLLAPSE.schema.fill({"arch": "rn1", "depth": 2, "width": 8, "steps": 2})
     x = np.random.default_rng(0).normal(size=(20, 6))
-    training = training_on([params], Dataset.from_arrays(x, np.arange(20) % 2))
+    training = training_on([params], dataset_of(x, np.arange(20) % 2))
     from depthrate.tasks.training.training_pack import run_training
 
     result = next(iter(run_training(training, Context(ids_of([params])))))

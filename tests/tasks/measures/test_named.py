@@ -8,16 +8,16 @@ import depthrate
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.load import sweep_of_spec
 from depthrate.sweeps.spec import check_figures, check_fits
-from depthrate.tasks.data.dataset import Dataset
 from depthrate.tasks.measures.geometry import component_collapse
 from depthrate.tasks.measures.named import measure_per_trial
 from depthrate.tasks.measures.named_columns import NAMES
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised.task import COLLAPSE
+from tests.support.own_data import dataset_of
 from tests.support.training_context import training_on
 
 LABELS = np.repeat(np.arange(3), [20, 30, 25])
-DATA = Dataset.from_arrays(np.random.default_rng(0).normal(size=(75, 12)).astype("float32"), LABELS)
+DATA = dataset_of(np.random.default_rng(0).normal(size=(75, 12)).astype("float32"), LABELS)
 
 
 @pytest.mark.parametrize("largest", [1e200, np.inf])

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from depthrate.storage.files.data_folder import DataFolder
-from depthrate.tasks.data.dataset import Dataset, DataShape
+from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.data.published import check_dataset
 from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.networks.flat_parameters import initial_parameters, initial_state, split_parameters
@@ -21,6 +21,7 @@ from depthrate.tasks.training.step import losses
 from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training_pack import run_training
 from depthrate.tasks.training.training_plan import learning_rate_factor
+from tests.support.own_data import dataset_of
 from tests.support.training_context import Context, assert_same, ids_of, run_resumed, training_on
 
 DENSE = {"arch": "resnet_dense", "depth": 3, "width": 10, "dataset": "mnist"}
@@ -234,7 +235,7 @@ def test_parameters_of_resnet20():
 
 def images(num_samples=20):
     rng = np.random.default_rng(0)
-    return Dataset.from_arrays(rng.normal(size=(num_samples, 1, 8, 8)).astype(np.float32), np.arange(num_samples) % 2)
+    return dataset_of(rng.normal(size=(num_samples, 1, 8, 8)).astype(np.float32), np.arange(num_samples) % 2)
 
 
 def trial(**params):

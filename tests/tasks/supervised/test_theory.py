@@ -11,14 +11,15 @@ from depthrate.tasks.supervised.theory import (
     bound_of_gap,
     bound_of_simplex,
     construction_cost,
-    gufm_limit,
+    gufm_optimum,
 )
 
 
 def limit(loss="ce", num_classes=10, width=64, weight_decay_last=0.005, last_bias=True):
-    return gufm_limit(
+    optimum = gufm_optimum(
         loss, num_classes=num_classes, width=width, weight_decay_last=weight_decay_last, last_bias=last_bias
     )
+    return None if optimum is None else optimum.objective
 
 
 @pytest.mark.parametrize(

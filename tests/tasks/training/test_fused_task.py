@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from depthrate.tasks.data.dataset import Dataset, DataShape
+from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.networks.residual import ResidualNetwork
 from depthrate.tasks.papers.unconstrained.task import DUFM, MUFM
 from depthrate.tasks.papers.words.task import WORDS
@@ -15,6 +15,7 @@ from depthrate.tasks.supervised.targets.classes_training import layer_measuremen
 from depthrate.tasks.training.fused_task import NetworkTask
 from depthrate.tasks.training.parameters import BatchSize, Seed, TrainingParameters, check_training
 from depthrate.tasks.training.training import make_training
+from tests.support.own_data import dataset_of
 from tests.support.training_context import Context, assert_same, ids_of, run_resumed
 
 SAMPLES, CLASSES = 40, 4
@@ -52,7 +53,7 @@ class Blobs(NetworkTask[BlobParameters]):
 
     def training(self, trials, source):
         x = np.random.default_rng(0).normal(size=(SAMPLES, 6)).astype(np.float32)
-        dataset = Dataset.from_arrays(x, np.arange(SAMPLES) % CLASSES)
+        dataset = dataset_of(x, np.arange(SAMPLES) % CLASSES)
         decays = [{"hidden": trial.weight_decay, "last": trial.weight_decay} for trial in trials]
         network = self.network(trials[0], dataset.shape)
         return make_training(trials, network, dataset, decays, measure=layer_measurements(dataset.class_counts_K, 0.01))

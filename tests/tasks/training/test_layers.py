@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from depthrate.tasks.data.dataset import Dataset
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training import layers
+from tests.support.own_data import dataset_of
 from tests.support.training_context import training_on
 
 SHAPES = [
@@ -30,7 +30,7 @@ def as_bits(value):
 def test_together_is_alone_however_many_at_once(shape, samples, monkeypatch):
     rng = np.random.default_rng(0)
     labels_N = np.repeat(np.arange(len(samples)), samples)
-    data = Dataset.from_arrays(rng.normal(size=(len(labels_N), 19)).astype(shape.get("dtype", "float32")), labels_N)
+    data = dataset_of(rng.normal(size=(len(labels_N), 19)).astype(shape.get("dtype", "float32")), labels_N)
     trials = [COLLAPSE.schema.fill({"depth": 4, "steps": 9, **shape, "seed": seed}) for seed in range(5)]
     training = training_on(trials, data)
     trainer = training.begin()

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from depthrate.tasks.papers.unconstrained.deep_solutions import dnc_solution, norm, objective, repeated, srg_solution
+from depthrate.tasks.papers.unconstrained.deep_solutions import dnc_solution, repeated, srg_solution
 from depthrate.tasks.papers.unconstrained.strongly_regular import (
     TriangularGraph,
     graph_order,
@@ -17,11 +17,26 @@ from depthrate.tasks.papers.unconstrained.theory import (
     DufmProblem,
     best_known,
     cut_graph_branch,
+    dnc_branch,
     dnc_loss,
-    limit_ratio,
     srg_branch,
     srg_loss,
 )
+from tests.support.deep_objective import norm, objective
+
+
+def limit_ratio(r, depth):
+    """Return L_SRG / L_DNC for K = r(r-1)/2 as all weight decays go to zero together, independent of n and their proportions.
+
+    In this limit both objectives are B q^{-L} + C q, whose minimum is proportional to B^{1/(L+1)} C^{L/(L+1)}.
+    """
+    problem = DufmProblem(r * (r - 1) // 2, 1, (1.0,) * depth, 1.0)
+
+    def size(branch):
+        residual = sum(number / eigenvalue for number, eigenvalue in branch.spectrum) / branch.gain
+        return (residual * branch.slope**depth) ** (1 / (depth + 1))
+
+    return size(srg_branch(problem, r)) / size(dnc_branch(problem))
 
 
 def equal_decays(num_classes, depth, decay=0.004, samples_per_class=1):
