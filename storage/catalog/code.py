@@ -77,7 +77,7 @@ def find_code(store: Store, prefix: str) -> tuple[str, dict[str, bytes]]:
 
 def list_code_hashes(store: Store) -> list[str]:
     """List the stored versions of tasks' code."""
-    names = {path.split("/")[1] for path in store.list("code") if path.count("/") >= 2}
+    names = {path.split("/")[1] for path in store.list(code_index_path.folder()) if path.count("/") >= 2}
     return sorted(name for name in names if _HASH.fullmatch(name))
 
 
