@@ -6,17 +6,16 @@ version, the launch does not start until the user has decided which versions cou
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from depthrate.orchestrator.analysis.engines import engines_sentence
 from depthrate.orchestrator.attempts.liveness import is_live
 from depthrate.orchestrator.code.diff import changed_files, short_diff
 from depthrate.orchestrator.code.store import code_hash
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, Plan
-from depthrate.storage.attempts.records import read_loose_records
+from depthrate.storage.attempts.records import read_loose_records, records_of_attempts
 from depthrate.storage.catalog.code import read_code
 from depthrate.storage.catalog.code_decisions import DecisionKind, Decisions, decide
 from depthrate.storage.commits.snapshot import Snapshot
@@ -208,7 +207,7 @@ def mixtures(checked: CheckedSweep, store: Store, snapshot: Snapshot) -> tuple[s
     """Return warnings that the trials of a sweep mix code versions or engines."""
     sentences = [_mixed_code_message(checked, snapshot)]
     if checked.trials and checked.task.engine(checked.trials[0].params, Engine.EAGER, "cpu") is not None:
-        sentences.append(engines_sentence(checked.sweep.name, checked.trials.ids, store, snapshot))
+        sentences.append(_engines_sentence(checked.sweep.name, checked.trials.ids, store, snapshot))
     return tuple(sentence for sentence in sentences if sentence is not None)
 
 
@@ -223,6 +222,23 @@ def _mixed_code_message(checked: CheckedSweep, snapshot: Snapshot) -> str | None
     return (
         f"{checked.sweep.name}: trials were run by {len(codes)} versions of task {checked.task.name!r} ({versions}). "
         'List them: depthrate query "select code_hash, trial_id from trials". Compare two: depthrate diff TRIAL TRIAL.'
+    )
+
+
+def _engines_sentence(sweep: str, trial_ids: Iterable[str], store: Store, snapshot: Snapshot) -> str | None:
+    """Describe the engines of a sweep's trials if the attempt records name several engines, and otherwise return None."""
+    trials, wanted_ids = snapshot.trials, set(trial_ids)
+    pairs = zip(trials["trial_id"].to_pylist(), trials["attempt_id"].to_pylist(), strict=True)
+    attempt_of = {trial_id: attempt_id for trial_id, attempt_id in pairs if trial_id in wanted_ids}
+    records = records_of_attempts(store, snapshot, set(attempt_of.values()))
+    names = (records.get(attempt_id, {}).get("engine") for attempt_id in attempt_of.values())
+    counts = Counter(Engine(name) for name in names if name in set(Engine))
+    if len(counts) < 2:
+        return None
+    engines = ", ".join(f"{count} {engine}" for engine, count in counts.most_common())
+    return (
+        f"the trials of {sweep} were trained by {len(counts)} engines ({engines}), which agree up to rounding. "
+        'List them: depthrate query "select engine, trial_ids from attempts". Use one engine: depthrate run --engine'
     )
 
 

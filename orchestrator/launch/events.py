@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from depthrate.orchestrator.attempts.liveness import heartbeat_s
 from depthrate.orchestrator.attempts.record import new_attempt_id
@@ -26,9 +26,6 @@ from depthrate.storage.attempts.clocks import is_time
 from depthrate.storage.files.json_objects import read_object
 from depthrate.storage.files.paths import launch_log_path, launch_path
 from depthrate.storage.files.store import Store
-
-if TYPE_CHECKING:
-    from depthrate.orchestrator.launch.outcome import Progress, Watcher
 
 log = logging.getLogger("depthrate")
 EVENT_REPEAT_INTERVAL_S = 30.0
@@ -112,15 +109,6 @@ class EventLog(logging.Handler):
         log.removeHandler(self)
         log.setLevel(self._level_before)
         self.publish(is_last=True)
-
-    def wrap_watcher(self, watcher: Watcher) -> Watcher:
-        """Return a watcher that also publishes new events."""
-
-        def watch(progress: Progress) -> None:
-            self.publish()
-            watcher(progress)
-
-        return watch
 
     def emit(self, record: logging.LogRecord) -> None:
         """Collect an event or a warning. Other log records are for debugging only."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import subprocess
 from collections.abc import Iterable
@@ -20,14 +21,13 @@ from depthrate.orchestrator.code.store import keep_source
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import Executor, LaunchJob, RemoteLauncher, SubmitError
 from depthrate.orchestrator.executors.options import JobOptions, LaunchOptions
-from depthrate.orchestrator.launch.autocompact import AutoCompactor
 from depthrate.orchestrator.launch.code_changes import find_code_mismatch
 from depthrate.orchestrator.launch.display import JobWatcher, make_watcher
 from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.events import EventLog
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, Plan, stale_checkpoints
 from depthrate.orchestrator.launch.notify import Notifier
-from depthrate.orchestrator.launch.outcome import Detached, Outcome
+from depthrate.orchestrator.launch.outcome import Detached, Outcome, Progress
 from depthrate.orchestrator.launch.pack_queue import Feed
 from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.attempts.live_curves import delete_ended_live
@@ -37,11 +37,14 @@ from depthrate.storage.files.data_folder import open_data_folder
 from depthrate.storage.files.format import FORMAT, Format
 from depthrate.storage.files.paths import checkpoint_path
 from depthrate.storage.files.store import Store, StoreError
+from depthrate.tasks.python_process import start_python
 
 if TYPE_CHECKING:
     from depthrate.orchestrator.executors.base import Estimate
 
 log = logging.getLogger("depthrate")
+COMPACT_THRESHOLD = 512
+"""Number of loose commits of one sweep at which a launch starts a compaction."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,13 @@ def launch(
         make_watcher(plan, console) as watcher,
         EventLog(store, sweep, watcher.print_line, calls=executor.scheduler_calls) as events,
     ):
-        watch = events.wrap_watcher(watcher if notifier is None else notifier.wrap_watcher(watcher))
+
+        def watch(progress: Progress) -> None:
+            events.publish()
+            watcher(progress)
+            if notifier is not None:
+                notifier.watch(progress)
+
         driver = Driver(
             plan, store, executor, job_options, watch, upkeep=autocompactor.refresh, estimate_s=estimate_s, feed=feed
         )
@@ -210,6 +219,37 @@ def _check_not_removed(store: Store, plan: Plan) -> None:
             f"{counted(len(removed), 'committed trial was', 'committed trials were')} removed while the launch was planned. "
             "Run the command again to rerun them."
         )
+
+
+class AutoCompactor:
+    """Compacts the store in a separate process whenever a sweep has many loose commits."""
+
+    def __init__(self, store: str, threshold: int = COMPACT_THRESHOLD):
+        self._store, self._threshold = store, threshold
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def refresh(self, snapshot: Snapshot) -> bool:
+        """Start a compaction if a sweep needs one and no compaction is running. Return whether a compaction was started."""
+        if max(snapshot.num_loose().values(), default=0) < self._threshold:
+            return False
+        if self._process is not None and self._process.poll() is None:
+            return False
+        self._process = start_python(
+            *("depthrate", "compact", "--store", self._store),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C reaches only the launch, which then terminates the compaction
+        )
+        os.setpriority(os.PRIO_PROCESS, self._process.pid, 10)  # training has priority
+        return True
+
+    def close(self, *, wait: bool) -> None:
+        """Wait for a running compaction, or terminate it, which leaves unmerged files unchanged."""
+        if self._process is None:
+            return
+        if not wait:
+            self._process.terminate()
+        self._process.wait()
 
 
 class _Interrupts:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from depthrate.orchestrator.console.tables import counted, printable
-from depthrate.orchestrator.launch.outcome import Progress, RunState, Watcher
+from depthrate.orchestrator.launch.outcome import Progress, RunState
 
 _ENDS = {
     RunState.COMPLETE: "is complete",
@@ -32,19 +32,13 @@ class Notifier:
     sweep: str
     has_sent_failure: bool = False
 
-    def wrap_watcher(self, watcher: Watcher) -> Watcher:
-        """Return a watcher that also sends the first failure."""
-
-        def watch(progress: Progress) -> None:
-            watcher(progress)
-            if progress.failures and not self.has_sent_failure:
-                self.has_sent_failure = True
-                failure = progress.failures[0]
-                self.notify(
-                    "failure", f"{counted(len(failure.pack.trials), 'trial')} of {self.sweep} failed: {failure.error}"
-                )
-
-        return watch
+    def watch(self, progress: Progress) -> None:
+        """Send the first failure."""
+        if progress.failures and not self.has_sent_failure:
+            self.has_sent_failure = True
+            failure = progress.failures[0]
+            trials = counted(len(failure.pack.trials), "trial")
+            self.notify("failure", f"{trials} of {self.sweep} failed: {failure.error}")
 
     def notify_end(self, run: Callable[[], RunState]) -> RunState:
         """Run a launch, send its end even after an exception, and return its state."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from depthrate.orchestrator.executors.local import LocalExecutor
-from depthrate.orchestrator.launch.autocompact import AutoCompactor
+from depthrate.orchestrator.launch.launch import AutoCompactor
 from depthrate.orchestrator.serve.renderer import Renderer
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store

@@ -15,22 +15,27 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from depthrate.orchestrator.analysis.open_results import open_results
-from depthrate.orchestrator.cli.commands.what_varies import what_varies
 from depthrate.orchestrator.cli.options import FILE, Number, declared, store_option, wide_option
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.console.output_file import check_output, is_replaceable, output_file
 from depthrate.orchestrator.console.tables import (
     ANY_WIDTH,
     PlainConsole,
+    listed,
     make_console,
     print_line,
     print_rows,
     print_table,
     print_warnings,
 )
+from depthrate.storage.catalog.specs import read_specs
 from depthrate.storage.files.delayed_call import call_after
+from depthrate.storage.files.paths import sweep_of_path
 from depthrate.storage.query.query_limits import limited_memory, remove_temporary
+from depthrate.storage.query.results import Results
 from depthrate.storage.query.row_writers import write_csv, write_json, write_parquet
+from depthrate.storage.query.views import named_views, names_in
+from depthrate.storage.tables.custom_columns import quoted
 
 if TYPE_CHECKING:
     import duckdb
@@ -38,6 +43,10 @@ if TYPE_CHECKING:
 
 QUERY_GRACE_S = 0.5
 """Seconds after its time limit at which a query that DuckDB has not interrupted is ended by ending this process."""
+MAX_VALUES_SHOWN = 6
+"""Maximum number of differing parameters in a note."""
+_AGGREGATES = {"avg", "mean", "sum", "median", "stddev", "min", "max", "quantile", "quantile_cont", "mode", "var_samp"}
+_OF_TRIALS = {"trials", "metrics", "curves", "results"}
 
 
 def format_of(output: Path | None) -> str:
@@ -97,6 +106,34 @@ def _kill(timeout_s: float) -> None:
     os._exit(2)
 
 
+def _what_varies(results: Results, query: str) -> str | None:
+    """Return a note on parameters that vary in the store but do not occur in an aggregating query, or None.
+
+    Seeds are meant to be aggregated, and queries with trial_id or sweep are explicit, so these give no note.
+    """
+    words = names_in(query)
+    if not _OF_TRIALS.intersection(named_views(query)) or not _AGGREGATES & words or words & {"trial_id", "sweep"}:
+        return None
+    constant = results.constant_parameters()
+    names = [n for n in results.parameter_names() if n.removeprefix("param_") != "seed" and n not in constant]
+    names = [name for name in names if not {name.casefold(), name.removeprefix("param_").casefold()} & words]
+    if not names:
+        return None
+    varies = "min({0}) is distinct from max({0}) or count({0}) between 1 and count(*) - 1"
+    terms = ", ".join(varies.format(quoted(name)) for name in names)
+    (row,) = results.sql(f"select {terms} from trials").fetchall()
+    varying = [name for name, is_varying in zip(names, row, strict=True) if is_varying]
+    if not varying:
+        return None
+    specs, ran = list(read_specs(results.store)), {sweep_of_path(source.path) for source in results.snapshot.sources}
+    is_one = len(specs) == 1 and ran <= {spec.sweep for spec in specs}
+    sweeps = [] if is_one else sorted(results.membership().of_sweep)
+    text = f"this aggregates trials that differ in {listed(varying, MAX_VALUES_SHOWN)}"
+    if len(sweeps) > 1:
+        text += f". Limit the query to one of {len(sweeps)} sweeps: --sweep {sweeps[0]}, or where sweep = '{sweeps[0]}'"
+    return text
+
+
 @declared(__doc__)
 @click.argument("sql", help="One SELECT over trials, metrics, curves, features, live, attempts, fits, results.")
 @store_option
@@ -139,5 +176,5 @@ def command(
             write = partial(_write_rows, chosen_format, stream)
             results.stream(sql, write, timeout_s=timeout_seconds, memory_gb=memory_gb)
     print_warnings(results.problems)
-    if (note := what_varies(results, sql)) is not None:
+    if (note := _what_varies(results, sql)) is not None:
         print_line(f"note: {note}", stderr=True)

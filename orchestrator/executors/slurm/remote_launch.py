@@ -166,7 +166,7 @@ def launch_process(file: Path) -> subprocess.Popen[bytes]:
     """Start `depthrate run` with the options in a file, including the data folder."""
     data = LaunchOptions.from_json(file.read_text()).data
     variables = {} if data is None else {"DEPTHRATE_DATA": data}
-    module = "depthrate.orchestrator.cli.launch_file"
+    module = "depthrate.orchestrator.cli.commands.run"
     return start_python(module, str(file), variables=variables, stdin=subprocess.DEVNULL)
 
 

@@ -119,7 +119,7 @@ def test_a_job_runs_the_launch_that_its_file_says(sweep: Path, folder: Store, tm
 
     def launch() -> tuple[int, str, str]:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": tmp_path}
-        process = start_python("depthrate.orchestrator.cli.launch_file", str(file), **pipes)
+        process = start_python("depthrate.orchestrator.cli.commands.run", str(file), **pipes)
         output, errors = process.communicate()
         return process.returncode, output, errors
 

@@ -11,7 +11,7 @@ import yaml
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.record import new_attempt_id
 from depthrate.orchestrator.executors.base import AttemptSpec
-from depthrate.orchestrator.launch.autocompact import AutoCompactor
+from depthrate.orchestrator.launch.launch import AutoCompactor
 from depthrate.orchestrator.launch.launch_plan import check_sweep
 from depthrate.orchestrator.worker.attempt_runner import run_job
 from depthrate.orchestrator.worker.context import StopFlag
