@@ -105,7 +105,7 @@ def run_sweep(options: LaunchOptions, loaded: SweepSpec | None = None) -> RunSta
     target = open_compute_target(options, checked.sweep, store)
     with_all, view, feed = _open_search(checked, store, target, options)
     plan = plan_on(target, with_all, store)
-    if resolve_code_change(plan, store, target.submitted_codes, options, command=resume_command(options)):
+    if resolve_code_change(plan, store, target.submitted, options, command=resume_command(options)):
         with_all, view, feed = _open_search(checked, store, target, options)
         plan = plan_on(target, with_all, store)
     check_contents(plan, data)

@@ -134,6 +134,17 @@ def _job_options(options: dict[str, Any]) -> JobOptions:
     return JobOptions(**rename_launch_options(options))
 
 
+@dataclass(frozen=True)
+class SubmittedPack:
+    """A pack in a scheduler's job."""
+
+    attempt_id: str
+    pack_id: str
+    trial_ids: list[str]
+    code_hash: str | None = None
+    """Version of the task's code, if known."""
+
+
 class RequeueReason(StrEnum):
     """Reason an attempt is requeued without counting as a failure."""
 
@@ -219,13 +230,8 @@ class ComputeTarget(ABC):
         return min(packs, self.workers)
 
     @property
-    def submitted(self) -> Mapping[str, tuple[str, list[str]]]:
-        """Attempt -> (pack, trials) for packs that earlier launches submitted and that have not ended."""
-        return {}
-
-    @property
-    def submitted_codes(self) -> Mapping[str, str | None]:
-        """Attempt -> version of its task's code, if known, for packs that earlier launches submitted."""
+    def submitted(self) -> Mapping[str, SubmittedPack]:
+        """Attempt -> pack, for packs that earlier launches submitted and that have not ended."""
         return {}
 
     def check(self, packs: Sequence[Pack], estimate_s: Estimate) -> None:
@@ -283,8 +289,8 @@ class Executor(ComputeTarget):
         """
         return None
 
-    def adopt_submitted(self) -> Mapping[str, tuple[str, list[str]]]:
-        """Adopt attempts submitted by peer launches and return attempt -> (pack, trials)."""
+    def adopt_submitted(self) -> Mapping[str, SubmittedPack]:
+        """Adopt attempts submitted by peer launches and return attempt -> pack."""
         return {}
 
     @abstractmethod

@@ -13,13 +13,13 @@ from depthrate.orchestrator.attempts.liveness import is_live
 from depthrate.orchestrator.code.diff import changed_files, short_diff
 from depthrate.orchestrator.code.store import code_hash
 from depthrate.orchestrator.console.tables import counted
+from depthrate.orchestrator.executors.base import SubmittedPack
 from depthrate.orchestrator.executors.options import LaunchOptions
-from depthrate.orchestrator.launch.launch_plan import CheckedSweep, Plan
+from depthrate.orchestrator.launch.launch_plan import CheckedSweep, Plan, read_checkpoints
 from depthrate.storage.attempts.records import read_loose_records, records_of_attempts
 from depthrate.storage.catalog.code import read_code
 from depthrate.storage.catalog.code_decisions import DecisionKind, Decisions, decide
 from depthrate.storage.commits.snapshot import Snapshot
-from depthrate.storage.files.json_objects import read_with_digest
 from depthrate.storage.files.paths import sweep_of_path
 from depthrate.storage.files.store import Store
 from depthrate.tasks.interface import Engine
@@ -91,11 +91,11 @@ def _is_to_rerun(decisions: Decisions, trial_id: str, version: str) -> bool:
     return decision is not None and decision.kind is DecisionKind.RERUN and version in decision.counting
 
 
-def find_launch_mismatch(plan: Plan, store: Store, submitted: Mapping[str, str | None]) -> CodeMismatch | None:
+def find_launch_mismatch(plan: Plan, store: Store, submitted: Mapping[str, SubmittedPack]) -> CodeMismatch | None:
     """Compare the current code with the code of committed trials, checkpoints, running attempts and submitted jobs.
 
     Args:
-        submitted: Attempt -> code version of the jobs that a scheduler still has.
+        submitted: Attempt -> pack of the jobs that a scheduler still has.
     """
     mismatch = find_code_mismatch(plan.checked, plan.snapshot)
     if mismatch is None:
@@ -110,15 +110,15 @@ def find_launch_mismatch(plan: Plan, store: Store, submitted: Mapping[str, str |
         return [t for t in trial_ids if t in open_trials and not counts_as(decisions, t, code, version)]
 
     checkpointed: dict[str, list[str]] = {}
-    for members in _checkpoints(store):
-        trial_ids, code = members.get("trial_ids"), members.get("code_hash")
-        other_ids = with_other_code(code, trial_ids) if isinstance(trial_ids, list) else []
+    for members in read_checkpoints(store).values():
+        code = members.get("code_hash")
+        other_ids = with_other_code(code, members["trial_ids"])
         if other_ids := [trial_id for trial_id in other_ids if not _is_to_rerun(decisions, trial_id, version)]:
             checkpointed.setdefault(str(code), []).extend(other_ids)
     in_flight: dict[str, str] = {}
     for attempt_id, pack in plan.in_flight.items():
-        if with_other_code(submitted.get(attempt_id), pack.trial_ids):
-            in_flight[f"submitted pack {pack.pack_id}"] = str(submitted[attempt_id])
+        if with_other_code(submitted[attempt_id].code_hash, pack.trial_ids):
+            in_flight[f"submitted pack {pack.pack_id}"] = str(submitted[attempt_id].code_hash)
     paths = [path for path in plan.snapshot.attempts if sweep_of_path(path) == plan.checked.sweep.name]
     now = time.time()
     for _, record in read_loose_records(store, paths) if open_trials else ():
@@ -128,24 +128,13 @@ def find_launch_mismatch(plan: Plan, store: Store, submitted: Mapping[str, str |
     return replace(mismatch, checkpointed=checkpointed, in_flight=in_flight)
 
 
-def _checkpoints(store: Store) -> list[dict[str, object]]:
-    paths = [path for path in store.list("checkpoints") if path.endswith("/pack.json")]
-    checkpoints = []
-    for _, content in store.read_many(paths):
-        try:
-            checkpoints += [] if isinstance(content, OSError) else [read_with_digest(content)]
-        except ValueError:
-            continue
-    return checkpoints
-
-
 def resolve_code_change(
-    plan: Plan, store: Store, submitted: Mapping[str, str | None], options: LaunchOptions, *, command: str
+    plan: Plan, store: Store, submitted: Mapping[str, SubmittedPack], options: LaunchOptions, *, command: str
 ) -> bool:
     """Check that the code has not changed, or write the user's decision from `options`.
 
     Args:
-        submitted: Attempt -> code version of the jobs that a scheduler still has.
+        submitted: Attempt -> pack of the jobs that a scheduler still has.
         command: The command that repeats this launch.
     Returns: Whether a decision was written, in which case the plan must be made again.
     Raises:

@@ -25,7 +25,7 @@ from depthrate.orchestrator.launch.code_changes import find_code_mismatch
 from depthrate.orchestrator.launch.display import JobWatcher, make_watcher
 from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.events import EventLog
-from depthrate.orchestrator.launch.launch_plan import CheckedSweep, Plan, stale_checkpoints
+from depthrate.orchestrator.launch.launch_plan import CheckedSweep, Plan, read_checkpoints, stale_checkpoints
 from depthrate.orchestrator.launch.notify import Notifier
 from depthrate.orchestrator.launch.outcome import Detached, Outcome, Progress
 from depthrate.orchestrator.launch.pack_queue import Feed
@@ -112,7 +112,7 @@ def launch(
     committed = snapshot.trial_ids()
     pack_ids = [pack.pack_id for pack in plan.packs if committed.issuperset(pack.trial_ids)]
     with contextlib.suppress(OSError):  # a remaining checkpoint costs space, not results
-        pack_ids += stale_checkpoints(store, committed)  # left by peer launches and killed workers
+        pack_ids += stale_checkpoints(read_checkpoints(store), committed)  # left by peer launches and killed workers
         delete_ended_live(store, committed, sweep=plan.checked.sweep.name)
     delete_checkpoints(dict.fromkeys(pack_ids), store)
     return LaunchEnd(snapshot, outcome, not_visible=len(done - committed))

@@ -4,8 +4,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from depthrate.orchestrator.analysis.columns import columns_of, result_columns
+from depthrate.orchestrator.executors.base import SubmittedPack
 from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
 from depthrate.storage.files.json_objects import read_with_digest
 from depthrate.storage.files.paths import checkpoint_trials_path, identity, is_identity
@@ -137,7 +139,7 @@ def make_plan(
     *,
     device: str = "cpu",
     workers: int = 1,
-    submitted: Mapping[str, tuple[str, list[str]]] | None = None,
+    submitted: Mapping[str, SubmittedPack] | None = None,
     memory_bytes: float | None = None,
 ) -> Plan:
     """Compare the sweep with the store and with the submitted jobs.
@@ -145,7 +147,7 @@ def make_plan(
     Packs with a checkpoint keep their trials, so that training resumes.
 
     Args:
-        submitted: Attempt -> (pack, trials) of the jobs that a scheduler still has.
+        submitted: Attempt -> pack of the jobs that a scheduler still has.
         memory_bytes: Memory limit of one worker, or None.
     Raises:
         MemoryLimitError: If a single pending trial exceeds `memory_bytes`.
@@ -155,14 +157,14 @@ def make_plan(
     committed = snapshot.trial_ids()
     pending = {trial.trial_id: trial for trial in checked.trials.without(committed)}
     in_flight = {}
-    for attempt_id, (pack_id, trial_ids) in (submitted or {}).items():
-        trials = [pending.pop(trial_id) for trial_id in trial_ids if trial_id in pending]
+    for attempt_id, job in (submitted or {}).items():
+        trials = [pending.pop(trial_id) for trial_id in job.trial_ids if trial_id in pending]
         if trials:
-            in_flight[attempt_id] = Pack(pack_id, tuple(trials))
+            in_flight[attempt_id] = Pack(job.pack_id, tuple(trials))
     packs = []
-    checkpointed = _checkpointed_packs(store)
+    checkpointed = read_checkpoints(store)
     for pack_id, members in checkpointed.items():
-        trials = [pending.pop(trial_id) for trial_id in members if trial_id in pending]
+        trials = [pending.pop(trial_id) for trial_id in members["trial_ids"] if trial_id in pending]
         if trials:
             packs.append(Pack(pack_id, tuple(trials)))
     new = pack_trials(pending.values(), checked.task, device=device, workers=workers, memory_bytes=memory_bytes)
@@ -174,16 +176,12 @@ def make_plan(
     packs.sort(key=lambda pack: -estimated_wall_s(pack, checked.task))
     done = committed.intersection(checked.trials.ids)
     num_resumed = sum(pack.pack_id in checkpointed for pack in packs)
-    return Plan(checked, snapshot, done, packs, in_flight, _stale(checkpointed, committed), num_resumed)
+    return Plan(checked, snapshot, done, packs, in_flight, stale_checkpoints(checkpointed, committed), num_resumed)
 
 
-def stale_checkpoints(store: Store, committed: Set[str]) -> list[str]:
+def stale_checkpoints(checkpointed: Mapping[str, dict[str, Any]], committed: Set[str]) -> list[str]:
     """Return the packs with a checkpoint whose trials are all committed."""
-    return _stale(_checkpointed_packs(store), committed)
-
-
-def _stale(checkpointed: Mapping[str, list[str]], committed: Set[str]) -> list[str]:
-    return [pack_id for pack_id, members in checkpointed.items() if committed >= set(members)]
+    return [pack_id for pack_id, members in checkpointed.items() if committed >= set(members["trial_ids"])]
 
 
 def split_pack(pack: Pack) -> list[Pack]:
@@ -192,7 +190,8 @@ def split_pack(pack: Pack) -> list[Pack]:
     return [make_pack(pack.trials[:middle]), make_pack(pack.trials[middle:])]
 
 
-def _checkpointed_packs(store: Store) -> dict[str, list[str]]:
+def read_checkpoints(store: Store) -> dict[str, dict[str, Any]]:
+    """Map each pack with a checkpoint to its trials (trial_ids) and the version of its task's code (code_hash)."""
     packs = {}
     pack_ids = {path: path.split("/")[1] for path in store.list("checkpoints")}
     paths = [
@@ -201,7 +200,8 @@ def _checkpointed_packs(store: Store) -> dict[str, list[str]]:
     for path, content in store.read_many(paths):
         try:
             if not isinstance(content, OSError):
-                packs[pack_ids[path]] = [identity(trial_id) for trial_id in read_with_digest(content)["trial_ids"]]
+                members = read_with_digest(content)
+                packs[pack_ids[path]] = {**members, "trial_ids": [identity(name) for name in members["trial_ids"]]}
         except (ValueError, KeyError, TypeError):
             continue  # the file is corrupt or foreign: its trials are packed as if they had no checkpoint
     return packs

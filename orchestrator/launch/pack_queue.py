@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from depthrate.orchestrator.attempts.liveness import heartbeat_s
 from depthrate.orchestrator.attempts.record import new_attempt_id
-from depthrate.orchestrator.executors.base import Executor
+from depthrate.orchestrator.executors.base import Executor, SubmittedPack
 from depthrate.orchestrator.launch.batching import Batching, QueuedPack, group_entries
 from depthrate.orchestrator.launch.launch_plan import Plan
 from depthrate.orchestrator.launch.peers import PeerLaunches
@@ -156,18 +156,18 @@ class PackQueue:
         self.entries = deque(entry for entry in self.entries if entry.pack.trials)
         return is_first or any(released.intersection(entry.pack.trial_ids) for entry in self.entries)
 
-    def adopt(self, jobs: Mapping[str, tuple[str, Sequence[str]]]) -> dict[str, QueuedPack]:
+    def adopt(self, jobs: Mapping[str, SubmittedPack]) -> dict[str, QueuedPack]:
         """Remove from the queue the trials that peer launches submitted.
 
         Args:
-            jobs: Attempt -> (pack, trials), for the submitted jobs.
+            jobs: Attempt -> pack, for the submitted jobs.
         Returns:
             Attempt -> entry, for jobs with pending trials.
         """
         pending = {trial.trial_id: trial for entry in self.entries for trial in entry.pack.trials}
         packs = {
-            attempt_id: Pack(pack_id, tuple(pending[trial_id] for trial_id in trial_ids if trial_id in pending))
-            for attempt_id, (pack_id, trial_ids) in jobs.items()
+            attempt_id: Pack(job.pack_id, tuple(pending[trial_id] for trial_id in job.trial_ids if trial_id in pending))
+            for attempt_id, job in jobs.items()
         }
         adopted = {attempt_id: QueuedPack(pack) for attempt_id, pack in packs.items() if pack.trials}
         adopted_ids = {trial_id for entry in adopted.values() for trial_id in entry.trial_ids}

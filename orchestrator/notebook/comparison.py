@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import pandas as pd
+
+from depthrate.orchestrator.api.compare import compare_fits
+from depthrate.orchestrator.api.find_sweep import find_sweep
+from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.notebook.sweep import StoreUrl, Sweep, Table
-
-if TYPE_CHECKING:
-    import pandas as pd
+from depthrate.storage.files.store import existing_store
 
 
 @dataclass(frozen=True)
@@ -48,13 +50,6 @@ def compare(
         StoreError: The store does not exist.
         ValueError: A sweep is unknown.
     """
-    import pandas as pd
-
-    from depthrate.orchestrator.api.compare import compare_fits
-    from depthrate.orchestrator.api.find_sweep import find_sweep
-    from depthrate.orchestrator.console.tables import counted
-    from depthrate.storage.files.store import existing_store
-
     opened = existing_store(store)
     one, other = (
         sweep.checked(opened) if isinstance(sweep, Sweep) else find_sweep(os.fspath(sweep), opened)

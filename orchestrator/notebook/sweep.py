@@ -8,19 +8,28 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from depthrate.deprecated import LAUNCH_OPTIONS, accept_old_arguments, rename_launch_options, warn_renamed
+from depthrate.orchestrator.api.fit import fit_sweep
+from depthrate.orchestrator.api.planning import pack_values, plan_summary, plan_sweep
+from depthrate.orchestrator.api.report import ReportOptions, write_report
+from depthrate.orchestrator.api.run import run_sweep
+from depthrate.orchestrator.console.tables import counted
+from depthrate.orchestrator.executors.options import LaunchOptions, Option
+from depthrate.orchestrator.executors.registry import launch_options, make_launch_options
+from depthrate.orchestrator.launch.launch_plan import CheckedSweep, check_sweep
+from depthrate.orchestrator.launch.outcome import RunState
+from depthrate.orchestrator.monitor.status import sweep_status
+from depthrate.orchestrator.notebook.results import StoreResults, store_results
+from depthrate.orchestrator.search.search_view import SearchView, with_search
+from depthrate.storage.commits.snapshot import take_snapshot
+from depthrate.storage.files.json_objects import parse_object
+from depthrate.storage.files.store import Store, existing_store
 from depthrate.sweeps.load import load_sweep, sweep_of_spec
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from depthrate.orchestrator.executors.options import LaunchOptions, Option
-    from depthrate.orchestrator.launch.launch_plan import CheckedSweep
-    from depthrate.orchestrator.notebook.results import StoreResults
-    from depthrate.orchestrator.search.search_view import SearchView
-    from depthrate.storage.files.store import Store
+from depthrate.sweeps.trial import varying_parameters
 
 StoreUrl = str | os.PathLike[str] | None
 
@@ -97,11 +106,6 @@ class Sweep:
         Raises:
             ValueError: The sweep cannot run: a parameter, its task or its data is invalid.
         """
-        import pandas as pd
-
-        from depthrate.orchestrator.api.planning import pack_values, plan_summary, plan_sweep
-        from depthrate.sweeps.trial import varying_parameters
-
         planned = plan_sweep(self._options(store, options), self._spec)
         packs, trials = planned.plan.packs, planned.plan.checked.trials
         names = varying_parameters(trials) if trials else []
@@ -126,9 +130,6 @@ class Sweep:
             TypeError: An option is unknown.
             ValueError: The sweep cannot run. Nothing was started.
         """
-        from depthrate.orchestrator.api.run import run_sweep
-        from depthrate.orchestrator.launch.outcome import RunState
-
         launch = self._options(store, options)
         state = run_sweep(launch, self._spec)
         if state is RunState.INTERRUPTED:
@@ -139,15 +140,7 @@ class Sweep:
 
     def status(self, store: StoreUrl = None) -> Table:
         """Return the number of trials per state."""
-        import pandas as pd
-
-        from depthrate.orchestrator.monitor.status import sweep_status
-        from depthrate.storage.commits.snapshot import take_snapshot
-        from depthrate.storage.files.store import existing_store
-
         opened = existing_store(store)
-        from depthrate.orchestrator.console.tables import counted
-
         checked, _ = self.checked(opened)
         state = sweep_status(self.name, checked.trials.ids, take_snapshot(opened), opened)
         sentence = f"{self.name}: {counted(len(state.states), 'trial')}, {state.trial_hours():.3g} trial-hours"
@@ -156,9 +149,6 @@ class Sweep:
 
     def results(self, store: StoreUrl = None) -> StoreResults:
         """Return the committed results of this sweep: `.sql(...)`, `.df()`, `.plot(...)`, `.features(...)`."""
-        from depthrate.orchestrator.notebook.results import store_results
-        from depthrate.storage.files.store import existing_store
-
         opened = existing_store(store)
         checked, _ = self.checked(opened)
         trial_ids = checked.trials.ids
@@ -166,31 +156,13 @@ class Sweep:
 
     def fit(self, store: StoreUrl = None) -> Table:
         """Fit and save the rates of the sweep, and return one row per curve and model."""
-        import pandas as pd
-
-        from depthrate.orchestrator.api.fit import fit_sweep
-        from depthrate.orchestrator.console.tables import counted
-        from depthrate.storage.files.json_objects import parse_object
-        from depthrate.storage.files.store import existing_store
-
         opened = existing_store(store)
         checked, view = self.checked(opened)
         result = fit_sweep(checked, opened, view)
         curves, rows = result.curves, result.rows
         groups = ["by"] if any(parse_object(row["by"]) for row in rows) else []
-        columns = [
-            "metric",
-            "x",
-            *groups,
-            "model",
-            "exponent",
-            "ci_low",
-            "ci_high",
-            "prefactor",
-            "r2",
-            "weight",
-            "n_points",
-        ]
+        columns = ["metric", "x", *groups, "model", "exponent", "ci_low", "ci_high", "prefactor", "r2", "weight"]
+        columns.append("n_points")
         frame = pd.DataFrame(rows, columns=columns if rows else [])
         if groups:
             frame["by"] = [", ".join(f"{k} = {v}" for k, v in parse_object(by).items()) for by in frame["by"]]
@@ -205,9 +177,6 @@ class Sweep:
         Raises:
             OSError: The file cannot be written.
         """
-        from depthrate.orchestrator.api.report import ReportOptions, write_report
-        from depthrate.storage.files.store import existing_store
-
         opened = existing_store(store)
         checked, _ = self.checked(opened)
         command = ["depthrate", "run", self.name, "--store", opened.url]
@@ -220,14 +189,9 @@ class Sweep:
         Raises:
             ValueError: A parameter, the task or the data is invalid.
         """
-        from depthrate.orchestrator.launch.launch_plan import check_sweep
-        from depthrate.orchestrator.search.search_view import with_search
-
         return with_search(check_sweep(self._spec), store)
 
     def _options(self, store: StoreUrl, options: Mapping[str, Any]) -> LaunchOptions:
-        from depthrate.orchestrator.executors.registry import make_launch_options
-
         for old in options.keys() & LAUNCH_OPTIONS.keys():
             warn_renamed(f"option {old}", LAUNCH_OPTIONS[old], stacklevel=3)
         options = rename_launch_options(options)
@@ -240,8 +204,6 @@ class Sweep:
 
 def run_options() -> list[Option]:
     """Return the options of `Sweep.run`: all of `depthrate run` except the store and --set."""
-    from depthrate.orchestrator.executors.registry import launch_options
-
     return [option for option in launch_options() if option.name not in ("store", "set_")]
 
 

@@ -104,6 +104,23 @@ def thin_indices(length: int, limit: int) -> list[int]:
     return sorted(set(np.linspace(0, length - 1, max(limit, 2)).round().astype(int).tolist()))
 
 
+def thinned_curves(
+    rows: pd.DataFrame, names: Iterable[str], max_points: int, digits: int
+) -> dict[str, dict[str, dict[str, list[float | None]]]]:
+    """Map trials to splits, and splits to step and the logged columns, each with at most `max_points` values."""
+    curves: dict[str, dict[str, dict[str, list[float | None]]]] = {}
+    rows = rows.assign(split=rows["split"].fillna("train"))
+    for (trial_id, split), part in rows.groupby(["trial_id", "split"], sort=False, observed=True):
+        thin = part.sort_values("step", kind="stable").iloc[thin_indices(len(part), max_points)]
+        columns: dict[str, list[float | None]] = {"step": [int(step) for step in thin["step"]]}
+        for name in names:
+            values = pd.to_numeric(thin[name], errors="coerce")
+            if values.notna().any():
+                columns[name] = [float(f"{v:.{digits}g}") if math.isfinite(v) else None for v in values]
+        curves.setdefault(str(trial_id), {})[str(split)] = columns
+    return curves
+
+
 def mean_array(arrays: list[np.ndarray]) -> np.ndarray:
     """Return the mean of the arrays with the shape of the first."""
     return np.mean([array for array in arrays if array.shape == arrays[0].shape], axis=0)

@@ -10,7 +10,7 @@ import pandas as pd
 from depthrate.orchestrator.analysis.convergence import UNCONVERGED_RULE
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.report.curve_groups import thin_indices, unique, varying_names
+from depthrate.orchestrator.report.curve_groups import thinned_curves, unique, varying_names
 from depthrate.orchestrator.report.html_table import Cell, long_cell, number_cell, table, text_cell, without_empty
 from depthrate.orchestrator.report.plot import json_in_script
 from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData
@@ -214,19 +214,11 @@ def trial_details(parts: Sequence[ReportData]) -> str:
 
 
 def _curves(data: ReportData, trial_ids: Sequence[str], names: Sequence[str], budget: int) -> dict[str, dict[str, Any]]:
-    """Map trials to splits, and splits to step and metrics, thinned to keep the page small."""
+    """Return the curves of some trials, thinned to keep the page small."""
     if data.curves.empty or not names:
         return {}
     max_points = max(8, min(80, budget // (len(trial_ids) * (1 + len(names)))))
-    curves: dict[str, dict[str, Any]] = {}
-    part = data.curves[data.curves["trial_id"].isin(list(trial_ids))]
-    part = part.assign(**{name: pd.to_numeric(part[name], errors="coerce").astype(float) for name in names})
-    for (trial_id, split), rows in part.groupby(["trial_id", "split"], sort=False, observed=True):
-        thin = rows.sort_values("step").iloc[thin_indices(len(rows), max_points)]
-        columns = {name: [float(f"{v:.4g}") if is_finite(v) else None for v in thin[name]] for name in names}
-        steps = [int(step) for step in thin["step"]]
-        curves.setdefault(str(trial_id), {})[str(split)] = {"step": steps} | columns
-    return curves
+    return thinned_curves(data.curves[data.curves["trial_id"].isin(list(trial_ids))], names, max_points, digits=4)
 
 
 def _attempts(data: ReportData) -> dict[str, list[str]]:

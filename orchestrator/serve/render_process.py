@@ -1,13 +1,13 @@
 """The process that renders figures and reports of sweeps into compressed files.
 
 It is a separate process because rendering takes seconds of CPU time, and because a crash in a task's code must not stop the
-server. Requests and answers are lines of JSON. It exits when idle.
+server.
 """
 
 import gzip
+import itertools
 import json
 import os
-import select
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,12 @@ from depthrate.orchestrator.api.find_sweep import find_launch
 from depthrate.orchestrator.api.report import read_sweep
 from depthrate.orchestrator.console.tables import json_text
 from depthrate.orchestrator.report.page import all_plots, render_report
+from depthrate.orchestrator.serve.child_process import receive_requests
 from depthrate.storage.catalog.specs import newest_specs
 from depthrate.storage.commits.source import first_line
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.results import Results
 
-RENDERER_IDLE_TIMEOUT_S = 120.0
 MAX_RENDERS_PER_PROCESS = 20
 """Maximum number of renders before the process is replaced, to free memory."""
 LEFT_TO_OTHERS = 5
@@ -32,13 +32,8 @@ LEFT_TO_OTHERS = 5
 def main() -> None:
     """Render the sweeps requested on stdin. Argument: the store."""
     os.nice(LEFT_TO_OTHERS)
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # output of a task's code must not mix with answers
     store, results = Store(sys.argv[1]), None
-    for _ in range(MAX_RENDERS_PER_PROCESS):
-        if not select.select([sys.stdin], [], [], RENDERER_IDLE_TIMEOUT_S)[0] or not (line := sys.stdin.readline()):
-            return
-        asked = json.loads(line)
+    for asked, answers in itertools.islice(receive_requests(), MAX_RENDERS_PER_PROCESS):
         try:
             store.require_exists()
             results = results_of(store) if results is None else results.refresh()
@@ -50,12 +45,7 @@ def main() -> None:
 
 
 def _draw(store: Store, results: Results, sweep: str, figures: Path, page: Path) -> None:
-    """Write both files.
-
-    Raises:
-        ValueError: The sweep's task cannot be loaded, or the store does not answer.
-        OSError: The store does not answer, or the files cannot be written.
-    """
+    """Write both files."""
     checked, _ = find_launch(newest_specs(store)[sweep], store)
     data = read_sweep(checked, store, results, ["depthrate", "run", sweep, "--store", store.url])
     drawn: list[dict[str, Any]] = [

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import select
-import subprocess
 import tempfile
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from depthrate.orchestrator.serve.child_process import ChildProcess, exit_text
 from depthrate.orchestrator.serve.poller import StoreView
 from depthrate.orchestrator.serve.rows import state_of
 from depthrate.storage.files.store import Store
-from depthrate.tasks.python_process import start_python
 
 MAX_RENDER_S = 180.0
 """Time limit of a render in seconds."""
@@ -56,7 +55,7 @@ class Renderer:
         self._scratch = tempfile.TemporaryDirectory(prefix="depthrate-serve-", ignore_cleanup_errors=True)
         self._folder = Path(self._scratch.name)
         self._one_at_a_time = ThreadPoolExecutor(1, "drawing")
-        self._process: subprocess.Popen[str] | None = None
+        self._process: ChildProcess | None = None
         self._sweeps: OrderedDict[str, RenderedSweep] = OrderedDict()
         self._lock, self._number, self._is_ended = threading.Lock(), 0, False
 
@@ -120,47 +119,36 @@ class Renderer:
         if not said:
             self._forget(before)
 
-    def _answer(self, request: dict[str, str]) -> str:
-        """Send a render request and return its error, empty on success.
-
-        Raises:
-            DrawingError: The process ended, or timed out and was terminated.
-        """
+    def _answer(self, request: Mapping[str, str]) -> str:
+        """Send a render request and return its error, empty on success."""
         for is_last in (False, True):
             process = self._started()
-            with contextlib.suppress(OSError, ValueError):  # the process has ended since its last use
-                assert process.stdin is not None and process.stdout is not None
-                print(json.dumps(request), file=process.stdin, flush=True)
-                if not select.select([process.stdout], [], [], MAX_RENDER_S)[0]:
-                    self._end_process()
-                    raise DrawingError(f"drawing took longer than {MAX_RENDER_S:.0f} s and was ended")
-                if line := process.stdout.readline():
+            with contextlib.suppress(OSError, EOFError, ValueError):  # the process has ended since its last use
+                process.send(request)
+                if (line := process.line(MAX_RENDER_S)) is not None:
                     return str(json.loads(line)["said"])
-            code = process.wait()
+                self._end_process()
+                raise DrawingError(f"drawing took longer than {MAX_RENDER_S:.0f} s and was ended")
+            code = process.popen.wait()
             self._end_process()
             if code or is_last:
                 break  # an idle process exits with 0, so start another
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        raise DrawingError(f"the process that draws has ended ({how}). Its output is in the terminal of serve.")
+        ended = f"the process that draws has ended ({exit_text(code)})"
+        raise DrawingError(f"{ended}. Its output is in the terminal of serve.")
 
-    def _started(self) -> subprocess.Popen[str]:
+    def _started(self) -> ChildProcess:
         with self._lock:
             if self._is_ended:
                 raise DrawingError("the server is being ended")
-            if self._process is None or self._process.poll() is not None:
+            if self._process is None or self._process.popen.poll() is not None:
                 self._end_process()
-                module, pipe = "depthrate.orchestrator.serve.render_process", subprocess.PIPE
-                self._process = start_python(module, self._store.address, stdin=pipe, stdout=pipe, text=True)
+                self._process = ChildProcess("render_process", self._store.address)
             return self._process
 
     def _end_process(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
-            process.wait()
-            for stream in (process.stdin, process.stdout):
-                with contextlib.suppress(OSError):  # an incomplete line that is no longer read
-                    stream.close() if stream is not None else None
+            process.end()
 
     def _path(self, name: str, what: str) -> Path:
         return self._folder / f"{name or 'nothing'}.{what}.gz"

@@ -8,7 +8,7 @@ from typing import Any
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.find_sweep import find_launch
 from depthrate.orchestrator.monitor.status import SweepStatus
-from depthrate.orchestrator.report.curve_groups import thin_indices
+from depthrate.orchestrator.report.curve_groups import thinned_curves
 from depthrate.orchestrator.report.trial_tables import MAX_COLUMNS
 from depthrate.orchestrator.serve.poller import StoreView
 from depthrate.storage.attempts.live_curves import LivePack
@@ -20,7 +20,7 @@ from depthrate.storage.tables.custom_columns import quoted
 
 MAX_CURVES_SHOWN = 40
 """Maximum number of trials in the figure of curves: running trials first, then the latest commits."""
-CURVE_POINTS = 200
+CURVE_POINTS, CURVE_DIGITS = 200, 5
 ORDER = ("failed", "diverged", "running", "ok", "pending")
 """Order of states in the table."""
 FIRST_CURVES = ("loss", "accuracy")
@@ -242,8 +242,9 @@ def state_of(seen: StoreView, sweep: str) -> SweepStatus:
 
 def curves_of(pack: LivePack, trial_id: str) -> Curves:
     """Return the live curves of a running trial."""
-    rows = [row for row in pack.rows.to_pylist() if row["trial_id"] == trial_id]
-    return _by_split(rows, [name for name in pack.rows.column_names if name not in ("trial_id", "step", "split")])
+    names = [name for name in pack.rows.column_names if name not in ("trial_id", "step", "split")]
+    rows = pack.rows.to_pandas()
+    return thinned_curves(rows[rows["trial_id"] == trial_id], names, CURVE_POINTS, CURVE_DIGITS).get(trial_id, {})
 
 
 def logged_names(curves: Any) -> list[str]:
@@ -258,27 +259,8 @@ def _read_curves(results: Results, trial_ids: Sequence[str]) -> dict[str, Curves
     numbers = _float_columns(results, "curves")
     listed = ", ".join("'" + trial_id.replace("'", "''") + "'" for trial_id in trial_ids)
     columns = ", ".join(["trial_id", "step", "split", *map(quoted, numbers)])
-    found = _rows_of(
-        results, f"select {columns} from curves where trial_id in ({listed}) and step is not null order by step"
-    )
-    of_trial: dict[str, list[dict[str, Any]]] = {}
-    for row in found:
-        of_trial.setdefault(row["trial_id"], []).append(row)
-    return {trial_id: _by_split(rows, numbers) for trial_id, rows in of_trial.items()}
-
-
-def _by_split(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Curves:
-    """Group rows by split, thinned to `CURVE_POINTS` per curve."""
-    splits: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        splits.setdefault(row["split"] or "train", []).append(row)
-    found: Curves = {}
-    for split, own in splits.items():
-        thin = [own[index] for index in thin_indices(len(own), CURVE_POINTS)]
-        kept = [name for name in names if any(row[name] is not None for row in thin)]
-        short = {n: [None if row[n] is None else float(f"{row[n]:.5g}") for row in thin] for n in kept}
-        found[split] = {"step": [row["step"] for row in thin]} | short
-    return found
+    query = f"select {columns} from curves where trial_id in ({listed}) and step is not null"
+    return thinned_curves(results.sql(query).df(), numbers, CURVE_POINTS, CURVE_DIGITS)
 
 
 def _rows_of(results: Results, query: str) -> list[dict[str, Any]]:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import queue
-import select
 import subprocess
-import tempfile
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from depthrate.orchestrator.serve.child_process import ChildProcess, exit_text
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.sql_checks import QueryError
-from depthrate.tasks.python_process import start_python
 
 MAX_ROWS = 1000
 """Maximum number of rows in an answer."""
@@ -30,7 +26,6 @@ READER_GRACE_S = 0.5
 """Time in seconds after the time limit at which a process that has not interrupted its query is killed."""
 READ_WAIT_S = 60.0
 """Maximum time in seconds for a process to start and read the store, in addition to the time limit of a query."""
-CLIENT_POLL_INTERVAL_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -45,61 +40,12 @@ class BusyError(Exception):
     """All processes are in use, or the store does not answer."""
 
 
-class ClientGoneError(Exception):
-    """The client has disconnected."""
-
-
-@dataclass
-class _Process:
-    """A child process with the incomplete last line of its output."""
-
-    popen: subprocess.Popen[bytes]
-    temp: tempfile.TemporaryDirectory[str]
-    rest: bytes = field(default=b"")
-
-    def send(self, request: dict[str, str | None]) -> None:
-        assert self.popen.stdin is not None
-        self.popen.stdin.write(json.dumps(request).encode() + b"\n")
-        self.popen.stdin.flush()
-
-    def line(self, wait_s: float, is_gone: Callable[[], bool]) -> bytes | None:
-        """Return the next line of output, or None after a timeout.
-
-        Raises:
-            ClientGoneError: The client has disconnected.
-            EOFError: The process has ended.
-        """
-        assert self.popen.stdout is not None
-        deadline = time.monotonic() + wait_s
-        while b"\n" not in self.rest:
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                return None
-            if is_gone():
-                raise ClientGoneError
-            if select.select([self.popen.stdout], [], [], min(CLIENT_POLL_INTERVAL_S, left_s))[0]:
-                read = os.read(self.popen.stdout.fileno(), 1 << 20)
-                if not read:
-                    raise EOFError
-                self.rest += read
-        line, _, self.rest = self.rest.partition(b"\n")
-        return line
-
-    def end(self) -> None:
-        self.popen.kill()
-        self.popen.wait()
-        for stream in (self.popen.stdin, self.popen.stdout):
-            with contextlib.suppress(OSError):
-                stream.close() if stream is not None else None
-        self.temp.cleanup()
-
-
 class SqlProcesses:
     """Pool of processes that run queries on one store, started on demand and reused."""
 
     def __init__(self, store: Store, limits: Limits):
         self._store, self._limits = store, limits
-        self._free: queue.LifoQueue[_Process | None] = queue.LifoQueue()
+        self._free: queue.LifoQueue[ChildProcess | None] = queue.LifoQueue()
         for _ in range(MAX_READERS):
             self._free.put(None)
         self._asking = Counter[str]()
@@ -127,7 +73,7 @@ class SqlProcesses:
                 free = self._free.get(timeout=READER_WAIT_TIMEOUT_S)
             except queue.Empty:
                 raise BusyError(f"too many queries running (limit {MAX_READERS}). Try again shortly.") from None
-            kept: _Process | None = None
+            kept: ChildProcess | None = None
             try:
                 process, answer = self._answered(free, {"sql": query, "sweep": sweep}, is_gone)
                 kept = process
@@ -158,8 +104,8 @@ class SqlProcesses:
                     del self._asking[client]
 
     def _answered(
-        self, process: _Process | None, request: dict[str, str | None], is_gone: Callable[[], bool]
-    ) -> tuple[_Process, bytes]:
+        self, process: ChildProcess | None, request: dict[str, str | None], is_gone: Callable[[], bool]
+    ) -> tuple[ChildProcess, bytes]:
         """Return the process and its answer. A process without an answer is terminated."""
         timeout_s = self._limits.timeout_s
         is_new = process is None
@@ -181,7 +127,7 @@ class SqlProcesses:
             if code == 0 and not is_new:  # it was idle for too long, or its last query took all memory
                 return self._answered(None, request, is_gone)
             raise QueryError(
-                f"the process that ran the query has ended ({f'signal {-code}' if code < 0 else f'exit code {code}'}), "
+                f"the process that ran the query has ended ({exit_text(code)}), "
                 f"probably because it needs more than {self._limits.memory_gb:g} GB. Raise --memory-gb, or select less "
                 "data at a time."
             ) from None
@@ -190,10 +136,7 @@ class SqlProcesses:
             raise
         return process, answer
 
-    def _start(self) -> _Process:
-        temp = tempfile.TemporaryDirectory(prefix="depthrate-sql-", ignore_cleanup_errors=True)
-        arguments = (self._store.address, str(self._limits.timeout_s), str(self._limits.memory_gb))
-        module, pipe = "depthrate.orchestrator.serve.sql_process", subprocess.PIPE
-        return _Process(
-            start_python(module, *arguments, variables={"TMPDIR": temp.name}, stdin=pipe, stdout=pipe), temp
+    def _start(self) -> ChildProcess:
+        return ChildProcess(
+            "sql_process", self._store.address, str(self._limits.timeout_s), str(self._limits.memory_gb)
         )

@@ -9,13 +9,12 @@ import contextlib
 import itertools
 import json
 import math
-import os
-import select
 import sys
 from typing import Any
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.console.tables import format_value, json_text
+from depthrate.orchestrator.serve.child_process import receive_requests
 from depthrate.orchestrator.serve.sql import MAX_ROWS
 from depthrate.storage.commits.source import first_line
 from depthrate.storage.files.store import Store
@@ -23,7 +22,6 @@ from depthrate.storage.query.query_limits import limited_memory
 from depthrate.storage.query.results import Results
 from depthrate.storage.query.sql_checks import QueryError, QueryMemoryError
 
-READER_IDLE_TIMEOUT_S = 120.0
 MAX_CELL_CHARACTERS = 10_000
 """Maximum length of a cell. Longer cells are truncated."""
 MAX_ANSWER_BYTES = 20_000_000
@@ -36,12 +34,9 @@ def main() -> None:
 
 
 def _answer_all(limits: contextlib.ExitStack) -> None:
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
     store, results = Store(sys.argv[1]), None
     timeout_s, memory_gb = map(float, sys.argv[2:4])
-    while select.select([sys.stdin], [], [], READER_IDLE_TIMEOUT_S)[0] and (line := sys.stdin.readline()):
-        asked = json.loads(line)
+    for asked, answers in receive_requests():
         is_read = is_last = False
         try:
             store.require_exists()

@@ -27,6 +27,7 @@ from depthrate.orchestrator.console.tables import ANY_WIDTH, PlainConsole, json_
 from depthrate.orchestrator.report.page import page_policy
 from depthrate.orchestrator.report.page_files import library
 from depthrate.orchestrator.serve.access import Access
+from depthrate.orchestrator.serve.child_process import ClientGoneError
 from depthrate.orchestrator.serve.pages import (
     index_page,
     missing_page,
@@ -39,7 +40,7 @@ from depthrate.orchestrator.serve.pages import (
 from depthrate.orchestrator.serve.poller import Poller, StoreView
 from depthrate.orchestrator.serve.renderer import Renderer
 from depthrate.orchestrator.serve.rows import SweepRows, state_of
-from depthrate.orchestrator.serve.sql import MAX_ROWS, BusyError, ClientGoneError, Limits, SqlProcesses
+from depthrate.orchestrator.serve.sql import MAX_ROWS, BusyError, Limits, SqlProcesses
 from depthrate.orchestrator.serve.summary import summaries, summary
 from depthrate.storage.attempts.records import RecordReader, read_records
 from depthrate.storage.commits.source import first_line

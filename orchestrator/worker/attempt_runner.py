@@ -172,12 +172,6 @@ class AttemptRunner:
                 with contextlib.suppress(OSError):
                     scratch.delete(checkpoint_path.folder(pack_id))
 
-    @property
-    def stall_s(self) -> float | None:
-        """Seconds without progress after which the attempt is terminated. None means never."""
-        minutes = self.job.options.stall_minutes
-        return None if minutes is None else 60 * minutes
-
     def commit_finished(self) -> None:
         """Commit the finished trials of a batched attempt or an unfused pack, unless the hanging thread holds the lock."""
         if self._commits_in_parts:
@@ -333,7 +327,13 @@ def run_job(job: AttemptSpec, stop: StopFlag, judge: Judge | None = None) -> Att
             if task.code is None:
                 skip_pandas()
             runner = AttemptRunner(job, task, store, attempt, stop, judge)
-            with Heartbeat(runner, output, stop):
+            heartbeat = Heartbeat(
+                *(store, attempt, output, stop),
+                stall_minutes=job.options.stall_minutes,
+                upkeep={"commit": runner.commit_if_due, "live curves": runner.show_live},
+                commit_finished=runner.commit_finished,
+            )
+            with heartbeat:
                 runner.run()
             attempt.state = AttemptState.DONE
         except Interrupted:

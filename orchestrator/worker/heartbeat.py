@@ -11,8 +11,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import IO, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import IO
 
 from depthrate.orchestrator.attempts.cancellation import forced_attempts, read_cancel_mark
 from depthrate.orchestrator.attempts.liveness import heartbeat_s
@@ -28,27 +28,6 @@ LOG_TAIL_BYTES = 200_000
 SELF_TERMINATED_CODE = 70
 """Exit code of a worker that terminated itself during a task."""
 log = logging.getLogger("depthrate")
-
-
-class HeartbeatTarget(Protocol):
-    """Interface of the heartbeat's attempt. `attempt_runner` imports this module, so it is not imported here."""
-
-    store: Store
-    attempt: Attempt
-
-    @property
-    def stall_s(self) -> float | None:
-        """Seconds without progress after which the attempt is terminated. None means never."""
-        ...
-
-    def commit_if_due(self) -> None:
-        """Commit the finished trials if due."""
-
-    def show_live(self) -> None:
-        """Write live curves to the store if due."""
-
-    def commit_finished(self) -> None:
-        """Commit all finished trials."""
 
 
 @contextlib.contextmanager
@@ -76,8 +55,20 @@ def _flush() -> None:
 class Heartbeat:
     """Thread that updates the attempt's record and log, commits finished trials, and detects an exited driver."""
 
-    def __init__(self, run: HeartbeatTarget, output: IO[bytes], stop: StopFlag):
-        self._run, self._output, self._stop = run, output, stop
+    def __init__(
+        self,
+        store: Store,
+        attempt: Attempt,
+        output: IO[bytes],
+        stop: StopFlag,
+        *,
+        stall_minutes: float | None,
+        upkeep: Mapping[str, Callable[[], None]],
+        commit_finished: Callable[[], None],
+    ):
+        """Args: upkeep: names and functions called every second. commit_finished: called before a hanging attempt exits."""
+        self._store, self._attempt, self._output, self._stop = store, attempt, output, stop
+        self._stall_minutes, self._upkeep, self._commit_finished = stall_minutes, upkeep, commit_finished
         self._parent = int(os.environ.get("DEPTHRATE_DRIVER_PID") or os.getppid())
         self._ended = threading.Event()
         self._uploaded = 0
@@ -95,16 +86,16 @@ class Heartbeat:
         self._upload_log()
 
     def _beat(self) -> None:
-        interval_s = self._run.attempt.beat_s or heartbeat_s(self._run.store)
-        node = NodeHeartbeat(self._run.store, self._run.attempt, interval_s)
+        interval_s = self._attempt.beat_s or heartbeat_s(self._store)
+        node = NodeHeartbeat(self._store, self._attempt, interval_s)
         node.publish()
         last = time.monotonic() - random.uniform(0.0, interval_s)  # spread the writes of attempts that start together
         while not self._ended.wait(1.0):
             if os.getppid() != self._parent:
                 self._stop.set("the driver has exited")
             self._check_progress()
-            self._try("commit", self._run.commit_if_due)
-            self._try("live curves", self._run.show_live)
+            for name, write in self._upkeep.items():
+                self._try(name, write)
             if time.monotonic() - last < interval_s:
                 node.publish()
                 continue
@@ -123,37 +114,36 @@ class Heartbeat:
 
     def _check_progress(self) -> None:
         """Record progress, and terminate the attempt if it has stalled for too long."""
-        attempt, limit_s = self._run.attempt, self._run.stall_s
+        attempt = self._attempt
         progress = (attempt.step, attempt.num_steps, attempt.trials_done, attempt.checkpoints, attempt.compile_s)
         if progress != self._progress or attempt.needs_bytes is not None:
             self._progress, self._progressed_at = progress, time.monotonic()
             attempt.progress_at = time.time()
         stalled_s = time.monotonic() - self._progressed_at
-        if limit_s is not None and stalled_s > limit_s:
+        if self._stall_minutes is not None and stalled_s > 60 * self._stall_minutes:
             step = f"step {attempt.step}/{attempt.num_steps or '?'}"
             error = f"no progress for {stalled_s / 60:.3g} min at {step}: terminated by --stall-minutes"
             self._terminate(FailureKind.TASK, error)
 
     def _terminate_if_forced(self) -> None:
         """Exit if `depthrate cancel --force` was called, because a hanging task does not check for stop requests."""
-        store, attempt = self._run.store, self._run.attempt
-        if store.uses_requests and not self._stop.is_set:
+        if self._store.uses_requests and not self._stop.is_set:
             return  # do not send a request to a remote store at every heartbeat
-        if attempt.attempt_id in forced_attempts(read_cancel_mark(store, attempt.sweep)):
+        if self._attempt.attempt_id in forced_attempts(read_cancel_mark(self._store, self._attempt.sweep)):
             self._terminate(FailureKind.CANCELLED, "terminated by depthrate cancel --force")
 
     def _terminate(self, kind: FailureKind, error: str) -> None:
         """Commit the finished trials, record the failure, and exit without waiting for other threads."""
-        attempt = self._run.attempt
+        attempt = self._attempt
         with contextlib.suppress(Exception):
-            self._run.commit_finished()
+            self._commit_finished()
         attempt.state, attempt.error_kind, attempt.error = AttemptState.FAILED, kind, error
         attempt.ended_at = time.time()
         with contextlib.suppress(Exception):
             faulthandler.dump_traceback(self._output)
             self._upload_log()
         with contextlib.suppress(Exception):
-            attempt.beat(self._run.store)
+            attempt.beat(self._store)
         os._exit(SELF_TERMINATED_CODE)
 
     def _upload_log(self) -> None:
@@ -164,7 +154,7 @@ class Heartbeat:
         start = max(0, size - LOG_TAIL_BYTES)
         content = os.pread(self._output.fileno(), size - start, start)
         try:
-            self._run.store.write(log_path(self._run.attempt.sweep, self._run.attempt.attempt_id), content)
+            self._store.write(log_path(self._attempt.sweep, self._attempt.attempt_id), content)
             self._uploaded = size
         except Exception as error:
             log.warning("log not written: %s", error)

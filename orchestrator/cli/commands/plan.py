@@ -176,7 +176,7 @@ def command(options: LaunchOptions, json: bool, wide: bool) -> None:
         print_json(_as_json(planned, details))
         return
     print_warnings(plan.snapshot.problems)
-    mismatch = find_launch_mismatch(plan, planned.store, target.submitted_codes)
+    mismatch = find_launch_mismatch(plan, planned.store, target.submitted)
     if mismatch is not None and mismatch.versions:
         print_line(
             f"warning: {mismatch_message(mismatch, plan.checked, planned.store, resume_command(options), 'run would stop')}",

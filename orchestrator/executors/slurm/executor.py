@@ -25,6 +25,7 @@ from depthrate.orchestrator.executors.base import (
     QueueFullError,
     SubmitError,
     SubmitRateError,
+    SubmittedPack,
 )
 from depthrate.orchestrator.executors.machine import USABLE_SHARE
 from depthrate.orchestrator.executors.slurm.folders import remove_finished_folders
@@ -133,8 +134,7 @@ class SlurmExecutor(Executor):
         self._folders = {jobs_folder(profile, store, sweep)}
         """Folders that may contain folders of finished jobs."""
         self._slots = ConcurrencySlots(profile.array_parallelism)
-        self._adopted: dict[str, tuple[str, list[str]]] = {}
-        self._adopted_codes: dict[str, str | None] = {}
+        self._adopted: dict[str, SubmittedPack] = {}
         self._finished: list[Submission] = []
         """Finished submissions of earlier launches that are still in the store."""
         self._pack_s: deque[float] = deque(maxlen=MAX_PACK_TIMES)
@@ -156,14 +156,9 @@ class SlurmExecutor(Executor):
         return min(packs, self.workers) if self.profile.array_parallelism else packs
 
     @property
-    def submitted(self) -> dict[str, tuple[str, list[str]]]:
-        """Attempt -> (pack, trials) of live packs from earlier launches."""
+    def submitted(self) -> dict[str, SubmittedPack]:
+        """Attempt -> pack of the live packs from earlier launches."""
         return self._adopted
-
-    @property
-    def submitted_codes(self) -> dict[str, str | None]:
-        """Attempt -> version of the task's code, if known."""
-        return self._adopted_codes
 
     def check(self, packs: Sequence[Pack], estimate_s: Estimate) -> None:
         """Reject packs that exceed a limit of the cluster.
@@ -223,8 +218,7 @@ class SlurmExecutor(Executor):
                 pending = [pack for pack in packs if not committed.issuperset(pack.trial_ids)]
                 if pending and is_alive(states.get(job_id)):
                     self._queue.jobs[job_id] = WatchedJob(job_id, submission, pending, states[job_id])
-                    self._adopted |= {pack.attempt_id: (pack.pack_id, pack.trial_ids) for pack in pending}
-                    self._adopted_codes |= {pack.attempt_id: pack.code_hash for pack in pending}
+                    self._adopted |= {pack.attempt_id: pack for pack in pending}
             is_watched = any(job.submission is submission for job in self._queue.jobs.values())
             if not is_watched and (submission.job_ids or submission.was_never_accepted(time.time())):
                 self._finished.append(submission)
@@ -270,7 +264,7 @@ class SlurmExecutor(Executor):
                     break
                 time.sleep(1)
 
-    def adopt_submitted(self) -> dict[str, tuple[str, list[str]]]:
+    def adopt_submitted(self) -> dict[str, SubmittedPack]:
         """Adopt jobs that peer launches have submitted. Returns {} while the controller does not answer."""
         before, watched = set(self._adopted), {job.submission.name for job in self._queue.jobs.values()}
         try:

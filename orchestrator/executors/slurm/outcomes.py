@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from depthrate.orchestrator.attempts.liveness import heartbeat_s, stale_after_s
 from depthrate.orchestrator.attempts.node_health import StartFailures
 from depthrate.orchestrator.attempts.record import lost_attempt, nth_attempt_id, read_attempt, write_lost
-from depthrate.orchestrator.executors.base import AttemptEnd, RequeueReason
-from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack
+from depthrate.orchestrator.executors.base import AttemptEnd, RequeueReason, SubmittedPack
+from depthrate.orchestrator.executors.slurm.submissions import Submission
 from depthrate.orchestrator.executors.slurm.watched_jobs import WatchedJob
 from depthrate.slurm.command import SlurmError
 from depthrate.slurm.job_states import JobState, earlier_starts

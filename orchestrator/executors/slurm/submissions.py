@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from depthrate.orchestrator.executors.base import SubmittedPack
 from depthrate.slurm.job_states import JobState, array_job_ids, live_job_ids, squeue_states
 from depthrate.storage.files.json_objects import read_object
 from depthrate.storage.files.paths import identity, is_job_folder, submission_path
@@ -25,17 +26,6 @@ PLANNED_JOB_NAME = JOB_NAME.replace("{number}", "TIME_ID")
 SUBMIT_ACCEPT_TIMEOUT_S = 600.0
 """Age in seconds from which a submission without job IDs counts as never accepted."""
 _NAMED_AT = re.compile(r"-(\d{8}T\d{6})_[0-9a-f]{12}$")
-
-
-@dataclass(frozen=True)
-class SubmittedPack:
-    """A pack that was submitted in a job."""
-
-    attempt_id: str
-    pack_id: str
-    trial_ids: list[str]
-    code_hash: str | None = None
-    """Version of the task's code."""
 
 
 @dataclass

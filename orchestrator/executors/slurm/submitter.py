@@ -12,11 +12,11 @@ from typing import TypeVar
 
 from depthrate.orchestrator.attempts.record import new_attempt_id
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.executors.base import AttemptSpec
+from depthrate.orchestrator.executors.base import AttemptSpec, SubmittedPack
 from depthrate.orchestrator.executors.slurm.folders import write_trials
 from depthrate.orchestrator.executors.slurm.job import run_bundle
 from depthrate.orchestrator.executors.slurm.request_rate import MAX_SUBMISSIONS_PER_MIN, RequestBudget
-from depthrate.orchestrator.executors.slurm.submissions import JOB_NAME, Submission, SubmittedPack, jobs_folder
+from depthrate.orchestrator.executors.slurm.submissions import JOB_NAME, Submission, jobs_folder
 from depthrate.slurm.cluster_limits import JobGroup, Limits, SubmitLimits
 from depthrate.slurm.command import CALLS, SlurmError
 from depthrate.slurm.job_states import parse_array_id
@@ -231,12 +231,12 @@ class Submitter:
         limits: Limits,
         store: Store,
         sweep: str,
-        room: SubmitQuota,
-        lanes: ConcurrencySlots,
+        quota: SubmitQuota,
+        slots: ConcurrencySlots,
         requests: RequestBudget,
     ):
         self._profile, self._limits, self._store, self._sweep = profile, limits, store, sweep
-        self._quota, self._slots, self._requests = room, lanes, requests
+        self._quota, self._slots, self._requests = quota, slots, requests
         self._array_size = limits.array_size
         """Largest size of the next array, reduced while an unknown limit is searched by trial and error."""
         self._unclear: list[Submission] = []

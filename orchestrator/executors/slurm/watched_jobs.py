@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
+from depthrate.orchestrator.executors.base import SubmittedPack
 from depthrate.orchestrator.executors.slurm.request_rate import RequestBudget
-from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack
+from depthrate.orchestrator.executors.slurm.submissions import Submission
 from depthrate.slurm.command import SlurmError
 from depthrate.slurm.job_states import JobState, parse_array_id, sacct_states, squeue_states
 from depthrate.slurm.profile import CHECKPOINT_GRACE_S

@@ -777,7 +777,7 @@ def test_the_next_launch_takes_over(executor: SlurmExecutor, scheduler: Schedule
     other = SlurmExecutor(Profile(grace_s=0), LIMITS, folder, "s")
     other.adopt(read_submissions(folder, ["s"]), scheduler.queue)
     (held,) = other.submitted.values()
-    assert held == ("b", ["tb"]), "only what still waits or runs"
+    assert (held.pack_id, held.trial_ids) == ("b", ["tb"]), "only what still waits or runs"
     other.close()
     assert [submission.job_ids for submission in read_submissions(folder, ["s"])] == [["1_0", "1_1"]], (
         "finished jobs are forgotten"

@@ -886,10 +886,10 @@ def test_what_draws_may_die_or_hang_and_the_page_goes_on(
 
 def test_what_draws_ends_when_nobody_asks_and_with_the_server(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     drawer = Renderer(fill(folder))
-    process = drawer._started()
+    process = drawer._started().popen
     assert process.stdin is not None
     process.stdin.close()  # as when the server has died
     assert process.wait(60) == 0
-    assert (again := drawer._started()) is not process and again.poll() is None
+    assert (again := drawer._started().popen) is not process and again.poll() is None
     drawer.stop()
     assert again.returncode == -signal.SIGKILL and not drawer._folder.exists()
