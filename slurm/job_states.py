@@ -9,34 +9,18 @@ from typing import Literal
 from depthrate.slurm.command import TIMEOUT_S, SlurmError, run_command
 
 Phase = Literal["waiting", "running", "over"]
+_WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+_RUNNING = ("RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED", "RESIZING")
 PHASE_BY_STATE: dict[str, tuple[Phase, str | None]] = {
     # state -> phase, and the failure kind of an ended job whose work is not done
-    "PENDING": ("waiting", None),
-    "CONFIGURING": ("waiting", None),
-    "REQUEUED": ("waiting", None),
-    "REQUEUE_HOLD": ("waiting", None),
-    "REQUEUE_FED": ("waiting", None),
-    "SPECIAL_EXIT": ("waiting", None),
-    "RESV_DEL_HOLD": ("waiting", None),
-    "RUNNING": ("running", None),
-    "COMPLETING": ("running", None),
-    "SIGNALING": ("running", None),
-    "STAGE_OUT": ("running", None),
-    "STOPPED": ("running", None),
-    "SUSPENDED": ("running", None),
-    "RESIZING": ("running", None),
-    "COMPLETED": ("over", "worker_lost"),
-    "FAILED": ("over", "worker_lost"),
-    "BOOT_FAIL": ("over", "node_lost"),
-    "NODE_FAIL": ("over", "node_lost"),
-    "PREEMPTED": ("over", "preempted"),
-    "REVOKED": ("over", "preempted"),
-    "LAUNCH_FAILED": ("over", "node_lost"),
-    "RECONFIG_FAIL": ("over", "node_lost"),
+    **dict.fromkeys(_WAITING, ("waiting", None)),
+    **dict.fromkeys(_RUNNING, ("running", None)),
+    **dict.fromkeys(("COMPLETED", "FAILED"), ("over", "worker_lost")),
+    **dict.fromkeys(("BOOT_FAIL", "NODE_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL"), ("over", "node_lost")),
+    **dict.fromkeys(("PREEMPTED", "REVOKED"), ("over", "preempted")),
+    **dict.fromkeys(("CANCELLED", "DEADLINE"), ("over", "cancelled")),
     "TIMEOUT": ("over", "timeout"),
     "OUT_OF_MEMORY": ("over", "out_of_memory"),
-    "CANCELLED": ("over", "cancelled"),
-    "DEADLINE": ("over", "cancelled"),
 }
 _COLUMNS = (
     *("ArrayJobID:24", "ArrayTaskID:24", "JobID:24", "State:24", "RestartCnt:12", "NodeList:120", "Reason:120"),

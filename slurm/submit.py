@@ -88,15 +88,7 @@ def find_submitted(name: str, num_jobs: int) -> list[str]:
 
 
 def _send(script: Path, name: str, withheld: Sequence[str]) -> str:
-    """Call sbatch and return the id of the job or array, from its output or, failing that, from the controller.
-
-    Args:
-        hidden_variables: Variables of this process's environment that sbatch, which exports the environment, does not receive.
-    Raises:
-        UnclearSubmissionError: If it is unknown whether the script was accepted.
-        SubmitLimitError: If a submit limit is reached.
-        SlurmError: If the script was refused for another reason.
-    """
+    """Call sbatch without the `withheld` variables. Return the id of the job or array, printed or from the controller."""
     try:
         printed = run_command(
             ["sbatch", "--parsable", str(script)], SBATCH_TIMEOUT_S, num_error_lines=3, hidden_variables=withheld

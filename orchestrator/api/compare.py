@@ -9,6 +9,7 @@ from depthrate.orchestrator.analysis.compare import FitPair, pair_up, unpaired_t
 from depthrate.orchestrator.analysis.fit_curves import fit_curves
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep
+from depthrate.orchestrator.report.curve_groups import sort_key
 from depthrate.orchestrator.search.search_view import SearchView, fitted_trials
 from depthrate.storage.files.store import Store
 
@@ -74,17 +75,7 @@ def _values(checked: CheckedSweep) -> dict[str, list[Any]]:
     for trial in checked.trials:
         for name, value in trial.params.items():
             values.setdefault(name, {})[json.dumps(value, sort_keys=True)] = value
-    return {name: _sorted(list(unique.values())) for name, unique in values.items()}
-
-
-def _sorted(values: list[Any]) -> list[Any]:
-    """Sort numbers by value, and put all other values after them, sorted by their strings."""
-
-    def key(value: Any) -> tuple[bool, float, str]:
-        is_number = isinstance(value, int | float)
-        return not is_number, value if is_number else 0, str(value)
-
-    return sorted(values, key=key)
+    return {name: sorted(unique.values(), key=lambda value: sort_key((value,))) for name, unique in values.items()}
 
 
 def _keys(values: Sequence[Any]) -> set[str]:

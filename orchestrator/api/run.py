@@ -20,6 +20,7 @@ from depthrate.orchestrator.api.planning import (
     resume_command,
 )
 from depthrate.orchestrator.attempts.retry import error_pattern
+from depthrate.orchestrator.code.store import keep_source
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.tables import counted, make_console, print_line, print_table, print_warnings
 from depthrate.orchestrator.executors.base import ComputeTarget, Executor, RemoteLauncher
@@ -31,12 +32,11 @@ from depthrate.orchestrator.launch.code_changes import (
     resolve_code_change,
     unknown_code_message,
 )
+from depthrate.orchestrator.launch.display import JobWatcher
 from depthrate.orchestrator.launch.launch import (
     LaunchEnd,
     delete_checkpoints,
-    follow_launch,
     launch,
-    send_launch,
     submit,
     write_launch,
 )
@@ -45,7 +45,7 @@ from depthrate.orchestrator.launch.notify import Notifier
 from depthrate.orchestrator.launch.outcome import RunState
 from depthrate.orchestrator.search.search_view import SearchView, with_search
 from depthrate.storage.attempts.clocks import require_clock
-from depthrate.storage.commits.snapshot import Snapshot
+from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
 from depthrate.storage.files.data_folder import open_data_folder
 from depthrate.storage.files.store import Store, open_store
 from depthrate.sweeps.packing import one_of_each_shape
@@ -234,15 +234,19 @@ def _run_driver(run: _Run, executor: Executor, estimate_s: Estimate) -> LaunchEn
 
 def _submit_driver(run: _Run, site: RemoteLauncher) -> LaunchEnd | RunState:
     """Submit the whole launch and follow it. Return its end, or the state if this process detaches or stops."""
-    job = send_launch(run.plan, run.store, site, run.options)
+    checked = run.plan.checked
+    require_clock(run.store)
+    write_launch(run.store, checked)
+    job = site.send_launch(replace(run.options, code_version=keep_source(run.store, checked.task)))
     run.print(f"job {job.job_id} submitted. Progress: {run.next('status')}")
     if run.options.detach:
         return RunState.DETACHED
     try:
-        return follow_launch(run.plan, run.store, site, job, run.console)
+        job_end = site.follow(job, JobWatcher(checked, run.store, run.console).show)
     except KeyboardInterrupt:
         run.print(f"detached, the job continues. Cancel: {run.next('cancel')}  Reattach: {resume_command(run.options)}")
         return RunState.INTERRUPTED
+    return LaunchEnd(take_snapshot(run.store), job=job, job_end=job_end)
 
 
 def _conclude(run: _Run, end: LaunchEnd | None) -> RunState:

@@ -19,10 +19,10 @@ from rich.console import Console
 from depthrate.orchestrator.attempts.liveness import heartbeat_s
 from depthrate.orchestrator.code.store import keep_source
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.executors.base import Executor, LaunchJob, RemoteLauncher, SubmitError
+from depthrate.orchestrator.executors.base import Executor, LaunchJob, SubmitError
 from depthrate.orchestrator.executors.options import JobOptions, LaunchOptions
 from depthrate.orchestrator.launch.code_changes import find_code_mismatch
-from depthrate.orchestrator.launch.display import JobWatcher, make_watcher
+from depthrate.orchestrator.launch.display import make_watcher
 from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.events import EventLog
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, Plan, read_checkpoints, stale_checkpoints
@@ -149,24 +149,6 @@ def submit(plan: Plan, store: Store, executor: Executor, estimate_s: Estimate, o
         return detached
 
 
-def send_launch(plan: Plan, store: Store, site: RemoteLauncher, options: LaunchOptions) -> LaunchJob:
-    """Submit the whole launch to SLURM, or find the job that was submitted before. It continues without this process.
-
-    Raises:
-        StoreError: If the store cannot be written.
-        ValueError: If the scheduler refuses or does not answer.
-    """
-    require_clock(store)
-    write_launch(store, plan.checked)
-    return site.send_launch(replace(options, code_version=keep_source(store, plan.checked.task)))
-
-
-def follow_launch(plan: Plan, store: Store, site: RemoteLauncher, job: LaunchJob, console: Console) -> LaunchEnd:
-    """Print the progress of a submitted launch until its job ends."""
-    job_end = site.follow(job, JobWatcher(plan.checked, store, console).show)
-    return LaunchEnd(take_snapshot(store), job=job, job_end=job_end)
-
-
 def write_launch(store: Store, checked: CheckedSweep) -> None:
     """Store the sweep's spec, so that status, fit and report use it for this name."""
     sweep = checked.sweep
@@ -209,11 +191,7 @@ def _prepare(plan: Plan, store: Store, executor: Executor, options: LaunchOption
 
 
 def _check_not_removed(store: Store, plan: Plan) -> None:
-    """Check that no committed trial of the plan was removed before the launch was recorded.
-
-    Raises:
-        StoreError: If a committed trial was removed.
-    """
+    """Raise StoreError if a committed trial of the plan was removed before the launch was recorded."""
     if store.list("removals") and (removed := plan.done - take_snapshot(store).trial_ids()):
         raise StoreError(
             f"{counted(len(removed), 'committed trial was', 'committed trials were')} removed while the launch was planned. "

@@ -32,7 +32,7 @@ from depthrate.storage.tables.states import AttemptState, FailureKind
 
 COLUMNS = 80
 """Width of the printed lines, in characters."""
-_LABELS = {"committed": "useful", "failed": "failed", "repeated": "repeated", "around": "overhead", "idle": "idle"}
+HOUR_LABELS = {"committed": "useful", "failed": "failed", "repeated": "repeated", "around": "overhead", "idle": "idle"}
 """Field of `Hours` -> printed label."""
 
 
@@ -49,7 +49,7 @@ def cost_lines(sweep: str, cost: SweepCost) -> list[str]:
             continue
         share = f", {hours.efficiency:.0%} useful" if hours.efficiency is not None else ""
         lines.append(f"{sweep}: {hours_text(hours.held)} {device_hours_unit(device)} allocated{share}")
-        parts = [f"{label} {hours_text(getattr(hours, name))}" for name, label in _LABELS.items()]
+        parts = [f"{label} {hours_text(getattr(hours, name))}" for name, label in HOUR_LABELS.items()]
         lines.append(f"  {', '.join(parts)}")
     if cost.failures:
         kinds = sorted(cost.failures.items(), key=lambda item: -item[1][0])
@@ -134,10 +134,7 @@ class SweepCost:
         """Return the cost as JSON values."""
         return {
             "hours": {
-                device: {
-                    name: getattr(hours, name)
-                    for name in ("used", "committed", "failed", "repeated", "around", "idle", "held", "efficiency")
-                }
+                device: {name: getattr(hours, name) for name in ("used", *HOUR_LABELS, "held", "efficiency")}
                 for device, hours in self.devices.items()
             },
             "failures": {kind: {"attempts": n, "hours": hours} for kind, (n, hours) in self.failures.items()},
@@ -269,10 +266,6 @@ def _classify_waste(record: Record, num_visible: int, done: set[str]) -> str | N
     """Classify an attempt's time as "failed" or "repeated", or None if it was or may become useful.
 
     A finished attempt without visible trials may have pruned its trials, which is not waste.
-
-    Args:
-        num_visible: Number of visible trials that the attempt committed.
-        done: Trials that any attempt has committed.
     """
     state = record["state"]
     if state is AttemptState.RUNNING or num_visible:

@@ -1,16 +1,11 @@
-"""Write sweeps' states and costs to a textfile for Prometheus' node exporter, with Prometheus' client library."""
+"""Sweeps' states and costs as a textfile for Prometheus' node exporter, made with Prometheus' client library."""
 
-import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from depthrate.orchestrator.console.errors import UsageError
-from depthrate.orchestrator.console.output_file import write_output
-from depthrate.orchestrator.monitor.cost import SweepCost
+from depthrate.orchestrator.monitor.cost import HOUR_LABELS, SweepCost
 from depthrate.orchestrator.monitor.status import SweepStatus
-
-KINDS_OF_HOURS = ("committed", "failed", "repeated", "around", "idle")
 
 
 def check_library() -> None:
@@ -25,15 +20,6 @@ def check_library() -> None:
         raise UsageError(
             f"--prometheus needs the package prometheus-client ({error}). Install it: pip install 'depthrate[prometheus]'"
         ) from None
-
-
-def write_textfile(path: Path, states: Sequence[SweepStatus], costs: Mapping[str, SweepCost]) -> None:
-    """Write the file for the node exporter.
-
-    Raises:
-        UsageError: If it cannot be written.
-    """
-    write_output(path, textfile(states, costs, time.time()))
 
 
 def textfile(states: Sequence[SweepStatus], costs: Mapping[str, SweepCost], now: float) -> str:
@@ -54,7 +40,7 @@ def textfile(states: Sequence[SweepStatus], costs: Mapping[str, SweepCost], now:
         (sweep, device, kind): getattr(of_device, kind)
         for sweep, cost in costs.items()
         for device, of_device in sorted(cost.devices.items())
-        for kind in KINDS_OF_HOURS
+        for kind in HOUR_LABELS
     }
     failures = {
         (sweep, node.node, kind): number

@@ -257,6 +257,18 @@ def heat_map(
     return trace
 
 
+def map_layout(
+    x_title: str, y_title: str, x_names: Sequence[str], y_names: Sequence[str], *, is_square: bool = False
+) -> dict[str, Any]:
+    """Return the layout of a heat map whose first row is on top."""
+    layout = make_layout(Axes("x", "y", x_title, y_title, x_log=False, y_log=False), [])
+    for axis, names in (("xaxis", x_names), ("yaxis", y_names)):
+        layout[axis] |= {"showgrid": False, "tickvals": list(range(len(names))), "ticktext": list(names)}
+    layout["xaxis"] |= {"constrain": "domain"}
+    layout["yaxis"] |= {"autorange": "reversed"} | ({"scaleanchor": "x"} if is_square else {})
+    return layout
+
+
 def omission_notes(
     num_shown: int, num_groups: int, num_dropped: int = 0, *, log: bool = False, noun: str = "groups"
 ) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -101,6 +101,12 @@ class ReportData:
     def settings(self) -> list[str]:
         """Names of the parameters that take several values, excluding the seed."""
         return [name for name in varying_names(self.trials, self.parameters) if name != "seed"]
+
+    def params_of(self, trial_ids: Iterable[Any]) -> list[dict[str, Any]]:
+        """Return the parameters of trials, in the same order. Trials may occur several times."""
+        trials = self.trials.drop_duplicates("trial_id").set_index("trial_id")
+        rows = trials.loc[list(trial_ids), self.parameters].to_dict("records")
+        return [{str(name): value for name, value in row.items()} for row in rows]
 
     @property
     def x_name(self) -> str:

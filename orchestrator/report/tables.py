@@ -4,7 +4,7 @@ import collections
 
 import pandas as pd
 
-from depthrate.orchestrator.monitor.cost import Hours, NodeCost, SweepCost, device_hours_unit
+from depthrate.orchestrator.monitor.cost import HOUR_LABELS, Hours, NodeCost, SweepCost, device_hours_unit
 from depthrate.orchestrator.report.curve_groups import group_trials
 from depthrate.orchestrator.report.html_table import Cell, long_cell, table
 from depthrate.orchestrator.report.report_data import ReportData, SearchContent
@@ -12,14 +12,7 @@ from depthrate.orchestrator.report.text import escape, is_finite, number_text, v
 from depthrate.orchestrator.report.trial_tables import MAX_TABLE_ROWS, cut_error, trial_cell
 from depthrate.tasks.panel import VerdictPanel
 
-HOUR_COLUMNS = {
-    "held": "allocated",
-    "committed": "useful",
-    "failed": "failed",
-    "repeated": "repeated",
-    "around": "overhead",
-    "idle": "idle",
-}
+HOUR_COLUMNS = {"held": "allocated"} | HOUR_LABELS
 """Attribute of `Hours` -> heading. Both are in hours."""
 NODE_COLUMNS = ("node", "attempts", "done", "allocated (h)", "wasted (h)", "failures", "last error")
 

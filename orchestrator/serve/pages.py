@@ -2,7 +2,7 @@
 
 from importlib import resources
 
-from depthrate.orchestrator.report.page_files import STYLE
+from depthrate.orchestrator.report.page import STYLE
 from depthrate.orchestrator.report.text import escape
 from depthrate.storage.query.views import VIEWS
 

@@ -33,8 +33,6 @@ class SweepRows:
 
     def __init__(self, store: Store, sweep: str):
         self._store, self._sweep = store, sweep
-        self._read: set[tuple[str, str]] = set()
-        """(trial, attempt) pairs whose values are cached."""
         self._numbers: dict[str, dict[str, Any]] = {}
         self._committed: dict[str, dict[str, Any]] = {}
         self._order: list[str] = []
@@ -137,11 +135,7 @@ class SweepRows:
 
     @contextmanager
     def _locked_refresh(self, seen: StoreView) -> Iterator[tuple[SweepStatus, dict[str, LivePack]]]:
-        """Refresh the cache, and yield the sweep's state and live packs under the lock.
-
-        Raises:
-            OSError, StoreError: The store does not answer.
-        """
+        """Refresh the cache, and yield the sweep's state and live packs under the lock."""
         state = state_of(seen, self._sweep)
         with self._lock:
             self._catch_up(seen, state)
@@ -160,8 +154,7 @@ class SweepRows:
         for trial_id in [t for t in self._committed if t not in there]:  # the trial was removed, or is pending again
             for kept in (self._committed, self._numbers, self._curves):
                 kept.pop(trial_id, None)
-        self._read = {pair for pair in self._read if there.get(pair[0]) == pair[1]}
-        unread = there.items() - self._read
+        unread = there.items() - {(trial_id, row["attempt_id"]) for trial_id, row in self._committed.items()}
         if not unread:
             return
         # read into memory, so that each file is read once and the store is not listed again
@@ -178,7 +171,6 @@ class SweepRows:
         last = set(self._order[-MAX_CURVES_SHOWN:])
         self._curves |= _read_curves(new, [row["trial_id"] for row in found if row["trial_id"] in last])
         self._curves = {t: curves for t, curves in self._curves.items() if t in last}
-        self._read |= {(row["trial_id"], row["attempt_id"]) for row in found}
 
     def _results(self, snapshot: Snapshot) -> Results:
         return results_of(self._store, snapshot=snapshot)

@@ -67,11 +67,7 @@ def _refusal(kind: str, text: str) -> str:
 
 
 def _answer(results: Results, query: str, sweep: str | None, timeout_s: float, memory_gb: float) -> str:
-    """Return the columns and first rows of a result as JSON, and whether more rows exist.
-
-    Raises:
-        QueryError: The query is refused, or its result is too large.
-    """
+    """Return the columns and first rows of a result as JSON, and whether more rows exist."""
     chosen = results if sweep is None else results.for_sweep(sweep)
     relation = chosen.sql(query, timeout_s=timeout_s, memory_gb=memory_gb)
     rows = relation.limit(MAX_ROWS + 1).fetchall()

@@ -24,8 +24,7 @@ from starlette.routing import Route
 from depthrate.orchestrator.api.logs import print_attempts
 from depthrate.orchestrator.api.status import POLL_INTERVAL_S
 from depthrate.orchestrator.console.tables import ANY_WIDTH, PlainConsole, json_text
-from depthrate.orchestrator.report.page import page_policy
-from depthrate.orchestrator.report.page_files import library
+from depthrate.orchestrator.report.page import library, page_policy
 from depthrate.orchestrator.serve.access import Access
 from depthrate.orchestrator.serve.child_process import ClientGoneError
 from depthrate.orchestrator.serve.pages import (
@@ -197,11 +196,7 @@ class Pages:
         return Response(answer, media_type="application/json")
 
     def _known(self, request: Request) -> str:
-        """Return the requested sweep, after a check that it and the requested trial exist.
-
-        Raises:
-            HTTPException: The sweep or the trial is unknown.
-        """
+        """Return the requested sweep, after a check that it and the requested trial exist."""
         sweep, trial, seen = request.path_params["sweep"], request.path_params.get("trial"), self._poller.seen()
         if seen.status is None:
             raise HTTPException(503, seen.error or f"{self._store.url} is being read. Try again shortly.")

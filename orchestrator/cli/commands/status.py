@@ -20,7 +20,7 @@ from depthrate.orchestrator.api.status import (
     stalled_text,
 )
 from depthrate.orchestrator.cli.options import FILE, declared, json_option, store_option, wide_option
-from depthrate.orchestrator.console.output_file import check_output
+from depthrate.orchestrator.console.output_file import check_output, write_output
 from depthrate.orchestrator.console.tables import (
     counted,
     make_console,
@@ -31,7 +31,7 @@ from depthrate.orchestrator.console.tables import (
 )
 from depthrate.orchestrator.executors.registry import schedulers
 from depthrate.orchestrator.monitor.cost import cost_lines
-from depthrate.orchestrator.monitor.prometheus import check_library, write_textfile
+from depthrate.orchestrator.monitor.prometheus import check_library, textfile
 from depthrate.orchestrator.monitor.running_trials import MAX_TRIALS_SHOWN, running_table
 from depthrate.orchestrator.monitor.status import SweepStatus, TrialState
 from depthrate.storage.commits.source import first_line
@@ -114,7 +114,7 @@ def command(sweep: str | None, store: str | None, watch: bool, json: bool, prome
     console = make_console()
     for snapshot in poll_until_closed(opened, watched.poll) if watch else [watched.poll()]:
         if prometheus is not None:
-            write_textfile(prometheus, snapshot.states, snapshot.costs)
+            write_output(prometheus, textfile(snapshot.states, snapshot.costs, time.time()))
         if json:
             states = zip(snapshot.states, snapshot.jobs, strict=True)
             print_json([_as_json(state, counts, snapshot) for state, counts in states])

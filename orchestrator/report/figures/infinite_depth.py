@@ -107,9 +107,7 @@ def _bound(data: ReportData, metric: Metric) -> tuple[pd.Series[float], str]:
     of_optima = bound.where(data.results.get(reached, missing) == 1)
     if of_optima.isna().all():
         return of_optima, "it holds for optima, and no solver reports one for these trials"
-    trials = data.trials.drop_duplicates("trial_id").set_index("trial_id").loc[data.results["trial_id"]]
-    rows = [{str(name): value for name, value in row.items()} for row in trials[data.parameters].to_dict("records")]
-    zero = None if metric.at_zero is None else metric.at_zero(rows)
+    zero = None if metric.at_zero is None else metric.at_zero(data.params_of(data.results["trial_id"]))
     at_zero = missing if zero is None else pd.Series(np.array(zero, dtype=float), data.results.index)
     limit = (data.results[metric.name] - data.results[metric.gap]).astype(float)
     informative = of_optima.where(limit + of_optima < at_zero)
@@ -121,9 +119,7 @@ def _construction(data: ReportData, metric: Metric, part: pd.DataFrame, means: p
     """Return limit + predicted gap at each depth, with one factor fitted to the deepest mean."""
     if metric.excess is None:
         return None
-    trials = data.trials.drop_duplicates("trial_id").set_index("trial_id")
-    rows = trials.loc[part["trial_id"], data.parameters].to_dict("records")
-    predicted = metric.excess([{str(name): value for name, value in params.items()} for params in rows])
+    predicted = metric.excess(data.params_of(part["trial_id"]))
     gaps = means["value"] - means["limit"]
     if predicted is None or gaps.iloc[-1] <= 0:
         return None
@@ -136,9 +132,7 @@ def _construction(data: ReportData, metric: Metric, part: pd.DataFrame, means: p
 
 def _is_limit(data: ReportData, metric: Metric, frame: pd.DataFrame) -> bool:
     """Return whether the gaps refer to a limit as depth grows. For some networks the limit is only a lower bound."""
-    trials = data.trials.drop_duplicates("trial_id").set_index("trial_id").loc[frame["trial_id"]]
-    params = [{str(name): value for name, value in row.items()} for row in trials[data.parameters].to_dict("records")]
-    return metric.reaches_limit is None or metric.reaches_limit(params)
+    return metric.reaches_limit is None or metric.reaches_limit(data.params_of(frame["trial_id"]))
 
 
 def _keys(traces: list[Trace], *, is_limit: bool) -> list[Trace]:

@@ -18,6 +18,7 @@ from depthrate.orchestrator.report.plot import (
     legend_entry,
     make_layout,
     make_trace,
+    map_layout,
 )
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.report.text import escape_for_plotly
@@ -102,11 +103,8 @@ def _layer_map(data: ReportData, metric: Metric, key: tuple[str, ...], part: pd.
     is_log = metric.axis == "log" and bool((table > 0).all().all())
     label = f"log10 {metric.label}" if is_log else metric.label
     values = np.log10(table.to_numpy()) if is_log else table.to_numpy()
-    layout = make_layout(Axes("x", "y", "Step", "Layer", x_log=False, y_log=False), [])
-    for axis, places in (("xaxis", table.columns), ("yaxis", table.index)):
-        ticks: dict[str, Any] = {"tickvals": list(range(len(places))), "ticktext": [f"{place:g}" for place in places]}
-        layout[axis] |= {"showgrid": False, **ticks}
-    layout["yaxis"] |= {"autorange": "reversed"}
+    names = ([f"{place:g}" for place in places] for places in (table.columns, table.index))
+    layout = map_layout("Step", "Layer", *names)
     setting = setting_text(data.settings, key)
     title = f"{metric.label} over steps and layers{', ' if setting else ''}{setting}"
     return Plot(title, [heat_map(values, label)], layout, [f"Mean of {counted(part['trial_id'].nunique(), 'trial')}."])

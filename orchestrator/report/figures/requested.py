@@ -22,6 +22,7 @@ from depthrate.orchestrator.report.plot import (
     legend_entry,
     make_layout,
     make_trace,
+    map_layout,
     omission_notes,
     value_ticks,
     viridis,
@@ -211,9 +212,8 @@ def _map_plot(data: ReportData, content: FigureContent) -> Plot | None:
     counts = rows.groupby([f"at_{request.y}", f"at_{request.x}"]).size()
     label = _metric_label_for(data, request.metric)
     trace = heat_map(table.to_numpy(), label)
-    layout = _square_layout(Axes("x", "y", request.x, request.y, False, False), is_square=False)
-    for axis, places in (("xaxis", table.columns), ("yaxis", table.index)):
-        layout[axis] |= {"tickvals": list(range(len(places))), "ticktext": [f"{place:g}" for place in places]}
+    names = ([f"{place:g}" for place in places] for places in (table.columns, table.index))
+    layout = map_layout(request.x, request.y, *names)
     few, many = int(counts.min()), int(counts.max())
     notes = [f"Mean of {few if few == many else f'{few} to {many}'} {'trial' if many == 1 else 'trials'} per cell."]
     return Plot(request.title or f"{label} over {request.x} and {request.y}", [trace], layout, notes)
@@ -282,17 +282,9 @@ def _matrix_plots(data: ReportData, content: FigureContent) -> list[Plot]:
 
 
 def _matrix_plot(matrix: np.ndarray, title: str, names: list[int], note: str) -> Plot:
-    layout = _square_layout(Axes("x", "y", "Class", "Class", False, False), is_square=True)
-    for axis in ("xaxis", "yaxis"):
-        layout[axis] |= {"tickvals": list(range(len(names))), "ticktext": [str(name) for name in names]}
+    texts = [str(name) for name in names]
+    layout = map_layout("Class", "Class", texts, texts, is_square=True)
     return Plot(title, [heat_map(matrix, "", low=min(0.0, float(matrix.min())))], layout, [note])
-
-
-def _square_layout(axes: Axes, *, is_square: bool) -> dict[str, Any]:
-    layout = make_layout(axes, [])
-    layout["xaxis"] |= {"showgrid": False, "constrain": "domain"}
-    layout["yaxis"] |= {"showgrid": False, "autorange": "reversed"} | ({"scaleanchor": "x"} if is_square else {})
-    return layout
 
 
 def _lead(data: ReportData) -> str:

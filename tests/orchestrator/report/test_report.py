@@ -32,8 +32,7 @@ from depthrate.orchestrator.report.figures.metric_against_x import rate_plots
 from depthrate.orchestrator.report.fit_tables import support_table
 from depthrate.orchestrator.report.fit_text import common_sentence, fit_sentence, fit_sentences, unconverged_sentence
 from depthrate.orchestrator.report.overlay import merge_reports
-from depthrate.orchestrator.report.page import all_plots, render_report
-from depthrate.orchestrator.report.page_files import library
+from depthrate.orchestrator.report.page import all_plots, library, render_report
 from depthrate.orchestrator.report.plot import Axes, make_layout
 from depthrate.orchestrator.report.report_data import ReportData, ReportSection
 from depthrate.orchestrator.report.text import number_text, three_decimals
