@@ -24,42 +24,18 @@ log = logging.getLogger("depthrate")
 
 
 @dataclass
-class _Series:
-    """Every `stride`-th row of one split of a trial, and the newest row."""
-
-    rows: list[Row] = field(default_factory=list)
-    stride: int = 1
-    seen: int = 0
-    newest: Row | None = None
-
-    def add(self, row: Row) -> None:
-        if self.seen % self.stride == 0:
-            self.rows.append(row)
-        self.seen += 1
-        self.newest = row
-
-    def thin(self, max_rows: int) -> None:
-        while len(self.rows) > max_rows:
-            self.rows, self.stride = self.rows[::2], 2 * self.stride
-
-    def thinned_rows(self) -> list[Row]:
-        is_last = self.newest is None or (self.rows and self.rows[-1] is self.newest)
-        return self.rows if is_last else [*self.rows, self.newest or {}]
-
-
-@dataclass
 class _TrackedCurve:
     """A trial's rows, which grow in another thread, and the part that was read."""
 
     rows: Sequence[Row]
     num_read: int = 0
-    splits: dict[str, _Series] = field(default_factory=dict)
+    splits: dict[str, list[Row]] = field(default_factory=dict)
 
     def read_new(self) -> bool:
         """Read the new rows. Return whether any exist."""
         length = len(self.rows)
         for row in self.rows[self.num_read : length]:
-            self.splits.setdefault(str(row.get("split") or "train"), _Series()).add(row)
+            self.splits.setdefault(str(row.get("split") or "train"), []).append(row)
         has_new, self.num_read = length > self.num_read, length
         return has_new
 
@@ -115,12 +91,10 @@ class LiveCurves:
 
     def _thinned(self) -> tuple[dict[str, Mapping[str, Any]], list[tuple[str, Row]]]:
         all_series = [series for curve in self._followed.values() for series in curve.splits.values()]
-        names = {name for series in all_series for name in (series.newest or {})}
+        names = {name for series in all_series for name in series[-1]}
         max_rows = max(MIN_POINTS, MAX_VALUES_PER_FILE // max(1, len(all_series) * len(names)))
-        for series in all_series:
-            series.thin(max_rows)
         followed = {trial_id: curve for trial_id, curve in self._followed.items() if trial_id in self._params}
-        rows = [(t, row) for t, curve in followed.items() for s in curve.splits.values() for row in s.thinned_rows()]
+        rows = [(t, row) for t, curve in followed.items() for s in curve.splits.values() for row in _thin(s, max_rows)]
         return {trial_id: self._params[trial_id] for trial_id in followed}, rows
 
     def _delete(self) -> None:
@@ -138,3 +112,9 @@ class LiveCurves:
         if not self._has_failed:
             log.warning("live curves not %s: %s: %s", action, type(error).__name__, error)
         self._has_failed = True
+
+
+def _thin(rows: list[Row], max_rows: int) -> list[Row]:
+    """Return every n-th row, and the newest. n is a power of two, so that a curve that grows keeps its points."""
+    stride = 1 << (-(-len(rows) // max_rows) - 1).bit_length()
+    return [*rows[:-1:stride], rows[-1]]

@@ -43,29 +43,18 @@ class _DebugContext(ManualTraining):
     def libraries(self) -> None:
         return None
 
-    def report_engine(self, engine: Engine, compile_s: float | None = None) -> None:
+    def _ignore(self, *_: Any, **__: Any) -> None:
         return None
 
-    def should_stop(self) -> bool:
+    report_engine = progress = show_curves = save_checkpoint = load_checkpoint = _ignore
+
+    def _never(self) -> bool:
         return False
 
-    def progress(self, step: int, num_steps: int) -> None:
-        return None
-
-    def show_curves(self, curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-        return None
+    should_stop = checkpoint_due = _never
 
     def report(self, step: int, values: Mapping[int, Mapping[str, float | None]]) -> set[int]:
         return set()
-
-    def checkpoint_due(self) -> bool:
-        return False
-
-    def save_checkpoint(self, content: bytes) -> None:
-        return None
-
-    def load_checkpoint(self) -> bytes | None:
-        return None
 
     def for_trial(self, index: int) -> _DebugContext:
         return self

@@ -8,6 +8,7 @@ import math
 import queue
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +29,20 @@ START_TIMEOUT_S = 180.0
 """Duration of failed starts, in seconds, after which no more workers are started. Lost nodes and heads are detected sooner."""
 
 
+@dataclass
+class TuneWorker:
+    """A worker that Tune was asked to start."""
+
+    job: AttemptSpec | None = None
+    """Its pack."""
+    num_orders: int | None = None
+    """Number of orders that it was given. None before it has started."""
+    host: str = ""
+    """Its node. Empty until it has reported the node."""
+    is_parked: bool = False
+    """True if it was ordered to wait without a pack."""
+
+
 class Dispatcher(tune.Callback):
     """Assigns packs to Tune's workers and reports their ends to the driver. It runs in Tune's thread."""
 
@@ -37,38 +52,31 @@ class Dispatcher(tune.Callback):
         """Largest number of workers, which the driver adapts to the cluster."""
         self.stop_key = f"{prefix}-stop"
         self.waiting: queue.SimpleQueue[AttemptSpec] = queue.SimpleQueue()
-        self.assigned: dict[str, AttemptSpec | None] = {}
-        """Worker -> its pack, including workers that have not started."""
+        self.registered: dict[str, TuneWorker] = {}
+        """ID of the Tune trial -> worker, including workers that have not started."""
         self.is_over = False
-        self._idle: set[str] = set()
-        """Started workers without a pack."""
-        self._num_orders: dict[str, int] = {}
         self._failing_since: float | None = None
         """Time since which every start of a worker has failed."""
-        self.hosts: dict[str, str] = {}
-        """Started worker -> its node."""
         self.excluded: frozenset[str] = frozenset()
         """Nodes whose workers get no packs, set by the driver. The workers keep running, or Tune would start new ones there.
         """
-        self._parked: set[str] = set()
-        """Workers ordered to wait without a pack."""
         self._rungs: dict[str, AshaRungs] = {}
         """Study -> its rungs."""
 
     @property
     def needs_worker(self) -> bool:
         """Whether more packs wait than workers are idle."""
-        free = sum(job is None and worker not in self._parked for worker, job in self.assigned.items())
-        return len(self.assigned) < self.workers and self.waiting.qsize() > free
+        free = sum(worker.job is None and not worker.is_parked for worker in self.registered.values())
+        return len(self.registered) < self.workers and self.waiting.qsize() > free
 
     @property
     def has_started(self) -> bool:
         """Whether any started worker has not ended."""
-        return bool(self._num_orders)
+        return any(worker.num_orders is not None for worker in list(self.registered.values()))
 
     def register_worker(self, trial_id: str) -> dict[str, str]:
         """Register a worker and return its configuration."""
-        self.assigned[trial_id] = None
+        self.registered[trial_id] = TuneWorker()
         return {"orders": self._orders_key(trial_id), "stop_key": self.stop_key}
 
     def withdraw_waiting(self) -> list[AttemptSpec]:
@@ -81,24 +89,25 @@ class Dispatcher(tune.Callback):
 
     def on_step_begin(self, iteration: int, trials: list[TuneTrial], **info: Any) -> None:
         """Assign new packs to idle workers."""
-        for trial_id in list(self._idle):
-            self._give_pack(trial_id)
+        for trial_id, worker in self.registered.items():
+            if worker.num_orders is not None and worker.job is None:
+                self._give_pack(trial_id)
 
     def on_trial_start(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         """Give a worker its first pack."""
         self._failing_since = None
-        self._num_orders[trial.trial_id] = 0
+        self.registered[trial.trial_id].num_orders = 0
         self._give_pack(trial.trial_id)
 
     def on_trial_result(
         self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: dict[str, Any], **info: Any
     ) -> None:
         """Report an ended pack and assign the next one, or reply with the trials of a pack to prune."""
-        job = self.assigned.get(trial.trial_id)
-        if job is None:
+        worker = self.registered.get(trial.trial_id, TuneWorker())
+        if (job := worker.job) is None:
             return
         if result.get("ended"):
-            self._ends.put(AttemptEnd(job.attempt_id, node=self.hosts.get(trial.trial_id, "")))
+            self._ends.put(AttemptEnd(job.attempt_id, node=worker.host))
             self._give_pack(trial.trial_id)
         elif "report" in result:
             report, rule = json.loads(result["report"]), asha_rule(job)
@@ -110,15 +119,13 @@ class Dispatcher(tune.Callback):
 
     def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         """Requeue a pack assigned to a worker that had just stopped waiting."""
-        job = self._forget(trial.trial_id)
-        if job is not None:
+        if (job := self._forget(trial.trial_id).job) is not None:
             self._ends.put(AttemptEnd(job.attempt_id, kind=RequeueReason.NOT_STARTED))
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         """Report the pack of a lost worker or node."""
-        has_started = trial.trial_id in self._num_orders
-        host = self.hosts.get(trial.trial_id, "")
-        job = self._forget(trial.trial_id)
+        worker = self._forget(trial.trial_id)
+        has_started, host, job = worker.num_orders is not None, worker.host, worker.job
         if not has_started:  # charge the failure to a waiting pack, whose retry delay then limits the starts
             with contextlib.suppress(queue.Empty):
                 job = self.waiting.get_nowait()
@@ -146,31 +153,22 @@ class Dispatcher(tune.Callback):
         return FailureKind.FAILED_TO_START_ANYWHERE if is_long else FailureKind.NOT_BEGUN
 
     def _give_pack(self, trial_id: str) -> None:
-        self.assigned[trial_id] = None
-        self._idle.add(trial_id)
-        host = self._find_host(trial_id)
-        if host in self.excluded:
-            if trial_id not in self._parked:
-                self._parked.add(trial_id)
+        worker = self.registered[trial_id]
+        worker.job = None
+        worker.host = worker.host or get_value(host_key(self._orders_key(trial_id))) or ""
+        if worker.host in self.excluded:
+            if not worker.is_parked:
+                worker.is_parked = True
                 self._order(trial_id, hold=True)
-            return
-        if (job := self._pop_job(host)) is not None:
-            self._parked.discard(trial_id)
-            self.assigned[trial_id] = job
-            self._idle.discard(trial_id)
+        elif (job := self._pop_job(worker.host)) is not None:
+            worker.job, worker.is_parked = job, False
             self._order(trial_id, job=job.to_json())
-
-    def _find_host(self, trial_id: str) -> str:
-        """Return the node of a worker, or an empty str if the worker has not reported it yet."""
-        if trial_id not in self.hosts and (host := get_value(host_key(self._orders_key(trial_id)))):
-            self.hosts[trial_id] = host
-        return self.hosts.get(trial_id, "")
 
     def _pop_job(self, host: str) -> AttemptSpec | None:
         """Take the first waiting pack, except packs that failed on this node and can run on another."""
         skipped: list[AttemptSpec] = []
         selected = None
-        other_hosts = set(self.hosts.values()) - self.excluded - {host}
+        other_hosts = {worker.host for worker in self.registered.values()} - self.excluded - {host, ""}
         with contextlib.suppress(queue.Empty):
             while selected is None:
                 job = self.waiting.get_nowait()
@@ -183,17 +181,17 @@ class Dispatcher(tune.Callback):
         return selected
 
     def _order(self, trial_id: str, **order: Any) -> None:
-        put_value(self._orders_key(trial_id), json.dumps({"number": self._num_orders[trial_id], **order}))
-        self._num_orders[trial_id] += 1
+        worker = self.registered[trial_id]
+        number = worker.num_orders or 0
+        put_value(self._orders_key(trial_id), json.dumps({"number": number, **order}))
+        worker.num_orders = number + 1
 
-    def _forget(self, trial_id: str) -> AttemptSpec | None:
-        self._idle.discard(trial_id)
-        self._parked.discard(trial_id)
-        self.hosts.pop(trial_id, None)
-        if self._num_orders.pop(trial_id, None) is not None:
+    def _forget(self, trial_id: str) -> TuneWorker:
+        worker = self.registered.pop(trial_id, TuneWorker())
+        if worker.num_orders is not None:
             delete_value(self._orders_key(trial_id))
             delete_value(host_key(self._orders_key(trial_id)))
-        return self.assigned.pop(trial_id, None)
+        return worker
 
     def _orders_key(self, trial_id: str) -> str:
         return f"{self._prefix}-{trial_id}"
@@ -239,7 +237,7 @@ class WorkerSource(Searcher):
         if self._dispatcher.is_over:
             return Searcher.FINISHED
         if not self._dispatcher.needs_worker:
-            if not self._dispatcher.assigned:
+            if not self._dispatcher.registered:
                 time.sleep(0.05)  # Tune would call this in a busy loop
             return None
         return self._dispatcher.register_worker(trial_id)

@@ -140,14 +140,13 @@ class RayExecutor(Executor):
 
     def running(self) -> Mapping[str, str]:
         """Return the started attempts, whose IDs never change with this executor."""
-        jobs = [job for job in list(self._dispatcher.assigned.values()) if job is not None]
+        jobs = [job for worker in list(self._dispatcher.registered.values()) if (job := worker.job) is not None]
         return {job.attempt_id: job.attempt_id for job in jobs}
 
     def nodes_by_attempt(self) -> Mapping[str, str]:
         """Map started attempts to nodes."""
-        hosts = self._dispatcher.hosts.copy()
-        jobs = [(trial_id, job) for trial_id, job in list(self._dispatcher.assigned.items()) if job is not None]
-        return {job.attempt_id: hosts[trial_id] for trial_id, job in jobs if trial_id in hosts}
+        workers = [worker for worker in list(self._dispatcher.registered.values()) if worker.host]
+        return {job.attempt_id: worker.host for worker in workers if (job := worker.job) is not None}
 
     def exclude_nodes(self, nodes: Sequence[str]) -> None:
         """Assign nothing more to workers on these nodes."""
