@@ -54,11 +54,11 @@ class FailedPacks:
         """Error pattern -> packs that failed with it before any trial was committed."""
         self._unreported: list[_Failed] = []
 
-    def add(self, entry: QueuedPack, kind: FailureKind, attempt_id: str, error: str | None, node: str) -> bool:
+    def add(self, entry: QueuedPack, kind: FailureKind, error: str | None, node: str) -> bool:
         """Retry, split or give up a failed pack. Return whether the remaining packs would fail in the same way."""
         entry.failures.append(Failure(node, kind))
         error = error or "the attempt left no record"
-        failed = _Failed(entry, PackFailure(entry.pack, attempt_id, error, node))
+        failed = _Failed(entry, PackFailure(entry.pack, error, node))
         self._unreported.append(failed)
         match decide(entry.failures, len(entry.pack.trials), self._health.unhealthy, self._has_other_nodes):
             case FailureAction.GIVE_UP:

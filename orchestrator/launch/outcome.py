@@ -34,7 +34,6 @@ class PackFailure:
     """A pack that was given up."""
 
     pack: Pack
-    attempt_id: str
     error: str
     node: str = ""
     """Node of the last attempt. Empty if unknown."""

@@ -204,7 +204,7 @@ class AttemptSupervisor:
         failed, others = split_failed(self._queue.uncommitted(entry), kind, record)
         self._queue.put_back(others)
         self._queue.batching.record_failure()
-        is_hopeless = [self.failed.add(failed_entry, kind, end.last_attempt_id, error, node) for failed_entry in failed]
+        is_hopeless = [self.failed.add(failed_entry, kind, error, node) for failed_entry in failed]
         return any(is_hopeless)
 
     def _node_of(self, end: AttemptEnd, record: Record | None) -> str:
