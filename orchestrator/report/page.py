@@ -24,9 +24,15 @@ from depthrate.orchestrator.report.fit_tables import comparison_tables, fit_tabl
 from depthrate.orchestrator.report.fit_text import common_sentence, fit_sentences, unconverged_sentence
 from depthrate.orchestrator.report.plot import Plot, figure_html
 from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData, ReportSection, SearchContent
-from depthrate.orchestrator.report.tables import cost_tables, failure_table, search_table
 from depthrate.orchestrator.report.text import duration_text, escape, number_text
-from depthrate.orchestrator.report.trial_tables import left_out_table, trial_details, trial_table
+from depthrate.orchestrator.report.trial_tables import (
+    cost_tables,
+    failure_table,
+    left_out_table,
+    search_table,
+    trial_details,
+    trial_table,
+)
 from depthrate.sweeps.yaml_file import yaml_text
 from depthrate.tasks.citations import titles_cited
 from depthrate.tasks.metric import Metric

@@ -1,4 +1,4 @@
-"""Render the tables of trials and of excluded trials, and the details of a clicked trial."""
+"""Render the tables of trials, excluded trials, failures, cost and searches, and the details of a clicked trial."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -10,10 +10,11 @@ import pandas as pd
 from depthrate.orchestrator.analysis.convergence import UNCONVERGED_RULE
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.console.tables import counted
+from depthrate.orchestrator.monitor.cost import HOUR_LABELS, Hours, NodeCost, SweepCost, device_hours_unit
 from depthrate.orchestrator.report.curve_groups import thinned_curves, unique, varying_names
 from depthrate.orchestrator.report.html_table import Cell, long_cell, number_cell, table, text_cell, without_empty
 from depthrate.orchestrator.report.plot import json_in_script
-from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData
+from depthrate.orchestrator.report.report_data import TRIAL_STATE_ORDER, ReportData, SearchContent
 from depthrate.orchestrator.report.text import (
     curve_label,
     duration_text,
@@ -26,6 +27,9 @@ from depthrate.orchestrator.report.text import (
 )
 from depthrate.tasks.metric import Metric
 
+HOUR_COLUMNS = {"held": "allocated"} | HOUR_LABELS
+"""Attribute of `Hours` -> heading. Both are in hours."""
+NODE_COLUMNS = ("node", "attempts", "done", "allocated (h)", "wasted (h)", "failures", "last error")
 MAX_TABLE_ROWS = 500
 MAX_IDS = 20
 MAX_ERROR = 300
@@ -243,3 +247,57 @@ def _attempt_text(record: Mapping[str, Any]) -> str:
     location = f" {' '.join(places)}" if places else ""
     time = f"started {started:%Y-%m-%d %H:%M:%S} UTC{duration}"
     return f"{record['attempt_id']} {record['state']}{location}, {time}{pack}{error}"
+
+
+def failure_table(data: ReportData) -> str:
+    """Return the errors of failed trials, most frequent first. Empty without failures."""
+    if data.trials.empty or not (data.trials["state"] == "failed").any():
+        return ""
+    failed = data.trials[data.trials["state"] == "failed"]
+    groups = sorted(failed.groupby(failed["error"].map(value_text)), key=lambda group: -len(group[1]))
+    rows = []
+    for error, part in groups[:MAX_TABLE_ROWS]:
+        first = str(part["trial_id"].iloc[0])
+        command = f"<code>depthrate logs {escape(first)} --store {escape(data.store)}</code>"
+        rows.append([Cell(str(len(part)), is_number=True), long_cell(cut_error(error)), Cell(command)])
+    return f"<h3>Failures</h3>{table(['trials', 'error', 'logs'], rows)}"
+
+
+def cost_tables(cost: SweepCost) -> str:
+    """Return the allocated hours by device and use, and the failures by node."""
+    rows = [
+        [
+            Cell(escape(device_hours_unit(device))),
+            *(_hours(getattr(hours, kind)) for kind in HOUR_COLUMNS),
+            _share(hours),
+        ]
+        for device, hours in sorted(cost.devices.items())
+    ]
+    content = table(["", *(f"{name} (h)" for name in HOUR_COLUMNS.values()), "useful / allocated"], rows)
+    failed = sorted((node for node in cost.nodes.values() if node.failures), key=lambda node: -node.wasted_hours)
+    if failed:
+        content += (
+            f"<h3>Failures by node</h3>{table(NODE_COLUMNS, [_node_row(node) for node in failed], sortable=True)}"
+        )
+    return content
+
+
+def _node_row(node: NodeCost) -> list[Cell]:
+    kinds = ", ".join(f"{kind} {number}" for kind, number in node.failures.most_common())
+    numbers = (Cell(str(number), str(number), is_number=True) for number in (node.attempts, node.done))
+    hours = _hours(node.hours), _hours(node.wasted_hours)
+    return [Cell(escape(node.node)), *numbers, *hours, Cell(escape(kinds)), long_cell(cut_error(node.last_error))]
+
+
+def _hours(hours: float) -> Cell:
+    return Cell(number_text(hours), str(hours), is_number=True)
+
+
+def _share(hours: Hours) -> Cell:
+    return Cell("" if hours.efficiency is None else f"{hours.efficiency:.0%}", is_number=True)
+
+
+def search_table(search: SearchContent) -> str:
+    """Return the best proposals of each study."""
+    rows = [[trial_cell(name, value) for name, value in zip(search.columns, row, strict=True)] for row in search.rows]
+    return table(search.columns, rows, sortable=True)

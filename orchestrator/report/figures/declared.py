@@ -1,10 +1,12 @@
-"""Plot the panels that a task declares: features as points, vectors with predictions, shares and verdicts."""
+"""Plot the panels that a task declares: features as points, vectors and layers with predictions, shares and verdicts."""
 
+import collections
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.report.curve_groups import (
     finite_arrays,
     group_trials,
@@ -14,24 +16,28 @@ from depthrate.orchestrator.report.curve_groups import (
     thin_indices,
     unique,
 )
-from depthrate.orchestrator.report.figures.layer_paths import layer_maps, path_plot, trade_off_plot
+from depthrate.orchestrator.report.html_table import Cell, table
 from depthrate.orchestrator.report.line_styles import colour_groups
 from depthrate.orchestrator.report.plot import (
     MAX_GROUPS,
     Axes,
     Plot,
     Trace,
+    band,
     dots,
+    heat_map,
     legend_entry,
     make_layout,
     make_trace,
+    map_layout,
     value_ticks,
     viridis,
 )
 from depthrate.orchestrator.report.report_data import ReportData, ReportSection
-from depthrate.orchestrator.report.tables import verdict_table
-from depthrate.orchestrator.report.text import escape, escape_for_plotly
+from depthrate.orchestrator.report.text import escape, escape_for_plotly, is_finite, number_text
+from depthrate.orchestrator.report.trial_tables import MAX_TABLE_ROWS
 from depthrate.tasks.fits.proportions import wilson_interval
+from depthrate.tasks.metric import Metric
 from depthrate.tasks.panel import (
     LayerMapPanel,
     PathPanel,
@@ -44,6 +50,8 @@ from depthrate.tasks.panel import (
 
 MAX_SCATTERS = 6
 """Maximum number of settings with a figure of points."""
+MAX_MAPS = 4
+"""Maximum number of settings with a heat map."""
 MAX_FRAMES = 12
 MAX_DOTS = 3000
 """Maximum number of points of one step."""
@@ -58,15 +66,15 @@ def declared_plots(data: ReportData) -> list[Plot]:
         if isinstance(panel, ScatterPanel):
             plots += _scatter_plots(data, panel)
         elif isinstance(panel, LayerMapPanel):
-            plots += layer_maps(data, panel)
+            plots += _layer_maps(data, panel)
         elif isinstance(panel, ProfilePanel):
             plots.append(_profile_plot(data, panel))
         elif isinstance(panel, SharePanel):
             plots.append(_share_plot(data, panel))
         elif isinstance(panel, PathPanel):
-            plots.append(path_plot(data, panel))
+            plots.append(_path_plot(data, panel))
         elif isinstance(panel, TradeOffPanel):
-            plots.append(trade_off_plot(data, panel))
+            plots.append(_trade_off_plot(data, panel))
     return [plot for plot in plots if plot is not None]
 
 
@@ -200,6 +208,144 @@ def _profile(values: np.ndarray, group: str, *, label: str | None = None, **styl
     places = unique(int(place) for place in np.geomspace(1, len(values), 120).round())
     y = [float(values[place - 1]) if values[place - 1] > 0 else None for place in places]
     return make_trace(places, y, group, name=label, **style)
+
+
+def _path_plot(data: ReportData, panel: PathPanel) -> Plot | None:
+    """Plot one colour per setting: the mean over trials by layer, their range as a band, and a dashed mean prediction."""
+    columns = [panel.x, panel.measurement, panel.predicted]
+    if not {*columns, "step", "layer"} <= set(data.metrics):
+        return None
+    frame = data.metrics[
+        data.metrics["step"] == data.metrics.groupby("trial_id", observed=True)["step"].transform("max")
+    ]
+    frame = frame.dropna(subset=columns)
+    metric = data.measurement(panel.measurement)
+    is_log = metric.axis == "log" and bool((frame[columns[1:]] > 0).all().all())
+    if frame.empty:
+        return None
+    groups, omissions = colour_groups(data.trials, frame, data.settings)
+    traces: list[Trace] = []
+    for key, part, colour in groups:
+        setting = setting_text(data.settings, key)
+        traces += _path_traces(part, panel, escape_for_plotly(setting or "measured"), colour, is_log=is_log)
+    traces.append(legend_entry("predicted", "predicted", dash="dash"))
+    label = data.measurement(panel.x).label
+    layout = make_layout(Axes("x", "y", label, metric.label, x_log=False, y_log=is_log), frame[panel.measurement])
+    notes = [f"Last step, {counted(frame['trial_id'].nunique(), 'trial')}. Bands: range over trials."]
+    notes += [_error_note(frame, panel, metric, is_log=is_log), *omissions]
+    return Plot(f"{metric.label} along the path of features", traces, layout, notes)
+
+
+def _path_traces(part: pd.DataFrame, panel: PathPanel, name: str, colour: str, *, is_log: bool) -> list[Trace]:
+    by_layer = part.groupby("layer")
+    x = by_layer[panel.x].mean().tolist()
+    low, high = by_layer[panel.measurement].min().tolist(), by_layer[panel.measurement].max().tolist()
+    means, line = _means(part, panel.measurement, is_log=is_log), {"color": colour, "width": 2}
+    style: dict[str, Any] = {"mode": "lines+markers", "line": line, "marker": {"size": 5}, "hoverinfo": "x+y"}
+    return [
+        band(x, low, high, name, colour, 0.2),
+        make_trace(x, means, name, name=name, **style),
+        make_trace(x, _means(part, panel.predicted, is_log=is_log), name, line=line | {"dash": "dash"}),
+    ]
+
+
+def _means(part: pd.DataFrame, column: str, *, is_log: bool) -> list[float]:
+    """Return the mean at each layer, geometric on a log axis."""
+    values = np.log(part[column]) if is_log else part[column]
+    means = values.groupby(part["layer"]).mean()
+    return [float(value) for value in (np.exp(means) if is_log else means)]
+
+
+def _error_note(frame: pd.DataFrame, panel: PathPanel, metric: Metric, *, is_log: bool) -> str:
+    """Describe the error of the prediction between the ends. At the ends the prediction is exact by definition."""
+    between = frame[(frame[panel.x] > 0) & (frame[panel.x] < 1)]
+    if between.empty:
+        return "No layers between the ends."
+    measured, predicted = between[panel.measurement].to_numpy(), between[panel.predicted].to_numpy()
+    if is_log:
+        factor = float(np.exp(np.abs(np.log(predicted / measured)).mean()))
+        return f"Between the ends the prediction of {metric.label} is off by a factor of {factor:.3g} on average."
+    off = float(np.abs(predicted - measured).mean())
+    return f"Between the ends the prediction of {metric.label} is off by {off:.3g} on average."
+
+
+def _layer_maps(data: ReportData, panel: LayerMapPanel) -> list[Plot]:
+    """Plot a metric over steps and layers, one map per setting."""
+    if panel.measurement not in data.layered or data.layered[panel.measurement].dropna().empty:
+        return []
+    metric = data.measurement(panel.measurement)
+    groups = group_trials(data.trials, data.layered.dropna(subset=[panel.measurement]), data.settings)
+    return [_layer_map(data, metric, key, part) for key, part in spread(groups, MAX_MAPS)]
+
+
+def _layer_map(data: ReportData, metric: Metric, key: tuple[str, ...], part: pd.DataFrame) -> Plot:
+    grid = part.pivot_table(index="layer", columns="step", values=metric.name, aggfunc="mean")
+    grid = grid.sort_index(ascending=False)  # the last layer is on top
+    is_log = metric.axis == "log" and bool((grid > 0).all().all())
+    label = f"log10 {metric.label}" if is_log else metric.label
+    values = np.log10(grid.to_numpy()) if is_log else grid.to_numpy()
+    names = ([f"{place:g}" for place in places] for places in (grid.columns, grid.index))
+    layout = map_layout("Step", "Layer", *names)
+    setting = setting_text(data.settings, key)
+    title = f"{metric.label} over steps and layers{', ' if setting else ''}{setting}"
+    return Plot(title, [heat_map(values, label)], layout, [f"Mean of {counted(part['trial_id'].nunique(), 'trial')}."])
+
+
+def _trade_off_plot(data: ReportData, panel: TradeOffPanel) -> Plot | None:
+    """Plot one colour per setting: means over trials, joined along the parameter, and light dots for trials."""
+    if panel.along not in data.settings or not {panel.x, panel.y} <= set(data.results):
+        return None
+    rows = data.results[["trial_id", panel.x, panel.y]].dropna()
+    rows = rows.merge(data.trials[["trial_id", panel.along]])
+    others = [name for name in data.settings if name not in (panel.along, "data_seed")]
+    traces: list[Trace] = []
+    for key, part, colour in colour_groups(data.trials, rows, others)[0]:
+        name = escape_for_plotly(setting_text(others, key) or "measured")
+        traces.append(dots(part[panel.x], part[panel.y], name, colour, 0.3))
+        means = part.groupby(panel.along)[[panel.x, panel.y]].mean().sort_index()
+        text = [escape_for_plotly(f"{panel.along} = {value:g}") for value in means.index]
+        style = {"mode": "lines+markers", "line": {"color": colour, "width": 2}, "marker": {"size": 7}}
+        hover = {"hovertext": text, "hoverinfo": "x+y+text"}
+        traces.append(make_trace(means[panel.x], means[panel.y], name, name=name, **style, **hover))
+    if rows.empty:
+        return None
+    x, y = data.measurement(panel.x), data.measurement(panel.y)
+    is_log = y.axis == "log" and bool((rows[panel.y] > 0).all())
+    layout = make_layout(Axes("x", "y", x.label, y.label, x_log=False, y_log=is_log), rows[panel.y])
+    notes = [f"Last layer, last step. Lines: along {panel.along}. Dots: trials."]
+    return Plot(f"{y.label} against {x.label}", traces, layout, notes)
+
+
+def verdict_table(data: ReportData, panel: VerdictPanel) -> str:
+    """Return a panel's verdict per setting, and metrics with their predictions."""
+    if panel.measurement not in data.results or data.results[panel.measurement].dropna().empty:
+        return ""
+    settings = data.settings
+    columns = [(column, "") if isinstance(column, str) else column for column in panel.columns]
+    columns = [
+        (name, predicted) for name, predicted in columns if name in data.results and data.results[name].notna().any()
+    ]
+    groups = group_trials(data.trials, data.results.dropna(subset=[panel.measurement]), settings)
+    rows = []
+    for key, part in groups[:MAX_TABLE_ROWS]:
+        codes = collections.Counter(int(code) for code in part[panel.measurement])
+        verdicts = [
+            panel.words.get(code, str(code)) + (f" ({count} of {len(part)})" if count < len(part) else "")
+            for code, count in sorted(codes.items())
+        ]
+        cells = [*(Cell(escape(value), value) for value in key), Cell(str(len(part)), is_number=True)]
+        cells.append(Cell(escape("; ".join(verdicts))))
+        rows.append([*cells, *(_mean_cell(part, name, predicted) for name, predicted in columns)])
+    labels = [data.measurement(name).label for name, _ in columns]
+    label = data.measurement(panel.measurement).label
+    note = f"{escape(label)}: {escape(panel.doc)} Numbers are means over trials, with predictions in brackets."
+    return f"<p class=note>{note}</p>{table([*settings, 'trials', label, *labels], rows)}"
+
+
+def _mean_cell(part: pd.DataFrame, name: str, predicted: str) -> Cell:
+    values = [float(part[column].mean()) for column in (name, predicted) if column in part]
+    texts = [number_text(value, 4, zeros=True) for value in values if is_finite(value)]
+    return Cell(texts[0] + (f" [{texts[1]}]" if len(texts) > 1 else "") if texts else "—", is_number=True)
 
 
 def _tables(data: ReportData) -> str:

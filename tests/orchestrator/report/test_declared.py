@@ -10,10 +10,9 @@ import pytest
 
 from depthrate.orchestrator.report.drawing.render_files import draw
 from depthrate.orchestrator.report.figure_files import plot_csv
-from depthrate.orchestrator.report.figures.declared import MAX_FRAMES, declared_plots
+from depthrate.orchestrator.report.figures.declared import MAX_FRAMES, declared_plots, verdict_table
 from depthrate.orchestrator.report.page import render_report
 from depthrate.orchestrator.report.report_data import ReportData
-from depthrate.orchestrator.report.tables import verdict_table
 from depthrate.tasks.fits.proportions import wilson_interval
 from depthrate.tasks.metric import Metric, by_name
 from depthrate.tasks.panel import ProfilePanel, ScatterPanel, SharePanel, VerdictPanel
