@@ -1,12 +1,10 @@
 """Fit a sweep's committed metrics, and count the excluded trials by reason."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,10 +22,7 @@ from depthrate.tasks.fits.cutoffs import Cutoff, cutoff, lack_of_fit, sensitivit
 from depthrate.tasks.fits.points import FitError
 from depthrate.tasks.fits.rates import fit_many
 from depthrate.tasks.interface import Task
-from depthrate.tasks.metric import by_name
-
-if TYPE_CHECKING:
-    from depthrate.tasks.metric import Metric
+from depthrate.tasks.metric import Metric, by_name
 
 MIN_DISTINCT_X = 3
 """Minimum number of distinct x for a fit. A line through two leaves no residual."""

@@ -15,11 +15,10 @@ from depthrate.tasks.fits.common_exponent import CommonFit
 from depthrate.tasks.fits.cutoffs import Cutoff
 from depthrate.tasks.fits.models import POWER
 from depthrate.tasks.fits.rate_fit import RateFit
+from depthrate.tasks.metric import Metric
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from depthrate.tasks.metric import Metric
 
 
 @dataclass(frozen=True)

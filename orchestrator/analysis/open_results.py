@@ -1,7 +1,5 @@
 """Open a store for reading with the columns that tasks declare, and parameters added after their first trials."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from typing import Any

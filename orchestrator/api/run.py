@@ -23,7 +23,7 @@ from depthrate.orchestrator.attempts.retry import error_pattern
 from depthrate.orchestrator.code.store import keep_source
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.tables import counted, make_console, print_line, print_table, print_warnings
-from depthrate.orchestrator.executors.base import ComputeTarget, Executor, RemoteLauncher
+from depthrate.orchestrator.executors.base import ComputeTarget, Estimate, Executor, RemoteLauncher
 from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.launch.code_changes import (
     find_code_mismatch,
@@ -42,19 +42,17 @@ from depthrate.orchestrator.launch.launch import (
 )
 from depthrate.orchestrator.launch.launch_plan import CheckedSweep, Plan, check_contents
 from depthrate.orchestrator.launch.notify import Notifier
-from depthrate.orchestrator.launch.outcome import RunState
+from depthrate.orchestrator.launch.outcome import Outcome, PackFailure, RunState
 from depthrate.orchestrator.search.search_view import SearchView, with_search
 from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
 from depthrate.storage.files.data_folder import open_data_folder
 from depthrate.storage.files.store import Store, open_store
 from depthrate.sweeps.packing import one_of_each_shape
+from depthrate.sweeps.spec import SweepSpec
 
 if TYPE_CHECKING:
-    from depthrate.orchestrator.executors.base import Estimate
-    from depthrate.orchestrator.launch.outcome import Outcome, PackFailure
     from depthrate.orchestrator.search.studies import SearchFeed
-    from depthrate.sweeps.spec import SweepSpec
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,12 +1,11 @@
 """Print fitted curves, one row per curve, and the convergence of their trials."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
+from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import (
     adequate_power,
     curves_with_common_exponent,
@@ -15,10 +14,7 @@ from depthrate.orchestrator.analysis.preferred_model import (
     preferred_names,
 )
 from depthrate.orchestrator.console.tables import print_rows
-
-if TYPE_CHECKING:
-    from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-    from depthrate.tasks.fits.rate_fit import RateFit
+from depthrate.tasks.fits.rate_fit import RateFit
 
 
 def print_fits(

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from depthrate.sweeps.packing import Pack
     from depthrate.sweeps.spec import SweepSpec
 
-    Estimate = Callable[[Pack], float | None]
-    """Returns an estimate of the seconds of a pack on one core, or None if unknown."""
+Estimate = Callable[["Pack"], float | None]
+"""Returns an estimate of the seconds of a pack on one core, or None if unknown."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.preferred_model import adequate_power, preferred_names
@@ -55,8 +56,6 @@ def export_latex(data: ReportData, folder: Path) -> list[Path]:
 
 def fits_table(data: ReportData) -> str:
     r"""Return a LaTeX `table` with every curve's power law. It needs \usepackage{booktabs}."""
-    import pandas as pd
-
     columns = _columns(data.fits)
     frame = pd.DataFrame({name: cells for name, cells in columns.items() if set(cells) - {NOTHING, ""}})
     is_number = [name not in ("Metric", "over", "preferred model", *map(latex, data.group_names)) for name in frame]

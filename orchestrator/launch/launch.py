@@ -1,7 +1,5 @@
 """Run a plan: drive its packs from this process or submit the whole launch, and clean up at the end."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
@@ -12,14 +10,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from depthrate.orchestrator.attempts.liveness import heartbeat_s
 from depthrate.orchestrator.code.store import keep_source
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.executors.base import Executor, LaunchJob, SubmitError
+from depthrate.orchestrator.executors.base import Estimate, Executor, LaunchJob, SubmitError
 from depthrate.orchestrator.executors.options import JobOptions, LaunchOptions
 from depthrate.orchestrator.launch.code_changes import find_code_mismatch
 from depthrate.orchestrator.launch.display import make_watcher
@@ -38,9 +35,6 @@ from depthrate.storage.files.format import FORMAT, Format
 from depthrate.storage.files.paths import checkpoint_path
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.tasks.python_process import start_python
-
-if TYPE_CHECKING:
-    from depthrate.orchestrator.executors.base import Estimate
 
 log = logging.getLogger("depthrate")
 COMPACT_THRESHOLD = 512

@@ -1,17 +1,13 @@
 """The progress of a launch, its end, and the state of its sweep after it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from depthrate.orchestrator.executors.base import LaunchJob
-    from depthrate.storage.attempts.heartbeats import Heartbeat
-    from depthrate.storage.attempts.records import Record
-    from depthrate.sweeps.packing import Pack
+from depthrate.orchestrator.executors.base import LaunchJob
+from depthrate.storage.attempts.heartbeats import Heartbeat
+from depthrate.storage.attempts.records import Record
+from depthrate.sweeps.packing import Pack
 
 
 class RunState(Enum):

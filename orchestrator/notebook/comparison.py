@@ -1,7 +1,5 @@
 """Comparison of two sweeps in a notebook: differing parameters, and whether exponents are equal."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 

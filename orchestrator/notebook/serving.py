@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from depthrate.orchestrator.notebook.sweep import StoreUrl
+from depthrate.storage.files.store import existing_store
 
 if TYPE_CHECKING:
     from depthrate.orchestrator.serve.server import Listening
@@ -76,6 +77,5 @@ def serve(
         UsageError: Starlette or uvicorn is not installed, or the address cannot be used.
     """
     from depthrate.orchestrator.serve.server import listen
-    from depthrate.storage.files.store import existing_store
 
     return Server(listen(existing_store(store), host, port, with_token=token, timeout_s=timeout, memory_gb=memory))

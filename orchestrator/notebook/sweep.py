@@ -1,7 +1,5 @@
 """Sweeps in a notebook: the commands on a sweep as methods, with tables shown as HTML."""
 
-from __future__ import annotations
-
 import html
 import os
 from collections import Counter

@@ -1,17 +1,13 @@
 """Read the data of a sweep's requested figures: one value per trial, computed with the user's SQL."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from depthrate.storage.query.results import Results
 from depthrate.storage.query.sql_checks import QueryError
 from depthrate.sweeps.spec import FigureRequest
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _LAST = "(select trial_id, step, split from results)"
 
@@ -36,8 +32,6 @@ class FigureContent:
 
 def read_figures(results: Results, requests: Sequence[FigureRequest], trial_ids: Sequence[str]) -> list[FigureContent]:
     """Return each figure with the values of the given trials that are committed and did not diverge."""
-    import pandas as pd
-
     contents = []
     for request in requests:
         try:

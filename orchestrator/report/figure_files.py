@@ -1,7 +1,5 @@
 """Write the report's figures as SVG and PDF files, with their data as CSV."""
 
-from __future__ import annotations
-
 import csv
 import html
 import io

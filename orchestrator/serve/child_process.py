@@ -1,7 +1,5 @@
 """Child processes of the server: each answers requests, lines of JSON, until it is idle or the server ends it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Rendered figures and reports of sweeps, made by a process that starts on demand, exits when idle, and may fail."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import tempfile

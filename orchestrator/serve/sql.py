@@ -1,7 +1,5 @@
 """SQL queries of browsers: each runs in a separate process, killed at its limits or when the client disconnects."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import queue

@@ -1,14 +1,12 @@
 """`--executor ray --cluster FILE`: one SLURM job over several nodes that runs a Ray cluster and the launch."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.executors.base import ExecutorRequest, LaunchJob, RemoteLauncher
+from depthrate.orchestrator.executors.base import Estimate, ExecutorRequest, LaunchJob, RemoteLauncher
 from depthrate.orchestrator.executors.machine import USABLE_SHARE
 from depthrate.orchestrator.executors.ray.node import RAY_ITSELF_GB, run_ray_node
 from depthrate.orchestrator.executors.slurm.entry import resolve_profile
@@ -21,10 +19,7 @@ from depthrate.slurm.job_states import JobState, squeue_states
 from depthrate.slurm.profile import Profile
 from depthrate.slurm.script import batch_script
 from depthrate.slurm.submit import submit_array
-
-if TYPE_CHECKING:
-    from depthrate.orchestrator.executors.base import Estimate
-    from depthrate.sweeps.packing import Pack
+from depthrate.sweeps.packing import Pack
 
 POLL_INTERVAL_S = 3.0
 """Seconds between polls of the job."""

@@ -1,7 +1,5 @@
 """Link between the driver and Tune: assigns packs to workers, reports their ends, and requests workers."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -3,8 +3,6 @@
 Tune neither logs, checkpoints nor returns anything: results are in the store, and the driver retries.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
@@ -15,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.ray.settings import TUNE_SETTINGS  # first: ray reads the environment
@@ -24,17 +22,14 @@ from depthrate.orchestrator.executors.ray.settings import TUNE_SETTINGS  # first
 import ray
 from ray import tune
 
-from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, Executor, RequeueReason
+from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, Estimate, Executor, RequeueReason
 from depthrate.orchestrator.executors.machine import USABLE_SHARE, MachineError, choose_machine
 from depthrate.orchestrator.executors.ray.dispatcher import Dispatcher, WorkerSource
 from depthrate.orchestrator.executors.ray.errors import RayLost, outlive_memory_kills, short_error
 from depthrate.orchestrator.executors.ray.head_probe import HeadProbe
 from depthrate.orchestrator.executors.ray.session import NodeCheck, Session, check_nodes
 from depthrate.orchestrator.executors.ray.worker import PackTrainable, put_value
-
-if TYPE_CHECKING:
-    from depthrate.orchestrator.executors.base import Estimate
-    from depthrate.sweeps.packing import Pack
+from depthrate.sweeps.packing import Pack
 
 log = logging.getLogger("depthrate")
 HEAD_LOST_S = 30.0

@@ -4,8 +4,6 @@ This saves Tune's overhead per trial (an actor and a placement group) for each p
 Ray's key-value store.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from depthrate.orchestrator.executors.base import (
@@ -60,8 +61,6 @@ def resolve_profile(request: ExecutorRequest, cluster: str | None) -> tuple[Prof
 
 def _with_container(profile: Profile, store: Store) -> Profile:
     """Return the profile with bind mounts of the store, the data sets and the jobs' folder in its containers."""
-    from pathlib import Path
-
     from depthrate.orchestrator.executors.slurm.submissions import jobs_folder
     from depthrate.storage.files.data_folder import open_data_folder
 

@@ -3,8 +3,6 @@
 Jobs keep running without the launch, and the next launch adopts them.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import Counter, deque
@@ -13,13 +11,14 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from depthrate.orchestrator.attempts.node_health import StartFailures
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import (
     AttemptEnd,
     AttemptSpec,
+    Estimate,
     Executor,
     LaunchJob,
     QueueFullError,
@@ -28,8 +27,10 @@ from depthrate.orchestrator.executors.base import (
     SubmittedPack,
 )
 from depthrate.orchestrator.executors.machine import USABLE_SHARE
+from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.executors.slurm.folders import remove_finished_folders
 from depthrate.orchestrator.executors.slurm.outcomes import PackOutcomes
+from depthrate.orchestrator.executors.slurm.remote_launch import Supervisor
 from depthrate.orchestrator.executors.slurm.submissions import (
     PLANNED_JOB_NAME,
     Submission,
@@ -58,12 +59,7 @@ from depthrate.slurm.submit import SubmitLimitError, cancel_jobs, exclude_nodes
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.tables.states import FailureKind
-
-if TYPE_CHECKING:
-    from depthrate.orchestrator.executors.base import Estimate
-    from depthrate.orchestrator.executors.options import JobOptions
-    from depthrate.orchestrator.executors.slurm.remote_launch import Supervisor
-    from depthrate.sweeps.packing import Pack
+from depthrate.sweeps.packing import Pack
 
 log = logging.getLogger("depthrate")
 MIN_RECORD_POLL_INTERVAL_S = 2.0

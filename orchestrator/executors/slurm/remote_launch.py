@@ -4,8 +4,6 @@ The supervisor is a small job that drives the other jobs. It is used if the queu
 remaining jobs as space becomes free. `ray/allocation.py` submits a launch together with the nodes that it runs on.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

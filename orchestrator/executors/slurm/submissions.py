@@ -1,23 +1,18 @@
 """Submissions, the store's records of submitted job arrays. Any process can watch, cancel or resume their jobs."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from depthrate.orchestrator.executors.base import SubmittedPack
 from depthrate.slurm.job_states import JobState, array_job_ids, live_job_ids, squeue_states
+from depthrate.slurm.profile import Profile
 from depthrate.storage.files.json_objects import read_object
 from depthrate.storage.files.paths import identity, is_job_folder, submission_path
 from depthrate.storage.files.store import Store
-
-if TYPE_CHECKING:
-    from depthrate.slurm.profile import Profile
 
 JOB_NAME = "depthrate-{sweep}-{number}"
 """Name of a submission's jobs and of their folder. Its number is a new attempt ID."""
