@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from depthrate.orchestrator.api.find_sweep import planned_trials
 from depthrate.orchestrator.api.status import POLL_INTERVAL_S, StatusPoller, StatusSnapshot
@@ -82,8 +82,7 @@ class Poller:
             took_s = time.monotonic() - self._began_at if self._began_at else 0.0
             if took_s < SLOW_POLL_WARNING_S or self._seen.error:
                 return self._seen
-            said = f"{self.store.url} has not answered for {took_s:.0f} s. Waiting."
-            return StoreView(self._seen.number, self._seen.status, self._seen.specs, said)
+            return replace(self._seen, error=f"{self.store.url} has not answered for {took_s:.0f} s. Waiting.")
 
     def seen_again(self) -> StoreView:
         """Poll now, including launches, and return the result. Used when a request names an unknown sweep."""
@@ -111,13 +110,12 @@ class Poller:
             if is_wanted or before.number % PLAN_EVERY_LOOKS == 0 or before.error:
                 self._plan()
             now = StoreView(before.number + 1, self._watched.poll(), self._specs)
-        except (OSError, StoreError) as error:
-            said = f"{self.store.url} does not answer ({first_line(error)}). Retrying."
-            now = StoreView(before.number + 1, before.status, before.specs, said)
         except Exception as error:  # one failed poll must not end polling
-            log.exception("polling %s failed", self.store.url)
-            said = f"{self.store.url} could not be read ({first_line(error)}). Retrying."
-            now = StoreView(before.number + 1, before.status, before.specs, said)
+            is_known = isinstance(error, OSError | StoreError)
+            if not is_known:
+                log.exception("polling %s failed", self.store.url)
+            problem = f"{'does not answer' if is_known else 'could not be read'} ({first_line(error)})"
+            now = replace(before, number=before.number + 1, error=f"{self.store.url} {problem}. Retrying.")
         with self._changed:
             self._seen, self._began_at = now, 0.0
             self._is_wanted = self._is_wanted and not is_wanted

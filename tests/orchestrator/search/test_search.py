@@ -32,7 +32,7 @@ optuna = pytest.importorskip("optuna", reason="needs pip install 'depthrate[sear
 from depthrate.orchestrator.report.read_store import read_report  # noqa: E402
 from depthrate.orchestrator.search.samplers import StudySampler  # noqa: E402
 from depthrate.orchestrator.search.search_view import ProposalOutcome, ProposalState, with_search  # noqa: E402
-from depthrate.orchestrator.search.thresholds import thresholds  # noqa: E402
+from depthrate.orchestrator.search.studies import thresholds  # noqa: E402
 
 TASKS = Path(__file__).parents[2] / "support/search_tasks.py"
 RANGES = {"x": {"low": 0.01, "high": 10.0, "log": True}, "y": {"low": -2.0, "high": 2.0}}
