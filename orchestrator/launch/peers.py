@@ -82,14 +82,8 @@ class PeerLaunches:
                 self.live_records.append(record)
                 continue
             if record["state"] is AttemptState.RUNNING:
-                error = "the worker process was killed"
+                kind, error = FailureKind.WORKER_LOST, "the worker process was killed"
                 with contextlib.suppress(OSError):  # the record is informative only
-                    write_lost(
-                        self._store,
-                        {"pack_id": "", "device": ""},
-                        record,
-                        kind=FailureKind.WORKER_LOST,
-                        error=error,
-                    )
+                    write_lost(self._store, {"pack_id": "", "device": ""}, record, kind=kind, error=error)
             self._seen.add(path)
         return previous - self.claims.peer_trials

@@ -9,7 +9,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -190,8 +190,4 @@ class WorkerContext(ManualTraining):
     def for_trial(self, index: int) -> WorkerContext:
         """Return the context of one trial, with a separate checkpoint."""
         trial_id = self.trial_ids[index]
-        return WorkerContext(
-            *(self.store, self.job, self.data, self.attempt, self.stop, [trial_id], self.pruning, index, trial_id),
-            checkpoint_index=self.checkpoint_index,
-            live=self.live,
-        )
+        return replace(self, trial_ids=[trial_id], first=index, name=trial_id, wall_s_before=0.0)

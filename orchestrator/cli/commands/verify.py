@@ -3,6 +3,7 @@
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -15,7 +16,7 @@ from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.files.json_objects import parse_object
 from depthrate.storage.files.store import existing_store
 from depthrate.storage.maintenance.findings import Verification
-from depthrate.storage.maintenance.repair import repair
+from depthrate.storage.maintenance.repair import Repair, repair
 from depthrate.storage.maintenance.verify import verify
 from depthrate.sweeps.trial import canonical_json
 from depthrate.tasks.registry import find_task
@@ -24,24 +25,14 @@ MAX_FINDINGS_SHOWN = 40
 """Maximum number of findings printed. --json prints all."""
 
 
-def _as_json(verification: Verification, done: Any) -> dict[str, Any]:
-    findings = [
-        {"kind": f.kind, "path": f.path, "what": f.what, "trial_ids": list(f.trial_ids)} for f in verification.findings
-    ]
+def _as_json(verification: Verification, done: Repair | None) -> dict[str, Any]:
     report: dict[str, Any] = {
         "num_trials": verification.num_trials,
         "num_files": verification.num_files,
-        "findings": findings,
+        "findings": [asdict(finding) for finding in verification.findings],
+        "newer_columns": sorted(verification.newer),
     }
-    report["newer_columns"] = sorted(verification.newer)
-    if done is not None:
-        report["repair"] = {
-            "quarantine": done.quarantine,
-            "moved": done.moved,
-            "saved": done.saved,
-            "pending": sorted(done.pending),
-        }
-    return report
+    return report | ({} if done is None else {"repair": vars(done) | {"pending": sorted(done.pending)}})
 
 
 def _hash_of(spec: Mapping[str, Any]) -> str:

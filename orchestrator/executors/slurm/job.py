@@ -107,14 +107,7 @@ class _Bundle:
         if end.exit_message is not None and self.stop_signal:  # signal arrived before the handler was installed
             self.waiting.append(job)
         elif end.exit_message is not None:  # the worker could not write the end. The driver decides about a retry
-            facts = {
-                "attempt_id": job.attempt_id,
-                "sweep": job.sweep,
-                "pack_id": job.pack_id,
-                "trial_ids": job.trial_ids,
-                "device": job.options.device,
-                "job_id": self.job_id,
-            }
+            facts = vars(job) | {"device": job.options.device, "job_id": self.job_id}
             kind = FailureKind.OUT_OF_MEMORY if _kernel_killed_for_memory() else FailureKind.WORKER_LOST
             try:
                 write_lost(self.store, facts, state, kind=kind, error=end.exit_message)
