@@ -5,7 +5,6 @@ tags in labels.
 """
 
 import base64
-import functools
 import gzip
 import hashlib
 import itertools
@@ -42,16 +41,13 @@ STYLE = (_FOLDER / "page.css").read_text(encoding="utf-8")
 SCRIPT = (_FOLDER / "page.js").read_text(encoding="utf-8")
 """Script that renders the page's figures and sorts its tables."""
 
-
-@functools.cache
-def _packed_library() -> bytes:
-    """Return plotly.js without maps and 3-D, gzipped: a page has 0.7 MB with it, and would have 4.9 MB with all of plotly."""
-    return (_FOLDER / "plotly" / "plotly-cartesian.min.js.gz").read_bytes()
+_PACKED_LIBRARY = (_FOLDER / "plotly" / "plotly-cartesian.min.js.gz").read_bytes()
+"""plotly.js without maps and 3-D, gzipped. A page has 0.7 MB with it, and would have 4.9 MB with all of plotly."""
 
 
 def library() -> str:
     """Return the source of plotly.js."""
-    return gzip.decompress(_packed_library()).decode()
+    return gzip.decompress(_PACKED_LIBRARY).decode()
 
 
 def render_report(data: ReportData) -> str:
@@ -230,7 +226,7 @@ def page_policy() -> str:
 
 
 def _page(name: str, body: str) -> str:
-    packed = base64.b64encode(_packed_library()).decode()
+    packed = base64.b64encode(_PACKED_LIBRARY).decode()
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" '
         f'content="{page_policy()}"><meta name="viewport" content="width=device-width, initial-scale=1">'
