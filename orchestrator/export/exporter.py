@@ -4,13 +4,14 @@ A package registers an `Exporter` by name in the entry-point group `depthrate.ex
 of that name.
 """
 
+import heapq
 import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from operator import itemgetter
+from operator import itemgetter, methodcaller
 from typing import Any
 
 from depthrate.orchestrator.analysis.open_results import results_of
@@ -66,24 +67,28 @@ class ExportedSweep:
         trial_ids = self.checked.trials.ids
         return results_of(self.store, self.checked.task).only(trial_ids, self.name)
 
-    def runs(self) -> list[CommittedRun]:
-        """Return the committed trials with their numbers.
+    def runs(self) -> Iterator[CommittedRun]:
+        """Return the committed trials with their numbers, which are read trial by trial.
 
         Raises:
             UsageError: No trial is committed.
         """
-        trials, names = {trial.trial_id: trial for trial in self.checked.trials}, self._run_names()
-        query = "select trial_id, attempt_id, epoch(committed_at), coalesce(wall_s, 0) from trials"
+        query = "select trial_id, attempt_id, epoch(committed_at), coalesce(wall_s, 0) from trials order by trial_id"
         rows = self.results.sql(query).fetchall()
         if not rows:
             raise UsageError(f"sweep {self.name!r} has no committed trials. Run it first.")
-        steps = dict(_scalars_of_trials(self.results))
-        return [
-            CommittedRun(
-                trial_id, attempt_id, names[trial_id], trials[trial_id].params, at - wall_s, at, steps.get(trial_id, [])
-            )
-            for trial_id, attempt_id, at, wall_s in rows
-        ]
+        return self._with_steps(rows)
+
+    def _with_steps(self, rows: Sequence[tuple[str, str, float, float]]) -> Iterator[CommittedRun]:
+        trials, names = {trial.trial_id: trial for trial in self.checked.trials}, self._run_names()
+        measured = _scalars_of_trials(self.results)
+        measured_id, steps = next(measured, ("", []))
+        for trial_id, attempt_id, at, wall_s in rows:
+            own: list[Scalars] = []
+            if measured_id == trial_id:
+                own = steps
+                measured_id, steps = next(measured, ("", []))
+            yield CommittedRun(trial_id, attempt_id, names[trial_id], trials[trial_id].params, at - wall_s, at, own)
 
     def _run_names(self) -> dict[str, str]:
         trials = self.checked.trials
@@ -157,10 +162,9 @@ def select_exporter(names: Sequence[str], place: str | None) -> Exporter:
 
 
 def _scalars_of_trials(results: Results) -> Iterator[tuple[str, list[Scalars]]]:
-    """Yield each trial's finite numbers by step."""
-    rows = sorted(
-        itertools.chain(_rows(results, "curves", "true"), _rows(results, "metrics", "is_last")), key=itemgetter(0, 1)
-    )
+    """Yield each trial's finite numbers by step, in the order of the trials' ids."""
+    tables = _rows(results, "curves", "true"), _rows(results, "metrics", "is_last")
+    rows = heapq.merge(*tables, key=itemgetter(0, 1))
     for trial_id, trial_rows in itertools.groupby(rows, key=itemgetter(0)):
         steps: list[Scalars] = []
         for step, at_step in itertools.groupby(trial_rows, key=itemgetter(1)):
@@ -171,12 +175,16 @@ def _scalars_of_trials(results: Results) -> Iterator[tuple[str, list[Scalars]]]:
 
 
 def _rows(results: Results, table: str, condition: str) -> Iterator[tuple[str, int, dict[str, float]]]:
-    """Yield trial_id, step and the finite numbers by tag."""
+    """Yield trial_id, step and the finite numbers by tag, in order."""
     relation = results.sql(f"select * from {table} limit 0")
     numbers = [n for n, kind in zip(relation.columns, relation.types, strict=True) if str(kind) == "DOUBLE"]
     listed = "".join(f", {quoted(name)}" for name in numbers)
-    query = f"select trial_id, step, split{listed} from {table} where {condition} and step is not null"
-    for trial_id, step, split, *values in results.sql(query).fetchall():
+    chosen = f"from {table} where {condition} and step is not null order by trial_id, step"
+    relation = results.sql(f"select trial_id, step, split{listed} {chosen}")
+    batches = (
+        zip(*map(methodcaller("to_pylist"), batch.columns), strict=True) for batch in relation.to_arrow_reader(10_000)
+    )
+    for trial_id, step, split, *values in itertools.chain.from_iterable(batches):
         ending = "" if split in (None, "train") else f"/{split}"
         named = zip(numbers, values, strict=True)
         yield trial_id, step, {f"{table}/{n}{ending}": v for n, v in named if v is not None and math.isfinite(v)}

@@ -10,9 +10,11 @@ from depthrate.orchestrator.export.exporter import ExportedSweep, Exporter, Scal
 def _export(sweep: ExportedSweep, place: str | None) -> str:
     """Write one event file per committed trial, replacing earlier ones."""
     folder = Path(str(place))
-    runs = [run for run in sweep.runs() if run.steps]
+    written = 0
     try:
-        for run in runs:
+        for run in sweep.runs():
+            if not run.steps:
+                continue
             run_folder = folder / sweep.name / run.name
             run_folder.mkdir(parents=True, exist_ok=True)
             path = run_folder / f"events.out.tfevents.{int(run.ended_at)}.{run.trial_id}"
@@ -20,11 +22,12 @@ def _export(sweep: ExportedSweep, place: str | None) -> str:
             for other in run_folder.glob(f"events.out.tfevents.*.{run.trial_id}"):
                 if other != path:  # from a removed commit: TensorBoard would show both as one curve
                     other.unlink()
+            written += 1
     except OSError as error:
         raise UsageError(f"cannot write to {folder}: {error}") from None
-    if not runs:
+    if not written:
         raise UsageError(f"sweep {sweep.name!r} has no committed trials with curves or metrics. Run it first.")
-    return f"wrote {len(runs)} runs to {folder}. View: tensorboard --logdir {folder}"
+    return f"wrote {written} runs to {folder}. View: tensorboard --logdir {folder}"
 
 
 def write_events(path: Path, written_at: float, steps: Iterable[Scalars]) -> None:
