@@ -7,10 +7,25 @@ from rich.console import Console
 
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.console.tables import counted
-from depthrate.storage.attempts.records import Record, compacted_log
-from depthrate.storage.commits.snapshot import Snapshot
+from depthrate.orchestrator.executors.registry import list_unreported_ends
+from depthrate.storage.attempts.records import Record, compacted_log, read_records
+from depthrate.storage.catalog.specs import newest_specs
+from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
 from depthrate.storage.files.paths import log_path
 from depthrate.storage.files.store import Store
+
+
+def print_logs(store: Store, prefix: str, console: Console) -> None:
+    """Print the attempts of all trials whose trial_id starts with `prefix`: node, end and output.
+
+    Raises:
+        UsageError: No attempt ran a trial with this prefix.
+    """
+    snapshot = take_snapshot(store)
+    states = {state["attempt_id"]: state for state in read_records(store, snapshot)}
+    for sweep in newest_specs(store):
+        states |= {state["attempt_id"]: state for state in list_unreported_ends(store, sweep)}
+    print_attempts(store, snapshot, prefix, states.values(), console)
 
 
 def print_attempts(store: Store, snapshot: Snapshot, prefix: str, records: Iterable[Record], console: Console) -> None:

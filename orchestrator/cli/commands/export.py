@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from depthrate.orchestrator.api.find_sweep import find_sweep
+from depthrate.orchestrator.api.export import export_sweep
 from depthrate.orchestrator.cli.options import declared, store_option, sweep_argument
 from depthrate.orchestrator.console.tables import print_line
-from depthrate.orchestrator.export.exporter import ExportedSweep, exporters, select_exporter
+from depthrate.orchestrator.export.exporter import exporters
 from depthrate.storage.files.store import existing_store
 
 
@@ -31,6 +31,5 @@ def _destination(name: str) -> str:
 @store_option
 def command(sweep: str, to: str | None, store: str | None, **flags: bool) -> None:
     names = [name for name in exporters() if flags[_destination(name)]]
-    opened, exporter = existing_store(store), select_exporter(names, to)
-    for line in exporter.run(ExportedSweep(*find_sweep(sweep, opened), opened), to).splitlines():
+    for line in export_sweep(sweep, existing_store(store), to, names).splitlines():
         print_line(line)
