@@ -147,17 +147,6 @@ def test_the_pages_are_those_of_the_store(pages):
     assert not old, f"python docs/atlas.py; the store gives other pages: {', '.join(old)}"
 
 
-@pytest.mark.slow
-def test_a_picture_drawn_again_shows_the_same_numbers(pages, tmp_path, monkeypatch):
-    (figure,) = (figure for figure in FIGURES if figure.key == "p1-rn1-mnist")
-    monkeypatch.setattr(pages, "IMAGES", tmp_path)
-    pages.draw_pictures(figure)
-    drawn = sorted(tmp_path.glob("*.svg"))
-    assert len(drawn) == 2 * len(figure.pictures)
-    for path in drawn:
-        assert numbers(path) == pytest.approx(numbers(ATLAS / "images" / path.name), rel=1e-3, abs=0.01), path.name
-
-
 def numbers(path: Path) -> list[float]:
     """The coordinates of all that a picture draws."""
     return [
