@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, settings
 
 from depthrate.storage.files.store import Store
 from tests.support.here import TINY
@@ -22,6 +23,9 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before any import of torch: tests run sid
 gc.disable()  # until all is imported: little of that is garbage
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):  # hundreds of processes would each compile every module
     sys.dont_write_bytecode = False
+
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 LONGEST_FIRST = (
     "orchestrator/executors/test_slurm_scenarios.py",

@@ -11,10 +11,10 @@ from tests.support.tests_rows import commit
 
 
 @pytest.fixture
-def store(store: Store) -> Store:
-    commit(store, "a1", ["t1", "t2"], hour=1)
-    commit(store, "a2", ["t3"], hour=2)
-    return store
+def store(folder: Store) -> Store:
+    commit(folder, "a1", ["t1", "t2"], hour=1)
+    commit(folder, "a2", ["t3"], hour=2)
+    return folder
 
 
 def answers(store: Store) -> tuple[list[str], str]:

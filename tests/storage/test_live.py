@@ -24,6 +24,12 @@ from tests.support.tests_rows import A, B, commit
 LATER = "20260101T000500_00000000000c"
 
 
+@pytest.fixture
+def store(folder: Store) -> Store:
+    """A folder: what reads of the other kinds return is tested in test_store.py, test_commit.py and test_s3.py."""
+    return folder
+
+
 def log(store: Store, pack: str, *trial_ids: str, attempt: str = A, sweep: str = "s", steps: int = 3) -> None:
     params = {trial_id: {"depth": int(trial_id[1:]), "lr": 0.1, "arch": "rn1"} for trial_id in trial_ids}
     rows = [(t, {"step": step, "split": "train", "loss": 1 / (step + 1)}) for t in trial_ids for step in range(steps)]

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
@@ -39,6 +39,12 @@ from depthrate.storage.tables.parameters import _parsed_by_python, parsed_by_arr
 from depthrate.storage.tables.schema import TableError
 from tests.support.s3_server import S3Server
 from tests.support.tests_rows import A, B, C, commit
+
+
+@pytest.fixture
+def store(folder: Store) -> Store:
+    """A folder: what reads of the other kinds return is tested in test_store.py, test_commit.py and test_s3.py."""
+    return folder
 
 
 def test_parameters_become_typed_columns(store: Store) -> None:
@@ -569,7 +575,6 @@ _VALUES = st.one_of(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(st.dictionaries(st.sampled_from(["a", "b", "depth"]), _VALUES), min_size=1, max_size=6))
 @example([{"a": 2**63}])
 @example([{"a": 2**53 + 1}, {"a": 0.5}])

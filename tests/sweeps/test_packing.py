@@ -72,7 +72,7 @@ def trials_of(shapes):
 shapes_of_trials = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), max_size=60)
 
 
-@settings(deadline=None, max_examples=50)  # busy machines
+@settings(max_examples=50)
 @given(shapes_of_trials, st.integers(1, 9), st.booleans(), st.integers(1, 4))
 def test_no_trial_is_lost_or_doubled_and_packs_come_longest_first(shapes, most, fused, workers):
     packs = pack_trials(trials_of(shapes), task_of(most, fused), workers=workers)
@@ -84,7 +84,6 @@ def test_no_trial_is_lost_or_doubled_and_packs_come_longest_first(shapes, most, 
 
 
 @pytest.mark.slow
-@settings(deadline=None)  # busy machines
 @given(shapes_of_trials, st.integers(1, 9))
 def test_a_fused_pack_has_one_shape_and_sizes_are_even(shapes, most):
     sizes = {}

@@ -123,6 +123,29 @@ def test_what_cannot_run_is_refused(search: Any, message: str) -> None:
         studies(search)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        *(("objective", value, "a string or a list of strings") for value in (3, [], ["nc1", 3])),
+        *((key, value, "expected an int, at least 1") for key in ("trials", "batch") for value in (-1, 1.5, "many")),
+        *(("seed", value, "expected an int, at least 0") for value in (-1, 1.5, "a", True)),
+        *(("prune", value, "expected a mapping with some of the keys rule, metric") for value in (3, "median")),
+        ("prune", {"metric": "loss", "factor": 1}, "expected an int, at least 2"),
+        ("measure", {"seed": 3}, "did you mean 'seeds'"),
+        ("params", {"lr": {"low": 0.1, "high": 1, "log": True, "step": 0.1}}, "lr"),
+        ("params", {"lr": {"low": 0.1, "high": 1, "step": 7}}, "lr"),
+        ("params", {"lr": {"low": 0.1, "values": [1]}}, "lr"),
+        ("params", {"lr": {"lo": 0.1, "high": 1}}, "lr"),
+        ("params", {"lr": {"low": 0.1, "high": 1, "log": "yes"}}, "lr"),
+        ("params", {"lr": {"low": 0.1, "high": 1, "when": {}}}, "lr"),
+        ("params", {"lr": {"low": 0.1, "high": 1, "when": {"optimzer": "sgd"}}}, "lr"),
+    ],
+)
+def test_a_value_that_a_key_does_not_take_is_refused(key: str, value: Any, message: str) -> None:
+    with pytest.raises(SweepError, match=message):
+        studies({"params": LR, "objective": "nc1", key: value})
+
+
 def test_a_sweep_with_a_search_survives_its_spec_and_overrides(tmp_path: Any) -> None:
     written = SweepSpec(
         name="s",

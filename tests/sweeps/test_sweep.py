@@ -1,7 +1,7 @@
 """A sweep becomes exactly the trials it says, or a message that names the place."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from depthrate.sweeps.errors import SweepError
@@ -115,7 +115,6 @@ def test_expansion(names, spec, expected):
 NUMBERS = st.lists(st.sampled_from([1, 1.0, 2, 2.5, -0.0, 0, 0.0, 1e-20, 3]), min_size=1, max_size=4)
 
 
-@settings(deadline=None)
 @given(NUMBERS)
 @pytest.mark.slow
 def test_expansion_is_each_trial_by_the_plain_definition(clips):

@@ -5,7 +5,7 @@ import hashlib
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from depthrate.sweeps.expand import expand
@@ -73,7 +73,6 @@ def plainly(value):
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
-@settings(deadline=None)  # busy machines
 @given(many_params())
 @pytest.mark.slow
 def test_writing_many_gives_the_text_of_writing_each(case):
@@ -84,7 +83,6 @@ def test_writing_many_gives_the_text_of_writing_each(case):
         assert some.write(params) == plainly({name: params[name] for name in names[1:]})
 
 
-@settings(deadline=None)
 @given(many_params(), TEXTS, st.integers(0, 99))
 def test_making_many_gives_the_ids_of_the_definition(case, task, version):
     names, mappings = case

@@ -3,7 +3,7 @@
 from typing import Annotated, Literal, Optional
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from depthrate.tasks.function_task import schema_of_function
@@ -148,7 +148,6 @@ def one_by_one(params):
     return {name: p.check(params[name]) if name in params else p.default for name, p in SCHEMA.items()}
 
 
-@settings(deadline=None)
 @given(st.lists(GIVEN, max_size=20))
 def test_filling_in_many_is_filling_in_each(many):
     filler = Filler(SCHEMA)

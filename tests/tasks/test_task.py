@@ -52,14 +52,6 @@ def test_a_users_file_is_loaded(task_file, form):
     assert list(loaded.schema) == ["depth", "exponent", "seed"]
 
 
-def test_two_files_of_one_name_do_not_mix(task_file, tmp_path):
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "my_laws.py").write_text(POWER_LAW.replace("version=3", "version=4"))
-    first, second = load_task("my_laws.py:power_law", tmp_path), load_task("my_laws.py:power_law", other)
-    assert (first.version, second.version) == (3, 4) and first.name == second.name == "my_laws:power_law"
-
-
 def test_a_module_is_loaded(task_file, monkeypatch):
     monkeypatch.syspath_prepend(task_file.parent)
     assert load_task("my_laws:power_law").version == 3

@@ -1,6 +1,5 @@
 """What lies beside a task file is imported as beside a script, and two folders do not mix."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -116,12 +115,3 @@ def test_what_cannot_be_imported_is_said_with_line_path_and_remedy(
         load_task(f"{tmp_path}/my_task.py:law")
     for part in parts:
         assert part.format(folder=tmp_path) in str(caught.value)
-
-
-@pytest.mark.slow
-def test_depthrate_is_imported_in_a_folder_with_modules_of_the_same_names(tmp_path: Path) -> None:
-    for name in ("storage", "tasks", "slurm", "sweeps", "orchestrator"):
-        (tmp_path / f"{name}.py").write_text("raise RuntimeError('the wrong one')")
-    code = "import depthrate; depthrate.open, depthrate.task, depthrate.fit_rates"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr

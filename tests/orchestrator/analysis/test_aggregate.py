@@ -45,23 +45,23 @@ def stored(
     return planned
 
 
-def test_parameters_named_like_columns_group_and_order(store: Store) -> None:
+def test_parameters_named_like_columns_group_and_order(folder: Store) -> None:
     grid = [{"depth": d, "steps": s, "loss": "ce"} for d in (2, 4, 8) for s in (5, 6, 8)]
-    trials = stored(store, grid, lambda p: [{"layer": p["depth"], "nc1": p["steps"] * p["depth"] ** -0.5}])
-    curves = fit_curves(results_of(store), [FitRequest("nc1", by=("steps", "loss"))], trials)
+    trials = stored(folder, grid, lambda p: [{"layer": p["depth"], "nc1": p["steps"] * p["depth"] ** -0.5}])
+    curves = fit_curves(results_of(folder), [FitRequest("nc1", by=("steps", "loss"))], trials)
     assert [(c.by, round(c.power.exponent, 6), round(c.power.prefactor, 6)) for c in curves if c.power] == [
         ({"steps": 5, "loss": "ce"}, 0.5, 5.0),
         ({"steps": 6, "loss": "ce"}, 0.5, 6.0),
         ({"steps": 8, "loss": "ce"}, 0.5, 8.0),
     ]
-    (by_steps, *_) = fit_curves(results_of(store), [FitRequest("nc1", x="steps", by=("depth",))], trials)
+    (by_steps, *_) = fit_curves(results_of(folder), [FitRequest("nc1", x="steps", by=("depth",))], trials)
     assert by_steps.power is not None and by_steps.power.exponent == pytest.approx(-1)
 
 
-def test_two_values_of_x_are_no_rate(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_values_of_x_are_no_rate(folder: Store, capsys: pytest.CaptureFixture[str]) -> None:
     grid = [{"depth": d, "seed": s} for d in (2, 4) for s in (0, 1, 2)]
-    trials = stored(store, grid, lambda p: [{"layer": p["depth"], "nc1": (1 + 0.1 * p["seed"]) / p["depth"]}])
-    (curve,) = fit_curves(results_of(store), [FitRequest("nc1")], trials)
+    trials = stored(folder, grid, lambda p: [{"layer": p["depth"], "nc1": (1 + 0.1 * p["seed"]) / p["depth"]}])
+    (curve,) = fit_curves(results_of(folder), [FitRequest("nc1")], trials)
     assert not curve.fits and curve.power is None and len(curve.rows) == 6, "its points are still shown"
     assert curve.note == ("2 values of depth, at least 3 needed")
     print_fits(Console(width=200), [curve])
@@ -69,48 +69,48 @@ def test_two_values_of_x_are_no_rate(store: Store, capsys: pytest.CaptureFixture
     assert "<strong>" not in (sentence := fit_sentence(curve)) and "at least 3 needed" in sentence
 
 
-def test_what_cannot_be_fitted_says_why(store: Store) -> None:
-    trials = stored(store, [{"depth": d} for d in (2, 4, 8)], lambda p: [{"layer": 1, "nc1": 1 / p["depth"]}])
-    curve, unknown = fit_curves(results_of(store), [FitRequest("nc2a"), FitRequest("nothing")], trials)
+def test_what_cannot_be_fitted_says_why(folder: Store) -> None:
+    trials = stored(folder, [{"depth": d} for d in (2, 4, 8)], lambda p: [{"layer": 1, "nc1": 1 / p["depth"]}])
+    curve, unknown = fit_curves(results_of(folder), [FitRequest("nc2a"), FitRequest("nothing")], trials)
     assert curve.note == "nothing to fit: 3 not measured" and unknown.excluded == {"not measured": 3}
-    (few,) = fit_curves(results_of(store), [FitRequest("nc1")], trials[:2])
+    (few,) = fit_curves(results_of(folder), [FitRequest("nc1")], trials[:2])
     assert len(few.rows) == 2, "trials of other sweeps are not used"
     assert few.fits == [] and "at least 3 needed" in str(few.note)
 
 
-def test_one_value_a_trial_though_it_has_two_splits(store: Store) -> None:
+def test_one_value_a_trial_though_it_has_two_splits(folder: Store) -> None:
     def metrics(params: Any) -> list[dict[str, Any]]:
         depth = params["depth"]
         return [{"split": s, "layer": depth, "nc1": v / depth} for s, v in (("test", 9), ("train", 1))]
 
-    trials = stored(store, [{"depth": d} for d in (2, 4, 8)], metrics)
-    (curve,) = fit_curves(results_of(store), [FitRequest("nc1")], trials)
+    trials = stored(folder, [{"depth": d} for d in (2, 4, 8)], metrics)
+    (curve,) = fit_curves(results_of(folder), [FitRequest("nc1")], trials)
     assert [row["y"] for row in curve.rows] == [1 / 2, 1 / 4, 1 / 8]
 
 
-def test_what_is_left_out_is_counted(store: Store) -> None:
+def test_what_is_left_out_is_counted(folder: Store) -> None:
     values = {1: 1.0, 2: 0.5, 4: 0.25, 8: 0.0, 16: None, 32: 3.0, 64: "text"}
     trials = stored(
-        store,
+        folder,
         [{"depth": d} for d in values if d != 64],
         lambda p: [{"layer": 1, "nc1": values[p["depth"]]}],
         lambda p: "diverged" if p["depth"] == 32 else "ok",
     )
-    (curve,) = fit_curves(results_of(store), [FitRequest("nc1")], trials)
+    (curve,) = fit_curves(results_of(folder), [FitRequest("nc1")], trials)
     assert curve.excluded == {"not positive": 1, "not measured": 1, "diverged": 1}
     assert curve.power is not None and curve.power.exponent == pytest.approx(1) and curve.power.n_points == 3
     row = curve.table_rows("s")[0]
     assert row["n_trials"] == 6 and json.loads(row["excluded"]) == curve.excluded
 
 
-def test_a_measured_curve_is_fitted_though_a_parameter_has_its_name(store: Store) -> None:
+def test_a_measured_curve_is_fitted_though_a_parameter_has_its_name(folder: Store) -> None:
     trials = stored(
-        store,
+        folder,
         [{"depth": d, "loss": "ce"} for d in (2, 4, 8)],
         lambda p: [{"layer": 1, "nc1": 1.0}],
         curves=lambda p: [{"loss": 1 / p["depth"]}],
     )
-    results = results_of(store)
+    results = results_of(folder)
     assert results.sql("select distinct loss from results").fetchall() == [("ce",)]
     (curve,) = fit_curves(results, [FitRequest("loss")], trials)
     assert curve.power is not None and curve.power.exponent == pytest.approx(1)

@@ -72,7 +72,7 @@ def test_python_says_what_the_command_says() -> None:
     assert found._repr_html_().count("<table") == 2
     same = depthrate.compare("one", "one")
     assert list(same.parameters.frame.columns) == ["parameter", "one (first)", "one (second)"]
-    assert "the same values" in repr(same)
+    assert "the same values" in repr(same) and "12 trials are in both" in repr(same)
 
 
 def test_groups_of_one_sweep_are_compared_with_the_only_curve_of_the_other() -> None:

@@ -26,7 +26,7 @@ LETTERS = 700
 """That a message may have: it names all parameters or all shipped sweeps at most."""
 AS_PROCESSES = (
     "derive '9**9**9'",
-    "search tiny step",
+    "search objective 'nc11'",
     "file with a bomb",
     "run --nonsense",
     "run 's3://bucket//x'",

@@ -29,7 +29,7 @@ ray = pytest.importorskip("ray", reason="needs pip install 'depthrate[ray]'")
 pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
 from ray.cluster_utils import Cluster  # noqa: E402
 
-from depthrate.orchestrator.executors.ray.errors import RayError, kind_of  # noqa: E402
+from depthrate.orchestrator.executors.ray.errors import RayError  # noqa: E402
 from depthrate.orchestrator.executors.ray.executor import RayExecutor  # noqa: E402
 from depthrate.orchestrator.executors.ray.session import NodeCheck, Session, check_nodes, count_nodes  # noqa: E402
 
@@ -134,12 +134,6 @@ def test_asha_compares_trials_of_packs_that_run_at_the_same_time(folder: Store, 
     took = [tuple(map(float, line.split()[:2])) for line in (tmp_path / "log").read_text().splitlines()]
     last = {x: max(step for other, step in took if other == x) for x in left_at}
     assert last == {x: 8 if step is None else step for x, step in left_at.items()}, "pruned trials stop there"
-
-
-def test_kinds_of_failures() -> None:
-    assert kind_of(ray.exceptions.OutOfMemoryError("x")) == "out_of_memory"
-    assert kind_of(ray.exceptions.NodeDiedError("x")) == "node_lost"
-    assert kind_of(RuntimeError("x")) == "worker_lost"
 
 
 def test_what_does_not_fit_is_refused(folder: Store) -> None:

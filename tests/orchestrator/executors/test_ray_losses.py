@@ -117,7 +117,7 @@ def test_workers_follow_the_nodes_that_join_and_stop_where_one_dies(
     folder: Store, nodes: Nodes, tmp_path: Path
 ) -> None:
     nodes.start(1)
-    run = launch(folder, nodes, tmp_path, grid={"depth": [1, 2, 3, 4, 5, 6]}, params={"seconds": 20.0})
+    run = launch(folder, nodes, tmp_path, grid={"depth": [1, 2, 3, 4, 5, 6]}, params={"seconds": 12.0})
 
     def num_running() -> int:
         return sum(attempt["state"] == "running" for attempt in attempts(folder))
@@ -127,7 +127,7 @@ def test_workers_follow_the_nodes_that_join_and_stop_where_one_dies(
     await_that(lambda: num_running() == 3 or run.poll() is not None, 240)
     nodes.kill(joined, "raylet")
     before = len(attempts(folder))
-    time.sleep(15)
+    time.sleep(8)
     assert len(attempts(folder)) - before <= 3, "workers whose raylet is gone take no more packs"
     _, output = run.communicate(timeout=300)
     assert run.returncode == 0, output

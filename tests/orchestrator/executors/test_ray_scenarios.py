@@ -60,7 +60,7 @@ def test_asha_goes_on_where_a_node_is_lost(folder: Store, nodes: Nodes, tmp_path
     nodes.start(1)
     lost = nodes.start(1)
     log = tmp_path / "log"
-    params = {"log": str(log), "pause_s": 1.0}
+    params = {"log": str(log), "pause_s": 0.5}
     run = launch(folder, nodes, tmp_path, task=f"{SUPPORT}/search_tasks.py:climbs", params=params, search=ASHA_SEARCH)
     await_that(lambda: run.poll() is not None or _num_processes(log) == 2, 300)
     nodes.kill(lost, "raylet")

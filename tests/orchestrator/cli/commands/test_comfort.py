@@ -46,18 +46,13 @@ def test_what_init_writes_runs_and_is_never_written_over(tmp_path: Path, monkeyp
     assert "mine: 12 trials, 0 done" in printed("plan", "sweep.yaml")
 
 
-def test_the_schema_accepts_every_shipped_sweep_and_names_what_is_wrong(tmp_path: Path) -> None:
+def test_the_schema_accepts_every_shipped_sweep(tmp_path: Path) -> None:
     jsonschema = pytest.importorskip("jsonschema", reason="comes with nbclient of depthrate[dev]")
     schema = sweep_schema(registered_tasks())
     assert json.loads(printed("schema")) == schema
     validator = jsonschema.Draft202012Validator(schema)
     for path in SHIPPED.rglob("*.yaml"):
         assert not list(validator.iter_errors(yaml.safe_load(path.read_text()))), path
-    wrong = {"name": "w", "task": "collapse", "params": {"arch": "rn1", "widht": 3}, "grid": {"depth": [0]}, "fits": []}
-    said = " ".join(error.message for error in validator.iter_errors(wrong))
-    assert "widht" in said and "fits" in said
-    for place in ({"params": {"width": "wide"}}, {"grid": {"width": [0]}}, {"grids": [{"zip": {"width": ["wide"]}}]}):
-        assert list(validator.iter_errors({"name": "w", "task": "collapse", **place})), place
     assert len(printed("schema")) < 170_000, "each parameter stands there once"
 
 

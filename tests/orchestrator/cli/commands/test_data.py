@@ -173,7 +173,6 @@ def forbidden(data: Path) -> None:
     (data / IDX_IMAGES).chmod(0)
 
 
-@pytest.mark.parametrize("verb", ["plan", "run"])
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
@@ -190,12 +189,12 @@ def forbidden(data: Path) -> None:
     ],
 )
 def test_damage_is_found_before_anything_starts(
-    verb: str, harm: Callable[[Path], None], message: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    harm: Callable[[Path], None], message: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_mnist(data, monkeypatch)
     assert run_on_mnist("plan", tmp_path / "store")[0] == 0
     harm(data)
-    code, output = run_on_mnist(verb, tmp_path / "store")
+    code, output = run_on_mnist("run", tmp_path / "store")
     assert code == 2 and re.search(message, output), output
     assert not (tmp_path / "store").exists()
 
