@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -91,7 +91,7 @@ def launch(
         driver = Driver(
             plan, store, executor, job_options, watch, upkeep=autocompactor.refresh, estimate_s=estimate_s, feed=feed
         )
-        with _Interrupts(driver, console):
+        with _handled_signals(driver, console):
             try:
                 outcome = driver.run()
             finally:
@@ -224,27 +224,25 @@ class AutoCompactor:
         self._process.wait()
 
 
-class _Interrupts:
-    """Handles Ctrl-C, SIGTERM and a closed terminal: the first saves checkpoints and stops, the second stops at once."""
+@contextlib.contextmanager
+def _handled_signals(driver: Driver, console: Console) -> Iterator[None]:
+    """Handle Ctrl-C, SIGTERM and a closed terminal: the first saves checkpoints and stops, the second stops at once."""
 
-    def __init__(self, driver: Driver, console: Console):
-        self._driver, self._console = driver, console
-
-    def __enter__(self) -> None:
-        signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        self._previous = {number: signal.signal(number, self._on_signal) for number in signals}
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._driver.stopping:
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if driver.stopping:
             raise KeyboardInterrupt
         detaching = "detaching: the jobs keep running"
         stopping = "stopping: each worker saves a checkpoint after its current step (Ctrl-C again to stop at once)"
-        self._console.print(detaching if self._driver.executor.outlives_driver else stopping)
-        self._driver.stop()
+        console.print(detaching if driver.executor.outlives_driver else stopping)
+        driver.stop()
+
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    previous = {number: signal.signal(number, on_signal) for number in signals}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _git_state(folder: Path) -> tuple[str | None, bool | None]:

@@ -294,7 +294,7 @@ class AttemptRunner:
             "peak_memory_gb": result.peak_memory_gb,
             "git_sha": self.job.options.git_sha,
             "git_dirty": self.job.options.git_dirty,
-            "versions": _versions(),
+            "versions": json.dumps(installed_versions("depthrate")),
             "host": self.attempt.host,
             "job_id": self.attempt.job_id,
             "params": json.dumps(self._params[result.index], sort_keys=True),
@@ -410,11 +410,12 @@ def failure_kind(error: BaseException) -> FailureKind:
 
 
 @functools.cache  # reading the versions takes as long as all other work for a small pack
-def _versions() -> str:
+def installed_versions(package: str) -> dict[str, str]:
+    """Return the installed versions of a package and of all that affects numbers and file formats."""
     versions = {"python": sys.version.split()[0]}
-    for name in ("depthrate", "torch", "numpy", "pyarrow"):
+    for name in (package, "torch", "numpy", "pyarrow"):
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             versions[name] = "not installed"  # depthrate itself, if its code was sent with the job
-    return json.dumps(versions)
+    return versions

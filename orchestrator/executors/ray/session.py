@@ -12,7 +12,6 @@ import resource
 import shutil
 import signal
 import socket
-import sys
 import tempfile
 import threading
 import time
@@ -30,6 +29,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from depthrate.orchestrator.executors.local import WORKER_ENVIRONMENT
 from depthrate.orchestrator.executors.ray.errors import LOCAL_RAY_HINT, RayError, short_error
+from depthrate.orchestrator.worker.attempt_runner import installed_versions
 from depthrate.orchestrator.worker.heartbeat import captured_output
 from depthrate.tasks.python_process import SAFE_PATH
 
@@ -227,15 +227,8 @@ def copy_package(folder: str) -> str:
     return str(copy)
 
 
-def installed_versions() -> dict[str, str]:
-    """Return the installed versions that affect numbers and file formats."""
-    versions = {"python": ".".join(map(str, sys.version_info[:3]))}
-    for name in ("ray", "torch", "numpy", "pyarrow"):
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = "not installed"
-    return versions
+def _ray_versions() -> dict[str, str]:
+    return installed_versions("ray")  # not passed to Ray itself, which cannot send a function with a cache
 
 
 class NodeCheck(NamedTuple):
@@ -258,9 +251,9 @@ def check_nodes(wait_s: float = NODE_ANSWER_TIMEOUT_S) -> NodeCheck:
     Raises:
         RayError: No node answers, or a node lacks a required package.
     """
-    local_versions = installed_versions()
+    local_versions = installed_versions("ray")
     node_ids = {
-        ray.remote(installed_versions)
+        ray.remote(_ray_versions)
         .options(
             num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         )
