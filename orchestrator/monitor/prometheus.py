@@ -8,23 +8,18 @@ from depthrate.orchestrator.monitor.cost import HOUR_LABELS, SweepCost
 from depthrate.orchestrator.monitor.status import SweepStatus
 
 
-def check_library() -> None:
-    """Check that the client library is installed.
+def textfile(states: Sequence[SweepStatus], costs: Mapping[str, SweepCost], now: float) -> str:
+    """Return the states and costs of the same sweeps in Prometheus' exposition format.
 
     Raises:
-        UsageError: If it is not.
+        UsageError: The client library is not installed.
     """
     try:
-        import prometheus_client  # noqa: F401
+        from prometheus_client import CollectorRegistry, Gauge, generate_latest
     except ImportError as error:
         raise UsageError(
             f"--prometheus needs the package prometheus-client ({error}). Install it: pip install 'depthrate[prometheus]'"
         ) from None
-
-
-def textfile(states: Sequence[SweepStatus], costs: Mapping[str, SweepCost], now: float) -> str:
-    """Return the states and costs of the same sweeps in Prometheus' exposition format."""
-    from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
     registry = CollectorRegistry()
 
