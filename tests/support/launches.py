@@ -26,6 +26,12 @@ def job_options(store: Store | None = None, **options: Any) -> JobOptions:
     return JobOptions(**{"store": "" if store is None else store.address, **basic, **options})
 
 
+def spec_of(attempt_id: str = "a", **fields: Any) -> AttemptSpec:
+    """An attempt of one pack of one trial; what a test is about is given."""
+    usual = {"sweep": "s", "task": "t", "pack_id": "p", "trial_ids": ["t"], "params": [], "options": job_options()}
+    return AttemptSpec(attempt_id=attempt_id, **(usual | fields))
+
+
 def plan_of(store: Store, task: str = "power_law", workers: int = 1, **spec: Any) -> Plan:
     """Plan a sweep named s of a task in own_tasks.py, or of one that is given with its file."""
     where = task if ":" in task else f"{OWN_TASKS}:{task}"

@@ -7,6 +7,7 @@ import torch
 
 from depthrate.tasks.interface import Engine, Interrupted
 from depthrate.tasks.networks.residual import ResidualNetwork
+from depthrate.tasks.networks.transformer import Transformer
 from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engines.native import native_library
 from depthrate.tasks.training.trainer import FusedTrainer
@@ -32,6 +33,13 @@ def network_of(width, *, linear_layers=1, pre_norm=False, depth=3, inputs=12, cl
         num_classes=classes,
         last_bias=last_bias,
     )
+
+
+def transformer_of(attention_layers, mlp_layers, pre_norm, *, patch=None, vocabulary=None, classes=5, **changes):
+    """A transformer that reads patches or tokens."""
+    usual = {"depth": 2, "width": 7, "positions": 4, "num_classes": classes, "last_bias": True} | changes
+    kind = {"attention_layers": attention_layers, "mlp_layers": mlp_layers, "pre_norm": pre_norm}
+    return Transformer(patch_dimensions=patch, vocabulary_size=vocabulary, **kind, **usual)
 
 
 def plan_of(**changes):

@@ -11,7 +11,6 @@ from click.testing import CliRunner
 
 from depthrate.orchestrator.attempts.record import Attempt
 from depthrate.orchestrator.cli.app import app
-from depthrate.orchestrator.executors.base import AttemptSpec
 from depthrate.orchestrator.launch.launch import delete_checkpoints
 from depthrate.orchestrator.launch.launch_plan import check_sweep
 from depthrate.orchestrator.worker.context import StopFlag, WorkerContext
@@ -23,7 +22,7 @@ from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.load import sweep_of_spec
 from depthrate.tasks.interface import TaskError
 from tests.support.here import TINY
-from tests.support.launches import IdleExecutor, clock_of, drive, job_options, plan_of_depths
+from tests.support.launches import IdleExecutor, clock_of, drive, job_options, plan_of_depths, spec_of
 
 OWN_TASKS = Path(__file__).parents[2] / "support/own_tasks.py"
 
@@ -92,9 +91,7 @@ def test_only_checkpoints_that_are_there_are_deleted(folder: Store, monkeypatch:
 @pytest.mark.parametrize("ahead_s", [3600.0, -3600.0])
 def test_training_time_in_a_checkpoint_is_the_packs_own(folder: Store, ahead_s: float) -> None:
     """Whatever became of the clock since the attempt began, and whatever else it ran before this pack."""
-    job = AttemptSpec(
-        attempt_id="a", sweep="s", task="t", pack_id="p", trial_ids=["t1"], params=[{}], options=job_options(folder)
-    )
+    job = spec_of(trial_ids=["t1"], params=[{}], options=job_options(folder))
     attempt = Attempt(attempt_id="a", sweep="s", pack_id="p", trial_ids=["t1"], device="cpu")
     attempt.started_at = time.time() + ahead_s
     WorkerContext(folder, job, worker_data_folder(""), attempt, StopFlag(), ["t1"], Pruning(job)).save_checkpoint(

@@ -15,14 +15,13 @@ import pytest
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import FailureKind
-from tests.support.launches import job_options
+from tests.support.launches import spec_of
 from tests.support.ray_nodes import Nodes, attempts, await_that, launch, ray_nodes
 
 pytest.importorskip("ray", reason="needs pip install 'depthrate[ray]'")
 pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
 import ray
 
-from depthrate.orchestrator.executors.base import AttemptSpec
 from depthrate.orchestrator.executors.ray import dispatcher as dispatcher_module
 from depthrate.orchestrator.executors.ray.dispatcher import Dispatcher
 from depthrate.orchestrator.executors.ray.errors import RayError
@@ -140,19 +139,9 @@ def test_a_worker_that_never_started_charges_no_pack_unless_none_starts_for_long
     ends: queue.SimpleQueue[Any] = queue.SimpleQueue()
     monkeypatch.setattr(dispatcher_module, "get_value", lambda key: "n1")  # asks Ray, which does not run here
     dispatcher = Dispatcher(ends, "test", workers=3)
-    options = job_options()
 
     def fails_to_start(trial_id: str) -> FailureKind:
-        job = AttemptSpec(
-            attempt_id=trial_id,
-            sweep="s",
-            task="power_law",
-            pack_id=trial_id,
-            trial_ids=[trial_id],
-            params=[{}],
-            options=options,
-        )
-        dispatcher.waiting.put(job)  # its worker takes it along
+        dispatcher.waiting.put(spec_of(trial_id, pack_id=trial_id))  # its worker takes it along
         dispatcher.register_worker(trial_id)
         dispatcher.on_trial_error(0, [], SimpleNamespace(trial_id=trial_id, error_file=None))
         end = ends.get_nowait()

@@ -11,7 +11,6 @@ import pytest
 
 from depthrate.orchestrator.attempts.record import Attempt
 from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, QueueFullError
-from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.executors.slurm import executor as executor_module
 from depthrate.orchestrator.executors.slurm import submitter, watched_jobs
 from depthrate.orchestrator.executors.slurm.executor import SlurmExecutor
@@ -22,6 +21,7 @@ from depthrate.slurm.profile import Profile
 from depthrate.slurm.submit import SubmitLimitError
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState
+from tests.support.launches import spec_of
 
 LIMITS = Limits("lab", 101, 1000, {"main": Partition("main", True, True, None, 8, 16.0, 0, 4)})
 
@@ -154,10 +154,8 @@ def test_two_hundred_short_packs_where_six_jobs_are_taken(
     monkeypatch.setattr(executor_module.time, "sleep", lambda seconds: None)
     profile = Profile(job_min=0, grace_s=0)
     executor = SlurmExecutor(profile, LIMITS, folder, "s", clock=clock, submit_limits=SubmitLimits({JobGroup(): 6}))
-    options = JobOptions(store="", data="", device="cpu", checkpoint_seconds=1, git_sha=None, git_dirty=None)
-    common: dict[str, Any] = {"sweep": "s", "task": "t", "params": [], "options": options, "estimated_s": estimated_s}
     names = [f"20260101T000000_{number:012d}" for number in range(200)]
-    left = [AttemptSpec(attempt_id=name, pack_id=name, trial_ids=[name], **common) for name in names]
+    left = [spec_of(name, pack_id=name, trial_ids=[name], estimated_s=estimated_s) for name in names]
     ended: list[AttemptEnd] = []
     while len(ended) < 200:
         try:

@@ -16,7 +16,6 @@ from depthrate.orchestrator.attempts.node_health import NodeHealth
 from depthrate.orchestrator.attempts.record import Attempt, classify_failure, nth_attempt_id, read_attempt, write_lost
 from depthrate.orchestrator.attempts.retry import RULES
 from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, QueueFullError, SubmitError
-from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.executors.slurm import executor as executor_module
 from depthrate.orchestrator.executors.slurm import folders as finished_folders
 from depthrate.orchestrator.executors.slurm import outcomes, submitter, watched_jobs
@@ -34,6 +33,7 @@ from depthrate.slurm.profile import Profile
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import FailureKind
+from tests.support.launches import spec_of
 from tests.support.tests_rows import commit
 
 LIMITS = Limits("lab", 3, 100, {"main": Partition("main", True, True, None, 8, 16.0, 0, 4)})
@@ -146,12 +146,7 @@ class LaggingStore(Store):
 
 
 def jobs(*names: str) -> list[AttemptSpec]:
-    options = JobOptions(store="", data="", device="cpu", checkpoint_seconds=1, git_sha=None, git_dirty=None)
-    common: dict[str, Any] = {"sweep": "s", "task": "t", "params": [], "options": options}
-    return [
-        AttemptSpec(attempt_id=f"20260101T000000_{name * 12}", pack_id=name, trial_ids=[f"t{name}"], **common)
-        for name in names
-    ]
+    return [spec_of(f"20260101T000000_{name * 12}", pack_id=name, trial_ids=[f"t{name}"]) for name in names]
 
 
 def submit_one(executor: SlurmExecutor) -> AttemptSpec:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from depthrate.orchestrator.executors.base import AttemptSpec
-from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.executors.slurm import submitter
 from depthrate.orchestrator.executors.slurm.request_rate import RequestBudget
 from depthrate.orchestrator.executors.slurm.submissions import Submission
@@ -25,6 +24,7 @@ from depthrate.slurm.command import CALLS, SlurmError
 from depthrate.slurm.profile import Profile
 from depthrate.slurm.submit import SubmitLimitError, UnclearSubmissionError
 from depthrate.storage.files.store import Store
+from tests.support.launches import spec_of
 
 
 class Cluster:
@@ -79,10 +79,8 @@ def outbox_of(cluster: Cluster, store: Store, known_limit: int | None) -> tuple[
 
 
 def bundles(count: int) -> list[list[AttemptSpec]]:
-    options = JobOptions(store="", data="", device="cpu", checkpoint_seconds=1, git_sha=None, git_dirty=None)
-    common: dict[str, Any] = {"sweep": "s", "task": "t", "params": [], "options": options}
     ids = [f"20260101T000000_{number:012d}" for number in range(2 * count)]
-    jobs = [AttemptSpec(attempt_id=name, pack_id=name, trial_ids=[name], **common) for name in ids]
+    jobs = [spec_of(name, pack_id=name, trial_ids=[name]) for name in ids]
     return [jobs[2 * number : 2 * number + 2] for number in range(count)]
 
 

@@ -20,7 +20,7 @@ from depthrate.orchestrator.worker.attempt_runner import failure_kind
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.sweeps.load import sweep_of_spec
-from tests.support.launches import OWN_TASKS, IdleExecutor, clock_of, drive, job_options, plan_of_depths
+from tests.support.launches import OWN_TASKS, IdleExecutor, clock_of, drive, plan_of_depths, spec_of
 from tests.support.tests_rows import commit
 
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
@@ -176,12 +176,11 @@ def test_a_gpu_that_fails_gets_nothing_more(monkeypatch: pytest.MonkeyPatch) -> 
         return executor._workers[slot]
 
     monkeypatch.setattr(executor, "_start", start)
-    common: dict[str, Any] = {"sweep": "s", "task": "t", "params": [], "options": job_options(), "trial_ids": ["t"]}
-    executor.submit([AttemptSpec(attempt_id="a", pack_id="a", avoid=["GPU 0"], **common)])
+    executor.submit([spec_of("a", pack_id="a", avoid=["GPU 0"])])
     assert started == [1] and executor.nodes_by_attempt() == {"a": "GPU 1"}
     executor.exclude_nodes(["GPU 0"])
     assert executor.capacity == 2
-    executor.submit([AttemptSpec(attempt_id="b", pack_id="b", **common)])
+    executor.submit([spec_of("b", pack_id="b")])
     assert started == [1, 2]
 
 

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +20,7 @@ from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files import local
 from depthrate.storage.files.full import StoreFullError, is_full, size_text
 from depthrate.storage.files.store import Store
-from tests.support.launches import job_options
+from tests.support.launches import job_options, spec_of
 
 TASK = """
 import depthrate
@@ -55,14 +54,10 @@ class SmallDisk:
 
 def job_of(folder: Store, tmp_path: Path, depths: list[int]) -> AttemptSpec:
     (tmp_path / "wide.py").write_text(TASK)
-    options = job_options(folder)
-    params: list[Any] = [{"depth": depth, "rows": 3, "trace": str(tmp_path / "trace")} for depth in depths]
+    params = [{"depth": depth, "rows": 3, "trace": str(tmp_path / "trace")} for depth in depths]
+    ids, task = [f"t{depth}" for depth in depths], f"{tmp_path}/wide.py:wide"
     name = "20260101T000000_aaaaaaaaaaaa"
-    ids = [f"t{depth}" for depth in depths]
-    task = f"{tmp_path}/wide.py:wide"
-    return AttemptSpec(
-        attempt_id=name, sweep="s", task=task, pack_id="p", trial_ids=ids, params=params, options=options
-    )
+    return spec_of(name, task=task, trial_ids=ids, params=params, options=job_options(folder))
 
 
 @pytest.mark.parametrize("word", ["/trials/", "/metrics/", "/attempts/"])

@@ -33,7 +33,7 @@ from depthrate.storage.maintenance.verify import verify
 from depthrate.storage.tables.states import AttemptState
 from depthrate.tasks.loading import load_task
 from tests.support.kill_rounds import children
-from tests.support.launches import job_options
+from tests.support.launches import job_options, spec_of
 
 ATTEMPT = "20260101T000000_00000000000a"
 
@@ -47,15 +47,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def job_of(store: Store, *trial_ids: str) -> AttemptSpec:
     options = job_options(store, checkpoint_seconds=60)
     params = [{"depth": number} for number in range(len(trial_ids))]
-    return AttemptSpec(
-        attempt_id=ATTEMPT,
-        sweep="s",
-        task="collapse",
-        pack_id="p",
-        trial_ids=list(trial_ids),
-        params=params,
-        options=options,
-    )
+    return spec_of(ATTEMPT, task="collapse", trial_ids=list(trial_ids), params=params, options=options)
 
 
 def live_of(store: Store, *trial_ids: str) -> LiveCurves:

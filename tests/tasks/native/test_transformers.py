@@ -9,10 +9,9 @@ import random
 import pytest
 import torch
 
-from depthrate.tasks.networks.transformer import Transformer
 from depthrate.tasks.training.engines.native import native_library
 from depthrate.tasks.training.trainer import FusedTrainer
-from tests.support.native_trials import error, gradient, plan_of, taken, trials_of
+from tests.support.native_trials import error, gradient, plan_of, taken, transformer_of, trials_of
 
 FAMILIES = [
     # attention layers, MLP layers, pre-LN, width, positions, numbers of a patch (else tokens), dtype
@@ -28,18 +27,8 @@ VOCABULARY = 7
 def case(family, seed):
     attention, mlp, pre_norm, width, positions, patch, dtype = family
     rng = random.Random(f"{seed} {family}")
-    network = Transformer(
-        attention_layers=attention,
-        mlp_layers=mlp,
-        pre_norm=pre_norm,
-        depth=rng.choice([1, 2, 4]),
-        width=width,
-        positions=positions,
-        patch_dimensions=patch,
-        vocabulary_size=None if patch else VOCABULARY,
-        num_classes=5,
-        last_bias=rng.random() < 0.5,
-    )
+    shape = {"depth": rng.choice([1, 2, 4]), "width": width, "positions": positions, "last_bias": rng.random() < 0.5}
+    network = transformer_of(attention, mlp, pre_norm, patch=patch, vocabulary=None if patch else VOCABULARY, **shape)
     samples = rng.choice([2, 5, 33, 40])
     plan = plan_of(
         loss=rng.choice(["ce", "mse"]),

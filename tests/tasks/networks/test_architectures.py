@@ -7,10 +7,9 @@ import torch
 
 from depthrate.tasks.networks import residual, transformer
 from depthrate.tasks.networks.residual import ResidualNetwork
-from depthrate.tasks.networks.transformer import Transformer
 from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training_plan import Hyperparameters
-from tests.support.native_trials import plan_of
+from tests.support.native_trials import plan_of, transformer_of
 
 WIDTH, POSITIONS, PATCH, CLASSES, SAMPLES, DEPTH = 6, 5, 3, 4, 8, 3
 RESIDUAL, TRANSFORMERS = ("rn1", "rn2"), ("t11", "t12", "t21", "t22")
@@ -20,18 +19,12 @@ post_and_pre = pytest.mark.parametrize("pre_norm", [False, True], ids=["post", "
 
 
 def network_of(arch, pre_norm, depth=DEPTH, positions=POSITIONS):
-    shared = {"pre_norm": pre_norm, "depth": depth, "width": WIDTH, "num_classes": CLASSES, "last_bias": True}
+    shared = {"depth": depth, "width": WIDTH, "last_bias": True}
     if arch in RESIDUAL:
-        return ResidualNetwork(linear_layers=int(arch[2]), input_dimensions=POSITIONS * PATCH, **shared)
+        shape = {"pre_norm": pre_norm, "num_classes": CLASSES, "input_dimensions": POSITIONS * PATCH}
+        return ResidualNetwork(linear_layers=int(arch[2]), **shape, **shared)
     x, y = (int(digit) for digit in arch[1:])
-    return Transformer(
-        attention_layers=x,
-        mlp_layers=y,
-        positions=positions,
-        patch_dimensions=PATCH,
-        vocabulary_size=None,
-        **shared,
-    )
+    return transformer_of(x, y, pre_norm, patch=PATCH, positions=positions, classes=CLASSES, **shared)
 
 
 def random(*shape, seed=0):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from depthrate.tasks.networks.transformer import Transformer, cut_into_patches
+from depthrate.tasks.networks.transformer import cut_into_patches
 from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training_plan import EVALUATION_ROWS, Hyperparameters
-from tests.support.native_trials import plan_of
+from tests.support.native_trials import plan_of, transformer_of
 
 PATCH, POSITIONS, VOCABULARY, WIDTH, CLASSES, SAMPLES, TRIALS = 3, 4, 11, 7, 3, 6, 3
 ARCHITECTURES = [(x, y, pre) for x in (1, 2) for y in (1, 2) for pre in (False, True)]
@@ -18,18 +18,9 @@ on_patches_and_tokens = pytest.mark.parametrize("is_text", [False, True], ids=["
 
 
 def network_of(attention_layers, mlp_layers, pre_norm, depth=2, is_text=False, last_bias=True):
-    return Transformer(
-        attention_layers=attention_layers,
-        mlp_layers=mlp_layers,
-        pre_norm=pre_norm,
-        depth=depth,
-        width=WIDTH,
-        positions=POSITIONS,
-        patch_dimensions=None if is_text else PATCH,
-        vocabulary_size=VOCABULARY if is_text else None,
-        num_classes=CLASSES,
-        last_bias=last_bias,
-    )
+    read = {"vocabulary": VOCABULARY} if is_text else {"patch": PATCH}
+    shape = {"depth": depth, "width": WIDTH, "positions": POSITIONS, "classes": CLASSES, "last_bias": last_bias}
+    return transformer_of(attention_layers, mlp_layers, pre_norm, **read, **shape)
 
 
 def random_parameters(network, trials=TRIALS):

@@ -18,8 +18,8 @@ from depthrate.tasks.data.markov import chain
 from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.loading import load_task
 from depthrate.tasks.measures.token_classes import ClassMoments
-from depthrate.tasks.networks.transformer import Transformer
 from depthrate.tasks.supervised.task import NEXT_TOKEN
+from tests.support.native_trials import transformer_of
 from tests.support.own_data import Folder
 from tests.support.training_context import Context, assert_same, ids_of, run_pack, run_resumed
 
@@ -194,19 +194,8 @@ class _Table:
 @pytest.mark.parametrize("pre_norm", [False, True])
 def test_each_position_is_read_out_as_the_last_one_of_what_comes_before_it(pre_norm):
     def network(positions, every_position):
-        return Transformer(
-            attention_layers=2,
-            mlp_layers=2,
-            pre_norm=pre_norm,
-            depth=2,
-            width=6,
-            positions=positions,
-            patch_dimensions=None,
-            vocabulary_size=5,
-            num_classes=5,
-            last_bias=True,
-            every_position=every_position,
-        )
+        shape = {"vocabulary": 5, "width": 6, "positions": positions}
+        return transformer_of(2, 2, pre_norm, **shape, every_position=every_position)
 
     generator = torch.Generator().manual_seed(0)
     whole, x_TNS = network(4, True), torch.randint(5, (2, 3, 4), generator=generator)

@@ -10,7 +10,6 @@ import yaml
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.record import new_attempt_id
-from depthrate.orchestrator.executors.base import AttemptSpec
 from depthrate.orchestrator.launch.launch import AutoCompactor
 from depthrate.orchestrator.launch.launch_plan import check_sweep
 from depthrate.orchestrator.worker.attempt_runner import run_job
@@ -19,7 +18,7 @@ from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.load import sweep_of_spec
 from tests.support.here import TINY, invoke
-from tests.support.launches import job_options
+from tests.support.launches import job_options, spec_of
 from tests.support.s3_server import S3Server
 from tests.support.tests_rows import commit
 
@@ -141,15 +140,8 @@ def test_a_trial_costs_less_than_one_request(remote: tuple[S3Server, str, Path])
     checked = check_sweep(sweep_of_spec({**TINY, "grid": {"depth": [2]}, "seeds": 16}))
     # no beat and no live curves, which come by the clock: on a busy machine the attempt takes longer than they wait
     options = job_options(Store(url), checkpoint_seconds=3600, beat_s=3600)
-    job = AttemptSpec(
-        attempt_id=new_attempt_id(),
-        sweep="tiny",
-        task="collapse",
-        pack_id="p",
-        trial_ids=[trial.trial_id for trial in checked.trials],
-        params=[dict(trial.params) for trial in checked.trials],
-        options=options,
-    )
+    trials = {"trial_ids": checked.trials.ids, "params": [dict(trial.params) for trial in checked.trials]}
+    job = spec_of(new_attempt_id(), sweep="tiny", task="collapse", options=options, **trials)
     Store(url).list()
     server.reset()
     assert run_job(job, StopFlag()).state == "done"

@@ -12,7 +12,6 @@ import torch
 
 from depthrate.tasks.interface import Engine, Interrupted
 from depthrate.tasks.networks.mlp import Mlp
-from depthrate.tasks.networks.transformer import Transformer
 from depthrate.tasks.private_cache import private_cache
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training import training_pack
@@ -23,24 +22,13 @@ from depthrate.tasks.training.engines.step_program import StepProgram
 from depthrate.tasks.training.pack_state import Steps
 from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training import NetworkTraining
-from tests.support.native_trials import network_of, plan_of, trials_of
+from tests.support.native_trials import network_of, plan_of, transformer_of, trials_of
 from tests.support.training_context import Context, assert_same, ids_of
 
 INPUTS, CLASSES, SAMPLES, TRIALS = 12, 5, 43, 5
 PLAN = plan_of()
 RESIDUAL = network_of(9, depth=2, inputs=INPUTS, classes=CLASSES)
-PATCHES = Transformer(
-    attention_layers=1,
-    mlp_layers=2,
-    pre_norm=True,
-    depth=1,
-    width=7,
-    positions=4,
-    patch_dimensions=3,
-    vocabulary_size=None,
-    num_classes=CLASSES,
-    last_bias=False,
-)
+PATCHES = transformer_of(1, 2, True, patch=3, depth=1, classes=CLASSES, last_bias=False)
 TEXT = dataclasses.replace(
     PATCHES, attention_layers=2, pre_norm=False, positions=INPUTS, patch_dimensions=None, vocabulary_size=20
 )
