@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import depthrate
+from tests.support.here import await_that
 
 nbformat = pytest.importorskip("nbformat", reason="needs pip install 'depthrate[dev]'")
 nbclient = pytest.importorskip("nbclient", reason="needs pip install 'depthrate[dev]'")
@@ -76,10 +77,8 @@ def test_interrupting_the_cell_stops_the_sweep_and_the_next_run_goes_on(
     sweep = "depthrate.Sweep(name='slow', task='./slow.py:walk', grid={'depth': [2, 3, 5]}, seeds=20)"
     # cells that come in the moment after an error are dropped by the kernel, unless it is told not to
     message = client.execute(f"import depthrate\nsweep = {sweep}\nsweep.run(workers=1)", stop_on_error=False)
-    deadline = time.monotonic() + 200
-    while not any(b'"running"' in path.read_bytes() for path in tmp_path.glob("results/attempts/*/*.json")):
-        assert time.monotonic() < deadline, "no attempt began"
-        time.sleep(0.2)
+    records = tmp_path / "results/attempts"
+    await_that(lambda: any(b'"running"' in path.read_bytes() for path in records.glob("*/*.json")), 200)
     time.sleep(2)
     manager.interrupt_kernel()
     reply = answer(client, message)

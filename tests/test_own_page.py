@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from click.testing import CliRunner
 
 import depthrate
 from depthrate.orchestrator.cli.app import app
-from tests.support.here import printed
+from tests.support.here import await_that, printed
 
 DOCS = Path(__file__).parents[1] / "docs"
 TUTORIAL = (DOCS / "tutorials" / "own-model.md").read_text()
@@ -197,10 +196,7 @@ def test_a_loop_of_ones_own_that_is_killed_goes_on_and_measures_as_probe_does() 
     command = [sys.executable, "-c", "from depthrate.orchestrator.cli.app import app; app()", "run", "loop.yaml"]
     command += ["--workers", "1", "--checkpoint-seconds", "1"]
     running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    deadline = time.monotonic() + 200
-    while not list(Path().glob("results/checkpoints/*/*")) or len(steps_done()) < 60:
-        assert time.monotonic() < deadline and running.poll() is None
-        time.sleep(0.1)
+    await_that(lambda: list(Path().glob("results/checkpoints/*/*")) and len(steps_done()) >= 60, 200)
     os.killpg(running.pid, signal.SIGKILL)
     running.wait()
     taken = steps_done()

@@ -1,7 +1,10 @@
-"""What tests in several folders use: a small sweep, the command line, a free port, whether permissions bind."""
+"""What tests in several folders use: a small sweep, the command line, a free port, whether permissions bind, waits."""
 
+import contextlib
 import os
 import socket
+import time
+from collections.abc import Callable
 from typing import Any
 
 from click.testing import CliRunner
@@ -41,3 +44,14 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])
+
+
+def await_that(is_so: Callable[[], object], longest_s: float) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + longest_s
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            if is_so():
+                return
+        time.sleep(0.1)
+    raise AssertionError(f"not so within {longest_s} s")

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import yaml
 
 from depthrate.storage.attempts.records import Record, read_loose_records
 from depthrate.storage.files.store import Store
-from tests.support.here import free_port
+from tests.support.here import await_that, free_port
 
 OWN_TASKS = Path(__file__).parent / "own_tasks.py"
 
@@ -82,17 +82,6 @@ class Nodes:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-
-
-def await_that(is_so: Callable[[], bool], longest_s: float) -> None:
-    """Wait until something is so."""
-    deadline = time.monotonic() + longest_s
-    while time.monotonic() < deadline:
-        with contextlib.suppress(OSError):
-            if is_so():
-                return
-        time.sleep(0.3)
-    raise AssertionError(f"not so within {longest_s} s")
 
 
 @contextlib.contextmanager

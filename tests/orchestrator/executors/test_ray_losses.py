@@ -15,8 +15,9 @@ import pytest
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import FailureKind
+from tests.support.here import await_that
 from tests.support.launches import spec_of
-from tests.support.ray_nodes import Nodes, attempts, await_that, launch, ray_nodes
+from tests.support.ray_nodes import Nodes, attempts, launch, ray_nodes
 
 pytest.importorskip("ray", reason="needs pip install 'depthrate[ray]'")
 pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")

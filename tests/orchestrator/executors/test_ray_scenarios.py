@@ -14,7 +14,8 @@ from depthrate.storage.files.store import Store
 pytest.importorskip("ray", reason="needs pip install 'depthrate[ray]'")
 pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
 
-from tests.support.ray_nodes import OWN_TASKS, Nodes, await_that, launch, ray_nodes
+from tests.support.here import await_that
+from tests.support.ray_nodes import OWN_TASKS, Nodes, launch, ray_nodes
 from tests.support.search_tasks import ASHA_SEARCH
 
 pytestmark = [

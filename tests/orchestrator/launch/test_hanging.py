@@ -23,6 +23,7 @@ from depthrate.orchestrator.worker.attempt_runner import run_job
 from depthrate.orchestrator.worker.context import StopFlag
 from depthrate.storage.attempts.heartbeats import NodeHeartbeats
 from depthrate.storage.files.store import Store
+from tests.support.here import await_that
 from tests.support.launches import committed, job_options, states
 
 SHORT_TASKS = Path(__file__).parents[2] / "support/short_tasks.py"
@@ -71,10 +72,7 @@ class Lab:
         return [json.loads(self.store.read(p)) for p in self.store.list("attempts") if p.endswith(".json")]
 
     def await_hang(self) -> int:
-        deadline = time.monotonic() + 120
-        while not self.flag.exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        await_that(self.flag.exists, 120)
         (record,) = (record for record in self.records() if record["state"] == "running")
         return int(record["pid"])
 
@@ -103,10 +101,7 @@ def test_a_hung_worker_without_a_driver_is_named_and_ended_by_force(lab: Lab) ->
     # the new launch may have begun other trials by then
     assert f"pid {pid}" in output or "each of 2 running attempts" in output
     again.communicate(timeout=120)
-    deadline = time.monotonic() + 60
-    while Path(f"/proc/{pid}").exists():
-        assert time.monotonic() < deadline, "the hanging worker continues"
-        time.sleep(0.1)
+    await_that(lambda: not Path(f"/proc/{pid}").exists(), 60)
     assert any(record["error"] == "terminated by depthrate cancel --force" for record in lab.records())
     last = lab.start()
     output = last.communicate(timeout=200)[0]
@@ -119,10 +114,7 @@ def test_force_ends_a_launch_whose_worker_hears_nothing(lab: Lab) -> None:
     assert lab.call("cancel", "s", "--force")[0] == 0
     output = driver.communicate(timeout=60)[0]
     assert driver.returncode in (130, 1), output
-    deadline = time.monotonic() + 30
-    while Path(f"/proc/{pid}").exists():
-        assert time.monotonic() < deadline, "the hanging worker continues"
-        time.sleep(0.1)
+    await_that(lambda: not Path(f"/proc/{pid}").exists(), 30)
 
 
 def test_a_pack_without_progress_is_ended_and_tried_again(lab: Lab) -> None:
@@ -192,10 +184,8 @@ def test_features_that_do_not_come_stop_neither_signs_of_life_nor_its_end(
     runs.start()
     try:
         if stall_s is None:
-            started, deadline = time.time(), time.monotonic() + 20
-            while NodeHeartbeats(folder, "s").poll().get("a", {"heartbeat_at": 0.0})["heartbeat_at"] < started + 4:
-                assert time.monotonic() < deadline, "no heartbeat while it waits"
-                time.sleep(0.1)
+            none, later = {"heartbeat_at": 0.0}, time.time() + 4
+            await_that(lambda: NodeHeartbeats(folder, "s").poll().get("a", none)["heartbeat_at"] >= later, 20)
         else:
             assert ended.wait(20), "it is not ended"
     finally:

@@ -4,7 +4,6 @@
 """
 
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import yaml
 
 from depthrate.orchestrator.analysis.open_results import open_results
 from depthrate.storage.query.results import Results
+from tests.support.here import await_that
 from tests.support.kill_rounds import FAULTS, SWEEPS, children, raw_rows, run_rounds, start
 
 
@@ -55,9 +55,7 @@ def test_killed_at_random_moments_and_run_again(name: str, tmp_path: Path) -> No
 def test_ctrl_c_checkpoints_and_says_how_to_resume(sweep: Path, quiet: Results, tmp_path: Path) -> None:
     store = str(tmp_path / "store")
     launch = start(sweep, store)
-    while not list(Path(store).glob("checkpoints/*/pack.ckpt")):
-        assert launch.poll() is None
-        time.sleep(0.02)
+    await_that(lambda: list(Path(store).glob("checkpoints/*/pack.ckpt")) or launch.poll() is not None, 300)
     launch.send_signal(signal.SIGINT)
     output = launch.communicate(timeout=60)[0]
     assert launch.returncode == 130
@@ -75,17 +73,12 @@ def test_ctrl_c_checkpoints_and_says_how_to_resume(sweep: Path, quiet: Results, 
 def test_workers_stop_when_their_driver_is_killed(sweep: Path, quiet: Results, tmp_path: Path) -> None:
     store = str(tmp_path / "store")
     launch = start(sweep, store)
-    while not list(Path(store).glob("checkpoints/*/pack.ckpt")):
-        assert launch.poll() is None
-        time.sleep(0.02)
+    await_that(lambda: list(Path(store).glob("checkpoints/*/pack.ckpt")) or launch.poll() is not None, 300)
     workers = children(launch.pid)
     assert workers
     launch.kill()
     launch.communicate()
-    deadline = time.monotonic() + 30
-    while any(Path(f"/proc/{pid}").exists() for pid in workers):
-        assert time.monotonic() < deadline, "an orphaned worker continues"
-        time.sleep(0.1)
+    await_that(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), 30)
     again = start(sweep, store)
     assert again.communicate() and again.returncode == 0
     assert_equal(open_results(store), quiet)

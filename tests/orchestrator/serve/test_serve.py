@@ -35,8 +35,7 @@ from depthrate.storage.files.paths import attempt_path
 from depthrate.storage.files.store import Store
 from tests.support.browser import Browser, browser
 from tests.support.counted_files import CountedFileSystem
-from tests.support.here import TINY
-from tests.support.ray_nodes import await_that
+from tests.support.here import TINY, await_that
 from tests.support.tests_rows import commit
 
 pytest.importorskip("starlette", reason="needs pip install 'depthrate[serve]'")
