@@ -57,6 +57,7 @@ def test_each_of_the_three_is_short() -> None:
     assert len(MODULES) == 3 and max(len(code.splitlines()) for code in MODULES.values()) <= 36
 
 
+@pytest.mark.slow
 def test_its_task_runs_in_a_worker_and_its_exporter_writes_the_rows(call: Call, tmp_path: Path) -> None:
     assert "all 3 trials are committed" in call("run", "s.yaml", "--workers", "1")
     assert "wrote 3 rows to rows.csv" in call("export", "swings", "rows.csv", "--rows")

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 import depthrate
 from depthrate.orchestrator.cli.app import app
 
+pytestmark = pytest.mark.slow
 SWEEP = """
 name: {name}
 task: ./law.py:law
@@ -53,7 +54,6 @@ def ran(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
 
 
-@pytest.mark.slow
 def test_python_says_what_the_command_says() -> None:
     printed = json.loads(invoke("compare", "half", "one", "--json").stdout)
     found = depthrate.compare("half", depthrate.load("one.yaml"))

@@ -136,6 +136,7 @@ def test_accepted_code_counts_and_is_named_where_rates_are_fitted(lab: Lab) -> N
     assert sorted(count for _, count in hashes) == [2, 3] and {h for h, _ in hashes} == set(list_code_hashes(lab.store))
 
 
+@pytest.mark.slow
 def test_what_was_accepted_can_be_run_again_after_all(lab: Lab) -> None:
     (lab.folder / "parts.py").write_text("SCALE = 2.0\n")
     lab.write_sweep([2, 3, 4, 5])
@@ -149,6 +150,7 @@ def test_the_two_ways_contradict_each_other(lab: Lab) -> None:
     assert lab.run("--rerun", "--keep-results")[0] == 2
 
 
+@pytest.mark.slow
 def test_the_same_code_elsewhere_is_the_same_and_a_renamed_file_is_another_task(lab: Lab) -> None:
     moved = lab.folder / "moved"
     moved.mkdir()
@@ -214,6 +216,7 @@ def test_a_checkpoint_of_other_code_is_not_gone_on_from(tmp_path: Path) -> None:
     assert code == 0 and lab.nc1() == {2: 1.0}, output
 
 
+@pytest.mark.slow
 def test_trials_from_before_are_said_to_be_unknown_and_nothing_is_refused(lab: Lab) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -255,6 +258,7 @@ def test_a_decision_that_is_none_is_named_and_ignored(lab: Lab) -> None:
     assert code == 0 and "decisions/sweep=s/000007" in output and lab.store.list("decisions") == {}
 
 
+@pytest.mark.slow
 def test_diff_shows_parameters_and_code(lab: Lab) -> None:
     (lab.folder / "parts.py").write_text("SCALE = 1.00\n")
     lab.write_sweep([2, 5])

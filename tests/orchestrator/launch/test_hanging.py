@@ -82,6 +82,7 @@ def lab(tmp_path: Path) -> Lab:
     return Lab(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_hung_worker_without_a_driver_is_named_and_ended_by_force(lab: Lab) -> None:
     driver = lab.start()
     pid = lab.await_hang()
@@ -130,6 +131,7 @@ def test_a_pack_without_progress_is_ended_and_tried_again(lab: Lab) -> None:
     assert "law.py" in printed and "in law" in printed, "where it hung"
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_stopped_is_ended_by_its_driver(lab: Lab) -> None:
     """The worker cannot terminate itself. A peer launch that waits for its trial continues too."""
     driver = lab.start("--stall-minutes", "0.2")

@@ -301,7 +301,6 @@ HOSTILE_SQL = {
     "one call": "select levenshtein(repeat('ab', 150000), repeat('ba', 150000))",
     "one value": "select length(repeat('x', 2000000000))",
     "a long answer": "select repeat('x', 900000000) from range(3)",
-    "a wide cell": "select lpad('x', 2000000000, 'y')",
     "a list": "select list_sort(range(500000000))",
 }
 
@@ -517,9 +516,9 @@ def test_nobody_asks_nothing_is_read(folder: Store, monkeypatch: pytest.MonkeyPa
     poller = Poller(fill(folder), every_s=0.05)
     poller.start()
     assert poller.seen().status is not None
-    time.sleep(1.0)
+    time.sleep(0.6)
     idle = poller._seen.number
-    time.sleep(0.5)
+    time.sleep(0.3)
     assert poller._seen.number == idle
     assert poller.seen().number > idle, "who asks then gets a new look"
     poller.stop()

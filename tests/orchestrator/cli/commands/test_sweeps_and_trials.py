@@ -12,6 +12,7 @@ from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.cli.commands.init import TASK
 from tests.support.here import printed
 
+pytestmark = pytest.mark.slow
 GRID = "task: ./my_task.py:power_law\nseeds: 3\nparams: {noise: 0.05}\nfit: [{metric: nc1, x: depth}]\n"
 
 
@@ -46,7 +47,6 @@ def ask(store: str, sql: str, *options: str) -> list[dict[str, object]]:
     return rows
 
 
-@pytest.mark.slow
 def test_each_sweep_is_asked_for_itself(store: str) -> None:
     counts = ask(store, "select sweep, count(*) as n, min(depth) as low from results group by sweep order by sweep")
     assert counts == [
@@ -59,7 +59,6 @@ def test_each_sweep_is_asked_for_itself(store: str) -> None:
     assert "low, low.exponent-1.0" in refused("query", "select 1 from results", "--sweep", "hi", "--store", store)
 
 
-@pytest.mark.slow
 def test_an_average_over_different_settings_is_said_to_be_one(store: str) -> None:
     sql = "select depth, avg(nc1) from results group by depth"
     said = CliRunner().invoke(app, ["query", sql, "--store", store]).stderr
@@ -69,7 +68,6 @@ def test_an_average_over_different_settings_is_said_to_be_one(store: str) -> Non
     assert not CliRunner().invoke(app, ["query", by_both, "--store", store]).stderr
 
 
-@pytest.mark.slow
 def test_the_launch_of_a_store_is_run_again_by_its_name_and_what_there_is_none_of_is_told(store: str) -> None:
     assert "low: 9 trials, 9 done" in printed("plan", "low", "--store", store)
     assert "low.depth-21: 3 trials, 0 done" in printed("plan", "low", "--set", "depth=21", "--store", store)
@@ -82,7 +80,6 @@ def test_the_launch_of_a_store_is_run_again_by_its_name_and_what_there_is_none_o
     assert "'lo' does not exist" in refused("run", "lo", "--store", f"{store}/none")
 
 
-@pytest.mark.slow
 def test_a_sweep_is_removed_and_brought_back(store: str) -> None:
     shown = printed("sweeps", "rm", "low", "--store", store)
     assert "6 committed trials to remove" in shown and "3 trials kept for other sweeps: high 3" in shown
