@@ -114,8 +114,10 @@ AS_IN_OPTIMUM = {"width": 64, "samples_per_class": 20, "normalize": "per_feature
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("solver", ["lbfgs", "newton_cg"])
-@pytest.mark.parametrize(("depth", "decay_biases"), [(2, None), (3, None), (2, 0.005), (3, 0.005)])
+@pytest.mark.parametrize(
+    ("depth", "decay_biases", "solver"),
+    [(2, None, "lbfgs"), (3, 0.005, "lbfgs"), (3, None, "newton_cg"), (2, 0.005, "newton_cg")],
+)
 def test_an_independent_solver_finds_the_same_objective(depth, decay_biases, solver):
     """scipy starts close to our point, so that it reaches the same basin, and stops by its own criterion."""
     params = params_of(depth=depth, weight_decay_biases=decay_biases, polish_solver=solver, **AS_IN_OPTIMUM)
