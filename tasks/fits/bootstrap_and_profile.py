@@ -187,8 +187,7 @@ def refit(family: CurveFamily, points: Points, theta_PC: Array, mean_GCB: Array)
         return linear_solution(family.basis_GP, mean_GCB, points.mass_GC)
     spread_C = (mean_GCB[..., :NUM_FOR_SPREAD] - points.mean_GC[..., None]).std((0, 2))
     tolerance_C = np.maximum(TOLERANCE, TOLERANCE_RESAMPLED * spread_C)
-    box = (family.lower_PC, family.upper_PC)
-    return minimise(family.shape, theta_PC, family.ref_C, mean_GCB, points.mass_GC, *box, tolerance_C)
+    return minimise(family, theta_PC, mean_GCB, points.mass_GC, tolerance_C)
 
 
 def _resampled_x_at(family: CurveFamily, points: Points, theta_PCB: Array, mean_GCB: Array, target: float) -> Array:
@@ -212,21 +211,18 @@ class ProfileLikelihood:
 
     def squares_at(self, a_R: Array, curve_R: np.ndarray) -> Array:
         """Return the squares [R] of each row's curve with its exponent fixed at a."""
-        theta_PR = self.theta_PC[:, curve_R]
-        lower_PR, upper_PR = self.family.lower_PC[:, curve_R], self.family.upper_PC[:, curve_R]
-        held_R = np.clip(a_R, lower_PR[0], upper_PR[0])
-        lower_PR[0] = upper_PR[0] = theta_PR[0] = held_R
-        shape, ref_R = self.family.shape, self.family.ref_C[curve_R]
+        rows, theta_PR = self.family.select(curve_R), self.theta_PC[:, curve_R]
+        held_R = np.clip(a_R, rows.lower_PC[0], rows.upper_PC[0])
+        rows.lower_PC[0] = rows.upper_PC[0] = theta_PR[0] = held_R
         mean_GR, mass_GR = self.points.mean_GC[:, curve_R], self.points.mass_GC[:, curve_R]
-        if len(theta_PR) == 1:  # no free parameter is left
-            best_R = squares_left(shape, theta_PR, ref_R, mean_GR, mass_GR)
-        else:
+        found = [theta_PR]
+        if len(theta_PR) > 1:
             # Start from the fit and from no floor, since the squares can have a second minimum.
-            no_floor_PR = np.concatenate([theta_PR[:1], lower_PR[1:]])
+            no_floor_PR = np.concatenate([theta_PR[:1], rows.lower_PC[1:]])
             tolerance_R = np.maximum(1e-9, CLOSE * np.sqrt(self.squares_C[curve_R] / self.points.num_points))
-            rows = (ref_R, mean_GR[..., None], mass_GR, lower_PR, upper_PR, tolerance_R)
-            found = [minimise(shape, start_PR, *rows)[..., 0] for start_PR in (theta_PR, no_floor_PR)]
-            best_R = np.min([squares_left(shape, found_PR, ref_R, mean_GR, mass_GR) for found_PR in found], axis=0)
+            starts = (theta_PR, no_floor_PR)
+            found = [minimise(rows, start_PR, mean_GR[..., None], mass_GR, tolerance_R)[..., 0] for start_PR in starts]
+        best_R = np.min([squares_left(rows.shape, at_PR, rows.ref_C, mean_GR, mass_GR) for at_PR in found], axis=0)
         outside_R = held_R != a_R  # the model has no curve there
         return np.where(outside_R, np.inf, best_R + self.points.within_C[curve_R])
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from depthrate.tasks.fits.least_squares import Array, Shape, residuals
+from depthrate.tasks.fits.model import CurveFamily
 from depthrate.tasks.fits.threads import BLOCK_ROWS, in_threads, parts_of
 
 MAX_STEPS = 100
@@ -27,25 +28,17 @@ SMALLEST = 1e-300
 """Minimum divisor, against division by zero. Where it applies, the numerator is zero."""
 
 
-def minimise(
-    shape: Shape,
-    theta_PC: Array,
-    ref_C: Array,
-    mean_GCB: Array,
-    mass_GC: Array,
-    lower_PC: Array,
-    upper_PC: Array,
-    tolerance_C: Array,
-) -> Array:
+def minimise(family: CurveFamily, theta_PC: Array, mean_GCB: Array, mass_GC: Array, tolerance_C: Array) -> Array:
     """Minimise the squares within bounds with Levenberg-Marquardt, many rows at once, and return theta [P, C, B].
 
     The B rows of a curve start from the same theta. A row has converged when the RMS change of the curve by the next
     step is below the tolerance or, extrapolating from shrinking steps, by the step after it.
     """
-    curves = (theta_PC, ref_C, mass_GC / mass_GC.sum(0), lower_PC, upper_PC, tolerance_C**2)
+    shape, share_GC = family.shape, mass_GC / mass_GC.sum(0)
+    curves = (theta_PC, family.ref_C, share_GC, family.lower_PC, family.upper_PC, tolerance_C**2)
     found = in_threads(
         lambda block: _descend(shape, _start(shape, mean_GCB[:, block], *(part[..., block] for part in curves))),
-        parts_of(len(ref_C), at_most=BLOCK_ROWS // mean_GCB.shape[2], at_least=BLOCK_ROWS),
+        parts_of(len(family.ref_C), at_most=BLOCK_ROWS // mean_GCB.shape[2], at_least=BLOCK_ROWS),
     )
     return np.concatenate(found, axis=1).reshape(-1, *mean_GCB.shape[1:])
 

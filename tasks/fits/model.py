@@ -95,12 +95,10 @@ class CurveFamily:
     ref_C: Array
     """Reference log x of each curve's shape."""
 
-    def select(self, curves: slice) -> CurveFamily:
-        """Select some of the curves."""
-        starts_SPC, lower_PC, upper_PC, ref_C = (
-            part[..., curves] for part in (self.starts_SPC, self.lower_PC, self.upper_PC, self.ref_C)
-        )
-        return CurveFamily(self.model, self.shape, self.basis_GP, starts_SPC, lower_PC, upper_PC, ref_C)
+    def select(self, curves: slice | np.ndarray) -> CurveFamily:
+        """Select some of the curves, by a slice or by their numbers."""
+        parts = (part[..., curves] for part in (self.starts_SPC, self.lower_PC, self.upper_PC, self.ref_C))
+        return CurveFamily(self.model, self.shape, self.basis_GP, *parts)
 
 
 class LinearModel(Model):

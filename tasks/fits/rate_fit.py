@@ -29,10 +29,10 @@ from depthrate.tasks.fits.least_squares import (
     sum_of_squares,
 )
 from depthrate.tasks.fits.levenberg_marquardt import TOLERANCE, minimise
-from depthrate.tasks.fits.model import CurveFamily, LinearModel, Model, exp, log_x_at
+from depthrate.tasks.fits.model import CurveFamily, LinearModel, Mask, Model, exp, log_x_at
 from depthrate.tasks.fits.points import EXACT_FIT_RMS, Points
 from depthrate.tasks.fits.threads import BLOCK_ROWS, in_threads, parts_of
-from depthrate.tasks.fits.whole_seeds import Line, SeedSpread, log_x_interval, own_levels, seed_spread
+from depthrate.tasks.fits.whole_seeds import SeedSpread, log_x_interval, own_levels, seed_spread
 
 SMALLEST_PART = 256
 """Minimum number of curves per thread. With fewer curves, an additional thread does not pay off."""
@@ -182,20 +182,21 @@ def _over_seeds(fit: _Fitted, target: float | None) -> dict[str, Array]:
 
 
 def _seeds_x_at(fit: _Fitted, spread: SeedSpread, target: float) -> dict[str, Array]:
-    basis_GP, model = fit.family.basis_GP, fit.family.model
+    """Return the 95 % interval of the x at which a line meets a target (Fieller's theorem)."""
+    basis_GP, model, slope_C = fit.family.basis_GP, fit.family.model, fit.theta_PC[0]
     assert basis_GP is not None and isinstance(model, LinearModel)
     share_GC = fit.points.mass_GC / fit.points.mass_GC.sum(0)
     centre_C = basis_GP[:, 0] @ share_GC
-    line = Line(
-        lambda x_C: np.asarray(model.basis(x_C))[:, 0],
-        centre_C,
-        fit.level_C + centre_C * fit.theta_PC[0],
-        fit.theta_PC[0],
-        share_GC,
-        fit.influence_GC,
-    )
+    level_C, log_target = fit.level_C + centre_C * slope_C, float(np.log(target))
+
+    def is_outside(log_x_C: Array) -> Mask:
+        gap_C = np.asarray(model.basis(np.exp(log_x_C)))[:, 0] - centre_C
+        variance_C = spread.variance(share_GC + gap_C * fit.influence_GC)
+        miss_C = level_C + gap_C * slope_C - log_target
+        return np.asarray(np.abs(miss_C) > spread.t_C * np.sqrt(variance_C), dtype=np.bool_)
+
     log_x_C = log_x_at(fit.family, fit.theta_PC, fit.level_C, fit.family.ref_C, target)
-    low_C, high_C = log_x_interval(line, spread, float(np.log(target)), log_x_C)
+    low_C, high_C = log_x_interval(is_outside, log_x_C)
     return {"x_at_low": exp(low_C), "x_at_high": exp(high_C)}
 
 
@@ -246,18 +247,10 @@ def _best(family: CurveFamily, points: Points) -> Array:
         return linear_solution(family.basis_GP, points.mean_GC[..., None], points.mass_GC)[..., 0]
     num_starts, num_parameters, num_curves = family.starts_SPC.shape
     curve_R = np.tile(np.arange(num_curves), num_starts)
-    ref_R, mean_GR, mass_GR = family.ref_C[curve_R], points.mean_GC[:, curve_R], points.mass_GC[:, curve_R]
-    theta_PR = minimise(
-        family.shape,
-        np.concatenate(list(family.starts_SPC), axis=1),
-        ref_R,
-        mean_GR[..., None],
-        mass_GR,
-        family.lower_PC[:, curve_R],
-        family.upper_PC[:, curve_R],
-        np.full(len(curve_R), TOLERANCE),
-    )[..., 0]
-    squares_SC = squares_left(family.shape, theta_PR, ref_R, mean_GR, mass_GR).reshape(num_starts, num_curves)
+    rows, mean_GR, mass_GR = family.select(curve_R), points.mean_GC[:, curve_R], points.mass_GC[:, curve_R]
+    start_PR, tolerance_R = np.concatenate(list(family.starts_SPC), axis=1), np.full(len(curve_R), TOLERANCE)
+    theta_PR = minimise(rows, start_PR, mean_GR[..., None], mass_GR, tolerance_R)[..., 0]
+    squares_SC = squares_left(family.shape, theta_PR, rows.ref_C, mean_GR, mass_GR).reshape(num_starts, num_curves)
     # Take the first of equals: power_floor starts from the power law, so it has a floor only if that improves the fit.
     equal_SC = squares_SC <= squares_SC.min(0) * (1 + 1e-9) + points.num_points * EXACT_FIT_RMS**2
     theta_PSC = theta_PR.reshape(num_parameters, num_starts, num_curves)

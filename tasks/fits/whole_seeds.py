@@ -135,44 +135,13 @@ def own_levels(points: Points, residual_GC: Array) -> Array:
     return np.asarray((weight_NC * (around_NC - level_SC[points.seed_N]) ** 2).sum(0))
 
 
-@dataclass(frozen=True)
-class Line:
-    """Fitted curve log y = level + slope (column(x) - centre)."""
+def log_x_interval(is_outside: Callable[[Array], Mask], log_x_C: Array) -> tuple[Array, Array]:
+    """Return the limits in ln x, [C] and [C], of the interval around `log_x_C` within which `is_outside` is false.
 
-    column: Callable[[Array], Array]
-    """Function of x [C] that log y is linear in."""
-    centre_C: Array
-    level_C: Array
-    """Value of log y at the centre."""
-    slope_C: Array
-    share_GC: Array
-    """d level / d mean."""
-    influence_GC: Array
-    """d slope / d mean."""
-
-
-def log_x_interval(line: Line, spread: SeedSpread, log_target: float, log_x_C: Array) -> tuple[Array, Array]:
-    """Return the limits in ln x, [C] and [C], of the 95 % interval at which a line meets a target (Fieller's theorem).
-
-    Args:
-        line: The fitted lines.
-        spread: Noise around them.
-        log_target: Target in ln y.
-        log_x_C: ln x at which each line meets the target, infinite if it never does.
-
-    Returns:
-        Lower and upper limits. A limit is infinite if the search finds no end of the band, or the line never meets the
-        target.
+    A limit is infinite if the search finds no end, or if `log_x_C` is infinite.
     """
     meets_C = np.isfinite(log_x_C)
     start_C = np.where(meets_C, log_x_C, 0.0)
-
-    def is_outside(log_x_C: Array) -> Mask:
-        gap_C = line.column(np.exp(log_x_C)) - line.centre_C
-        miss_C = line.level_C + gap_C * line.slope_C - log_target
-        variance_C = spread.variance(line.share_GC + gap_C * line.influence_GC)
-        return np.asarray(np.abs(miss_C) > spread.t_C * np.sqrt(variance_C), dtype=np.bool_)
-
     ends = []
     for sign in (-1, 1):
         inside_C, outside_C = start_C, np.full_like(start_C, np.inf)

@@ -115,7 +115,7 @@ class ModuleNetwork(Network):
 
     @cached_property
     def _step_seconds(self) -> tuple[float, float]:
-        from depthrate.tasks.networks.module_seconds import step_seconds
+        from depthrate.tasks.networks.module_report import step_seconds
 
         return step_seconds(self.report.module, self.data)
 

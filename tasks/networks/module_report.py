@@ -1,13 +1,15 @@
 """Report on a user's `nn.Module`, from building it once and running it on two samples.
 
 The run determines whether the module reads the data and returns K numbers per sample, which of its modules are measured, the
-cost of a step, and whether several copies can train fused. Nothing is trained.
+cost of a step, and whether several copies can train fused. Nothing is trained. The time of a step has a fixed part and a part
+per sample, determined by two further runs with different numbers of samples.
 
 Shapes: N samples, K classes, D numbers per feature.
 """
 
 import math
 import re
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,9 +24,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from depthrate.tasks.code.explain import innermost_line
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.networks.module_layers import capture_outputs, layer_names, pooled
-from depthrate.tasks.networks.module_seconds import samples
 from depthrate.tasks.parameters import ParameterError, format_value
 
+FEW, MANY = 2, 16
+"""Samples in the two runs that time a step."""
+REPEATS = 3
+LONG_S = 0.5
+"""Duration from which a run is not repeated, and is also used for runs with more samples."""
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -266,3 +272,47 @@ def _unfused_reason(module: nn.Module, x: Tensor, is_random: bool, changed: Sequ
     except Exception as error:
         return f"it does not run over a trial axis: {format_error(error)}".partition("\n")[0]
     return None
+
+
+def step_seconds(module: nn.Module, data: DataShape) -> tuple[float, float]:
+    """Measure the CPU seconds of a step on one core, and return the fixed part and the part per sample."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    buffers = {name: value.clone() for name, value in module.named_buffers()}
+    was_training = module.training
+    try:
+        with torch.random.fork_rng(devices=[]):
+            few_s = _seconds(module, samples(data, FEW))
+            if few_s > LONG_S:
+                return 0.0, few_s / FEW
+            many_s = _seconds(module, samples(data, MANY))
+    finally:
+        torch.set_num_threads(threads)
+        module.train(was_training)
+        for name, value in module.named_buffers():  # restores running statistics, which training mode changes
+            value.copy_(buffers[name])
+    per_sample_s = max(0.0, many_s - few_s) / (MANY - FEW)
+    return max(0.0, few_s - FEW * per_sample_s), per_sample_s
+
+
+def samples(data: DataShape, number: int) -> Tensor:
+    """Draw samples [number, *shape] of the data's shape: tokens or numbers."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (number, *data.sample_shape)
+    if data.vocabulary_size is not None:
+        return torch.randint(data.vocabulary_size, shape, generator=generator)
+    return torch.randn(shape, generator=generator)
+
+
+def _seconds(module: nn.Module, x: Tensor) -> float:
+    """Return the minimal CPU seconds of a forward and backward pass, including a warm-up pass."""
+    module.train()
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    durations_s = []
+    for _ in range(1 + REPEATS):
+        started = time.process_time()
+        torch.autograd.grad(module(x).sum(), parameters, allow_unused=True)
+        durations_s.append(time.process_time() - started)
+        if durations_s[-1] > LONG_S:
+            break
+    return min(durations_s)

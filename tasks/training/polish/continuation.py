@@ -10,14 +10,12 @@ Shapes: T lanes, P and Q parameters of a lane at one depth and at the next.
 import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from depthrate.tasks.data.sources import DataSource
-from depthrate.tasks.interface import Engine, ResultStatus, SharedLibraries, TaskContext, TrialResult
+from depthrate.tasks.interface import Engine, ResultStatus, TaskContext, TrialResult
 from depthrate.tasks.networks.flat_parameters import split_parameters
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.parameters import changed
@@ -103,43 +101,20 @@ class _Chain:
         return self._make([changed(self._lanes[lane], depth=depth) for lane in lanes])
 
 
-@dataclass(frozen=True)
 class StageContext:
     """The context of one depth of a chain: the pack's context, with checkpoints that include earlier depths."""
 
-    chain: _Chain
-    stage: int
-    trial_ids: Sequence[str]
-    """Ids of the lanes."""
-
-    @property
-    def device(self) -> str:
-        """Device of the computation."""
-        return self.chain.context.device
-
-    @property
-    def data(self) -> DataSource:
-        """Source of data sets."""
-        return self.chain.context.data
-
-    @property
-    def engine(self) -> Engine:
-        """Engine requested by the launch."""
-        return self.chain.context.engine
-
-    @property
-    def libraries(self) -> SharedLibraries | None:
-        """Kernel libraries shared with machines that cannot build them."""
-        return self.chain.context.libraries
+    def __init__(self, chain: _Chain, stage: int, lanes: Sequence[str]):
+        """Use the lanes as ids of the trials."""
+        self.chain, self.stage, self.trial_ids, context = chain, stage, lanes, chain.context
+        self.device, self.data = context.device, context.data
+        self.engine, self.libraries = context.engine, context.libraries
+        self.should_stop, self.checkpoint_due = context.should_stop, context.checkpoint_due
 
     def report_engine(self, engine: Engine, compile_s: float | None = None) -> None:
         """Report the engine of the first depth, the only one with training steps."""
         if self.stage == 0:
             self.chain.context.report_engine(engine, compile_s)
-
-    def should_stop(self) -> bool:
-        """Return whether to save a checkpoint now and raise `Interrupted`."""
-        return self.chain.context.should_stop()
 
     def progress(self, step: int, num_steps: int) -> None:
         """Report the progress of the whole chain."""
@@ -153,10 +128,6 @@ class StageContext:
     def report(self, step: int, values: Mapping[int, Mapping[str, float | None]]) -> set[int]:
         """Do not prune any trial, because a search cannot compare steps of different depths."""
         return set()
-
-    def checkpoint_due(self) -> bool:
-        """Return whether the last checkpoint is old enough for a new one."""
-        return self.chain.context.checkpoint_due()
 
     def save_checkpoint(self, content: bytes) -> None:
         """Save this depth's checkpoint together with earlier depths' checkpoints."""
