@@ -1,5 +1,5 @@
-"""Training of the task `words`: a pack's networks and metrics. Trials differ in their sentences, and so in the number of
-steps per epoch. Shapes: T trials.
+"""Training of the task `words`: a pack's networks, metrics with their prediction, and stored projections. Trials differ in
+their sentences, and so in the number of steps per epoch. Shapes: T trials, V words, D = width, K classes, L places, C concepts.
 """
 
 from __future__ import annotations
@@ -9,15 +9,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from depthrate.tasks.interface import Engine, SharedLibraries
 from depthrate.tasks.native.library import Library
+from depthrate.tasks.papers.words import word_geometry as geometry
 from depthrate.tasks.papers.words.parameters import WordsParameters
 from depthrate.tasks.papers.words.sentences import draw_sentences
-from depthrate.tasks.papers.words.word_rows import kept_projection, layer_rows, prediction_of
+from depthrate.tasks.papers.words.theory import Prediction, Setting, frequencies, predict
 from depthrate.tasks.papers.words.word_trainer import WordsEvaluation, WordsTrainer, words_library
 from depthrate.tasks.parameters import OncePerObject
 from depthrate.tasks.training.engines.choice import select_engine_by_hand
 from depthrate.tasks.training.held_out import Rows
+from depthrate.tasks.training.layers import null_if_not_finite
 from depthrate.tasks.training.parameters import measured_steps
 from depthrate.tasks.training.training import Row, Training
 
@@ -105,3 +110,96 @@ def curve_steps(last: int) -> set[int]:
     """Return about sixteen steps per decade, with 0 and the last: dense enough to find the peak of a test accuracy."""
     exponents = range(int(CURVES_PER_DECADE * math.log10(last)) + 1) if last > 1 else range(1)
     return {0, last, *(round(10 ** (exponent / CURVES_PER_DECADE)) for exponent in exponents)}
+
+
+KEPT_BLOCKS = 1500
+"""Largest number of linear layer blocks whose projection is stored. More would overlap in a figure."""
+
+
+def prediction_of(trial: WordsParameters) -> Prediction | None:
+    """Return the theory's prediction for a trial, or None if its weight decays do not fit the theory."""
+    expected = 0.0 if trial.layer_norm else trial.weight_decay
+    if trial.weight_decay == 0 or trial.embedding_decay != expected:
+        return None
+    return predict(
+        Setting(
+            concepts=trial.concepts,
+            vocabulary_size=trial.vocabulary_size,
+            sentence_length=trial.sentence_length,
+            sequences=trial.sequences,
+            weight_decay=trial.weight_decay,
+            width=trial.width,
+            frequencies=frequencies(trial.words_per_concept, trial.zipf),
+        ),
+        layer_norm=trial.layer_norm,
+    )
+
+
+def layer_rows(trainer: WordsTrainer, position: int, step: int, prediction: Prediction | None) -> list[dict[str, Any]]:
+    """Return one trial's metric rows: with LayerNorm the embedding first, then the words as the linear layer reads them."""
+    trial = trainer.trials[position]
+    concepts, layer_norm, place = trial.concepts, trial.layer_norm, {"step": step, "split": "train"}
+    linear_KLD, concepts_KL = trainer.linear(position).cpu(), trainer.sentences[position].concepts_KL
+    words_VD = trainer.word_features(position).cpu()
+    words, blocks = geometry.words_of(words_VD, concepts), geometry.blocks_of(linear_KLD, concepts_KL, concepts)
+    scores = geometry.scores(words, blocks, concepts, layer_norm=layer_norm)
+    row = {**place, "layer": int(layer_norm), "is_last": True}
+    row |= {**_of_words(words_VD, words, concepts), **null_if_not_finite(dict(scores))}
+    if blocks is not None:
+        row |= _of_blocks(linear_KLD, words, blocks)
+        row["collapse_type"] = geometry.collapse_type(scores)
+    if prediction is not None:
+        row |= {
+            "predicted_norm_rms": _root_mean_square(torch.from_numpy(prediction.word_norms)),
+            "predicted_linear_norm": prediction.linear_norm,
+            "predicted_rank_norms": torch.from_numpy(prediction.word_norms),
+            "prediction": int(prediction.source),
+        }
+    if not layer_norm:
+        return [row]
+    embedding_VD = trainer.embedding(position).cpu()
+    of_embedding = _of_words(embedding_VD, geometry.words_of(embedding_VD, concepts), concepts)
+    return [{**place, "layer": 0, "is_last": False, **of_embedding}, row]
+
+
+def _of_words(words_VD: Tensor, words: geometry.Groups, concepts: int) -> dict[str, Any]:
+    numbers = {"norm_mean": words.norms.mean().item()} | _of_groups(words, "")
+    numbers["rank_spread"] = geometry.rank_spread(words.norms, concepts)
+    vectors = {
+        "word_singular_values": geometry.principal_values(words_VD),
+        "rank_norms": words.norms.view(concepts, -1).mean(0),
+    }
+    return null_if_not_finite(numbers) | vectors
+
+
+def _of_blocks(linear_KLD: Tensor, words: geometry.Groups, blocks: geometry.Groups) -> dict[str, Any]:
+    numbers = _of_groups(blocks, "linear_") | {"alignment": geometry.alignment(words, blocks)}
+    values = geometry.principal_values(linear_KLD.flatten(0, 1))
+    return null_if_not_finite(numbers) | {"linear_singular_values": values}
+
+
+def _of_groups(groups: geometry.Groups, prefix: str) -> dict[str, float]:
+    names = ("norm_spread", "direction_collapse", "magnitude_collapse", "equiangularity")
+    return {f"{prefix}norm_rms": _root_mean_square(groups.norms)} | {f"{prefix}{n}": getattr(groups, n) for n in names}
+
+
+def kept_projection(trainer: WordsTrainer, position: int, step: int) -> dict[str, Any]:
+    """Return the first principal components of words and of blocks as columns of features, with concepts as labels."""
+    trial, words_VD = trainer.trials[position], trainer.word_features(position).cpu()
+    labels_V = torch.arange(trial.concepts).repeat_interleave(trial.words_per_concept)
+    linear_KLD, labels_N = trainer.linear(position).cpu(), trainer.sentences[position].concepts_KL.flatten()
+    every = max(1, math.ceil(len(labels_N) / KEPT_BLOCKS))
+    shown_NC = geometry.projection(linear_KLD.flatten(0, 1), labels_N)[::every]
+    count = len(words_VD) + len(shown_NC)
+    return {
+        "step": torch.full((count,), step),
+        "layer": torch.full((count,), int(trial.layer_norm)),
+        "kind": ["word"] * len(words_VD) + ["block"] * len(shown_NC),
+        "label": torch.cat([labels_V, labels_N[::every]]),
+        "sample_index": torch.cat([torch.arange(len(words_VD)), torch.arange(len(labels_N))[::every]]),
+        "feature": torch.cat([geometry.projection(words_VD, labels_V), shown_NC]).float(),
+    }
+
+
+def _root_mean_square(norms: Tensor) -> float:
+    return norms.double().square().mean().sqrt().item()
