@@ -11,6 +11,7 @@ reads the attributes of `LawParameters.from_params(params)`.
 
 import copy
 import difflib
+import functools
 import inspect
 import re
 import types
@@ -341,6 +342,10 @@ def parameter(default: Any = REQUIRED, **options: Unpack[_ParameterOptions]) -> 
     for a parameter of this type take precedence.
     """
     return _Declared(options if default is REQUIRED else {"default": default, **options})
+
+
+later_parameter = functools.partial(parameter, added_later=True)
+"""Declares a parameter that was added after trials were committed."""
 
 
 class Parameters:

@@ -4,8 +4,9 @@ Shapes: N points, G groups (the distinct x, rising), S seeds, Q contrasts.
 Source: Draper and Smith, Applied Regression Analysis (1998), 2.1 (lack of fit).
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
 import numpy.typing as npt
@@ -54,26 +55,24 @@ def cutoff(
     Raises:
         FitError: See `fit_many`.
     """
-    x_N, y_N = np.asarray(x_N, dtype=np.float64), np.asarray(y_N, dtype=np.float64)
-    distinct = np.unique(x_N)
     tests = []
-    for x_min in distinct[: max(len(distinct) - SMALLEST_CUT + 1, 1)]:
-        p = lack_of_fit(*_from(x_min, x_N, y_N, seeds), weights=weights)
-        tests.append(Cutoff(float(x_min), p, p is not None and p >= CUT_LEVEL))
+    for x_min, above in _cuts(x_N, y_N, seeds, SMALLEST_CUT):
+        p = lack_of_fit(*above, weights=weights)
+        tests.append(Cutoff(x_min, p, p is not None and p >= CUT_LEVEL))
         if p is None or p >= CUT_LEVEL:
             return tests[-1]
     return tests[0]
 
 
-def _from(
-    x_min: float, x_N: Array, y_N: Array, seeds: Sequence[Hashable] | None
-) -> tuple[Array, Array, list[Hashable] | None]:
-    above = x_N >= x_min
-    return (
-        x_N[above],
-        y_N[above],
-        None if seeds is None else [s for s, is_above in zip(seeds, above, strict=True) if is_above],
-    )
+def _cuts(
+    x_N: npt.ArrayLike, y_N: npt.ArrayLike, seeds: Sequence[Hashable] | None, num_left: int
+) -> Iterator[tuple[float, tuple[Array, Array, list[Hashable] | None]]]:
+    """Yield each cut-off that leaves `num_left` distinct x or more, and x, y and seeds from there on."""
+    x_N, y_N = np.asarray(x_N, dtype=np.float64), np.asarray(y_N, dtype=np.float64)
+    distinct = np.unique(x_N)
+    for x_min in distinct[: max(len(distinct) - num_left + 1, 1)]:
+        above = x_N >= x_min
+        yield float(x_min), (x_N[above], y_N[above], None if seeds is None else list(compress(seeds, above)))
 
 
 def lack_of_fit(
@@ -116,12 +115,9 @@ def sensitivity(
     Returns:
         One row per cut: x_min, exponent, ci_low, ci_high, n_points. The first row covers all points.
     """
-    x_N, y_N = np.asarray(x_N, dtype=np.float64), np.asarray(y_N, dtype=np.float64)
-    distinct = np.unique(x_N)
     rows: list[dict[str, float | int | None]] = []
-    for x_min in distinct[: max(len(distinct) - 2, 1)]:
-        x, y, seeds_left = _from(x_min, x_N, y_N, seeds)
+    for x_min, (x, y, seeds_left) in _cuts(x_N, y_N, seeds, 3):
         (fit,) = fit_rates(x, y, models=(POWER.name,), seeds=seeds_left, weights=weights, num_resamples=num_resamples)
-        row = {"x_min": float(x_min), "exponent": fit.exponent, "ci_low": fit.ci_low, "ci_high": fit.ci_high}
+        row = {"x_min": x_min, "exponent": fit.exponent, "ci_low": fit.ci_low, "ci_high": fit.ci_high}
         rows.append({**row, "n_points": fit.n_points})
     return rows

@@ -52,14 +52,9 @@ class CapturedOutputs:
         if not with_head_input:
             return self.features
         assert self.head_input is not None
-        names = list(self.features)
-        place = 0 if self.before_head is None else names.index(self.before_head[0]) + 1
-        earlier, later = names[:place], names[place:]
-        return (
-            {name: self.features[name] for name in earlier}
-            | {HEAD: self.head_input}
-            | {name: self.features[name] for name in later}
-        )
+        layers = list(self.features.items())
+        place = 0 if self.before_head is None else list(self.features).index(self.before_head[0]) + 1
+        return dict([*layers[:place], (HEAD, self.head_input), *layers[place:]])
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.measures import named_columns
 from depthrate.tasks.networks.builtin import ARCHITECTURES, NetworkParameters
 from depthrate.tasks.networks.operations import LAYER_NORM_EPS
-from depthrate.tasks.parameters import parameter
+from depthrate.tasks.parameters import later_parameter, parameter
 from depthrate.tasks.supervised.items import STREAMED_BYTES, STREAMED_ITEMS
 from depthrate.tasks.training import parameters as training
 from depthrate.tasks.training.polish import polish_parameters as polishing
@@ -41,10 +41,9 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
         "layers with ReLU (mlp)",
     )
     width: int = parameter(64, minimum=2, doc="feature dimension d (resnet20_mlp: of the head)")
-    stages: str | None = parameter(
+    stages: str | None = later_parameter(
         None,
         pattern=r"\d+x\d+x\d+\*\d+( \d+x\d+x\d+\*\d+)*",
-        added_later=True,
         doc="stages of resnet_conv as channels x rows x columns, times blocks, e.g. 64x16x16*2 128x8x8*3 (null: from P3's "
         "Table I)",
     )
@@ -99,15 +98,13 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
         fusible=True,
         doc="lambda of the last layer, W_L or W_{L+1} in transformers (null: weight_decay)",
     )
-    regularise: Literal["all", "head_and_features"] = parameter(
+    regularise: Literal["all", "head_and_features"] = later_parameter(
         "all",
-        added_later=True,
         doc="regularised parts of resnet20_mlp: all weights, or the head's matrices and the backbone's output",
     )
-    weight_decay_features: float | None = parameter(
+    weight_decay_features: float | None = later_parameter(
         None,
         minimum=0,
-        added_later=True,
         doc="lambda_H of (lambda_H/2)||H||^2 on the backbone's output, summed over samples, with regularise "
         "head_and_features (not included in the reported objective)",
     )
@@ -116,10 +113,9 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
     dtype: training.Dtype
     matmul_precision: training.MatmulPrecision
     seed: training.Seed
-    seed_scope: Literal["seed", "trial"] = parameter(
+    seed_scope: Literal["seed", "trial"] = later_parameter(
         "seed",
         fusible=True,
-        added_later=True,
         doc="scope of randomness: trials of one seed share their first layers and data order at any depth (seed), or each "
         "trial draws from all of its parameters (trial)",
     )
@@ -129,51 +125,44 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
     measure_epochs: training.MeasureEpochs
     milestones: training.Milestones
     rank_tol: training.RankTol
-    measure: str | None = parameter(None, added_later=True, doc=named_columns.DOC)
-    test: bool = parameter(
+    measure: str | None = later_parameter(None, doc=named_columns.DOC)
+    test: bool = later_parameter(
         False,
-        added_later=True,
         doc="whether loss, accuracy and every metric are also measured on the test split of images (split = 'test')",
     )
-    ln_eps: float = parameter(
+    ln_eps: float = later_parameter(
         LAYER_NORM_EPS,
         minimum=0,
-        added_later=True,
         doc="constant that LayerNorm adds to the variance (0 in its definition)",
     )
-    train_embedding: bool = parameter(
+    train_embedding: bool = later_parameter(
         True,
-        added_later=True,
         doc="whether W_0 and b_0 (W_e and W_p) are trained. Otherwise they stay as initialised, and the problem has an "
         "optimum (docs/infimum.md)",
     )
-    embedding_seed: int = parameter(
+    embedding_seed: int = later_parameter(
         0,
         minimum=0,
         fusible=True,
         is_random_seed=True,
-        added_later=True,
         doc="seed of an untrained embedding, so that seeds are restarts on one problem",
     )
-    weight_decay_embedding: float | None = parameter(
+    weight_decay_embedding: float | None = later_parameter(
         None,
         minimum=0,
-        added_later=True,
         doc="lambda of W_0 and b_0, or W_e and W_p (null: none, as in P1)",
     )
-    weight_decay_biases: float | None = parameter(
-        None, minimum=0, added_later=True, doc="lambda of all other biases (null: none, as in P1)"
+    weight_decay_biases: float | None = later_parameter(
+        None, minimum=0, doc="lambda of all other biases (null: none, as in P1)"
     )
-    geodesic: bool = parameter(
+    geodesic: bool = later_parameter(
         False,
-        added_later=True,
         doc="whether layers of equal width are compared with the straight line from the first to the last of them",
     )
-    epsilon: float = parameter(
+    epsilon: float = later_parameter(
         0.01,
         minimum=0,
         maximum=1,
-        added_later=True,
         doc="share of samples that may be nearer to another class's mean in effective_depth (with geodesic)",
     )
     polish: polishing.Polish
@@ -229,16 +218,14 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
         None,
         doc="first 16 digits of the SHA-256 of the data, filled in automatically, so that other data make another trial",
     )
-    stream: bool | None = parameter(
+    stream: bool | None = later_parameter(
         None,
-        added_later=True,
         doc="whether samples are read batch by batch instead of held in memory (null: if they exceed "
         f"{STREAMED_BYTES / 1e9:g} GB, or {STREAMED_ITEMS:,} items of a data set)",
     )
-    measure_samples: int | None = parameter(
+    measure_samples: int | None = later_parameter(
         None,
         minimum=2,
-        added_later=True,
         doc="streamed samples for loss and metrics, drawn by data_seed, equally many per class (null: "
         f"{DEFAULT_MEASURED_SAMPLES:,}, or {MEASURED_PER_CLASS} per class if that is more)",
     )

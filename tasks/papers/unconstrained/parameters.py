@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.papers.unconstrained.network import FEATURES
 from depthrate.tasks.papers.unconstrained.theory import DufmProblem
-from depthrate.tasks.parameters import parameter
+from depthrate.tasks.parameters import later_parameter, parameter
 from depthrate.tasks.training.parameters import (
     Dtype,
     FeatureDtype,
@@ -56,9 +56,8 @@ class UnconstrainedParameters(TrainingParameters):
     )
     schedule: Schedule = parameter("constant")
     steps: int | None = parameter(None, minimum=1, doc=f"steps of gradient descent. null: {DEFAULT_STEPS:,}")
-    start: Literal["input", "normal"] = parameter(
+    start: Literal["input", "normal"] = later_parameter(
         INPUT,
-        added_later=True,
         doc="where gradient descent begins: H = X and W drawn from N(0, 1/d), or both from N(0, 1), as P3 has it",
     )
     init_scale: float = parameter(

@@ -8,7 +8,7 @@ import itertools
 import math
 from typing import Annotated, Literal
 
-from depthrate.tasks.parameters import ParameterError, parameter
+from depthrate.tasks.parameters import ParameterError, later_parameter
 from depthrate.tasks.training.parameters import (
     TrainingParameters,
     judged_steps,
@@ -20,48 +20,43 @@ from depthrate.tasks.training.training_plan import PolishPlan
 
 Polish = Annotated[
     int,
-    parameter(
+    later_parameter(
         0,
         minimum=0,
-        added_later=True,
         doc="maximum evaluations of the objective after training to reach a stationary point, in float64 on the full batch "
         "(polish_solver). They count as steps. 0: no polish",
     ),
 ]
 PolishTolerance = Annotated[
     float,
-    parameter(
+    later_parameter(
         1e-6,
         minimum=0,
-        added_later=True,
         doc="gradient norm of the smoothed objective at which polish stops",
     ),
 ]
 PolishSmoothing = Annotated[
     list[float],
-    parameter(
+    later_parameter(
         [0.1, 0.03, 0.01],
         above=0,
-        added_later=True,
         doc="widths of |z| over which polish smooths ReLU's kink, in turn. Metrics use the true ReLU",
     ),
 ]
-PolishMemory = Annotated[int, parameter(12, minimum=1, added_later=True, doc="number of pairs that L-BFGS stores")]
+PolishMemory = Annotated[int, later_parameter(12, minimum=1, doc="number of pairs that L-BFGS stores")]
 PolishBarrier = Annotated[
     float,
-    parameter(
+    later_parameter(
         1e-6,
         minimum=0,
-        added_later=True,
         doc="b of polish's barrier b mean(v/v_i), v_i the variances before the first LayerNorm and v their mean. Without it "
         "one variance goes to 0, where LayerNorm is singular",
     ),
 ]
 PolishTo = Annotated[
     Literal["lowest", "stationary"],
-    parameter(
+    later_parameter(
         "lowest",
-        added_later=True,
         doc="lowest: each width of polish_smoothing has an equal share of the evaluations, and a trial ends at the lowest "
         "objective seen. stationary: ReLU is (z + sqrt(z^2 + w^2))/2 with each width w in turn, polish_tolerance is relative "
         "to the objective, and a trial ends where its gradient is that small (stationary 1 in the curves) or when its "
@@ -70,9 +65,8 @@ PolishTo = Annotated[
 ]
 PolishSolver = Annotated[
     Literal["lbfgs", "newton_cg"],
-    parameter(
+    later_parameter(
         "lbfgs",
-        added_later=True,
         doc="lbfgs: L-BFGS to the end. newton_cg: with polish_to stationary, once the gradient at the last width is below "
         "sqrt(polish_tolerance) times the objective, Newton's method takes over (trust region, conjugate gradients, Hessian "
         "products as differences of gradients)",
@@ -80,10 +74,9 @@ PolishSolver = Annotated[
 ]
 Continuation = Annotated[
     list[int],
-    parameter(
+    later_parameter(
         [],
         minimum=1,
-        added_later=True,
         doc="increasing depths that include this trial's: the first is trained and polished, each further depth is polished "
         "from the previous solution with neutral blocks inserted. Empty: no continuation",
     ),
