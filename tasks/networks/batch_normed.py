@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from depthrate.tasks.networks.network import NO_STATE, Layer, Network, ParameterSpec, StateSpec, StepCost, Tensors
@@ -42,6 +42,46 @@ class Normed(NamedTuple):
     def fan_in(self) -> int:
         """Number of inputs summed by one output."""
         return self.shape[1] * (9 if len(self.shape) == 4 else 1)
+
+
+@dataclass(frozen=True)
+class ForwardPass:
+    """One pass of trials through a network with BatchNorm, in training or evaluation mode."""
+
+    parameters: Tensors
+    state: Tensors
+    """Running statistics before the pass."""
+    training: bool
+    next_state: dict[str, Tensor] = field(default_factory=dict)
+    """Running statistics after the pass, filled in as it proceeds. They change only in training."""
+
+    def of_trial(self, trial: int) -> ForwardPass:
+        """Return the pass of one of the trials alone."""
+        only, tensors = slice(trial, trial + 1), (self.parameters, self.state)
+        weights, running = ({name: values[only] for name, values in named.items()} for named in tensors)
+        return ForwardPass(weights, running, self.training)
+
+    def convolved(self, maps: Tensor, normed: Normed) -> Tensor:
+        """Convolve each trial's maps with its 3 x 3 weights, with zeros around the image, and apply the BatchNorm."""
+        from torch.nn import functional
+
+        weight_TOCHW = self.parameters[f"C_{normed.name}"]
+        groups, weight = len(weight_TOCHW), weight_TOCHW.flatten(0, 1)
+        maps = functional.conv2d(maps, weight, stride=normed.stride, padding=1, groups=groups)
+        return self.normalised(maps, normed)
+
+    def normalised(self, values: Tensor, normed: Normed) -> Tensor:
+        """Apply the BatchNorm of a map to values [N, T x C, ...]."""
+        from torch.nn import functional
+
+        scale, shift = (self.parameters[f"{name}_{normed.name}"].flatten() for name in ("scale", "shift"))
+        before = {name: self.state[name] for name in (f"mean_{normed.name}", f"var_{normed.name}")}
+        mean, var = (t.flatten().clone() if self.training else t.flatten() for t in before.values())
+        options = (scale, shift, self.training, BATCH_NORM_MOMENTUM, BATCH_NORM_EPS)
+        out = functional.batch_norm(values, mean, var, *options)
+        for (name, tensor), after in zip(before.items(), (mean, var), strict=True):
+            self.next_state[name] = after.view_as(tensor)
+        return out
 
 
 class BatchNormed(Network):
@@ -75,10 +115,8 @@ class BatchNormed(Network):
         return []
 
     @abstractmethod
-    def _stream(
-        self, parameters: Tensors, x_TNI: Tensor, state: Tensors, next_state: dict[str, Tensor], *, training: bool
-    ) -> Iterator[Tensor]:
-        """Yield the features of the measured layers. `next_state` receives the running statistics after a training step."""
+    def _stream(self, run: ForwardPass, x_TNI: Tensor) -> Iterator[Tensor]:
+        """Yield the features of the measured layers."""
 
     def _output(self, parameters: Tensors, h: Tensor) -> Tensor:
         """Return the output [T, N, K] from the last features of `_stream`."""
@@ -106,75 +144,29 @@ class BatchNormed(Network):
 
     def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:
         """Yield the features of the measured layers, [T, N, *shape], with the running statistics."""
-        yield from self._layers(parameters, x_TNI, state, {}, training=False)
+        yield from self._layers(ForwardPass(parameters, state, training=False), x_TNI)
 
     def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
         """Return the output [T, N, K] with the running statistics."""
-        return self._output(parameters, last(self._layers(parameters, x_TNI, state, {}, training=False)))
+        return self._output(parameters, last(self._layers(ForwardPass(parameters, state, training=False), x_TNI)))
 
     def training_logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
         """Return the output [T, N, K] with the batch's statistics, and the running ones after it."""
-        next_state: dict[str, Tensor] = {}
-        features = last(self._layers(parameters, x_TNI, state, next_state, training=True))
-        return self._output(parameters, features), next_state
+        run = ForwardPass(parameters, state, training=True)
+        return self._output(parameters, last(self._layers(run, x_TNI))), run.next_state
 
-    def _layers(
-        self, parameters: Tensors, x_TNI: Tensor, state: Tensors, next_state: dict[str, Tensor], *, training: bool
-    ) -> Iterator[Tensor]:
+    def _layers(self, run: ForwardPass, x_TNI: Tensor) -> Iterator[Tensor]:
         """Yield `_stream` of all trials. On a CPU trials run separately, so that a trial does not depend on its pack."""
         num_trials = x_TNI.shape[0]
         if num_trials == 1 or x_TNI.device.type != "cpu":
-            yield from self._stream(parameters, x_TNI, state, next_state, training=training)
+            yield from self._stream(run, x_TNI)
             return
-        next_states: list[dict[str, Tensor]] = [{} for _ in range(num_trials)]
-        streams = []
-        for trial in range(num_trials):
-            only = slice(trial, trial + 1)
-            weights, running = (
-                {name: values[only] for name, values in tensors.items()} for tensors in (parameters, state)
-            )
-            streams.append(self._stream(weights, x_TNI[only], running, next_states[trial], training=training))
+        runs = [run.of_trial(trial) for trial in range(num_trials)]
+        streams = [self._stream(alone, x_TNI[trial : trial + 1]) for trial, alone in enumerate(runs)]
         for layers in zip(*streams, strict=True):
             yield _stacked(layers)
-        next_state |= {name: _stacked([trial_state[name] for trial_state in next_states]) for name in next_states[0]}
-
-    def _convolved(
-        self,
-        maps: Tensor,
-        normed: Normed,
-        parameters: Tensors,
-        state: Tensors,
-        next_state: dict[str, Tensor],
-        *,
-        training: bool,
-    ) -> Tensor:
-        """Convolve each trial's maps with its 3 x 3 weights, with zeros around the image, and apply the BatchNorm."""
-        from torch.nn import functional
-
-        weight_TOCHW = parameters[f"C_{normed.name}"]
-        groups, weight = len(weight_TOCHW), weight_TOCHW.flatten(0, 1)
-        maps = functional.conv2d(maps, weight, stride=normed.stride, padding=1, groups=groups)
-        return self._normalised(maps, normed, parameters, state, next_state, training=training)
-
-    def _normalised(
-        self,
-        values: Tensor,
-        normed: Normed,
-        parameters: Tensors,
-        state: Tensors,
-        next_state: dict[str, Tensor],
-        *,
-        training: bool,
-    ) -> Tensor:
-        """Apply the BatchNorm of a map to values [N, T x C, ...]. The running statistics change only in training."""
-        from torch.nn import functional
-
-        scale, shift = (parameters[f"{name}_{normed.name}"].flatten() for name in ("scale", "shift"))
-        names = (f"mean_{normed.name}", f"var_{normed.name}")
-        mean, var = (state[name].flatten().clone() if training else state[name].flatten() for name in names)
-        out = functional.batch_norm(values, mean, var, scale, shift, training, BATCH_NORM_MOMENTUM, BATCH_NORM_EPS)
-        next_state |= {name: after.view_as(state[name]) for name, after in zip(names, (mean, var), strict=True)}
-        return out
+        for name in runs[0].next_state:
+            run.next_state[name] = _stacked([alone.next_state[name] for alone in runs])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,13 +208,10 @@ class DenseResNet(BatchNormed):
         multiply_adds = 2 * self.depth * self.width**2 + self.width * self.input_dimensions
         return StepCost(products, multiply_adds, kept=3 * self.width * products)
 
-    def _stream(
-        self, parameters: Tensors, x_TNI: Tensor, state: Tensors, next_state: dict[str, Tensor], *, training: bool
-    ) -> Iterator[Tensor]:
+    def _stream(self, run: ForwardPass, x_TNI: Tensor) -> Iterator[Tensor]:
         def mapped(h_TND: Tensor, normed: Normed) -> Tensor:
-            product_TND = h_TND.bmm(parameters[f"C_{normed.name}"].mT)
-            rows = product_TND.transpose(0, 1).flatten(1)  # trials become channels for BatchNorm
-            out = self._normalised(rows, normed, parameters, state, next_state, training=training)
+            product_TND = h_TND.bmm(run.parameters[f"C_{normed.name}"].mT)
+            out = run.normalised(product_TND.transpose(0, 1).flatten(1), normed)  # trials become channels for BatchNorm
             return out.view(len(out), len(product_TND), -1).transpose(0, 1)
 
         first, *others = self.maps()
@@ -315,13 +304,8 @@ class StagedResNet(BatchNormed):
     def _output(self, parameters: Tensors, h: Tensor) -> Tensor:
         return super()._output(parameters, h.mean((3, 4)))
 
-    def _stream(
-        self, parameters: Tensors, x_TNI: Tensor, state: Tensors, next_state: dict[str, Tensor], *, training: bool
-    ) -> Iterator[Tensor]:
+    def _stream(self, run: ForwardPass, x_TNI: Tensor) -> Iterator[Tensor]:
         num_trials = x_TNI.shape[0]
-
-        def mapped(maps: Tensor, normed: Normed) -> Tensor:
-            return self._convolved(maps, normed, parameters, state, next_state, training=training)
 
         def by_trial(maps: Tensor) -> Tensor:
             return maps.view(len(maps), num_trials, -1, *maps.shape[2:]).transpose(0, 1)
@@ -329,11 +313,12 @@ class StagedResNet(BatchNormed):
         convolutions, maps = iter(self.maps()), as_maps(x_TNI, self.image_shape)
         for stage in self.stages:
             is_last = stage is self.stages[-1]
-            maps = mapped(maps, next(convolutions)).relu()
+            maps = run.convolved(maps, next(convolutions)).relu()
             if is_last:
                 yield by_trial(maps)
             for _ in range(stage.blocks):
-                maps = (mapped(mapped(maps, next(convolutions)).relu(), next(convolutions)) + maps).relu()
+                inner = run.convolved(maps, next(convolutions)).relu()
+                maps = (run.convolved(inner, next(convolutions)) + maps).relu()
                 if is_last:
                     yield by_trial(maps)
 

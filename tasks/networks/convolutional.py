@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from depthrate.tasks.networks.batch_normed import BatchNormed, Normed, as_maps, cost_of_maps
+from depthrate.tasks.networks.batch_normed import BatchNormed, ForwardPass, Normed, as_maps, cost_of_maps
 from depthrate.tasks.networks.network import NO_STATE, Layer, ParameterSpec, StepCost, Tensors
 from depthrate.tasks.networks.operations import last, linear
 
@@ -113,20 +113,14 @@ class ResNetWithHead(BatchNormed):
             features_TNC = linear(parameters, f"{layer}", features_TNC).relu()
             yield features_TNC
 
-    def _stream(
-        self, parameters: Tensors, x_TNI: Tensor, state: Tensors, next_state: dict[str, Tensor], *, training: bool
-    ) -> Iterator[Tensor]:
+    def _stream(self, run: ForwardPass, x_TNI: Tensor) -> Iterator[Tensor]:
         """Yield the pooled features of the backbone, [T, N, 64]."""
         num_trials = x_TNI.shape[0]
-
-        def convolved(maps: Tensor, normed: Normed) -> Tensor:
-            return self._convolved(maps, normed, parameters, state, next_state, training=training)
-
         first, *others = self.maps()
-        maps = convolved(as_maps(x_TNI, self.image_shape), first).relu()
+        maps = run.convolved(as_maps(x_TNI, self.image_shape), first).relu()
         for one, two in zip(others[::2], others[1::2], strict=True):
             shortcut = maps if one.stride == 1 else _subsampled(maps, num_trials, one.shape[0])
-            maps = (convolved(convolved(maps, one).relu(), two) + shortcut).relu()
+            maps = (run.convolved(run.convolved(maps, one).relu(), two) + shortcut).relu()
         yield maps.mean((2, 3)).view(len(maps), num_trials, -1).transpose(0, 1)
 
 

@@ -11,6 +11,7 @@ from depthrate.storage.files.data_folder import DataFolder
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.data.published import check_dataset
 from depthrate.tasks.data.sources import DatasetError
+from depthrate.tasks.networks.batch_normed import ForwardPass
 from depthrate.tasks.networks.flat_parameters import initial_parameters, initial_state, split_parameters
 from depthrate.tasks.networks.operations import last, linear
 from depthrate.tasks.parameters import ParameterError
@@ -354,7 +355,7 @@ def test_the_features_decay_is_the_gradient_of_their_norm():
         return losses(training.plan.loss, logits, labels.unsqueeze(0)).sum()
 
     def backbone():
-        return next(made._layers(leaves, inputs, running, {}, training=True))
+        return next(made._layers(ForwardPass(leaves, running, training=True), inputs))
 
     found = gradient(loss_of(made.training_logits(leaves, inputs, running)[0]))
     plain = gradient(loss_of(linear(leaves, "L", last(made._head(leaves, backbone())))))
