@@ -50,23 +50,14 @@ class CustomData:
         Raises:
             DatasetError: The samples cannot be read, have different forms, or cannot be streamed.
         """
-        return self._opened(arguments).read(stream)
+        return self.opened(arguments).read(stream)
 
-    def settled(self, arguments: Mapping[str, Any], stream: bool | None) -> bool | None:
-        """Return the value of `stream` in a trial's identity: True if streamed, None for data in memory that are not large.
+    def opened(self, arguments: Mapping[str, Any]) -> OpenedData:
+        """Read the samples for these arguments, or find them as read before.
 
         Raises:
-            DatasetError: As in `read`.
+            DatasetError: The samples cannot be read.
         """
-        if isinstance(self.read(arguments, stream), Streamed):
-            return True
-        return False if self._opened(arguments).is_large else None
-
-    def is_from_loader(self, arguments: Mapping[str, Any]) -> bool:
-        """Return whether the function returned torch loaders, of which only the data sets are used."""
-        return self._opened(arguments).is_from_loader
-
-    def _opened(self, arguments: Mapping[str, Any]) -> _Opened:
         if isinstance(self.source, Path):
             call = functools.partial(read_file, self.source, self.name)
             key: tuple[Any, ...] = (self.source, _changed_at(self.source))
@@ -75,16 +66,17 @@ class CustomData:
             call = functools.partial(call_function, self.source.make, values, self.name)
             key = (self.source.make, repr(values))  # repr, since 1, 1.0 and True differ, and a list has no hash
         key = (*key, self.target)
-        _OPENED[key] = opened = _OPENED.pop(key, None) or _Opened(call, self.name, self.target)
+        _OPENED[key] = opened = _OPENED.pop(key, None) or OpenedData(call, self.name, self.target)
         if len(_OPENED) > MAX_OPENED:
             del _OPENED[next(iter(_OPENED))]
         return opened
 
 
-class _Opened:
+class OpenedData:
     """Splits as read, converted to a data set or a stream on first request."""
 
     def __init__(self, call: Callable[[], Splits], name: str, target: Target):
+        """Read the splits."""
         self._call, self._name, self._target = call, name, target
         splits = call()
         self._splits: Splits | None = splits
@@ -93,6 +85,7 @@ class _Opened:
         self._held: Dataset | None = None
 
     def read(self, stream: bool | None) -> Dataset | Streamed:
+        """Return the data set, or the object that streams it, as `CustomData.read`."""
         if self.is_large if stream is None else stream:
             if not self._is_indexed:
                 raise DatasetError(
@@ -108,7 +101,7 @@ class _Opened:
         return self._held
 
 
-_OPENED: dict[tuple[Any, ...], _Opened] = {}
+_OPENED: dict[tuple[Any, ...], OpenedData] = {}
 MAX_OPENED = 2
 """Maximum number of data sets that a process caches. The least recently used one is dropped first."""
 

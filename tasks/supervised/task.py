@@ -94,11 +94,12 @@ class Supervised(NetworkTask[SupervisedParameters]):
         try:
             if self.data is not None:
                 trial = self.read(params)
-                data = self.data.read(trial.arguments, trial.stream)
+                opened = self.data.opened(trial.arguments)
+                data = opened.read(trial.stream)
                 params["dataset_hash"] = data.content_hash[:16]
-                params["stream"] = self.data.settled(trial.arguments, trial.stream)
+                params["stream"] = False if opened.is_large else None  # None: in memory by default
                 if isinstance(data, Streamed):
-                    params["measure_samples"] = data.num_measured(trial.measure_samples)
+                    params["stream"], params["measure_samples"] = True, data.num_measured(trial.measure_samples)
         except DatasetError as error:
             raise ParameterError(str(error)) from error
         if self.custom_network is None:
@@ -239,7 +240,7 @@ class Supervised(NetworkTask[SupervisedParameters]):
         parsed = [self.read(params) for params in trials]
         remarks: list[str] = []
         for trial in parsed:
-            if self.data is not None and self.data.is_from_loader(trial.arguments):
+            if self.data is not None and self.data.opened(trial.arguments).is_from_loader:
                 remarks.append(
                     f"{self.data.name} returns a torch DataLoader. Only its data set is used: batches and their order come "
                     "from batch_size and seed, not from its sampler and collate_fn."

@@ -186,7 +186,7 @@ def test_what_only_gives_batches_is_refused_with_a_way_on():
     held = data_of_function(lambda: whole).read({})
     for given in (loader, (loader, DataLoader(whole, 4))):  # its data set is taken
         data = data_of_function(lambda given=given: given)
-        assert data.is_from_loader({}) and len(data.read({}).x_NI) == len(X)
+        assert data.opened({}).is_from_loader and len(data.read({}).x_NI) == len(X)
         np.testing.assert_array_equal(data.read({}).x_NI, held.x_NI)
 
 
