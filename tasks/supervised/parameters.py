@@ -13,7 +13,6 @@ from depthrate.tasks.networks.operations import LAYER_NORM_EPS
 from depthrate.tasks.parameters import later_parameter, parameter
 from depthrate.tasks.supervised.items import STREAMED_BYTES, STREAMED_ITEMS
 from depthrate.tasks.training import parameters as training
-from depthrate.tasks.training.polish import polish_parameters as polishing
 
 DEFAULT_CONTEXT_LENGTH = 64
 DEFAULT_VOCABULARY_SIZE = 5000
@@ -165,14 +164,48 @@ class SupervisedParameters(training.TrainingParameters, NetworkParameters):
         maximum=1,
         doc="share of samples that may be nearer to another class's mean in effective_depth (with geodesic)",
     )
-    polish: polishing.Polish
-    polish_to: polishing.PolishTo
-    polish_tolerance: polishing.PolishTolerance
-    polish_smoothing: polishing.PolishSmoothing
-    polish_memory: polishing.PolishMemory
-    polish_solver: polishing.PolishSolver
-    polish_barrier: polishing.PolishBarrier
-    continuation: polishing.Continuation
+    polish: int = later_parameter(
+        0,
+        minimum=0,
+        doc="maximum evaluations of the objective after training to reach a stationary point, in float64 on the full batch "
+        "(polish_solver). They count as steps. 0: no polish",
+    )
+    polish_to: Literal["lowest", "stationary"] = later_parameter(
+        "lowest",
+        doc="lowest: each width of polish_smoothing has an equal share of the evaluations, and a trial ends at the lowest "
+        "objective seen. stationary: ReLU is (z + sqrt(z^2 + w^2))/2 with each width w in turn, polish_tolerance is relative "
+        "to the objective, and a trial ends where its gradient is that small (stationary 1 in the curves) or when its "
+        "evaluations are used up (stationary 0)",
+    )
+    polish_tolerance: float = later_parameter(
+        1e-6,
+        minimum=0,
+        doc="gradient norm of the smoothed objective at which polish stops",
+    )
+    polish_smoothing: list[float] = later_parameter(
+        [0.1, 0.03, 0.01],
+        above=0,
+        doc="widths of |z| over which polish smooths ReLU's kink, in turn. Metrics use the true ReLU",
+    )
+    polish_memory: int = later_parameter(12, minimum=1, doc="number of pairs that L-BFGS stores")
+    polish_solver: Literal["lbfgs", "newton_cg"] = later_parameter(
+        "lbfgs",
+        doc="lbfgs: L-BFGS to the end. newton_cg: with polish_to stationary, once the gradient at the last width is below "
+        "sqrt(polish_tolerance) times the objective, Newton's method takes over (trust region, conjugate gradients, Hessian "
+        "products as differences of gradients)",
+    )
+    polish_barrier: float = later_parameter(
+        1e-6,
+        minimum=0,
+        doc="b of polish's barrier b mean(v/v_i), v_i the variances before the first LayerNorm and v their mean. Without it "
+        "one variance goes to 0, where LayerNorm is singular",
+    )
+    continuation: list[int] = later_parameter(
+        [],
+        minimum=1,
+        doc="increasing depths that include this trial's: the first is trained and polished, each further depth is polished "
+        "from the previous solution with neutral blocks inserted. Empty: no continuation",
+    )
     targets: int = parameter(
         3,
         minimum=1,

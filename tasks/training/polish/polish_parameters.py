@@ -1,14 +1,9 @@
-"""Parameters of polish and of continuation in depth, and values derived from them. Importable without torch.
-
-They were added later than their tasks, so the defaults reproduce the earlier behaviour and committed trials retain their
-identity.
-"""
+"""Values derived from the parameters of polish and of continuation in depth, and their checks. Importable without torch."""
 
 import itertools
 import math
-from typing import Annotated, Literal
 
-from depthrate.tasks.parameters import ParameterError, later_parameter
+from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.training.parameters import (
     TrainingParameters,
     judged_steps,
@@ -18,76 +13,8 @@ from depthrate.tasks.training.parameters import (
 )
 from depthrate.tasks.training.training_plan import PolishPlan
 
-Polish = Annotated[
-    int,
-    later_parameter(
-        0,
-        minimum=0,
-        doc="maximum evaluations of the objective after training to reach a stationary point, in float64 on the full batch "
-        "(polish_solver). They count as steps. 0: no polish",
-    ),
-]
-PolishTolerance = Annotated[
-    float,
-    later_parameter(
-        1e-6,
-        minimum=0,
-        doc="gradient norm of the smoothed objective at which polish stops",
-    ),
-]
-PolishSmoothing = Annotated[
-    list[float],
-    later_parameter(
-        [0.1, 0.03, 0.01],
-        above=0,
-        doc="widths of |z| over which polish smooths ReLU's kink, in turn. Metrics use the true ReLU",
-    ),
-]
-PolishMemory = Annotated[int, later_parameter(12, minimum=1, doc="number of pairs that L-BFGS stores")]
-PolishBarrier = Annotated[
-    float,
-    later_parameter(
-        1e-6,
-        minimum=0,
-        doc="b of polish's barrier b mean(v/v_i), v_i the variances before the first LayerNorm and v their mean. Without it "
-        "one variance goes to 0, where LayerNorm is singular",
-    ),
-]
-PolishTo = Annotated[
-    Literal["lowest", "stationary"],
-    later_parameter(
-        "lowest",
-        doc="lowest: each width of polish_smoothing has an equal share of the evaluations, and a trial ends at the lowest "
-        "objective seen. stationary: ReLU is (z + sqrt(z^2 + w^2))/2 with each width w in turn, polish_tolerance is relative "
-        "to the objective, and a trial ends where its gradient is that small (stationary 1 in the curves) or when its "
-        "evaluations are used up (stationary 0)",
-    ),
-]
-PolishSolver = Annotated[
-    Literal["lbfgs", "newton_cg"],
-    later_parameter(
-        "lbfgs",
-        doc="lbfgs: L-BFGS to the end. newton_cg: with polish_to stationary, once the gradient at the last width is below "
-        "sqrt(polish_tolerance) times the objective, Newton's method takes over (trust region, conjugate gradients, Hessian "
-        "products as differences of gradients)",
-    ),
-]
-Continuation = Annotated[
-    list[int],
-    later_parameter(
-        [],
-        minimum=1,
-        doc="increasing depths that include this trial's: the first is trained and polished, each further depth is polished "
-        "from the previous solution with neutral blocks inserted. Empty: no continuation",
-    ),
-]
 _POLISH_NAMES = (
-    "polish_to",
-    "polish_tolerance",
-    "polish_smoothing",
-    "polish_memory",
-    "polish_barrier",
-    "polish_solver",
+    *("polish_to", "polish_tolerance", "polish_smoothing", "polish_memory", "polish_barrier", "polish_solver"),
     "continuation",
 )
 
