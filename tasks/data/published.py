@@ -56,7 +56,12 @@ class PublishedDataset:
         return self.image_shape is None
 
     def shape(
-        self, *, samples_per_class: int | None, context_length: int, vocabulary_size: int, dtype: str
+        self,
+        *,
+        samples_per_class: int | None = None,
+        context_length: int = 0,
+        vocabulary_size: int = 0,
+        dtype: str = "float64",
     ) -> DataShape:
         """Return the shape of the data set that `load_dataset` returns for the same arguments."""
         num_samples = self.num_samples if samples_per_class is None else samples_per_class * self.num_classes
@@ -131,17 +136,26 @@ def _of_file(layouts: tuple[Layout, ...], *files: tuple[str, ...]) -> tuple[Layo
 
 
 _CIFAR_PAGE, _CIFAR_FILES = "https://www.cs.toronto.edu/~kriz/cifar.html", "https://www.cs.toronto.edu/~kriz"
-_CIFAR10_SHA256 = ("c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",)
-_CIFAR10_BINARY = Layout(
-    "cifar-10-batches-bin", tuple(f"data_batch_{batch}.bin" for batch in range(1, 6)), "cifar-10-binary.tar.gz"
+_CIFAR10_LAYOUTS = (
+    Layout("cifar-10-batches-bin", tuple(f"data_batch_{batch}.bin" for batch in range(1, 6)), "cifar-10-binary.tar.gz"),
+    Layout(
+        "cifar-10-batches-py",
+        tuple(f"data_batch_{batch}" for batch in range(1, 6)),
+        "cifar-10-python.tar.gz",
+        is_python=True,
+    ),
 )
-_CIFAR10_PYTHON = Layout(
-    "cifar-10-batches-py",
-    tuple(f"data_batch_{batch}" for batch in range(1, 6)),
-    "cifar-10-python.tar.gz",
-    is_python=True,
+_CIFAR10 = PublishedDataset(
+    num_samples=50_000,
+    smallest_class=5000,
+    image_shape=(3, 32, 32),
+    homepage=_CIFAR_PAGE,
+    files_url=_CIFAR_FILES,
+    sha256=("c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",),
+    layouts=_CIFAR10_LAYOUTS,
+    test=(CIFAR_BATCH, _of_file(_CIFAR10_LAYOUTS, ("test_batch.bin",), ("test_batch",))),
+    read=_read_cifar10,
 )
-_CIFAR10_TEST = _of_file((_CIFAR10_BINARY, _CIFAR10_PYTHON), ("test_batch.bin",), ("test_batch",))
 _CIFAR100 = (
     Layout("cifar-100-binary", ("train.bin",), "cifar-100-binary.tar.gz"),
     Layout("cifar-100-python", ("train",), "cifar-100-python.tar.gz", is_python=True),
@@ -173,30 +187,12 @@ PUBLISHED = {
         "51467d22d8cc72929e2a028a0428f2086b092bb31cfb79c69cc0a90ce135fde4",
         "e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17",
     ),
-    "cifar10": PublishedDataset(
-        num_samples=50_000,
-        smallest_class=5000,
-        image_shape=(3, 32, 32),
-        homepage=_CIFAR_PAGE,
-        files_url=_CIFAR_FILES,
-        sha256=_CIFAR10_SHA256,
-        layouts=(_CIFAR10_BINARY, _CIFAR10_PYTHON),
-        test=(CIFAR_BATCH, _CIFAR10_TEST),
-        read=_read_cifar10,
-    ),
-    "cifar10_batch1": PublishedDataset(  # a separate data set, so that a part is never mistaken for the whole
+    "cifar10": _CIFAR10,
+    "cifar10_batch1": dataclasses.replace(  # a separate data set, so that a part is never mistaken for the whole
+        _CIFAR10,
         num_samples=CIFAR_BATCH,
         smallest_class=937,
-        image_shape=(3, 32, 32),
-        homepage=_CIFAR_PAGE,
-        files_url=_CIFAR_FILES,
-        sha256=_CIFAR10_SHA256,
-        layouts=(
-            dataclasses.replace(_CIFAR10_BINARY, files=_CIFAR10_BINARY.files[:1]),
-            dataclasses.replace(_CIFAR10_PYTHON, files=_CIFAR10_PYTHON.files[:1]),
-        ),
-        test=(CIFAR_BATCH, _CIFAR10_TEST),
-        read=_read_cifar10,
+        layouts=tuple(dataclasses.replace(layout, files=layout.files[:1]) for layout in _CIFAR10_LAYOUTS),
     ),
     "cifar100": PublishedDataset(
         num_samples=50_000,

@@ -111,8 +111,7 @@ class Unconstrained(_FreeFeatures[UnconstrainedParameters]):
         if trial.data == GAUSSIAN:
             return
         info = PUBLISHED[trial.data]
-        shape = info.shape(samples_per_class=None, context_length=0, vocabulary_size=0, dtype="float64")
-        max_dimension = min(shape.num_inputs, trial.num_classes * trial.samples_per_class)
+        max_dimension = min(info.shape().num_inputs, trial.num_classes * trial.samples_per_class)
         limits = {"num_classes": info.num_classes, "samples_per_class": info.smallest_class, "dimension": max_dimension}
         for name, most in limits.items():
             if getattr(trial, name) > most:

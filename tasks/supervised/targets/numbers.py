@@ -123,9 +123,7 @@ class Numbers(Target):
 
     def published_shape(self, trial: SupervisedParameters) -> DataShape:
         """Return the shape of images with a teacher's targets."""
-        shape = PUBLISHED[trial.dataset].shape(
-            samples_per_class=None, context_length=0, vocabulary_size=0, dtype=trial.dtype
-        )
+        shape = PUBLISHED[trial.dataset].shape(dtype=trial.dtype)
         num_samples = trial.samples or shape.num_samples
         return dataclasses.replace(shape, num_samples=num_samples, num_classes=trial.targets, has_targets=True)
 
