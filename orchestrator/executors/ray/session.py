@@ -228,7 +228,7 @@ def copy_package(folder: str) -> str:
 
 
 def _ray_versions() -> dict[str, str]:
-    return installed_versions("ray")  # not passed to Ray itself, which cannot send a function with a cache
+    return installed_versions("ray")
 
 
 class NodeCheck(NamedTuple):
@@ -243,13 +243,13 @@ class NodeCheck(NamedTuple):
 def check_nodes(wait_s: float = NODE_ANSWER_TIMEOUT_S) -> NodeCheck:
     """Query the installed versions of all nodes in parallel, and compare them with this machine.
 
-    A node that fails to run the query (for instance for lack of memory) or to answer in time is also unusable for packs.
+    A node that fails to run the query (for lack of memory or a package) or to answer in time is also unusable for packs.
 
     Args:
         wait_s: Longest wait for all answers together, in seconds.
 
     Raises:
-        RayError: No node answers, or a node lacks a required package.
+        RayError: No node answers.
     """
     local_versions = installed_versions("ray")
     node_ids = {
@@ -273,9 +273,6 @@ def check_nodes(wait_s: float = NODE_ANSWER_TIMEOUT_S) -> NodeCheck:
         except ray.exceptions.RayError as error:
             unusable.append((node_ids[query], short_error(error)))
             continue
-        missing = [name for name in ("numpy", "pyarrow") if versions[name] == "not installed"]
-        if missing:
-            raise RayError(f"Ray {node} lacks {', '.join(missing)}. Install the versions of this machine on it.")
         differences += [
             f"{node} has {name} {versions[name]}, this machine has {version}"
             for name, version in local_versions.items()
