@@ -88,13 +88,13 @@ def test_what_is_kept_beside_stores_is_read_as_carefully(matrix: Matrix, kind: s
 @pytest.mark.parametrize("stand_in", STAND_INS)
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is measured as Linux says it")
 def test_every_command_meets_every_kind_of_file_with_something_in_its_place(matrix: Matrix, stand_in: str) -> None:
-    """A third of the pairs of a command and a kind once, with one of the stand-ins; with DEPTHRATE_TEST_LONG all pairs with all
+    """A sixth of the pairs of a command and a kind once, with one of the stand-ins; with DEPTHRATE_TEST_LONG all pairs with all
     stand-ins. Costly commands meet pipes and 10 GB only."""
     turn = list(STAND_INS).index(stand_in)
     names = [name for name in matrix.names if stand_in in ("pipe", "10 GB") or name not in COSTLY]
     for index, kind in enumerate(NAMES):
         chosen = [name for number, name in enumerate(names) if (number + index) % len(STAND_INS) == turn]
-        if index % 3 != turn % 3:
+        if index % 6 != turn % 6:
             chosen = []
         for outcome in matrix.outcomes(kind, stand_in, names if os.environ.get("DEPTHRATE_TEST_LONG") else chosen):
             assert not outcome.is_fault, outcome
