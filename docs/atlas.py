@@ -172,8 +172,14 @@ def _slug(path: Path) -> str:
     return found[1]
 
 
+@functools.cache
+def _states() -> dict[str, Any]:
+    """Map each sweep of the store to its state."""
+    return {state["sweep"]: state for state in json.loads(call("status", "--json"))}
+
+
 def _cost(figure: AtlasFigure) -> str:
-    (state,) = json.loads(call("status", _name(figure), "--json"))
+    state = _states()[_name(figure)]
     return f"{state['ok'] + state['diverged']} trials, {_short(state['trial_hours'])} hours of one process on a busy machine"
 
 
@@ -216,7 +222,7 @@ def measured(figure: AtlasFigure, check: Check) -> tuple[float | None, str, Outc
         return power.exponent, f"exponent {_digits(power.exponent)} ({span})", check.outcome(power.exponent, interval)
     if not check.value:
         return None, "not run", check.outcome(None)
-    ((value,),) = (row.values() for row in _rows(figure, check.value))
+    ((value,),) = (row.values() for row in _rows(_name(figure), check.value))
     return value, _short(value), check.outcome(value)
 
 
@@ -239,12 +245,13 @@ def _checks(figure: AtlasFigure) -> list[str]:
 def _answer(figure: AtlasFigure) -> list[str]:
     if not figure.query:
         return []
-    rows = _rows(figure, figure.query)
+    rows = _rows(_name(figure), figure.query)
     return [_table(list(rows[0]), [[_short(value) for value in row.values()] for row in rows])]
 
 
-def _rows(figure: AtlasFigure, query: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = json.loads(call("query", query, "--sweep", _name(figure), "--format", "json"))
+@functools.cache
+def _rows(sweep: str, query: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads(call("query", query, "--sweep", sweep, "--format", "json"))
     return rows
 
 
