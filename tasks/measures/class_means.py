@@ -1,10 +1,13 @@
 """Class means: within-class variability, nearest-mean accuracy, and the distance of the means from a simplex.
 
-Computed in float64, in two passes, without a D x D matrix.
-Shapes: T trials, N samples sorted by class, D feature dimensions, K classes.
+Computed in float64, in two passes, without a D x D matrix. `class_moments` reads the features, on their device. It returns
+small tensors, from which the metrics of many layers follow in one call on the CPU.
+Shapes: T trials or layers, N samples sorted by class, D feature dimensions, K classes.
 Sources: P1 Neural Collapse is Globally Optimal in Deep Regularized ResNets and Transformers, Definition 3.4;
 P2 Neural Collapse versus Low-Rank Bias, section 6; P3 Progressive Feedforward Collapse of ResNet Training, (7)-(9).
 """
+
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -16,23 +19,69 @@ PINV_TOLERANCE = 1e-12
 
 
 def class_means(h_TND: Tensor, class_counts_K: Tensor) -> Tensor:
-    """Compute the class means [T, K, D] of features sorted by class."""
-    segments = torch.split(h_TND, class_counts_K.tolist(), dim=1)
-    return torch.stack([segment.mean(1) for segment in segments], dim=1)
+    """Compute the class means [T, K, D] of features sorted by class. The counts are on the CPU."""
+    counts = class_counts_K.tolist()
+    if len(set(counts)) == 1:  # one call gives the same numbers
+        return h_TND.view(h_TND.shape[0], len(counts), -1, h_TND.shape[2]).mean(2)
+    return torch.stack([segment.mean(1) for segment in torch.split(h_TND, counts, dim=1)], dim=1)
 
 
-def class_collapse(
-    h_TND: Tensor, class_counts_K: Tensor, means_TKD: Tensor, *, pinv_tolerance: float = PINV_TOLERANCE
-) -> dict[str, Tensor]:
-    """Measure how close features are to their class means, and the means to a simplex.
+def sample_labels(class_counts_K: Tensor, device: torch.device) -> Tensor:
+    """Return the class of each sample [N] on a device, from counts on the CPU, without waiting for the device."""
+    return torch.repeat_interleave(class_counts_K).to(device, non_blocking=True)
+
+
+def by_class(x_TNA: Tensor, class_counts_K: Tensor, of_classes_TKA: Tensor) -> tuple[Tensor, Tensor]:
+    """Broadcast values of classes against values of samples sorted by class.
+
+    Returns:
+        Views [T, K, n, A] and [T, K, 1, A] if all classes have n samples, which avoids a large temporary tensor. Otherwise the
+        samples as they are and the values of their classes, [T, N, A] both.
+    """
+    counts = class_counts_K.tolist()
+    if len(set(counts)) == 1:
+        return x_TNA.view(x_TNA.shape[0], len(counts), -1, x_TNA.shape[2]), of_classes_TKA.unsqueeze(2)
+    # indexing with [] is several times slower than index_select
+    return x_TNA, of_classes_TKA.index_select(1, sample_labels(class_counts_K, x_TNA.device))
+
+
+def class_moments(h_TND: Tensor, class_counts_K: Tensor) -> dict[str, Tensor]:
+    """Reduce features sorted by class to the numbers that their metrics depend on.
 
     All classes have the same weight, whatever their sizes: mu_G is the mean of the class means and
     Sigma_B = (1/K) sum (mu_k - mu_G)(mu_k - mu_G)^T. Sigma_W is the mean over samples.
 
     Args:
         h_TND: Features sorted by class.
-        class_counts_K: Number of samples per class.
-        means_TKD: Class means, as `class_means` returns them.
+        class_counts_K: Number of samples per class, on the CPU.
+
+    Returns:
+        Name -> values in float64:
+        means = mu_k, [T, K, D]. within = tr Sigma_W, [T].
+        scatter = A Sigma_W A^T with Sigma_B = A^T A, [T, K, K].
+        ncc_accuracy = share of samples whose nearest class mean is their class's (P3 (9)), [T].
+    """
+    num_samples, num_classes = h_TND.shape[1], len(class_counts_K)
+    deviations_TND = h_TND.to(torch.float64, copy=True)
+    means_TKD = class_means(deviations_TND, class_counts_K)
+    centred_TKD = means_TKD - means_TKD.mean(1, keepdim=True)
+    samples, of_classes = by_class(deviations_TND, class_counts_K, means_TKD)
+    samples -= of_classes
+    # everything but the trace needs only the deviations' components along the centred means
+    along_TNK = deviations_TND @ centred_TKD.mT
+    return {
+        "means": means_TKD,
+        "within": torch.linalg.vector_norm(deviations_TND, dim=(1, 2)).square() / num_samples,
+        "scatter": along_TNK.mT @ along_TNK / (num_samples * num_classes),
+        "ncc_accuracy": _ncc_accuracy(along_TNK, centred_TKD @ centred_TKD.mT, class_counts_K),
+    }
+
+
+def class_collapse(moments: Mapping[str, Tensor], *, pinv_tolerance: float = PINV_TOLERANCE) -> dict[str, Tensor]:
+    """Measure how close features are to their class means, and the means to a simplex.
+
+    Args:
+        moments: Moments of the features, as `class_moments` returns them. Others among them are returned as they are.
         pinv_tolerance: Share of Sigma_B's largest eigenvalue below which an eigenvalue is zero in nc1_pinv.
 
     Returns:
@@ -40,24 +89,15 @@ def class_collapse(
         nc1 = tr Sigma_W / tr Sigma_B (P1 Def. 3.4, P3 (7)).
         nc1_pinv = tr(Sigma_W pinv(Sigma_B)) / K (P2 section 6; Papyan et al. 2020).
         pfc2 = || Ht^T Ht / ||Ht^T Ht|| - E / sqrt(K-1) ||, Ht the centred means and E = I - (1/K) 1 1^T (P3 (8)).
-        ncc_accuracy = share of samples whose nearest class mean is their class's (P3 (9)).
+        ncc_accuracy = as in the moments.
     """
-    num_samples, num_classes = h_TND.shape[1], len(class_counts_K)
-    labels_N = torch.repeat_interleave(class_counts_K)
-    # indexing with [] is several times slower than index_select
-    deviations_TND = h_TND.double() - means_TKD.index_select(1, labels_N)
-    centred_TKD = means_TKD - means_TKD.mean(1, keepdim=True)
-    gram_TKK = centred_TKD @ centred_TKD.mT
-    within_T = torch.linalg.vector_norm(deviations_TND, dim=(1, 2)).square() / num_samples
-    between_T = centred_TKD.square().sum((1, 2)) / num_classes
-    # everything below needs only the deviations' components along the centred means
-    along_TNK = deviations_TND @ centred_TKD.mT
-    scatter_TKK = along_TNK.mT @ along_TNK / (num_samples * num_classes)
-    return {
-        "nc1": within_T / between_T,
+    columns = dict(moments)
+    means_TKD, within_T, scatter_TKK = (columns.pop(name) for name in ("means", "within", "scatter"))
+    centred_TKD, num_classes = means_TKD - means_TKD.mean(1, keepdim=True), means_TKD.shape[1]
+    return columns | {
+        "nc1": within_T / (centred_TKD.square().sum((1, 2)) / num_classes),
         "nc1_pinv": pinv_trace(scatter_TKK, centred_TKD / num_classes**0.5, pinv_tolerance),
-        "pfc2": distance_to_simplex(gram_TKK),
-        "ncc_accuracy": _ncc_accuracy(along_TNK, gram_TKK, labels_N),
+        "pfc2": distance_to_simplex(centred_TKD @ centred_TKD.mT),
     }
 
 
@@ -82,15 +122,20 @@ def pinv_trace(scatter_TKK: Tensor, root_TKD: Tensor, tolerance: float = PINV_TO
     return torch.where(eigenvalues_TK[:, -1] > 0, result_T, torch.nan)
 
 
-def _ncc_accuracy(along_TNK: Tensor, gram_TKK: Tensor, labels_N: Tensor) -> Tensor:
+def _ncc_accuracy(along_TNK: Tensor, gram_TKK: Tensor, class_counts_K: Tensor) -> Tensor:
     """Compute the share [T] of samples nearest to the mean of their class.
 
     The nearest mean maximises (h - mu_G) . c - ||c||^2 / 2 over the centred means c. Since h - mu_G is the class's c plus a
     deviation, no large terms cancel.
     """
     class_scores_TKK = gram_TKK - gram_TKK.diagonal(dim1=1, dim2=2).unsqueeze(1) / 2
-    scores_TNK = along_TNK + class_scores_TKK.index_select(1, labels_N)
-    return (scores_TNK.argmax(-1) == labels_N).double().mean(1)
+    along, of_classes = by_class(along_TNK, class_counts_K, class_scores_TKK)
+    classes_TK1 = (
+        torch.arange(gram_TKK.shape[1], device=gram_TKK.device).view(1, -1, 1).expand(gram_TKK.shape[0], -1, 1)
+    )
+    _, own = by_class(along_TNK, class_counts_K, classes_TK1)
+    # argmax takes twice as long
+    return ((along + of_classes).max(-1, keepdim=True).indices == own).double().flatten(1).mean(1)
 
 
 def distance_to_simplex(gram_TKK: Tensor) -> Tensor:

@@ -19,8 +19,10 @@ from torch import Tensor
 from depthrate.tasks.measures.class_means import (
     class_collapse,
     class_means,
+    class_moments,
     distance_to_simplex,
     pinv_trace,
+    sample_labels,
 )
 from depthrate.tasks.measures.progressive import monotonicity, relative_positions, step_length
 
@@ -44,7 +46,7 @@ class Geodesic:
                 "shapes. Choose layers of one width."
             )
         counts = class_counts_K.tolist()
-        self._labels_N = torch.repeat_interleave(class_counts_K)
+        self._labels_N = sample_labels(class_counts_K, first_ND.device)
         ends = (first_ND, last_ND)
         means = [class_means(end.double().unsqueeze(0), class_counts_K)[0] for end in ends]
         centres = [mean_KD.mean(0) for mean_KD in means]
@@ -240,7 +242,7 @@ def along_geodesic(
     steps: list[float] = []
     first = last = None
     for number, h_ND in enumerate(read()):
-        collapse = class_collapse(h_ND.unsqueeze(0), counts_K, class_means(h_ND.double().unsqueeze(0), counts_K))
+        collapse = class_collapse(class_moments(h_ND.unsqueeze(0), counts_K))
         rows.append({"layer": number, **{name: value.item() for name, value in collapse.items()}})
         if last is not None:
             steps.append(step_length(last, h_ND).item())

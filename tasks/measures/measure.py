@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from depthrate.tasks.measures.alignment import weight_alignment
-from depthrate.tasks.measures.class_means import class_collapse, class_means
+from depthrate.tasks.measures.alignment import feature_alignment, weight_alignment
+from depthrate.tasks.measures.class_means import class_collapse, class_moments
 from depthrate.tasks.measures.labelled import as_features, as_labels, as_weight, sort_by_class
 from depthrate.tasks.measures.spectra import spectrum
 
@@ -47,11 +47,12 @@ def measure(features: Any, labels: Any, weight: Any = None, *, rank_tol: float =
     h_ND = as_features(features)
     labels_N, weight_KD = as_labels(labels, len(h_ND)), as_weight(weight, h_ND.shape[1])
     order_N, counts_K = sort_by_class(labels_N, None if weight_KD is None else len(weight_KD))
-    h_1ND, counts_K = h_ND[order_N.to(h_ND.device)].double().unsqueeze(0), counts_K.to(h_ND.device)
-    means_1KD = class_means(h_1ND, counts_K)
-    metrics = class_collapse(h_1ND, counts_K, means_1KD) | spectrum(means_1KD, rank_tol, h_ND.dtype)
+    h_1ND = h_ND[order_N.to(h_ND.device)].double().unsqueeze(0)
+    moments = class_moments(h_1ND, counts_K)
+    metrics = class_collapse(moments) | spectrum(moments["means"], rank_tol, h_ND.dtype)
     if weight_KD is not None:
-        metrics |= weight_alignment(h_1ND, counts_K, weight_KD.to(h_ND.device).unsqueeze(0))
+        weight_1KD = weight_KD.to(h_ND.device).unsqueeze(0)
+        metrics |= weight_alignment(weight_1KD) | feature_alignment(h_1ND, counts_K, weight_1KD)
     return as_columns(metrics)
 
 

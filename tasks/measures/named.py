@@ -61,7 +61,8 @@ def measure_per_trial(measure: Callable[..., float | None], *tensors: Tensor) ->
             return float("nan")
         return float("nan") if value is None else value
 
-    return torch.tensor([number(*slices) for slices in zip(*tensors, strict=True)], dtype=torch.float64)
+    numbers = [number(*slices) for slices in zip(*tensors, strict=True)]
+    return torch.tensor(numbers, dtype=torch.float64, device=tensors[0].device)
 
 
 def _dimension(h_ND: Tensor) -> float:

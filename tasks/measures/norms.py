@@ -39,7 +39,7 @@ def _smallest_deviation(h_ND: Tensor) -> Tensor:
 
     `std` in float64 is slow, so a fast pass first selects the rows that could be smallest up to rounding.
     """
-    if len(h_ND) > 1:
+    if len(h_ND) > 1 and not h_ND.is_cuda:  # a GPU would wait for the number of selected rows
         limits, width = torch.finfo(h_ND.dtype), h_ND.shape[-1]
         mean_N1 = h_ND.mean(-1, keepdim=True)
         fast_N = (h_ND - mean_N1).square().mean(-1).sqrt()

@@ -5,9 +5,11 @@ Source: P3 Progressive Feedforward Collapse of ResNet Training, section IV.
 """
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -24,18 +26,21 @@ def path_start(shapes: Sequence[tuple[int, ...]]) -> int:
 
 
 def step_length(previous_TND: Tensor, h_TND: Tensor) -> Tensor:
-    """Compute the path length from one layer to the next, [T]: the sum of ||h^{l+1} - h^l|| over samples."""
-    return (h_TND - previous_TND).double().norm(dim=-1).sum(-1)
+    """Compute the path length from one layer to the next, [T]: the sum of ||h^{l+1} - h^l|| over samples.
+
+    Each norm has the features' precision, as the difference has it anyway. The sum is in float64.
+    """
+    return torch.linalg.vector_norm(h_TND - previous_TND, dim=-1).double().sum(-1)
 
 
-def relative_positions(steps: Sequence[float]) -> list[float | None]:
+def relative_positions(steps: Sequence[float | None]) -> list[float | None]:
     """Compute each layer's relative position: the ratio of the path length up to it to the total length, from 0 to 1.
 
-    The result has one entry more than `steps`. All are None if the total length is 0.
+    The result has one entry more than `steps`. All are None if a step is, or if the total length is 0.
     """
     path = [0.0]
     for length in steps:
-        path.append(path[-1] + length)
+        path.append(path[-1] + (math.nan if length is None else length))
     return [length / path[-1] if path[-1] > 0 else None for length in path]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from depthrate.tasks.measures.alignment import weight_alignment
+from depthrate.tasks.measures.alignment import feature_alignment, weight_alignment
 from depthrate.tasks.measures.class_means import class_means, distance_to_simplex, pinv_trace
 from depthrate.tasks.measures.labelled import FeaturesError, as_features, as_labels, as_weight
 from depthrate.tasks.measures.measure import as_columns
@@ -139,8 +139,7 @@ class StreamingMetrics:
             metrics["nc1_pinv"] = pinv_trace(self._scatter_KK.unsqueeze(0) / total, self._root_KD.unsqueeze(0))
             metrics["ncc_accuracy"] = torch.tensor([self._right / total], dtype=torch.float64)
         if self._weight_KD is not None:
-            one_each = torch.ones(len(self._weight_KD), dtype=torch.int64)
-            metrics |= weight_alignment(means_1KD, one_each, self._weight_KD.cpu().unsqueeze(0))
+            metrics |= weight_alignment(self._weight_KD.cpu().unsqueeze(0))
             metrics["nc3"] = torch.tensor([self._distance / total], dtype=torch.float64)
         missing = {} if self._revisited else {"nc1_pinv": None, "ncc_accuracy": None}
         return {**as_columns(metrics), **missing}
@@ -175,7 +174,7 @@ class StreamingMetrics:
                 f"{len(self._weight_KD) - 1}."
             )
         weight_1BD = self._weight_KD[torch.from_numpy(classes)].to(sorted_1ND.device).unsqueeze(0)
-        alignment = weight_alignment(sorted_1ND, torch.from_numpy(counts_B).to(sorted_1ND.device), weight_1BD)
+        alignment = feature_alignment(sorted_1ND, torch.from_numpy(counts_B), weight_1BD)
         self._distance += alignment["nc3"].item() * sorted_1ND.shape[1]
 
     def _start_revisit(self) -> None:

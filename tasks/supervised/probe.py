@@ -93,9 +93,9 @@ def probe(
     inputs, x_NI = None, None
     if inputs_ND is not None:
         x_NI = inputs_ND[order_N.to(inputs_ND.device)]
-        inputs = Layer(0, (x_NI.shape[-1],), "input"), measurements.of_features(x_NI.unsqueeze(0))
+        inputs = Layer(0, (x_NI.shape[-1],), "input"), measurements.of_input(x_NI)
     weight_1KD = None if weight is None else weight.detach().unsqueeze(0)
-    (rows,) = measurements.rows(step, measured_layers, sorted_1ND, weight_1KD, inputs, x_NI)
+    (rows,) = measurements.rows(step, measured_layers, [sorted_1ND], weight_1KD, inputs, x_NI)
     for row, name in zip(rows, [*(["input"] if inputs is not None else []), *names], strict=True):
         row["name"] = name
         row |= {key: value.numpy() for key, value in row.items() if isinstance(value, Tensor)}

@@ -5,7 +5,7 @@ Shapes: T trials, N samples sorted by class, D feature dimensions, K classes.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
@@ -17,42 +17,48 @@ from depthrate.tasks.measures.class_means import class_means
 from depthrate.tasks.measures.progressive import path_start, relative_positions, step_length
 from depthrate.tasks.networks.network import Layer
 from depthrate.tasks.training.trainer import FusedTrainer
+from depthrate.tasks.training.training_plan import trials_per_measurement
 
 Columns = Mapping[str, Tensor]
 """Metric -> value for T trials: a scalar [T], a vector [T, n] or a matrix [T, n, m]."""
-OfFeatures = Callable[[Tensor], Columns]
-"""Metrics of one layer's features [T, N, D]."""
-OfWeights = Callable[[Tensor, Tensor], Columns]
-"""Metrics of one layer's features [T, N, D] and the last layer's weight [T, K, D]."""
-OfLast = Callable[[FusedTrainer, Sequence[int]], OfWeights]
+Reduce = Callable[[Tensor, Tensor | None], Columns]
+"""Reads a layer's features [T, N, D], and the last layer's weight [T, K, D] if it has their width, on their device. Returns
+metrics and moments: small tensors whose first axis is T."""
+Finish = Callable[[Columns, Tensor | None, torch.dtype], Columns]
+"""Turns what `Reduce` returned into metrics, on the CPU. Also takes the weight, as `Reduce`, and the features' type."""
+OfMoments = Callable[[Columns, Tensor], Columns]
+"""Metrics of the last layer alone, from what `Reduce` returned for it and from its weight [T, K, D], on the CPU."""
+OfLast = Callable[[FusedTrainer, Sequence[int]], OfMoments]
 """Trainer and positions of trials -> metrics of the last layer alone."""
 OfPath = Callable[[Sequence[dict[str, Any]], tuple[Tensor, Tensor], Iterable[Tensor]], None]
 """Adds columns to the rows of a path's layers, from its first and last features [N, D] and all layers' features once more."""
 OfPair = Callable[[Tensor, Tensor, Tensor | None], Columns]
 """Metrics of one layer's features [T, N, D] together with the last layer's [T, N, E] and the inputs [N, I], None for text."""
-LAYER_BLOCK_NUMBERS = 2**19
-"""Maximum number of feature values measured at a time, over all trials. More do not fit into a processor's cache."""
+_STEP = "step_length"
 
 
 class LayerMeasurements:
     """Measures a pack's trials layer by layer, on the training set, with the task's metrics.
 
-    Trials are measured in blocks limited by memory. The block size does not affect the numbers: nothing is reduced across
-    trials, and each trial's forward pass runs alone.
+    Each trial's features are reduced to small moments, layer by layer, so that a layer stays in a core's cache. The moments of
+    all layers, of trials limited by memory, are copied to the CPU at once, and metrics are computed for all these trials
+    together. The limit does not affect the numbers: nothing is reduced across trials.
     """
 
     def __init__(
         self,
-        of_features: OfFeatures,
-        of_weights: OfWeights,
+        reduce: Reduce,
+        finish: Finish = lambda moments, weight_TKD, dtype: moments,
+        *,
+        num_classes: int = 1,
         of_path: OfPath | None = None,
         split: str = "train",
         of_pair: OfPair | None = None,
         of_last: OfLast | None = None,
     ):
-        self.of_features, self.of_weights, self._of_path, self._split = of_features, of_weights, of_path, split
-        self._of_pair, self._of_last = of_pair, of_last
-        self._of_input: Columns | None = None
+        self._reduce, self._finish, self._num_classes = reduce, finish, num_classes
+        self._of_path, self._split, self._of_pair, self._of_last = of_path, split, of_pair, of_last
+        self._input: tuple[Layer, Columns] | None = None
 
     def __call__(self, trainer: FusedTrainer, positions: Sequence[int], step: int) -> list[list[dict[str, Any]]]:
         """Measure trials at a step.
@@ -66,125 +72,142 @@ class LayerMeasurements:
             For each trial one row per layer, including the network's input if it counts as a layer. relative_position is the
             path length up to the layer divided by the total (see `path_start`), only for layers with the shape of the last one.
         """
-        numbers = len(trainer.x_NI) * max(layer.width for layer in trainer.network.layers())
-        # path metrics compute every layer again, trial by trial
-        block_size = (
-            1
-            if self._of_path is not None
-            else max(1, LAYER_BLOCK_NUMBERS // (numbers * trainer.network.rows_per_sample))
-        )
+        layers = trainer.network.layers()
+        together = trials_per_measurement(len(layers), self._num_classes, max(layer.width for layer in layers))
         rows_of_trials = []
         with torch.no_grad():  # set here, because alternating generators of features would not restore it
-            for start in range(0, len(positions), block_size):
-                rows_of_trials += self._measure_together(trainer, list(positions[start : start + block_size]), step)
+            for start in range(0, len(positions), together):
+                rows_of_trials += self._measure_together(trainer, positions[start : start + together], step)
         return rows_of_trials
 
-    def _measure_together(self, trainer: FusedTrainer, positions: list[int], step: int) -> list[list[dict[str, Any]]]:
-        network = trainer.network
+    def _measure_together(
+        self, trainer: FusedTrainer, positions: Sequence[int], step: int
+    ) -> list[list[dict[str, Any]]]:
+        network, x_NI = trainer.network, trainer.x_NI
         weight_TKD = None
         if network.last_weight is not None:
-            weight_TKD = trainer.parameters()[network.last_weight][positions]
-        inputs = None
-        if network.input_layer is not None:
-            x_TNI = trainer.x_NI.unsqueeze(0)
-            if self._of_input is None:  # equal for all trials and steps
-                self._of_input = self.of_features(x_TNI)
-            inputs = network.input_layer, self._of_input
-
-        def features() -> Iterator[Tensor]:
-            return map(torch.cat, zip(*map(trainer.features, positions), strict=True))
-
-        x_NI = trainer.x_NI if trainer.x_NI.is_floating_point() else None
+            weights = trainer.parameters()[network.last_weight]
+            weight_TKD = torch.stack([weights[position] for position in positions])
+        if network.input_layer is not None and self._input is None:  # equal for all trials and steps
+            self._input = network.input_layer, self.of_input(x_NI)
+        features = [partial(trainer.features, position) for position in positions]
+        samples_NI = x_NI if x_NI.is_floating_point() else None
         of_last = None if self._of_last is None else self._of_last(trainer, positions)
-        return self.rows(step, network.layers(), features, weight_TKD, inputs, x_NI, of_last)
+        return self.rows(step, network.layers(), features, weight_TKD, self._input, samples_NI, of_last)
+
+    def of_input(self, x_NI: Tensor) -> Columns:
+        """Return the metrics [1] of the input as a layer."""
+        (moments,) = _to_cpu([self._reduce(x_NI.unsqueeze(0), None)])
+        return self._finish(moments, None, x_NI.dtype)
 
     def rows(
         self,
         step: int,
         layers: Sequence[Layer],
-        features: Callable[[], Iterable[Tensor]],
+        features: Sequence[Callable[[], Iterable[Tensor]]],
         weight_TKD: Tensor | None,
         inputs: tuple[Layer, Columns] | None,
         x_NI: Tensor | None = None,
-        of_last: OfWeights | None = None,
+        of_last: OfMoments | None = None,
     ) -> list[list[dict[str, Any]]]:
         """Build each trial's rows, the input's first if there is one, then layer by layer.
 
         Args:
             step: Training step, stored in the rows.
             layers: The network's layers.
-            features: Function that yields the layers' features, [T, N, *shape] each. Called again for path and pair metrics.
+            features: For each trial a function that yields its layers' features, [1, N, *shape] each. Called again for path and
+                pair metrics.
             weight_TKD: Last layer's weight, None without one.
             inputs: The input layer and its metrics, None if the input is not a layer.
             x_NI: Samples, None if they are not numbers.
             of_last: Metrics of the last layer alone, None without them.
         """
-        rows_of_layers = []
-        first_TND, previous_TND, steps = None, None, []
         end = 1 + max(index for index, layer in enumerate(layers) if not layer.is_output or not index)
-        start = path_start([layer.shape for layer in layers[:end]])
-        for index, (layer, feature) in enumerate(zip(layers, features(), strict=True)):
-            h_TND = feature.flatten(2)
-            columns = [self.of_features(h_TND), _measure_weights(self.of_weights, h_TND, weight_TKD)]
-            if index == end - 1 and of_last is not None:
-                columns.append(_measure_weights(of_last, h_TND, weight_TKD))
-            rows_of_layers.append(_rows(step, layer, *columns))
-            if start < index < end:
-                assert previous_TND is not None
-                steps.append(step_length(previous_TND, h_TND))
-            elif index <= start and self._of_path is not None:
-                first_TND = h_TND
-            previous_TND = h_TND if index < end else previous_TND
-        lengths = torch.stack(steps, dim=1).tolist() if steps else [[]] * len(rows_of_layers[-1])
-        of_inputs = [] if inputs is None else _rows(step, *inputs)  # a single row, because the trials share the input
-        input_rows = [dict(row) for row in of_inputs * len(rows_of_layers[-1])]
-        if self._of_pair is not None:
-            assert previous_TND is not None
-            for rows_of_layer, feature in zip(rows_of_layers, features(), strict=True):
-                _add_columns(rows_of_layer, self._of_pair(feature.flatten(2), previous_TND, x_NI))
-            if input_rows and x_NI is not None:
-                _add_columns(input_rows, self._of_pair(x_NI.flatten(1).unsqueeze(0), previous_TND, x_NI))
-        of_trials = [list(rows) for rows in zip(*rows_of_layers, strict=True)]
-        for trial, rows in enumerate(of_trials):
-            path = rows[start:end]
-            for row, position in zip(path, relative_positions(lengths[trial]), strict=True):
+        path = slice(path_start([layer.shape for layer in layers[:end]]), end)
+        has_weight = [weight_TKD is not None and weight_TKD.shape[-1] == layer.width for layer in layers]
+        parts: list[list[Columns]] = [[] for _ in layers]
+        h_1ND = torch.empty(0)
+        for trial, of_trial in enumerate(features):
+            for index, (of_layer, feature) in enumerate(zip(parts, of_trial(), strict=True)):
+                previous_1ND, h_1ND = h_1ND, feature.flatten(2)
+                is_step, own = path.start < index < end, slice(trial, trial + 1)
+                step_1 = step_length(previous_1ND, h_1ND) if is_step else h_1ND.new_zeros(1)
+                weight_1KD = weight_TKD[own] if weight_TKD is not None and has_weight[index] else None
+                of_layer.append({**self._reduce(h_1ND, weight_1KD), _STEP: step_1})
+        joined = [{name: torch.cat([part[name] for part in of_layer]) for name in of_layer[0]} for of_layer in parts]
+        *moments, weights = _to_cpu([*joined, {} if weight_TKD is None else {"weight": weight_TKD}])
+        rows_of_layers = []
+        for index, layer in enumerate(layers):
+            weight_TKD = weights["weight"] if has_weight[index] else None
+            columns = {**self._finish(moments[index], weight_TKD, h_1ND.dtype)}
+            if index == end - 1 and of_last is not None and weight_TKD is not None:
+                columns |= of_last(moments[index], weight_TKD)
+            rows_of_layers.append(_rows(step, layer, columns))
+        rows_of_trials = [list(rows) for rows in zip(*rows_of_layers, strict=True)]
+        for of_trial, rows in zip(features, rows_of_trials, strict=True):
+            steps = [row.pop(_STEP) for row in rows]
+            for row, position in zip(rows[path], relative_positions(steps[path][1:]), strict=True):
                 row["relative_position"] = position
-            if self._of_path is not None:
-                assert first_TND is not None and previous_TND is not None
-                path_features = (feature.flatten(2)[trial] for feature in islice(features(), start, end))
-                self._of_path(path, (first_TND[trial], previous_TND[trial]), path_features)
             rows[end - 1]["is_last"] = True
-            rows[:0] = input_rows[trial : trial + 1]
+            input_rows = (
+                [] if inputs is None else _rows(step, *inputs)
+            )  # a single row, because the trials share the input
+            self._compare(rows, input_rows, path, of_trial, x_NI)
+            rows[:0] = input_rows
             for row in rows:
                 row["split"] = self._split
-        return of_trials
+        return rows_of_trials
+
+    def _compare(
+        self,
+        rows: Sequence[dict[str, Any]],
+        input_rows: Sequence[dict[str, Any]],
+        path: slice,
+        features: Callable[[], Iterable[Tensor]],
+        x_NI: Tensor | None,
+    ) -> None:
+        """Add to a trial's rows the metrics that compare layers, from its features [1, N, *shape]."""
+        if self._of_path is None and self._of_pair is None:
+            return
+        first_1ND = last_1ND = torch.empty(0)
+        for index, feature in enumerate(islice(features(), path.stop)):
+            last_1ND = feature.flatten(2)
+            first_1ND = last_1ND if index == path.start else first_1ND
+        if self._of_pair is not None:
+            for row, feature in zip(rows, features(), strict=True):
+                _add_columns(row, self._of_pair(feature.flatten(2), last_1ND, x_NI))
+            if input_rows and x_NI is not None:
+                _add_columns(input_rows[0], self._of_pair(x_NI.flatten(1).unsqueeze(0), last_1ND, x_NI))
+        if self._of_path is not None:
+            path_features = (feature.flatten(2)[0] for feature in islice(features(), path.start, path.stop))
+            self._of_path(rows[path], (first_1ND[0], last_1ND[0]), path_features)
 
 
-def _measure_weights(of_weights: OfWeights, h_TND: Tensor, weight_TKD: Tensor | None) -> Columns:
-    if weight_TKD is None or h_TND.shape[-1] != weight_TKD.shape[-1]:
-        return {}
-    return of_weights(h_TND, weight_TKD)
+def _to_cpu(groups: Sequence[Columns]) -> list[Columns]:
+    """Copy tensors to the CPU at once, in float64, because every copy waits for a GPU."""
+    tensors = [values.double() for group in groups for values in group.values()]
+    flat = torch.cat([values.flatten() for values in tensors]).cpu()
+    parts = iter(torch.split(flat, [values.numel() for values in tensors]))
+    return [{name: next(parts).view(values.shape) for name, values in group.items()} for group in groups]
 
 
-def _add_columns(rows: Sequence[dict[str, Any]], columns: Columns) -> None:
-    """Add numbers [T] to the rows of T trials."""
-    for name, values_T in columns.items():
-        for row, value in zip(rows, values_T.tolist(), strict=True):
-            row |= null_if_not_finite({name: value})
+def _add_columns(row: dict[str, Any], columns: Columns) -> None:
+    """Add numbers [1] to the row of a trial."""
+    row |= null_if_not_finite({name: value_1.item() for name, value_1 in columns.items()})
 
 
-def _rows(step: int, layer: Layer, *metrics: Columns) -> list[dict[str, Any]]:
+def _rows(step: int, layer: Layer, columns: Columns) -> list[dict[str, Any]]:
     """Build one row per trial from a layer's metrics."""
-    columns: dict[str, Sequence[Any]] = {}
-    for name, values in (item for group in metrics for item in group.items()):
-        if values.ndim <= 2:
-            columns[name] = values.tolist()
-        else:  # Python numbers would take eight times the memory, a gigabyte for 100 classes
-            columns[name] = [matrix.flatten().float().cpu() for matrix in values]
     key = {"step": step, "split": "train", "layer": layer.number, "is_last": False}
-    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    numbers = [name for group in metrics for name, values in group.items() if values.ndim == 1]
-    return [{**key, **row, **null_if_not_finite({name: row[name] for name in numbers})} for row in rows]
+    values = zip(*map(_values, columns.values()), strict=True)
+    return [{**key, **dict(zip(columns, of_trial, strict=True))} for of_trial in values]
+
+
+def _values(column: Tensor) -> Sequence[Any]:
+    """Split a metric into one value per trial: a number, None where undefined, a list, or a flat matrix."""
+    if column.ndim > 2:  # Python numbers would take eight times the memory, a gigabyte for 100 classes
+        return column.flatten(1).float().unbind()
+    return [value if isinstance(value, list) or math.isfinite(value) else None for value in column.tolist()]
 
 
 def null_if_not_finite(row: dict[str, Any]) -> dict[str, Any]:

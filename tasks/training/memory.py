@@ -1,7 +1,7 @@
 """Prediction of a pack's memory from its network's costs. Importable without torch."""
 
 from depthrate.tasks.training.cost import PackShape
-from depthrate.tasks.training.training_plan import order_bytes
+from depthrate.tasks.training.training_plan import order_bytes, trials_per_measurement
 
 PROCESS_BYTES = 315e6
 """Memory of a worker that has imported torch and trained something."""
@@ -28,6 +28,9 @@ def memory_bytes(shape: PackShape, num_trials: int, device: str) -> float:
     if shape.data.labels_tokens:
         peak += _moment_bytes(shape)
     else:  # metrics exist as rows, as tables and as files at the end, dominated by the classes' Gram matrices
+        peak += (
+            6 * 8 * _class_moments(shape, num_trials)
+        )  # as returned, joined, copied, and in the metrics' intermediates
         peak += 3 * num_trials * shape.num_measured_steps * len(layers) * 4 * shape.data.num_classes**2
     return float(PROCESS_BYTES + max(peak, shape.data.reading_bytes))
 
@@ -44,7 +47,8 @@ def _tensor_bytes(shape: PackShape, num_trials: int) -> float:
     # per trial: features, deviations and their squares in float64, scores, and the layers in memory at the same time
     widest = max(layer.width for layer in network.measured_layers())
     per_sample = 3 * 8 * widest + 2 * 8 * shape.data.num_classes + number * _feature_numbers_in_memory(shape)
-    measurement = _measured_samples(shape) * per_sample + (_moment_bytes(shape) if shape.data.labels_tokens else 0)
+    measurement = _measured_samples(shape) * per_sample
+    measurement += _moment_bytes(shape) if shape.data.labels_tokens else 3 * 8 * _class_moments(shape, num_trials)
     # an epoch's order is made by sorting: two sets of random numbers, and a copy of them and of the order
     drawing = 4 * 8 * num_trials * shape.data.num_samples if shape.batch_size and shape.data.stream is None else 0
     return float(_steady_bytes(shape, num_trials) + max(step, evaluation, measurement, drawing))
@@ -54,6 +58,14 @@ def _measured_samples(shape: PackShape) -> int:
     """Return the number of samples whose features are in memory at a time: all, or for next tokens one evaluation's."""
     rows_per_sample = shape.network.rows_per_sample
     return max(1, shape.evaluated_rows // rows_per_sample) if shape.data.labels_tokens else shape.data.num_held
+
+
+def _class_moments(shape: PackShape, num_trials: int) -> int:
+    """Return the numbers in the class moments of all layers: means and scatter."""
+    layers, classes = shape.network.measured_layers(), shape.data.num_classes
+    width = max(layer.width for layer in layers)
+    trials = min(num_trials, trials_per_measurement(len(layers), classes, width))
+    return trials * len(layers) * classes * (width + classes)
 
 
 def _moment_bytes(shape: PackShape) -> int:

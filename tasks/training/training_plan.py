@@ -24,6 +24,8 @@ EVALUATION_ROWS = 8192
 """Rows (samples x positions) evaluated at a time. Bounds memory, and is fixed so that sums round alike in every pack."""
 EVALUATION_OUTPUTS = 2**21
 """Maximum number of outputs evaluated at a time if every row has outputs, since a vocabulary may be large."""
+MOMENT_NUMBERS = 2**20
+"""Maximum numbers in the class moments, over trials and layers, from which metrics are computed at a time."""
 
 
 def order_bytes(num_samples: int) -> int:
@@ -106,6 +108,11 @@ class PolishPlan:
 def evaluation_rows(outputs_per_row: int = 0) -> int:
     """Return the number of rows evaluated at a time. 0 outputs per row means that outputs are per sample."""
     return min(EVALUATION_ROWS, EVALUATION_OUTPUTS // outputs_per_row) if outputs_per_row else EVALUATION_ROWS
+
+
+def trials_per_measurement(num_layers: int, num_classes: int, width: int) -> int:
+    """Return the number of trials whose class moments are in memory at a time, given the width of the widest layer."""
+    return max(1, MOMENT_NUMBERS // (num_layers * num_classes * (width + num_classes)))
 
 
 def learning_rate_factor(schedule: str, step: int, num_steps: int, milestones: tuple[int, ...] | None = None) -> float:

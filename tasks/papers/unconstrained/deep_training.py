@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from depthrate.tasks.data.dataset import numbered_samples
-from depthrate.tasks.measures.class_means import class_collapse, class_means
+from depthrate.tasks.measures.class_means import class_collapse, class_moments
 from depthrate.tasks.measures.spectra import spectrum
 from depthrate.tasks.papers.unconstrained.deep_solutions import (
     GEOMETRY_TOLERANCE,
@@ -180,26 +180,26 @@ class _LayerMeasurements:
         return rows
 
     def _of_layer(self, h_TND: Tensor, weight_TMD: Tensor) -> dict[str, Tensor]:
-        means_TKD = class_means(h_TND, self._counts_K)
-        measured = spectrum(means_TKD, self._rank_tol)
+        moments = class_moments(h_TND, self._counts_K)
+        measured = spectrum(moments["means"], self._rank_tol)
         sizes_TS = measured["singular_values"]
         order = graph_order(measured["class_gram"][0].numpy(), GEOMETRY_TOLERANCE)
         tolerances = torch.tensor(RANK_TOLERANCES, dtype=torch.float64)
         above = sizes_TS.unsqueeze(1) > tolerances.view(1, -1, 1) * sizes_TS[:, :1].unsqueeze(1)
         return {
             **self._of_values(h_TND),
-            "nc1": class_collapse(h_TND, self._counts_K, means_TKD)["nc1"],
+            "nc1": class_collapse(moments)["nc1"],
             "stable_rank": measured["stable_rank"],
             "ranks": above.double().sum(-1),
-            "dnc3": _distance_to_means(weight_TMD, means_TKD),
+            "dnc3": _distance_to_means(weight_TMD, moments["means"]),
             **({} if order is None else {"class_order": torch.tensor([order], dtype=torch.float64)}),
         }
 
     def _of_values(self, h_TND: Tensor) -> dict[str, Tensor]:
         """Compute the metrics defined both before and after a ReLU."""
-        means_TKD = class_means(h_TND, self._counts_K)
-        measured = spectrum(means_TKD, self._rank_tol)
-        collapse = class_collapse(h_TND, self._counts_K, means_TKD, pinv_tolerance=self._rank_tol**2)
+        moments = class_moments(h_TND, self._counts_K)
+        measured = spectrum(moments["means"], self._rank_tol)
+        collapse = class_collapse(moments, pinv_tolerance=self._rank_tol**2)
         return {
             "dnc1": collapse["nc1_pinv"],
             "dnc2": measured["condition_number"],

@@ -15,8 +15,8 @@ from torch import Tensor
 from depthrate.tasks.data.dataset import numbered_samples
 from depthrate.tasks.data.published import load_dataset
 from depthrate.tasks.data.sources import DataSource
-from depthrate.tasks.measures.alignment import weight_alignment
-from depthrate.tasks.measures.class_means import class_collapse, class_means
+from depthrate.tasks.measures.alignment import feature_alignment, weight_alignment
+from depthrate.tasks.measures.class_means import class_collapse, class_moments
 from depthrate.tasks.measures.progressive import monotonicity
 from depthrate.tasks.papers.unconstrained.held_optimum import (
     Array,
@@ -28,7 +28,7 @@ from depthrate.tasks.papers.unconstrained.held_optimum import (
 from depthrate.tasks.papers.unconstrained.network import INPUTS, WEIGHT, UnconstrainedLayers
 from depthrate.tasks.papers.unconstrained.parameters import EXACT, GAUSSIAN, INPUT, UnconstrainedParameters
 from depthrate.tasks.training.engines.hand_gradient import HandGradientTrainer
-from depthrate.tasks.training.layers import LayerMeasurements
+from depthrate.tasks.training.layers import Columns, LayerMeasurements
 from depthrate.tasks.training.pack_state import random_stream
 from depthrate.tasks.training.step import losses
 from depthrate.tasks.training.trainer import Evaluation, FusedTrainer
@@ -245,14 +245,14 @@ class _PathMeasurements:
     def __init__(self, class_counts_K: np.ndarray):
         counts_K = torch.from_numpy(class_counts_K)
 
-        def of_features(h_TND: Tensor) -> dict[str, Tensor]:
-            counts_here_K = counts_K.to(h_TND.device)
-            return class_collapse(h_TND, counts_here_K, class_means(h_TND.double(), counts_here_K))
+        def reduce(h_TND: Tensor, weight_TKD: Tensor | None) -> dict[str, Tensor]:
+            alignment = {} if weight_TKD is None else feature_alignment(h_TND, counts_K, weight_TKD)
+            return class_moments(h_TND, counts_K) | alignment
 
-        def of_weights(h_TND: Tensor, weight_TKD: Tensor) -> dict[str, Tensor]:
-            return weight_alignment(h_TND, counts_K.to(h_TND.device), weight_TKD)
+        def finish(moments: Columns, weight_TKD: Tensor | None, dtype: torch.dtype) -> dict[str, Tensor]:
+            return class_collapse(moments) | ({} if weight_TKD is None else weight_alignment(weight_TKD))
 
-        self._of_layers = LayerMeasurements(of_features, of_weights)
+        self._of_layers = LayerMeasurements(reduce, finish, num_classes=len(counts_K))
 
     def __call__(self, trainer: FusedTrainer, positions: Sequence[int], step: int) -> list[list[dict[str, Any]]]:
         """Return one row per layer for each trial. The last row holds the monotonicity of the metrics over layers."""

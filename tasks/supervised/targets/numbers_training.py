@@ -51,19 +51,18 @@ def layer_measurements(targets: Any, names: Collection[str], *, split: str = "tr
     y_Nm = torch.as_tensor(targets).double()
     named = NamedMeasurements(names, lambda h_ND: probe_r2(h_ND, y_Nm))
 
-    def of_features(h_TND: Tensor) -> dict[str, Tensor]:
-        nrc1_T = measure_per_trial(lambda h_ND: component_collapse(h_ND, y_Nm.shape[1]), h_TND.double())
-        return {"nrc1": nrc1_T} | named.measure_alone(h_TND)
-
-    def of_weights(h_TND: Tensor, weight_TmD: Tensor) -> dict[str, Tensor]:
-        on_device_Nm, doubled = y_Nm.to(h_TND.device), (h_TND.double(), weight_TmD.double())
-        return {
-            name: measure_per_trial(
-                lambda h_ND, w_mD, name=name: weight_collapse(h_ND, on_device_Nm, w_mD)[name], *doubled
-            )
-            for name in ("nrc2", "nrc3")
-        }
+    def reduce(h_TND: Tensor, weight_TmD: Tensor | None) -> dict[str, Tensor]:
+        h_TND = h_TND.double()
+        nrc1_T = measure_per_trial(lambda h_ND: component_collapse(h_ND, y_Nm.shape[1]), h_TND)
+        columns = {"nrc1": nrc1_T} | named.measure_alone(h_TND)
+        if weight_TmD is not None:
+            on_device_Nm, weight_TmD = y_Nm.to(h_TND.device), weight_TmD.double()
+            for name in ("nrc2", "nrc3"):
+                columns[name] = measure_per_trial(
+                    lambda h_ND, w_mD, name=name: weight_collapse(h_ND, on_device_Nm, w_mD)[name], h_TND, weight_TmD
+                )
+        return columns
 
     return LayerMeasurements(
-        of_features, of_weights, split=split, of_pair=named.measure_against_others if named.needs_other_layers else None
+        reduce, split=split, of_pair=named.measure_against_others if named.needs_other_layers else None
     )

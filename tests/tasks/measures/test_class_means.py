@@ -5,8 +5,8 @@ import pytest
 import torch
 from scipy.optimize import minimize_scalar
 
-from depthrate.tasks.measures.alignment import weight_alignment
-from depthrate.tasks.measures.class_means import class_collapse, class_means
+from depthrate.tasks.measures.alignment import feature_alignment, weight_alignment
+from depthrate.tasks.measures.class_means import class_collapse, class_moments
 from depthrate.tasks.measures.spectra import spectrum
 
 RANK_TOL = 1e-2
@@ -23,9 +23,9 @@ def measured(h_ND, counts, w_KD, rank_tol=RANK_TOL):
 
 def measured_trials(h_TND, counts_K, w_TKD, rank_tol=RANK_TOL):
     """Measure every column of T trials, as tensors."""
-    means_TKD = class_means(h_TND, counts_K)
-    columns = class_collapse(h_TND, counts_K, means_TKD) | spectrum(means_TKD, rank_tol)
-    return columns | weight_alignment(h_TND, counts_K, w_TKD)
+    moments = class_moments(h_TND, counts_K)
+    columns = class_collapse(moments) | spectrum(moments["means"], rank_tol)
+    return columns | weight_alignment(w_TKD) | feature_alignment(h_TND, counts_K, w_TKD)
 
 
 def random_layer(counts, dim=6, seed=0, spread=1.0):
@@ -152,7 +152,7 @@ def test_gaussian_noise_has_the_known_nc1():
     n, num_classes = 50, 10
     h_ND = np.random.default_rng(5).normal(size=(n * num_classes, 4000))
     h_1ND, counts_K = torch.from_numpy(h_ND[None]), torch.full((num_classes,), n)
-    nc1 = class_collapse(h_1ND, counts_K, class_means(h_1ND, counts_K))["nc1"].item()
+    nc1 = class_collapse(class_moments(h_1ND, counts_K))["nc1"].item()
     assert nc1 == pytest.approx((n - 1) * num_classes / (num_classes - 1), rel=0.03)  # 54.4
 
 

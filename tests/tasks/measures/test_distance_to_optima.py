@@ -10,6 +10,7 @@ from scipy.optimize import minimize
 from scipy.stats import ortho_group
 
 from depthrate.tasks.measures.alignment import distance_to_optima
+from depthrate.tasks.measures.class_means import class_moments
 
 COUNTS = [4, 4, 4]
 LABELS = np.repeat(np.arange(3), COUNTS)
@@ -31,9 +32,11 @@ def optimum(width, row_norm, is_simplex, rotation=None):
 
 
 def distance(weight, h, row_norm, is_simplex):
-    counts = torch.tensor(COUNTS)
+    counts_K = torch.tensor(COUNTS)
+    moments = class_moments(torch.from_numpy(h).unsqueeze(0), counts_K)
+    means_KD, within = moments["means"][0], moments["within"][0]
     return distance_to_optima(
-        torch.from_numpy(h), counts, torch.from_numpy(weight), row_norm, is_simplex=is_simplex
+        means_KD, within, counts_K, torch.from_numpy(weight), row_norm, is_simplex=is_simplex
     ).item()
 
 

@@ -38,8 +38,8 @@ def test_together_is_alone_however_many_at_once(shape, samples, monkeypatch):
         trainer.step()
     alone = [measured(training, trainer, [position])[0] for position in range(5)]
     assert len({str(rows) for rows in alone}) == 5
-    for at_once in (1, 2 * len(labels_N) * max(19, shape["width"]), 2**30):
-        monkeypatch.setattr(layers, "LAYER_BLOCK_NUMBERS", at_once)
+    for at_once in (1, 2, 5):
+        monkeypatch.setattr(layers, "trials_per_measurement", lambda *sizes, at_once=at_once: at_once)
         assert measured(training, trainer, range(5)) == alone
         assert measured(training, trainer, [3, 1]) == [alone[3], alone[1]]
     assert torch.is_grad_enabled()

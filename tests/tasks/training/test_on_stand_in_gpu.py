@@ -138,7 +138,7 @@ def test_pruned_and_diverged_trials_leave_the_others_unchanged(gpu):
 
 
 @pytest.mark.parametrize(("arch", "launches"), [("rn1", 109), ("t11", 187)])
-def test_steps_never_wait_and_a_curve_row_waits_twice(arch, launches, gpu):
+def test_steps_never_wait_a_curve_row_waits_twice_and_a_measurement_once_a_layer(arch, launches, gpu):
     depth = {"rn1": 8, "t11": 4}[arch]
     pack = training_pack(trials_of({"arch": arch, "depth": depth, "batch_size": 8, "steps": 40}, seeds=range(4)))
     pack.trainer.step()
@@ -152,7 +152,7 @@ def test_steps_never_wait_and_a_curve_row_waits_twice(arch, launches, gpu):
     assert sum(gpu.synchronisations.values()) == 2
     gpu.reset()
     pack.training.measure(pack.trainer, range(4), 21)
-    assert sum(gpu.synchronisations.values()) <= 50 * len(pack.trainer.network.measured_layers())
+    assert sum(gpu.synchronisations.values()) <= len(pack.trainer.network.measured_layers())
 
 
 @pytest.mark.parametrize("config", [None, ":4096:8"])
