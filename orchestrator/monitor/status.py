@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from itertools import chain, repeat
+from itertools import chain
 from typing import Any
 
 from depthrate.orchestrator.attempts.liveness import is_live, stalled_s
@@ -114,19 +114,21 @@ def sweep_status(
         lost_records: Records of lost attempts that the store does not have yet.
         reader: Cache of records for repeated calls.
     """
-    ids, statuses, walls = (snapshot.trials[column].to_pylist() for column in ("trial_id", "status", "wall_s"))
-    state_of = {status: _COMMITTED.get(status, TrialState.OK) for status in set(statuses)}  # of a later version: ok
-    committed = dict(zip(ids, map(state_of.__getitem__, statuses), strict=True))  # maps: there may be a million trials
-    states = dict(zip(trial_ids, map(committed.get, trial_ids, repeat(TrialState.PENDING)), strict=True))
-    uncommitted = [trial_id for trial_id in states if trial_id not in committed]
+    ok, pending = TrialState.OK, TrialState.PENDING  # there may be a million trials, and each look-up takes time
+    states, committed_s = dict.fromkeys(trial_ids, pending), 0.0
+    columns = (snapshot.trials[column].to_pylist() for column in ("trial_id", "status", "wall_s"))
+    for trial_id, status, wall_s in zip(*columns, strict=True):
+        if trial_id in states:
+            states[trial_id] = _COMMITTED.get(status, ok)  # of a later version: ok
+            committed_s += wall_s or 0.0
+    uncommitted = [trial_id for trial_id, state in states.items() if state is pending]
     newest, live, stalled, ignored = _classify_attempts(uncommitted, store, snapshot, lost_records, reader)
     for trial_id in uncommitted:
         if trial_id in live:
             states[trial_id] = TrialState.RUNNING
         elif trial_id in newest and _has_failed(newest[trial_id]):
             states[trial_id] = TrialState.FAILED
-    seconds = sum(filter(None, map(dict(zip(ids, walls, strict=True)).get, trial_ids)))
-    return SweepStatus(name, states, newest, seconds, [*snapshot.problems, *ignored], stalled)
+    return SweepStatus(name, states, newest, committed_s, [*snapshot.problems, *ignored], stalled)
 
 
 def _has_failed(record: Record) -> bool:

@@ -11,6 +11,7 @@ import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any
 
@@ -285,12 +286,15 @@ def _walk(folder: str, start: int) -> Iterator[tuple[str, int]]:
     reading them reports the fault.
     """
     try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        entries = sorted(os.scandir(folder), key=attrgetter("name"))
     except (FileNotFoundError, NotADirectoryError):
         return
     for entry in entries:
         path = entry.path[start:]
-        with contextlib.suppress(FileNotFoundError):
+        try:
+            if entry.is_file(follow_symlinks=False):  # almost all entries
+                yield path, entry.stat().st_size
+                continue
             is_folder = entry.is_dir(follow_symlinks=False)
             if is_folder and not is_file_path(path):
                 yield from _walk(entry.path, start)
@@ -298,6 +302,8 @@ def _walk(folder: str, start: int) -> Iterator[tuple[str, int]]:
                 yield path, entry.stat().st_size
             elif is_file_path(path):
                 yield path, 0
+        except FileNotFoundError:
+            continue
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:

@@ -206,7 +206,11 @@ class Store:
     def list(self, folder: str = "") -> dict[str, int]:
         """Return path -> size in bytes of all files below a folder, except files that are still being written."""
         self.full_path(folder)
-        return {path: size for path, size in self.files.walk(folder) if not is_hidden(path) and is_safe(path)}
+        files = dict(self.files.walk(folder))
+        joined = f"/{'/'.join(files)}/"
+        if joined.isprintable() and "/." not in joined and "//" not in joined:  # far faster than path by path
+            return files
+        return {path: size for path, size in files.items() if not is_hidden(path) and is_safe(path)}
 
     def list_unsafe_paths(self) -> Sequence[str]:
         """List the files whose paths could lead out of the store. No store creates them."""
@@ -235,7 +239,10 @@ class Store:
 
     def list_many(self, folders: Sequence[str]) -> dict[str, int]:
         """Return path -> size in bytes of all files below several folders, listed in parallel where that helps."""
-        return {path: size for listing in self.files.map(self.list, folders) for path, size in listing.items()}
+        files: dict[str, int] = {}
+        for listing in self.files.map(self.list, folders):
+            files |= listing
+        return files
 
     def size(self, path: str) -> int | None:
         """Return a file's current size in bytes, or None if it does not exist."""

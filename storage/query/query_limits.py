@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 
 MEMORY_SHARE = "50%"
 """Share of the memory that DuckDB may use by default. Queries that need more spill to disk where they can."""
@@ -47,6 +48,27 @@ def limited_memory(memory_gb: float | None) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+class _NoPandas:
+    """Finder of modules that does not find pandas."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+
+def keep_pandas_out() -> None:
+    """Let pyarrow look for pandas in vain, once: its import takes .2 s, more than most queries.
+
+    Only for a process that hands no pandas objects to pyarrow, which would take their missing values for numbers.
+    """
+    sys.meta_path.insert(0, _NoPandas)  # type: ignore[arg-type]
+    try:
+        pa.scalar(True)
+    finally:
+        sys.meta_path.remove(_NoPandas)  # type: ignore[arg-type]
 
 
 @cache

@@ -31,7 +31,7 @@ from depthrate.orchestrator.console.tables import (
 from depthrate.storage.catalog.specs import read_specs
 from depthrate.storage.files.delayed_call import call_after
 from depthrate.storage.files.paths import sweep_of_path
-from depthrate.storage.query.query_limits import limited_memory, remove_temporary
+from depthrate.storage.query.query_limits import keep_pandas_out, limited_memory, remove_temporary
 from depthrate.storage.query.results import Results
 from depthrate.storage.query.row_writers import write_csv, write_json, write_parquet
 from depthrate.storage.query.views import named_views, names_in
@@ -164,6 +164,7 @@ def command(
     chosen_format = "json" if json else format or format_of(output)
     if output is not None:
         check_output(output)
+    keep_pandas_out()
     results = open_results(store)
     if sweep is not None:
         results = results.for_sweep(sweep)
