@@ -70,8 +70,10 @@ def read_report(
     if search is not None:
         fitted = fitted[fitted["trial_id"].isin([trial.trial_id for trial in search.trials_to_fit()])]
     metrics = read_rows(
-        f"select {_metric_columns(checked, in_memory)} from metrics "
-        "qualify is_last or step = max(step) over (partition by trial_id)",
+        # not a window, which would hold all layers of all steps in memory
+        f"select {_metric_columns(checked, in_memory)} from metrics join "
+        "(select trial_id, max(step) as last_step from metrics group by trial_id) using (trial_id) "
+        "where is_last or step = last_step",
         "step",
         "layer",
     )

@@ -5,7 +5,9 @@ Pages are read through Arrow because it verifies their checksums: a flipped bit 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +26,30 @@ FETCH_BYTES = 64_000_000
 _FORMAT = ds.ParquetFileFormat(
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
 )
+
+
+@dataclass(frozen=True)
+class _BatchScanner:
+    """What DuckDB needs of an Arrow scanner. An Arrow scanner of batches would read them all ahead."""
+
+    schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        return pa.RecordBatchReader.from_batches(self.schema, self.batches)
+
+
+def _parts(fragments: Iterable[tuple[ds.Fragment, int]]) -> Iterator[list[ds.Fragment]]:
+    """Group fragments, given with their bytes: those of small files together, each large file on its own."""
+    part, num_bytes = [], 0
+    for fragment, size in fragments:
+        part.append(fragment)
+        num_bytes += size
+        if num_bytes > FETCH_BYTES // 2:
+            yield part
+            part, num_bytes = [], 0
+    if part:
+        yield part
 
 
 class TableDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no types
@@ -53,29 +79,25 @@ class TableDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has n
 
     def scanner(
         self, columns: list[str] | None = None, filter: ds.Expression | None = None, **options: Any
-    ) -> ds.Scanner:
-        """Return a scan of the files that may contain rows that pass the filter."""
+    ) -> _BatchScanner:
+        """Return a scan of the files that may contain rows that pass the filter.
+
+        Few files are scanned at a time: Arrow reads on until a gigabyte waits to be taken.
+        """
         files = self._matching(filter)
         fetched = [file for file in files if self.store.uses_requests and file.size < FETCH_BELOW]
+        opened = [(self._fragment(file), file.size) for file in files if file not in fetched]
         # reads ahead one row group (10 MB) of one large file, or several small files
         ahead = FETCH_BYTES // max([FETCH_BELOW, *(file.size for file in files)])
         options |= {"cache_metadata": False, "batch_readahead": 1, "fragment_readahead": max(1, ahead)}
 
-        def scan(fragments: list[ds.Fragment]) -> ds.Scanner:
-            dataset = ds.FileSystemDataset(fragments, self.schema, _FORMAT, LocalFileSystem())
-            return dataset.scanner(columns=columns, filter=filter, **options)
-
-        opened = scan([self._fragment(file) for file in files if file not in fetched])
-        if not fetched:
-            return opened
-        schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
-
         def batches() -> Iterator[pa.RecordBatch]:
-            yield from opened.to_batches()
-            for fragments in self._fetch(fetched):
-                yield from scan(fragments).to_batches()
+            for fragments in chain(_parts(opened), self._fetch(fetched)):
+                dataset = ds.FileSystemDataset(fragments, self.schema, _FORMAT, LocalFileSystem())
+                yield from dataset.scanner(columns=columns, filter=filter, **options).to_batches()
 
-        return ds.Scanner.from_batches(until_exit(batches()), schema=schema)
+        schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
+        return _BatchScanner(schema, until_exit(batches()))
 
     def _fragment(self, file: DataFile) -> ds.Fragment:
         filesystem = self.store.files.arrow_filesystem()
@@ -83,16 +105,14 @@ class TableDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has n
 
     def _fetch(self, files: Sequence[DataFile]) -> Iterator[list[ds.Fragment]]:
         """Yield the files' contents, as many at a time as memory allows."""
-        fragments, buffered = [], 0
-        for _, content in self.store.read_many([file.path for file in files]):
-            if isinstance(content, OSError):
-                raise content
-            fragments.append(_FORMAT.make_fragment(pa.BufferReader(content)))
-            buffered += len(content)
-            if buffered > FETCH_BYTES:
-                yield fragments
-                fragments, buffered = [], 0
-        yield fragments
+
+        def contents() -> Iterator[tuple[ds.Fragment, int]]:
+            for _, content in self.store.read_many([file.path for file in files]):
+                if isinstance(content, OSError):
+                    raise content
+                yield _FORMAT.make_fragment(pa.BufferReader(content)), len(content)
+
+        return _parts(contents())
 
     def _matching(self, filter: ds.Expression | None) -> Sequence[DataFile]:
         """Return the files that may contain rows that pass the filter."""
