@@ -126,7 +126,9 @@ def app() -> None:
 
 def main() -> None:
     """Run the command line."""
-    gc.set_threshold(100_000, 10, 10)  # the lists of a large store start hundreds of collections with the default of 700
+    gc.set_threshold(
+        100_000, 10, 10
+    )  # the lists of a large store start hundreds of collections with the default of 700
     try:
         app(prog_name="depthrate")
     finally:

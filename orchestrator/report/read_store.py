@@ -70,10 +70,9 @@ def read_report(
     if search is not None:
         fitted = fitted[fitted["trial_id"].isin([trial.trial_id for trial in search.trials_to_fit()])]
     metrics = read_rows(
-        # not a window, which would hold all layers of all steps in memory
-        f"select {_metric_columns(checked, in_memory)} from metrics join "
-        "(select trial_id, max(step) as last_step from metrics group by trial_id) using (trial_id) "
-        "where is_last or step = last_step",
+        # neither a window nor a join, which would hold all of these rows in memory
+        f"select {_metric_columns(checked, in_memory)} from metrics where is_last or "
+        "(trial_id, step) in (select (trial_id, max(step)) from metrics group by trial_id)",
         "step",
         "layer",
     )

@@ -171,7 +171,13 @@ class Results:
             tables = [number(reader.schema.empty_table())]
             return pa.concat_tables([*tables, *(number(pa.Table.from_batches([batch])) for batch in reader)])
 
-        return self.stream(query, read).sort_by([(name, "ascending") for name in ("trial_id", *order)])
+        rows = self.stream(query, read)
+        places = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in ("trial_id", *order)])
+        ordered = {}
+        for name in rows.column_names:  # one column is copied at a time
+            ordered[name] = rows[name].take(places)
+            rows = rows.drop_columns([name])
+        return pa.table(ordered)
 
     def membership(self) -> Membership:
         """Return the sweeps' committed trials."""
