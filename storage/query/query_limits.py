@@ -64,11 +64,11 @@ def keep_pandas_out() -> None:
 
     Only for a process that hands no pandas objects to pyarrow, which would take their missing values for numbers.
     """
-    sys.meta_path.insert(0, _NoPandas)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _NoPandas)
     try:
         pa.scalar(True)
     finally:
-        sys.meta_path.remove(_NoPandas)  # type: ignore[arg-type]
+        sys.meta_path.remove(_NoPandas)
 
 
 @cache
