@@ -30,28 +30,7 @@ _SHOW_TABLES = re.compile(r"\s*show\s+(all\s+)?tables\s*;?\s*", re.IGNORECASE)
 _MISSING = re.compile(r'Referenced column "([^"]+)" not found|does not have a column named "([^"]+)"')
 _OBJECTS_TO_TEXT = re.compile(r"VARCHAR|convert string", re.IGNORECASE)
 _WORD = re.compile(r'"?([A-Za-z_][A-Za-z0-9_]*)"?')
-_RESERVED = frozenset(
-    (
-        "select",
-        "from",
-        "where",
-        "and",
-        "or",
-        "not",
-        "is",
-        "null",
-        "in",
-        "as",
-        "on",
-        "using",
-        "distinct",
-        "having",
-        "limit",
-        "asc",
-        "desc",
-        "join",
-    )
-)
+_RESERVED = frozenset(("select", "from", "where", "and", "or", "not", "is", "null", "in", "as", "distinct", "limit"))
 """Words of SQL that name no column, unless they are quoted."""
 _FIRST = ("trial_id", "sweep", "task", "status")
 _LAST = ("wall_s", "device", "host", "committed_at", "tags")
