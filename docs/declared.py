@@ -19,7 +19,7 @@ import yaml
 import depthrate
 from depthrate.orchestrator.analysis.columns import TABLES as MEASURED_TABLES
 from depthrate.orchestrator.analysis.columns import builtin_columns
-from depthrate.orchestrator.attempts.retry import MAX_FAILURES_PER_PACK, RULES
+from depthrate.orchestrator.attempts.retry_policy import MAX_FAILURES_PER_PACK, RULES
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors.registry import executors as registered_executors
 from depthrate.orchestrator.executors.slurm.outcomes import OUTCOME_RULES

@@ -19,7 +19,7 @@ from depthrate.orchestrator.api.planning import (
     plan_summary,
     resume_command,
 )
-from depthrate.orchestrator.attempts.retry import error_pattern
+from depthrate.orchestrator.attempts.retry_policy import error_pattern
 from depthrate.orchestrator.code.store import keep_source
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.tables import counted, make_console, print_line, print_table, print_warnings

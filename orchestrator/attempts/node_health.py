@@ -19,7 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from depthrate.orchestrator.attempts.retry import RULES, Cause
+from depthrate.orchestrator.attempts.retry_policy import RULES, Cause
 from depthrate.orchestrator.executors.base import Executor
 from depthrate.storage.attempts.records import Record
 from depthrate.storage.files.json_objects import read_object

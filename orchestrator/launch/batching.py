@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from depthrate.orchestrator.attempts.retry import RULES, Cause, Failure
+from depthrate.orchestrator.attempts.retry_policy import RULES, Cause, Failure
 from depthrate.orchestrator.executors.base import BATCH_S, PackTrials
 from depthrate.storage.attempts.heartbeats import Heartbeat
 from depthrate.storage.attempts.records import Record

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from depthrate.orchestrator.attempts.cancellation import forced_attempts, read_cancel_mark
 from depthrate.orchestrator.attempts.liveness import heartbeat_s
 from depthrate.orchestrator.attempts.record import new_attempt_id
-from depthrate.orchestrator.attempts.retry import Backoff
+from depthrate.orchestrator.attempts.retry_policy import Backoff
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import (
     AttemptEnd,

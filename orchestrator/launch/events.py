@@ -20,7 +20,7 @@ from typing import Any
 
 from depthrate.orchestrator.attempts.liveness import heartbeat_s
 from depthrate.orchestrator.attempts.record import new_attempt_id
-from depthrate.orchestrator.attempts.retry import error_pattern
+from depthrate.orchestrator.attempts.retry_policy import error_pattern
 from depthrate.orchestrator.console.tables import counted, listed, print_line
 from depthrate.storage.attempts.clocks import is_time
 from depthrate.storage.files.json_objects import read_object

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from depthrate.orchestrator.attempts.node_health import NodeHealth
-from depthrate.orchestrator.attempts.retry import (
+from depthrate.orchestrator.attempts.retry_policy import (
     STOP_AFTER_PACKS,
     Failure,
     FailureAction,

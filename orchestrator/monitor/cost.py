@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from depthrate.orchestrator.attempts.retry import RULES
+from depthrate.orchestrator.attempts.retry_policy import RULES
 from depthrate.orchestrator.console.tables import duration
 from depthrate.storage.attempts.records import Record
 from depthrate.storage.files.paths import is_attempt_id

@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any
 
 from depthrate.orchestrator.attempts.liveness import is_live, stalled_s
-from depthrate.orchestrator.attempts.retry import error_pattern
+from depthrate.orchestrator.attempts.retry_policy import error_pattern
 from depthrate.storage.attempts.records import Record, RecordReader, read_records
 from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.commits.source import Problem

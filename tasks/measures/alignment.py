@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from depthrate.tasks.measures.class_means import by_class
+from depthrate.tasks.measures.neural_collapse import by_class
 
 
 def weight_alignment(weight_TKD: Tensor) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from depthrate.tasks.measures.class_means import (
+from depthrate.tasks.measures.neural_collapse import (
     class_collapse,
     class_means,
     class_moments,

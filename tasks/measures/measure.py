@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from depthrate.tasks.measures.alignment import feature_alignment, weight_alignment
-from depthrate.tasks.measures.class_means import class_collapse, class_moments
 from depthrate.tasks.measures.labelled import as_features, as_labels, as_weight, sort_by_class
+from depthrate.tasks.measures.neural_collapse import class_collapse, class_moments
 from depthrate.tasks.measures.spectra import spectrum
 
 

@@ -10,8 +10,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from depthrate.tasks.measures.class_means import PINV_TOLERANCE
 from depthrate.tasks.measures.finite_matrices import zero_unless_finite
+from depthrate.tasks.measures.neural_collapse import PINV_TOLERANCE
 
 PAIRS_PER_BLOCK = 2**20
 """Maximum number of class pairs compared at a time."""

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from depthrate.tasks.measures.class_means import class_means
+from depthrate.tasks.measures.neural_collapse import class_means
 from depthrate.tasks.measures.progressive import path_start, relative_positions, step_length
 from depthrate.tasks.networks.network import Layer
 from depthrate.tasks.training.trainer import FusedTrainer

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from depthrate.tasks.measures.alignment import distance_to_optima, feature_alignment, weight_alignment
-from depthrate.tasks.measures.class_means import class_collapse, class_moments
 from depthrate.tasks.measures.geodesic import Geodesic, add_geodesic
 from depthrate.tasks.measures.linear_probe import probe_accuracy
 from depthrate.tasks.measures.named import NamedMeasurements
 from depthrate.tasks.measures.named_columns import parse_measure
+from depthrate.tasks.measures.neural_collapse import class_collapse, class_moments
 from depthrate.tasks.measures.norms import row_norms, smallest_deviations, square_norms
 from depthrate.tasks.measures.spectra import spectrum
 from depthrate.tasks.supervised.parameters import SupervisedParameters

@@ -14,7 +14,7 @@ import pytest
 
 from depthrate.orchestrator.attempts.node_health import NodeHealth
 from depthrate.orchestrator.attempts.record import Attempt, classify_failure, nth_attempt_id, read_attempt, write_lost
-from depthrate.orchestrator.attempts.retry import RULES
+from depthrate.orchestrator.attempts.retry_policy import RULES
 from depthrate.orchestrator.executors.base import AttemptEnd, AttemptSpec, QueueFullError, SubmitError
 from depthrate.orchestrator.executors.slurm import executor as executor_module
 from depthrate.orchestrator.executors.slurm import folders as finished_folders

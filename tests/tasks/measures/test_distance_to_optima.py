@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 from scipy.stats import ortho_group
 
 from depthrate.tasks.measures.alignment import distance_to_optima
-from depthrate.tasks.measures.class_means import class_moments
+from depthrate.tasks.measures.neural_collapse import class_moments
 
 COUNTS = [4, 4, 4]
 LABELS = np.repeat(np.arange(3), COUNTS)

@@ -4,7 +4,14 @@ from collections.abc import Collection
 
 import pytest
 
-from depthrate.orchestrator.attempts.retry import RULES, Failure, FailureAction, decide, error_pattern, retry_delay_s
+from depthrate.orchestrator.attempts.retry_policy import (
+    RULES,
+    Failure,
+    FailureAction,
+    decide,
+    error_pattern,
+    retry_delay_s,
+)
 from depthrate.orchestrator.executors.base import RequeueReason
 from depthrate.slurm.job_states import PHASE_BY_STATE
 from depthrate.storage.tables.states import FailureKind
