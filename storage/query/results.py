@@ -38,7 +38,6 @@ from depthrate.storage.query.views import (
     is_show_tables,
     may_name,
     named_views,
-    names_only,
     names_sweep,
     read_live,
     renamed_hint,
@@ -362,12 +361,11 @@ class Results:
     def _reset(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self._trials: TrialsTable | None = None
-        self._completed: TrialsTable | None = None
         self._membership = None
 
     def _trials_table(self, query: str) -> pa.Table:
         """Return the trials with the columns that a query may name."""
-        trials = self._trials_of(query).read(partial(may_name, query))
+        trials = self._all_trials().read(partial(may_name, query))
         if self._scope is not None:
             trials = with_sweep(trials, pa.array([self._scope[0]] * trials.num_rows, pa.string()))
         # a parameter may be called `tags`
@@ -381,33 +379,17 @@ class Results:
 
     def parameter_names(self) -> list[str]:
         """Return the columns of the view `trials` that are parameters."""
-        return list(self._all_trials.parameters.values())
+        return list(self._all_trials().parameters.values())
 
-    def varying_parameters(self) -> list[str]:
-        """Return the parameters that may differ between trials, as far as that is known without reading the trials."""
-        return (self._stored if self._stored.is_uniform else self._all_trials).varying_parameters()
+    def constant_parameters(self) -> set[str]:
+        """Return the parameters with the same value in all trials, as far as that is known without reading the trials."""
+        return self._all_trials().constant_parameters
 
-    @property
-    def _stored(self) -> TrialsTable:
-        """The trials without the parameters that their tasks gained later."""
+    def _all_trials(self) -> TrialsTable:
         if self._trials is None:
             trial_ids = None if self._scope is None else self._scope[1]
-            self._trials = TrialsTable(self.store, self.snapshot.sources, nothing_added, trial_ids)
+            self._trials = TrialsTable(self.store, self.snapshot.sources, self._added, trial_ids)
         return self._trials
-
-    @property
-    def _all_trials(self) -> TrialsTable:
-        if self._completed is None:
-            self._completed = self._stored.completed(self._added)
-        return self._completed
-
-    def _trials_of(self, query: str) -> TrialsTable:
-        """Return the trials with all parameters that a query may name. Finding the later ones imports the trials' tasks."""
-        measured = (name for table in MEASURED_TABLES for name in self.columns.schemas[table].names)
-        known = (*TRIALS.names, *measured, "tags")
-        if self._stored.is_uniform and names_only(query, [*known, *self._stored.parameters.values()]):
-            return self._stored
-        return self._all_trials
 
     def _relation(
         self,
@@ -532,7 +514,7 @@ class Results:
             self.problems.append(problem)
 
     def _results_view(self, query: str) -> str:
-        parameters, always_last = list(self._trials_of(query).parameters.values()), self.columns.always_last
+        parameters, always_last = self.parameter_names(), self.columns.always_last
         standard = {table: self.columns.schemas[table].names for table in MEASURED_TABLES}
         metrics = [n for n in standard["metrics"] if n not in ("trial_id", "attempt_id", "is_last")]
         curves = [n for n in standard["curves"] if n not in standard["metrics"]]

@@ -1,7 +1,5 @@
 """The view `trials`, read by column, since a query of a large store names few of its columns and parameters."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +18,6 @@ from depthrate.storage.tables.parameters import (
     TypedParameters,
     completed_texts,
     join_values,
-    nothing_added,
     parameter_columns,
     parsed_by_arrow,
 )
@@ -47,21 +44,9 @@ class TrialsTable:
         if trial_ids is not None:
             sources = [only_trials(source, trial_ids) for source in sources]
         loose = [source.trials for source in sources if "params" in source.trials.column_names]
-        self._store, self._loose, self._added = store, pa.concat_tables([empty_trials(), *loose]), added
+        self._loose, self._added = pa.concat_tables([empty_trials(), *loose]), added
         compacted = [source for source in sources if "params" not in source.trials.column_names]
         self._compacted = [_Compaction(store, source, added) for source in compacted if source.trials.num_rows]
-
-    def completed(self, added: AddedParameters) -> TrialsTable:
-        """Return the same trials with the parameters that their tasks gained later. No file is read again."""
-        table = TrialsTable(self._store, (), added)
-        table._loose, table._compacted = self._loose, [part.completed(added) for part in self._compacted]
-        return table
-
-    @cached_property
-    def is_uniform(self) -> bool:
-        """Whether all trials are compacted and have the same parameters, so that no value of an earlier version is missing."""
-        names = {frozenset(part.stored.names) if part.stored else None for part in self._compacted}
-        return not self._loose.num_rows and len(names) == 1 and None not in names
 
     @cached_property
     def parameters(self) -> dict[str, str]:
@@ -120,12 +105,9 @@ class TrialsTable:
         loose = (self._of_loose or {}).get(name)
         yield self._loose.num_rows, None if loose is None else pa.chunked_array([loose])
 
-    def varying_parameters(self) -> list[str]:
-        """Return the columns of parameters that may differ, as far as that is known without reading the trials."""
-        constant = self._constant_parameters()
-        return [column for column in self.parameters.values() if column not in constant]
-
-    def _constant_parameters(self) -> set[str]:
+    @cached_property
+    def constant_parameters(self) -> set[str]:
+        """Columns of parameters that have the same value in all trials, as far as that is known without reading the trials."""
         parts = [part.typed.constants for part in self._compacted if part.typed is not None]
         if self._of_loose:
             parts.append(TypedParameters.from_columns(self._of_loose).constants)
@@ -158,37 +140,30 @@ class _Compaction:
         """Return some columns of the trials."""
         return self._visible([as_trials(file.read(list(names), use_threads=False), names) for file in self._files])
 
-    def completed(self, added: AddedParameters) -> _Compaction:
-        """Return the same trials with the parameters that their task gained later."""
-        part = _Compaction(self._store, self._source, added)
-        part._files, part.stored = self._files, self.stored
-        return part
-
-    @cached_property
-    def stored(self) -> TypedParameters | None:
-        """The parameters in the file, or None if the JSON of the trials must be parsed."""
-        if len(self._files) != 1:
-            return None
-        metadata = self._files[0].metadata
-        return TypedParameters.from_metadata(metadata.metadata, metadata.num_rows)
-
     @cached_property
     def typed(self) -> TypedParameters | None:
         """The parameters, with those that the task gained later, or None if the JSON of the trials must be parsed."""
-        if (typed := self.stored) is None or self._added is nothing_added:
-            return typed
-        first = self._files[0].read_row_group(0, ["task", "task_version"], use_threads=False).slice(0, 1).to_pylist()[0]
+        if len(self._files) != 1:
+            return None
+        (file,) = self._files
+        typed = TypedParameters.from_metadata(file.metadata.metadata, file.metadata.num_rows)
+        if typed is None:
+            return None
+        first = file.read_row_group(0, ["task", "task_version"], use_threads=False).slice(0, 1).to_pylist()[0]
         added = self._added(first["task"], first["task_version"])
         added = {name: value for name, value in added.items() if name not in typed.names}
         return replace(typed, names=[*typed.names, *added], constants=typed.constants | added)
+
+    @cached_property
+    def _constants(self) -> dict[str, pa.Array]:
+        return parameter_columns([json.dumps(self.typed.constants)]) if self.typed is not None else {}
 
     def values(self, name: str) -> pa.ChunkedArray | None:
         """Return the values of a typed parameter, or None if the trials do not have it."""
         if self.typed is None or name not in self.typed.names:
             return None
         if name in self.typed.constants:
-            constant = parameter_columns([json.dumps({name: self.typed.constants[name]})])[name]
-            return pa.chunked_array([pa.repeat(constant[0], self.num_rows)])
+            return pa.chunked_array([pa.repeat(self._constants[name][0], self.num_rows)])
         return self._visible([self.typed.varying.select([name])])[name]
 
 

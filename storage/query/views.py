@@ -30,8 +30,6 @@ _SHOW_TABLES = re.compile(r"\s*show\s+(all\s+)?tables\s*;?\s*", re.IGNORECASE)
 _MISSING = re.compile(r'Referenced column "([^"]+)" not found|does not have a column named "([^"]+)"')
 _OBJECTS_TO_TEXT = re.compile(r"VARCHAR|convert string", re.IGNORECASE)
 _WORD = re.compile(r'"?([A-Za-z_][A-Za-z0-9_]*)"?')
-_RESERVED = frozenset(("select", "from", "where", "and", "or", "not", "is", "null", "in", "as", "distinct", "limit"))
-"""Words of SQL that name no column, unless they are quoted."""
 _FIRST = ("trial_id", "sweep", "task", "status")
 _LAST = ("wall_s", "device", "host", "committed_at", "tags")
 
@@ -173,14 +171,6 @@ def may_name(query: str, name: str) -> bool:
     """
     is_plain = name.isascii() and '"' not in name  # otherwise SQL may write it in another way
     return not is_plain or name.lower() in query.lower() or _selects_all(query)
-
-
-def names_only(query: str, columns: Iterable[str]) -> bool:
-    """Return whether a query can refer only to some columns of `trials` and `results`. It may name fewer than are assumed."""
-    without_calls = re.sub(r"\b(group|order|partition)\s+by\b|\b\w+\s*\(", "(", query.lower())
-    known, in_quotes = {column.casefold() for column in columns}, set(re.findall('"([^"]*)"', without_calls))
-    others = names_in(without_calls) - (_RESERVED - in_quotes) - VIEWS.keys() - known
-    return query.isascii() and not others and not _selects_all(query)
 
 
 @lru_cache(maxsize=8)

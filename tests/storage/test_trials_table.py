@@ -75,7 +75,7 @@ def test_the_trials_of_a_compaction_are_read_without_their_json(folder: Store, m
     assert results.sql("select depth, lr, norm, sizes from trials order by 1").fetchall() == [
         (of_attempt["depth"], 0.1, None, [1.0, 2.0]) for of_attempt in params
     ]
-    assert results.varying_parameters() == ["depth"]
+    assert results.constant_parameters() == {"lr", "norm", "sizes"}
     remove(folder, RemovalKind.TRIALS, "", rows_of_trials(take_snapshot(folder), ["ta"]))
     hidden = results_of(folder)
     assert hidden.sql("select trial_id, depth from trials order by 1").fetchall() == [("tb", 3), ("tc", 3)]

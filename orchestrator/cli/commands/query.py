@@ -114,11 +114,12 @@ def _what_varies(results: Results, query: str) -> str | None:
     words = names_in(query)
     if not _OF_TRIALS.intersection(named_views(query)) or not _AGGREGATES & words or words & {"trial_id", "sweep"}:
         return None
-    names = [name for name in results.varying_parameters() if name.removeprefix("param_") != "seed"]
+    constant = results.constant_parameters()
+    names = [n for n in results.parameter_names() if n.removeprefix("param_") != "seed" and n not in constant]
     names = [name for name in names if not {name.casefold(), name.removeprefix("param_").casefold()} & words]
     if not names:
         return None
-    varies = "min({0}) is distinct from max({0}) or count({0}) not in (0, count(*))"
+    varies = "min({0}) is distinct from max({0}) or count({0}) between 1 and count(*) - 1"
     terms = ", ".join(varies.format(quoted(name)) for name in names)
     (row,) = results.sql(f"select {terms} from trials").fetchall()
     varying = [name for name, is_varying in zip(names, row, strict=True) if is_varying]
