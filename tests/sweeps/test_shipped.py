@@ -75,9 +75,9 @@ def test_residual_networks_are_fitted_over_the_number_of_blocks_too(name):
 
 
 def passes(where, params):
-    """Whether a trial passes the condition of a fit over its numeric parameters."""
-    numbers = {name: value for name, value in params.items() if type(value) in (int, float)}
-    columns = ", ".join(f"{value!r} as {name}" for name, value in numbers.items())
+    """Whether a trial passes the condition of a fit over its parameters that are numbers or null."""
+    numbers = {name: value for name, value in params.items() if type(value) in (int, float, type(None))}
+    columns = ", ".join(f"{'null' if value is None else repr(value)} as {name}" for name, value in numbers.items())
     return where is None or duckdb.connect().execute(f"select {where} from (select {columns})").fetchone()[0]
 
 
