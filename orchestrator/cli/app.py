@@ -126,9 +126,7 @@ def app() -> None:
 
 def main() -> None:
     """Run the command line."""
-    gc.set_threshold(
-        100_000, 10, 10
-    )  # the lists of a large store start hundreds of collections with the default of 700
+    gc.set_threshold(100_000, 10, 10)  # at the default of 700, lists of a large store start hundreds of collections
     try:
         app(prog_name="depthrate")
     finally:
