@@ -79,7 +79,7 @@ class TableDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has n
 
     def scanner(
         self, columns: list[str] | None = None, filter: ds.Expression | None = None, **options: Any
-    ) -> _BatchScanner:
+    ) -> _BatchScanner | ds.Scanner:
         """Return a scan of the files that may contain rows that pass the filter.
 
         Few files are scanned at a time: Arrow reads on until a gigabyte waits to be taken.
@@ -97,6 +97,8 @@ class TableDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has n
                 yield from dataset.scanner(columns=columns, filter=filter, **options).to_batches()
 
         schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
+        if fetched:  # reads ahead, and so in the order of the tables
+            return ds.Scanner.from_batches(until_exit(batches()), schema=schema)
         return _BatchScanner(schema, until_exit(batches()))
 
     def _fragment(self, file: DataFile) -> ds.Fragment:

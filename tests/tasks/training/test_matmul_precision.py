@@ -37,6 +37,8 @@ def curve(result, name):
 @pytest.mark.slow
 @every_shape
 def test_fused_is_alone(shape):
+    if "resnet_dense" in shape.values() and torch.cpu._is_amx_tile_supported():
+        pytest.xfail("with AMX, a bfloat16 product of oneDNN rounds otherwise in a pack")
     trials = [params_of(**shape, seed=seed) for seed in range(3)]
     assert_same(run(trials), [result for params in trials for result in run([params])])
 
