@@ -6,11 +6,9 @@ Collapse in Neural Multivariate Regression (NeurIPS 2024), WP Wu & Papyan, Lingu
 Language Models (NeurIPS 2024).
 """
 
-from functools import partial
-
 from depthrate.tasks.measures.named_columns import NAMED_MEASURES
 from depthrate.tasks.measures.path_columns import GEODESIC
-from depthrate.tasks.metric import Metric, Optimum, by_name
+from depthrate.tasks.metric import Metric, Optimum, by_name, fitted
 from depthrate.tasks.supervised import theory
 
 NEUTRAL_PARAMETERS = frozenset(
@@ -23,8 +21,6 @@ NEUTRAL_PARAMETERS = frozenset(
 )
 """Parameters that the objective's minimum does not depend on."""
 
-_fitted = partial(Metric, panel="fitted")
-"""A metric that is drawn only if a fit requests it."""
 _PER_LAYER = (
     Metric(
         "nc1",
@@ -32,87 +28,87 @@ _PER_LAYER = (
         "tr Sigma_W / tr Sigma_B: spread within classes over spread of their means (P1, Def. 3.4)",
         bound=theory.bound_of_gap,
     ),
-    _fitted(
+    fitted(
         "nc1_pinv", "NC1 (pseudo-inverse)", "tr(Sigma_W pinv(Sigma_B)) / K (Papyan, Han and Donoho 2020; DNC1 of P2)"
     ),
-    _fitted(
+    fitted(
         "nc2a",
         "NC2A",
         "distance of W W^T, over its norm, from the nearest multiple of I - 1 1^T / K, a simplex (P1, Def. 3.4)",
         bound=theory.bound_of_simplex,
     ),
-    _fitted(
+    fitted(
         "nc2b",
         "NC2B",
         "distance of W W^T, over its norm, from the nearest multiple of the identity (P1, Def. 3.4)",
         bound=theory.bound_of_basis,
     ),
-    _fitted(
+    fitted(
         "nc3",
         "NC3",
         "1 - mean cosine between a sample's features and its class's row of W (P1, Def. 3.4)",
         bound=theory.bound_of_gap,
     ),
-    _fitted("ncc_accuracy", "NCC accuracy", "share of samples nearest to their own class mean (NC4; PFC3 of P3, (9))"),
-    _fitted(
+    fitted("ncc_accuracy", "NCC accuracy", "share of samples nearest to their own class mean (NC4; PFC3 of P3, (9))"),
+    fitted(
         "pfc2",
         "PFC2",
         "distance between the Gram matrices of centred class means and of a simplex, both normalised (P3, (8))",
     ),
-    _fitted("rank", doc="singular values of the class means above rank_tol times the largest (P2)"),
-    _fitted("stable_rank", doc="sum of the class means' squared singular values over the largest square (P2)"),
-    _fitted("condition_number", doc="largest over smallest singular value of the class means (DNC2 of P2, section 6)"),
-    _fitted(
+    fitted("rank", doc="singular values of the class means above rank_tol times the largest (P2)"),
+    fitted("stable_rank", doc="sum of the class means' squared singular values over the largest square (P2)"),
+    fitted("condition_number", doc="largest over smallest singular value of the class means (DNC2 of P2, section 6)"),
+    fitted(
         "relative_position",
         "Relative position",
         doc="length of the features' path from the first measured layer to this one, over the whole path's (P3, section IV)",
     ),
-    _fitted(
+    fitted(
         "gufm_distance",
         "Distance to the unconstrained optima",
         "min over optima (W*, H*) of the unconstrained model of the Frobenius norm of (W_L - W*, H - H*), for the features H "
         "of all samples (P1, Theorem 4.3), at the last layer only",
         bound=theory.bound_of_distance,
     ),
-    _fitted(
+    fitted(
         "hidden_square_norm",
         "Squared norm of the hidden weights",
         "sum of ||W_l||^2 over all regularised layers except the last (P1, Theorems 4.3 and 4.6), at the last layer only",
         bound=theory.bound_of_gap,
     ),
-    _fitted(
+    fitted(
         "regularisation_hidden",
         "Regularisation of the hidden layers",
         "(lambda / 2) sum of ||W_l||^2 over all regularised layers except the last, at the last layer only",
         bound=theory.bound_of_gap,
     ),
-    _fitted(
+    fitted(
         "regularisation_last", "Regularisation of the last layer", "(lambda_L / 2) ||W_L||^2, at the last layer only"
     ),
-    _fitted(
+    fitted(
         "regularisation_embedding",
         "Regularisation of the embedding",
         "(lambda_0 / 2) ||W_0, b_0||^2 with weight_decay_embedding, at the last layer only",
     ),
-    _fitted(
+    fitted(
         "regularisation_biases",
         "Regularisation of the biases",
         "(lambda_b / 2) sum of ||b_l||^2 with weight_decay_biases, at the last layer only",
     ),
-    _fitted(
+    fitted(
         "smallest_deviation",
         "Smallest deviation before LayerNorm",
         "smallest standard deviation over coordinates in the input of a LayerNorm, over samples and layers (near 0, LayerNorm "
         "is singular), at the last layer only",
     ),
-    _fitted(
+    fitted(
         "deviations",
         "Smallest deviation before each LayerNorm",
         "smallest deviation of each LayerNorm in network order, for polished trials, at the last layer only",
         kind="vector",
         entry="LayerNorm",
     ),
-    _fitted(
+    fitted(
         "row_norms",
         "Norms of the last layer's rows",
         "||w_k|| of each class k (equal in P1, Lemma 4.2), at the last layer only",
@@ -150,7 +146,7 @@ _PER_STEP = (
         at_zero=theory.objective_at_zero,
         optimum=Optimum("depth", NEUTRAL_PARAMETERS, theory.may_idle, reached_where="stationary"),
     ),
-    _fitted(
+    fitted(
         "objective_gap",
         "Objective gap",
         "objective minus its limit at infinite depth, the unconstrained model's optimum (P1, Lemma 4.2): for blocks of two "
@@ -158,7 +154,7 @@ _PER_STEP = (
         per="step",
         bound=theory.bound_of_gap,
     ),
-    _fitted(
+    fitted(
         "objective_bound",
         "Theorem's bound on the gap",
         "P1's bound on the objective gap of one-matrix blocks, with m the smallest distance between normalised samples "
@@ -167,26 +163,26 @@ _PER_STEP = (
     ),
     Metric("accuracy", "Accuracy", "share of training samples classified correctly", axis="linear", per="step"),
     Metric("grad_norm", "Gradient norm", "norm of the objective's gradient", per="step"),
-    _fitted(
+    fitted(
         "smoothed_grad_norm",
         "Gradient norm, smoothed",
         "gradient norm of the polished objective, with ReLU's kinks smoothed and a barrier on the first variance",
         per="step",
     ),
-    _fitted(
+    fitted(
         "subgradient_norm",
         "Least subgradient",
         "smallest norm found of the objective's subgradients, with slopes between 0 and 1 at ReLU's kinks within the last "
         "width of polish_smoothing, if polish_to is stationary",
         per="step",
     ),
-    _fitted(
+    fitted(
         "stationary",
         doc="1 if polish_to stationary ended with a gradient norm within polish_tolerance times the objective, else 0",
         axis="linear",
         per="step",
     ),
-    _fitted("lr", doc="learning rate of the step", per="step"),
+    fitted("lr", doc="learning rate of the step", per="step"),
 )
 CLASSES = (*_PER_LAYER, *NAMED_MEASURES, *GEODESIC, *_PER_STEP)
 _OF_CLASSES = by_name(CLASSES)
@@ -202,7 +198,7 @@ NUMBERS = (
         "NRC2",
         "the same outside the row space of the last layer's weight, if the layer has its width (NRC)",
     ),
-    _fitted(
+    fitted(
         "nrc3",
         "NRC3",
         "distance of W W^T, over its norm, from the nearest S - s I, with S the square root of the targets' covariance, for "
@@ -241,38 +237,38 @@ NEXT_TOKENS = (
         "mean over pairs of classes of their mean variance over the squared distance of their means (Galanti et al. 2022; WP's "
         "NC1)",
     ),
-    _fitted("nc2_norms", "NC2, norms", "standard deviation of log ||mu_k - mu_G|| over classes (WP's equinormness)"),
-    _fitted(
+    fitted("nc2_norms", "NC2, norms", "standard deviation of log ||mu_k - mu_G|| over classes (WP's equinormness)"),
+    fitted(
         "nc2_angles",
         "NC2, angles",
         "standard deviation over pairs of classes of the cosine of mu_k - mu_G and mu_l - mu_G (WP's equiangularity)",
     ),
-    _fitted(
+    fitted(
         "gnc2",
         "GNC2",
         "standard deviation over pairs of classes of the logarithm of their directions' inverse distance (WP's hyperspherical "
         "uniformity)",
     ),
-    _fitted(
+    fitted(
         "nc3_means",
         "NC3 of class means",
         "1 - mean over classes of the cosine of mu_k - mu_G and the row of W, if widths agree (WP's self-duality)",
     ),
-    _fitted("unc3", "UNC3", "standard deviation over classes of these cosines (WP's uniform duality)"),
-    _fitted(
+    fitted("unc3", "UNC3", "standard deviation over classes of these cosines (WP's uniform duality)"),
+    fitted(
         "nc4",
         "NC4 agreement",
         "share of measured positions whose nearest class mean is the predicted class (WP's agreement)",
         axis="linear",
     ),
     _OF_CLASSES["ncc_accuracy"],
-    _fitted(
+    fitted(
         "measured_classes",
         "Measured classes",
         "number of tokens that come next at min_class_count or more measured positions",
         axis="linear",
     ),
-    _fitted(
+    fitted(
         "measured_share",
         "Measured share",
         "share of positions whose next token is a measured class (the others are only trained on)",
@@ -280,7 +276,7 @@ NEXT_TOKENS = (
     ),
     Metric("loss", "Loss", "mean cross-entropy of the next token over all positions, in nats", per="step"),
     Metric("objective", "Objective", "loss plus regularisation: the minimised quantity", per="step"),
-    _fitted("perplexity", "Perplexity", "e^loss", per="step"),
+    fitted("perplexity", "Perplexity", "e^loss", per="step"),
     Metric(
         "loss_gap",
         "Loss above the entropy",

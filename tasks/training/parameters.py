@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from depthrate.tasks.parameters import ParameterError, Parameters, parameter
+from depthrate.tasks.parameters import ParameterError, Parameters, later_parameter, parameter
 from depthrate.tasks.training.training_plan import learning_rate_factor
 
 DEFAULT_STEPS = 12_000
@@ -16,11 +16,10 @@ DEFAULT_STEPS = 12_000
 Loss = Annotated[Literal["ce", "mse"], parameter("ce", doc="cross-entropy or (1/2N)||f - Y||^2")]
 LabelSmoothing = Annotated[
     float,
-    parameter(
+    later_parameter(
         0.0,
         minimum=0,
         maximum=0.99,
-        added_later=True,
         doc="label smoothing e: cross-entropy with (1 - e) of the label's one-hot row and e / K of each class, as in torch "
         "(Szegedy et al. 2016), also in the reported losses. Values above 0 train eagerly",
     ),
@@ -81,9 +80,8 @@ Init = Annotated[
 Dtype = Annotated[Literal["float32", "float64"], parameter("float32", doc="number type of training")]
 MatmulPrecision = Annotated[
     Literal["full", "tf32", "bf16"],
-    parameter(
+    later_parameter(
         "full",
-        added_later=True,
         doc="precision of matrix products in training steps: full (the dtype's), or with dtype float32 tf32 (GPUs only) or "
         "bf16. Parameters, sums and metrics stay in float32. Steps with bf16 are never compiled",
     ),
@@ -111,19 +109,17 @@ MeasureSteps = Annotated[
 ]
 MeasureEpochs = Annotated[
     int | None,
-    parameter(
+    later_parameter(
         None,
         minimum=1,
-        added_later=True,
         doc="epochs between two measurements, instead of measure_steps. The start and the end are measured too",
     ),
 ]
 Milestones = Annotated[
     list[int] | None,
-    parameter(
+    later_parameter(
         None,
         minimum=1,
-        added_later=True,
         doc="epochs at which schedule step divides the learning rate by 10. null: 1/3 and 2/3 of the steps",
     ),
 ]
