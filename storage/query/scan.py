@@ -40,7 +40,7 @@ class _BatchScanner:
 
 
 def _parts(fragments: Iterable[tuple[ds.Fragment, int]]) -> Iterator[list[ds.Fragment]]:
-    """Group fragments, given with their bytes: those of small files together, each large file on its own."""
+    """Group fragments, given with their bytes: small files together, each large file alone."""
     part, num_bytes = [], 0
     for fragment, size in fragments:
         part.append(fragment)

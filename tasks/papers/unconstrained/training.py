@@ -45,7 +45,7 @@ class UnconstrainedDescent(HandGradientTrainer):
 
     def __init__(self, *arguments: Any, trial: UnconstrainedParameters, inputs_TND: Tensor, start_TP: Tensor):
         super().__init__(*arguments, start_TP=start_TP)
-        self._trial = trial  # what it reads of it is the same for all trials
+        self._trial = trial  # the fields that are read are the same for all trials
         self.untrained = {INPUTS: inputs_TND.to(self.theta_TP)}
 
     def options(self, trials: slice) -> dict[str, Any]:
