@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from depthrate import deprecated
-from depthrate.orchestrator.cli.exit_codes import exits
+from depthrate.orchestrator.cli.exit_codes import INTERRUPTED, exits
 from depthrate.orchestrator.cli.options import SETTINGS, help_of
 from depthrate.tasks.importing import gc_paused
 
@@ -76,6 +76,13 @@ class Commands(click.Group):
 
             ctx.fail(f"No such command {name!r}{nearest(name, COMMANDS)}. List all: depthrate --help")
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command. Its import can be interrupted too."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(INTERRUPTED) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one line per command."""

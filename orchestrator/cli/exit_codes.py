@@ -9,6 +9,7 @@ from typing import ParamSpec
 import click
 
 P = ParamSpec("P")
+INTERRUPTED = 130
 OUTPUT_CLOSED = 141
 """Exit code that shells report for a program killed by SIGPIPE."""
 
@@ -34,7 +35,7 @@ def exit_code(command: Callable[[], int | None]) -> int:
         _print_error(str(error))
         return 2
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         # the reader has closed the pipe, as `| head` does: redirect, so that the flush at exit does not fail again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -84,10 +84,14 @@ def print_rows(
 ) -> None:
     """Print the first columns that fit the terminal (or `FILE_WIDTH`), or all of them with `wide`.
 
-    `more` is the hint after the names of the omitted columns.
+    If some do not fit, empty columns come last. `more` is the hint after the names of the omitted columns.
     """
     width = console.width if console.is_terminal else FILE_WIDTH
     kept = len(columns) if wide else _columns_that_fit(columns, rows, width)
+    if kept < len(columns) and rows:
+        order = sorted(range(len(columns)), key=lambda index: all(row[index] is None for row in rows))
+        columns, rows = [columns[i] for i in order], [[row[i] for i in order] for row in rows]
+        kept = _columns_that_fit(columns, rows, width)
     shown = PlainConsole(file=console.file, width=ANY_WIDTH, soft_wrap=True) if wide else console
     print_table(shown, columns[:kept], [row[:kept] for row in rows])
     if kept < len(columns):

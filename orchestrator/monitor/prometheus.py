@@ -8,18 +8,23 @@ from depthrate.orchestrator.monitor.cost import HOUR_LABELS, SweepCost
 from depthrate.orchestrator.monitor.status import SweepStatus
 
 
-def textfile(states: Sequence[SweepStatus], costs: Mapping[str, SweepCost], now: float) -> str:
-    """Return the states and costs of the same sweeps in Prometheus' exposition format.
+def require_client() -> None:
+    """Check that Prometheus' client library is installed.
 
     Raises:
-        UsageError: The client library is not installed.
+        UsageError: It is not.
     """
     try:
-        from prometheus_client import CollectorRegistry, Gauge, generate_latest
+        import prometheus_client  # noqa: F401
     except ImportError as error:
         raise UsageError(
             f"--prometheus needs the package prometheus-client ({error}). Install it: pip install 'depthrate[prometheus]'"
         ) from None
+
+
+def textfile(states: Sequence[SweepStatus], costs: Mapping[str, SweepCost], now: float) -> str:
+    """Return the states and costs of the same sweeps in Prometheus' exposition format."""
+    from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
     registry = CollectorRegistry()
 

@@ -29,7 +29,12 @@ class ChildProcess:
         self._temp = tempfile.TemporaryDirectory(prefix="depthrate-serve-", ignore_cleanup_errors=True)
         variables, pipe = {"TMPDIR": self._temp.name}, subprocess.PIPE
         self.popen: subprocess.Popen[bytes] = start_python(
-            f"{__package__}.{module}", *arguments, variables=variables, stdin=pipe, stdout=pipe
+            f"{__package__}.{module}",
+            *arguments,
+            variables=variables,
+            stdin=pipe,
+            stdout=pipe,
+            start_new_session=True,  # Ctrl-C reaches only the server, which then ends the process
         )
         self._rest = b""
 

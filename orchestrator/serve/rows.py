@@ -235,8 +235,8 @@ def state_of(seen: StoreView, sweep: str) -> SweepStatus:
 def curves_of(pack: LivePack, trial_id: str) -> Curves:
     """Return the live curves of a running trial."""
     names = [name for name in pack.rows.column_names if name not in ("trial_id", "step", "split")]
-    rows = pack.rows.to_pandas()
-    return thinned_curves(rows[rows["trial_id"] == trial_id], names, CURVE_POINTS, CURVE_DIGITS).get(trial_id, {})
+    rows = pack.rows_of({trial_id}).to_pandas()
+    return thinned_curves(rows, names, CURVE_POINTS, CURVE_DIGITS).get(trial_id, {})
 
 
 def logged_names(curves: Any) -> list[str]:

@@ -8,7 +8,7 @@ import io
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -45,6 +45,10 @@ class LivePack:
     """Trial -> its parameters."""
     rows: pa.Table
     """Table of trial_id, step, split and the logged numbers."""
+
+    def rows_of(self, trial_ids: Set[str]) -> pa.Table:
+        """Return the rows of some trials."""
+        return self.rows.filter(pa.array([t in trial_ids for t in self.rows["trial_id"].to_pylist()], pa.bool_()))
 
 
 def live_schema(columns: Columns) -> pa.Schema:
@@ -160,9 +164,8 @@ def newest_live_rows(packs: Iterable[LivePack], committed: Set[str], wanted: Set
     for pack in {id(pack): pack for pack in newest.values()}.values():
         ids = {t for t in pack.params if newest[t] is pack and t not in committed and (wanted is None or t in wanted)}
         if ids:
-            rows = pack.rows.filter(pa.array([t in ids for t in pack.rows["trial_id"].to_pylist()], pa.bool_()))
             params = {trial_id: pack.params[trial_id] for trial_id in pack.params if trial_id in ids}
-            visible.append(LivePack(pack.path, pack.sweep, pack.attempt_id, pack.written_at, params, rows))
+            visible.append(replace(pack, params=params, rows=pack.rows_of(ids)))
     return visible
 
 

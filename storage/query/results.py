@@ -254,6 +254,8 @@ class Results:
                 raise QueryError(f"{first_line(error).rstrip('.!')}.{hint} Views: {', '.join(VIEWS)}") from None
             # Exceptions of the function's library are included, since it reports a failed read in its own way.
             except Exception as error:
+                if isinstance(error, RuntimeError) and str(error) == "Query interrupted":
+                    raise KeyboardInterrupt from None  # DuckDB's error for Ctrl-C
                 failure = error
             if not self._rescan(query):
                 break

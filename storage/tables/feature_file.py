@@ -13,10 +13,9 @@ from depthrate.storage.tables.schema import TableError
 
 
 class FeatureFile:
-    """The features of the trials of one commit, in order of arrival. Closing it deletes the file."""
+    """The features of the trials of one commit, in order of arrival. The first rows create the file, and closing deletes it."""
 
     def __init__(self) -> None:
-        self._file = _local_file()
         self._schema: pa.Schema | None = None
         self._waiting: pa.Table | None = None
         """Rows of a group that may be incomplete."""
@@ -33,7 +32,7 @@ class FeatureFile:
         if not table.num_rows:
             return
         if self._schema is None:
-            self._schema = table.schema
+            self._schema, self._file = table.schema, _local_file()
             self._writer = feature_writer(self._file, table.schema)
         elif not self._writer.is_open:  # a commit with these rows was refused and is being repeated
             self._reopen(self._schema)
@@ -56,7 +55,7 @@ class FeatureFile:
             self.num_rows = num_rows
 
     def write(self, store: Store, path: str) -> DataFile:
-        """Write the rows to the store, durably.
+        """Write the rows to the store, durably. There is at least one.
 
         Raises:
             OSError: The write failed. Then the file does not exist in the store.
@@ -94,7 +93,7 @@ class FeatureFile:
         """Delete the local file."""
         if self._schema is not None:
             self._writer.close()
-        self._file.close()
+            self._file.close()
 
 
 def _local_file() -> IO[bytes]:

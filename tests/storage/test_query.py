@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -649,12 +650,15 @@ def test_a_file_is_the_same_however_its_layers_come(tmp_path, num_rows):
         assert sizes[0] == sizes[1] and (num_rows < 5000 or sizes[0] == [5000] * 14)
 
 
-def test_vectors_of_two_lengths_are_refused():
+def test_vectors_of_two_lengths_are_refused_and_no_file_is_there_before_and_after(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     file = FeatureFile()
+    assert not any(tmp_path.iterdir()), "a killed worker without features leaves no file"
     file.add(part("x", 0, 3))
     with pytest.raises(TableError, match="vectors of .*5.* after .*64"):
         file.add(part("x", 1, 3, width=5))
     file.close()
+    assert not any(tmp_path.iterdir())
 
 
 def test_rows_that_come_after_the_store_has_refused_stand_behind_those_before(tmp_path, monkeypatch):

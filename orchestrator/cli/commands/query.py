@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import socket
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -15,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from depthrate.orchestrator.analysis.open_results import open_results
+from depthrate.orchestrator.cli.exit_codes import INTERRUPTED
 from depthrate.orchestrator.cli.options import FILE, Number, declared, store_option, wide_option
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.console.output_file import check_output, is_replaceable, output_file
@@ -42,7 +46,7 @@ if TYPE_CHECKING:
 
 
 QUERY_GRACE_S = 0.5
-"""Seconds after its time limit at which a query that DuckDB has not interrupted is ended by ending this process."""
+"""Seconds after its time limit or Ctrl-C at which a query that DuckDB has not interrupted is ended by ending this process."""
 MAX_VALUES_SHOWN = 6
 """Maximum number of differing parameters in a note."""
 _AGGREGATES = {"avg", "mean", "sum", "median", "stddev", "min", "max", "quantile", "quantile_cont", "mode", "var_samp"}
@@ -95,19 +99,45 @@ def _opened(output: Path | None, *, binary: bool) -> Iterator[IO[Any]]:
 
 @contextmanager
 def _limits(timeout_s: float, memory_gb: float | None) -> Iterator[None]:
-    with limited_memory(memory_gb), call_after(timeout_s + QUERY_GRACE_S, _kill, timeout_s):
+    text = f"depthrate: query timed out after {timeout_s:g} s. Raise --timeout-seconds."
+    with limited_memory(memory_gb), call_after(timeout_s + QUERY_GRACE_S, _end, 2, text), _ended_by_ctrl_c():
         yield
 
 
-def _kill(timeout_s: float) -> None:
-    """End this process, since DuckDB cannot interrupt some queries, for example within one function call."""
+@contextmanager
+def _ended_by_ctrl_c() -> Iterator[None]:
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    previous = signal.set_wakeup_fd(writer.fileno())  # written to at once, whereas Python's handler waits for DuckDB
+
+    def end() -> None:
+        with reader:
+            if signal.SIGINT not in reader.recv(1):
+                return
+            reader.settimeout(QUERY_GRACE_S)
+            with suppress(TimeoutError):
+                if not reader.recv(1):  # the block has ended
+                    return
+            _end(INTERRUPTED)
+
+    threading.Thread(target=end, daemon=True).start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(previous)
+        writer.close()
+
+
+def _end(code: int, text: str | None = None) -> None:
+    """End this process, since DuckDB cannot interrupt some queries, for example within one function call or join."""
     remove_temporary()
-    print_line(f"depthrate: query timed out after {timeout_s:g} s. Raise --timeout-seconds.", stderr=True)
-    os._exit(2)
+    if text is not None:
+        print_line(text, stderr=True)
+    os._exit(code)
 
 
-def _what_varies(results: Results, query: str) -> str | None:
-    """Return a note on parameters that vary in the store but do not occur in an aggregating query, or None.
+def _what_varies(results: Results, query: str, sweep: str | None) -> str | None:
+    """Return a note on parameters that vary in the store or `sweep` but do not occur in an aggregating query, or None.
 
     Seeds are meant to be aggregated, and queries with trial_id or sweep are explicit, so these give no note.
     """
@@ -125,10 +155,12 @@ def _what_varies(results: Results, query: str) -> str | None:
     varying = [name for name, is_varying in zip(names, row, strict=True) if is_varying]
     if not varying:
         return None
+    text = f"this aggregates trials that differ in {listed(varying, MAX_VALUES_SHOWN)}"
+    if sweep is not None:
+        return text
     specs, ran = list(read_specs(results.store)), {sweep_of_path(source.path) for source in results.snapshot.sources}
     is_one = len(specs) == 1 and ran <= {spec.sweep for spec in specs}
     sweeps = [] if is_one else sorted(results.membership().of_sweep)
-    text = f"this aggregates trials that differ in {listed(varying, MAX_VALUES_SHOWN)}"
     if len(sweeps) > 1:
         text += f". Limit the query to one of {len(sweeps)} sweeps: --sweep {sweeps[0]}, or where sweep = '{sweeps[0]}'"
     return text
@@ -177,5 +209,5 @@ def command(
             write = partial(_write_rows, chosen_format, stream)
             results.stream(sql, write, timeout_s=timeout_seconds, memory_gb=memory_gb)
     print_warnings(results.problems)
-    if (note := _what_varies(results, sql)) is not None:
+    if (note := _what_varies(results, sql, sweep)) is not None:
         print_line(f"note: {note}", stderr=True)

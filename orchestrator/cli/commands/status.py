@@ -31,7 +31,7 @@ from depthrate.orchestrator.console.tables import (
 )
 from depthrate.orchestrator.executors.registry import schedulers
 from depthrate.orchestrator.monitor.cost import cost_lines
-from depthrate.orchestrator.monitor.prometheus import textfile
+from depthrate.orchestrator.monitor.prometheus import require_client, textfile
 from depthrate.orchestrator.monitor.running_trials import MAX_TRIALS_SHOWN, running_table
 from depthrate.orchestrator.monitor.status import SweepStatus, TrialState
 from depthrate.storage.commits.source import first_line
@@ -103,6 +103,7 @@ def _as_json(state: SweepStatus, jobs: Counts, snapshot: StatusSnapshot) -> dict
 def command(sweep: str | None, store: str | None, watch: bool, json: bool, prometheus: Path | None, wide: bool) -> None:
     if prometheus is not None:
         check_output(prometheus)
+        require_client()
     opened = existing_store(store)
     watched = StatusPoller(
         opened,

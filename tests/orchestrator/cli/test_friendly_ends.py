@@ -1,5 +1,6 @@
 """What is missing where a launch begins ends it in one line that says what to do, never in a traceback."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ from depthrate.slurm import submit
 from depthrate.slurm.command import SlurmError, run_command
 from depthrate.slurm.profile import Profile
 from depthrate.slurm.script import import_submitit
+from depthrate.storage.files.store import Store
+from tests.support.tests_rows import A, commit
 
 
 def test_submitit_that_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -51,3 +54,26 @@ def test_a_ray_that_does_not_start_in_time() -> None:
     said = done.stderr.strip().splitlines()
     assert done.returncode == 2 and len(said) == 1, done.stderr
     assert said[0].startswith("depthrate: Ray cannot be started: The current node timed out during startup. If the")
+
+
+INTERRUPTED = """
+import os, signal, sys, threading
+import duckdb
+from depthrate.orchestrator.cli.app import main
+materialize = duckdb.DuckDBPyRelation.materialize
+def interrupted(relation):
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    return materialize(relation)
+duckdb.DuckDBPyRelation.materialize = interrupted
+sys.argv = ["depthrate", "query", "with n as (from range(1000000)) select count(*) from n a, n b, n c, trials"]
+main()
+"""
+
+
+def test_ctrl_c_ends_a_query(folder: Store) -> None:
+    commit(folder, A, ["x"])
+    variables = {**os.environ, "DEPTHRATE_STORE": folder.url}
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], env=variables, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

@@ -95,6 +95,8 @@ def test_as_many_columns_as_a_terminal_has_room_for() -> None:
     assert "more columns" in lines[-1]
     print_rows(console := on_terminal(30), ["a", "b"], [["1" * 20] * 2])
     assert "1 more column (b): --wide" in text_of(console)
+    print_rows(console := on_terminal(30), ["none", "a", "b"], [[None, "1" * 20, "2" * 20]])
+    assert "1" * 20 in text_of(console) and "2 more columns (b, none)" in text_of(console), "empty columns come last"
     print_table(console := on_terminal(30), ["name", "where"], [["digits", "a/" + "long_name" * 5]])
     assert text_of(console).replace(" ", "").replace("\n", "").endswith("a/" + "long_name" * 5), "nothing is cut"
 

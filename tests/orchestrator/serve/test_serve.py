@@ -604,12 +604,33 @@ def window() -> Iterator[Browser]:
 def command(*words: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run a command of ours beside the test."""
     with log.open("wb") as output:
-        process = subprocess.Popen([sys.executable, "-m", "depthrate", *words], stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "depthrate", *words],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         try:
             yield process
         finally:
-            process.send_signal(signal.SIGINT)
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does at Ctrl-C
             process.wait(60)
+
+
+def address_in(log: Path) -> str:
+    """Return the address that a server has printed."""
+    said = until(log.read_text, lambda text: "http://127.0.0.1:" in text)
+    return str(said.partition(" at ")[2].partition(" ")[0])
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_server_and_its_processes_without_a_traceback(folder: Store, tmp_path: Path) -> None:
+    commit(folder, A, ["x"])
+    log = tmp_path / "serve.log"
+    with command("serve", "--store", folder.url, "--port", "0", log=log):
+        server = Server(int(address_in(log).rpartition(":")[2].strip("/")))
+        assert server.sql("select count(*) from trials").json()["rows"] == [[1]]
+    assert log.read_text().count("\n") == 1, "one line, printed at the start"
 
 
 @pytest.mark.browser
@@ -629,9 +650,7 @@ def test_a_page_lives_while_a_worker_dies_and_the_store_goes_away(window: Browse
         until(lambda: (store / "sweeps").is_dir(), bool)
         link.symlink_to(store)
         with command("serve", "--store", str(link), "--port", "0", log=tmp_path / "serve.log"):
-            said = until(lambda: (tmp_path / "serve.log").read_text(), lambda text: "http://127.0.0.1:" in text)
-            address = said.partition(" at ")[2].partition(" ")[0]
-            show(window, f"{address}sweep/alive/", 1280)
+            show(window, f"{address_in(tmp_path / 'serve.log')}sweep/alive/", 1280)
             shown = {"states": {"running": 2, "pending": 2}, "said": ""}
             until(lambda: seen(window), lambda found: shown.items() <= found.items() and found["lines"] == 2)
 

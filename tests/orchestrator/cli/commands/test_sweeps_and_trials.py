@@ -64,6 +64,8 @@ def test_an_average_over_different_settings_is_said_to_be_one(store: str) -> Non
     said = CliRunner().invoke(app, ["query", sql, "--store", store]).stderr
     assert "aggregates trials that differ in exponent" in said and "--sweep high" in said
     assert not CliRunner().invoke(app, ["query", sql, "--store", store, "--sweep", "low"]).stderr
+    said = CliRunner().invoke(app, ["query", "select avg(nc1) from results", "--store", store, "--sweep", "low"]).stderr
+    assert "aggregates trials that differ in depth" in said and "--sweep" not in said
     by_both = "select depth, exponent, avg(nc1) from results group by all"
     assert not CliRunner().invoke(app, ["query", by_both, "--store", store]).stderr
 
