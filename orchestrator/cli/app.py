@@ -2,6 +2,7 @@
 
 import gc
 import importlib
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -133,6 +134,9 @@ def app() -> None:
 
 def main() -> None:
     """Run the command line."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, as in `depthrate status >&-`
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     gc.set_threshold(100_000, 10, 10)  # at the default of 700, lists of a large store start hundreds of collections
     try:
         app(prog_name="depthrate")

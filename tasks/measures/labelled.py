@@ -17,7 +17,7 @@ class FeaturesError(ValueError):
 
 
 def as_features(features: Any) -> Tensor:
-    """Flatten features [N, ...] of numpy or torch to floating-point [N, D], on their device.
+    """Flatten features [N, ...] of numpy, pandas or torch to floating-point [N, D], on their device.
 
     Raises:
         FeaturesError: The shape or type is wrong, or a number is not finite.
@@ -35,7 +35,14 @@ def as_features(features: Any) -> Tensor:
 
 
 def _as_tensor(values: Any) -> Tensor:
-    return values.detach() if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
+    if isinstance(values, Tensor):
+        return values.detach()
+    array = np.asarray(values)
+    if array.dtype.kind not in "buifc":
+        raise FeaturesError(f"features, targets or a weight have the type {array.dtype}, expected numbers")
+    return torch.from_numpy(
+        np.require(array, requirements="CW")
+    )  # a frame's values are read-only, a[::-1] has no C order
 
 
 def as_labels(labels: Any, num_samples: int) -> np.ndarray:

@@ -194,6 +194,7 @@ class RayExecutor(Executor):
         finally:
             self._session.close()
             if self._folder is not None:
+                self._thread.join(timeout=2.0)  # Tune records the lost workers in its folder
                 shutil.rmtree(self._folder, ignore_errors=True)
 
     def _run_tune(self) -> None:

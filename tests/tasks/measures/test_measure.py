@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -109,6 +110,14 @@ def test_a_stream_larger_than_its_memory_equals_the_whole():
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 > 500  # the whole does need more
 
 
+@pytest.mark.filterwarnings("error")
+def test_frames_and_reversed_arrays_are_measured_as_arrays():
+    flat = FEATURES.reshape(len(FEATURES), -1)
+    expected = depthrate.measure(flat, LABELS)["nc1"]
+    assert depthrate.measure(pd.DataFrame(flat), pd.Series(LABELS))["nc1"] == expected
+    assert depthrate.measure(flat[::-1], LABELS[::-1])["nc1"] == pytest.approx(expected)
+
+
 def test_invalid_features_raise():
     numbers = np.unique(LABELS, return_inverse=True)[1]
     bad = FEATURES.copy()
@@ -122,6 +131,7 @@ def test_invalid_features_raise():
         (lambda: depthrate.measure(FEATURES, numbers, np.vstack([WEIGHT, WEIGHT[:1]])), "no sample of class 3"),
         (lambda: depthrate.measure(FEATURES, numbers, WEIGHT[:, :5]), "width 20"),
         (lambda: depthrate.measure(FEATURES[:, 0, 0], numbers), "one row per sample"),
+        (lambda: depthrate.measure(FEATURES.astype(object), numbers), "type object, expected numbers"),
         (lambda: depthrate.StreamingMetrics(WEIGHT).update(FEATURES, LABELS), "row numbers, 0 to 2"),
     ):
         with pytest.raises(depthrate.FeaturesError, match=words):
