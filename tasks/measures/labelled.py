@@ -41,7 +41,7 @@ def _as_tensor(values: Any) -> Tensor:
     if array.dtype.kind not in "buifc":
         raise FeaturesError(f"features, targets or a weight have the type {array.dtype}, expected numbers")
     return torch.from_numpy(
-        np.require(array, requirements="CW")
+        np.require(array, requirements=("C", "W"))
     )  # a frame's values are read-only, a[::-1] has no C order
 
 
