@@ -118,7 +118,8 @@ struct Trial {
 // A Family derives from this for its network and has SAMPLES of a tile, prepare(), tile(), embed(), each_piece(), last_pieces().
 template <class Family> struct Step {
   const Call& call;
-  const bool clips, keeps, one_tile;  // keeps: the whole gradient until the end
+  // keeps: the whole gradient until the end. So do all evaluations: they share scratch memory, whose padding stays 0 in one layout only.
+  const bool clips, keeps, one_tile;
   const Number ln_eps;
   Memory memory;
   Trial trial;
@@ -127,7 +128,7 @@ template <class Family> struct Step {
   Barrier barrier;
 
   explicit Step(const Call& call)
-      : call(call), clips(call.clip_norm > 0), keeps(clips || call.gradient), one_tile(call.batch <= Family::SAMPLES),
+      : call(call), clips(call.clip_norm > 0), keeps(clips || call.gradient || call.scales), one_tile(call.batch <= Family::SAMPLES),
         ln_eps(call.ln_eps), memory(call.scratch) {}
 
   Family& family() { return static_cast<Family&>(*this); }

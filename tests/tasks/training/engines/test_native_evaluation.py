@@ -9,9 +9,9 @@ from tests.support.native_trials import native_trainer, network_of, plan_of, tra
 FAMILIES = [(1, False), (1, True), (2, False), (2, True)]
 
 
-def trainers(linear_layers, pre_norm, loss="ce", samples=150):
+def trainers(linear_layers, pre_norm, loss="ce", samples=150, width=19):
     """Return one that evaluates with kernels, one that does with torch, and one that does in float64."""
-    network = network_of(19, linear_layers=linear_layers, pre_norm=pre_norm, depth=4)
+    network = network_of(width, linear_layers=linear_layers, pre_norm=pre_norm, depth=4)
     plan = plan_of(loss=loss, batch_size=32)
     native = native_trainer(network, plan, trials_of(3), samples)
     for _ in range(20):
@@ -42,6 +42,17 @@ def test_it_is_as_near_to_float64_as_torch(linear_layers, pre_norm, loss):
         assert len(layers[0]) == len(layers[1]) == 4
         for here, value in zip(*layers, strict=True):
             assert here.shape == value.shape and off(here, value) < 1e-6
+
+
+@pytest.mark.parametrize("pre_norm", [False, True])
+def test_layers_and_evaluations_of_one_tile_do_not_affect_each_other(pre_norm):
+    """Regression test: their memory was laid out in two ways, so that one's numbers were the other's padding."""
+    native, _, exact = trainers(2, pre_norm, samples=30, width=36)
+    layers = list(native.features(0))
+    found, true = native.evaluate(), exact.evaluate()
+    for name in ("loss", "objective", "grad_norm"):
+        assert off(getattr(found, name), getattr(true, name)) < 1e-5, name
+    assert all(torch.equal(one, other) for one, other in zip(layers, native.features(0), strict=True))
 
 
 @pytest.mark.parametrize(("linear_layers", "pre_norm"), FAMILIES)
