@@ -184,7 +184,8 @@ def _selects_all(query: str) -> bool:
     # `from results` alone selects all columns
     froms, selects = (len(re.findall(rf"\b{word}\b", text)) for word in ("from", "select"))
     by_form = re.search(r"\*|columns|\b(describe|summarize|natural|table|pivot|unpivot)\b", text)
-    return names_row or froms > selects or selects == 0 or by_form is not None
+    by_place = re.search(r'\b(trials|results)"?\s+(as\s+)?"?(?!where\b)\w+"?\s*\(', text)  # from trials t(a, b)
+    return names_row or froms > selects or selects == 0 or by_form is not None or by_place is not None
 
 
 def read_live(store: Store, committed: Set[str], scope: tuple[str, Set[str]] | None = None) -> list[LivePack]:

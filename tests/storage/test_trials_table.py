@@ -116,6 +116,8 @@ def test_typed_parameters_of_another_number_of_trials_are_not_used() -> None:
         "select t from trials t",
         'select "t t" from trials "t t"',
         "select t from t: trials",
+        "select d from trials t(a, b, c, d)",
+        'select d from results AS "t" (a, b, c, d)',
         "select depth from (from trials) x",
         "with x as (table trials) select 1 from x",
         "select count(trials) from trials",
