@@ -19,6 +19,8 @@ CLIP_AT = 2.5
 """Maximum distance from the group median for `robust`, in standard deviations (estimated from the median distance)."""
 STEEPEST_SPREAD = 8.0
 """Maximum power of x in the variance: x^8 is a factor of 256 from one depth to twice that depth."""
+MAX_WEIGHT_RATIO = 1e10
+"""Maximum ratio of two weights. Above some 1e20 the least squares of a power law lose all digits."""
 EXACT_FIT_RMS = 1e-12
 """Maximum RMS residual in log space that counts as rounding: curves that fit the points this well are equal."""
 
@@ -156,13 +158,14 @@ def spread_weights(x_G: Array, count_G: Array, group_N: np.ndarray, deviation_NC
     u_G = np.log(x_G) - trust_G @ np.log(x_G[used_G])
     v_G = u_G[used_G]
     pooled_C = trust_G @ variance_GC
-    noisy_C = pooled_C > 0
+    noisy_C = pooled_C > EXACT_FIT_RMS**2  # the rest is rounding, which must not decide weights
+    steepest = min(STEEPEST_SPREAD, np.log(MAX_WEIGHT_RATIO) / np.log(x_G.max() / x_G.min()))
     relative_GC = variance_GC[:, noisy_C] / pooled_C[noisy_C]
     level_C, slope_C = np.zeros(relative_GC.shape[1]), np.zeros(relative_GC.shape[1])
     for _ in range(50):  # Fisher scoring: a gamma variable with log link has constant weights
         excess_GC = relative_GC * np.exp(-(level_C + slope_C * v_G[:, None])) - 1
         step_C = (trust_G * v_G) @ excess_GC / (trust_G @ v_G**2)
-        slope_C = np.clip(slope_C + np.clip(step_C, -1, 1), -STEEPEST_SPREAD, STEEPEST_SPREAD)
+        slope_C = np.clip(slope_C + np.clip(step_C, -1, 1), -steepest, steepest)
         level_C += np.clip(trust_G @ excess_GC, -1, 1)
         if np.abs(step_C).max(initial=0.0) < 1e-10:
             break

@@ -89,6 +89,21 @@ def test_weighting_by_the_spread_narrows_the_interval_where_the_spread_grows():
     assert widths["spread"] < 0.8 * widths["equal"] and errors["spread"] < 0.8 * errors["equal"]
 
 
+def test_a_steep_spread_over_three_decades_leaves_the_power_law_its_digits():
+    x = np.repeat([1.0, 1.5, 3.0, 4.0, 5.0, 21.0, 1000.0], 3)
+    y = x**-2.5 * np.exp(1e-3 * x**-6 * np.tile([-1.0, 0.2, 0.8], 7))
+    (fit,) = fit_rates(x, y, models=["power"], weights="spread", num_resamples=1)
+    assert fit.exponent == pytest.approx(2.5, abs=1e-6)
+
+
+@pytest.mark.parametrize("model", ["power", "exponential"])
+def test_rounding_does_not_decide_weights(model):
+    x = np.repeat([1.0, 4.0, 5.0, 8.0, 34.0], 5)
+    y = 3 * x**0.3 * np.tile([1, 1 + 1e-15, 1, 1 - 1e-15, 1], 5)
+    fits = [fit_rates(x, y, models=[model], weights=name, num_resamples=1)[0] for name in ("equal", "spread")]
+    assert fits[1].exponent == pytest.approx(fits[0].exponent, rel=1e-9)
+
+
 # Which model
 
 
