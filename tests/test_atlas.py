@@ -184,7 +184,7 @@ def test_the_command_lists_them_and_tells_of_one(tmp_path, monkeypatch):
 
 
 def test_a_figure_s_sweep_goes_by_its_name_in_the_atlas():
-    assert find_sweep_file("atlas/p1-rn1-mnist") == find_sweep_file("papers/mnist-rn1-medium")
+    assert find_sweep_file("atlas/p1-rn1-mnist") == find_sweep_file("papers/mnist-rn1-three-seeds")
     assert find_sweep_file("atlas/p2-figure9") == find_sweep_file("papers/lowrank/figure9")
     with pytest.raises(ValueError, match="atlas/p2-figure1"):
         find_sweep_file("atlas/p2-figure1")

@@ -22,7 +22,7 @@ QUICK = (
     *(f"papers/words/words-theorem{number}" for number in (1, 2, 3)),
 )
 """Minutes on two cores at the paper's own settings."""
-REDUCED = ("-small", "-medium")
+REDUCED = ("-small", "-medium", "-three-seeds")
 """Ends of the names of those that are not at a paper's own size."""
 
 
