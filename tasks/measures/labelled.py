@@ -40,9 +40,8 @@ def _as_tensor(values: Any) -> Tensor:
     array = np.asarray(values)
     if array.dtype.kind not in "buifc":
         raise FeaturesError(f"features, targets or a weight have the type {array.dtype}, expected numbers")
-    return torch.from_numpy(
-        np.require(array, requirements=("C", "W"))
-    )  # a frame's values are read-only, a[::-1] has no C order
+    # the values of a frame are read-only, and a[::-1] is not in C order
+    return torch.from_numpy(np.require(array, requirements=("C", "W")))
 
 
 def as_labels(labels: Any, num_samples: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What is missing where a launch begins ends it in one line that says what to do, never in a traceback."""
+"""What is missing where a launch begins ends it in one line that says what to do, and Ctrl-C ends a query. No traceback."""
 
 import os
 import subprocess
