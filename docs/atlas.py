@@ -70,7 +70,7 @@ def section(figure: AtlasFigure) -> str:
         "",
         f"`{figure.key}`: {figure.claim}",
         "",
-        f"**{_capital(figure.verdict)}.** {figure.why}",
+        f"**{_capital(_judged(figure))}.** {figure.why}",
     ]
     if not figure.run:
         at = f" At the paper's size: `{figure.sweep}`." if figure.sweep else ""
@@ -100,29 +100,30 @@ def pages() -> Iterator[tuple[str, str]]:
     contents = [
         "# Atlas of four papers",
         "",
-        "Every figure and table of the four reproduced papers: its claim, the sweep that was run, and whether the result",
-        "agrees with the print. `depthrate atlas` prints this table, and `depthrate run atlas/FIGURE` repeats a row.",
+        "Figures, tables and theorems of the four reproduced papers: the claim, the sweep that was run, and whether the",
+        "result agrees with the print. `depthrate atlas` prints this table, and `depthrate run atlas/FIGURE` repeats a row.",
         "",
         "## How a verdict is reached",
         "",
         "Each row has statements that its paper prints or proves, with their places. The numbers of the committed store",
         "decide each. The statement that a metric falls holds if the 95 % interval of its exponent over depth is above 0,",
         "however small the exponent is, fails if the interval is below 0, and is open if it contains 0. The statement that a",
-        "metric does not fall fails if the interval is above 0. Where the paper states that a metric is almost constant, the",
-        f"statement holds if the interval contains 0 or the absolute exponent is smaller than {FLAT}.",
+        "metric does not fall fails if the interval is above 0 and holds if it contains 0. Where the paper states that a",
+        f"metric is almost constant, the statement holds if the interval contains 0 or |exponent| is smaller than {FLAT}.",
         "Other statements have bounds. Two seeds give no interval. Without one a statement about a fall stays open.",
         "",
         "| verdict | rule |",
         "|---|---|",
-        "| agrees | all statements hold, at the print's size |",
+        "| agrees | all statements hold, at the print's size. What the print leaves open is chosen, and the row names it |",
         "| agrees in trend | all statements hold, at a size, by a method or in settings not in print, which the row names |",
         "| in part | some statements hold, others fail or are open |",
         "| disagrees | none holds, and at least one fails |",
         "| undecided | all are open |",
-        "| theorem, no figure | the paper proves it and shows no figure: the statements test the theorem |",
+        "| theorem, no figure | the paper proves it and shows no figure: its statements are tested and counted |",
         "| not comparable | the run is outside the scope of the print, by the number that the row names |",
         "",
-        "Unconverged trials are counted in each row. An exponent of unconverged trials describes training at its budget.",
+        "Unconverged trials are counted in each row with a fit. Exponents of unconverged trials describe training at its",
+        "budget.",
         "",
         "## All rows",
         "",
@@ -148,10 +149,18 @@ def _all_figures(figures: Sequence[AtlasFigure]) -> str:
     return _table(
         ["figure", "in the paper", "verdict", "sweep"],
         [
-            [f"[`{f.key}`]({_page(f.paper)}#{_anchor(f.figure)})", f"{f.paper}, {f.figure}", f.verdict, _ran(f)]
+            [f"[`{f.key}`]({_page(f.paper)}#{_anchor(f.figure)})", f"{f.paper}, {f.figure}", _judged(f), _ran(f)]
             for f in figures
         ],
     )
+
+
+def _judged(figure: AtlasFigure) -> str:
+    """Return the verdict. That of a theorem counts the statements that hold."""
+    if not figure.theorem:
+        return figure.verdict
+    outcomes = [measured(figure, check)[2] for check in figure.checks]
+    return f"{figure.verdict}: {outcomes.count('holds')} of {len(outcomes)} statements hold"
 
 
 def _ran(figure: AtlasFigure) -> str:
@@ -260,6 +269,8 @@ def _digits(value: float | None) -> str:
 
 
 def _short(value: Any) -> str:
+    if value is None:
+        return "none"
     if isinstance(value, float):
         return f"{value:.3g}" if math.isfinite(value) else str(value)
     return str(value)
