@@ -135,15 +135,16 @@ def _read_curves(results: Results, declared: Metric | None) -> dict[str, Curve]:
     selected = ", ".join(f"{text} as {name}" for name, text in columns.items())
     query = f"select trial_id, {selected} from curves where split = 'train' and {height} is not null order by trial_id, step"
     table = results.sql(query).to_arrow_table()
-    ids = np.array(table["trial_id"].to_pylist(), dtype=object)
-    if not len(ids):
+    if not table.num_rows:
         return {}
+    ids = table["trial_id"].combine_chunks().dictionary_encode()
+    index_of_row, trial_ids = ids.indices.to_numpy(), ids.dictionary.to_pylist()
     values = {name: table[name].cast("float64").to_numpy(zero_copy_only=False) for name in columns}
-    starts = np.flatnonzero(np.r_[True, ids[1:] != ids[:-1]])
-    ends = np.r_[starts[1:], len(ids)]
+    starts = np.flatnonzero(np.diff(index_of_row, prepend=-1))
+    ends = np.r_[starts[1:], table.num_rows]
     return {
-        str(ids[start]): {name: column[start:end] for name, column in values.items()}
-        for start, end in zip(starts, ends, strict=True)
+        trial_id: {name: column[start:end] for name, column in values.items()}
+        for trial_id, start, end in zip(trial_ids, starts, ends, strict=True)
     }
 
 

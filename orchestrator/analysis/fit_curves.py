@@ -49,7 +49,7 @@ def fit_curves(
     curves, values = [], FittedValues(results, requests)
     for request in requests:
         measured = values.last(request)
-        done = [(trial.params, measured[trial.trial_id]) for trial in trials if trial.trial_id in measured]
+        done = [(of_trial, measured[trial_id]) for trial_id, of_trial in params.items() if trial_id in measured]
         fitted = _fitted(_group_curves(request, done, ended, seed_names))
         fitted = _with_drift(fitted, values, request, ended)
         common = common_fit([curve for curve in fitted if curve.fits])  # whether the groups share their exponent

@@ -1,17 +1,31 @@
 """Values that fits use, read from the store. Each table is read once for all fits, as opening files takes most of the time."""
 
-from collections.abc import Mapping, Sequence
-from functools import cache, cached_property
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, TypeVar
 
+from depthrate.orchestrator.analysis.columns import ALWAYS_LAST
 from depthrate.storage.query.results import Results
+from depthrate.storage.query.views import may_name
 from depthrate.storage.tables.custom_columns import quoted
 from depthrate.sweeps.spec import FitRequest
 
+T = TypeVar("T")
 Past = Mapping[str, Sequence[tuple[float, float]]]
 """Trial -> (step, value) at each measured step, ascending."""
 # last step among a trial's rows for one split, and the last layer at that step
 _LAST = "max({'step': step, 'layer': layer}) filter (where is_last) over (partition by trial_id, split)"
+
+
+def in_memory(results: Results, requests: Sequence[FitRequest], trial_ids: Iterable[str]) -> Results:
+    """Return the results with what fits use of these trials in memory, since several queries of each fit use it."""
+    if not requests:
+        return results
+    used = {"trial_id", "step", "split", "layer", "is_last", *ALWAYS_LAST, *(request.metric for request in requests)}
+    filters = [f"select trial_id from results where {request.where}" for request in requests if request.where]
+    names = results.sql("select * from metrics limit 0").columns
+    unused = [name for name in names if name not in used and not any(may_name(text, name) for text in filters)]
+    return results.in_memory(trial_ids, unused)
 
 
 class FittedValues:
@@ -20,15 +34,12 @@ class FittedValues:
     def __init__(self, results: Results, requests: Sequence[FitRequest]):
         self._results = results
         self._metrics = list(dict.fromkeys(request.metric for request in requests))
-        self._filtered = cache(self._trials_where)
-        self._layer_values = cache(self._read_layer)
-        self._pasts_by_layer = cache(self._read_past)
-        self._columns = cache(self._read_columns)
+        self._known: dict[tuple[Any, ...], Any] = {}
 
     def last(self, request: FitRequest) -> dict[str, dict[str, Any]]:
         """Return trial_id, status and value of each trial that passes the request's filter."""
-        selected = None if request.where is None else self._filtered(request.where)
-        measured = {} if request.layer is None else self._layer_values(request.metric, request.layer)
+        selected = None if request.where is None else self._once(self._trials_where, request.where)
+        measured = {} if request.layer is None else self._once(self._read_layer, request.metric, request.layer)
         index = self._metrics.index(request.metric)
 
         def value(trial_id: str, end: dict[str, Any]) -> Any:
@@ -44,7 +55,7 @@ class FittedValues:
 
     def past(self, request: FitRequest) -> Past:
         """Return a request's metric at each measured step, on the split of the final value."""
-        return self._pasts_by_layer(request.metric, request.layer)
+        return self._once(self._read_past, request.metric, request.layer)
 
     @cached_property
     def _last(self) -> dict[str, dict[str, Any]]:
@@ -100,8 +111,19 @@ class FittedValues:
             pasts[name] = past
         return pasts
 
+    def _columns(self, view: str) -> list[str]:
+        return self._once(self._read_columns, view)
+
     def _read_columns(self, view: str) -> list[str]:
         return self._results.sql(f"select * from {view} limit 0").columns
+
+    def _once(self, read: Callable[..., T], *arguments: Any) -> T:
+        """Return what a method reads, and read it only once. A cache of the method would refer back to these values."""
+        key = (read.__name__, *arguments)
+        if key not in self._known:
+            self._known[key] = read(*arguments)
+        found: T = self._known[key]
+        return found
 
 
 def _at_layer(layer: int) -> str:

@@ -8,6 +8,7 @@ from html import unescape
 from pathlib import Path
 
 from depthrate.orchestrator.analysis.fit_curves import fit_curves
+from depthrate.orchestrator.analysis.observations import in_memory
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.api.find_sweep import find_sweep
 from depthrate.orchestrator.console.errors import UsageError, next_call
@@ -20,7 +21,7 @@ from depthrate.orchestrator.report.drawing.style import DARK, SCREEN, FigureStyl
 from depthrate.orchestrator.report.figure_files import export_figures
 from depthrate.orchestrator.report.overlay import merge_reports
 from depthrate.orchestrator.report.page import all_plots, render_report
-from depthrate.orchestrator.report.read_store import hold_numbers, read_report
+from depthrate.orchestrator.report.read_store import read_report
 from depthrate.orchestrator.report.report_data import ReportData
 from depthrate.orchestrator.search.search_view import fitted_trials, with_search
 from depthrate.storage.commits.source import Problem
@@ -144,6 +145,7 @@ def read_sweep(checked: CheckedSweep, store: Store, results: Results, command: l
     sweep = checked.sweep
     checked, view = with_search(checked, store)
     state = sweep_status(sweep.name, checked.trials.ids, results.snapshot, store)
-    results_in_memory = hold_numbers(checked, results)
-    curves = fit_curves(results_in_memory, sweep.fit, fitted_trials(checked, view), checked.task)
-    return read_report(checked, state, results, curves, command, view, results_in_memory)
+    numbers = in_memory(results, sweep.fit, checked.trials.ids)
+    curves = fit_curves(numbers, sweep.fit, fitted_trials(checked, view), checked.task)
+    del numbers  # the figures' numbers take as much memory again
+    return read_report(checked, state, results, curves, command, view)

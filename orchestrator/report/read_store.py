@@ -26,7 +26,7 @@ from depthrate.storage.attempts.live_curves import live_rows
 from depthrate.storage.attempts.records import read_records
 from depthrate.storage.files.json_objects import parse_object
 from depthrate.storage.query.results import Results
-from depthrate.storage.query.views import names_in, read_live
+from depthrate.storage.query.views import read_live
 from depthrate.storage.tables.custom_columns import quoted
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.interface import Task
@@ -46,32 +46,29 @@ def read_report(
     curves: list[FittedCurve],
     command: list[str],
     search: SearchView | None = None,
-    in_memory: Results | None = None,
 ) -> ReportData:
-    """Read a sweep's trials, metrics and fits for the report.
-
-    Args:
-        in_memory: Results from `hold_numbers`, if already read.
-    """
+    """Read a sweep's trials, metrics and fits for the report."""
     import pandas as pd
 
     sweep, planned, metrics_by_name = checked.sweep, checked.trials, known_measurements(checked.task)
-    in_memory = in_memory or hold_numbers(checked, results)
     committed = {row["trial_id"]: row for row in results.sql(_DONE).to_arrow_table().to_pylist()}
-    trials = pd.DataFrame([_trial_row(trial, status, committed.get(trial.trial_id, {})) for trial in planned])
+    columns: dict[str, list[object]] = {}  # a dict a trial would take gigabytes
+    for trial in planned:
+        for name, value in _trial_row(trial, status, committed.get(trial.trial_id, {})).items():
+            columns.setdefault(name, []).append(value)
+    trials = pd.DataFrame(columns)
     trial_dtype = pd.CategoricalDtype(sorted(set(trials["trial_id"])))
-    read_rows = partial(_read_rows, in_memory, trial_dtype)
+    read_rows = partial(_read_rows, results, trial_dtype)
     skipped = columns_to_skip(checked.task, [curve.metric for curve in curves])
-    lists = [quoted(name) for name in in_memory.sql("select * from results limit 0").columns if name in skipped]
-    exclude = f"exclude ({', '.join(lists)})" if lists else ""
-    fitted = read_rows(f"select * {exclude} from results")
+    shown = [quoted(name) for name in results.sql("select * from results limit 0").columns if name not in skipped]
+    fitted = read_rows(f"select {', '.join(shown)} from results")
     logged = {name: fitted[f"last_{name}"] for name in ALWAYS_LAST if name not in fitted}
     fitted = fitted.assign(**logged)  # panels of tasks without that parameter use the curve's name
     if search is not None:
         fitted = fitted[fitted["trial_id"].isin([trial.trial_id for trial in search.trials_to_fit()])]
     metrics = read_rows(
         # neither a window nor a join, which would hold all of these rows in memory
-        f"select {_metric_columns(checked, in_memory)} from metrics where is_last or "
+        f"select {_metric_columns(checked, results)} from metrics where is_last or "
         "(trial_id, step) in (select (trial_id, max(step)) from metrics group by trial_id)",
         "step",
         "layer",
@@ -99,7 +96,7 @@ def read_report(
         created_at=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         problems=[*map(str, results.problems), *(figure.message for figure in figures if figure.problem)],
         measurements=metrics_by_name,
-        lists=_read_lists(checked.task, partial(_read_rows, results, trial_dtype)),
+        lists=_read_lists(checked.task, read_rows),
         panels=checked.task.panels,
         points=_points(results, trials, list(planned[0].params), checked.task.panels),
         layered=_layered(trials, read_rows, metrics, checked.task.panels),
@@ -110,24 +107,13 @@ def read_report(
     )
 
 
-def hold_numbers(checked: CheckedSweep, results: Results) -> Results:
-    """Read the numbers of a sweep's trials into memory if it has fits, which use them many times."""
-    if not checked.sweep.fit:
-        return results
-    requested = [name for request in checked.sweep.fit for name in [request.metric, *names_in(request.where or "true")]]
-    ids = checked.trials.ids
-    return results.in_memory(ids, columns_to_skip(checked.task, requested))
-
-
 def _metric_columns(checked: CheckedSweep, results: Results) -> str:
     """Return the columns of `metrics` that figures may show by layer: declared, fitted and panel columns."""
-    names = [
-        metric.name
-        for metric in known_measurements(checked.task).values()
-        if metric.kind == "scalar" and metric.panel == "always"
-    ]
-    names += [request.metric for request in checked.sweep.fit]
-    for panel in checked.task.panels:
+    task, requested = checked.task, [request.metric for request in checked.sweep.fit]
+    skipped = columns_to_skip(task, requested)
+    names = [metric.name for metric in known_measurements(task).values() if metric.panel == "always"]
+    names = [*(name for name in names if name not in skipped), *requested]
+    for panel in task.panels:
         if isinstance(panel, PathPanel | LayerMapPanel):
             names += [value for value in vars(panel).values() if isinstance(value, str)]
     shown = {"trial_id", "step", "split", "layer", "is_last", *names}

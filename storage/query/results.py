@@ -129,7 +129,7 @@ class Results:
     def in_memory(self, trial_ids: Iterable[str], without: Collection[str] = ()) -> Self:
         """Return the same results with the metrics and curves of these trials in memory, which speeds up repeated queries.
 
-        Queries cannot use the columns in `without`. Trials of other sweeps remain in `trials`, but have no metrics.
+        Queries cannot use the columns of metrics in `without`. Trials of other sweeps remain in `trials`, but have no metrics.
 
         Raises:
             QueryError: The store cannot be read.
@@ -137,12 +137,22 @@ class Results:
         import pyarrow.compute as pc  # 40 ms that a single query does not need
 
         wanted = pa.array(sorted(set(trial_ids)), pa.string())
+
+        def read(relation: duckdb.DuckDBPyRelation) -> pa.Table:
+            """Keep the wanted rows of each batch. A text takes a number a row, and once its bytes."""
+            reader = relation.to_arrow_reader(BATCH_ROWS)
+            texts = [field.name for field in reader.schema if field.type == pa.string()]
+            parts = [_encoded(reader.schema.empty_table(), texts)]
+            for batch in reader:
+                is_wanted = pc.is_in(batch["trial_id"], value_set=wanted)
+                parts.append(_encoded(pa.Table.from_batches([batch]).filter(is_wanted), texts))
+            return pa.concat_tables(parts)
+
         tables = {}
         for table in ("metrics", "curves"):
             names = self.sql(f"select * from {table} limit 0").columns
-            selected = ", ".join(quoted(name) for name in names if name not in without)
-            rows = self.sql(f"select {selected} from {table}").to_arrow_table()
-            tables[table] = rows.filter(pc.is_in(rows["trial_id"], value_set=wanted))
+            selected = ", ".join(quoted(name) for name in names if table == "curves" or name not in without)
+            tables[table] = self.stream(f"select {selected} from {table}", read)
         loaded = copy(self)  # after reading both, since a compaction in the meantime may have refreshed the snapshot
         loaded._in_memory = tables
         return loaded
@@ -540,3 +550,11 @@ class Results:
         if self._scope is None:
             return fits
         return fits.filter(pa.array([sweep == self._scope[0] for sweep in fits["sweep"].to_pylist()], pa.bool_()))
+
+
+def _encoded(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Return a table with some columns as numbers of their distinct values."""
+    for name in names:
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, name, table[name].dictionary_encode())
+    return table

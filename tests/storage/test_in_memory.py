@@ -4,9 +4,9 @@ import pytest
 
 from benchmarks.store_synthetic import write_pack
 from depthrate.orchestrator.analysis.fit_curves import fit_curves
+from depthrate.orchestrator.analysis.observations import in_memory
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.launch.launch_plan import check_sweep
-from depthrate.orchestrator.report.read_store import hold_numbers
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.sql_checks import QueryError
 from depthrate.sweeps.packing import pack_trials
@@ -63,6 +63,8 @@ def test_fits_are_the_same_to_the_last_bit(sweep: SweepSpec, store: Store) -> No
     checked = check_sweep(sweep)
     results = results_of(store, checked.task)
     plain = fit_curves(results, sweep.fit, checked.trials, checked.task)
-    of_held = fit_curves(hold_numbers(checked, results), sweep.fit, checked.trials, checked.task)
-    assert [curve.fits for curve in of_held] == [curve.fits for curve in plain]
-    assert [curve.rows for curve in of_held] == [curve.rows for curve in plain] and all(curve.rows for curve in plain)
+    from_memory = fit_curves(in_memory(results, sweep.fit, checked.trials.ids), sweep.fit, checked.trials, checked.task)
+    assert [curve.fits for curve in from_memory] == [curve.fits for curve in plain]
+    assert [curve.rows for curve in from_memory] == [curve.rows for curve in plain] and all(
+        curve.rows for curve in plain
+    )
