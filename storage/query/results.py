@@ -139,7 +139,7 @@ class Results:
         wanted = pa.array(sorted(set(trial_ids)), pa.string())
 
         def read(relation: duckdb.DuckDBPyRelation) -> pa.Table:
-            """Keep the wanted rows of each batch. A text takes a number a row, and once its bytes."""
+            """Keep the wanted rows of each batch, with strings as numbers, since each string is in many rows."""
             reader = relation.to_arrow_reader(BATCH_ROWS)
             texts = [field.name for field in reader.schema if field.type == pa.string()]
             parts = [_encoded(reader.schema.empty_table(), texts)]
@@ -553,7 +553,7 @@ class Results:
 
 
 def _encoded(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """Return a table with some columns as numbers of their distinct values."""
+    """Return a table with some columns encoded as dictionaries: a number per row and each string once."""
     for name in names:
         place = table.schema.get_field_index(name)
         table = table.set_column(place, name, table[name].dictionary_encode())
