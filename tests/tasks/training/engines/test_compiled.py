@@ -33,11 +33,7 @@ TEXT = dataclasses.replace(
     PATCHES, attention_layers=2, pre_norm=False, positions=INPUTS, patch_dimensions=None, vocabulary_size=20
 )
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 2e-14}
-"""Largest distance between the weights of the two engines after ten steps, relative to the norm of the weights.
-
-Not the largest difference of one weight: Adam divides by a gradient's own size, so the rounding of a gradient near zero
-is magnified, and differently on each kind of processor.
-"""
+"""Largest difference of a weight between the engines after ten steps at small rates. With Adam: of the norm of all weights."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -115,8 +111,10 @@ def test_a_trial_is_the_same_in_every_pack_and_group_and_nearly_the_same_as_eage
     for size in (1, 2, 3, TRIALS):
         assert torch.equal(trained(network, plan, trials, 25, size=size), together), size
     eager = trained(network, plan, trials, 10, eager=True)
-    distance_T = (trained(network, plan, trials, 10) - eager).norm(dim=1) / eager.norm(dim=1)
-    assert distance_T.max() < TOLERANCE[plan.dtype]
+    difference = trained(network, plan, trials, 10) - eager
+    if plan.optimizer == "adam":  # divides by a gradient's own size, so rounding near zero grows, by processor
+        difference = difference.norm(dim=1) / eager.norm(dim=1)
+    assert difference.abs().max() < TOLERANCE[plan.dtype]
 
 
 @pytest.mark.slow
