@@ -159,7 +159,7 @@ def _judged(figure: AtlasFigure) -> str:
     """Return the verdict. That of a theorem counts the statements that hold."""
     if not figure.theorem:
         return figure.verdict
-    outcomes = [measured(figure, check)[2] for check in figure.checks]
+    outcomes = _outcomes(figure)
     return f"{figure.verdict}: {outcomes.count('holds')} of {len(outcomes)} statements hold"
 
 
@@ -235,9 +235,13 @@ def measured(figure: AtlasFigure, check: Check) -> tuple[float | None, str, Outc
     return value, _short(value), check.outcome(value)
 
 
+def _outcomes(figure: AtlasFigure) -> list[Outcome]:
+    return [measured(figure, check)[2] for check in figure.checks]
+
+
 def verdict(figure: AtlasFigure) -> Verdict:
     """Return the verdict by the rule, from the numbers in the store."""
-    outcomes = [measured(figure, check)[2] for check in figure.checks] if figure.run else []
+    outcomes = _outcomes(figure) if figure.run else []
     in_scope = "holds" if figure.scope is None or not figure.run else measured(figure, figure.scope)[2]
     return figure.judge(outcomes, in_scope)
 

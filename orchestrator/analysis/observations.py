@@ -118,7 +118,10 @@ class FittedValues:
         return self._results.sql(f"select * from {view} limit 0").columns
 
     def _once(self, read: Callable[..., T], *arguments: Any) -> T:
-        """Return what a method reads, and read it only once. A cache of the method would refer back to these values."""
+        """Return the result of a method, called once for the same arguments.
+
+        A `functools.cache` of the method would refer to itself, and the tables would stay in memory until a collection.
+        """
         key = (read.__name__, *arguments)
         if key not in self._known:
             self._known[key] = read(*arguments)

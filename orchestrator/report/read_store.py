@@ -52,11 +52,7 @@ def read_report(
 
     sweep, planned, metrics_by_name = checked.sweep, checked.trials, known_measurements(checked.task)
     committed = {row["trial_id"]: row for row in results.sql(_DONE).to_arrow_table().to_pylist()}
-    columns: dict[str, list[object]] = {}  # a dict a trial would take gigabytes
-    for trial in planned:
-        for name, value in _trial_row(trial, status, committed.get(trial.trial_id, {})).items():
-            columns.setdefault(name, []).append(value)
-    trials = pd.DataFrame(columns)
+    trials = pd.DataFrame([_trial_row(trial, status, committed.get(trial.trial_id, {})) for trial in planned])
     trial_dtype = pd.CategoricalDtype(sorted(set(trials["trial_id"])))
     read_rows = partial(_read_rows, results, trial_dtype)
     skipped = columns_to_skip(checked.task, [curve.metric for curve in curves])
