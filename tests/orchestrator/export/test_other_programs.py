@@ -65,7 +65,8 @@ def ran(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_missing_library_is_named(
     ran: Path, monkeypatch: pytest.MonkeyPatch, library: str, extra: str, words: list[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, library, None)
+    for name in [library, *(name for name in sys.modules if name.startswith(f"{library}."))]:  # another test's imports
+        monkeypatch.setitem(sys.modules, name, None)
     refused = call(app, words)
     assert refused.exit_code == 2 and f"pip install 'depthrate[{extra}]'" in refused.stderr
 
