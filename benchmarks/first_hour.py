@@ -134,18 +134,20 @@ def _correctness(device: str, folder: Path) -> dict[str, Any]:
 
 
 def _bits(device: str, folder: Path) -> dict[str, Any]:
-    """Compare the second trial of every pack with the same trial alone, bit by bit."""
+    """Compare the second trial of every pack with the same trial alone, bit by bit, which only a CPU promises."""
     params = {**NETWORK, "steps": 50}
     fused, alone = (_trained(folder / str(seeds), device, params, seeds, {"arch": NETWORKS}) for seeds in (2, [1]))
     differences = _differences(fused, alone)
     unequal = [arch for arch, difference in differences.items() if difference]
     finding = f"not bitwise equal: {', '.join(unequal)}" if unequal else f"bitwise equal: {', '.join(differences)}"
-    return {"state": "differs" if unequal else "passed", "finding": finding, "differences": differences}
+    finding += f", largest relative difference {max(differences.values()):.1e}"
+    state = "measured" if device == "cuda" else "differs" if unequal else "passed"
+    return {"state": state, "finding": finding, "differences": differences}
 
 
 def _steps(device: str, folder: Path) -> dict[str, Any]:
     """Run the benchmark of fused steps against plain PyTorch and vmap."""
-    options = ["--sides", "plain,vmap,eager,compiled", "--rounds", "3"]
+    options = ["--sides", "plain,vmap,eager", "--rounds", "3"]
     if device == "cpu":
         options = ["--sides", "plain,eager", "--rounds", "1", "--only", "3:32", "--processes", "1"]
     command = [sys.executable, "-m", "benchmarks.fused", "--device", device, *options]

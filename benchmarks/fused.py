@@ -4,7 +4,7 @@
     python -m benchmarks.fused --family transformer              # L-T11, 16 positions
     python -m benchmarks.fused --family module --sides plain,eager   # nn.Modules of a user's own: an MLP, an MLP-Mixer
     python -m benchmarks.fused --only 8:128 --rounds 9           # one setting: depth 8, 128 rows
-    python -m benchmarks.fused --device cuda --sides plain,eager,compiled # GPU: fused against one trial after another
+    python -m benchmarks.fused --device cuda --sides plain,eager   # GPU: fused against one trial after another
 
 The plain side trains the same networks with torch.nn modules and torch.optim, as many processes at once as there are
 cores (on a GPU: one process, whose trials follow each other). All sides run the same number of training steps; process

@@ -30,8 +30,12 @@ def smallest_deviations(before_norms: Iterable[Tensor]) -> Iterator[Tensor]:
 
     LayerNorm is singular at zero deviation. Near zero, eps determines the output.
     """
-    for h_TND in before_norms:
-        yield torch.stack([_smallest_deviation(h_ND) for h_ND in h_TND.flatten(1, -2)])
+    for before_norm in before_norms:
+        h_TND = before_norm.flatten(1, -2)
+        if h_TND.is_cuda:  # it would wait for the number of rows that the fast pass selects
+            yield h_TND.double().std(dim=-1, unbiased=False).amin(1)
+        else:
+            yield torch.stack([_smallest_deviation(h_ND) for h_ND in h_TND])
 
 
 def _smallest_deviation(h_ND: Tensor) -> Tensor:
@@ -39,7 +43,7 @@ def _smallest_deviation(h_ND: Tensor) -> Tensor:
 
     `std` in float64 is slow, so a fast pass first selects the rows that could be smallest up to rounding.
     """
-    if len(h_ND) > 1 and not h_ND.is_cuda:  # a GPU would wait for the number of selected rows
+    if len(h_ND) > 1:
         limits, width = torch.finfo(h_ND.dtype), h_ND.shape[-1]
         mean_N1 = h_ND.mean(-1, keepdim=True)
         fast_N = (h_ND - mean_N1).square().mean(-1).sqrt()

@@ -12,28 +12,24 @@ from torch import Tensor
 from depthrate.tasks.networks.network import Network, ParameterSpec, StateSpec, Tensors
 
 
-def initial_parameters(
-    specs: Sequence[ParameterSpec], init: str, generator: torch.Generator, dtype: torch.dtype
-) -> Tensor:
+def draw_parameters(theta_P: Tensor, specs: Sequence[ParameterSpec], init: str, generator: torch.Generator) -> None:
     """Draw one trial's parameters [P], flat and in order, on the CPU in float64, so that devices and dtypes agree.
 
     uniform: U(-1, 1)/sqrt(fan_in) for weights and biases (as torch.nn.Linear). normal: N(0, 1/fan_in). he: N(0, 2/fan_in).
     The last two set biases to zero. A parameter with an initial value keeps it in all three.
     """
-    pieces = []
-    for spec in specs:
+    for spec, piece in zip(specs, torch.split(theta_P, [spec.size for spec in specs]), strict=True):
+        drawn = torch.empty(spec.size, dtype=torch.float64)
         if spec.initial is not None:
-            piece = torch.full((spec.size,), spec.initial, dtype=torch.float64)
+            drawn.fill_(spec.initial)
         elif init == "uniform":
             bound = 1 / math.sqrt(spec.fan_in)
-            piece = torch.empty(spec.size, dtype=torch.float64).uniform_(-bound, bound, generator=generator)
+            drawn.uniform_(-bound, bound, generator=generator)
         elif len(spec.shape) == 1:
-            piece = torch.zeros(spec.size, dtype=torch.float64)
+            drawn.zero_()
         else:
-            std = math.sqrt((2 if init == "he" else 1) / spec.fan_in)
-            piece = torch.empty(spec.size, dtype=torch.float64).normal_(0, std, generator=generator)
-        pieces.append(piece)
-    return torch.cat(pieces).to(dtype)
+            drawn.normal_(0, math.sqrt((2 if init == "he" else 1) / spec.fan_in), generator=generator)
+        piece.copy_(drawn)
 
 
 def split_parameters(theta_TP: Tensor, specs: Sequence[ParameterSpec]) -> dict[str, Tensor]:
@@ -83,12 +79,16 @@ def start_trials(
         state = {name: torch.stack([trial_state[name] for trial_state in states]) for name in states[0]}
         return torch.stack([theta_P for theta_P, _ in module_starts]), state
     specs = network.parameter_specs()
-    drawn = [initial_parameters(specs, init, stream, dtype) for stream in streams]
+    theta_TP = torch.empty(len(streams), sum(spec.size for spec in specs), dtype=dtype)
+    for theta_P, stream in zip(theta_TP, streams, strict=True):
+        draw_parameters(theta_P, specs, init, stream)
     if fixed_streams is not None:
         fixed_P = torch.cat([torch.full((spec.size,), not spec.is_trained) for spec in specs])
-        fixed = [initial_parameters(specs, init, stream, dtype) for stream in fixed_streams]
-        drawn = [torch.where(fixed_P, other_P, theta_P) for theta_P, other_P in zip(drawn, fixed, strict=True)]
-    return torch.stack(drawn), initial_state(network.state_specs(), len(streams), dtype, torch.device("cpu"))
+        other_P = torch.empty_like(theta_TP[0])
+        for theta_P, stream in zip(theta_TP, fixed_streams, strict=True):
+            draw_parameters(other_P, specs, init, stream)
+            torch.where(fixed_P, other_P, theta_P, out=theta_P)
+    return theta_TP, initial_state(network.state_specs(), len(streams), dtype, torch.device("cpu"))
 
 
 def decay_groups(specs: Sequence[ParameterSpec]) -> list[str]:

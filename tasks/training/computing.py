@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,10 +44,14 @@ def computing(device: str, matmul_precision: str = "full") -> Iterator[None]:
     """
     check_precision(matmul_precision, device)
     make_products_reproducible()
+    # without it, free memory between tensors of a pack that was split could not be used by its parts
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     torch.set_num_threads(1)  # bitwise results need one thread, and each core runs one pack anyway
     if device == "cuda":
         if not torch.cuda.is_available():
             raise RuntimeError("device is cuda, but torch sees no GPU. Run with --device cpu.")
+        gc.collect()  # the exception of a pack that failed may keep its tensors
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         # only a trial's matmul_precision enables TF32; convolutions would use it by default
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False

@@ -16,8 +16,9 @@ from torch import Tensor
 from depthrate.tasks.measures.neural_collapse import class_means
 from depthrate.tasks.measures.progressive import path_start, relative_positions, step_length
 from depthrate.tasks.networks.network import Layer
+from depthrate.tasks.training.memory import feature_numbers_in_memory
 from depthrate.tasks.training.trainer import FusedTrainer
-from depthrate.tasks.training.training_plan import trials_per_measurement
+from depthrate.tasks.training.training_plan import trials_per_layer, trials_per_measurement
 
 Columns = Mapping[str, Tensor]
 """Metric -> value for T trials: a scalar [T], a vector [T, n] or a matrix [T, n, m]."""
@@ -37,12 +38,26 @@ OfPair = Callable[[Tensor, Tensor, Tensor | None], Columns]
 _STEP = "step_length"
 
 
+def runs_of_trials(trainer: FusedTrainer, positions: Sequence[int]) -> list[tuple[int, int]]:
+    """Group positions of trials into runs that are measured together, as first position and count."""
+    numbers = feature_numbers_in_memory(trainer.network)
+    limit = trials_per_layer(trainer.device.type, len(trainer.x_NI), numbers)
+    runs: list[tuple[int, int]] = []
+    for position in positions:
+        first, count = runs[-1] if runs else (position, 0)
+        if position == first + count and count < limit:
+            runs[-1:] = [(first, count + 1)]
+        else:
+            runs.append((position, 1))
+    return runs
+
+
 class LayerMeasurements:
     """Measures a pack's trials layer by layer, on the training set, with the task's metrics.
 
-    Each trial's features are reduced to small moments, layer by layer, so that a layer stays in a core's cache. The moments of
-    all layers, of trials limited by memory, are copied to the CPU at once, and metrics are computed for all these trials
-    together. The limit does not affect the numbers: nothing is reduced across trials.
+    Features are reduced to small moments, layer by layer: of one trial at a time on a CPU, so that a layer stays in a core's
+    cache, and of several on a GPU. The moments of all layers, of trials limited by memory, are copied to the CPU at once, and
+    metrics are computed for all these trials together. The limit does not affect the numbers: nothing is reduced across trials.
     """
 
     def __init__(
@@ -90,7 +105,10 @@ class LayerMeasurements:
             weight_TKD = torch.stack([weights[position] for position in positions])
         if network.input_layer is not None and self._input is None:  # equal for all trials and steps
             self._input = network.input_layer, self.of_input(x_NI)
-        features = [partial(trainer.features, position) for position in positions]
+        # metrics that compare layers read a trial's features several times
+        compares = self._of_path is not None or self._of_pair is not None
+        runs = [(position, 1) for position in positions] if compares else runs_of_trials(trainer, positions)
+        features = [partial(trainer.features, first, count) for first, count in runs]
         samples_NI = x_NI if x_NI.is_floating_point() else None
         of_last = None if self._of_last is None else self._of_last(trainer, positions)
         return self.rows(step, network.layers(), features, weight_TKD, self._input, samples_NI, of_last)
@@ -115,8 +133,8 @@ class LayerMeasurements:
         Args:
             step: Training step, stored in the rows.
             layers: The network's layers.
-            features: For each trial a function that yields its layers' features, [1, N, *shape] each. Called again for path and
-                pair metrics.
+            features: Functions that yield the layers' features of the next trials, [T, N, *shape] each. With path or pair
+                metrics each is of one trial, and called again.
             weight_TKD: Last layer's weight, None without one.
             inputs: The input layer and its metrics, None if the input is not a layer.
             x_NI: Samples, None if they are not numbers.
@@ -126,25 +144,26 @@ class LayerMeasurements:
         path = slice(path_start([layer.shape for layer in layers[:end]]), end)
         has_weight = [weight_TKD is not None and weight_TKD.shape[-1] == layer.width for layer in layers]
         parts: list[list[Columns]] = [[] for _ in layers]
-        h_1ND = torch.empty(0)
-        for trial, of_trial in enumerate(features):
-            for index, (of_layer, feature) in enumerate(zip(parts, of_trial(), strict=True)):
-                previous_1ND, h_1ND = h_1ND, feature.flatten(2)
-                is_step, own = path.start < index < end, slice(trial, trial + 1)
-                step_1 = step_length(previous_1ND, h_1ND) if is_step else h_1ND.new_zeros(1)
-                weight_1KD = weight_TKD[own] if weight_TKD is not None and has_weight[index] else None
-                of_layer.append({**self._reduce(h_1ND, weight_1KD), _STEP: step_1})
+        h_TND, first = torch.empty(0), 0
+        for of_trials in features:
+            for index, (of_layer, feature) in enumerate(zip(parts, of_trials(), strict=True)):
+                previous_TND, h_TND = h_TND, feature.flatten(2)
+                is_step, own = path.start < index < end, slice(first, first + len(h_TND))
+                step_T = step_length(previous_TND, h_TND) if is_step else h_TND.new_zeros(len(h_TND))
+                own_weight = weight_TKD[own] if weight_TKD is not None and has_weight[index] else None
+                of_layer.append({**self._reduce(h_TND, own_weight), _STEP: step_T})
+            first += len(h_TND)
         joined = [{name: torch.cat([part[name] for part in of_layer]) for name in of_layer[0]} for of_layer in parts]
         *moments, weights = _to_cpu([*joined, {} if weight_TKD is None else {"weight": weight_TKD}])
         rows_of_layers = []
         for index, layer in enumerate(layers):
             weight_TKD = weights["weight"] if has_weight[index] else None
-            columns = {**self._finish(moments[index], weight_TKD, h_1ND.dtype)}
+            columns = {**self._finish(moments[index], weight_TKD, h_TND.dtype)}
             if index == end - 1 and of_last is not None and weight_TKD is not None:
                 columns |= of_last(moments[index], weight_TKD)
             rows_of_layers.append(_rows(step, layer, columns))
         rows_of_trials = [list(rows) for rows in zip(*rows_of_layers, strict=True)]
-        for of_trial, rows in zip(features, rows_of_trials, strict=True):
+        for trial, rows in enumerate(rows_of_trials):
             steps = [row.pop(_STEP) for row in rows]
             for row, position in zip(rows[path], relative_positions(steps[path][1:]), strict=True):
                 row["relative_position"] = position
@@ -152,7 +171,8 @@ class LayerMeasurements:
             input_rows = (
                 [] if inputs is None else _rows(step, *inputs)
             )  # a single row, because the trials share the input
-            self._compare(rows, input_rows, path, of_trial, x_NI)
+            if self._of_path is not None or self._of_pair is not None:
+                self._compare(rows, input_rows, path, features[trial], x_NI)
             rows[:0] = input_rows
             for row in rows:
                 row["split"] = self._split
@@ -167,8 +187,6 @@ class LayerMeasurements:
         x_NI: Tensor | None,
     ) -> None:
         """Add to a trial's rows the metrics that compare layers, from its features [1, N, *shape]."""
-        if self._of_path is None and self._of_pair is None:
-            return
         first_1ND = last_1ND = torch.empty(0)
         for index, feature in enumerate(islice(features(), path.stop)):
             last_1ND = feature.flatten(2)

@@ -1,8 +1,11 @@
 """Prediction of a pack's memory from its network's costs. Importable without torch."""
 
+from depthrate.tasks.networks.network import Network
 from depthrate.tasks.training.cost import PackShape
-from depthrate.tasks.training.training_plan import order_bytes, trials_per_measurement
+from depthrate.tasks.training.training_plan import order_bytes, trials_per_layer, trials_per_measurement
 
+WORKSPACE_BYTES = 170e6
+"""Memory that a GPU reserves beyond tensors: workspaces of cuBLAS, one per thread and stream (measured on an H100)."""
 PROCESS_BYTES = 315e6
 """Memory of a worker that has imported torch and trained something."""
 
@@ -14,7 +17,7 @@ def memory_bytes(shape: PackShape, num_trials: int, device: str) -> float:
     peaks.
     """
     if device == "cuda":
-        return _tensor_bytes(shape, num_trials)
+        return gpu_bytes(shape, num_trials)
     network, cost, number = shape.network, shape.network.step_cost(), _number_bytes(shape)
     parameters = num_trials * network.num_parameters
     rows = num_trials * max(shape.rows, shape.evaluated_rows)
@@ -35,23 +38,45 @@ def memory_bytes(shape: PackShape, num_trials: int, device: str) -> float:
     return float(PROCESS_BYTES + max(peak, shape.data.reading_bytes))
 
 
-def _tensor_bytes(shape: PackShape, num_trials: int) -> float:
-    """Estimate the peak bytes of torch's tensors: the largest of a step, an evaluation and a measurement."""
-    network, number = shape.network, _number_bytes(shape)
-    parameters = num_trials * network.num_parameters
-    kept = number * num_trials * network.step_cost().kept
-    step = max(kept * shape.rows, number * parameters)
+def gpu_bytes(shape: PackShape, num_trials: int) -> float:
+    """Estimate the peak bytes that torch reserves on a GPU. The memory of a step stays reserved for its recording."""
+    others = max(_evaluation_bytes(shape, num_trials), _other_bytes(shape, num_trials, "cuda"))
+    return WORKSPACE_BYTES + _steady_bytes(shape, num_trials) + _step_bytes(shape, num_trials) + others
+
+
+def tensor_bytes(shape: PackShape, num_trials: int) -> float:
+    """Estimate the peak bytes of torch's tensors on a CPU: the largest of a step, an evaluation and a measurement."""
+    step, evaluation = (of(shape, num_trials) for of in (_step_bytes, _evaluation_bytes))
+    return _steady_bytes(shape, num_trials) + max(step, evaluation, _other_bytes(shape, num_trials, "cpu"))
+
+
+def _step_bytes(shape: PackShape, num_trials: int) -> float:
+    number = _number_bytes(shape)
+    kept = number * num_trials * shape.network.step_cost().kept
+    return float(max(kept * shape.rows, number * num_trials * shape.network.num_parameters))
+
+
+def _evaluation_bytes(shape: PackShape, num_trials: int) -> float:
+    number, parameters = _number_bytes(shape), num_trials * shape.network.num_parameters
+    kept = number * num_trials * shape.network.step_cost().kept
     # float64 gradients while the network runs, then gradient and two products in float64, and copies of weights and decay
     in_float64 = 8 * (3 if number == 8 else 5)
-    evaluation = max(kept * shape.evaluated_rows + (8 + number) * parameters, (in_float64 + number) * parameters)
-    # per trial: features, deviations and their squares in float64, scores, and the layers in memory at the same time
+    return float(max(kept * shape.evaluated_rows + (8 + number) * parameters, (in_float64 + number) * parameters))
+
+
+def _other_bytes(shape: PackShape, num_trials: int, device: str) -> float:
+    """Estimate the bytes of a measurement or of drawing an epoch's order, whichever is larger."""
+    network, number = shape.network, _number_bytes(shape)
+    # per sample: features, deviations and their squares in float64, scores, and the layers in memory at the same time
     widest = max(layer.width for layer in network.measured_layers())
-    per_sample = 3 * 8 * widest + 2 * 8 * shape.data.num_classes + number * _feature_numbers_in_memory(shape)
-    measurement = _measured_samples(shape) * per_sample
+    in_memory = feature_numbers_in_memory(network)
+    per_sample = 3 * 8 * widest + 2 * 8 * shape.data.num_classes + number * in_memory
+    together = min(num_trials, trials_per_layer(device, shape.data.num_held, in_memory))
+    measurement = together * _measured_samples(shape) * per_sample
     measurement += _moment_bytes(shape) if shape.data.labels_tokens else 3 * 8 * _class_moments(shape, num_trials)
     # an epoch's order is made by sorting: two sets of random numbers, and a copy of them and of the order
     drawing = 4 * 8 * num_trials * shape.data.num_samples if shape.batch_size and shape.data.stream is None else 0
-    return float(_steady_bytes(shape, num_trials) + max(step, evaluation, measurement, drawing))
+    return float(max(measurement, drawing))
 
 
 def _measured_samples(shape: PackShape) -> int:
@@ -76,10 +101,10 @@ def _moment_bytes(shape: PackShape) -> int:
     return 8 * (moments + 2 * shape.evaluated_rows * classes)
 
 
-def _feature_numbers_in_memory(shape: PackShape) -> int:
+def feature_numbers_in_memory(network: Network) -> int:
     """Return the number of feature values per sample in memory at a time: those of all layers if samples have several rows."""
-    widths = [layer.width for layer in shape.network.layers()]
-    return sum(widths) + 2 * max(widths) if shape.network.rows_per_sample > 1 else 4 * max(widths)
+    widths = [layer.width for layer in network.layers()]
+    return sum(widths) + 2 * max(widths) if network.rows_per_sample > 1 else 4 * max(widths)
 
 
 def _number_bytes(shape: PackShape) -> int:

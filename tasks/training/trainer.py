@@ -128,22 +128,23 @@ class FusedTrainer(PackState):
                 correct_T += self.num_correct(logits_TBK, labels_TB)
         return {"loss": loss_T / len(self.x_NI), "accuracy": correct_T / len(self.x_NI)}
 
-    def features(self, trial: int) -> Iterator[Tensor]:
-        """Yield the features [1, N, *shape] of one trial layer by layer, in the training dtype.
+    def features(self, first: int, num_trials: int = 1) -> Iterator[Tensor]:
+        """Yield the features [T, N, *shape] of consecutive trials layer by layer, in the training dtype.
 
         A network with several rows per sample runs in chunks of samples, because its activations are larger than its features.
         """
+        trials = slice(first, first + num_trials)
         if self._native_evaluation is not None and self._native_evaluation.can_hold_layers:
-            yield from self._native_evaluation.layers(self.theta_TP[trial : trial + 1])
+            yield from self._native_evaluation.layers(self.theta_TP[trials])
             return
-        parameters, untrained = self._state_of_trial(trial)
-        x_1NI = self.x_NI.unsqueeze(0)
+        parameters, untrained = self._state_of_trials(trials)
+        x_TNI = self.x_NI.expand(num_trials, *self.x_NI.shape)
         with torch.no_grad():
             if self.network.rows_per_sample == 1:
-                yield from self.network.features(parameters, x_1NI, untrained)
+                yield from self.network.features(parameters, x_TNI, untrained)
                 return
             chunk_size = self.samples_per_evaluation()
-            inputs = [x_1NI[:, start : start + chunk_size] for start in range(0, x_1NI.shape[1], chunk_size)]
+            inputs = [x_TNI[:, start : start + chunk_size] for start in range(0, x_TNI.shape[1], chunk_size)]
             parts: list[Iterable[Tensor]] = [self.network.features(parameters, part, untrained) for part in inputs]
             if not self.network.holds_only_features:
                 parts = [list(part) for part in parts]
@@ -151,15 +152,14 @@ class FusedTrainer(PackState):
 
     def outputs(self, trial: int) -> Tensor:
         """Compute the outputs [1, N, ...] of one trial for all samples at once, without gradients."""
-        parameters, untrained = self._state_of_trial(trial)
+        parameters, untrained = self._state_of_trials(slice(trial, trial + 1))
         with torch.no_grad():
             return self.network.logits(parameters, self.x_NI.unsqueeze(0), untrained)
 
-    def _state_of_trial(self, trial: int) -> tuple[Tensors, Tensors]:
-        """Return one trial's parameters and untrained state, [1, ...] each."""
-        rows = slice(trial, trial + 1)
-        untrained = {name: tensor[rows] for name, tensor in self.untrained.items()}
-        return {name: p[rows] for name, p in self.parameters().items()}, untrained
+    def _state_of_trials(self, trials: slice) -> tuple[Tensors, Tensors]:
+        """Return parameters and untrained state of some trials, [T, ...] each."""
+        untrained = {name: tensor[trials] for name, tensor in self.untrained.items()}
+        return {name: p[trials] for name, p in self.parameters().items()}, untrained
 
     def smallest_variance(self, trial: int) -> float | None:
         """Return the smallest variance of any LayerNorm input row in one trial, or None if the kernels cannot compute it."""

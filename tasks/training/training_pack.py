@@ -204,7 +204,7 @@ class TrainingPack:
 
     def results(self) -> Iterator[TrialResult]:
         """Yield each trial's tables, with features if requested."""
-        peak_memory_gb = torch.cuda.max_memory_allocated() / 1e9 if self._on_gpu else None
+        peak_memory_gb = torch.cuda.max_memory_reserved() / 1e9 if self._on_gpu else None
         for index in range(len(self.metrics)):
             if index in self.pruned_at:
                 yield TrialResult(index, {}, status=ResultStatus.PRUNED, num_steps=self.pruned_at[index])

@@ -26,6 +26,8 @@ EVALUATION_OUTPUTS = 2**21
 """Maximum number of outputs evaluated at a time if every row has outputs, since a vocabulary may be large."""
 MOMENT_NUMBERS = 2**20
 """Maximum numbers in the class moments, over trials and layers, from which metrics are computed at a time."""
+GPU_FEATURE_NUMBERS = 2**26
+"""Maximum feature values in memory in a measurement on a GPU, unless a single trial has more."""
 
 
 def order_bytes(num_samples: int) -> int:
@@ -113,6 +115,19 @@ def evaluation_rows(outputs_per_row: int = 0) -> int:
 def trials_per_measurement(num_layers: int, num_classes: int, width: int) -> int:
     """Return the number of trials whose class moments are in memory at a time, given the width of the widest layer."""
     return max(1, MOMENT_NUMBERS // (num_layers * num_classes * (width + num_classes)))
+
+
+def trials_per_layer(device: str, num_samples: int, numbers_per_sample: int) -> int:
+    """Return the number of trials whose features pass through the network together in a measurement.
+
+    On a CPU it is 1, so that a layer stays in a core's cache. A GPU would spend such small operations on launches.
+
+    Args:
+        device: cpu or cuda.
+        num_samples: Number of measured samples.
+        numbers_per_sample: Feature values per sample and trial that are in memory at a time.
+    """
+    return max(1, GPU_FEATURE_NUMBERS // (num_samples * numbers_per_sample)) if device == "cuda" else 1
 
 
 def learning_rate_factor(schedule: str, step: int, num_steps: int, milestones: tuple[int, ...] | None = None) -> float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +19,8 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
+
+from depthrate.tasks.training.engines import cuda_graph
 
 aten = torch.ops.aten
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -203,13 +205,25 @@ def _is_view(function: Any) -> bool:
     return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
 
 
+class _SideStream:
+    """Stands for a stream: what was recorded is run."""
+
+    def run(self, function: Callable[[], torch.Tensor]) -> torch.Tensor:
+        return function()
+
+    def record(self, function: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+        return function
+
+
 @contextmanager
 def stand_in_gpu() -> Iterator[StandInGpu]:
     """Let torch have a GPU."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda, "_lazy_init", lambda: None)
         patch.setattr(torch.cuda, "is_available", lambda: True)
+        patch.setattr(cuda_graph, "SideStream", _SideStream)
         patch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
-        patch.setattr(torch.cuda, "max_memory_allocated", lambda: 10**9)
+        patch.setattr(torch.cuda, "max_memory_reserved", lambda: 10**9)
+        patch.setattr(torch.cuda, "empty_cache", lambda: None)
         with _Devices(), StandInGpu() as gpu:
             yield gpu

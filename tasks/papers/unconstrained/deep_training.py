@@ -71,16 +71,17 @@ class DufmDescent(HandGradientTrainer):
         decays = [[h.weight_decays[name] for h in self.hyperparameters] for name in (FEATURES, *names)]
         self._decays_MT = torch.tensor(decays, dtype=torch.float64)
 
-    def _set_rates(self, rates: Sequence[float]) -> None:
-        """Set the learning rates: compute in float64 and round once."""
+    def rate_factors(self, rates: Sequence[float]) -> Sequence[Tensor]:
+        """Return the rate per sample and each matrix's factor of weight decay, [T, 1, 1], from float64 and rounded once."""
         rate_T = torch.tensor(rates, dtype=torch.float64)
-        self._rate_T11 = (rate_T / len(self._targets_NK)).view(-1, 1, 1).to(self.theta_TP)
-        self._shrinks = [shrink_T.view(-1, 1, 1).to(self.theta_TP) for shrink_T in 1 - rate_T * self._decays_MT]
+        columns = [rate_T / len(self._targets_NK), *(1 - rate_T * self._decays_MT)]
+        return [column_T.view(-1, 1, 1).to(self.theta_TP) for column_T in columns]
 
-    def _descend(self) -> Tensor:
+    def descend(self, *factors: Tensor) -> Tensor:
+        """Update all matrices at once."""
         error_TNK = self._forward()
         loss_T = error_TNK.square().sum(-1).mean(1) / 2
-        self._backward(error_TNK)
+        self._backward(error_TNK, *factors)
         return loss_T
 
     def _forward(self) -> Tensor:
@@ -92,10 +93,9 @@ class DufmDescent(HandGradientTrainer):
                 h_TND.relu_()
         return torch.bmm(h_TND, self._weights[-1].mT, out=self._error_TNK).sub_(self._targets_NK)
 
-    def _backward(self, error_TNK: Tensor) -> None:
+    def _backward(self, error_TNK: Tensor, rate_T11: Tensor, shrink_features: Tensor, *shrinks: Tensor) -> None:
         """Update every matrix. The error includes the learning rate, so that products are steps."""
-        delta = error_TNK.mul_(self._rate_T11)
-        shrink_features, *shrinks = self._shrinks
+        delta = error_TNK.mul_(rate_T11)
         inputs = [self._h0_TND, *self._h]
         for layer in reversed(range(len(self._weights))):
             weight, h_TND = self._weights[layer], inputs[layer]

@@ -74,25 +74,27 @@ class UnconstrainedDescent(HandGradientTrainer):
         of_features, of_weight = (torch.full_like(decay_T11, factor) for factor in self._step_factors)
         return torch.stack([decay_T11, proximity_T11, of_weight, of_features]).view(4, -1)
 
-    def _set_rates(self, rates: Sequence[float]) -> None:
+    def rate_factors(self, rates: Sequence[float]) -> Sequence[Tensor]:
+        """Return the factors on pull, weight, and the gradients of features and weight, [T, 1, 1] each."""
         samples, (of_features, of_weight) = len(self.x_NI), self._step_factors
         rate_T11 = self._column(rates).unsqueeze(2)
         decay_T11, proximity_T11 = self._factors()
-        self._pull, self._shrink = of_features * rate_T11 * proximity_T11, 1 - of_weight * rate_T11 * decay_T11
-        self._rate_features, self._rate_weight = of_features * rate_T11 / samples, of_weight * rate_T11 / samples
+        pull_T11, shrink_T11 = of_features * rate_T11 * proximity_T11, 1 - of_weight * rate_T11 * decay_T11
+        return pull_T11, shrink_T11, of_features * rate_T11 / samples, of_weight * rate_T11 / samples
 
-    def _descend(self) -> Tensor:
+    def descend(self, *factors: Tensor) -> Tensor:
+        """Update features and weight at once, from their values before the step."""
+        factor_T11, shrink_T11, rate_of_features_T11, rate_of_weight_T11 = factors
         loss_T, error_TNK = self._errors(self._features[-1].bmm(self._weight_TKD.mT))
-        # a simultaneous step: use the values before it
         changes = self._changes()
         of_weight_TKD = error_TNK.mT.bmm(self._features[-1])
-        self._features[-1].sub_(error_TNK.bmm(self._weight_TKD).mul_(self._rate_features))
+        self._features[-1].sub_(error_TNK.bmm(self._weight_TKD).mul_(rate_of_features_T11))
         for change_TND, before, after in zip(changes, [None, *self._features[:-1]], self._features, strict=True):
-            pull_TND = change_TND.mul_(self._pull)
+            pull_TND = change_TND.mul_(factor_T11)
             after.sub_(pull_TND)
             if before is not None:
                 before.add_(pull_TND)
-        self._weight_TKD.mul_(self._shrink).sub_(of_weight_TKD.mul_(self._rate_weight))
+        self._weight_TKD.mul_(shrink_T11).sub_(of_weight_TKD.mul_(rate_of_weight_T11))
         return loss_T
 
     def _errors(self, logits_TNK: Tensor) -> tuple[Tensor, Tensor]:
@@ -118,7 +120,7 @@ class UnconstrainedDescent(HandGradientTrainer):
 
     def _gradients(self) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss [T] and the objective's gradient by parameter."""
-        self._bind_parameters()
+        self.bind_parameters()
         h_TND, weight_TKD = self._features[-1], self._weight_TKD
         loss_T, error_TNK = self._errors(h_TND.bmm(weight_TKD.mT))
         error_TNK = error_TNK / len(self.x_NI)

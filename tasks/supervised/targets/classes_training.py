@@ -22,7 +22,14 @@ from depthrate.tasks.measures.spectra import spectrum
 from depthrate.tasks.supervised.parameters import SupervisedParameters
 from depthrate.tasks.supervised.theory import UnconstrainedOptimum
 from depthrate.tasks.training.held_out import Measure
-from depthrate.tasks.training.layers import Columns, LayerMeasurements, OfLast, OfMoments, null_if_not_finite
+from depthrate.tasks.training.layers import (
+    Columns,
+    LayerMeasurements,
+    OfLast,
+    OfMoments,
+    null_if_not_finite,
+    runs_of_trials,
+)
 from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training_plan import EVALUATION_ROWS
 
@@ -134,8 +141,9 @@ class _WithWeights:
         last = trainer.network.last_weight
         norms = None if last is None else row_norms(weights[last]).tolist()
         variances = [None if self._lists_deviations else trainer.smallest_variance(position) for position in positions]
-        others = [_deviations(trainer, p) for p, variance in zip(positions, variances, strict=True) if variance is None]
-        computed = iter(torch.stack(others).tolist() if others else [])
+        others = [position for position, variance in zip(positions, variances, strict=True) if variance is None]
+        parts = [_deviations(trainer, first, count) for first, count in runs_of_trials(trainer, others)]
+        computed = iter(torch.cat(parts).tolist() if parts else [])
         for position, variance, rows in zip(positions, variances, rows_of_trials, strict=True):
             sizes = dict(zip(squares, sizes_of_trials[position], strict=True))
             decays = trainer.hyperparameters[position].weight_decays
@@ -151,17 +159,17 @@ class _WithWeights:
         return rows_of_trials
 
 
-def _deviations(trainer: FusedTrainer, position: int) -> Tensor:
-    """Return the smallest deviation before each LayerNorm of one trial, [M] for M of them.
+def _deviations(trainer: FusedTrainer, first: int, num_trials: int) -> Tensor:
+    """Return the smallest deviation before each LayerNorm of consecutive trials, [T, M] for M of them.
 
     Samples are processed in parts, since a transformer stores numbers for all positions of a sample, not only for the last.
     """
     network = trainer.network
-    weights = {name: weight[position : position + 1] for name, weight in trainer.parameters().items()}
+    weights = {name: weight[first : first + num_trials] for name, weight in trainer.parameters().items()}
     with torch.no_grad():
         parts = [
-            [*smallest_deviations(network.norm_inputs(weights, part_NI.unsqueeze(0)))]
+            [*smallest_deviations(network.norm_inputs(weights, part_NI.expand(num_trials, *part_NI.shape)))]
             for part_NI in torch.split(trainer.x_NI, max(1, EVALUATION_ROWS // network.rows_per_sample))
         ]
-    smallest = [torch.cat(of_one_norm).amin() for of_one_norm in zip(*parts, strict=True)]
-    return torch.stack(smallest) if smallest else torch.zeros(0)
+    smallest = [torch.stack(of_one_norm).amin(0) for of_one_norm in zip(*parts, strict=True)]
+    return torch.stack(smallest, dim=1) if smallest else torch.zeros(num_trials, 0)

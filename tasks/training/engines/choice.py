@@ -46,10 +46,9 @@ def compile_s(network: Network) -> float:
 def select_engine(requested: Engine, shape: PackShape, device: str) -> Engine:
     """Select the engine of a trial's steps.
 
-    `auto` selects native steps if kernels exist. Otherwise it selects compiled steps on a CPU if they save more time than
-    compiling takes, and eager steps in all other cases. On a GPU it does not select compiled steps, because they were not
-    measured there. Whatever the request, steps are eager if the network has a handwritten step or matrix products are in bf16,
-    where compiled steps did not always agree with eager ones (LOG.md).
+    `auto` selects native steps if kernels exist. Otherwise it selects compiled steps if they save more time than compiling
+    takes, and eager steps in all other cases, such as on a GPU. Whatever the request, steps are eager if the network has a
+    handwritten step or matrix products are in bf16, where compiled steps did not always agree with eager ones (LOG.md).
 
     Raises:
         EngineError: Native or compiled steps were requested, but do not support these trials.
@@ -68,10 +67,17 @@ def select_engine(requested: Engine, shape: PackShape, device: str) -> Engine:
         return Engine.EAGER
     if shape.matmul_precision == "bf16":
         return Engine.EAGER
+    if device != "cpu":
+        if requested is Engine.COMPILED:
+            raise EngineError(
+                f"compiled steps run on CPUs only, and the device is {device}. Train with --engine auto, which replays eager "
+                "steps on a GPU."
+            )
+        return Engine.EAGER
     if requested is not Engine.AUTO:
         return requested
     saved_s = steps_s(shape) * (1 - 1 / SPEED_UP)  # polish and measurements are not compiled
-    return Engine.COMPILED if device == "cpu" and saved_s > compile_s(shape.network) else Engine.EAGER
+    return Engine.COMPILED if saved_s > compile_s(shape.network) else Engine.EAGER
 
 
 def select_engine_by_hand(requested: Engine, device: str) -> Engine:

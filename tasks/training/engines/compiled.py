@@ -38,7 +38,6 @@ from depthrate.tasks.training.engines import step_program
 from depthrate.tasks.training.engines.choice import EngineError, compiler
 from depthrate.tasks.training.engines.step_program import StepProgram
 from depthrate.tasks.training.pack_state import MakeSteps, PackState, Steps
-from depthrate.tasks.training.step import lowered_precision
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +45,6 @@ TRIES = 3
 """Number of steps timed per group size. The fastest step counts."""
 COMPILE_POLL_INTERVAL_S = 0.2
 ERROR_TAIL = 2000
-DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 
 
 class CompiledSteps(Steps):
@@ -72,7 +70,7 @@ class CompiledSteps(Steps):
         powers = [
             2**exponent for exponent in range(trainer.num_trials.bit_length()) if 2**exponent < trainer.num_trials
         ]
-        self._sizes = [trainer.num_trials, *(reversed(powers) if trainer.device.type == "cpu" else ())]
+        self._sizes = [trainer.num_trials, *reversed(powers)]
         self._timings = {size: [] for size in self._sizes}
         self._split(self._size or self._sizes[0])
 
@@ -87,8 +85,7 @@ class CompiledSteps(Steps):
             size = min(self._sizes, key=lambda size: len(self._timings[size]))
             self._split(size)
         started = time.thread_time()
-        with lowered_precision(self.trainer.plan.matmul_precision, self.trainer.device.type):
-            loss_T = self._run(*self.trainer.next_batch())
+        loss_T = self._run(*self.trainer.next_batch())
         if self._size is None:
             self._timings[size].append(time.thread_time() - started)
             if min(map(len, self._timings.values())) >= TRIES:
@@ -168,21 +165,15 @@ def program_key(program: StepProgram) -> str:
         f"{type(network).__module__}.{type(network).__qualname__}",
         repr(network),
         repr((plan.loss, plan.optimizer, plan.clip_norm, plan.dtype, plan.adam_betas, plan.adam_eps)),
-        repr((program.batch_shape, program.input_dtype, program.shares_batches, program.device)),
+        repr((program.batch_shape, program.input_dtype, program.shares_batches)),
         *code,
         network.custom_code(),
         torch.__version__,
         repr(torch.__config__.show()),
         os.environ.get("CXX", ""),
         processor(),
-        *(_gpu() if program.device == "cuda" else ()),
     ]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
-
-
-def _gpu() -> tuple[str, str]:
-    """Return the architecture and the driver of the current GPU."""
-    return str(torch.cuda.get_device_capability()), DRIVER_VERSION.read_text() if DRIVER_VERSION.exists() else ""
 
 
 def _compile(program: StepProgram, path: Path, should_stop: Callable[[], bool]) -> None:

@@ -6,9 +6,9 @@ from torch import Tensor
 from depthrate.tasks.training.engines.choice import EngineError
 from depthrate.tasks.training.pack_state import MakeSteps, PackState
 
-STEP_RTOL = {"full": 1e-3, "tf32": 1e-2}
-"""Relative tolerance between another engine's first step and the eager one, by the precision of matrix products. It is far
-above rounding errors and far below the error of a fault."""
+STEP_RTOL = 1e-3
+"""Relative tolerance between another engine's first step and the eager one: far above rounding errors, and far below the error
+of a fault."""
 MAX_CHECKED_STARTS = 12
 """Maximum number of starts from which another engine's first step is checked before the engine is rejected. Among millions of
 values one may be so close to ReLU's kink that rounding decides on which side it lies, and thus a sample's contribution to the
@@ -33,7 +33,7 @@ def check_first_step(trainer: PackState, make_steps: MakeSteps) -> None:
             torch.stack([eager.step(), steps.advance(1, None)]),
             (eager.first_gradient(), steps.gradient()),
         )
-        if _agree(trainer.plan.matmul_precision, losses_T, *gradients):
+        if _agree(losses_T, *gradients):
             return
         if _is_as_exact(_first_trial(trainer, start).to_float64(), losses_T, *gradients):
             return
@@ -52,9 +52,9 @@ def _first_trial(trainer: PackState, start: int) -> PackState:
     return first
 
 
-def _agree(precision: str, losses_T: Tensor, eager_TP: Tensor, other_TP: Tensor) -> bool:
+def _agree(losses_T: Tensor, eager_TP: Tensor, other_TP: Tensor) -> bool:
     """Return whether losses and gradients agree within the tolerance of each number or of the largest. NaN equals NaN."""
-    rtol, largest = STEP_RTOL[precision], eager_TP.abs().where(eager_TP.isfinite(), 0.0).max().item()
+    rtol, largest = STEP_RTOL, eager_TP.abs().where(eager_TP.isfinite(), 0.0).max().item()
     return torch.allclose(eager_TP, other_TP, rtol=rtol, atol=rtol * largest, equal_nan=True) and torch.allclose(
         losses_T[0], losses_T[1], rtol=rtol, equal_nan=True
     )
@@ -70,5 +70,5 @@ def _is_as_exact(exact: PackState, losses_T: Tensor, eager_TP: Tensor, other_TP:
     eager_loss_error, other_loss_error = (losses_T.double().squeeze(1) - loss).abs()
     return bool(
         other_error <= MAX_ERROR_RATIO * eager_error
-        and other_loss_error <= MAX_ERROR_RATIO * eager_loss_error + STEP_RTOL["full"]
+        and other_loss_error <= MAX_ERROR_RATIO * eager_loss_error + STEP_RTOL
     )

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthrate.tasks.interface import Engine
 from depthrate.tasks.networks.network import Network, Tensors
-from depthrate.tasks.training.divergence import Divergence
+from depthrate.tasks.training.engines.eager import TorchSteps
 from depthrate.tasks.training.pack_state import Steps
 from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training_plan import Hyperparameters, TrainingPlan
@@ -33,7 +32,6 @@ class HandGradientTrainer(FusedTrainer):
         start_TP: Tensor,
     ):
         self._laid_out: Tensor | None = None
-        self._rates: list[float] = []
         self._start_TP = start_TP
         super().__init__(network, plan, hyperparameters, x_NI, labels_N)
 
@@ -55,28 +53,17 @@ class HandGradientTrainer(FusedTrainer):
         """Return the start of these trials."""
         return {"start_TP": self._start_TP[trials]}
 
-    def descend(self) -> Tensor:
-        """Take a handwritten step. Return the losses before it, [T]."""
-        self._bind_parameters()
-        rates = self.lr_at(self.step_count)
-        if rates != self._rates:
-            self._rates = rates
-            self._set_rates(rates)
-        loss_T = self._descend()
-        self.step_count += 1
-        return loss_T
-
     def first_gradient(self) -> Tensor:
         """Return the first step's descent direction [T, P], because handwritten steps store no gradient."""
         return self._start_TP.to(self.theta_TP) - self.theta_TP
 
-    def _bind_parameters(self) -> None:
+    def bind_parameters(self) -> None:
         """Bind views of the parameters if their tensor has changed."""
         if self._laid_out is self.theta_TP:
             return
         self._targets_NK = torch.nn.functional.one_hot(self.labels_N, self._num_classes).to(self.theta_TP)
         self._lay_out(self.parameters())
-        self._rates, self._laid_out = [], self.theta_TP
+        self._laid_out = self.theta_TP
 
     @property
     def _num_classes(self) -> int:
@@ -87,21 +74,31 @@ class HandGradientTrainer(FusedTrainer):
         """Store views of these parameters and allocate buffers for the step."""
 
     @abstractmethod
-    def _set_rates(self, rates: Sequence[float]) -> None:
+    def rate_factors(self, rates: Sequence[float]) -> Sequence[Tensor]:
         """Compute the factors that contain the learning rates, one per trial."""
 
     @abstractmethod
-    def _descend(self) -> Tensor:
-        """Update the parameters by one step. Return the loss before it, [T]."""
+    def descend(self, *factors: Tensor) -> Tensor:
+        """Update the parameters by one step with these factors. Return the loss before it, [T]."""
 
 
-class _HandSteps(Steps):
-    engine = Engine.EAGER
+class _HandSteps(TorchSteps):
+    trainer: HandGradientTrainer
 
     def prepare(self) -> None:
-        """Do nothing, since parameters are bound when their tensor changes."""
+        """Bind the parameters."""
+        super().prepare()
+        self.trainer.bind_parameters()
+        self._rates: list[float] = []
+        self._factors: Sequence[Tensor] = ()
 
-    def step(self, max_steps: int, divergence: Divergence | None) -> Tensor:
-        """Take one step."""
-        assert isinstance(self.trainer, HandGradientTrainer)
-        return self.trainer.descend()
+    def inputs(self) -> Sequence[Tensor]:
+        """Return the factors that contain the learning rates."""
+        rates = self.trainer.lr_at(self.trainer.step_count)
+        if rates != self._rates:
+            self._rates, self._factors = rates, self.trainer.rate_factors(rates)
+        return self._factors
+
+    def take(self, *inputs: Tensor) -> Tensor:
+        """Take the handwritten step."""
+        return self.trainer.descend(*inputs)

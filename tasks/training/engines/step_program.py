@@ -47,7 +47,6 @@ class StepProgram:
     input_dtype: torch.dtype
     shares_batches: bool
     """Whether all trials share one batch, which then has no trial axis."""
-    device: str
 
     @classmethod
     def from_trainer(cls, trainer: PackState) -> StepProgram:
@@ -58,7 +57,6 @@ class StepProgram:
             batch_shape=(trainer.samples_per_step, *trainer.x_NI.shape[1:]),
             input_dtype=trainer.x_NI.dtype,
             shares_batches=trainer.shares_batches,
-            device=trainer.device.type,
         )
 
     def run(
@@ -125,11 +123,11 @@ class StepProgram:
             for spec in specs:
                 strides = torch.empty(spec.shape, device="meta").stride()
                 shape = (num_trials, *spec.shape)
-                tensors.append(torch.empty_strided(shape, (width, *strides), dtype=dtype, device=self.device).zero_())
+                tensors.append(torch.empty_strided(shape, (width, *strides), dtype=dtype).zero_())
             return tensors
 
         def zeros(*shape: int, of: torch.dtype = dtype) -> Tensor:
-            return torch.zeros(shape, dtype=of, device=self.device)
+            return torch.zeros(shape, dtype=of)
 
         trial_axis = () if self.shares_batches else (num_trials,)
         second = pieces() if self.plan.keeps_squares else []

@@ -12,7 +12,7 @@ from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.data.published import check_dataset
 from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.networks.batch_normed import ForwardPass
-from depthrate.tasks.networks.flat_parameters import initial_parameters, initial_state, split_parameters
+from depthrate.tasks.networks.flat_parameters import draw_parameters, initial_state, split_parameters
 from depthrate.tasks.networks.operations import last, linear
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.supervised.task import COLLAPSE
@@ -177,9 +177,9 @@ def load(plain, parameters, trial):
 def test_it_is_the_plain_network_in_training_and_in_evaluation(params, shape, make, fused):
     made, trials, dtype = network(shape, **params), 2, torch.float64
     specs = made.parameter_specs()
-    theta = torch.stack(
-        [initial_parameters(specs, "uniform", random_stream(seed, "init"), dtype) for seed in range(trials)]
-    )
+    theta = torch.empty(trials, made.num_parameters, dtype=dtype)
+    for seed, theta_P in enumerate(theta):
+        draw_parameters(theta_P, specs, "uniform", random_stream(seed, "init"))
     theta += 0.05 * torch.randn(theta.shape, generator=torch.Generator().manual_seed(0), dtype=dtype)
     parameters = split_parameters(theta, specs)
     state = initial_state(made.state_specs(), trials, dtype, torch.device("cpu"))

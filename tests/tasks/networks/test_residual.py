@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from depthrate.tasks.networks.flat_parameters import initial_parameters, split_parameters
+from depthrate.tasks.networks.flat_parameters import draw_parameters, split_parameters
 from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training_plan import Hyperparameters
 from tests.support import native_trials
@@ -132,7 +132,8 @@ def data_term(loss, outputs_NK, labels_N):
 def test_initial_weights_have_their_variance(init, std_times_root_fan_in, zero_biases):
     network = native_trials.network_of(100, depth=2, inputs=400, classes=50)
     specs = network.parameter_specs()
-    theta_P = initial_parameters(specs, init, torch.Generator().manual_seed(0), torch.float64)
+    theta_P = torch.empty(network.num_parameters, dtype=torch.float64)
+    draw_parameters(theta_P, specs, init, torch.Generator().manual_seed(0))
     parameters = split_parameters(theta_P.unsqueeze(0), specs)
     for name, fan_in in (("W_0", 400), ("W_1", 100), ("W_L", 100)):
         assert parameters[name].std().item() * math.sqrt(fan_in) == pytest.approx(std_times_root_fan_in, rel=0.05)

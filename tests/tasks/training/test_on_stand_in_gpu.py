@@ -1,5 +1,8 @@
 """Packs on a stand-in for a GPU: no operation mixes devices, results agree with a CPU, launches and waits are counted."""
 
+import contextlib
+import gc
+import weakref
 from collections.abc import Iterator
 
 import numpy as np
@@ -9,7 +12,9 @@ import torch
 from depthrate.tasks.interface import ResultStatus
 from depthrate.tasks.registry import registered_task
 from depthrate.tasks.supervised.task import COLLAPSE
+from depthrate.tasks.training import training_plan
 from depthrate.tasks.training.computing import computing
+from depthrate.tasks.training.engines import cuda_graph
 from depthrate.tasks.training.pack_state import permutations
 from depthrate.tasks.training.training_pack import TrainingPack
 from tests.support.collapse_packs import params_of
@@ -153,6 +158,67 @@ def test_steps_never_wait_a_curve_row_waits_twice_and_a_measurement_once_a_layer
     gpu.reset()
     pack.training.measure(pack.trainer, range(4), 21)
     assert sum(gpu.synchronisations.values()) <= len(pack.trainer.network.measured_layers())
+
+
+@pytest.mark.parametrize("arch", ["rn1", "t11", "resnet_dense"])
+def test_trials_measured_together_are_the_trials_measured_alone(arch, gpu, monkeypatch):
+    pack = training_pack(trials_of({"arch": arch}, seeds=range(5)))
+    positions = [0, 1, 3, 4]
+    together = pack.training.measure(pack.trainer, positions, 0)
+    alone = [pack.training.measure(pack.trainer, [position], 0)[0] for position in positions]
+    for rows, other_rows in zip(together, alone, strict=True):
+        for row, other in zip(rows, other_rows, strict=True):
+            assert row.keys() == other.keys()
+            for name, value in row.items():
+                if value is None or isinstance(value, str):
+                    assert value == other[name], name
+                else:
+                    pair = (v.tolist() if isinstance(v, torch.Tensor) else v for v in (value, other[name]))
+                    np.testing.assert_allclose(*pair, rtol=1e-9, atol=1e-12, err_msg=name)
+    gpu.reset()
+    pack.training.measure(pack.trainer, range(5), 0)
+    at_once = sum(gpu.launches.values())
+    monkeypatch.setattr(training_plan, "GPU_FEATURE_NUMBERS", 1)
+    gpu.reset()
+    pack.training.measure(pack.trainer, range(5), 0)
+    assert at_once < sum(gpu.launches.values()) / 2
+
+
+def test_the_steps_of_a_dropped_trainer_are_freed_at_once(gpu):
+    """A recording refers to memory that a cycle would keep until a garbage collection."""
+    pack = training_pack(trials_of({}))
+    pack.trainer.step()
+    steps = weakref.ref(pack.trainer._steps)
+    gc.disable()
+    try:
+        del pack
+        assert steps() is None
+    finally:
+        gc.enable()
+
+
+def test_a_recording_is_replayed_with_the_arguments_of_each_step(gpu):
+    taken = []
+    replayed = cuda_graph.ReplayedStep()
+    for number in range(2 * cuda_graph.WARM_UP_STEPS):
+        losses = replayed(lambda x: taken.append(x.clone()) or x * 2, [torch.full((2,), float(number)).to("cuda")])
+        assert losses.tolist() == [2.0 * number] * 2
+    assert [x.tolist()[0] for x in taken] == list(range(2 * cuda_graph.WARM_UP_STEPS))
+
+
+@pytest.mark.parametrize(("error", "is_raised"), [(torch.OutOfMemoryError, True), (RuntimeError, False)])
+def test_a_step_that_cannot_be_recorded_is_launched_operation_by_operation(error, is_raised, gpu, monkeypatch, caplog):
+    def fails(stream, function):
+        raise error("no")
+
+    monkeypatch.setattr(cuda_graph.SideStream, "record", fails)
+    replayed, one = cuda_graph.ReplayedStep(), torch.ones(1).to("cuda")
+    for _ in range(cuda_graph.WARM_UP_STEPS):
+        replayed(torch.square, [one])
+    with pytest.raises(error) if is_raised else contextlib.nullcontext():
+        for _ in range(3):
+            assert replayed(torch.square, [one]).tolist() == [1.0]
+    assert caplog.text.count("cannot be recorded: no") == (not is_raised)
 
 
 @pytest.mark.parametrize("config", [None, ":4096:8"])

@@ -272,18 +272,6 @@ def test_the_key_tells_apart_what_compiles_to_different_programs():
     assert {program_key(program) for program in same} == {program_key(base)}
 
 
-def test_the_key_of_a_gpu_has_its_architecture_and_driver(tmp_path, monkeypatch):
-    base = StepProgram.from_trainer(trainer_of(RESIDUAL, PLAN, trials_of(1)))
-    program, driver, keys = dataclasses.replace(base, device="cuda"), tmp_path / "version", set()
-    monkeypatch.setattr(compiled_module, "DRIVER_VERSION", driver)
-    for capability, version in (((9, 0), None), ((9, 0), "580"), ((9, 0), "590"), ((8, 0), "590")):
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda capability=capability: capability)
-        if version is not None:
-            driver.write_text(version)
-        keys.add(program_key(program))
-    assert len(keys) == 4
-
-
 def test_auto_compiles_where_a_single_trial_repays_it_and_never_asks_about_the_pack():
     def choice(requested=Engine.AUTO, device="cpu", **given):
         params = COLLAPSE.schema.fill({"arch": "mlp", "dataset": "digits", **given})
@@ -294,6 +282,8 @@ def test_auto_compiles_where_a_single_trial_repays_it_and_never_asks_about_the_p
     assert choice(depth=8, steps=100_000) is Engine.COMPILED
     assert choice(depth=8, steps=1, arch="rn1") is Engine.NATIVE  # whatever its steps
     assert choice(depth=8, steps=100_000, device="cuda") is Engine.EAGER
+    with pytest.raises(EngineError, match="compiled steps run on CPUs only, and the device is cuda"):
+        choice(Engine.COMPILED, depth=8, device="cuda")
     assert choice(Engine.COMPILED, depth=2, steps=1) is Engine.COMPILED
     assert choice(Engine.EAGER, depth=8, steps=100_000) is Engine.EAGER
     assert choice(depth=8, steps=100_000, arch="resnet_dense") is Engine.EAGER  # its trials run one by one
