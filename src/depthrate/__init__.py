@@ -7,6 +7,7 @@ that only reads a table does not import torch.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from depthrate.deprecated import CLASSES, FUNCTIONS, warn_renamed
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from depthrate.tasks.measures.stream import StreamingMetrics
     from depthrate.tasks.metric import Metric
     from depthrate.tasks.supervised.probe import probe
+
+# Until NumPy's idle threads sleep, they spin: .1 to .2 processor seconds of every command.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 
 __all__ = [
     "Comparison",

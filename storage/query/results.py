@@ -479,16 +479,24 @@ class Results:
             # only where it hides rows: the join may hold the whole table in memory
             connection.register("scope", pa.table({"trial_id": pa.array(sorted(self._scope[1]), pa.string())}))
             rows = f"select * from ({rows}) semi join scope using (trial_id)"
-        connection.execute(f"create temp view {name} as {rows}")
+        # DuckDB passes a comparison to the scan, which skips row groups by it, but not a column alone
+        flags = [quoted(field.name) for field in self._schema(name) if pa.types.is_boolean(field.type)]
+        compared = ", ".join(f"{flag} = true as {flag}" for flag in flags)
+        connection.execute(
+            f"create temp view {name} as select *{f' replace ({compared})' if flags else ''} from ({rows})"
+        )
 
     def _dataset(self, name: str, sources: list[int]) -> Any:
         """Return a table's files as an Arrow dataset with a known schema, so that opening it reads no footer."""
-        schema = pa.schema([*self.columns.schemas[name], *self._custom_columns(name).items()])
+        schema = self._schema(name)
         if not any(self.snapshot.sources[index].files.get(name) for index in sources):
             return pa.Table.from_batches([], schema)
         from depthrate.storage.query.scan import TableDataset  # imports pandas, which trials and fits alone do not need
 
         return TableDataset.from_snapshot(self.store, self.snapshot, name, sources, schema)
+
+    def _schema(self, name: str) -> pa.Schema:
+        return pa.schema([*self.columns.schemas[name], *self._custom_columns(name).items()])
 
     def _custom_columns(self, name: str) -> dict[str, pa.DataType]:
         """Return a table's columns beyond the standard ones: columns of the files, then declared columns that no file has yet.

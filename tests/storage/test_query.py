@@ -471,6 +471,33 @@ def test_one_trials_rows_open_its_file_alone(store: Store, opened: list[int]) ->
 
 
 @pytest.mark.parametrize(
+    ("query", "passed"),
+    [
+        ("select avg(nc1) from metrics where is_last", ["(is_last == true)"]),
+        ("select avg(nc1) from metrics where not is_last", ["invert((is_last == true))"]),
+        ("select avg(nc1) from results", ["(is_last == true)"]),
+        ("select count(*) from metrics where is_last is null", ["None"]),
+    ],
+)
+def test_the_flag_of_the_last_layer_reaches_the_scan(
+    store: Store, query: str, passed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(store, A, ["t1", "t2"])
+    filters, scanner = list[str](), TableDataset.scanner
+
+    def recorded(self: TableDataset, columns: Any = None, filter: Any = None, **options: Any) -> Any:
+        filters.append(str(filter))
+        return scanner(self, columns, filter, **options)
+
+    monkeypatch.setattr(TableDataset, "scanner", recorded)
+    results = results_of(store)
+    rows = results.sql(query).fetchall()
+    assert filters == passed
+    plain = results.in_memory(["t1", "t2"])  # DuckDB alone evaluates the condition there
+    assert rows == plain.sql(query).fetchall()
+
+
+@pytest.mark.parametrize(
     ("where", "expected"),
     [
         ("trial_id in ('t01a', 't18d', 'none')", 2),
