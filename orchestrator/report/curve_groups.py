@@ -21,6 +21,8 @@ def splits(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """Return (suffix, rows) per split. The suffix names the split if there are several."""
     if frame.empty or "split" not in frame:
         return []
+    if (frame["split"] == frame["split"].iloc[0]).all():
+        return [("", frame)]  # not a copy
     parts = list(frame.groupby("split", sort=False))
     return [(f" ({split})" if len(parts) > 1 else "", part) for split, part in parts]
 

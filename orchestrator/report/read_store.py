@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -28,7 +28,7 @@ from depthrate.storage.files.json_objects import parse_object
 from depthrate.storage.query.results import Results
 from depthrate.storage.query.views import read_live
 from depthrate.storage.tables.custom_columns import quoted
-from depthrate.sweeps.trial import Trial
+from depthrate.sweeps.trial import Trials
 from depthrate.tasks.interface import Task
 from depthrate.tasks.panel import LayerMapPanel, Panel, PathPanel, ScatterPanel
 
@@ -51,8 +51,8 @@ def read_report(
     import pandas as pd
 
     sweep, planned, metrics_by_name = checked.sweep, checked.trials, known_measurements(checked.task)
-    committed = {row["trial_id"]: row for row in results.sql(_DONE).to_arrow_table().to_pylist()}
-    trials = pd.DataFrame([_trial_row(trial, status, committed.get(trial.trial_id, {})) for trial in planned])
+    done = results.sql(_DONE).df().set_index("trial_id").reindex(planned.ids)
+    trials = _trial_rows(planned, status, done)
     trial_dtype = pd.CategoricalDtype(sorted(set(trials["trial_id"])))
     read_rows = partial(_read_rows, results, trial_dtype)
     skipped = columns_to_skip(checked.task, [curve.metric for curve in curves])
@@ -69,13 +69,13 @@ def read_report(
         "step",
         "layer",
     )
-    sweep_rows = [committed[trial.trial_id] for trial in planned if trial.trial_id in committed]
-    newest = max(sweep_rows, key=lambda row: row["committed_at"], default=None)
+    newest = None if done["committed_at"].isna().all() else done.loc[done["committed_at"].idxmax()]
     git = None
-    if newest is not None and newest["git_sha"] is not None:
-        git = f"{newest['git_sha']}{' (with uncommitted changes)' if newest['git_dirty'] else ''}"
+    if newest is not None and pd.notna(newest["git_sha"]):
+        is_dirty = pd.notna(newest["git_dirty"]) and newest["git_dirty"]
+        git = f"{newest['git_sha']}{' (with uncommitted changes)' if is_dirty else ''}"
     records = read_records(results.store, results.snapshot, sweep=sweep.name)
-    commits = results.snapshot.trials.select(["trial_id", "attempt_id", "wall_s"]).to_pylist()
+    commits = results.snapshot.trials.select(["trial_id", "attempt_id", "wall_s"]).to_batches()
     figures = read_figures(results, sweep.figures, list(trials["trial_id"]))
     return ReportData(
         name=sweep.name,
@@ -87,7 +87,9 @@ def read_report(
         fits=[replace(curve, measurement=metrics_by_name.get(curve.metric)) for curve in curves],
         store=results.store.url,
         commands=[shlex.join(command), shlex.join(["depthrate", "report", sweep.name, "--store", results.store.url])],
-        versions=parse_object(newest["versions"]) if newest else {"depthrate": importlib.metadata.version("depthrate")},
+        versions={"depthrate": importlib.metadata.version("depthrate")}
+        if newest is None
+        else parse_object(newest["versions"]),
         git=git,
         created_at=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         problems=[*map(str, results.problems), *(figure.message for figure in figures if figure.problem)],
@@ -97,7 +99,7 @@ def read_report(
         points=_points(results, trials, list(planned[0].params), checked.task.panels),
         layered=_layered(trials, read_rows, metrics, checked.task.panels),
         attempts=records,
-        cost=compute_cost(records, commits, time.time()),
+        cost=compute_cost(records, (row for batch in commits for row in batch.to_pylist()), time.time()),
         search=None if search is None else search_content(search),
         figures=figures,
     )
@@ -186,16 +188,28 @@ def _layered(
     return rows[rows["trial_id"].isin(finished) & (rows["split"] == "train")]
 
 
-def _trial_row(trial: Trial, status: SweepStatus, row: Mapping[str, Any]) -> dict[str, object]:
-    committed = row.get("committed_at")
-    return {
-        **trial.params,
-        "trial_id": trial.trial_id,
-        "state": status.states[trial.trial_id],
-        "wall_s": row.get("wall_s"),
-        "steps_done": row.get("steps"),
-        "device": row.get("device"),
-        "host": row.get("host") or status.attempts.get(trial.trial_id, {}).get("host"),
-        "committed_at": None if committed is None else f"{committed:%Y-%m-%d %H:%M:%S}",
-        "error": status.error_of(trial.trial_id),
+def _trial_rows(planned: Trials, status: SweepStatus, done: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per planned trial. It is built by column, since one dict per trial would take far more memory.
+
+    Args:
+        done: The columns of `_DONE`, one row per planned trial, null where it is not committed.
+    """
+    import pandas as pd
+
+    columns: dict[str, list[Any]] = {name: [] for name in planned[0].params}
+    for trial in planned:
+        for name, values in columns.items():
+            values.append(trial.params[name])
+    running_on = [status.attempts.get(trial_id, {}).get("host") for trial_id in planned.ids]
+    hosts = [host if pd.notna(host) and host else other for host, other in zip(done["host"], running_on, strict=True)]
+    states = {
+        "trial_id": planned.ids,
+        "state": [status.states[trial_id] for trial_id in planned.ids],
+        "wall_s": done["wall_s"].array,
+        "steps_done": done["steps"].array,
+        "device": done["device"].array,
+        "host": hosts,
+        "committed_at": done["committed_at"].dt.strftime("%Y-%m-%d %H:%M:%S").array,
+        "error": [status.error_of(trial_id) for trial_id in planned.ids],
     }
+    return pd.DataFrame({**columns, **states})

@@ -36,8 +36,10 @@ if TYPE_CHECKING:
     from depthrate.tasks.metric import Metric
     from depthrate.tasks.supervised.probe import probe
 
-# Until NumPy's idle threads sleep, they spin: .1 to .2 processor seconds of every command.
+# Read by the libraries when they are loaded. NumPy's threads sleep when idle, instead of spinning for .1 to .2 processor
+# seconds. DuckDB returns a query's memory, instead of keeping it for the next one.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
+os.environ.setdefault("DUCKDB_JE_MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0")
 
 __all__ = [
     "Comparison",

@@ -169,6 +169,7 @@ class Results:
         import pyarrow.compute as pc
 
         wanted = pa.array(trial_ids, pa.string())
+        pa.default_memory_pool().release_unused()  # of earlier queries: up to several times a table
 
         def number(table: pa.Table) -> pa.Table:
             numbers = pc.index_in(table["trial_id"], value_set=wanted)  # null for other trials

@@ -131,7 +131,9 @@ def results_view(
         columns += [f"coalesce(c.{name}, l.{name}{term}) as {final_name}" for name, term, final_name in terms]
         last_logged = ", ".join(f"arg_max({name}, step) as {name}" for name in logged)
         join = (
-            "left join curves c on c.trial_id = t.trial_id and c.step = m.step and c.split = m.split "
+            # reduced first, since the join holds its right side in memory
+            f"left join (select * from curves semi join ({_MEASURED}) using (trial_id, step, split)) c "
+            "on c.trial_id = t.trial_id and c.step = m.step and c.split = m.split "
             f"left join (select trial_id, split, {last_logged} from curves semi join ({_trials_to_fill(complete)}) "
             "using (trial_id) group by all) l "
             "on l.trial_id = t.trial_id and l.split = coalesce(m.split, 'train') and t.status = 'ok'"

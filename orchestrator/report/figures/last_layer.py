@@ -1,7 +1,6 @@
 """Plot the vectors and matrices of the last layer: spectra divided by their largest entry, and Gram matrices as cosines."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -39,14 +38,15 @@ def _vectors(data: ReportData) -> list[Metric]:
 
 def _vector_plot(data: ReportData, metric: Metric) -> Plot | None:
     is_spectrum = metric.panel == "spectrum"
-    rows: list[dict[str, Any]] = []
-    for trial_id, values in finite_arrays(data.trials, data.lists, metric.name):
-        if is_spectrum:
-            if not len(values) or values.max() <= 0:
-                continue
-            values = np.sort(values)[::-1] / values.max()
-        rows += [{"trial_id": trial_id, "index": index, "value": value} for index, value in enumerate(values, 1)]
-    frame = pd.DataFrame(rows, columns=["trial_id", "index", "value"])
+    vectors = finite_arrays(data.trials, data.lists, metric.name)
+    if is_spectrum:
+        positive = [(trial_id, values) for trial_id, values in vectors if len(values) and values.max() > 0]
+        vectors = [(trial_id, np.sort(values)[::-1] / values.max()) for trial_id, values in positive]
+    if not vectors:
+        return None
+    trial_ids = pd.Index([trial_id for trial_id, _ in vectors]).repeat([len(values) for _, values in vectors])
+    indices = np.concatenate([np.arange(1, len(values) + 1) for _, values in vectors])
+    frame = pd.DataFrame({"trial_id": trial_ids, "index": indices, "value": np.concatenate([v for _, v in vectors])})
     title = f"{metric.entry} / largest" if is_spectrum else metric.entry
     axes = Axes("index", "value", "Index", title, x_log=False, y_log=metric.axis == "log")
     plot = lines_plot(data, frame, axes, line_groups(data, data.x_name))

@@ -11,7 +11,8 @@ def layer_plots(data: ReportData) -> list[Plot]:
     frame = data.metrics
     if frame.empty or "layer" not in frame:
         return []
-    frame = frame[frame["step"] == frame.groupby("trial_id", observed=True)["step"].transform("max")]
+    is_last_step = frame["step"] == frame.groupby("trial_id", observed=True)["step"].transform("max")
+    frame = frame if is_last_step.all() else frame[is_last_step]
     last_layer = frame.groupby("trial_id", observed=True)["layer"].transform("max")
     frame = frame.assign(relative_layer=frame["layer"] / last_layer.where(last_layer > 0, 1))
     by = line_groups(data, "depth" if "depth" in data.trials else data.x_name)
@@ -19,7 +20,8 @@ def layer_plots(data: ReportData) -> list[Plot]:
     for suffix, part in splits(frame):
         for metric in map(data.measurement, data.layer_metrics):
             # a metric of the last weight matrix is equal at every layer and has no profile
-            if part.groupby("trial_id", observed=True)[metric.name].nunique().max() > 1:
+            of_trials = part.groupby("trial_id", observed=True)[metric.name]
+            if (of_trials.max() > of_trials.min()).any():
                 y_log = metric.axis == "log"
                 axes = Axes("relative_layer", metric.name, "Layer / depth", f"{metric.label}{suffix}", False, y_log)
                 plots.append(lines_plot(data, part, axes, by))
