@@ -54,6 +54,9 @@ def prepare_pack(training: Training, context: TaskContext) -> TrainingPack:
     """
     pack = TrainingPack(training, context)
     resumed = pack.resume()
+    if resumed not in (None, Engine.EAGER) and context.device != "cpu":
+        log.warning("training restarts on the GPU, because the checkpoint's %s steps run on CPUs only", resumed)
+        pack, resumed = TrainingPack(training, context), None
     engine = resumed or training.engine(context.engine, context.device)
     if resumed is not None and context.engine not in (resumed, Engine.AUTO):
         log.warning(

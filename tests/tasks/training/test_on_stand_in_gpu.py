@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from depthrate.tasks.interface import ResultStatus
+from depthrate.tasks.interface import Engine, ResultStatus
 from depthrate.tasks.registry import registered_task
 from depthrate.tasks.supervised.task import COLLAPSE
 from depthrate.tasks.training import training_plan
@@ -129,6 +129,20 @@ def test_a_checkpoint_of_a_gpu_resumes_there_and_on_a_cpu(shape, gpu):
     assert_same(resumed, run(trials, device="cuda"))
     moved, steps = run_resumed(lambda t, c: on_gpu(t, c) if c.stop_at else COLLAPSE.run(t, c), trials, 7)
     assert steps[0] == 8 and all(result.status is ResultStatus.OK for result in moved)
+
+
+@pytest.mark.parametrize("engine", [Engine.NATIVE, pytest.param(Engine.COMPILED, marks=pytest.mark.slow)])
+def test_a_checkpoint_of_steps_for_cpus_restarts_on_a_gpu(engine, gpu, caplog):
+    trials = trials_of({"features": "none"})
+
+    def run_on_both(trials, context):
+        context.device, context.engine = ("cpu", engine) if context.stop_at else ("cuda", Engine.AUTO)
+        return COLLAPSE.run(trials, context)
+
+    restarted, steps = run_resumed(run_on_both, trials, 7)
+    assert steps[0] == 1
+    assert_same(restarted, run(trials, device="cuda"))
+    assert f"the checkpoint's {engine} steps run on CPUs only" in caplog.text
 
 
 def test_pruned_and_diverged_trials_leave_the_others_unchanged(gpu):
