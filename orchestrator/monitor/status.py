@@ -78,6 +78,8 @@ class SweepStatus:
 
     def errors(self) -> Counter[str]:
         """Map errors to numbers of failed trials. Errors that differ only in the job are counted under the first of them."""
+        if not self._counts[TrialState.FAILED]:
+            return Counter()
         failed = [trial_id for trial_id, state in self.states.items() if state is TrialState.FAILED]
         errors = [error for trial_id in failed if (error := self.error_of(trial_id)) is not None]
         first = {error_pattern(error): error for error in reversed(errors)}
@@ -121,7 +123,8 @@ def sweep_status(
         if trial_id in states:
             states[trial_id] = _COMMITTED.get(status, ok)  # of a later version: ok
             committed_s += wall_s or 0.0
-    uncommitted = [trial_id for trial_id, state in states.items() if state is pending]
+    any_pending = pending in states.values()
+    uncommitted = [trial_id for trial_id, state in states.items() if state is pending] if any_pending else []
     newest, live, stalled, ignored = _classify_attempts(uncommitted, store, snapshot, lost_records, reader)
     for trial_id in uncommitted:
         if trial_id in live:

@@ -398,6 +398,10 @@ class Results:
         """Return the parameters with the same value in all trials, as far as that is known without reading the trials."""
         return self._all_trials().constant_parameters
 
+    def varying_parameters(self) -> set[str]:
+        """Return the parameters that differ between trials, as far as that is known without reading the trials."""
+        return self._all_trials().varying_parameters
+
     def _all_trials(self) -> TrialsTable:
         if self._trials is None:
             trial_ids = None if self._scope is None else self._scope[1]

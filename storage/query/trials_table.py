@@ -116,13 +116,23 @@ class TrialsTable:
         first, *rest = ({name: json.dumps(value) for name, value in part.items()} for part in parts)
         return {self.parameters[n] for n, value in first.items() if all(part.get(n) == value for part in rest)}
 
+    @cached_property
+    def varying_parameters(self) -> set[str]:
+        """Columns of parameters that differ between trials, as far as that is known without reading the trials."""
+        if self._is_parsed:
+            return set()
+        whole = [
+            part.typed.varying.column_names for part in self._compacted if part.is_whole and part.typed is not None
+        ]
+        return {self.parameters[name] for names in whole for name in names}
+
 
 class _Compaction:
     """The visible trials of a compaction."""
 
     def __init__(self, store: Store, source: VisibleCommit, added: AddedParameters):
         self._store, self._source, self._added = store, source, added
-        self.num_rows = source.trials.num_rows
+        self.num_rows, self.is_whole = source.trials.num_rows, source.is_fully_visible
 
     @cached_property
     def _files(self) -> list[pq.ParquetFile]:

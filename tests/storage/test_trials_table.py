@@ -75,9 +75,11 @@ def test_the_trials_of_a_compaction_are_read_without_their_json(folder: Store, m
         (of_attempt["depth"], 0.1, None, [1.0, 2.0]) for of_attempt in params
     ]
     assert results.constant_parameters() == {"lr", "norm", "sizes"}
+    assert results.varying_parameters() == {"depth"}
     remove(folder, RemovalKind.TRIALS, "", rows_of_trials(take_snapshot(folder), ["ta"]))
     hidden = results_of(folder)
     assert hidden.sql("select trial_id, depth from trials order by 1").fetchall() == [("tb", 3), ("tc", 3)]
+    assert hidden.varying_parameters() == set()
     assert hidden.for_sweep("s").sql("select sum(depth) from results").fetchall() == [(6,)]
 
 

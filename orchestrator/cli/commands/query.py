@@ -149,10 +149,13 @@ def _what_varies(results: Results, query: str, sweep: str | None) -> str | None:
     names = [name for name in names if not {name.casefold(), name.removeprefix("param_").casefold()} & words]
     if not names:
         return None
-    varies = "min({0}) is distinct from max({0}) or count({0}) between 1 and count(*) - 1"
-    terms = ", ".join(varies.format(quoted(name)) for name in names)
-    (row,) = results.sql(f"select {terms} from trials").fetchall()
-    varying = [name for name, is_varying in zip(names, row, strict=True) if is_varying]
+    known = results.varying_parameters()
+    if unknown := [name for name in names if name not in known]:
+        varies = "min({0}) is distinct from max({0}) or count({0}) between 1 and count(*) - 1"
+        terms = ", ".join(varies.format(quoted(name)) for name in unknown)
+        (row,) = results.sql(f"select {terms} from trials").fetchall()
+        known = known | {name for name, is_varying in zip(unknown, row, strict=True) if is_varying}
+    varying = [name for name in names if name in known]
     if not varying:
         return None
     text = f"this aggregates trials that differ in {listed(varying, MAX_VALUES_SHOWN)}"
