@@ -46,10 +46,11 @@ def lines_plot(data: ReportData, frame: pd.DataFrame, axes: Axes, by: list[str])
     """Draw one colour per value of the first name in `by`, and one dash style per value of the remaining names."""
     if axes.y not in frame:
         return None
-    frame = frame[unique(["trial_id", axes.x, axes.y])]  # copying all columns would take as long as drawing the figure
-    frame = frame.assign(**{axes.y: pd.to_numeric(frame[axes.y], errors="coerce")}).dropna(subset=[axes.x, axes.y])
-    frame = frame[frame[axes.x] >= 1] if axes.x_log else frame  # a log axis cannot show 0
-    drawable = frame[np.isfinite(frame[axes.y]) & ((frame[axes.y] > 0) | (not axes.y_log))]
+    x, y = frame[axes.x], pd.to_numeric(frame[axes.y], errors="coerce")
+    is_measured = x.notna() & y.notna() & ((x >= 1) if axes.x_log else True)  # a log axis cannot show 0
+    is_drawable = is_measured & np.isfinite(y) & ((y > 0) | (not axes.y_log))
+    # copying all columns would take as long as drawing the figure
+    drawable = frame[unique(["trial_id", axes.x, axes.y])].assign(**{axes.y: y})[is_drawable]
     if drawable.empty:
         return None
     finished = data.trials.loc[data.trials["state"] == "ok", "trial_id"]
@@ -73,7 +74,7 @@ def lines_plot(data: ReportData, frame: pd.DataFrame, axes: Axes, by: list[str])
     layout = make_layout(axes, drawable[axes.y], legend=by[:1])
     # short names of colours are in one row, and long names of dashes below it
     layout["legend"]["traceorder"] = "grouped"
-    notes = omission_notes(len(drawn), len(groups), len(frame) - len(drawable), log=axes.y_log)
+    notes = omission_notes(len(drawn), len(groups), int(is_measured.sum()) - len(drawable), log=axes.y_log)
     return Plot(axes.y_title, traces + keys, layout, notes)
 
 
