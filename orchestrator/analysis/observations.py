@@ -25,7 +25,7 @@ def in_memory(results: Results, requests: Sequence[FitRequest], trial_ids: Itera
     filters = [f"select trial_id from results where {request.where}" for request in requests if request.where]
     names = results.sql("select * from metrics limit 0").columns
     unused = [name for name in names if name not in used and not any(may_name(text, name) for text in filters)]
-    return results.in_memory(trial_ids, unused)
+    return results.in_memory(trial_ids, unused, all_layers=any(request.layer is not None for request in requests))
 
 
 class FittedValues:

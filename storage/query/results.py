@@ -126,10 +126,14 @@ class Results:
         remaining._hide(rows)
         return remaining
 
-    def in_memory(self, trial_ids: Iterable[str], without: Collection[str] = ()) -> Self:
+    def in_memory(self, trial_ids: Iterable[str], without: Collection[str] = (), *, all_layers: bool = True) -> Self:
         """Return the same results with the metrics and curves of these trials in memory, which speeds up repeated queries.
 
-        Queries cannot use the columns of metrics in `without`. Trials of other sweeps remain in `trials`, but have no metrics.
+        Trials of other sweeps remain in `trials`, but have no metrics.
+
+        Args:
+            without: Columns of `metrics` to leave out. Queries cannot use them.
+            all_layers: Whether `metrics` has the rows of all layers, and not only of the last one.
 
         Raises:
             QueryError: The store cannot be read.
@@ -152,7 +156,8 @@ class Results:
         for table in ("metrics", "curves"):
             names = self.sql(f"select * from {table} limit 0").columns
             selected = ", ".join(quoted(name) for name in names if table == "curves" or name not in without)
-            tables[table] = self.stream(f"select {selected} from {table}", read)
+            rows = "metrics where is_last" if table == "metrics" and not all_layers else table
+            tables[table] = self.stream(f"select {selected} from {rows}", read)
         loaded = copy(self)  # after reading both, since a compaction in the meantime may have refreshed the snapshot
         loaded._in_memory = tables
         return loaded

@@ -59,6 +59,15 @@ def test_a_column_left_out_is_not_known_and_other_trials_have_no_rows(sweep: Swe
         loaded.sql("select class_gram from metrics")
 
 
+def test_the_last_layer_alone_gives_the_same_results(sweep: SweepSpec, store: Store) -> None:
+    results = results_of(store, check_sweep(sweep).task)
+    ids = results.snapshot.trials["trial_id"].to_pylist()
+    loaded = results.in_memory(ids, ["singular_values", "class_gram"], all_layers=False)
+    query = "select trial_id, layer, nc1, objective_gap, last_lr from results order by trial_id"
+    assert loaded.sql(query).fetchall() == results.sql(query).fetchall() != []
+    assert loaded.sql("select count(*), bool_and(is_last) from metrics").fetchall() == [(len(ids), True)]
+
+
 def test_fits_are_the_same_to_the_last_bit(sweep: SweepSpec, store: Store) -> None:
     checked = check_sweep(sweep)
     results = results_of(store, checked.task)
