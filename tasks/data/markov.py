@@ -3,6 +3,8 @@
 Importable without torch. Shapes: V tokens, N sequences, S tokens of context.
 """
 
+from __future__ import annotations
+
 import functools
 from dataclasses import dataclass
 
