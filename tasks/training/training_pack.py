@@ -54,7 +54,7 @@ def prepare_pack(training: Training, context: TaskContext) -> TrainingPack:
     """
     pack = TrainingPack(training, context)
     resumed = pack.resume()
-    if resumed not in (None, Engine.EAGER) and context.device != "cpu":
+    if resumed is not None and context.device != "cpu" and pack.needs_library(resumed):
         log.warning("training restarts on the GPU, because the checkpoint's %s steps run on CPUs only", resumed)
         pack, resumed = TrainingPack(training, context), None
     engine = resumed or training.engine(context.engine, context.device)
@@ -63,7 +63,7 @@ def prepare_pack(training: Training, context: TaskContext) -> TrainingPack:
             "the pack's checkpoint was trained with engine %s and resumes with it, not %s", resumed, context.engine
         )
     context.report_engine(engine)
-    if engine == Engine.EAGER or (pack.is_trained and not pack.polishes_natively(engine)):
+    if not pack.needs_library(engine):
         pack.engine = engine
         return pack
     try:
@@ -143,6 +143,10 @@ class TrainingPack:
             )
             compile_s += polish_s
         return compile_s
+
+    def needs_library(self, engine: Engine) -> bool:
+        """Return whether the remaining steps or the polish run in code that this engine builds or compiles."""
+        return engine != Engine.EAGER and (not self.is_trained or self.polishes_natively(engine))
 
     def polishes_natively(self, engine: Engine) -> bool:
         """Return whether polish runs in kernels with this engine. Otherwise it runs eagerly."""

@@ -131,18 +131,30 @@ def test_a_checkpoint_of_a_gpu_resumes_there_and_on_a_cpu(shape, gpu):
     assert steps[0] == 8 and all(result.status is ResultStatus.OK for result in moved)
 
 
-@pytest.mark.parametrize("engine", [Engine.NATIVE, pytest.param(Engine.COMPILED, marks=pytest.mark.slow)])
-def test_a_checkpoint_of_steps_for_cpus_restarts_on_a_gpu(engine, gpu, caplog):
-    trials = trials_of({"features": "none"})
+def moved_from_cpu(engine, trials, stop_at):
+    """Interrupt a pack on a CPU and resume it on the GPU. Return its results and the steps taken there."""
 
     def run_on_both(trials, context):
         context.device, context.engine = ("cpu", engine) if context.stop_at else ("cuda", Engine.AUTO)
         return COLLAPSE.run(trials, context)
 
-    restarted, steps = run_resumed(run_on_both, trials, 7)
+    return run_resumed(run_on_both, trials, stop_at)
+
+
+@pytest.mark.parametrize("engine", [Engine.NATIVE, pytest.param(Engine.COMPILED, marks=pytest.mark.slow)])
+def test_a_checkpoint_of_steps_for_cpus_restarts_on_a_gpu(engine, gpu, caplog):
+    trials = trials_of({"features": "none"})
+    restarted, steps = moved_from_cpu(engine, trials, 7)
     assert steps[0] == 1
     assert_same(restarted, run(trials, device="cuda"))
     assert f"the checkpoint's {engine} steps run on CPUs only" in caplog.text
+
+
+def test_a_pack_that_was_trained_on_a_cpu_is_only_measured_on_a_gpu(gpu, caplog):
+    trials = trials_of({"features": "none"})
+    measured, steps = moved_from_cpu(Engine.NATIVE, trials, SHORT["steps"])
+    assert steps == [] and "restarts" not in caplog.text
+    assert_near(measured, run(trials, engine=Engine.NATIVE))
 
 
 def test_pruned_and_diverged_trials_leave_the_others_unchanged(gpu):
