@@ -69,11 +69,13 @@ def read_report(
         "step",
         "layer",
     )
-    newest = None if done["committed_at"].isna().all() else done.loc[done["committed_at"].idxmax()]
-    git = None
-    if newest is not None and pd.notna(newest["git_sha"]):
-        is_dirty = pd.notna(newest["git_dirty"]) and newest["git_dirty"]
-        git = f"{newest['git_sha']}{' (with uncommitted changes)' if is_dirty else ''}"
+    git, versions = None, {"depthrate": importlib.metadata.version("depthrate")}
+    if done["committed_at"].notna().any():
+        newest = done.loc[done["committed_at"].idxmax()]
+        versions = parse_object(newest["versions"])
+        if pd.notna(newest["git_sha"]):
+            is_dirty = pd.notna(newest["git_dirty"]) and newest["git_dirty"]
+            git = f"{newest['git_sha']}{' (with uncommitted changes)' if is_dirty else ''}"
     records = read_records(results.store, results.snapshot, sweep=sweep.name)
     commits = results.snapshot.trials.select(["trial_id", "attempt_id", "wall_s"]).to_batches()
     figures = read_figures(results, sweep.figures, list(trials["trial_id"]))
@@ -87,9 +89,7 @@ def read_report(
         fits=[replace(curve, measurement=metrics_by_name.get(curve.metric)) for curve in curves],
         store=results.store.url,
         commands=[shlex.join(command), shlex.join(["depthrate", "report", sweep.name, "--store", results.store.url])],
-        versions={"depthrate": importlib.metadata.version("depthrate")}
-        if newest is None
-        else parse_object(newest["versions"]),
+        versions=versions,
         git=git,
         created_at=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         problems=[*map(str, results.problems), *(figure.message for figure in figures if figure.problem)],

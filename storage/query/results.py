@@ -463,7 +463,10 @@ class Results:
 
     def _create_table_view(self, connection: duckdb.DuckDBPyConnection, name: str) -> None:
         """Create the view of a table: all rows of most files, and only the rows of visible trials of the remaining files."""
-        sources = self.snapshot.sources
+        sources, schema = (
+            self.snapshot.sources,
+            pa.schema([*self.columns.schemas[name], *self._custom_columns(name).items()]),
+        )
         complete = [index for index, source in enumerate(sources) if source.is_fully_visible]
         rest = [index for index, source in enumerate(sources) if not source.is_fully_visible]
         # An attempt's ID distinguishes its rows from those of other attempts, but not the rows of its own parts, which hold
@@ -476,11 +479,11 @@ class Results:
             loose.setdefault(parts_of[attempt_id], []).append(index)
             parts_of[attempt_id] += 1
         partial += loose.values()
-        connection.register(f"complete_{name}", self._dataset(name, complete))
+        connection.register(f"complete_{name}", self._dataset(name, complete, schema))
         parts = [f"select * from complete_{name}"]
         for index, group in enumerate(group for group in partial if group):
             visible = pa.concat_tables([sources[i].trials.select(["trial_id", "attempt_id"]) for i in group])
-            connection.register(f"part_{name}_{index}", self._dataset(name, group))
+            connection.register(f"part_{name}_{index}", self._dataset(name, group, schema))
             connection.register(f"visible_{name}_{index}", visible)
             join = f"semi join visible_{name}_{index} using (trial_id, attempt_id)"
             parts.append(f"select * from part_{name}_{index} {join}")
@@ -490,23 +493,19 @@ class Results:
             connection.register("scope", pa.table({"trial_id": pa.array(sorted(self._scope[1]), pa.string())}))
             rows = f"select * from ({rows}) semi join scope using (trial_id)"
         # DuckDB passes a comparison to the scan, which skips row groups by it, but not a column alone
-        flags = [quoted(field.name) for field in self._schema(name) if pa.types.is_boolean(field.type)]
+        flags = [quoted(field.name) for field in schema if pa.types.is_boolean(field.type)]
         compared = ", ".join(f"{flag} = true as {flag}" for flag in flags)
         connection.execute(
             f"create temp view {name} as select *{f' replace ({compared})' if flags else ''} from ({rows})"
         )
 
-    def _dataset(self, name: str, sources: list[int]) -> Any:
+    def _dataset(self, name: str, sources: list[int], schema: pa.Schema) -> Any:
         """Return a table's files as an Arrow dataset with a known schema, so that opening it reads no footer."""
-        schema = self._schema(name)
         if not any(self.snapshot.sources[index].files.get(name) for index in sources):
             return pa.Table.from_batches([], schema)
         from depthrate.storage.query.scan import TableDataset  # imports pandas, which trials and fits alone do not need
 
         return TableDataset.from_snapshot(self.store, self.snapshot, name, sources, schema)
-
-    def _schema(self, name: str) -> pa.Schema:
-        return pa.schema([*self.columns.schemas[name], *self._custom_columns(name).items()])
 
     def _custom_columns(self, name: str) -> dict[str, pa.DataType]:
         """Return a table's columns beyond the standard ones: columns of the files, then declared columns that no file has yet.
